@@ -1,0 +1,90 @@
+"""Consecutive ops that wait for nothing outside become one event: a chain, with offsets to expand it afterwards.
+
+Exact, because durations lie on the clock's grid, where addition is associative.  Pure; imports ops and program rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from simcluster.ops import Collective, Op, Segment, Timed, Transfer
+from simcluster.program import SpanRow
+
+Duration = Callable[[Op], float | None]
+"""Seconds of an op that depends on nothing but its lane; None for one that others have a say in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One event of a segment: a chain of ops with its duration, or one op that meets others (seconds None).
+
+    ``after`` lists earlier pieces of the segment that it waits for besides the one before it on its lane.
+    ``first`` is the index in the segment of its first op.
+    """
+
+    lane: str
+    first: int
+    seconds: float | None
+    rows: tuple[SpanRow, ...]
+    after: tuple[int, ...] = ()
+
+
+def pieces(segment: Segment, duration: Duration) -> tuple[Piece, ...]:
+    """The fewest events that play a segment exactly."""
+    known = [duration(op) for op in segment.ops]
+    if all(seconds is not None for seconds in known):
+        return (_whole(segment, [seconds or 0.0 for seconds in known]),)
+    return _split(segment, known)
+
+
+def _whole(segment: Segment, seconds: list[float]) -> Piece:
+    """Everything in one event: the longest path through the segment, lane by lane."""
+    free: dict[str, float] = {}
+    ends: list[float] = []
+    rows = []
+    for op, length in zip(segment.ops, seconds, strict=True):
+        start = max([free.get(op.lane, 0.0), *(ends[index] for index in op.after)])
+        ends.append(start + length)
+        free[op.lane] = start + length
+        rows.append(_row(op, start, start + length))
+    return Piece(segment.ops[0].lane, 0, ends[-1], tuple(rows))
+
+
+def _split(segment: Segment, known: list[float | None]) -> tuple[Piece, ...]:
+    """A piece ends at an op that meets others, that another lane's op waits for, or before one that waits itself."""
+    awaited = {index for op in segment.ops for index in op.after}
+    found: list[Piece] = []
+    piece_of: list[int] = []
+    run: list[tuple[int, Op, float]] = []
+
+    def close() -> None:
+        if not run:
+            return
+        first, opening, _ = run[0]
+        rows, at = [], 0.0
+        for _, op, length in run:
+            rows.append(_row(op, at, at + length))
+            at += length
+        found.append(Piece(opening.lane, first, at, tuple(rows), tuple(piece_of[index] for index in opening.after)))
+        run.clear()
+
+    for index, (op, seconds) in enumerate(zip(segment.ops, known, strict=True)):
+        if run and (seconds is None or op.after or op.lane != run[0][1].lane):
+            close()
+        piece_of.append(len(found))
+        if seconds is None:
+            after = tuple(piece_of[earlier] for earlier in op.after)
+            found.append(Piece(op.lane, index, None, (_row(op, 0.0, 0.0),), after))
+            continue
+        run.append((index, op, seconds))
+        if index in awaited:
+            close()
+    close()
+    return tuple(found)
+
+
+def _row(op: Op, start: float, end: float) -> SpanRow:
+    size = op.work.size if isinstance(op.work, Collective | Transfer) else 0.0
+    axis = op.work.axis if isinstance(op.work, Collective | Timed) else ""
+    return SpanRow(op.stream, op.kind, op.name, op.layer, axis, size, start, end)

@@ -1,0 +1,147 @@
+"""How a wrong document is talked about: which key, what value, which rule, what would work.
+
+Turns pydantic's errors into sentences for a person.  Imports errors only.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+
+from simcluster.errors import InputError
+
+KeyPath = tuple[str | int, ...]
+Complaint = tuple[KeyPath, str]
+
+
+class RuleError(InputError):
+    """Broken rules between values: every one with the key that it is about."""
+
+    def __init__(self, complaints: Iterable[Complaint]) -> None:
+        self.complaints = tuple(complaints)
+        super().__init__("\n".join(f"{dotted(path)}: {what}" if path else what for path, what in self.complaints))
+
+
+def dotted(path: KeyPath) -> str:
+    """faults.0.factor, as overrides write it."""
+    return ".".join(str(part) for part in path)
+
+
+def did_you_mean(word: object, known: Iterable[str]) -> str:
+    """'; did you mean 'pp'?' with the nearest known word, or nothing."""
+    near = difflib.get_close_matches(str(word), list(known), n=1, cutoff=0.5)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def listed(words: Iterable[object]) -> str:
+    """a, b or c."""
+    texts = [str(word) for word in words]
+    return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} or {texts[-1]}" if texts else "none"
+
+
+def shown(value: object) -> str:
+    """A value as a message quotes it: short, and booleans and nothing as YAML writes them."""
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else str(value).lower()
+    if isinstance(value, Mapping | list | tuple):
+        size = f"{len(value)} {'key' if isinstance(value, Mapping) else 'item'}{'s' * (len(value) != 1)}"
+        return f"a {'mapping' if isinstance(value, Mapping) else 'list'} of {size}"
+    try:
+        text = repr(value)
+    except ValueError:  # an integer of thousands of digits
+        return "a huge number"
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def complaints(error: ValidationError, target: Any, data: Any) -> list[Complaint]:
+    """What is wrong with ``data``, key by key; ``target`` is the model or annotation that it was checked against."""
+    found: list[Complaint] = []
+    for problem in error.errors(include_url=False):
+        loc, kind, context = problem["loc"], problem["type"], problem.get("ctx", {})
+        path = written_path(loc, data)
+        if isinstance(context.get("error"), RuleError):
+            found.extend(((*path, *inner), what) for inner, what in context["error"].complaints)
+        elif isinstance(context.get("error"), Exception):
+            found.append((path, str(context["error"])))
+        elif kind == "extra_forbidden":
+            found.append((path, _unknown_key(path[-1], _fields_at(target, loc[:-1]))))
+        elif kind == "missing":
+            found.append(((*path, loc[-1]), "is required and missing"))
+        else:
+            found.append((path, _sentence(kind, problem["msg"], problem["input"], context)))
+    merged: dict[KeyPath, list[str]] = {}  # the members of a plain union complain one by one about the same key
+    for path, what in found:
+        merged.setdefault(path, []).append(what)
+    return [(path, "; or ".join(dict.fromkeys(whats))) for path, whats in merged.items()]
+
+
+def written_path(loc: tuple[str | int, ...], data: Any) -> KeyPath:
+    """The part of a pydantic location that stands in the document: without union tags and validators' names."""
+    path: list[str | int] = []
+    for part in loc:
+        in_list = isinstance(data, list | tuple) and isinstance(part, int) and part < len(data)
+        if in_list or (isinstance(data, Mapping) and part in data):
+            data = data[part]
+            path.append(part)
+    return tuple(path)
+
+
+def _unknown_key(key: object, known: list[str]) -> str:
+    return f"unknown key {key!r}{did_you_mean(key, known)}" + (f"; known keys: {', '.join(known)}" if known else "")
+
+
+def _sentence(kind: str, message: str, value: Any, context: Mapping[str, Any]) -> str:
+    if kind == "union_tag_invalid":
+        expected = [tag.strip("'") for tag in context["expected_tags"].split(", ")]
+        name, tag = context["discriminator"].strip("'"), context["tag"]
+        return f"unknown {name} {tag!r}{did_you_mean(tag, expected)}; known: {', '.join(expected)}"
+    if kind == "union_tag_not_found":
+        name = context["discriminator"].strip("'")
+        return f"needs a {name}, as in {{{name}: ...}}, got {shown(value)}"
+    if kind == "literal_error":
+        words = [word.strip("'") for word in context["expected"].replace(" or ", ", ").split(", ")]
+        return f"must be {listed(words)}, got {shown(value)}{did_you_mean(value, words)}"
+    if kind in ("model_type", "model_attributes_type", "dict_type"):
+        return f"must be a mapping of keys to values, got {shown(value)}"
+    if kind in ("list_type", "tuple_type"):
+        return f"must be a list, got {shown(value)}"
+    what = message.replace("Input should be", "must be").replace("a valid ", "a ").replace("a integer", "an integer")
+    what = what.replace("a boolean", "true or false").replace("a string", "a text")
+    return f"{what}, got {shown(value)}"
+
+
+# --- the model that a location is about, to list the keys that it knows ---------------------------------------------
+
+
+def _fields_at(target: Any, loc: tuple[str | int, ...]) -> list[str]:
+    """Names of the fields of the model at a pydantic location; none if it is not a model."""
+    candidates = _models(target)
+    for part in loc:
+        fields = [model.model_fields[str(part)] for model in candidates if str(part) in model.model_fields]
+        tagged = [model for model in candidates if _has_tag(model, part)]
+        if fields:
+            candidates = [model for field in fields for model in _models(field.annotation)]
+        elif tagged:
+            candidates = tagged
+    return list(dict.fromkeys(name for model in candidates for name in model.model_fields))
+
+
+def _models(annotation: Any) -> list[type[BaseModel]]:
+    """Models that an annotation may hold: itself, members of a union, items of a list."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    if get_origin(annotation) is Annotated:
+        return _models(get_args(annotation)[0])
+    if get_origin(annotation) is not None:  # a union, or the items of a list
+        return [model for part in get_args(annotation) for model in _models(part)]
+    return []
+
+
+def _has_tag(model: type[BaseModel], tag: object) -> bool:
+    return any(
+        get_origin(field.annotation) is Literal and tag in get_args(field.annotation)
+        for field in model.model_fields.values()
+    )

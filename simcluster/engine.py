@@ -1,0 +1,176 @@
+"""Plays a program with SimPy: a process per lane, meetings on the network; records when each op was ready, began, ended.
+
+The engine knows no model, schedule, scenario or folding.  Imports the program, the network and the clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import simpy
+
+from simcluster.errors import InputError
+from simcluster.network import Network
+from simcluster.program import Meeting, Program
+from simcluster.stepwise import Stepwise
+
+Times = npt.NDArray[np.float64]
+
+
+class Deadlock(InputError):
+    """Ops that wait for each other for ever; the message names the ranks and what each waits for."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """Seconds per op: when it could have begun by itself, when it began, when it ended; ``last`` is the op that arrived
+    last at its meeting (itself elsewhere).  ``events`` counts what SimPy played."""
+
+    ready: Times
+    start: Times
+    end: Times
+    last: npt.NDArray[np.int64]
+    events: int
+
+
+class _CountingEnvironment(simpy.Environment):
+    """SimPy's environment with a count of the events played."""
+
+    def __init__(self) -> None:
+        super().__init__(0.0)
+        self.played = 0
+
+    def step(self) -> None:
+        self.played += 1
+        super().step()
+
+
+StepsFactory = Callable[[Network, Callable[[int], object]], Stepwise]
+
+
+def play(program: Program, capacity: Sequence[float], steps: Sequence[StepsFactory] = ()) -> Record:
+    """Run the program to its end.
+
+    ``capacity`` is B/s per link number of the traffics; ``steps`` makes the step-by-step players that meetings name.
+    Raises Deadlock when ops are left that can never begin.
+    """
+    return _Engine(program, capacity, steps).run()
+
+
+class _Engine:
+    def __init__(self, program: Program, capacity: Sequence[float], steps: Sequence[StepsFactory]) -> None:
+        self._program = program
+        self._env = _CountingEnvironment()
+        self._network = Network(self._env, capacity)
+        self._steps = steps
+        count = len(program.seconds)
+        self._ready = [0.0] * count
+        self._start = [0.0] * count
+        self._end = [0.0] * count
+        self._last = list(range(count))
+        self._done = bytearray(count)
+        self._waiters: dict[int, list[simpy.Event]] = {}
+        self._arrivals: dict[int, list[tuple[int, simpy.Event]]] = {}
+        self._players: dict[int, tuple[Stepwise, dict[int, simpy.Event]]] = {}
+
+    def run(self) -> Record:
+        lanes = [self._env.process(self._lane(ops)) for ops in self._program.lanes if ops]
+        self._env.run()
+        if any(lane.is_alive for lane in lanes):
+            raise Deadlock(self._explain())
+        return Record(
+            ready=np.array(self._ready),
+            start=np.array(self._start),
+            end=np.array(self._end),
+            last=np.array(self._last, dtype=np.int64),
+            events=self._env.played,
+        )
+
+    def _lane(self, ops: Sequence[int]) -> Generator[simpy.Event, object, None]:
+        """One in-order queue of a rank: wait for what the op needs, do it, tell who waits for it."""
+        env, program, done = self._env, self._program, self._done
+        seconds, after, meeting = program.seconds, program.after, program.meeting
+        for op in ops:
+            for other in after[op]:
+                if not done[other]:
+                    event = simpy.Event(env)
+                    self._waiters.setdefault(other, []).append(event)
+                    yield event
+            self._ready[op] = self._start[op] = env.now
+            if meeting[op] < 0:
+                yield simpy.Timeout(env, seconds[op])
+            else:
+                yield self._meet(meeting[op], op)
+            self._end[op] = env.now
+            done[op] = 1
+            if op in self._waiters:
+                for event in self._waiters.pop(op):
+                    event.succeed()
+
+    def _meet(self, number: int, op: int) -> simpy.Event:
+        """Arrive at a meeting; the event succeeds when the op's part in it is over."""
+        meeting = self._program.meetings[number]
+        over = simpy.Event(self._env)
+        if meeting.steps >= 0:
+            self._step_by_step(number, meeting, op, over)
+            return over
+        arrivals = self._arrivals.setdefault(number, [])
+        arrivals.append((op, over))
+        if len(arrivals) == meeting.parties:
+            del self._arrivals[number]
+            for member, _ in arrivals:
+                self._start[member] = self._env.now
+                self._last[member] = op
+            self._move(meeting, 0, [event for _, event in arrivals])
+        return over
+
+    def _move(self, meeting: Meeting, index: int, over: Sequence[simpy.Event]) -> None:
+        """Play a meeting's activities one after the other."""
+        if index == len(meeting.traffics):
+            for event in over:
+                event.succeed()
+            return
+        self._network.start(meeting.traffics[index], lambda: self._move(meeting, index + 1, over))
+
+    def _step_by_step(self, number: int, meeting: Meeting, op: int, over: simpy.Event) -> None:
+        """Arrive at a meeting whose members begin and end one by one."""
+        position = self._program.position[op]
+        if number not in self._players:
+            waiting: dict[int, simpy.Event] = {}
+            player = self._steps[meeting.steps](self._network, lambda done: waiting[done].succeed())
+            self._players[number] = player, waiting
+        player, waiting = self._players[number]
+        waiting[position] = over
+        arrivals = self._arrivals.setdefault(number, [])
+        arrivals.append((op, over))
+        if len(arrivals) == meeting.parties:
+            del self._arrivals[number], self._players[number]
+            for member, _ in arrivals:
+                self._last[member] = op
+        player.arrive(position)
+
+    def _explain(self) -> str:
+        """What every stuck lane waits for."""
+        program = self._program
+        lines = []
+        for ops in program.lanes:
+            stuck = next((op for op in ops if not self._done[op]), None)
+            if stuck is None:
+                continue
+            missing = [other for other in program.after[stuck] if not self._done[other]]
+            if missing:
+                what = "for " + " and ".join(program.describe(other) for other in missing[:3])
+            else:
+                arrived = [program.describe(op) for op, _ in self._arrivals.get(program.meeting[stuck], [])]
+                parties = program.meetings[program.meeting[stuck]].parties
+                what = f"for the other members of its group ({len(arrived)} of {parties} have arrived)"
+            lines.append(f"  {program.describe(stuck)} waits {what}")
+        shown = "\n".join(lines[:12])
+        more = f"\n  ... and {len(lines) - 12} more" if len(lines) > 12 else ""
+        return (
+            f"deadlock: {len(lines)} lanes wait for each other and nothing can happen any more\n{shown}{more}\n"
+            "  Every send needs a receive, and all members of a group must run its collectives in the same order."
+        )

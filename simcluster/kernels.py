@@ -1,0 +1,59 @@
+"""One GPU kernel as planning sees it: what it computes and moves, not how long it takes.  Imports nothing of simcluster.
+
+``layers`` lists the kernels of a transformer block; ``device`` says how long each takes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+KernelKind = Literal["matmul", "attention", "memory"]
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One launch on one GPU.
+
+    ``flops`` and ``bytes`` are what the hardware does (FLOP executed; bytes read and written in device memory).
+    A matmul is ``batch`` products (m x k)(k x n); a fused attention kernel keeps m = query rows, n = key rows, k = head
+    size, batch = sequences x heads; a memory kernel has no shape.
+    """
+
+    name: str
+    kind: KernelKind
+    flops: float
+    bytes: float
+    m: int = 0
+    n: int = 0
+    k: int = 0
+    batch: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """The kernels of one stretch of a block, by pipeline phase.
+
+    ``recompute`` is what is run again just before ``input_grad`` (empty without recomputation); a full backward B is
+    recompute + input_grad + weight_grad.
+    """
+
+    forward: tuple[Kernel, ...] = ()
+    recompute: tuple[Kernel, ...] = ()
+    input_grad: tuple[Kernel, ...] = ()
+    weight_grad: tuple[Kernel, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A part of a layer between tensor-parallel synchronisations (attention, mlp, embedding, lm_head).
+
+    Forward order: ``entry`` (norm; on the sequence shard under sequence parallelism), the gather of its output, ``body``
+    (column-parallel linear ... row-parallel linear), the reduction of its output, ``exit`` (dropout, residual add; on
+    the shard again).  Backward runs them in reverse.
+    """
+
+    name: str
+    entry: Section
+    body: Section
+    exit: Section

@@ -1,0 +1,216 @@
+"""From stage programs to the program that the engine plays, for one representative of every class of ranks.
+
+Two passes that change no time, only the number of events: ranks of one class are played once (``fold``), and ops that
+wait for nothing outside are played as one event (``chains``).  Pure; imports ops, program, fold, chains, communicators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+
+from simcluster.chains import Piece, pieces
+from simcluster.clock import on_grid
+from simcluster.collectives import Phase
+from simcluster.communicators import Communicators
+from simcluster.fold import Classes, fold, unfolded
+from simcluster.ops import Collective, Compute, Item, Op, StageProgram, Timed, Transfer
+from simcluster.parallel import Plan
+from simcluster.program import Meeting, Program
+from simcluster.traffic import Fabric, Traffic
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """How the job is played: the algorithm of each collective kind, in flow or in steps; ranks folded or each by itself."""
+
+    algorithm: Mapping[str, str]
+    steps: bool = False
+    folded: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class StepsOf:
+    """A collective to be played in steps: the GPUs of its group, its description and its size in bytes."""
+
+    gpus: tuple[int, ...]
+    phases: tuple[Phase, ...]
+    size: float
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """The engine's program, and what is needed to read its results: ``capacity`` is B/s per link (class)."""
+
+    program: Program
+    classes: Classes
+    communicators: Communicators
+    capacity: list[float]
+    steps: list[StepsOf]
+
+
+def lower(
+    programs: Sequence[StageProgram],
+    plan: Plan,
+    fabric: Fabric,
+    capacity: Sequence[float],
+    *,
+    slowness: Sequence[float],
+    choices: Choices,
+) -> Lowered:
+    """The engine's program.
+
+    ``slowness[rank]`` multiplies the rank's compute times (1 is full speed); ``capacity[link]`` is B/s.
+    """
+    communicators = Communicators(programs, plan, fabric, choices.algorithm)
+    stages = plan.stages().tolist()
+    if choices.folded and not choices.steps:
+        colours = list(zip(stages, slowness, strict=True))
+        classes = fold(colours, communicators.all, capacity)
+    else:
+        classes = unfolded(len(stages), communicators.all, len(capacity))
+    lowering = _Lowering(plan, communicators, classes, capacity, slowness, steps=choices.steps)
+    for rank in classes.rank_representatives:
+        lowering.add(rank, programs[stages[rank]])
+    return lowering.finish()
+
+
+class _Lowering:
+    def __init__(
+        self,
+        plan: Plan,
+        communicators: Communicators,
+        classes: Classes,
+        capacity: Sequence[float],
+        slowness: Sequence[float],
+        *,
+        steps: bool,
+    ) -> None:
+        self._communicators = communicators
+        self._classes = classes
+        self._capacity = [float(capacity[link]) for link in classes.link_representatives]
+        self._slowness = slowness
+        self._in_steps = steps
+        self._steps: list[StepsOf] = []
+        self._program = Program()
+        self._meetings: dict[Hashable, int] = {}
+        self._ended: dict[tuple[int, Hashable], int] = {}  # (rank class, key) -> the item's last op
+        self._waiting: list[tuple[int, int, Item]] = []  # (rank, first op, item) of items that wait for others
+        self._traffic: dict[Hashable, tuple[Traffic, ...]] = {}
+        self._known_parties: dict[int, int] = {}
+        self._stage_ranks = [plan.grid[stage].ravel().tolist() for stage in range(plan.pp)]
+        self._stage_of = {rank: stage for stage, ranks in enumerate(self._stage_ranks) for rank in ranks}
+        self._place = {rank: place for ranks in self._stage_ranks for place, rank in enumerate(ranks)}
+
+    def add(self, rank: int, stage: StageProgram) -> None:
+        """All items of one rank."""
+        lanes: dict[str, int] = {}
+        known: dict[int, tuple[tuple[Piece, ...], list[int]]] = {}
+        for items in stage.lanes.values():
+            for item in items:
+                if id(item.segment) not in known:
+                    parts = pieces(item.segment, lambda op: self._duration(rank, op))
+                    known[id(item.segment)] = parts, [self._row_set(part) for part in parts]
+                    for part in parts:
+                        if part.lane not in lanes:
+                            lanes[part.lane] = self._program.add_lane(rank, stage.stage, part.lane)
+                self._add_item(rank, item, *known[id(item.segment)], lanes)
+
+    def finish(self) -> Lowered:
+        """Tie the waits between ranks and hand over the program."""
+        program = self._program
+        for rank, op, item in self._waiting:
+            others = []
+            for need in item.needs:
+                peer = self._stage_ranks[need.stage][self._place[rank]]
+                other = self._ended[self._classes.of_rank[peer], need.key]
+                others.append(other)
+                if program.row_sets[program.rows[other]][0].kind == "send":
+                    program.receives.append((other, op))
+            program.after[op] = program.after[op] + tuple(others)
+        return Lowered(program, self._classes, self._communicators, self._capacity, self._steps)
+
+    def _add_item(
+        self, rank: int, item: Item, parts: Sequence[Piece], rows: Sequence[int], lanes: Mapping[str, int]
+    ) -> None:
+        program = self._program
+        ops: list[int] = []
+        for part, row_set in zip(parts, rows, strict=True):
+            lane = lanes[part.lane]
+            if part.seconds is None:
+                meeting, position = self._meeting(rank, item, part.first)
+                op = program.add_op(
+                    lane, row_set, meeting=meeting, position=position,
+                    step=item.step, chunk=item.chunk, microbatch=item.microbatch,
+                )  # fmt: skip
+            else:
+                op = program.add_op(
+                    lane, row_set, seconds=part.seconds,
+                    step=item.step, chunk=item.chunk, microbatch=item.microbatch,
+                )  # fmt: skip
+            ops.append(op)
+            if part.after:
+                program.after[op] = tuple(ops[index] for index in part.after)
+        if item.needs:
+            self._waiting.append((rank, ops[0], item))
+        self._ended[self._classes.of_rank[rank], item.key] = ops[-1]
+
+    def _row_set(self, part: Piece) -> int:
+        self._program.row_sets.append(part.rows)
+        return len(self._program.row_sets) - 1
+
+    def _communicator(self, work: Collective | Timed | Transfer, rank: int) -> int:
+        """The communicator that an op of a rank uses."""
+        if isinstance(work, Transfer):
+            return self._communicators.number(("send", self._stage_of[rank], work.to_stage), rank)
+        return self._communicators.number(work.axis, rank)
+
+    def _duration(self, rank: int, op: Op) -> float | None:
+        """Seconds of an op that only its own class has a say in: compute, and collectives on links of their own."""
+        if isinstance(op.work, Compute):
+            return on_grid(op.work.seconds * self._slowness[rank])
+        number = self._communicator(op.work, rank)
+        group = self._classes.of_communicator[number]
+        if isinstance(op.work, Transfer) or self._classes.shared[group] or self._parties(number) > 1:
+            return None
+        if self._in_steps:
+            return None
+        return sum(traffic.alone_seconds(self._capacity) for traffic in self._traffics(number, op.work))
+
+    def _parties(self, number: int) -> int:
+        """How many classes of ranks meet in a group."""
+        if number not in self._known_parties:
+            ranks = self._communicators.all[number].ranks
+            self._known_parties[number] = len({self._classes.of_rank[rank] for rank in ranks})
+        return self._known_parties[number]
+
+    def _traffics(self, number: int, work: Collective | Timed | Transfer) -> tuple[Traffic, ...]:
+        """The activities of a collective or transfer, on link classes."""
+        if isinstance(work, Timed):
+            return (Traffic((), 0.0, 1, work.seconds),)
+        group = self._classes.of_communicator[number]
+        kind = work.kind if isinstance(work, Collective) else "send"
+        known = self._traffic.get((group, kind, work.size))
+        if known is None:
+            usages = self._classes.quotient[group]
+            known = self._communicators.traffics(number, kind, work.size, usages)
+            self._traffic[group, kind, work.size] = known
+        return known
+
+    def _meeting(self, rank: int, item: Item, index: int) -> tuple[int, int]:
+        """The meeting that an op of an item takes part in, and its position there; made by its first comer."""
+        work = item.segment.ops[index].work
+        assert not isinstance(work, Compute)
+        number = self._communicator(work, rank)
+        name = (self._classes.of_communicator[number], item.key, index)
+        position = self._communicators.position(number, rank) if self._in_steps else -1
+        if name not in self._meetings:
+            steps = -1
+            if self._in_steps and isinstance(work, Collective):
+                steps = len(self._steps)
+                phases = self._communicators.phases(number, work.kind)
+                self._steps.append(StepsOf(self._communicators.all[number].ranks, phases, work.size))
+            parties = 1 if isinstance(work, Transfer) else self._parties(number)
+            self._meetings[name] = len(self._program.meetings)
+            self._program.meetings.append(Meeting(parties, self._traffics(number, work), steps))
+        return self._meetings[name], position

@@ -1,0 +1,101 @@
+"""What planning produces: for each stage, the ops of its ranks, in order, lane by lane.  Imports nothing of simcluster.
+
+All ranks of a stage run the same ops; only their groups differ.  A *segment* is a stretch of ops that follow each other
+without waiting for anything outside; an *item* is one playing of a segment.  A *lane* is an in-order queue of a rank:
+"main" (the GPU's compute stream with the collectives that block it) and one for each kind of background traffic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+MAIN = "main"
+
+
+class Compute(NamedTuple):
+    """Kernels on one GPU at full speed, in seconds."""
+
+    seconds: float
+
+
+class Collective(NamedTuple):
+    """``kind`` of ``size`` bytes (the full buffer) over the rank's group on ``axis``."""
+
+    kind: str
+    axis: str
+    size: float
+
+
+class Timed(NamedTuple):
+    """A collective over the rank's group on ``axis`` whose duration is known: it waits for all, then takes ``seconds``."""
+
+    axis: str
+    seconds: float
+
+
+class Transfer(NamedTuple):
+    """``size`` bytes to the rank of ``to_stage`` with the same place on the other axes."""
+
+    to_stage: int
+    size: float
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One op of a segment.
+
+    ``stream``, ``kind``, ``name`` and ``layer`` go to the timeline as they are (layer -1: none).  The op follows the one
+    before it on its lane; ``after`` lists further ops of the segment (by index) that it waits for.
+    """
+
+    work: Compute | Collective | Timed | Transfer
+    stream: str
+    kind: str
+    name: str
+    layer: int = -1
+    lane: str = MAIN
+    after: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Segment:
+    """Ops in program order.  Ops on other lanes than the first op's are joined before the last op (checked here)."""
+
+    ops: tuple[Op, ...]
+
+    def __post_init__(self) -> None:
+        lane = self.ops[0].lane
+        joined = {index for op in self.ops for index in op.after}
+        for index, op in enumerate(self.ops):
+            assert all(earlier < index for earlier in op.after), op
+            assert op.lane == lane or index in joined, op
+        assert self.ops[-1].lane == lane, self.ops[-1]
+
+
+class Need(NamedTuple):
+    """What must have happened: ``key`` on the rank of ``stage`` with the same place on the other axes."""
+
+    stage: int
+    key: Hashable
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A segment played once.  ``key`` names its end for others; ``needs`` is what it waits for besides its lane."""
+
+    segment: Segment
+    key: Hashable
+    needs: tuple[Need, ...] = ()
+    step: int = 0
+    chunk: int = -1
+    microbatch: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class StageProgram:
+    """The items of every rank of a stage, lane by lane, each lane in order."""
+
+    stage: int
+    lanes: dict[str, list[Item]]

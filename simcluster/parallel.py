@@ -1,0 +1,89 @@
+"""The rank grid: which rank does which part of the model, and who talks to whom.  Pure; numpy only.
+
+``order`` lists the axes from fastest to slowest: [tp, cp, dp, pp] puts tensor-parallel neighbours on consecutive ranks
+(Megatron's default).  Rank r runs on GPU number r of the cluster, so consecutive ranks share a machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+AXES = ("tp", "cp", "dp", "pp")
+Ranks = npt.NDArray[np.int64]
+
+# Communicators that span more than one axis: the model's (gradient norm) and the tied embedding's (first, last stage).
+_SPANS: dict[str, tuple[str, ...]] = {
+    "tp": ("tp",),
+    "cp": ("cp",),
+    "dp": ("dp", "cp"),  # gradients are summed over every rank that holds the same weights
+    "pp": ("pp",),
+    "model": ("tp", "pp"),
+    "world": ("tp", "cp", "dp", "pp"),
+}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Sizes of the axes and the grid of ranks, shape (pp, dp, cp, tp) whatever the order."""
+
+    tp: int = 1
+    cp: int = 1
+    dp: int = 1
+    pp: int = 1
+    order: tuple[str, ...] = AXES
+    grid: Ranks = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        sizes = {axis: getattr(self, axis) for axis in AXES}
+        assert sorted(self.order) == sorted(AXES), self.order
+        slowest_first = list(reversed(self.order))
+        ranks = np.arange(self.num_ranks, dtype=np.int64).reshape([sizes[axis] for axis in slowest_first])
+        grid = np.transpose(ranks, [slowest_first.index(axis) for axis in ("pp", "dp", "cp", "tp")])
+        object.__setattr__(self, "grid", grid)
+
+    @property
+    def num_ranks(self) -> int:
+        """GPUs of the job."""
+        return self.tp * self.cp * self.dp * self.pp
+
+    def stages(self) -> Ranks:
+        """Stage (pipeline rank) of every rank, shape (ranks,)."""
+        stage = np.empty(self.num_ranks, dtype=np.int64)
+        for index in range(self.pp):
+            stage[self.grid[index].ravel()] = index
+        return stage
+
+    def groups(self, axis: str) -> Ranks:
+        """All groups of a communicator, shape (groups, size), each in the axis's order, sorted by their first rank."""
+        names = ("pp", "dp", "cp", "tp")
+        if axis == "embedding":
+            return self._in_order(np.stack([self.grid[0].ravel(), self.grid[-1].ravel()], axis=1))
+        inside = [names.index(name) for name in names if name in _SPANS[axis]]
+        outside = [index for index in range(4) if index not in inside]
+        size = int(np.prod([self.grid.shape[index] for index in inside]))
+        groups = np.transpose(self.grid, outside + inside).reshape(-1, size)
+        if len(inside) > 1:
+            groups = np.sort(groups, axis=1)  # rings follow the machines, so ranks in placement order
+        return self._in_order(groups)
+
+    def peers(self, stage: int, to_stage: int) -> tuple[Ranks, Ranks]:
+        """Ranks of a stage, and the ranks of another stage with the same dp, cp and tp place, in the same order."""
+        return self.grid[stage].ravel(), self.grid[to_stage].ravel()
+
+    def coordinates(self, rank: int) -> dict[str, int]:
+        """The rank's place on every axis."""
+        place = np.argwhere(self.grid == rank)[0]
+        return dict(zip(("pp", "dp", "cp", "tp"), (int(index) for index in place), strict=True))
+
+    @staticmethod
+    def _in_order(groups: Ranks) -> Ranks:
+        return groups[np.argsort(groups[:, 0], kind="stable")]
+
+
+def group_names(axis: str, groups: Sequence[Sequence[int]]) -> list[str]:
+    """The timeline's names for an axis's groups: tp0, tp1, ..."""
+    return [f"{axis}{index}" for index in range(len(groups))]

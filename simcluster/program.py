@@ -1,0 +1,92 @@
+"""What the engine plays: numbered ops on lanes, with what each waits for.  Columns, not objects; imports traffic only.
+
+The program knows nothing of models, schedules or folding: a lane belongs to a rank, and a rank may stand for many.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from simcluster.traffic import Traffic
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """A collective or transfer: it begins when ``parties`` ops have arrived and ends for all of them at once.
+
+    ``traffics`` are played one after the other.  ``steps``, if not -1, is the number of its step-by-step description:
+    then every party begins at its own arrival, as ``position`` of the group, and ends on its own.
+    """
+
+    parties: int
+    traffics: tuple[Traffic, ...]
+    steps: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class SpanRow:
+    """One row of the timeline that an op leaves: offsets in seconds from the op's start (chains have many rows)."""
+
+    stream: str
+    kind: str
+    name: str
+    layer: int
+    axis: str  # of the group, "" for compute
+    bytes: float
+    start: float
+    end: float
+
+
+@dataclass
+class Program:
+    """Columns over ops.  ``seconds`` is the duration of compute and chains (-1 for meetings)."""
+
+    seconds: list[float] = field(default_factory=list)
+    meeting: list[int] = field(default_factory=list)
+    position: list[int] = field(default_factory=list)
+    after: list[tuple[int, ...]] = field(default_factory=list)
+    lane: list[int] = field(default_factory=list)
+    rows: list[int] = field(default_factory=list)  # number of the op's span rows in ``row_sets``
+    step: list[int] = field(default_factory=list)
+    chunk: list[int] = field(default_factory=list)
+    microbatch: list[int] = field(default_factory=list)
+    lanes: list[list[int]] = field(default_factory=list)
+    lane_rank: list[int] = field(default_factory=list)
+    lane_name: list[str] = field(default_factory=list)
+    lane_stage: list[int] = field(default_factory=list)
+    meetings: list[Meeting] = field(default_factory=list)
+    row_sets: list[tuple[SpanRow, ...]] = field(default_factory=list)
+    receives: list[tuple[int, int]] = field(default_factory=list)  # (transfer op, op on the receiver that waits for it)
+
+    def add_lane(self, rank: int, stage: int, name: str) -> int:
+        """A new in-order queue of a rank."""
+        self.lanes.append([])
+        self.lane_rank.append(rank)
+        self.lane_stage.append(stage)
+        self.lane_name.append(name)
+        return len(self.lanes) - 1
+
+    def add_op(
+        self, lane: int, rows: int, *, seconds: float = -1.0, meeting: int = -1, position: int = -1,
+        step: int = 0, chunk: int = -1, microbatch: int = -1,
+    ) -> int:  # fmt: skip
+        """A new op at the end of a lane."""
+        number = len(self.seconds)
+        self.seconds.append(seconds)
+        self.meeting.append(meeting)
+        self.position.append(position)
+        self.after.append(())
+        self.lane.append(lane)
+        self.rows.append(rows)
+        self.step.append(step)
+        self.chunk.append(chunk)
+        self.microbatch.append(microbatch)
+        self.lanes[lane].append(number)
+        return number
+
+    def describe(self, op: int) -> str:
+        """The op for an error message: 'rank 3 main: forward attention, microbatch 2'."""
+        row = self.row_sets[self.rows[op]][0]
+        lane = self.lane[op]
+        where = f"rank {self.lane_rank[lane]} {self.lane_name[lane]}: {row.kind} {row.name}"
+        return where + (f", microbatch {self.microbatch[op]}" if self.microbatch[op] >= 0 else "")

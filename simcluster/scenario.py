@@ -1,0 +1,153 @@
+"""The scenario: a cluster, a model, how it is split, its schedule, batch and faults, as one frozen, checked document.
+
+``load`` reads a file; the result is complete (defaults, presets and the cluster's file filled in) and self-contained:
+``Scenario.document()`` is a scenario file of its own.  Knows every spec and registry, so that bad names fail here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import Field, model_validator
+
+from simcluster.complaints import RuleError, did_you_mean
+from simcluster.device import Device, load_device
+from simcluster.documents import (
+    Document,
+    parse_document,
+    read_document,
+    shipped_folder,
+    shipped_names,
+    validate,
+)
+from simcluster.errors import InputError
+from simcluster.faults import Fault
+from simcluster.model import Model
+from simcluster.overrides import parse_override
+from simcluster.scenario_files import resolve
+from simcluster.scenario_rules import broken_rules, oversize
+from simcluster.sections import Collectives, Count, Measured, Overlap, Parallel, Pipeline, Training
+from simcluster.spec import Spec
+from simcluster.topology import Cluster, TopologySpec
+
+
+class ClusterSpec(Spec):
+    """What the job runs on.  In a file ``topology`` may also be a shipped name or a path, with parameters beside it."""
+
+    topology: TopologySpec
+
+    @cached_property
+    def built(self) -> Cluster:
+        """The cluster itself, built once."""
+        return self.topology.build()
+
+    @cached_property
+    def device(self) -> Device:
+        """The GPU of the cluster; InputError for a name that is not in the catalogue."""
+        return load_device(self.topology.device)
+
+
+class Scenario(Spec):
+    """One training step to be replayed.
+
+    ``gpus`` is how many of the cluster's GPUs the job takes (left out: all; the first ones, machine by machine), and
+    ``parallel.dp`` is never left out once the scenario is made.  Raises InputError (pydantic's ValidationError, if made
+    without ``load``) with every broken rule.
+    """
+
+    name: str = "scenario"
+    cluster: ClusterSpec
+    gpus: Count = 0  # 0 never survives: _complete puts the cluster's number in its place
+    model: Model
+    parallel: Parallel = Parallel()
+    pipeline: Pipeline = Pipeline()
+    training: Training
+    overlap: Overlap = Overlap()
+    collectives: Collectives = Collectives()
+    faults: tuple[Fault, ...] = ()
+    steps: Annotated[int, Field(strict=True, ge=1, le=100_000)] = 1
+    seed: Annotated[int, Field(strict=True, ge=0, lt=2**63)] = 0
+    measured: Measured | None = None
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        too_large = oversize(self.cluster.topology)
+        if too_large:
+            raise RuleError([(("cluster",), too_large)])
+        try:
+            cluster_gpus = len(self.cluster.built.gpus)
+        except InputError as error:
+            raise RuleError([(("cluster",), str(error))]) from None
+        parallel = self.parallel
+        # Derived values go in behind the frozen models' back, while nobody else has seen this scenario.
+        if not self.gpus:
+            object.__setattr__(self, "gpus", cluster_gpus)
+        others = parallel.tp * parallel.pp * parallel.cp
+        if not parallel.dp and self.gpus % others == 0:
+            object.__setattr__(self, "parallel", parallel.model_copy(update={"dp": self.gpus // others}))
+        broken = broken_rules(self, cluster_gpus)
+        if broken:
+            raise RuleError(broken)
+        return self
+
+    @property
+    def dp(self) -> int:
+        """Replicas of the model."""
+        return self.parallel.dp
+
+    @property
+    def microbatches(self) -> int:
+        """Microbatches that each replica works through in a step."""
+        return self.training.global_batch // (self.parallel.dp * self.training.micro_batch)
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens of all replicas' microbatches."""
+        return self.training.global_batch * self.model.sequence_length
+
+    def document(self) -> dict[str, Any]:
+        """The scenario as a self-contained file says it: JSON-able, units as text; reading it gives an equal one."""
+        return self.model_dump(mode="json", exclude_none=True)
+
+
+Changes = Mapping[str, Any] | Iterable[str | tuple[str, Any]]
+"""Overrides: {"parallel.tp": 4}, [("parallel.tp", 4)] or ["parallel.tp=4"]."""
+
+
+def load(path: str | Path, overrides: Changes = ()) -> Scenario:
+    """The scenario in a file, or the shipped one of that name, with values at dotted paths changed.
+
+    Raises InputError that names the file, line, key, value, rule and a fix.
+    """
+    return _scenario(read_document(_scenario_path(path)), overrides)
+
+
+def load_text(text: str, overrides: Changes = (), *, folder: str | Path = ".") -> Scenario:
+    """The scenario written in ``text``; paths in it are relative to ``folder``."""
+    return _scenario(parse_document(text, source="<text>", folder=folder), overrides)
+
+
+def from_document(data: Mapping[str, Any], overrides: Changes = (), *, folder: str | Path = ".") -> Scenario:
+    """The scenario that plain data says, as a file would; ``from_document(s.document()) == s``."""
+    return _scenario(Document(data=dict(data), source="<document>", folder=Path(folder)), overrides)
+
+
+def _scenario(document: Document, overrides: Changes) -> Scenario:
+    items = overrides.items() if isinstance(overrides, Mapping) else overrides
+    pairs = [parse_override(item) if isinstance(item, str) else item for item in items]
+    return validate(Scenario, resolve(document, pairs))
+
+
+def _scenario_path(path: str | Path) -> Path:
+    """The path itself, or where the shipped scenario of that bare name lies."""
+    path = Path(path)
+    names = shipped_names("scenarios")
+    if path.exists() or path.suffix or len(path.parts) != 1:
+        return path
+    if path.name in names:
+        return shipped_folder("scenarios") / f"{path.name}.yaml"
+    hint = did_you_mean(path.name, names)
+    raise InputError(f"{path}: no such file, and no shipped scenario{hint}; shipped: {', '.join(names) or 'none'}")

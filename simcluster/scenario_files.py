@@ -1,0 +1,185 @@
+"""What a scenario file refers to, read in: overrides, long names, the topology's file, the model's preset or config.
+
+``resolve`` turns the document as written into one that ``Scenario`` understands, and keeps track of which file and line
+every value came from.  Decides nothing about values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from simcluster.catalogue.models import model_document
+from simcluster.complaints import KeyPath, did_you_mean, shown
+from simcluster.documents import Document, Mark, read_document, read_json, shipped_names, shipped_path, validate
+from simcluster.errors import InputError
+from simcluster.overrides import apply_overrides
+from simcluster.scenario_rules import TAKES_CHUNKS, oversize
+from simcluster.sections import LONG_NAMES
+from simcluster.topology import Cluster, TopologySpec
+
+_TOPOLOGY: TypeAdapter[TopologySpec] = TypeAdapter(TopologySpec)
+
+
+def resolve(document: Document, overrides: Iterable[tuple[str, Any]] = ()) -> Document:
+    """The document with overrides applied and everything that it refers to in place."""
+    document = apply_overrides(_short_names(document), _schedule_alone([_short_name(pair) for pair in overrides]))
+    document = _resolve_model(_resolve_cluster(document))
+    if "name" not in document.data:
+        name = Path(document.source).stem if document.marks and document.source != "<text>" else "scenario"
+        document = replace(document, data={"name": name, **document.data})
+    return document
+
+
+# --- overrides and long names ----------------------------------------------------------------------------------------
+
+
+def _short_name(pair: tuple[str, Any]) -> tuple[str, Any]:
+    section, _, key = pair[0].partition(".")
+    return (f"parallel.{LONG_NAMES[key]}", pair[1]) if section == "parallel" and key in LONG_NAMES else pair
+
+
+def _schedule_alone(overrides: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    """A schedule set alone to one without chunks takes the file's chunks away.
+
+    So that ``--vary pipeline.schedule=gpipe,1f1b,interleaved`` works on a scenario that is interleaved.
+    """
+    given = dict(overrides)
+    schedule = given.get("pipeline.schedule")
+    if schedule is None or schedule in TAKES_CHUNKS or "pipeline.chunks" in given or "pipeline" in given:
+        return overrides
+    return [*overrides, ("pipeline.chunks", 1)]
+
+
+def _short_names(document: Document) -> Document:
+    """Sizes of axes under their short names; both names of one axis is an error."""
+    section = document.data.get("parallel")
+    if not isinstance(section, dict) or not any(key in LONG_NAMES for key in section):
+        return document
+    short: dict[str, Any] = {}
+    marks = dict(document.marks)
+    for key, value in section.items():
+        name = LONG_NAMES.get(str(key), str(key))
+        if name in short:
+            raise document.error(("parallel", key), f"is another name of {name}, which is also given; keep one")
+        short[name] = value
+        marks["parallel", name] = document.mark(("parallel", key))
+    return replace(document, data={**document.data, "parallel": short}, marks=marks)
+
+
+# --- the cluster ----------------------------------------------------------------------------------------------------
+
+
+def _resolve_cluster(document: Document) -> Document:
+    """``cluster: {topology: X, parameter: value}`` as ``cluster: {topology: {fields of X with the parameters}}``."""
+    section = document.data.get("cluster")
+    if section is None:
+        raise document.error(("cluster",), f"is required, as in {{topology: dgx_a100, nodes: 8}}; {_topologies()}")
+    if not isinstance(section, Mapping):
+        raise document.error(
+            ("cluster",), f"must be a mapping, as in {{topology: dgx_a100, nodes: 8}}, got {shown(section)}"
+        )
+    if section.get("topology") is None:
+        hint = did_you_mean("topology", section)
+        raise document.error(("cluster", "topology"), f"is required{hint}; {_topologies()}")
+    topology = section["topology"]
+    where: KeyPath = ("cluster", "topology")
+    marks = dict(document.marks)
+    if isinstance(topology, str):
+        file = _topology_file(document, topology)
+        fields = dict(file.data)
+        marks.update({(*where, *path): mark for path, mark in file.marks.items()})
+    elif isinstance(topology, Mapping):
+        fields = dict(topology)
+    else:
+        raise document.error(where, f"must be a name, a path or a mapping, got {shown(topology)}; {_topologies()}")
+    parameters = {key: value for key, value in section.items() if key != "topology"}
+    for path, mark in document.marks.items():
+        if path[0] == "cluster" and path[1:2] != ("topology",) and len(path) > 1:
+            marks[*where, *path[1:]] = mark
+    fields = _merged(fields, parameters)
+    return replace(document, data={**document.data, "cluster": {"topology": fields}}, marks=marks)
+
+
+def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """``above`` wins, key by key, down to the innermost mappings."""
+    merged = dict(below)
+    for key, value in above.items():
+        inner = merged.get(key)
+        both = isinstance(inner, Mapping) and isinstance(value, Mapping)
+        merged[key] = _merged(inner, value) if both and inner is not None else value
+    return merged
+
+
+def _topology_file(document: Document, name: str) -> Document:
+    """A topology by path (it has a slash or ends in .yaml) or by shipped name."""
+    try:
+        if _is_path(name, (".yaml", ".yml")):
+            return read_document(document.folder / name)
+        return read_document(shipped_path("topologies", name))
+    except InputError as error:
+        raise document.error(("cluster", "topology"), str(error)) from None
+
+
+def _topologies() -> str:
+    return f"a path, a mapping or a shipped name: {', '.join(shipped_names('topologies')) or 'none'}"
+
+
+def _is_path(name: str, suffixes: tuple[str, ...]) -> bool:
+    return "/" in name or "\\" in name or name.endswith(suffixes)
+
+
+def load_cluster(name: str | Path) -> Cluster:
+    """The cluster that a topology file describes, or the shipped topology of that name.
+
+    Raises InputError that names the file, line, key and a fix.
+    """
+    path = Path(name)
+    by_name = not path.exists() and not _is_path(str(name), (".yaml", ".yml"))
+    document = read_document(shipped_path("topologies", str(name)) if by_name else path)
+    topology = validate(_TOPOLOGY, document)
+    try:
+        too_large = oversize(topology)
+        if too_large:
+            raise InputError(too_large)
+        return topology.build()
+    except InputError as error:
+        raise InputError(f"{document.source}: {error}") from None
+
+
+# --- the model ------------------------------------------------------------------------------------------------------
+
+
+def _resolve_model(document: Document) -> Document:
+    """The preset's fields under those that are given beside it; the preset's name goes."""
+    section = document.data.get("model")
+    if not isinstance(section, Mapping) or "preset" not in section:
+        return document
+    given = {key: value for key, value in section.items() if key != "preset"}
+    where: KeyPath = ("model", "preset")
+    preset = section["preset"]
+    if not isinstance(preset, str):
+        raise document.error(where, f"must be the name of a model or the path of a config.json, got {shown(preset)}")
+    try:
+        fields = _config(document.folder / preset, given) if _is_path(preset, (".json",)) else model_document(preset)
+    except InputError as error:
+        raise document.error(where, str(error)) from None
+    place = document.mark(where).place
+    inherited: dict[KeyPath, Mark] = {("model", key): Mark(place, ("model", key)) for key in fields if key not in given}
+    return replace(
+        document,
+        data={**document.data, "model": {**fields, **given}},
+        marks={**document.marks, **inherited},
+    )
+
+
+def _config(path: Path, given: Mapping[str, Any]) -> dict[str, Any]:
+    from simcluster.inputs.hugging_face import model_from_config  # only where a file is named
+
+    length = given.get("sequence_length")
+    fields = model_from_config(read_json(path), sequence_length=length if isinstance(length, int) else None)
+    return {"name": path.parent.name or path.stem, **fields}

@@ -1,0 +1,133 @@
+"""Schedules drawn in text for people: the order of each stage, and the same along a time axis.  Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from fractions import Fraction
+
+from simcluster.errors import InputError
+from simcluster.schedules.actions import Schedule
+from simcluster.schedules.text import order_lines
+from simcluster.schedules.timing import Costs, ScheduleTiming, Time, play
+
+__all__ = ["common_unit", "grid", "order_lines"]
+
+Bar = tuple[int, int, str]
+"""First column, column after the last, label."""
+
+
+def grid(
+    schedule: Schedule,
+    timing: ScheduleTiming[Time] | None = None,
+    unit: Time | int = 1,
+    width: int | None = None,
+) -> list[str]:
+    """A line per stage with one column per unit of time: ``F0 F1 .  B0---``; a dot is an idle column.
+
+    Without a timing the costs are F = I = W = 1 and B = 2.  A grid of more than ``width`` characters goes on in blocks
+    below, each with its own time axis.  InputError where an action does not begin and end on a column.
+    """
+    if timing is None:
+        rows = _bars(schedule, play(schedule, Costs(F=1, B=2, I=1, W=1)), 1)
+    else:
+        rows = _bars(schedule, timing, unit)
+    columns = max(end for row in rows for _, end, _ in row)
+    names = [f"r{stage}" for stage in range(schedule.num_stages)]
+    margin = len(names[-1]) + 1
+    cell, blocks = _layout(rows, columns, None if width is None else width - margin)
+    lines: list[str] = []
+    for begin, end in blocks:
+        lines += [""] if begin else []
+        lines.append("t".ljust(margin) + _axis(begin, end, cell, unit))
+        lines += [name.ljust(margin) + _line(row, begin, end, cell) for name, row in zip(names, rows, strict=True)]
+    return [line.rstrip() for line in lines]
+
+
+def common_unit(times: Iterable[Fraction]) -> Fraction:
+    """The largest unit of which all times are whole multiples; 1 if all are zero."""
+    unit = Fraction(0)
+    for time in times:
+        denominator = math.lcm(unit.denominator, time.denominator)
+        unit = Fraction(math.gcd(int(unit * denominator), int(time * denominator)), denominator)
+    return unit or Fraction(1)
+
+
+def _bars(schedule: Schedule, timing: ScheduleTiming[Time], unit: Time | int) -> list[list[Bar]]:
+    """What to draw: one bar per action or fused pair; actions that take no time are left out."""
+    rows = []
+    for stage, actions in enumerate(schedule.rows):
+        fused = schedule.fused_at(stage)
+        bars = []
+        for position, action in enumerate(actions):
+            if position - 1 in fused:
+                continue
+            label = action.label(schedule.num_chunks)
+            if position in fused:
+                label = f"[{label}|{actions[position + 1].label(schedule.num_chunks)}]"
+            begin = _column(timing.starts[stage][position], unit, label)
+            end = _column(timing.ends[stage][position], unit, label)
+            if end > begin:
+                bars.append((begin, end, label))
+        rows.append(bars)
+    return rows
+
+
+def _column(time: Time, unit: Time | int, label: str) -> int:
+    column = round(time / unit)
+    if abs(time / unit - column) > 1e-6:
+        raise InputError(
+            f"grid: {label} begins or ends at {time}, which is no whole multiple of the unit {unit}; choose a unit "
+            f"that divides all durations and the latency"
+        )
+    return column
+
+
+def _layout(rows: list[list[Bar]], columns: int, room: int | None) -> tuple[int, list[tuple[int, int]]]:
+    """How many characters a column gets, and the first and last columns of the blocks, so that no label is lost.
+
+    A bar may be cut where its label fits before the cut.  If the narrowest columns allow no such cut, a column gets
+    room for any label.
+    """
+    cell = max(math.ceil((len(label) + 1) / (end - begin)) for row in rows for begin, end, label in row)
+    if room is None:
+        return cell, [(0, columns)]
+    bars = [bar for row in rows for bar in row]
+    bad_cuts = {column for begin, _, label in bars for column in range(begin + 1, begin + math.ceil(len(label) / cell))}
+    blocks = [(0, 0)]
+    while blocks[-1][1] < columns:
+        begin = blocks[-1][1]
+        furthest = min(begin + max(1, room // cell), columns)
+        cut = next((c for c in range(furthest, begin, -1) if c == columns or c not in bad_cuts), None)
+        if cut is None:
+            return _layout([[(0, 1, max((label for *_, label in bars), key=len))]], columns, room)
+        blocks.append((begin, cut))
+    return cell, blocks[1:]
+
+
+def _line(bars: list[Bar], first: int, last: int, cell: int) -> str:
+    """The bars of a stage between two columns: each its label, dashes to its end, and a space.
+
+    Of a bar that was cut, the dashes go on in the next block.
+    """
+    parts = []
+    clock = first
+    for begin, end, label in bars:
+        if end <= first or begin >= last:
+            continue
+        parts.append(".".ljust(cell) * (begin - clock))
+        room = (min(end, last) - max(begin, first)) * cell - (end <= last)
+        parts.append((label if begin >= first else "").ljust(room, "-") + " " * (end <= last))
+        clock = end
+    parts.append(".".ljust(cell) * (last - clock))
+    return "".join(parts)
+
+
+def _axis(first: int, last: int, cell: int, unit: Time | int) -> str:
+    """Times above the columns, as close as they can be read."""
+    room = max(len(f"{float(column * unit):g}") for column in range(first, last + 1)) + 2
+    steps: Iterator[int] = (factor * 10**power for power in range(12) for factor in (1, 2, 5))
+    step = next(step for step in steps if step * cell >= room)
+    start = -(-first // step) * step
+    ticks = (f"{float(column * unit):g}".ljust(step * cell) for column in range(start, last, step))
+    return " " * ((start - first) * cell) + "".join(ticks)

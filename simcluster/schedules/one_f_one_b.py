@@ -1,0 +1,39 @@
+"""1F1B: after a warm-up, one forward and one backward in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from simcluster.schedules.actions import Action, Schedule, loop_route
+from simcluster.schedules.check import require_counts, require_one_chunk
+
+
+def one_f_one_b(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Schedule:
+    """Stage r runs min(P - 1 - r, M) forwards ahead, then F and B in turn, then the backwards that are left.
+
+    Makespan (M + P - 1)(F + B) as GPipe, but only min(P - r, M) microbatches in flight on stage r.  Source:
+    PipeDream-Flush, Narayanan et al., arXiv:2006.09503, section 3.2; arXiv:2104.04473, figure 4.
+    InputError for counts below one or several chunks.
+    """
+    require_counts("1f1b", num_stages, num_microbatches, num_chunks)
+    require_one_chunk("1f1b", num_chunks)
+    forwards = [Action("F", m) for m in range(num_microbatches)]
+    backwards = [Action("B", m) for m in range(num_microbatches)]
+    return Schedule(
+        name="1f1b",
+        rows=tuple(alternate(forwards, backwards, warmup=num_stages - 1 - stage) for stage in range(num_stages)),
+        num_microbatches=num_microbatches,
+        num_chunks=1,
+        routes=(loop_route(num_stages, 1),),
+        route_of=(0,) * num_microbatches,
+    )
+
+
+def alternate(forwards: Sequence[Action], backwards: Sequence[Action], warmup: int) -> tuple[Action, ...]:
+    """The row of a stage: ``warmup`` forwards (as far as there are), one forward and one backward in turn, the rest."""
+    warmup = min(warmup, len(forwards))
+    row = list(forwards[:warmup])
+    for forward, backward in zip(forwards[warmup:], backwards, strict=False):
+        row += (forward, backward)
+    row += backwards[len(forwards) - warmup :]
+    return tuple(row)

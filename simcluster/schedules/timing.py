@@ -1,0 +1,257 @@
+"""When each action of a schedule runs, given what each costs: the exact longest path, without a simulation.
+
+This is the oracle of the engine and what ``simcluster schedule`` shows.  Pure; exact on Fractions and ints.
+
+The model: F of virtual stage v needs F of v - 1; B (or I) needs B (or I) of v + 1, on the last virtual stage F; W needs
+I.  A full backward hands on its input gradient at its end, a fused pair [F|B] both results at its end.  An edge between
+different stages adds the latency; sends and receives occupy no stage (asynchronous point-to-point).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Generic, TypeVar
+
+from simcluster.errors import InputError
+from simcluster.schedules.actions import Hop, Kind, Schedule
+from simcluster.schedules.text import marked_lines
+
+Time = TypeVar("Time", float, Fraction)
+"""Seconds, or any other unit: what comes out has the unit that went in."""
+
+Step = tuple[Time, int, "Time | int", int, int]
+"""Duration, cell that it needs, delay after that, and the two cells that it fills (see _Cells)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Costs(Generic[Time]):
+    """The same time for every stage and chunk: one action of each kind, for one microbatch through one chunk."""
+
+    F: Time
+    B: Time
+    I: Time | None = None  # noqa: E741  (the papers' letter)
+    W: Time | None = None
+
+    def __call__(self, kind: Kind, stage: int, chunk: int) -> Time:
+        """The duration of such an action; InputError for I and W where only the full backward has a cost."""
+        cost = {"F": self.F, "B": self.B, "I": self.I, "W": self.W}[kind]
+        if cost is None:
+            raise InputError(f"the schedule splits the backward pass but {kind} has no cost; give both I and W")
+        return cost
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleTiming(Generic[Time]):
+    """A schedule played: ``starts[stage][i]`` and ``ends[stage][i]`` belong to ``schedule.rows[stage][i]``.
+
+    ``makespan`` runs from the first start to the last end on any stage, ``spans`` from the first to the last of each
+    stage (what zero-bubble papers count).  ``idle`` is makespan - busy.  ``bubble_over_total`` is idle / makespan and
+    ``bubble_over_ideal`` idle / busy, both from means over the stages; for balanced stages they are (T - M t) / T and
+    (T - M t) / (M t), with t the busy time of a microbatch on a stage.
+    """
+
+    starts: tuple[tuple[Time, ...], ...]
+    ends: tuple[tuple[Time, ...], ...]
+    makespan: Time
+    busy: tuple[Time, ...]
+    idle: tuple[Time, ...]
+    spans: tuple[Time, ...]
+    bubble_over_total: Time
+    bubble_over_ideal: Time
+    peak_in_flight: tuple[int, ...]
+
+
+def play(schedule: Schedule, costs: Callable[[Kind, int, int], Time], latency: Time | int = 0) -> ScheduleTiming[Time]:
+    """Play every row in order, each action as soon as its stage and its input are there.
+
+    ``costs(kind, stage, chunk)`` is the duration of an action (Costs, or any function); a fused pair takes the sum of
+    its two.  Linear in the number of actions.  Supposes what ``check`` tests; InputError on a deadlock, and on costs or
+    a latency that are negative or not finite.
+    """
+    _require_duration(latency, "the latency between stages")
+    steps = _all_steps(schedule, costs, latency)
+    zero = costs("F", *schedule.routes[0][0]) * 0
+    starts, ends = _run(schedule, steps, zero)
+    busy = tuple(sum((step[0] for step in row), start=zero) for row in steps)
+    first = min(min(row) for row in starts if row)
+    makespan = max(max(row) for row in ends if row) - first
+    idle = tuple(makespan - b for b in busy)
+    total_idle, total_busy = sum(idle, start=zero), sum(busy, start=zero)
+    return ScheduleTiming(
+        starts=starts,
+        ends=ends,
+        makespan=makespan,
+        busy=busy,
+        idle=idle,
+        spans=tuple(e[-1] - s[0] if s else zero for s, e in zip(starts, ends, strict=True)),
+        bubble_over_total=total_idle / (makespan * schedule.num_stages) if makespan else zero,
+        bubble_over_ideal=total_idle / total_busy if total_busy else zero,
+        peak_in_flight=peak_in_flight(schedule),
+    )
+
+
+def peak_in_flight(schedule: Schedule) -> tuple[int, ...]:
+    """Per stage, the most (microbatch, chunk) activations alive at once, in chunks: from F until the end of B or W.
+
+    No costs are needed: a stage runs its row in order, so order alone decides (an end frees before the next start).
+    """
+    peaks = []
+    for row in schedule.rows:
+        alive = peak = 0
+        for action in row:
+            if action.kind == "F":
+                alive += 1
+                peak = max(peak, alive)
+            elif action.kind != "I":
+                alive -= 1
+        peaks.append(peak)
+    return tuple(peaks)
+
+
+class _Cells:
+    """Where the end of each F, and of each B or I, is kept: a flat array indexed by (microbatch, virtual stage).
+
+    Two cells more: ``ready`` holds what is there from the beginning, ``unused`` what nobody waits for.
+    """
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.depth = max(len(route) for route in schedule.routes)
+        self.ready = 2 * self.depth * schedule.num_microbatches
+        self.unused = self.ready + 1
+        self.count = self.ready + 2
+
+    def forward(self, microbatch: int, virtual_stage: int) -> int:
+        return 2 * (microbatch * self.depth + virtual_stage)
+
+    def gradient(self, microbatch: int, virtual_stage: int) -> int:
+        return self.forward(microbatch, virtual_stage) + 1
+
+    def describe(self, schedule: Schedule, cell: int) -> str:
+        microbatch, virtual_stage = divmod(cell // 2, self.depth)
+        stage, chunk = schedule.route(microbatch)[virtual_stage]
+        of_chunk = f" of chunk {chunk}" if schedule.num_chunks > 1 else ""
+        what = "the backward" if cell % 2 else "the forward"
+        return f"waits for {what}{of_chunk} of microbatch {microbatch} on stage {stage}"
+
+
+def _all_steps(
+    schedule: Schedule, costs: Callable[[Kind, int, int], Time], latency: Time | int
+) -> list[list[Step[Time]]]:
+    cells = _Cells(schedule)
+    durations: dict[tuple[Kind, int, int], Time] = {}
+    rows = []
+    for stage in range(schedule.num_stages):
+        row = _steps(schedule, stage, costs, latency, cells, durations)
+        for position in schedule.fused_at(stage):
+            _fuse(row, position)
+        rows.append(row)
+    return rows
+
+
+def _steps(
+    schedule: Schedule,
+    stage: int,
+    costs: Callable[[Kind, int, int], Time],
+    latency: Time | int,
+    cells: _Cells,
+    durations: dict[tuple[Kind, int, int], Time],
+) -> list[Step[Time]]:
+    """The row of one stage with every name looked up, so that playing it is arithmetic only.
+
+    One need per action is enough: the gradient from the next virtual stage cannot exist before this stage's own F.
+    """
+    ways: dict[tuple[int, int], tuple[int, Time | int, Time | int, bool]] = {}
+    steps: list[Step[Time]] = []
+    for kind, microbatch, chunk in schedule.rows[stage]:
+        key = (kind, stage, chunk)
+        if key not in durations:
+            durations[key] = costs(kind, stage, chunk)
+            _require_duration(durations[key], f"{kind} of chunk {chunk} on stage {stage}")
+        duration = durations[key]
+        way = (schedule.route_of[microbatch], chunk)
+        if way not in ways:
+            ways[way] = _way(schedule, microbatch, (stage, chunk), latency)
+        place, delay_before, delay_after, last = ways[way]
+        forward = cells.forward(microbatch, place)
+        if kind == "F":
+            steps.append((duration, forward - 2 if place else cells.ready, delay_before, forward, cells.unused))
+        elif kind == "W":
+            steps.append((duration, forward + 1, 0, cells.unused, cells.unused))
+        else:
+            steps.append((duration, forward if last else forward + 3, delay_after, forward + 1, cells.unused))
+    return steps
+
+
+def _way(
+    schedule: Schedule, microbatch: int, hop: Hop, latency: Time | int
+) -> tuple[int, Time | int, Time | int, bool]:
+    """The place of a hop on the route of a microbatch, the delays of its two edges, and whether it is the last."""
+    before, after = schedule.previous_hop(microbatch, *hop), schedule.next_hop(microbatch, *hop)
+    delay_before = latency if before is not None and before[0] != hop[0] else 0
+    delay_after = latency if after is not None and after[0] != hop[0] else 0
+    return schedule.virtual_stage(microbatch, *hop), delay_before, delay_after, after is None
+
+
+def _fuse(row: list[Step[Time]], position: int) -> None:
+    """Turn two steps into a pair: the first only waits, the second does the work of both and publishes both."""
+    first, second = row[position], row[position + 1]
+    row[position] = (first[0] * 0, first[1], first[2], second[4], second[4])
+    row[position + 1] = (first[0] + second[0], second[1], second[2], second[3], first[3])
+
+
+def _run(
+    schedule: Schedule, steps: list[list[Step[Time]]], zero: Time
+) -> tuple[tuple[tuple[Time, ...], ...], tuple[tuple[Time, ...], ...]]:
+    """Starts and ends of every row.  A stage runs until its next input is missing and is woken when that is there."""
+    cells = _Cells(schedule)
+    finished: list[Time | None] = [None] * cells.count
+    finished[cells.ready] = zero
+    starts: list[list[Time]] = [[] for _ in steps]
+    ends: list[list[Time]] = [[] for _ in steps]
+    clocks = [zero] * len(steps)
+    waiting: dict[int, list[int]] = {}
+    awake = list(range(len(steps)))
+    while awake:
+        stage = awake.pop()
+        row, clock, row_starts, row_ends = steps[stage], clocks[stage], starts[stage], ends[stage]
+        for position in range(len(row_ends), len(row)):
+            duration, need, delay, cell, other_cell = row[position]
+            arrival = finished[need]
+            if arrival is None:
+                waiting.setdefault(need, []).append(stage)
+                break
+            start = max(clock, arrival + delay)
+            clock = start + duration
+            row_starts.append(start)
+            row_ends.append(clock)
+            finished[cell] = finished[other_cell] = clock
+            if waiting:
+                awake += waiting.pop(cell, ())
+                awake += waiting.pop(other_cell, ())
+        clocks[stage] = clock
+    if any(len(row_ends) < len(row) for row_ends, row in zip(ends, steps, strict=True)):
+        raise _deadlock(schedule, steps, [len(row_ends) for row_ends in ends])
+    for stage in range(len(steps)):
+        for position in schedule.fused_at(stage):
+            starts[stage][position], ends[stage][position] = starts[stage][position + 1], ends[stage][position + 1]
+    return tuple(map(tuple, starts)), tuple(map(tuple, ends))
+
+
+def _deadlock(schedule: Schedule, steps: list[list[Step[Time]]], positions: list[int]) -> InputError:
+    cells = _Cells(schedule)
+    marks = {
+        stage: (position, cells.describe(schedule, steps[stage][position][1]))
+        for stage, position in enumerate(positions)
+        if position < len(steps[stage])
+    }
+    return InputError(
+        f"schedule {schedule.name!r} deadlocks: its stages wait for each other, since each runs its row strictly in "
+        f"order; move what is waited for to before what waits\n{marked_lines(schedule, marks)}"
+    )
+
+
+def _require_duration(value: float | Fraction, what: str) -> None:
+    if not 0 <= value < float("inf"):
+        raise InputError(f"schedule timing: {what} takes {value}; a time is a finite number that is not negative")

@@ -1,0 +1,143 @@
+"""Legend and caption under a Gantt picture: what the colours are, what was left out, joined or rasterised."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.legend_handler import HandlerTuple
+from matplotlib.patches import Patch
+
+from simcluster.show import palette
+from simcluster.show.gantt_boxes import JOIN_GAP
+from simcluster.show.gantt_panel import Picture
+from simcluster.show.ruler import Ruler
+
+_FONT, _LINE = 8.0, 13.0  # points
+_CAPTION_FONT, _CAPTION_LINE = 7.0, 10.0
+_COMPUTE_NAMES = {
+    "forward": "forward (F)",
+    "backward": "backward (B)",
+    "input_grad": "input gradient (I)",
+    "weight_grad": "weight gradient (W)",
+}
+_HANDLE = 20.0  # points
+_SPACE = 16.0  # points between two entries, with the gap between handle and text
+
+Entry = tuple[str, tuple[Patch, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Footer:
+    """Entries of the legend in order, in how many columns they fit, the caption's lines, and heights in points."""
+
+    entries: tuple[Entry, ...]
+    num_columns: int
+    caption: tuple[str, ...]
+
+    @property
+    def legend_height(self) -> float:
+        return _LINE * -(-len(self.entries) // self.num_columns) + 6.0
+
+    @property
+    def height(self) -> float:
+        return self.legend_height + _CAPTION_LINE * len(self.caption) + 4.0
+
+
+def footer_of(pictures: Sequence[Picture], ruler: Ruler, *, width: float, labels: bool) -> Footer:
+    """The footer of figures `width` points wide together: an entry for every paint that they show."""
+    entries = _entries(pictures)
+    widths = [ruler.width(name, _FONT) + _HANDLE + _SPACE for name, _ in entries]
+    fits = (count for count in range(len(entries), 1, -1) if _width_in_columns(widths, count) <= width)
+    characters = int(width / (_CAPTION_FONT * 0.56))
+    num_lines = -(-len(entries) // next(fits, 1))
+    return Footer(
+        entries, -(-len(entries) // num_lines), tuple(textwrap.wrap(_caption(pictures, labels=labels), characters))
+    )
+
+
+def draw_footer(figure: Figure, footer: Footer, *, left: float) -> None:
+    """Write legend and caption into the space kept for them at the figure's foot; `left` is a part of its width."""
+    height = figure.get_size_inches()[1] * 72
+    handles: list[Any] = [patches for _, patches in footer.entries]  # tuples of patches, which HandlerTuple draws
+    figure.legend(
+        handles, [name for name, _ in footer.entries],
+        handler_map={tuple: HandlerTuple(ndivide=None, pad=0.0)}, ncols=footer.num_columns, loc="upper left",
+        bbox_to_anchor=(left, footer.height / height), borderaxespad=0.0, borderpad=0.0, frameon=False,
+        fontsize=_FONT, handlelength=_HANDLE / _FONT, columnspacing=1.2, labelspacing=0.45, handletextpad=0.6,
+    )  # fmt: skip
+    if footer.caption:
+        figure.text(
+            left, (footer.height - footer.legend_height) / height, "\n".join(footer.caption),
+            fontsize=_CAPTION_FONT, color=palette.QUIET_TEXT, va="top", linespacing=1.25,
+        )  # fmt: skip
+
+
+def _caption(pictures: Sequence[Picture], *, labels: bool) -> str:
+    """What the reader must know to trust the picture."""
+    sentences = [picture.panel.choice.caption for picture in pictures]
+    sentences += [
+        f"Raster of {len(picture.boxes):,} boxes: a pixel column has the mean colour of its time, white is idle."
+        for picture in pictures
+        if picture.raster
+    ]
+    if any(picture.joined for picture in pictures):
+        sentences.append(
+            f"Small spans of one action less than {JOIN_GAP:g} pixels apart are one box; a bar of "
+            "communication is as high as the part of its time that is filled."
+        )
+    if any(bool((picture.boxes.recompute > 0).any()) for picture in pictures):
+        sentences.append("The strip along a backward is recompute's part of its time.")
+    if labels and not all(picture.raster for picture in pictures):
+        sentences.append("Numbers are microbatches.")
+    return " ".join(dict.fromkeys(sentence for sentence in sentences if sentence))
+
+
+def _entries(pictures: Sequence[Picture]) -> tuple[Entry, ...]:
+    """Compute kinds with the shades of their chunks, communication by stream and kind, waiting, idle."""
+    seen = {picture.panel.boxes.paints[at] for picture in pictures for at in np.unique(picture.panel.boxes.paint)}
+    paints = sorted(seen)
+    entries: list[Entry] = []
+    for kind in [*palette.COMPUTE_KINDS, *sorted({k for s, k, _ in paints if s == "compute"})]:
+        chunks = [chunk for stream, each, chunk in paints if (stream, each) == ("compute", kind)]
+        if chunks and kind != "waiting" and _name(kind) not in [name.split(", ")[0] for name, _ in entries]:
+            entries.append(
+                (_name(kind) + _chunk_words(chunks), tuple(_patch("compute", kind, at) for at in chunks[:4]))
+            )
+    for stream in [*palette.STREAMS, *sorted({s for s, _, _ in paints} - {"compute", *palette.STREAMS})]:
+        entries += [
+            (f"{stream} {kind.replace('_', '-')}", (_patch(stream, kind, 0),))
+            for each, kind, _ in paints
+            if each == stream and kind != "waiting"
+        ]
+    if any(kind == "waiting" for _, kind, _ in paints):
+        hatch = None if all(picture.raster for picture in pictures) else "//////"
+        hatched = Patch(facecolor=palette.WAITING, hatch=hatch, edgecolor=palette.WAITING_HATCH, linewidth=0)
+        entries.append(("waiting for a peer or the network", (hatched,)))
+    entries.append(("idle", (Patch(facecolor=palette.IDLE, edgecolor=palette.QUIET_TEXT, linewidth=0.5),)))
+    return tuple(entries)
+
+
+def _name(kind: str) -> str:
+    return _COMPUTE_NAMES.get(kind, kind.replace("_", " "))
+
+
+def _chunk_words(chunks: list[int]) -> str:
+    """ ", chunks 0, 1, 2", or nothing where there is one chunk."""
+    if chunks == [0]:
+        return ""
+    listed = ", ".join(map(str, chunks)) if len(chunks) <= 4 else f"{chunks[0]} to {chunks[-1]}"
+    return f", chunk{'s' if len(chunks) > 1 else ''} {listed}"
+
+
+def _patch(stream: str, kind: str, chunk: int) -> Patch:
+    return Patch(facecolor=palette.colour_of(stream, kind, chunk), linewidth=0)
+
+
+def _width_in_columns(widths: Sequence[float], count: int) -> float:
+    """Points that a legend takes in `count` columns, filled one column after the other."""
+    return sum(float(column.max()) for column in np.array_split(np.array(widths), count))

@@ -1,0 +1,283 @@
+"""One timeline drawn into one matplotlib Axes: lanes, boxes, numbers inside them.
+
+Time runs to the right in a unit chosen by the caller; the vertical axis counts typographic points from the top, so that
+a lane's height is known before anything is drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.collections import PolyCollection
+
+from simcluster.show import palette
+from simcluster.show.gantt_boxes import Boxes, Floats, boxes_of, column_colours, count_joined, joined
+from simcluster.show.gantt_rows import RowChoice
+from simcluster.show.ruler import Ruler
+from simcluster.units import format_bytes
+
+RASTER_ABOVE = 200_000  # boxes: drawing 1e6 polygons takes 7 s, a raster of them 0.3 s
+VECTOR_UP_TO = 20_000  # boxes: above, an SVG or PDF holds a picture of them (an SVG of 1e5 boxes is 17 MB)
+HATCH_UP_TO = 3_000  # boxes of waiting: a hatch is drawn box by box
+_NUMBER_SIZES = (8.0, 6.5, 5.5)  # points; a microbatch number is written in the first that fits
+_NAME_SIZE = 6.0
+_PADDING = 0.8  # points between a text and the side of its box
+_LOWEST_BAR = 0.2  # of a lane: less is not seen
+_HATCHED = 8.0  # pixels: a hatch in a narrower box is only noise
+_EDGE = 8.0  # pixels: boxes wider than this get a dark first pixel, so that equal neighbours stay apart
+
+
+@dataclass(frozen=True, slots=True)
+class Lanes:
+    """Heights in points of the lanes of one row; `streams[0]` is compute."""
+
+    streams: tuple[str, ...]
+    compute: float
+    slim: float
+    gap: float
+
+    @classmethod
+    def fitting(cls, streams: tuple[str, ...], num_rows: int) -> Lanes:
+        """Higher lanes for fewer rows."""
+        for most, sizes in ((4, (22.0, 9.0, 9.0)), (10, (18.0, 6.0, 7.0)), (32, (13.0, 4.0, 5.0))):
+            if num_rows <= most:
+                return cls(streams, *sizes)
+        return cls(streams, 8.0, 2.5, 3.0)
+
+    @property
+    def pitch(self) -> float:
+        return self.gap + self.compute + self.slim * (len(self.streams) - 1)
+
+    def top(self, lane: npt.NDArray[np.int64]) -> Floats:
+        """Distance of a lane's top from the top of its row."""
+        return self.gap / 2 + np.where(lane == 0, 0.0, self.compute + self.slim * (lane - 1))
+
+    def height(self, lane: npt.NDArray[np.int64]) -> Floats:
+        """Height of a lane without the hairline that parts it from the next."""
+        return np.where(lane == 0, self.compute, self.slim - 0.8)
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """A timeline ready to be drawn: its rows, its boxes one per span, and the picture's scale."""
+
+    timeline: pd.DataFrame
+    choice: RowChoice
+    lanes: Lanes
+    boxes: Boxes
+    window: tuple[float, float]
+    unit: float  # seconds in one unit of the time axis
+    origin: float  # seconds that the time axis calls zero
+
+    @property
+    def height(self) -> float:
+        """Points."""
+        return self.lanes.pitch * len(self.choice.ranks)
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A panel at a resolution: its boxes joined to what can be seen, or as they are where a raster replaces them."""
+
+    panel: Panel
+    boxes: Boxes
+    columns: int  # pixels across
+    raster: bool
+
+    @property
+    def joined(self) -> bool:
+        return len(self.boxes) < len(self.panel.boxes)
+
+    @property
+    def seconds_per_pixel(self) -> float:
+        return (self.panel.window[1] - self.panel.window[0]) / self.columns
+
+
+def streams_of(timeline: pd.DataFrame, ranks: tuple[int, ...]) -> tuple[str, ...]:
+    """Compute, then the communication streams that these ranks use, in the palette's order."""
+    used = set(timeline["stream"].to_numpy()[np.isin(timeline["rank"].to_numpy(np.int64), ranks)])
+    known = [stream for stream in palette.STREAMS if stream in used]
+    return ("compute", *known, *sorted(used - {"compute", *known}))
+
+
+def make_panel(
+    timeline: pd.DataFrame, choice: RowChoice, lanes: Lanes, *, window: tuple[float, float], unit: float, origin: float
+) -> Panel:
+    """Spans of the chosen ranks inside `window` (seconds on the timeline's own clock)."""
+    boxes = boxes_of(timeline, choice.ranks, window, lanes.streams)
+    return Panel(timeline, choice, lanes, boxes, window, unit, origin)
+
+
+def picture_of(panel: Panel, columns: int) -> Picture:
+    """`panel` seen `columns` pixels wide."""
+    pixel = (panel.window[1] - panel.window[0]) / columns
+    if count_joined(panel.boxes, pixel) > RASTER_ABOVE:
+        return Picture(panel, panel.boxes, columns, raster=True)
+    return Picture(panel, joined(panel.boxes, pixel), columns, raster=False)
+
+
+def draw_panel(axes: Axes, picture: Picture, ruler: Ruler, *, labels: bool) -> None:
+    """Draw `picture` on `axes`, with microbatch numbers and names where they fit if `labels`."""
+    _draw_rows(axes, picture.panel)
+    if picture.raster:
+        _draw_raster(axes, picture)
+        return
+    _draw_boxes(axes, picture)
+    if labels:
+        for text in _texts(picture, ruler):
+            axes.text(
+                text.x, text.y, text.words, fontsize=text.size, color=text.colour,
+                ha="center", va="center_baseline", parse_math=False, clip_on=True,
+            )  # fmt: skip
+
+
+def _draw_rows(axes: Axes, panel: Panel) -> None:
+    """White lanes on a tinted ground: what stays white is idle."""
+    start, end = (_shown(panel, np.array(panel.window))).tolist()
+    lane = np.tile(np.arange(len(panel.lanes.streams)), len(panel.choice.ranks))
+    row = np.repeat(np.arange(len(panel.choice.ranks)), len(panel.lanes.streams))
+    top, bottom = _vertical(panel.lanes, row, lane)
+    axes.set_facecolor(palette.LANE_SURROUND)
+    spread = np.full(len(lane), start), np.full(len(lane), end)
+    ground = _collection(*spread, top, bottom, palette.IDLE)
+    ground.set_zorder(0)  # under the grid, which is under the boxes
+    axes.add_collection(ground, autolim=False)
+    axes.set_axisbelow(True)
+    axes.set_xlim(start, end)
+    axes.set_ylim(panel.height, 0.0)
+    middle = np.arange(len(panel.choice.ranks)) * panel.lanes.pitch + panel.lanes.gap / 2 + panel.lanes.compute / 2
+    axes.set_yticks(middle.tolist(), list(panel.choice.labels), fontsize=8 if panel.lanes.pitch > 14 else 6)
+    axes.tick_params(axis="y", length=0)
+    for side in axes.spines.values():
+        side.set_visible(False)
+
+
+def _draw_boxes(axes: Axes, picture: Picture) -> None:
+    """Boxes by paint; waiting hatched; dense communication as a low bar; recompute in a joined backward as a strip."""
+    panel, boxes = picture.panel, picture.boxes
+    colours = _colours(boxes)[boxes.paint]
+    waiting = np.array([kind == "waiting" for _, kind, _ in boxes.paints], dtype=np.bool_)[boxes.paint]
+    start, end = _shown(panel, boxes.start), _shown(panel, boxes.end)
+    top, bottom = _vertical(panel.lanes, boxes.row, boxes.lane)
+    # Dense communication is a bar whose height is the part of the time that it takes.
+    fills = np.where((boxes.lane > 0) & ~waiting, np.maximum(boxes.share, _LOWEST_BAR), 1.0)
+    top = bottom - (bottom - top) * fills
+    pixel = picture.seconds_per_pixel / panel.unit
+    hatched = waiting & (end - start > _HATCHED * pixel)
+    for which in (waiting & ~hatched, hatched, ~waiting):
+        collection = _collection(start[which], end[which], top[which], bottom[which], colours[which])
+        if which is hatched and int(which.sum()) <= HATCH_UP_TO:
+            collection.set(hatch="//////", edgecolor=palette.WAITING_HATCH)
+        axes.add_collection(collection, autolim=False)
+    strip = boxes.recompute > 0
+    height = (bottom - top)[strip] * boxes.recompute[strip]
+    chunk = np.array([chunk for _, _, chunk in boxes.paints])[boxes.paint[strip]]
+    purple = np.array([palette.colour_of("compute", "recompute", at) for at in chunk.tolist()]).reshape(-1, 3)
+    axes.add_collection(
+        _collection(start[strip], end[strip], bottom[strip] - height, bottom[strip], purple), autolim=False
+    )
+    edged = (boxes.lane == 0) & ~waiting & (end - start > _EDGE * pixel)
+    edges = _collection(start[edged], start[edged] + pixel, top[edged], bottom[edged], colours[edged] * 0.55)
+    axes.add_collection(edges, autolim=False)
+
+
+def _draw_raster(axes: Axes, picture: Picture) -> None:
+    """Every pixel column of a lane in its mean colour: white is the part of the column without work."""
+    panel, columns = picture.panel, picture.columns
+    lanes, num_rows = panel.lanes, len(panel.choice.ranks)
+    colours = column_colours(panel.boxes, _colours(panel.boxes), panel.window, num_rows, columns)
+    start, end = _shown(panel, np.array(panel.window)).tolist()
+    step = 0.5  # points: every height of a lane is a multiple of it
+    image = np.tile(np.array(palette.rgb(palette.LANE_SURROUND)), (round(panel.height / step), columns, 1))
+    image = (image * 255).astype(np.uint8)
+    for row in range(num_rows):
+        for lane in range(len(lanes.streams)):
+            top = row * lanes.pitch + float(lanes.top(np.array(lane)))
+            at, height = round(top / step), round(float(lanes.height(np.array(lane))) / step)
+            image[at : at + height] = (colours[row, lane] * 255).astype(np.uint8)
+    extent = (start, end, panel.height, 0.0)
+    axes.imshow(image, extent=extent, aspect="auto", interpolation="nearest", origin="upper", zorder=1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Text:
+    x: float
+    y: float
+    words: str
+    size: float
+    colour: str
+
+
+def _texts(picture: Picture, ruler: Ruler) -> Iterator[_Text]:
+    """Texts that fit inside their boxes: microbatch numbers, and names where a box is one span of one layer."""
+    panel, boxes = picture.panel, picture.boxes
+    width = (boxes.end - boxes.start) / picture.seconds_per_pixel * 72 / ruler.dpi - 2 * _PADDING
+    colours = _colours(boxes)
+    top, bottom = _vertical(panel.lanes, boxes.row, boxes.lane)
+    waiting = np.array([kind == "waiting" for _, kind, _ in boxes.paints], dtype=np.bool_)[boxes.paint]
+    roomy = (width >= ruler.width("0", _NUMBER_SIZES[-1])) & ~_overlapped(boxes) & ~waiting
+    for at in np.flatnonzero(roomy).tolist():
+        fits = (
+            (words, size)
+            for words, size in _words(panel, boxes, at)
+            if size * 1.05 <= bottom[at] - top[at] and ruler.width(words, size) <= width[at]
+        )
+        words, size = next(fits, ("", 0.0))
+        if words:
+            red, green, blue = colours[boxes.paint[at]].tolist()
+            x = ((boxes.start[at] + boxes.end[at]) / 2 - panel.origin) / panel.unit
+            yield _Text(float(x), float(top[at] + bottom[at]) / 2, words, size, palette.text_on((red, green, blue)))
+
+
+def _words(panel: Panel, boxes: Boxes, at: int) -> Iterator[tuple[str, float]]:
+    """What could be written in a box, and how large, the most telling first."""
+    stream, kind, _ = boxes.paints[boxes.paint[at]]
+    microbatch, source = int(boxes.microbatch[at]), int(boxes.source[at])
+    if source >= 0 and stream != "compute":
+        size = float(panel.timeline["bytes"].to_numpy()[source])
+        name = kind.replace("_", "-")
+        yield from ([(f"{name} {format_bytes(size)}", _NAME_SIZE)] if size > 0 else [])
+        yield name, _NAME_SIZE
+    elif source >= 0 and (int(panel.timeline["layer"].to_numpy()[source]) >= 0 or microbatch < 0):
+        name = str(panel.timeline["name"].to_numpy()[source]) or kind
+        yield f"{microbatch} · {name}" if microbatch >= 0 else name, _NAME_SIZE
+    if stream == "compute" and microbatch >= 0:
+        yield from ((str(microbatch), size) for size in _NUMBER_SIZES)
+
+
+def _overlapped(boxes: Boxes) -> npt.NDArray[np.bool_]:
+    """Boxes that lie over a neighbour in their lane (a send and a receive at once): a text there would be crossed."""
+    same = (boxes.row[1:] == boxes.row[:-1]) & (boxes.lane[1:] == boxes.lane[:-1])
+    over = same & (boxes.start[1:] < boxes.end[:-1] - 1e-9 * (boxes.end[:-1] - boxes.start[:-1]))
+    result = np.zeros(len(boxes), np.bool_)
+    result[1:] |= over
+    result[:-1] |= over
+    return result
+
+
+def _colours(boxes: Boxes) -> Floats:
+    return np.array([palette.colour_of(*paint) for paint in boxes.paints]).reshape(-1, 3)
+
+
+def _vertical(lanes: Lanes, row: npt.NDArray[np.int64], lane: npt.NDArray[np.int64]) -> tuple[Floats, Floats]:
+    """Top and bottom in points."""
+    top = row * lanes.pitch + lanes.top(lane)
+    return top, top + lanes.height(lane)
+
+
+def _shown(panel: Panel, seconds: Floats) -> Floats:
+    """Seconds as the time axis counts them."""
+    return (seconds - panel.origin) / panel.unit
+
+
+def _collection(start: Floats, end: Floats, top: Floats, bottom: Floats, colour: str | Floats) -> PolyCollection:
+    """Rectangles without outlines: antialiasing and lines would colour the gaps between them."""
+    corners: Any = np.stack([start, top, end, top, end, bottom, start, bottom], axis=1).reshape(-1, 4, 2)
+    rasterized = len(start) > VECTOR_UP_TO
+    return PolyCollection(corners, facecolors=colour, linewidths=0, antialiaseds=False, rasterized=rasterized)

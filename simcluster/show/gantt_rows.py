@@ -1,0 +1,141 @@
+"""Which ranks a Gantt picture shows when it cannot show all, and what its rows are called.
+
+Pure: reads a timeline, draws nothing.  Imports nothing of simcluster but its errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from simcluster.errors import InputError
+
+Rows = Literal["rank", "stage"]
+Stages = tuple[int, ...]
+
+_NOTABLE = (
+    1e-3  # of the timeline's length: less is not seen in the picture, and symmetric ranks differ by rounding only
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RowChoice:
+    """The ranks to draw, top row first, their labels, and a sentence on what was left out ("" if nothing was)."""
+
+    ranks: tuple[int, ...]
+    labels: tuple[str, ...]
+    caption: str
+
+
+def choose_rows(
+    timeline: pd.DataFrame, *, ranks: Sequence[int] | None, rows: Rows, max_rows: int, num_ranks: int | None
+) -> RowChoice:
+    """Rows for `timeline`: every rank, or one rank per stage, or representatives where that is more than `max_rows`.
+
+    Representatives are the lowest rank of every stage (of evenly spaced stages if there are more of them than rows),
+    the rank that computes longest compared with the median of its stage, and the rank that waits longest likewise.
+    `num_ranks` is the size of the job where the timeline holds only representatives of equal ranks.
+    Raises InputError for ranks that the timeline does not have.
+    """
+    stages_of = _stages_of_ranks(timeline)
+    wanted = _wanted(ranks, stages_of)
+    total = max(num_ranks or 0, len(stages_of))
+    groups: dict[Stages, list[int]] = {}
+    for rank in sorted(wanted):
+        groups.setdefault(stages_of[rank], []).append(rank)
+    lowest = [members[0] for _, members in sorted(groups.items())]
+    if rows == "stage":
+        chosen = _evenly(lowest, max_rows)
+        reason = "" if len(chosen) == len(wanted) == total else _lowest_of(len(chosen), len(lowest))
+    elif len(wanted) <= max_rows:
+        chosen, reason = wanted, "" if ranks is not None or total == len(wanted) else "the others equal one of these"
+    else:
+        notable = _notable(timeline, groups)
+        chosen = _evenly(lowest, max(1, max_rows - len(notable)))
+        reason = _lowest_of(len(chosen), len(lowest))
+        for rank, why in notable:
+            if rank not in chosen and len(chosen) < max_rows:
+                chosen = [*chosen, rank]
+                reason += f", rank {rank} ({why})"
+        chosen.sort(key=lambda rank: (stages_of[rank], rank))
+    caption = f"{len(chosen):,} of {total:,} ranks shown: {reason}." if reason else ""
+    return RowChoice(tuple(chosen), tuple(_label(rank, stages_of[rank], rows) for rank in chosen), caption)
+
+
+def _stages_of_ranks(timeline: pd.DataFrame) -> dict[int, Stages]:
+    """The stages (ascending, without -1) that each rank of the timeline works on."""
+    rank = timeline["rank"].to_numpy(np.int64)
+    stage = timeline["stage"].to_numpy(np.int64)
+    base = int(stage.max()) + 2
+    pairs = np.unique(rank * base + stage + 1)
+    result: dict[int, Stages] = {int(number): () for number in np.unique(rank)}
+    for pair in pairs.tolist():
+        if pair % base > 0:
+            result[pair // base] += (pair % base - 1,)
+    return result
+
+
+def _wanted(ranks: Sequence[int] | None, stages_of: dict[int, Stages]) -> list[int]:
+    """The ranks asked for, each once, in the order asked for; all of them, by stage, if none were named."""
+    if ranks is None:
+        return sorted(stages_of, key=lambda rank: (stages_of[rank], rank))
+    missing = [rank for rank in ranks if rank not in stages_of]
+    if missing or not ranks:
+        have = ", ".join(map(str, list(stages_of)[:8])) + (", ..." if len(stages_of) > 8 else "")
+        what = f"ranks {missing[:8]} are not in the timeline" if missing else "ranks=[] selects nothing"
+        raise InputError(f"{what}; it has {len(stages_of):,} ranks: {have}")
+    return list(dict.fromkeys(int(rank) for rank in ranks))
+
+
+def _notable(timeline: pd.DataFrame, groups: dict[Stages, list[int]]) -> list[tuple[int, str]]:
+    """The rank that computes longest and the rank that waits longest for their stage, if they stand out at all."""
+    start, end = timeline["start"].to_numpy(np.float64), timeline["end"].to_numpy(np.float64)
+    waited = start - timeline["ready"].to_numpy(np.float64)
+    computed = np.where((timeline["stream"] == "compute").to_numpy(), end - start, 0.0)
+    number, position = np.unique(timeline["rank"].to_numpy(np.int64), return_inverse=True)
+    found: list[tuple[int, str]] = []
+    for seconds, why in ((computed, "computes longest of its stage"), (waited, "waits longest of its stage")):
+        total = np.bincount(position, weights=seconds, minlength=len(number))
+        rank, excess = _largest_excess(dict(zip(number.tolist(), total.tolist(), strict=True)), groups)
+        if excess > _NOTABLE * (end.max() - start.min()) and rank not in [other for other, _ in found]:
+            found.append((rank, why))
+    return found
+
+
+def _largest_excess(seconds: dict[int, float], groups: dict[Stages, list[int]]) -> tuple[int, float]:
+    """The rank furthest above the median of its group, and by how much."""
+    best = (-1, -1.0)
+    for _, members in sorted(groups.items()):
+        values: npt.NDArray[np.float64] = np.array([seconds[rank] for rank in members])
+        at = int(values.argmax())
+        excess = float(values[at] - np.median(values))
+        if excess > best[1]:
+            best = (members[at], excess)
+    return best
+
+
+def _evenly(ranks: list[int], count: int) -> list[int]:
+    """At most `count` of `ranks`, the first and the last among them."""
+    if len(ranks) <= count:
+        return list(ranks)
+    return [ranks[at] for at in np.linspace(0, len(ranks) - 1, count).round().astype(int).tolist()]
+
+
+def _lowest_of(count: int, num_groups: int) -> str:
+    if count == num_groups:
+        return f"the lowest rank of each of {num_groups} stages" if num_groups > 1 else "the lowest rank"
+    return f"the lowest rank of {count} of the {num_groups} stages"
+
+
+def _label(rank: int, stages: Stages, rows: Rows) -> str:
+    """ "rank 8 · stage 1", or "stage 1 · rank 8" where a row stands for a stage."""
+    shown = [str(stage) for stage in (stages if len(stages) <= 3 else stages[:2])]
+    text = ", ".join(shown) + (f" … {stages[-1]}" if len(stages) > 3 else "")
+    stage = f"stage{'s' if len(stages) > 1 else ''} {text}" if stages else ""
+    parts = [stage, f"rank {rank}"] if rows == "stage" else [f"rank {rank}", stage]
+    return " · ".join(part for part in parts if part)

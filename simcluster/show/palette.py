@@ -1,0 +1,79 @@
+"""The colours of every figure: one hue for a kind of work, told apart also by colour-blind readers.
+
+Hues are those of Okabe and Ito, "Color Universal Design" (2008), completed by four of Paul Tol's muted scheme
+(SRON/EPS/TN/09-002); a test holds them apart for readers who lack a cone.  Imports nothing of simcluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+Colour = tuple[float, float, float]
+
+COMPUTE_KINDS: Mapping[str, str] = MappingProxyType(
+    {
+        "forward": "#0072B2",
+        "backward": "#E69F00",
+        "input_grad": "#F0E442",
+        "weight_grad": "#009E73",
+        "recompute": "#CC79A7",
+        "optimizer": "#4D4D4D",
+        "other": "#7B5B3A",
+    }
+)
+"""Fill of each kind of work on the compute stream, chunk 0."""
+
+STREAMS: Mapping[str, str] = MappingProxyType(
+    {"tp": "#D55E00", "cp": "#882255", "ep": "#AA4499", "pp": "#117733", "dp": "#332288"}
+)
+"""Fill of each communication stream, from the most frequent traffic to the rarest: also the order of lanes."""
+
+WAITING = "#D9D9D9"
+WAITING_HATCH = "#8C8C8C"
+IDLE = "#FFFFFF"
+LANE_SURROUND = "#ECEEF0"
+TEXT = "#1A1A1A"
+QUIET_TEXT = "#5A5A5A"
+
+# A chunk is lighter than the one before it, as in Narayanan et al. (arXiv:2104.04473) figure 4; a fifth starts again.
+_CHUNK_TINTS = (0.0, 0.32, 0.55, 0.72)
+# Kinds that alternate on one stream: what gathers, or receives, is the lighter one.
+_KIND_TINTS = {"all_gather": 0.45, "recv": 0.45, "broadcast": 0.6, "reduce_scatter": 0.0, "several": 0.2}
+
+
+def colour_of(stream: str, kind: str, chunk: int = 0) -> Colour:
+    """RGB in 0..1 of a span of `kind` on `stream`; on the compute stream shaded by `chunk` (-1 means none).
+
+    The kind "waiting" has one colour on all streams, "several" is mixed communication; an unknown kind or stream
+    has the colour of "other".
+    """
+    if kind == "waiting":
+        return rgb(WAITING)
+    if stream == "compute":
+        tint = _CHUNK_TINTS[chunk % len(_CHUNK_TINTS)] if chunk > 0 else 0.0
+        return tinted(rgb(COMPUTE_KINDS.get(kind, COMPUTE_KINDS["other"])), tint)
+    return tinted(rgb(STREAMS.get(stream, COMPUTE_KINDS["other"])), _KIND_TINTS.get(kind, 0.0))
+
+
+def text_on(colour: Colour) -> str:
+    """Black or white, whichever has the higher contrast on `colour` (WCAG 2.2 relative luminance)."""
+    luminance = sum(weight * _linear(part) for weight, part in zip((0.2126, 0.7152, 0.0722), colour, strict=True))
+    return TEXT if luminance > 0.19 else "#FFFFFF"
+
+
+def tinted(colour: Colour, tint: float) -> Colour:
+    """`colour` mixed with white: 0 leaves it, 1 is white."""
+    red, green, blue = (part + (1.0 - part) * tint for part in colour)
+    return red, green, blue
+
+
+def rgb(code: str) -> Colour:
+    """RGB in 0..1 of "#RRGGBB"."""
+    red, green, blue = (int(code[at : at + 2], 16) / 255 for at in (1, 3, 5))
+    return red, green, blue
+
+
+def _linear(part: float) -> float:
+    """Linear light of one sRGB channel."""
+    return part / 12.92 if part <= 0.04045 else float(((part + 0.055) / 1.055) ** 2.4)

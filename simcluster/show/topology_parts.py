@@ -1,0 +1,168 @@
+"""What a topology picture is made of: units of machines, bundles of links, and boxes and lines to draw them with.
+
+Imports ``topology``, ``units`` and the palette.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import networkx as nx
+from matplotlib.axes import Axes
+from matplotlib.patches import FancyBboxPatch
+
+from simcluster.show.palette import TEXT, Colour, rgb, text_on, tinted
+from simcluster.topology.cluster import Cluster
+from simcluster.topology.links import Graph
+from simcluster.units import format_bytes_per_second
+
+Point: TypeAlias = tuple[float, float]
+
+NODE_COLOURS = {
+    "gpu": "#0072B2",
+    "nvswitch": "#009E73",
+    "pcie": "#CC79A7",
+    "host": "#8C8C8C",
+    "nic": "#E69F00",
+    "switch": "#56B4E9",
+    "machine": "#B9C3CC",
+}
+"""Hues of Okabe and Ito, "Color Universal Design" (2008)."""
+NODE_NAMES = {
+    "gpu": "GPU",
+    "nvswitch": "NVSwitch",
+    "pcie": "PCIe switch",
+    "host": "host bridge",
+    "nic": "NIC",
+    "switch": "network switch",
+    "machine": "machine",
+}
+MEDIUM_COLOURS = {"nvlink": "#009E73", "pcie": "#AA4499", "infiniband": "#D55E00", "ethernet": "#D55E00"}
+OTHER_MEDIUM = "#4D4D4D"
+MEDIUM_NAMES = {"nvlink": "NVLink", "pcie": "PCIe", "infiniband": "InfiniBand", "ethernet": "Ethernet"}
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """Machines (each the names of its nodes) that meet in the same lowest switches."""
+
+    switches: tuple[str, ...]
+    machines: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """Links of one rate between two groups of nodes; ``bandwidth`` of each in B/s, one direction."""
+
+    medium: str
+    bandwidth: float
+    count: int
+
+    @property
+    def total(self) -> float:
+        """B/s of all together."""
+        return self.count * self.bandwidth
+
+    def text(self) -> str:
+        """As it stands beside the band: 256 × 48 GB/s."""
+        return f"{self.count:,} × {format_bytes_per_second(self.bandwidth)}"
+
+
+def units_of(cluster: Cluster, level: Mapping[str, int]) -> list[Unit]:
+    """The units in the order of their first GPU."""
+    graph = cluster.graph
+    low: nx.Graph[str] = nx.Graph()
+    low.add_nodes_from(node for node in graph if level.get(node, 1) == 1)
+    low.add_edges_from((a, b) for a, b in graph.edges if not (a in level and b in level))
+    place = {gpu: i for i, gpu in enumerate(cluster.gpus)}
+    order = {node: i for i, node in enumerate(graph)}
+    last = len(place)
+    units = []
+    for names in nx.connected_components(low):
+        members = sorted(names, key=order.__getitem__)
+        inside = low.subgraph(node for node in members if node not in level)
+        machines = [tuple(sorted(part, key=order.__getitem__)) for part in nx.connected_components(inside)]
+        machines.sort(key=lambda part: min(place.get(node, last) for node in part))
+        units.append(Unit(tuple(node for node in members if node in level), tuple(machines)))
+    return sorted(units, key=lambda unit: min((place.get(n, last) for m in unit.machines for n in m), default=last))
+
+
+def bundles(graph: Graph, lower: Iterable[str], upper: Iterable[str]) -> list[Bundle]:
+    """Links from ``lower`` to ``upper``, counted by medium and rate."""
+    ends = frozenset(upper)
+    counts: dict[tuple[str, float], int] = {}
+    for node in lower:
+        for other, data in graph.adj[node].items():
+            if other in ends:
+                key = (data["medium"], data["bandwidth"])
+                counts[key] = counts.get(key, 0) + 1
+    return [Bundle(medium, bandwidth, count) for (medium, bandwidth), count in counts.items()]
+
+
+def machine_kinds(graph: Graph, units: Sequence[Unit]) -> list[tuple[tuple[str, ...], int]]:
+    """One machine of each kind, and how many there are: alike if they have the same links between the same kinds."""
+    kinds: dict[tuple[object, ...], list[tuple[str, ...]]] = {}
+    for unit in units:
+        for machine in unit.machines:
+            links = sorted(
+                (graph.nodes[a]["kind"], graph.nodes[b]["kind"], data["bandwidth"], data["medium"])
+                for a in machine
+                for b, data in graph.adj[a].items()
+            )
+            kinds.setdefault(tuple(links), []).append(machine)
+    return [(machines[0], len(machines)) for machines in kinds.values()]
+
+
+def colour_of_kind(kind: str) -> Colour:
+    """Fill of a node."""
+    return rgb(NODE_COLOURS[kind])
+
+
+def colour_of_medium(medium: str) -> Colour:
+    """Colour of a link."""
+    return rgb(MEDIUM_COLOURS.get(medium, OTHER_MEDIUM))
+
+
+def box(ax: Axes, centre: Point, size: Point, colour: Colour, text: str = "", fontsize: float = 8) -> None:
+    """A filled box with its name on it."""
+    (x, y), (width, height) = centre, size
+    pad = min(width, height) * 0.12
+    shape = FancyBboxPatch(
+        (x - width / 2 + pad, y - height / 2 + pad),
+        width - 2 * pad,
+        height - 2 * pad,
+        boxstyle=f"round,pad={pad}",
+        facecolor=colour,
+        edgecolor=TEXT,
+        linewidth=0.6,
+        zorder=3,
+    )
+    ax.add_patch(shape)
+    if text:
+        ax.text(x, y, text, ha="center", va="center", fontsize=fontsize, color=text_on(colour), zorder=4)
+
+
+def frame(ax: Axes, centre: Point, size: Point, colour: Colour) -> None:
+    """A pale box around a group."""
+    box(ax, centre, size, tinted(colour, 0.85))
+
+
+def row(ax: Axes, count: int, centre: Point, size: Point, colour: Colour) -> None:
+    """``count`` small boxes side by side, within ``size``."""
+    (x, y), (width, height) = centre, size
+    step = min(width / count, height * 1.35)
+    for i in range(count):
+        box(ax, (x + (i - (count - 1) / 2) * step, y), (step * 0.74, height), colour)
+
+
+def line(ax: Axes, start: Point, end: Point, colour: Colour, width: float) -> None:
+    """A link, under the boxes."""
+    ax.plot(*zip(start, end, strict=True), color=colour, linewidth=width, solid_capstyle="butt", zorder=1)
+
+
+def note(ax: Axes, at: Point, text: str, colour: Colour, fontsize: float = 8.5, ha: str = "left") -> None:
+    """Text beside a band, legible over lines."""
+    behind = {"facecolor": "white", "edgecolor": "none", "pad": 1.2, "alpha": 0.9}
+    ax.text(*at, text, ha=ha, va="center", fontsize=fontsize, color=colour, zorder=5, bbox=behind)

@@ -1,0 +1,51 @@
+"""Clusters: documents that build a graph of GPUs, switches and links.
+
+A new kind is a spec class with ``build()`` and its name in the union below.  Reading order: ``cluster`` (what comes
+out), ``uniform`` (the smallest builders), ``machines``, ``explicit``; ``routing`` and ``describe`` work on any of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, TypeAlias
+
+from pydantic import Field, TypeAdapter
+
+from simcluster.topology.cluster import Cluster, Device
+from simcluster.topology.describe import TopologyReport, describe
+from simcluster.topology.explicit import GraphSpec
+from simcluster.topology.links import LinkSpec, RateSpec
+from simcluster.topology.machines import DgxSpec, FabricSpec, PcieBoxSpec, UplinkSpec
+from simcluster.topology.uniform import FlatSpec, LeafSpineSpec
+
+TopologySpec: TypeAlias = Annotated[
+    DgxSpec | PcieBoxSpec | FlatSpec | LeafSpineSpec | GraphSpec, Field(discriminator="kind")
+]
+_ADAPTER: TypeAdapter[TopologySpec] = TypeAdapter(TopologySpec)
+
+
+def parse_topology(document: Mapping[str, object]) -> TopologySpec:
+    """The topology that a YAML document describes; ``.build()`` makes its cluster.
+
+    pydantic.ValidationError (with the path of each wrong key) for a document that is not one.
+    """
+    return _ADAPTER.validate_python(document)
+
+
+__all__ = [
+    "Cluster",
+    "Device",
+    "DgxSpec",
+    "FabricSpec",
+    "FlatSpec",
+    "GraphSpec",
+    "LeafSpineSpec",
+    "LinkSpec",
+    "PcieBoxSpec",
+    "RateSpec",
+    "TopologyReport",
+    "TopologySpec",
+    "UplinkSpec",
+    "describe",
+    "parse_topology",
+]

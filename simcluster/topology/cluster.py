@@ -1,0 +1,143 @@
+"""The cluster as a graph with numbered links: what rings are built on and what the network shares out.
+
+Graph conventions (``networkx.DiGraph``, one edge per direction)
+
+* node: ``kind`` in gpu / nvswitch / pcie / nic / switch / host; a gpu also has ``host`` (index of its machine) and
+  ``local`` (index in the machine), a switch has ``tier`` ("leaf", "spine", ...);
+* edge: ``line_rate`` (B/s, what the standard says), ``efficiency`` (0..1], ``bandwidth`` = line_rate x efficiency (B/s,
+  payload), ``latency`` (s), ``source`` (where the numbers come from), ``medium`` ("nvlink", "pcie", "infiniband", ...).
+
+Static: nothing that happens at run time is stored here.  Imports ``errors`` and ``routing``.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import networkx as nx
+import numpy as np
+
+from simcluster.errors import InputError
+from simcluster.topology.routing import Router
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+Device: TypeAlias = str | Mapping[str, object]
+NODE_KINDS = ("gpu", "nvswitch", "pcie", "nic", "switch", "host")
+
+
+@dataclass(frozen=True, eq=False)
+class Cluster:
+    """GPUs, switches and directed links, each link with its own capacity and latency.
+
+    ``gpus`` are the nodes in the order in which ranks are placed (machine by machine); everywhere else a GPU is its
+    index in ``gpus`` and a link its index in ``links``.  ``device`` is the GPU's name in the device catalogue, or an
+    inline device document.
+    """
+
+    name: str
+    graph: nx.DiGraph[str]
+    gpus: tuple[str, ...]
+    host_of: tuple[int, ...]
+    device: Device
+    links: tuple[tuple[str, str], ...]
+    link_index: dict[tuple[str, str], int] = field(repr=False)
+    capacity: NDArray[np.float64] = field(repr=False)
+    latency: NDArray[np.float64] = field(repr=False)
+    router: Router = field(repr=False)
+
+    def route(self, src: int, dst: int) -> tuple[int, ...]:
+        """Links from GPU ``src`` to GPU ``dst``, in order; empty when they are the same.
+
+        Shortest in hops, static by destination (see ``routing``).  InputError when there is no way.
+        """
+        return self.router.route(src, dst)
+
+    def uplinks(self, gpu: int) -> tuple[str, ...]:
+        """NICs through which this GPU leaves its machine in the fewest hops (its own name if it has a switch port)."""
+        return self.router.uplinks(gpu)
+
+    def path_latency(self, links: Iterable[int]) -> float:
+        """Seconds that the first byte needs along these links: the exact sum of theirs."""
+        return math.fsum(self.latency[list(links)].tolist())
+
+    def path_bandwidth(self, links: Sequence[int]) -> float:
+        """B/s of a lone flow along these links: that of the narrowest; infinite for no link at all."""
+        return float(self.capacity[list(links)].min()) if links else math.inf
+
+    def scaled(self, faults: Iterable[tuple[str, str, float]]) -> Cluster:
+        """The same cluster with the links between nodes a and b, both directions, at ``factor`` of their capacity.
+
+        Routes do not change: nobody reroutes around a slow cable.  Factors on one link multiply.  InputError for an
+        unknown node, for two nodes with no link between them, and for a factor that is not positive.
+        """
+        found = [(link, factor) for a, b, factor in faults for link in self._between(a, b, factor)]
+        if not found:
+            return self
+        capacity, graph = self.capacity.copy(), self.graph.copy()
+        for link, factor in found:
+            capacity[link] *= factor
+            a, b = self.links[link]
+            graph[a][b]["bandwidth"] = float(capacity[link])
+        capacity.flags.writeable = False
+        return replace(self, graph=graph, capacity=capacity)
+
+    def _between(self, a: str, b: str, factor: float) -> list[int]:
+        if not (math.isfinite(factor) and factor > 0):
+            raise InputError(
+                f"link {a} - {b}: factor {factor!r} must be a positive number, such as 0.5 for half the speed"
+            )
+        for node in (a, b):
+            if node not in self.graph:
+                raise InputError(f"link {a} - {b}: no node {node!r} in cluster {self.name!r}{self._near(node)}")
+        found = [self.link_index[pair] for pair in ((a, b), (b, a)) if pair in self.link_index]
+        if not found:
+            neighbours = ", ".join(list(self.graph.adj[a])[:4])
+            raise InputError(f"link {a} - {b}: cluster {self.name!r} has no such link; {a} is linked to {neighbours}")
+        return found
+
+    def _near(self, name: str) -> str:
+        close = difflib.get_close_matches(name, list(self.graph), n=3, cutoff=0.5)
+        return (
+            f"; did you mean {', '.join(close)}?"
+            if close
+            else f"; its nodes are {', '.join(list(self.graph)[:4])}, ..."
+        )
+
+
+def make_cluster(name: str, device: Device, graph: nx.DiGraph[str]) -> Cluster:
+    """Number the GPUs and links of a graph that follows the conventions above, and check it.
+
+    InputError when there is no GPU, a link has no positive bandwidth or a negative latency, or two GPUs cannot reach
+    each other.
+    """
+    hosts = {node: (data["host"], data["local"]) for node, data in graph.nodes(data=True) if data["kind"] == "gpu"}
+    if not hosts:
+        raise InputError(f"cluster {name!r} has no GPU; it needs at least one node of kind gpu")
+    gpus = tuple(sorted(hosts, key=lambda node: hosts[node]))
+    edges = list(graph.edges(data=True))
+    _check_edges(name, edges)
+    links = tuple((a, b) for a, b, _ in edges)
+    index = {link: number for number, link in enumerate(links)}
+    capacity = np.fromiter((data["bandwidth"] for _, _, data in edges), dtype=np.float64, count=len(edges))
+    latency = np.fromiter((data["latency"] for _, _, data in edges), dtype=np.float64, count=len(edges))
+    capacity.flags.writeable = latency.flags.writeable = False  # shared between variants of the cluster
+    router = Router(graph, gpus, index)
+    router.check_reachable()
+    host_of = tuple(hosts[gpu][0] for gpu in gpus)
+    return Cluster(name, graph, gpus, host_of, device, links, index, capacity, latency, router)
+
+
+def _check_edges(name: str, edges: list[tuple[str, str, dict[str, Any]]]) -> None:
+    for a, b, data in edges:
+        if not (data["bandwidth"] > 0 and math.isfinite(data["bandwidth"])):
+            raise InputError(f"cluster {name!r}: link {a} - {b} has {data['bandwidth']!r} B/s; it must be positive")
+        if not (data["latency"] >= 0 and math.isfinite(data["latency"])):
+            raise InputError(
+                f"cluster {name!r}: link {a} - {b} has latency {data['latency']!r} s; it must be 0 or more"
+            )

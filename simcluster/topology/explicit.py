@@ -1,0 +1,130 @@
+"""A cluster written out node by node and link by link, for what no builder makes."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Annotated, Literal, Self
+
+import networkx as nx
+from pydantic import Field, model_validator
+
+from simcluster.errors import InputError
+from simcluster.spec import Spec
+from simcluster.topology.cluster import Cluster, make_cluster
+from simcluster.topology.links import Graph, LinkSpec, Name, add_gpus
+
+_USUAL_MEDIUM = {
+    "gpu": "nvlink",
+    "nvswitch": "nvlink",
+    "pcie": "pcie",
+    "host": "pcie",
+    "nic": "pcie",
+    "switch": "network",
+}
+
+
+class NodeSpec(Spec):
+    """One node.  A gpu may say its machine (``host``, a number); a switch its ``tier``."""
+
+    name: Name
+    kind: Literal["gpu", "nvswitch", "pcie", "nic", "switch", "host"]
+    host: Annotated[int, Field(strict=True, ge=0)] | None = None
+    tier: Name = "leaf"
+
+
+class EdgeSpec(LinkSpec):
+    """A link ``between`` two nodes, both ways unless ``one_way`` (then from the first to the second)."""
+
+    between: tuple[Name, Name]
+    one_way: bool = False
+
+
+class GraphSpec(Spec):
+    """Nodes and links as they are given.
+
+    GPUs are placed by ``host``, then in the order of the file.  Where no GPU says its host, GPUs that are connected
+    without a switch between them are one machine.
+    """
+
+    kind: Literal["graph"]
+    name: Name = "explicit graph"
+    device: Name | dict[str, object]
+    nodes: Annotated[tuple[NodeSpec, ...], Field(min_length=1)]
+    edges: tuple[EdgeSpec, ...]
+
+    @model_validator(mode="after")
+    def _names_fit(self) -> Self:
+        names: dict[str, None] = {}
+        for node in self.nodes:
+            if node.name in names:
+                raise InputError(f"two nodes are called {node.name!r}; give each node its own name")
+            names[node.name] = None
+        directed: dict[tuple[str, str], None] = {}
+        for edge in self.edges:
+            self._check_edge(edge, names, directed)
+        gpus = [node for node in self.nodes if node.kind == "gpu"]
+        lost = [node.name for node in gpus if node.host is None]
+        if lost and len(lost) < len(gpus):
+            raise InputError(f"GPU {lost[0]!r} has no host but others have; give host to all GPUs, or to none")
+        return self
+
+    @staticmethod
+    def _check_edge(edge: EdgeSpec, names: dict[str, None], directed: dict[tuple[str, str], None]) -> None:
+        a, b = edge.between
+        for end in edge.between:
+            if end not in names:
+                close = difflib.get_close_matches(end, list(names), n=3, cutoff=0.5)
+                hint = f"did you mean {', '.join(close)}?" if close else f"the nodes are {', '.join(list(names)[:6])}"
+                raise InputError(f"edge between {a!r} and {b!r}: there is no node {end!r}; {hint}")
+        if a == b:
+            raise InputError(f"edge between {a!r} and {b!r}: a link joins two different nodes")
+        for way in ((a, b),) if edge.one_way else ((a, b), (b, a)):
+            if way in directed:
+                raise InputError(
+                    f"two links lead from {way[0]!r} to {way[1]!r}; keep one, with the sum of their line rates "
+                    "(or one_way: true on each, if they are the two directions)"
+                )
+            directed[way] = None
+
+    def build(self) -> Cluster:
+        """The cluster, with the names of the file."""
+        graph: Graph = nx.DiGraph()
+        host_of = self._hosts()
+        filled: dict[int, int] = {}
+        for node in self.nodes:
+            if node.kind == "gpu":
+                host = host_of[node.name]
+                add_gpus(graph, [(node.name, host, filled.get(host, 0))])
+                filled[host] = filled.get(host, 0) + 1
+            elif node.kind == "switch":
+                graph.add_node(node.name, kind="switch", tier=node.tier)
+            else:
+                graph.add_node(node.name, kind=node.kind)
+        for edge in self.edges:
+            a, b = edge.between
+            data = edge.link(self._medium(graph.nodes[a]["kind"], graph.nodes[b]["kind"]))
+            graph.add_edges_from([(a, b)] if edge.one_way else [(a, b), (b, a)], **data)
+        return make_cluster(self.name, self.device, graph)
+
+    @staticmethod
+    def _medium(a: str, b: str) -> str:
+        """The usual medium between two kinds of node, for a link that does not say its own."""
+        for kind in ("switch", "nic", "pcie", "host", "nvswitch"):
+            if kind in (a, b):
+                return _USUAL_MEDIUM[kind]
+        return _USUAL_MEDIUM["gpu"]
+
+    def _hosts(self) -> dict[str, int]:
+        """Machine of every GPU, numbered from 0 in the order of their numbers, or of the file."""
+        gpus = [node for node in self.nodes if node.kind == "gpu"]
+        given = [node.host for node in gpus if node.host is not None]
+        if given:
+            dense = {host: i for i, host in enumerate(sorted(set(given)))}
+            return {node.name: dense[node.host] for node in gpus if node.host is not None}
+        machines: nx.Graph[str] = nx.Graph()
+        machines.add_nodes_from(node.name for node in self.nodes)
+        switches = {node.name for node in self.nodes if node.kind == "switch"}
+        machines.add_edges_from(edge.between for edge in self.edges if not switches.intersection(edge.between))
+        machine_of = {name: i for i, group in enumerate(nx.connected_components(machines)) for name in group}
+        dense = {machine: i for i, machine in enumerate(dict.fromkeys(machine_of[gpu.name] for gpu in gpus))}
+        return {gpu.name: dense[machine_of[gpu.name]] for gpu in gpus}

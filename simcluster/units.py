@@ -1,0 +1,170 @@
+"""Quantities with units at the edge, SI floats inside: "400 Gbit/s" -> 5e10 B/s, and back for people.
+
+B is bytes, b or bit is bits; k M G T P E are powers of 1000, Ki Mi Gi Ti Pi of 1024.  Bits exist only in this file.
+Imports nothing of simcluster but its errors.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from typing import Annotated
+
+from pydantic import BeforeValidator, PlainSerializer
+
+from simcluster.errors import InputError
+
+_PREFIXES = {
+    "": 1.0,
+    "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18,
+    "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50,
+}  # fmt: skip
+_SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_SUBSECONDS = {"ms": 1e3, "us": 1e6, "µs": 1e6, "ns": 1e9, "ps": 1e12}  # divisors: 5 / 1e6 is exact where 5 * 1e-6 is not
+_QUANTITY = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-zµ/]*)\s*")
+
+_EXAMPLES = {
+    "bytes": '"80 GB", "80 GiB" or "512 MiB"',
+    "bytes per second": '"400 Gbit/s", "450 GB/s" or "25 GB/s"',
+    "seconds": '"2 us", "13.75 s" or "1.5 ms"',
+    "FLOP per second": '"989 TFLOP/s" or "312 TFLOP/s"',
+}
+
+
+def parse_bytes(value: object) -> float:
+    """A size in bytes from "80 GB", "1GiB" or "16 Mbit"."""
+    return _parse(value, "bytes", _byte_factor)
+
+
+def parse_bytes_per_second(value: object) -> float:
+    """A data rate in bytes per second from "400 Gbit/s" or "450 GB/s"."""
+    return _parse(value, "bytes per second", lambda unit: _byte_factor(_per_second(unit)))
+
+
+def parse_flop_per_second(value: object) -> float:
+    """A compute rate in FLOP/s from "989 TFLOP/s"."""
+    return _parse(value, "FLOP per second", lambda unit: _prefix(_per_second(unit), "FLOP"))
+
+
+def parse_seconds(value: object) -> float:
+    """A duration in seconds from "2 us", "13.75 s" or "10 min"."""
+    number, unit = _split(value, "seconds")
+    if unit in _SECONDS:
+        return number * _SECONDS[unit]
+    if unit in _SUBSECONDS:
+        return number / _SUBSECONDS[unit]
+    raise _error(value, "seconds")
+
+
+def _parse(value: object, dimension: str, factor: Callable[[str], float]) -> float:
+    number, unit = _split(value, dimension)
+    try:
+        return number * factor(unit)
+    except KeyError:
+        raise _error(value, dimension) from None
+
+
+def _split(value: object, dimension: str) -> tuple[float, str]:
+    """Number and unit of a written quantity; InputError if it is not one, or has no unit, or is not finite."""
+    if isinstance(value, bool) or not isinstance(value, str):
+        raise _error(value, dimension)
+    match = _QUANTITY.fullmatch(value)
+    if match is None or not match[2]:
+        raise _error(value, dimension)
+    number = float(match[1])
+    if not math.isfinite(number):
+        raise _error(value, dimension)
+    return number, match[2]
+
+
+def _per_second(unit: str) -> str:
+    if not unit.endswith("/s"):
+        raise KeyError(unit)
+    return unit.removesuffix("/s")
+
+
+def _byte_factor(unit: str) -> float:
+    for name, scale in (("bit", 0.125), ("B", 1.0), ("b", 0.125)):
+        if unit.endswith(name):
+            return _PREFIXES[unit.removesuffix(name)] * scale
+    raise KeyError(unit)
+
+
+def _prefix(unit: str, name: str) -> float:
+    if not unit.endswith(name):
+        raise KeyError(unit)
+    return _PREFIXES[unit.removesuffix(name)]
+
+
+def _error(value: object, dimension: str) -> InputError:
+    shown = f"{value!r}"
+    if len(shown) > 60:
+        shown = shown[:57] + "..."
+    missing = " has no unit" if isinstance(value, int | float) and not isinstance(value, bool) else ""
+    return InputError(f"{shown}{missing or ' is not a quantity'}; {dimension} are written as {_EXAMPLES[dimension]}")
+
+
+def _positive(parse: Callable[[object], float]) -> Callable[[object], float]:
+    """A validator for documents: text with a unit, greater than zero (a float is a document being re-validated)."""
+
+    def validate(value: object) -> float:
+        number = parse(value)
+        if number <= 0:
+            raise InputError(f"{value!r} must be greater than zero")
+        return number
+
+    return validate
+
+
+def _not_negative(parse: Callable[[object], float]) -> Callable[[object], float]:
+    def validate(value: object) -> float:
+        number = parse(value)
+        if number < 0:
+            raise InputError(f"{value!r} must not be negative")
+        return number
+
+    return validate
+
+
+# --- for people -----------------------------------------------------------------------------------------------------
+
+def format_seconds(seconds: float) -> str:
+    """Four significant digits with the unit that keeps the number between 1 and 1000."""
+    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9)):
+        if abs(seconds) >= scale * 0.99995:
+            return f"{seconds / scale:.4g} {unit}" if seconds < 9999.5 else f"{seconds:,.0f} s"
+    return "0 s" if seconds == 0 else f"{seconds / 1e-12:.4g} ps"
+
+
+def format_bytes(size: float) -> str:
+    """Decimal bytes: 80 GB, 1.074 GB, 512 B."""
+    return _decimal(size, "B")
+
+
+def format_bytes_per_second(rate: float) -> str:
+    """Decimal bytes per second: 240 GB/s."""
+    return _decimal(rate, "B/s")
+
+
+def format_flop_per_second(rate: float) -> str:
+    """989 TFLOP/s."""
+    return _decimal(rate, "FLOP/s")
+
+
+def _decimal(value: float, unit: str) -> str:
+    for prefix in ("E", "P", "T", "G", "M", "k"):
+        if abs(value) >= _PREFIXES[prefix] * 0.99995:
+            return f"{value / _PREFIXES[prefix]:.4g} {prefix}{unit}"
+    return f"{value:.4g} {unit}"
+
+
+def _written(unit: str) -> PlainSerializer:
+    """How a document is dumped: the SI number with its unit, so that the dump is itself a valid document."""
+    return PlainSerializer(lambda number: f"{number!r} {unit}", return_type=str, when_used="json")
+
+
+Bytes = Annotated[float, BeforeValidator(_positive(parse_bytes)), _written("B")]
+BytesPerSecond = Annotated[float, BeforeValidator(_positive(parse_bytes_per_second)), _written("B/s")]
+FlopPerSecond = Annotated[float, BeforeValidator(_positive(parse_flop_per_second)), _written("FLOP/s")]
+Seconds = Annotated[float, BeforeValidator(_not_negative(parse_seconds)), _written("s")]

@@ -1,0 +1,51 @@
+"""Who waited for whom, and how long: at collectives for the last member, in the pipeline for the sender.
+
+Imports the program's columns only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from simcluster.program import Program
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """``rank`` waited ``seconds`` for ``culprit``: at collectives ("group"), or for its tensors ("pipeline")."""
+
+    rank: int
+    culprit: int
+    where: str
+    seconds: float
+
+
+def waits(
+    program: Program,
+    ready: npt.NDArray[np.float64],
+    start: npt.NDArray[np.float64],
+    end: npt.NDArray[np.float64],
+    last: npt.NDArray[np.int64],
+) -> list[Wait]:
+    """All waiting between simulated ranks, longest first (ties by rank)."""
+    lane = np.array(program.lane, dtype=np.int64)
+    rank_of = np.array(program.lane_rank, dtype=np.int64)[lane]
+    found: dict[tuple[int, int, str], float] = {}
+    late = np.flatnonzero((ready < start) & (last != np.arange(len(last))))
+    for op in late.tolist():
+        key = (int(rank_of[op]), int(rank_of[last[op]]), "group")
+        found[key] = found.get(key, 0.0) + float(start[op] - ready[op])
+    before = np.full(len(lane), -1, dtype=np.int64)
+    for ops in program.lanes:
+        before[ops[1:]] = ops[:-1]
+    for send, receiver in program.receives:
+        free = end[before[receiver]] if before[receiver] >= 0 else 0.0
+        gap = float(min(start[send], ready[receiver]) - free)
+        if gap > 0:  # until the send began; from then on it is communication
+            key = (int(rank_of[receiver]), int(rank_of[send]), "pipeline")
+            found[key] = found.get(key, 0.0) + gap
+    rows = [Wait(rank, culprit, where, seconds) for (rank, culprit, where), seconds in found.items()]
+    return sorted(rows, key=lambda wait: (-wait.seconds, wait.rank, wait.culprit, wait.where))

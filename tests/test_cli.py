@@ -1,0 +1,130 @@
+"""The command line's frame: exit statuses, overrides in their three spellings, what commands share."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from simcluster import cli
+from simcluster.cli import common
+from simcluster.errors import InputError
+
+
+@pytest.mark.parametrize(
+    ("argv", "kept", "overrides"),
+    [
+        (["run", "x.yaml", "--parallel.tp", "8"], ["run", "x.yaml"], ["parallel.tp=8"]),
+        (["run", "--parallel.tp=8", "x.yaml"], ["run", "x.yaml"], ["parallel.tp=8"]),
+        (["run", "x.yaml", "parallel.tp=8", "gpus=64"], ["run", "x.yaml"], ["parallel.tp=8", "gpus=64"]),
+        (["run", "x.yaml", "--set", "a.b=1", "--json", "-"], ["run", "x.yaml", "--set", "a.b=1", "--json", "-"], []),
+        (["run", "x.yaml", "--seed.x", "-1"], ["run", "x.yaml"], ["seed.x=-1"]),
+        (["run", "dir=a/x.yaml"], ["run"], ["dir=a/x.yaml"]),
+        (["run", "--a.b=c=d"], ["run"], ["a.b=c=d"]),
+        (["run", "./a=b.yaml", "--json=x.json"], ["run", "./a=b.yaml", "--json=x.json"], []),
+    ],
+)
+def test_split_overrides(argv: list[str], kept: list[str], overrides: list[str]) -> None:
+    assert cli.split_overrides(argv) == (kept, overrides)
+
+
+def test_an_override_needs_a_value() -> None:
+    with pytest.raises(InputError, match=r"--parallel\.tp needs a value"):
+        cli.split_overrides(["run", "--parallel.tp"])
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["schedul"], ["unknown command 'schedul'", "did you mean 'schedule'"]),
+        (["schedule"], ["required"]),
+        (["schedule", "1f1b", "--stages", "4", "--microbatchs", "8"], ["microbatches"]),
+        (["schedule", "1f1b", "--stages", "four", "--microbatches", "8"], ["four"]),
+        (["--verison"], ["'--verison'", "did you mean '--version'"]),
+        ([], ["name a command"]),
+    ],
+)
+def test_usage_errors_exit_2(argv: list[str], words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(argv) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("simcluster: error: ")
+    assert [word for word in words if word not in error] == [], error
+
+
+def test_help_and_version_exit_0(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--help"]) == 0
+    assert "schedule" in capsys.readouterr().out
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("simcluster")
+
+
+@pytest.mark.parametrize(
+    ("raised", "status", "message"),
+    [
+        (InputError("no"), 2, "simcluster: error: no\n"),
+        (KeyboardInterrupt(), 130, ""),
+        (ZeroDivisionError("ours"), 1, "internal failure"),
+    ],
+)
+def test_what_escapes_becomes_a_status(
+    raised: BaseException,
+    status: int,
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def fail(argv: list[str]) -> int:
+        raise raised
+
+    monkeypatch.setattr(cli, "_dispatch", fail)
+    assert cli.main([]) == status
+    error = capsys.readouterr().err
+    assert message in error
+    assert ("Traceback" in error) == (status == 1)
+
+
+def test_a_reader_that_left_is_no_complaint() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "simcluster", "schedule", "gpipe", "--stages", "4", "--microbatches", "8"]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_help_imports_nothing_heavy() -> None:
+    heavy = ["numpy", "pandas", "networkx", "pydantic", "matplotlib", "simpy", "ruamel.yaml"]
+    code = f"""import sys; from simcluster.cli import main; main(["--help"])
+print([module for module in {heavy} if module in sys.modules])"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+# --- what commands share ----------------------------------------------------------------------------------------------
+
+
+def test_overrides_of_set_and_shorter_spellings() -> None:
+    args = argparse.Namespace(set=["parallel.tp=8"], overrides=["steps=2"])
+    assert common.overrides_of(args) == [("parallel.tp", 8), ("steps", 2)]
+
+
+def test_table_columns_are_aligned() -> None:
+    assert common.format_table(["name", "s"], [["a", "1.5"], ["long", "10"]]) == "name    s\na     1.5\nlong   10"
+
+
+def test_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    common.write_json("-", {"b": 0.1, "a": None})
+    assert capsys.readouterr().out == '{\n  "b": 0.1,\n  "a": null\n}\n'
+    common.write_json(str(tmp_path / "x.json"), [1])
+    assert (tmp_path / "x.json").read_text() == "[\n  1\n]\n"
+
+
+def test_outputs_are_checked_before_the_work(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="does not exist; create it first"):
+        common.output_path(str(tmp_path / "nowhere" / "x.json"))
+    with pytest.raises(InputError, match="is a folder"):
+        common.output_path(str(tmp_path))

@@ -1,0 +1,199 @@
+"""Published ``config.json`` files (sizes only) become the models that they describe."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simcluster.catalogue.models import model_document
+from simcluster.errors import InputError
+from simcluster.inputs.hugging_face import model_from_config, model_from_config_file, read_config
+from simcluster.model import Model, parameters
+
+LLAMA_8B: dict[str, Any] = {
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "vocab_size": 128256,
+    "max_position_embeddings": 8192,
+    "tie_word_embeddings": False,
+    "hidden_act": "silu",
+    "torch_dtype": "bfloat16",
+}
+GPT2: dict[str, Any] = {
+    "model_type": "gpt2",
+    "n_embd": 768,
+    "n_layer": 12,
+    "n_head": 12,
+    "n_positions": 1024,
+    "n_inner": None,
+    "vocab_size": 50257,
+}
+OPT_1B: dict[str, Any] = {
+    "model_type": "opt",
+    "hidden_size": 2048,
+    "ffn_dim": 8192,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 32,
+    "vocab_size": 50272,
+    "max_position_embeddings": 2048,
+    "word_embed_proj_dim": 2048,
+}
+NEOX_20B: dict[str, Any] = {
+    "model_type": "gpt_neox",
+    "hidden_size": 6144,
+    "intermediate_size": 24576,
+    "num_hidden_layers": 44,
+    "num_attention_heads": 64,
+    "vocab_size": 50432,
+    "max_position_embeddings": 2048,
+}
+BLOOM_176B: dict[str, Any] = {
+    "model_type": "bloom",
+    "n_layer": 70,
+    "n_embed": 14336,
+    "num_attention_heads": 112,
+    "vocab_size": 250880,
+    "seq_length": 2048,
+}
+QWEN3_4B: dict[str, Any] = {
+    **LLAMA_8B,
+    "model_type": "qwen3",
+    "hidden_size": 2560,
+    "intermediate_size": 9728,
+    "num_hidden_layers": 36,
+    "head_dim": 128,
+    "vocab_size": 151936,
+    "max_position_embeddings": 40960,
+    "tie_word_embeddings": True,
+}
+MISTRAL_7B: dict[str, Any] = {
+    **LLAMA_8B,
+    "model_type": "mistral",
+    "vocab_size": 32000,
+    "max_position_embeddings": 32768,
+    "sliding_window": 4096,
+}
+
+
+def model(config: dict[str, Any], sequence_length: int | None = None) -> Model:
+    return Model(**model_from_config(config, sequence_length=sequence_length))
+
+
+def test_llama_8b_is_the_preset() -> None:
+    expected = {key: value for key, value in Model(**model_document("llama3-8b")).model_dump().items() if key != "name"}
+    assert {key: value for key, value in model(LLAMA_8B).model_dump().items() if key != "name"} == expected
+
+
+# What transformers counts, or the model's card says.  Left out by us and allowed for: the norms of Q and K (qwen3), two
+# rows of the position table (opt), the norm of the embedding (bloom).
+@pytest.mark.parametrize(
+    ("config", "published", "left_out"),
+    [
+        (GPT2, 124_439_808, 0),
+        (OPT_1B, 1_315_758_080, 2 * 2048),
+        (NEOX_20B, 20_554_567_680, 0),
+        (BLOOM_176B, 176_247_271_424, 2 * 14336),
+        (QWEN3_4B, 4_022_468_096, 36 * 2 * 128),
+        ({**MISTRAL_7B, "sliding_window": None}, 7_241_732_096, 0),
+    ],
+)
+def test_published_parameter_counts(config: dict[str, Any], published: int, left_out: int) -> None:
+    assert parameters(model(config)).total == published - left_out
+
+
+def test_kv_heads_and_head_dim_default_as_in_transformers() -> None:
+    config = {key: value for key, value in LLAMA_8B.items() if key != "num_key_value_heads"} | {"head_dim": None}
+    assert (model(config).kv_heads, model(config).head_dim) == (32, 128)
+
+
+def test_families_differ_in_what_no_config_writes_down() -> None:
+    assert (model(GPT2).position, model(GPT2).norm, model(GPT2).gated_mlp, model(GPT2).tied_embeddings) == (
+        "learned",
+        "layernorm",
+        False,
+        True,
+    )
+    assert (model(NEOX_20B).position, model(NEOX_20B).bias, model(NEOX_20B).tied_embeddings) == ("rope", True, False)
+    assert model(BLOOM_176B).position == "none"
+    assert not model({**OPT_1B, "enable_bias": False}).bias
+    assert model({**LLAMA_8B, "attention_bias": True, "mlp_bias": True}).bias
+
+
+def test_the_sequence_of_training_wins_over_the_longest_possible() -> None:
+    assert model(LLAMA_8B, sequence_length=2048).sequence_length == 2048
+    assert model(LLAMA_8B).sequence_length == 8192
+
+
+def test_a_window_as_long_as_the_sequence_is_full_attention() -> None:
+    assert model(MISTRAL_7B, sequence_length=4096).sequence_length == 4096
+    assert model({**QWEN3_4B, "sliding_window": 1024, "use_sliding_window": False}).sequence_length == 40960
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({}, "has no model_type; supported are llama, mistral, qwen2, qwen3, gpt2, gpt_neox, opt, bloom"),
+        ({**LLAMA_8B, "model_type": "mamba"}, "model_type 'mamba', which is not supported; supported are llama"),
+        ({**LLAMA_8B, "model_type": ["llama"]}, "which is not supported"),
+        ({**LLAMA_8B, "model_type": "mixtral", "num_local_experts": 8}, "mixture-of-experts, which is not modelled"),
+        ({"model_type": "llama"}, r"lacks num_hidden_layers \(layers\), hidden_size \(hidden_size\), .*heads"),
+        ({**LLAMA_8B, "intermediate_size": None}, r"lacks intermediate_size \(ffn_hidden_size\)"),
+        ({**GPT2, "n_positions": None}, r"lacks n_positions or n_ctx \(sequence_length\)"),
+        ({**LLAMA_8B, "hidden_size": "4096"}, "hidden_size '4096' is not a positive whole number"),
+        ({**LLAMA_8B, "num_hidden_layers": -1}, "num_hidden_layers '-1' is not a positive whole number"),
+        ({**LLAMA_8B, "num_hidden_layers": True}, "num_hidden_layers 'True' is not"),
+        ({**LLAMA_8B, "tie_word_embeddings": "no"}, "tie_word_embeddings 'no' is neither true nor false"),
+        (MISTRAL_7B, "sliding_window 4096 is shorter than the sequence of 32768.*at most 4096"),
+        ({**OPT_1B, "word_embed_proj_dim": 512}, "word_embed_proj_dim 512 differs from hidden_size 2048"),
+    ],
+)
+def test_what_cannot_be_read_is_refused(config: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        model_from_config(config)
+
+
+def test_a_file_names_the_model_after_its_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "Meta-Llama-3-8B"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(LLAMA_8B))
+    assert model_from_config_file(folder / "config.json")["name"] == "Meta-Llama-3-8B"
+    (folder / "mine.json").write_text("\ufeff" + json.dumps(LLAMA_8B), encoding="utf-8")
+    assert model_from_config_file(folder / "mine.json", sequence_length=512) == {
+        "name": "mine",
+        **model_from_config(LLAMA_8B, sequence_length=512),
+    }
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "is not JSON"),
+        (b"{", "is not JSON"),
+        (b"\x80\x00\x01", "is not JSON"),
+        (b"[1]", "holds no JSON object"),
+        (b'{"a": 1, "a": 2}', "the key 'a' appears twice"),
+        (b'{"a": {"b": 1, "b": 1}}', "the key 'b' appears twice"),
+        (b'{"a": NaN}', "NaN is not a JSON number"),
+        (b'{"a": ' + b"9" * 5000 + b"}", "is not JSON"),
+        (b"[" * 200_000, "is not JSON"),
+        (b'{"a": "' + b"x" * 1_000_000 + b'"}', "larger than 1,000,000 bytes"),
+        (b'{"model_type": "mamba"}', "bad.json: the config has model_type 'mamba'"),
+    ],
+)
+def test_a_bad_file_is_one_clear_error(tmp_path: Path, content: bytes, words: str) -> None:
+    path = tmp_path / "bad.json"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=words) as caught:
+        model_from_config_file(path)
+    assert "bad.json" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["absent.json", ".", "nul\0.json"])
+def test_a_path_that_leads_nowhere_is_one_clear_error(tmp_path: Path, name: str) -> None:
+    with pytest.raises(InputError, match=r"cannot be read: .*give the path of a config\.json"):
+        read_config(tmp_path / name)

@@ -1,0 +1,370 @@
+"""The kernels of blocks: FLOPs against the closed forms of ``flops``, bytes against hand counts."""
+
+from dataclasses import replace
+from itertools import chain
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simcluster.catalogue.models import model_document
+from simcluster.errors import InputError
+from simcluster.flops import layer_flops, lm_head_flops
+from simcluster.kernels import Block, Kernel, Section
+from simcluster.layers import RankShape, attention_block, embedding_block, lm_head_block, mlp_block
+from simcluster.model import Model
+
+PHASES = ("forward", "recompute", "input_grad", "weight_grad")
+BLOCKS = (attention_block, mlp_block, embedding_block, lm_head_block)
+
+
+def preset(name: str) -> Model:
+    return Model(**model_document(name))
+
+
+def sections(block: Block) -> tuple[Section, Section, Section]:
+    return block.entry, block.body, block.exit
+
+
+def kernels(block: Block, phase: str) -> tuple[Kernel, ...]:
+    return tuple(chain.from_iterable(getattr(section, phase) for section in sections(block)))
+
+
+def flops(block: Block, phase: str) -> float:
+    return float(sum(kernel.flops for kernel in kernels(block, phase)))
+
+
+def size(section: Section) -> float:
+    every = chain.from_iterable((section.forward, section.recompute, section.input_grad, section.weight_grad))
+    return float(sum(kernel.bytes for kernel in every))
+
+
+def named(block: Block) -> dict[str, Kernel]:
+    return {kernel.name: kernel for phase in PHASES for kernel in kernels(block, phase)}
+
+
+@st.composite
+def models(draw: st.DrawFn) -> Model:
+    """Models that divide by tp 4 and cp 2 with sequence parallelism, and whose vocabulary needs no padding."""
+    kv_heads = draw(st.sampled_from([4, 8]))
+    return Model(
+        layers=1,
+        hidden_size=draw(st.sampled_from([64, 96, 256])),
+        heads=kv_heads * draw(st.integers(1, 3)),
+        kv_heads=kv_heads,
+        head_dim=draw(st.sampled_from([8, 16, 80])),
+        ffn_hidden_size=4 * draw(st.integers(1, 100)),
+        vocab_size=512 * draw(st.integers(1, 8)),
+        sequence_length=8 * draw(st.integers(1, 32)),
+        gated_mlp=draw(st.booleans()),
+        position=draw(st.sampled_from(["learned", "rope", "none"])),
+        bias=draw(st.booleans()),
+        causal=draw(st.booleans()),
+    )
+
+
+shapes = st.builds(
+    RankShape,
+    micro_batch=st.integers(1, 4),
+    tp=st.sampled_from([1, 2, 4]),
+    cp=st.sampled_from([1, 2]),
+    sequence_parallel=st.booleans(),
+    recompute=st.sampled_from(["none", "selective", "full"]),
+    attention=st.sampled_from(["fused", "unfused"]),
+    dropout=st.booleans(),
+    element_bytes=st.sampled_from([1.0, 2.0, 4.0]),
+    grad_accumulate_bytes=st.sampled_from([0.0, 2.0, 4.0]),
+)
+
+
+# --- invariants -----------------------------------------------------------------------------------------------------
+
+
+@given(models(), shapes)
+def test_every_kernel_moves_bytes_and_only_products_compute(model: Model, shape: RankShape) -> None:
+    for build in BLOCKS:
+        block = build(model, shape)
+        for kernel in chain.from_iterable(kernels(block, phase) for phase in PHASES):
+            assert kernel.bytes > 0
+            if kernel.kind == "memory":
+                assert (kernel.flops, kernel.m, kernel.n, kernel.k) == (0, 0, 0, 0)
+            else:
+                assert min(kernel.m, kernel.n, kernel.k, kernel.batch) >= 1
+            if kernel.kind == "matmul":
+                assert kernel.flops == 2 * kernel.batch * kernel.m * kernel.n * kernel.k
+
+
+@given(models(), shapes)
+def test_names_are_distinct_within_a_phase(model: Model, shape: RankShape) -> None:
+    for build in BLOCKS:
+        for phase in PHASES:
+            names = [kernel.name for kernel in kernels(build(model, shape), phase)]
+            assert len(names) == len(set(names))
+
+
+@given(models(), shapes)
+def test_flops_of_all_ranks_are_the_closed_form(model: Model, shape: RankShape) -> None:
+    """F, I and W of every block, times the ranks that share it, against ``flops`` (unfused: the whole square)."""
+    shape = replace(shape, recompute="none")
+    counted = model if shape.attention == "fused" else model.model_copy(update={"causal": False})
+    expected = layer_flops(
+        counted, shape.micro_batch, attention_backward="flash" if shape.attention == "fused" else "model"
+    )
+    ranks = shape.tp * shape.cp
+    parts = (
+        (attention_block, expected.attention),
+        (mlp_block, expected.mlp),
+        (lm_head_block, lm_head_flops(model, shape.micro_batch)),
+    )
+    for build, part in parts:
+        block = build(model, shape)
+        assert ranks * flops(block, "forward") == pytest.approx(part.forward, rel=1e-12)
+        assert ranks * flops(block, "input_grad") == pytest.approx(part.input_grad, rel=1e-12)
+        assert ranks * flops(block, "weight_grad") == pytest.approx(part.weight_grad, rel=1e-12)
+    embedding = embedding_block(model, shape)
+    assert all(flops(embedding, phase) == 0 for phase in PHASES)
+
+
+@given(models(), shapes)
+def test_every_weight_product_has_its_two_gradients(model: Model, shape: RankShape) -> None:
+    """Of one product (m x k)(k x n): I is (m x n)(n x k) and W is (k x m)(m x n)."""
+    for build, names in (
+        (attention_block, ("qkv", "projection")),
+        (mlp_block, ("mlp_up", "mlp_down")),
+        (lm_head_block, ("logits",)),
+    ):
+        by_name = named(build(model, shape))
+        for name in names:
+            forward, i, w = by_name[name], by_name[f"{name}_input_grad"], by_name[f"{name}_weight_grad"]
+            assert (i.m, i.n, i.k) == (forward.m, forward.k, forward.n)
+            assert (w.m, w.n, w.k) == (forward.k, forward.n, forward.m)
+            assert forward.flops == i.flops == w.flops
+            assert forward.bytes == i.bytes
+
+
+@given(models(), shapes)
+def test_full_recompute_runs_exactly_the_forward_of_layers_again(model: Model, shape: RankShape) -> None:
+    full, none = replace(shape, recompute="full"), replace(shape, recompute="none")
+    for build in (attention_block, mlp_block):
+        for section, plain in zip(sections(build(model, full)), sections(build(model, none)), strict=True):
+            assert section.recompute == section.forward == plain.forward
+            assert plain.recompute == ()
+            assert (section.input_grad, section.weight_grad) == (plain.input_grad, plain.weight_grad)
+    for build in (embedding_block, lm_head_block):
+        assert build(model, full) == build(model, none)
+
+
+@given(models(), shapes)
+def test_selective_recompute_runs_unfused_core_attention_again(model: Model, shape: RankShape) -> None:
+    selective = replace(shape, recompute="selective")
+    again = [kernel.name for kernel in kernels(attention_block(model, selective), "recompute")]
+    core = ["scores", "softmax", *(["probabilities_dropout"] if shape.dropout else []), "context"]
+    assert again == (core if shape.attention == "unfused" else [])
+    assert kernels(mlp_block(model, selective), "recompute") == ()
+
+
+@given(models(), shapes)
+def test_sequence_parallelism_divides_the_edges_and_leaves_the_body(model: Model, shape: RankShape) -> None:
+    """Entry and exit on n / tp tokens; the position table's update has s / tp rows, so it divides too."""
+    whole, split = replace(shape, sequence_parallel=False), replace(shape, sequence_parallel=True)
+    for build in BLOCKS:
+        a, b = build(model, whole), build(model, split)
+        assert a.body == b.body
+        assert size(b.entry) * shape.tp == pytest.approx(size(a.entry), rel=1e-12)
+        assert size(b.exit) * shape.tp == pytest.approx(size(a.exit), rel=1e-12)
+
+
+@given(models(), shapes)
+def test_without_sequence_parallelism_the_edges_do_not_depend_on_tp(model: Model, shape: RankShape) -> None:
+    alone, many = (replace(shape, sequence_parallel=False, tp=tp) for tp in (1, 4))
+    for build in BLOCKS:
+        a, b = build(model, alone), build(model, many)
+        assert (a.entry, a.exit) == (b.entry, b.exit)
+
+
+@given(models(), shapes)
+def test_backward_runs_in_reverse(model: Model, shape: RankShape) -> None:
+    """Each I kernel belongs to a forward kernel; read backwards they are in forward order."""
+    body = attention_block(model, replace(shape, attention="fused")).body
+    forward = [kernel.name for kernel in body.forward]
+    assert [kernel.name.removesuffix("_input_grad") for kernel in reversed(body.input_grad)] == forward
+
+
+# --- figures --------------------------------------------------------------------------------------------------------
+
+LLAMA_8B = [  # worked by hand: n = 8192, tp 1, bf16, fp32 main gradient: GFLOP, MB of F and I, MB of W
+    ("qkv", 412.3, 218.1, 369.1),
+    ("projection", 274.9, 167.8, None),
+    ("mlp_up", 1924.1, 771.8, 1476.4),
+    ("mlp_down", 962.1, 419.4, None),
+]
+
+
+@pytest.mark.parametrize(("name", "giga_flops", "mega_bytes", "weight_grad_mega_bytes"), LLAMA_8B)
+def test_products_of_llama_8b(
+    name: str, giga_flops: float, mega_bytes: float, weight_grad_mega_bytes: float | None
+) -> None:
+    model, shape = preset("llama3-8b"), RankShape(micro_batch=1)
+    by_name = named(attention_block(model, shape)) | named(mlp_block(model, shape))
+    assert round(by_name[name].flops / 1e9, 1) == giga_flops
+    assert round(by_name[name].bytes / 1e6, 1) == mega_bytes
+    if weight_grad_mega_bytes is not None:
+        assert round(by_name[f"{name}_weight_grad"].bytes / 1e6, 1) == weight_grad_mega_bytes
+
+
+def test_intensity_of_the_qkv_product_of_llama_8b() -> None:
+    qkv = named(attention_block(preset("llama3-8b"), RankShape(micro_batch=1)))["qkv"]
+    assert (qkv.m, qkv.n, qkv.k) == (8192, 6144, 4096)
+    assert round(qkv.flops / qkv.bytes) == 1890
+
+
+def test_an_unfused_weight_gradient_is_written_once() -> None:
+    model = preset("llama3-8b")
+    shape = RankShape(micro_batch=1, grad_accumulate_bytes=0)
+    w = named(attention_block(model, shape))["qkv_weight_grad"]
+    assert w.bytes == 2 * (8192 * 4096 + 8192 * 6144 + 4096 * 6144)
+
+
+def test_memory_kernels_of_a_llama_layer_by_hand() -> None:
+    """Per token, in elements: norm 2h, rope 2(q + kv), residual 3h, SwiGLU 3f; flash 2q + 2kv, and 4 bytes a head."""
+    model, shape = preset("llama3-8b"), RankShape(micro_batch=1)
+    n, h, q, kv, f, e = 8192, 4096, 4096, 1024, 14336, 2
+    by_name = named(attention_block(model, shape)) | named(mlp_block(model, shape))
+    expected = {
+        "attention_norm": 2 * e * n * h,
+        "attention_norm_input_grad": 3 * e * n * h,
+        "attention_norm_residual_grad": 3 * e * n * h,
+        "rope": 2 * e * n * (q + kv),
+        "attention": e * n * (2 * q + 2 * kv) + 4 * n * 32,
+        "attention_input_grad": e * n * (4 * q + 4 * kv) + 4 * n * 32,
+        "attention_residual_add": 3 * e * n * h,
+        "swiglu": 3 * e * n * f,
+        "swiglu_input_grad": 5 * e * n * f,
+    }
+    assert {name: by_name[name].bytes for name in expected} == expected
+    assert by_name["attention"].flops == 4 * n * n * q / 2
+    assert by_name["attention_input_grad"].flops == 2.5 * by_name["attention"].flops
+
+
+def test_a_gpt3_layer_on_one_of_eight_ranks_kernel_by_kernel() -> None:
+    """The whole launch list of the run of arXiv:2205.05198: tp 8, sequence parallel, selective, unfused, dropout."""
+    shape = RankShape(
+        micro_batch=1, tp=8, sequence_parallel=True, recompute="selective", attention="unfused", dropout=True
+    )
+    attention, mlp = attention_block(preset("gpt3-175b"), shape), mlp_block(preset("gpt3-175b"), shape)
+    products = [(k.name, k.batch, k.m, k.n, k.k) for k in attention.body.forward + mlp.body.forward if k.m]
+    assert products == [
+        ("qkv", 1, 2048, 4608, 12288),
+        ("scores", 12, 2048, 2048, 128),
+        ("context", 12, 2048, 128, 2048),
+        ("projection", 1, 2048, 12288, 1536),
+        ("mlp_up", 1, 2048, 6144, 12288),
+        ("mlp_down", 1, 2048, 12288, 6144),
+    ]
+    square = 12 * 2048 * 2048
+    by_name = named(attention) | named(mlp)
+    edge = 2048 // 8 * 12288
+    expected = {
+        "softmax": 4 * square,
+        "probabilities_dropout": 5 * square,
+        "softmax_input_grad": 6 * square,
+        "attention_residual_add": 7 * edge,
+        "attention_dropout_input_grad": 5 * edge,
+        "attention_bias_grad": 2 * edge,
+        "gelu": 4 * 2048 * 6144,
+        "gelu_input_grad": 6 * 2048 * 6144,
+        "mlp_up_bias_grad": 2 * 2048 * 6144,
+    }
+    assert {name: by_name[name].bytes for name in expected} == expected
+    assert [k.name for k in attention.body.input_grad] == [
+        "projection_input_grad",
+        "context_probabilities_grad",
+        "context_value_grad",
+        "probabilities_dropout_input_grad",
+        "softmax_input_grad",
+        "scores_query_grad",
+        "scores_key_grad",
+        "qkv_input_grad",
+    ]
+
+
+def test_the_embedding_by_hand() -> None:
+    """GPT-3 on one of eight ranks: look-up on n tokens, then positions and dropout on n / 8."""
+    shape = RankShape(micro_batch=1, tp=8, sequence_parallel=True, dropout=True)
+    by_name = named(embedding_block(preset("gpt3-175b"), shape))
+    n, h = 2048, 12288
+    assert {name: kernel.bytes for name, kernel in by_name.items()} == {
+        "embedding": 4 * n * h,
+        "embedding_weight_grad": 2 * n * h + 8 * n / 8 * h,
+        "position_embedding": 6 * n // 8 * h,
+        "position_embedding_weight_grad": 2 * n // 8 * h + 8 * n // 8 * h,
+        "embedding_dropout": 5 * n // 8 * h,
+        "embedding_dropout_input_grad": 5 * n // 8 * h,
+    }
+
+
+def test_a_batch_larger_than_the_vocabulary_touches_every_row_once() -> None:
+    model = Model(layers=1, hidden_size=8, heads=1, vocab_size=128, sequence_length=1024, position="none")
+    w = named(embedding_block(model, RankShape(micro_batch=1)))["embedding_weight_grad"]
+    assert w.bytes == 2 * 1024 * 8 + 8 * 128 * 8
+
+
+def test_the_lm_head_pads_the_vocabulary_and_computes_the_loss_in_fp32() -> None:
+    by_name = named(lm_head_block(preset("llama3-8b"), RankShape(micro_batch=1, tp=8)))
+    logits = 8192 * 129024 // 8
+    assert (by_name["logits"].m, by_name["logits"].n, by_name["logits"].k) == (8192, 16128, 4096)
+    assert by_name["logits_to_fp32"].bytes == 6 * logits
+    assert by_name["cross_entropy"].bytes == 12 * logits
+    assert by_name["cross_entropy_input_grad"].bytes == 6 * logits
+    assert by_name["final_norm"].bytes == 4 * 8192 * 4096
+    assert by_name["final_norm_input_grad"].bytes == 6 * 8192 * 4096
+    assert "final_norm_residual_grad" not in by_name  # no path leads around it
+
+
+def test_context_parallel_queries_meet_all_keys() -> None:
+    one, four = (attention_block(preset("llama3-8b"), RankShape(micro_batch=1, cp=cp)) for cp in (1, 4))
+    whole, part = named(one)["attention"], named(four)["attention"]
+    assert (part.m, part.n) == (2048, 8192)
+    assert part.flops == whole.flops / 4
+    assert whole.bytes / 4 < part.bytes < whole.bytes
+
+
+def test_gradients_of_unfused_attention_have_the_shapes_of_what_they_are_gradients_of() -> None:
+    """With cp 2 a rank has s / 2 query rows against s keys, so rows and columns cannot be mistaken for each other."""
+    by_name = named(attention_block(preset("gpt3-175b"), RankShape(micro_batch=1, tp=8, cp=2, attention="unfused")))
+    gradients = ("scores_query_grad", "scores_key_grad", "context_probabilities_grad", "context_value_grad")
+    core = ("scores", "context", *gradients)
+    assert {name: (by_name[name].m, by_name[name].n, by_name[name].k) for name in core} == {
+        "scores": (1024, 2048, 128),
+        "context": (1024, 128, 2048),
+        "scores_query_grad": (1024, 128, 2048),
+        "scores_key_grad": (2048, 128, 1024),
+        "context_probabilities_grad": (1024, 2048, 128),
+        "context_value_grad": (2048, 128, 1024),
+    }
+
+
+def test_sequences_of_a_batch_share_the_rows_of_the_position_table() -> None:
+    w = named(embedding_block(preset("gpt3-175b"), RankShape(micro_batch=4)))["position_embedding_weight_grad"]
+    assert w.bytes == 2 * 4 * 2048 * 12288 + 8 * 2048 * 12288
+
+
+# --- refusals -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"micro_batch": 0}, "micro_batch 0 must be at least 1"),
+        ({"micro_batch": 1, "tp": 0}, "tp 0 must be at least 1"),
+        ({"micro_batch": 1, "element_bytes": 0.0}, "element_bytes 0.0 must be positive"),
+        ({"micro_batch": 1, "grad_accumulate_bytes": -1.0}, "not negative"),
+        ({"micro_batch": 1, "tp": 5}, "tp 5 does not split heads 96"),
+        ({"micro_batch": 1, "cp": 3}, "cp 3 does not divide sequence_length 2048"),
+        ({"micro_batch": 1, "tp": 3, "sequence_parallel": True}, "= 2048 over tp 3, which does not divide it"),
+    ],
+)
+def test_impossible_shapes_are_errors(fields: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        attention_block(preset("gpt3-175b"), RankShape(**fields))

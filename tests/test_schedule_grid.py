@@ -1,0 +1,149 @@
+"""Schedules as text for people, and the command that prints them."""
+
+from __future__ import annotations
+
+import json
+import math
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simcluster.cli import main
+from simcluster.errors import InputError
+from simcluster.schedules import Costs, gpipe, interleaved, one_f_one_b, play
+from simcluster.schedules.actions import parse_row
+from simcluster.schedules.grid import common_unit, grid, order_lines
+
+GRID_1F1B = """\
+t  0     2     4     6     8     10    12    14    16    18    20    22    24    26    28    30    32
+r0 F0 F1 F2 F3 .  .  .  .  .  .  B0--- F4 B1--- F5 B2--- F6 B3--- F7 B4--- .  B5--- .  B6--- .  B7---
+r1 .  F0 F1 F2 .  .  .  .  B0--- F3 B1--- F4 B2--- F5 B3--- F6 B4--- F7 B5--- .  B6--- .  B7--- .  .
+r2 .  .  F0 F1 .  .  B0--- F2 B1--- F3 B2--- F4 B3--- F5 B4--- F6 B5--- F7 B6--- .  B7--- .  .  .  .
+r3 .  .  .  F0 B0--- F1 B1--- F2 B2--- F3 B3--- F4 B4--- F5 B5--- F6 B6--- F7 B7--- .  .  .  .  .  ."""
+
+
+def test_grid_of_1f1b() -> None:
+    assert grid(one_f_one_b(4, 8)) == GRID_1F1B.split("\n")
+
+
+def test_long_actions_need_no_wide_columns() -> None:
+    timing = play(gpipe(2, 2), Costs(F=6, B=10), latency=2)
+    assert grid(gpipe(2, 2), timing, unit=2) == [
+        "t  0    10   20   30   40   50",
+        "r0 F0 F1 ..........B0-- B1--",
+        "r1 ....F0 F1 B0-- B1-- ......",
+    ]
+
+
+@pytest.mark.parametrize("width", [13, 20, 33, 60])
+def test_a_long_grid_goes_on_below(width: int) -> None:
+    schedule = interleaved(2, 4, 2)
+    timing = play(schedule, Costs(F=Fraction(1), B=Fraction(3, 2)), Fraction(1, 2))
+    lines = grid(schedule, timing, unit=Fraction(1, 2), width=width)
+    assert max(map(len, lines)) <= width
+    blocks = "\n".join(lines).split("\n\n")
+    assert all(len(block.split("\n")) == 3 for block in blocks)
+    for stage in range(2):
+        drawn = "".join(block.split("\n")[1 + stage][3:].ljust(1) + " " for block in blocks)
+        for action in schedule.rows[stage]:
+            assert drawn.count(action.label(2)) == 1
+
+
+def test_grid_refuses_a_unit_that_does_not_divide() -> None:
+    timing = play(one_f_one_b(2, 2), Costs(F=1.0, B=1.5))
+    with pytest.raises(InputError, match="no whole multiple of the unit 1; choose a unit"):
+        grid(one_f_one_b(2, 2), timing)
+    assert len(grid(one_f_one_b(2, 2), timing, unit=0.5)) == 3
+
+
+@given(st.lists(st.fractions(0, 50, max_denominator=30), max_size=5))
+def test_common_unit_is_the_largest_that_divides_all(times: list[Fraction]) -> None:
+    unit = common_unit(times)
+    multiples = [time / unit for time in times]
+    assert all(multiple.denominator == 1 for multiple in multiples)
+    if any(times):
+        assert math.gcd(*(int(multiple) for multiple in multiples)) == 1
+    else:
+        assert unit == 1
+
+
+def test_stage_names_line_up_beyond_ten() -> None:
+    lines = order_lines(gpipe(11, 1))
+    assert (lines[0], lines[10]) == ("r0  F0 B0", "r10 F0 B0")
+
+
+# --- the command ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def _wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+
+
+def test_command_prints_order_grid_bubble_and_peak(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["schedule", "1f1b", "--stages", "4", "--microbatches", "8"]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    for expected in (
+        *order_lines(one_f_one_b(4, 8)),
+        GRID_1F1B,
+        "assumed: F = 1, B = 2 for one microbatch through one chunk, latency 0 between stages",
+        "makespan           33\n",
+        "bubble over total  27.27%",
+        "bubble over ideal  37.50%",
+        "r0       24     9    33               4\n",
+        "r3       24     9    24               1\n",
+    ):
+        assert expected in out
+
+
+def test_command_writes_json_alone(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    arguments = ["schedule", "interleaved", "--stages", "4", "--microbatches", "8", "--chunks", "2"]
+    arguments += ["--forward", "0.1", "--backward", "0.2", "--latency", "0.05"]
+    assert main([*arguments, "--json", "-"]) == 0
+    text = capsys.readouterr().out
+    document = json.loads(text)
+    assert document["makespan"] == float(Fraction(57, 10) + 2 * Fraction(1, 20) * 7)
+    assert document["peak_in_flight"] == [11, 9, 7, 5]
+    assert [parse_row(row)[0] for row in document["rows"]] == list(interleaved(4, 8, 2).rows)
+    target = tmp_path / "out.json"
+    assert main([*arguments, "--json", str(target)]) == 0
+    assert target.read_text() == text
+    assert "time (one column = 0.05, a dot is idle)" in capsys.readouterr().out
+
+
+def test_command_leaves_out_what_nobody_reads(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["schedule", "1f1b", "--stages", "64", "--microbatches", "64", "--forward", "1.001"]) == 0
+    out = capsys.readouterr().out
+    assert "order: left out, 8,192 actions; --json FILE has it" in out
+    assert "time: left out" in out
+    assert "bubble over total  49.61%" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["1fb1", "--stages", "4", "--microbatches", "8"], "did you mean '1f1b'"),
+        (["1f1b", "--stages", "4"], "--microbatches"),
+        (["1f1b", "--stages", "0", "--microbatches", "8"], "'0' is not a whole number of at least 1"),
+        (["1f1b", "--stages", "4.5", "--microbatches", "8"], "'4.5' is not a whole number"),
+        (["1f1b", "--stages", "99999", "--microbatches", "99999"], "actions are too many"),
+        (["gpipe", "--stages", "4", "--microbatches", "8", "--chunks", "2"], "use schedule 'interleaved'"),
+        (["interleaved", "--stages", "4", "--microbatches", "6"], "such as 4 or 8"),
+        (["1f1b", "--stages", "4", "--microbatches", "8", "--forward", "-1"], "--forward"),
+        (["1f1b", "--stages", "4", "--microbatches", "8", "--forward", "nan"], "'nan' is not a time"),
+        (["1f1b", "--stages", "4", "--microbatches", "8", "--forward", "2 ms"], "number without unit"),
+        (["1f1b", "--stages", "4", "--microbatches", "8", "--latency", "1e999999999"], "is not a time"),
+        (["1f1b", "--stages", "4", "--microbatches", "8", "--forward", "0", "--backward", "0"], "both zero"),
+        (["1f1b", "--stages", "4", "--microbatches", "8", "--json", "/no/such/folder/x.json"], "does not exist"),
+    ],
+)
+def test_command_refuses_clearly(capsys: pytest.CaptureFixture[str], arguments: list[str], says: str) -> None:
+    assert main(["schedule", *arguments]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert says in err
+    assert "Traceback" not in err

@@ -1,0 +1,312 @@
+"""Pipeline schedules: a suite that every schedule inherits, golden rows, and the closed forms on exact rationals."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from fractions import Fraction
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simcluster.errors import InputError
+from simcluster.schedules import (
+    SCHEDULES,
+    Costs,
+    Schedule,
+    check,
+    gpipe,
+    interleaved,
+    one_f_one_b,
+    peak_in_flight,
+    play,
+    schedule_function,
+)
+from simcluster.schedules.grid import order_lines
+
+SHAPES = [(1, 1, 1), (1, 4, 1), (1, 3, 2), (2, 1, 1), (2, 2, 2), (4, 2, 1), (3, 7, 1), (4, 8, 1), (4, 8, 2), (6, 12, 3)]
+TIMES = st.fractions(min_value=Fraction(1, 12), max_value=20, max_denominator=12)
+
+
+def every_schedule() -> list[Schedule]:
+    """Each registered schedule in each shape that it accepts."""
+    made = []
+    for name, make in SCHEDULES.items():
+        accepted = 0
+        for shape in SHAPES:
+            try:
+                made.append(make(*shape))
+            except InputError:
+                continue
+            accepted += 1
+        assert accepted >= 3, f"{name} refuses nearly everything; add shapes that it takes"
+    return made
+
+
+def uneven_costs(kind: str, stage: int, chunk: int) -> Fraction:
+    """Every stage, chunk and kind of its own, with no pattern that could hide a mix-up."""
+    return Fraction((7 * stage + 3 * chunk + {"F": 2, "B": 11, "I": 5, "W": 4}[kind]) % 13 + 1, 3)
+
+
+def described(schedule: Schedule) -> str:
+    return f"{schedule.name}-{schedule.num_stages}-{schedule.num_microbatches}-{schedule.num_chunks}"
+
+
+inherited = pytest.mark.parametrize("schedule", every_schedule(), ids=described)
+
+
+# --- what every schedule obeys --------------------------------------------------------------------------------------
+
+
+@inherited
+def test_is_sound_and_reproducible(schedule: Schedule) -> None:
+    assert check(schedule) is schedule
+    shape = (schedule.num_stages, schedule.num_microbatches, schedule.num_chunks)
+    assert SCHEDULES[schedule.name](*shape) == schedule
+
+
+@inherited
+def test_every_microbatch_visits_every_virtual_stage_once(schedule: Schedule) -> None:
+    counts = Counter(
+        (action.kind, action.microbatch, stage, action.chunk)
+        for stage, row in enumerate(schedule.rows)
+        for action in row
+    )
+    assert set(counts.values()) == {1}
+    hops = sorted(itertools.product(range(schedule.num_stages), range(schedule.num_chunks)))
+    for microbatch in range(schedule.num_microbatches):
+        for stage, chunk in hops:
+            kinds = [kind for kind in "FBIW" if (kind, microbatch, stage, chunk) in counts]
+            assert kinds in (["F", "B"], ["F", "I", "W"]), (microbatch, stage, chunk)
+        assert sorted(schedule.route(microbatch)) == hops
+
+
+@inherited
+def test_hops_follow_the_route(schedule: Schedule) -> None:
+    for microbatch in range(schedule.num_microbatches):
+        route = schedule.route(microbatch)
+        for place, hop in enumerate(route):
+            assert schedule.virtual_stage(microbatch, *hop) == place
+            assert schedule.previous_hop(microbatch, *hop) == (route[place - 1] if place else None)
+            assert schedule.next_hop(microbatch, *hop) == (route[place + 1] if hop != route[-1] else None)
+            assert schedule.is_first(microbatch, *hop) == (hop == route[0])
+            assert schedule.is_last(microbatch, *hop) == (hop == route[-1])
+
+
+@inherited
+@pytest.mark.parametrize("latency", [Fraction(0), Fraction(5, 7)])
+def test_play_is_the_longest_path(schedule: Schedule, latency: Fraction) -> None:
+    timing = play(schedule, uneven_costs, latency)
+    assert (timing.starts, timing.ends) == longest_paths(schedule, latency)
+    assert timing.makespan == max(row[-1] for row in timing.ends)
+
+
+@inherited
+def test_work_is_conserved_and_bounds_the_makespan(schedule: Schedule) -> None:
+    timing = play(schedule, uneven_costs)
+    for stage, row in enumerate(schedule.rows):
+        assert timing.busy[stage] == sum(uneven_costs(a.kind, stage, a.chunk) for a in row)
+        assert timing.idle[stage] == timing.makespan - timing.busy[stage] >= 0
+        assert timing.busy[stage] <= timing.spans[stage] <= timing.makespan
+    through = sum(uneven_costs("F", *hop) + uneven_costs("B", *hop) for hop in schedule.route(0))
+    if not any(action.kind == "I" for row in schedule.rows for action in row):
+        assert timing.makespan >= through
+    mean_busy = sum(timing.busy) / schedule.num_stages
+    assert timing.bubble_over_total == 1 - mean_busy / timing.makespan
+    assert timing.bubble_over_ideal == timing.makespan / mean_busy - 1
+
+
+@inherited
+def test_slower_parts_never_speed_it_up(schedule: Schedule) -> None:
+    base = play(schedule, uneven_costs, Fraction(1, 5)).makespan
+    assert play(schedule, uneven_costs, Fraction(2, 5)).makespan >= base
+    for slow in itertools.product("FBIW", range(schedule.num_stages), range(schedule.num_chunks)):
+
+        def costs(kind: str, stage: int, chunk: int, slow: tuple[str, int, int] = slow) -> Fraction:
+            return uneven_costs(kind, stage, chunk) + ((kind, stage, chunk) == slow)
+
+        slowed = play(schedule, costs, Fraction(1, 5))
+        assert slowed.makespan >= base
+
+
+@inherited
+def test_time_scales(schedule: Schedule) -> None:
+    base = play(schedule, uneven_costs, Fraction(1, 5))
+    scaled = play(schedule, lambda kind, stage, chunk: 7 * uneven_costs(kind, stage, chunk), Fraction(7, 5))
+    assert scaled.ends == tuple(tuple(7 * end for end in row) for row in base.ends)
+    assert scaled.bubble_over_total == base.bubble_over_total
+
+
+@inherited
+def test_in_flight_peak_is_that_of_the_timeline(schedule: Schedule) -> None:
+    timing = play(schedule, uneven_costs, Fraction(1, 2))
+    for stage, row in enumerate(schedule.rows):
+        events = []  # at equal time the release (0) comes before the allocation (1)
+        for action, start, end in zip(row, timing.starts[stage], timing.ends[stage], strict=True):
+            if action.kind == "F":
+                events.append((start, 1, 1))
+            elif action.kind in "BW":
+                events.append((end, 0, -1))
+        alive = list(itertools.accumulate(change for _, _, change in sorted(events)))
+        assert alive[-1] == 0
+        assert max(alive) == timing.peak_in_flight[stage] <= schedule.num_microbatches * schedule.num_chunks
+    assert timing.peak_in_flight == peak_in_flight(schedule)
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize("shape", [(0, 4, 1), (4, 0, 1), (4, 4, 0), (-1, 4, 1), (True, 4, 1), (2, 2.0, 1)])
+def test_counts_below_one_are_refused(name: str, shape: tuple[int, int, int]) -> None:
+    with pytest.raises(InputError, match=f"schedule '{name}': .* whole number of at least 1"):
+        SCHEDULES[name](*shape)
+
+
+def longest_paths(schedule: Schedule, latency: Fraction) -> tuple[tuple[tuple[Fraction, ...], ...], ...]:
+    """Starts and ends by relaxation over the edges of the model, written naively and on its own."""
+    hop_of = {hop: place for place, hop in enumerate(schedule.routes[0])}
+    place_of = {
+        (action.kind, action.microbatch, hop_of[stage, action.chunk]): (stage, position)
+        for stage, row in enumerate(schedule.rows)
+        for position, action in enumerate(row)
+    }
+
+    def gradient(microbatch: int, place: int) -> tuple[int, int] | None:
+        return place_of.get(("B", microbatch, place)) or place_of.get(("I", microbatch, place))
+
+    start = [[Fraction(0)] * len(row) for row in schedule.rows]
+    changed = True
+    while changed:
+        changed = False
+        for (kind, microbatch, place), (stage, position) in place_of.items():
+            needs = {
+                "F": [place_of.get(("F", microbatch, place - 1))],
+                "W": [gradient(microbatch, place)],
+            }.get(kind, [place_of["F", microbatch, place], gradient(microbatch, place + 1)])
+            needs += [(stage, position - 1)] if position else []
+            for need in needs:
+                if need is not None:
+                    there, index = need
+                    cost = uneven_costs(schedule.rows[there][index].kind, there, schedule.rows[there][index].chunk)
+                    arrival = start[there][index] + cost + (latency if there != stage else 0)
+                    if arrival > start[stage][position]:
+                        start[stage][position] = arrival
+                        changed = True
+    ends = tuple(
+        tuple(s + uneven_costs(a.kind, stage, a.chunk) for s, a in zip(start[stage], row, strict=True))
+        for stage, row in enumerate(schedule.rows)
+    )
+    return tuple(map(tuple, start)), ends
+
+
+# --- closed forms ---------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=60, deadline=None)
+@given(P=st.integers(1, 7), M=st.integers(1, 20), F=TIMES, B=TIMES, c=st.fractions(0, 30, max_denominator=12))
+def test_gpipe_and_1f1b_on_random_costs(P: int, M: int, F: Fraction, B: Fraction, c: Fraction) -> None:
+    ideal = (M + P - 1) * (F + B)
+    for make in (gpipe, one_f_one_b):
+        timing = play(make(P, M), Costs(F=F, B=B))
+        assert timing.makespan == ideal
+        assert timing.bubble_over_total == Fraction(P - 1, M + P - 1)
+        assert timing.bubble_over_ideal == Fraction(P - 1, M)
+    assert play(gpipe(P, M), Costs(F=F, B=B), c).makespan == ideal + 2 * (P - 1) * c
+    extra = 2 * c * ((P - 1) + (M - 1) - -(-(M - 1) // P))
+    assert play(one_f_one_b(P, M), Costs(F=F, B=B), c).makespan == ideal + extra
+
+
+@settings(max_examples=60, deadline=None)
+@given(P=st.integers(1, 6), groups=st.integers(1, 4), v=st.integers(1, 4), f=TIMES, b=TIMES, part=st.fractions(0, 1))
+def test_interleaved_on_random_costs(P: int, groups: int, v: int, f: Fraction, b: Fraction, part: Fraction) -> None:
+    M = groups * P
+    schedule = interleaved(P, M, v)
+    timing = play(schedule, Costs(F=f, B=b))
+    assert timing.makespan == M * v * (f + b) + (P - 1) * (f + b)
+    assert timing.bubble_over_ideal == Fraction(P - 1, M * v)
+    c = part * min(f, b)
+    extra = 2 * c * (v * P - 1) if P > 1 else 0
+    assert play(schedule, Costs(F=f, B=b), c).makespan == timing.makespan + extra
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    stages=st.lists(st.tuples(TIMES, TIMES), min_size=1, max_size=6),
+    M=st.integers(1, 12),
+)
+def test_unequal_stages(stages: list[tuple[Fraction, Fraction]], M: int) -> None:
+    def costs(kind: str, stage: int, chunk: int) -> Fraction:
+        return stages[stage][kind != "F"]
+
+    P = len(stages)
+    through = sum(f + b for f, b in stages)
+    most_f, most_b = max(f for f, _ in stages), max(b for _, b in stages)
+    assert play(gpipe(P, M), costs).makespan == through + (M - 1) * (most_f + most_b)
+    alternating = play(one_f_one_b(P, M), costs).makespan
+    whole = [f + b for f, b in stages]
+    assert max(sum(whole[:k]) + M * whole[k] for k in range(P)) <= alternating
+    assert alternating <= through + (M - 1) * (most_f + most_b)
+
+
+def test_floats_meet_the_bubble_to_1e_12() -> None:
+    for P, M, F, B in [(8, 32, 0.1, 0.2), (16, 512, 1.37e-3, 2.91e-3), (64, 100, 3e-6, 7e-6)]:
+        for make in (gpipe, one_f_one_b):
+            timing = play(make(P, M), Costs(F=F, B=B))
+            assert timing.bubble_over_total == pytest.approx((P - 1) / (M + P - 1), rel=1e-12)
+    assert play(one_f_one_b(8, 32), Costs(F=1, B=2)).bubble_over_total == pytest.approx(0.179, abs=5e-4)
+
+
+@pytest.mark.parametrize(
+    ("P", "M", "v"), [(1, 1, 1), (1, 6, 3), (2, 4, 2), (4, 4, 1), (4, 8, 2), (8, 32, 3), (3, 3, 4)]
+)
+def test_in_flight_peaks(P: int, M: int, v: int) -> None:
+    ranks = range(P)
+    assert peak_in_flight(gpipe(P, M)) == (M,) * P
+    assert peak_in_flight(one_f_one_b(P, M)) == tuple(min(P - d, M) for d in ranks)
+    chunks = tuple(min(2 * (P - 1 - d) + (v - 1) * P + 1, M * v) for d in ranks)
+    assert peak_in_flight(interleaved(P, M, v)) == chunks
+
+
+@pytest.mark.parametrize("P", [1, 2, 5])
+def test_corners(P: int) -> None:
+    costs = Costs(F=Fraction(3), B=Fraction(7))
+    assert one_f_one_b(P, 1).rows == gpipe(P, 1).rows
+    assert play(one_f_one_b(P, 1), costs).makespan == P * 10
+    assert play(interleaved(1, P, 3), costs, latency=9).makespan == P * 3 * 10  # one stage sends nothing
+    assert play(interleaved(P, 2 * P), costs).makespan == play(one_f_one_b(P, 2 * P), costs).makespan
+
+
+# --- golden rows, letter for letter ---------------------------------------------------------------------------------
+
+GOLDEN_1F1B = """
+r0 F0 F1 F2 F3 B0 F4 B1 F5 B2 F6 B3 F7 B4 B5 B6 B7
+r1 F0 F1 F2 B0 F3 B1 F4 B2 F5 B3 F6 B4 F7 B5 B6 B7
+r2 F0 F1 B0 F2 B1 F3 B2 F4 B3 F5 B4 F6 B5 F7 B6 B7
+r3 F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 F5 B5 F6 B6 F7 B7
+"""
+GOLDEN_GPIPE = """
+r0 F0 F1 F2 F3 F4 F5 F6 F7 B0 B1 B2 B3 B4 B5 B6 B7
+r1 F0 F1 F2 F3 F4 F5 F6 F7 B0 B1 B2 B3 B4 B5 B6 B7
+r2 F0 F1 F2 F3 F4 F5 F6 F7 B0 B1 B2 B3 B4 B5 B6 B7
+r3 F0 F1 F2 F3 F4 F5 F6 F7 B0 B1 B2 B3 B4 B5 B6 B7
+"""
+GOLDEN_INTERLEAVED = """
+r0 F0.0 F1.0 F2.0 F3.0 F0.1 F1.1 F2.1 F3.1 F4.0 F5.0 F6.0 B0.1 F7.0 B1.1 F4.1 B2.1 F5.1 B3.1 F6.1 B0.0 F7.1 B1.0 B2.0 B3.0 B4.1 B5.1 B6.1 B7.1 B4.0 B5.0 B6.0 B7.0
+r1 F0.0 F1.0 F2.0 F3.0 F0.1 F1.1 F2.1 F3.1 F4.0 B0.1 F5.0 B1.1 F6.0 B2.1 F7.0 B3.1 F4.1 B0.0 F5.1 B1.0 F6.1 B2.0 F7.1 B3.0 B4.1 B5.1 B6.1 B7.1 B4.0 B5.0 B6.0 B7.0
+r2 F0.0 F1.0 F2.0 F3.0 F0.1 F1.1 F2.1 B0.1 F3.1 B1.1 F4.0 B2.1 F5.0 B3.1 F6.0 B0.0 F7.0 B1.0 F4.1 B2.0 F5.1 B3.0 F6.1 B4.1 F7.1 B5.1 B6.1 B7.1 B4.0 B5.0 B6.0 B7.0
+r3 F0.0 F1.0 F2.0 F3.0 F0.1 B0.1 F1.1 B1.1 F2.1 B2.1 F3.1 B3.1 F4.0 B0.0 F5.0 B1.0 F6.0 B2.0 F7.0 B3.0 F4.1 B4.1 F5.1 B5.1 F6.1 B6.1 F7.1 B7.1 B4.0 B5.0 B6.0 B7.0
+"""  # noqa: E501
+
+
+@pytest.mark.parametrize(
+    ("name", "chunks", "golden", "makespan", "peaks"),
+    [
+        ("1f1b", 1, GOLDEN_1F1B, 33, (4, 3, 2, 1)),
+        ("gpipe", 1, GOLDEN_GPIPE, 33, (8, 8, 8, 8)),
+        ("interleaved", 2, GOLDEN_INTERLEAVED, 57, (11, 9, 7, 5)),
+    ],
+)
+def test_golden_rows(name: str, chunks: int, golden: str, makespan: int, peaks: tuple[int, ...]) -> None:
+    schedule = schedule_function(name)(4, 8, chunks)
+    assert order_lines(schedule) == golden.strip().split("\n")
+    timing = play(schedule, Costs(F=1, B=2))
+    assert (timing.makespan, timing.idle, timing.peak_in_flight) == (makespan, (9, 9, 9, 9), peaks)
