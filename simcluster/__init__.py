@@ -1,0 +1,55 @@
+"""Replay one training step of a large model on a GPU cluster, as events.
+
+    scenario = simcluster.load("scenarios/gpt3_175b_64xa100.yaml")
+    result = simcluster.simulate(scenario)
+    table = simcluster.compare([scenario, other])
+
+Names are imported when first used, so that ``import simcluster`` costs nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from simcluster import plots
+    from simcluster.compare import compare
+    from simcluster.errors import InputError
+    from simcluster.fixed import Costs, simulate_costs
+    from simcluster.result import Result
+    from simcluster.scenario import Scenario, load, load_text
+    from simcluster.simulate import simulate
+
+_HOME = {
+    "Costs": "simcluster.fixed",
+    "InputError": "simcluster.errors",
+    "Result": "simcluster.result",
+    "Scenario": "simcluster.scenario",
+    "compare": "simcluster.compare",
+    "load": "simcluster.scenario",
+    "load_text": "simcluster.scenario",
+    "plots": "simcluster.plots",
+    "simulate": "simcluster.simulate",
+    "simulate_costs": "simcluster.fixed",
+}
+
+__all__ = [
+    "Costs",
+    "InputError",
+    "Result",
+    "Scenario",
+    "compare",
+    "load",
+    "load_text",
+    "plots",
+    "simulate",
+    "simulate_costs",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module 'simcluster' has no attribute {name!r}")
+    module = import_module(_HOME[name])
+    return module if name == "plots" else getattr(module, name)

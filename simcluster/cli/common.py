@@ -6,10 +6,14 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from simcluster.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def add_override_arguments(parser: argparse.ArgumentParser) -> None:
@@ -67,3 +71,33 @@ def write_text(path: Path, text: str) -> None:
         path.write_text(text, encoding="utf-8")
     except OSError as problem:
         raise InputError(f"cannot write {path}: {problem.strerror}") from None
+
+
+def table_path(name: str) -> Path:
+    """A table's path, refused before the work is done if nothing can be written there."""
+    path = output_path(name)
+    if path.suffix not in (".csv", ".parquet"):
+        raise InputError(f"cannot write {name}: a table ends in .csv or .parquet")
+    if path.suffix == ".parquet" and not find_spec("pyarrow"):
+        raise InputError(f"cannot write {name}: Parquet needs pyarrow; pip install 'simcluster[parquet]', or use .csv")
+    return path
+
+
+def write_table(path: Path, table: pd.DataFrame) -> None:
+    """A table to .csv or .parquet, by its ending."""
+    try:
+        if path.suffix == ".parquet":
+            table.to_parquet(path, index=False)
+        else:
+            table.to_csv(path, index=False)
+    except OSError as problem:
+        raise InputError(f"cannot write {path}: {problem.strerror}") from None
+
+
+def peak_memory() -> str:
+    """The most memory that this process has held, for people."""
+    import resource
+    import sys
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return f"{peak / (1e6 if sys.platform == 'darwin' else 1e3):.0f} MB"

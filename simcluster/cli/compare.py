@@ -1,0 +1,102 @@
+"""simcluster compare: scenarios, or variations of one, side by side, with the difference attributed."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+EXAMPLE = """examples:
+  simcluster compare gpt3_175b_64xa100 --vary pipeline.schedule=gpipe,1f1b,interleaved --gantt schedules.png
+  simcluster compare a.yaml b.yaml
+"""
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """The command's arguments."""
+    parser = subparsers.add_parser(
+        "compare",
+        help="put scenarios, or variations of one, side by side",
+        description="Replay several scenarios, or every combination of varied values, and attribute the difference.",
+        epilog=EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("scenarios", nargs="+", metavar="SCENARIO", help="a scenario file, or the name of one that ships")
+    parser.add_argument(
+        "--vary", action="append", default=[], metavar="A.B=X,Y", help="values to try; several --vary are combined"
+    )
+    parser.add_argument("--set", action="append", default=[], metavar="A.B=C", help="change all of them; also --a.b c")
+    parser.add_argument("--gantt", metavar="FILE", help="draw the timelines under each other (.png, .svg or .pdf)")
+    parser.add_argument("--json", metavar="FILE", help='write the table as JSON; "-" prints it alone')
+    parser.add_argument("--csv", metavar="FILE", help="write the table as CSV")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Replay all variants; print the table; draw."""
+    from simcluster.cli import common, drawing
+    from simcluster.compare import compare, result_of, variations
+    from simcluster.overrides import expand_vary
+    from simcluster.show.gantt import compare_gantts, save_figure
+
+    vary = [expand_vary(text) for text in args.vary]
+    overrides = common.overrides_of(args)
+    scenarios = [pair for path in args.scenarios for pair in variations(path, overrides, vary).items()]
+    gantt = drawing.figure_path(args.gantt) if args.gantt else None
+    for name in (args.json, args.csv):
+        if name and name != "-":
+            common.output_path(name)
+    results = [result_of(scenario) for _, scenario in scenarios]
+    table = compare(results, [name for name, _ in scenarios])
+    if args.json != "-":
+        print(_text(table))
+    if gantt:
+        timelines = [(str(name), result.timeline) for name, result in zip(table.index, results, strict=True)]
+        save_figure(compare_gantts(timelines), gantt)
+    if args.json:
+        rows = [{"variant": name, **row} for name, row in zip(table.index, table.to_dict("records"), strict=True)]
+        common.write_json(args.json, rows)
+    if args.csv:
+        common.write_table(common.output_path(args.csv), table.reset_index())
+    return 0
+
+
+def _text(table: pd.DataFrame) -> str:
+    """Numbers of every variant, then where each one's difference from the first went."""
+    from simcluster.cli.common import format_table
+    from simcluster.compare import attribution
+    from simcluster.units import format_seconds
+
+    rows = [
+        [
+            str(name),
+            format_seconds(row["step_time_s"]),
+            f"{row['difference']:+.1%}" if index else "",
+            f"{row['tokens_per_s_per_gpu']:,.1f}",
+            f"{row['mfu']:.1%}",
+            f"{row['bubble_fraction']:.1%}",
+            format_seconds(row["exposed_communication_s"]),
+            f"{row['peak_memory_bytes'] / 1e9:.1f} GB" + ("" if row["fits"] else " !"),
+        ]
+        for index, (name, row) in enumerate(table.iterrows())
+    ]
+    header = ["variant", "step", "difference", "tokens/s/GPU", "MFU", "bubble", "exposed comm.", "memory"]
+    text = format_table(header, rows)
+    if not table["fits"].all():
+        text += "\n! does not fit on its GPU"
+    if len(table) == 1:
+        return text
+    parts = attribution(table)
+    shown = [name for name in parts.columns if (parts[name].abs() > 1e-12).any()]
+    lines = [
+        [str(name), *(_signed(row[part]) for part in shown), _signed(float(row.sum()))]
+        for name, row in parts.iloc[1:].iterrows()
+    ]
+    return f"{text}\n\nwhere the difference from {table.index[0]!r} went (seconds a step, mean over ranks)\n" + format_table(
+        ["variant", *shown, "sum"], lines
+    )
+
+
+def _signed(seconds: float) -> str:
+    return f"{seconds:+.4g}" if abs(seconds) > 1e-12 else "0"

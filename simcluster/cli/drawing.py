@@ -1,0 +1,66 @@
+"""What the drawing commands share: which part of a timeline to draw, and where to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from simcluster.cli.common import output_path
+from simcluster.errors import InputError
+
+if TYPE_CHECKING:
+    from simcluster.result import Result
+
+_FIGURES = (".png", ".svg", ".pdf")
+
+
+def figure_path(name: str) -> Path:
+    """A picture's path, refused before the work is done if nothing can be written there."""
+    path = output_path(name)
+    if path.suffix.lower() not in _FIGURES:
+        raise InputError(f"cannot draw {name}: a picture ends in {', '.join(_FIGURES)}")
+    return path
+
+
+def window_of(text: str | None) -> tuple[float, float] | None:
+    """"1.2 s:1.3 s" in seconds."""
+    from simcluster.units import parse_seconds
+
+    if text is None:
+        return None
+    first, colon, last = text.partition(":")
+    if not colon:
+        raise InputError(f'--window {text!r}: give a start and an end, as in "1.2 s:1.3 s"')
+    window = parse_seconds(first), parse_seconds(last)
+    if not 0 <= window[0] < window[1]:
+        raise InputError(f"--window {text!r}: the end must come after the start, and the start not before 0 s")
+    return window
+
+
+def ranks_of(text: str | None, num_ranks: int) -> list[int] | None:
+    """"0,8,16" as numbers of ranks of the job."""
+    if text is None:
+        return None
+    try:
+        ranks = [int(part) for part in text.split(",")]
+    except ValueError:
+        raise InputError(f"--ranks {text!r}: ranks are whole numbers with commas between them, as in 0,8,16") from None
+    wrong = [rank for rank in ranks if not 0 <= rank < num_ranks]
+    if wrong:
+        raise InputError(f"--ranks: there is no rank {wrong[0]}; this job has ranks 0 to {num_ranks - 1}")
+    return list(dict.fromkeys(ranks))
+
+
+def draw(result: Result, path: Path, window: tuple[float, float] | None, ranks: list[int] | None) -> None:
+    """The Gantt chart of a result."""
+    import pandas as pd
+
+    from simcluster.show.gantt import gantt, save_figure
+    from simcluster.units import format_seconds
+
+    timeline, total = result.timeline, result.facts.ranks
+    if ranks is not None:
+        timeline = pd.concat([result.timeline_of(rank) for rank in ranks], ignore_index=True)
+    title = f"{result.scenario.name}: {format_seconds(result.step_time)} a step"
+    figure = gantt(timeline, title=title, window=window, ranks=ranks, num_ranks=total)
+    save_figure(figure, path)

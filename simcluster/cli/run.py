@@ -1,0 +1,61 @@
+"""simcluster run: replay a scenario, print what a person needs, write what a program needs."""
+
+from __future__ import annotations
+
+import argparse
+
+EXAMPLE = """examples:
+  simcluster run scenarios/gpt3_175b_64xa100.yaml --gantt step.png
+  simcluster run gpt3_175b_64xa100 --pipeline.schedule 1f1b
+  simcluster run gpt3_175b_64xa100 --json -
+"""
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """The command's arguments."""
+    parser = subparsers.add_parser(
+        "run",
+        help="replay a scenario's step and say where the time went",
+        description="Replay one step of a scenario (or its `steps`) as events and summarise it.",
+        epilog=EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("scenario", help="a scenario file, or the name of one that ships")
+    parser.add_argument("--set", action="append", default=[], metavar="A.B=C", help="change the scenario; also --a.b c")
+    parser.add_argument("--json", metavar="FILE", help='write the result as JSON; "-" prints it alone')
+    parser.add_argument("--timeline", metavar="FILE", help="write one row per span (.csv or .parquet)")
+    parser.add_argument("--gantt", metavar="FILE", help="draw the timeline (.png, .svg or .pdf)")
+    parser.add_argument("--window", metavar="T0:T1", help='draw only this part, as in "1.2 s:1.3 s"')
+    parser.add_argument("--ranks", metavar="R,R", help="draw only these ranks, as in 0,8,16")
+    parser.add_argument("--verbose", action="store_true", help="say on stderr what the simulator itself took")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Load, check where results go, replay, print, write."""
+    import sys
+    import time
+
+    from simcluster.cli import common, drawing
+    from simcluster.scenario import load
+    from simcluster.show.summary import summary
+    from simcluster.simulate import simulate
+
+    begun = time.perf_counter()
+    scenario = load(args.scenario, common.overrides_of(args))
+    window, ranks = drawing.window_of(args.window), drawing.ranks_of(args.ranks, scenario.gpus)
+    timeline = common.table_path(args.timeline) if args.timeline else None
+    gantt = drawing.figure_path(args.gantt) if args.gantt else None
+    if args.json and args.json != "-":
+        common.output_path(args.json)
+    result = simulate(scenario)
+    if args.json != "-":
+        print(summary(result))
+    if timeline:
+        common.write_table(timeline, result.timeline)
+    if gantt:
+        drawing.draw(result, gantt, window, ranks)
+    if args.json:
+        common.write_json(args.json, result.to_dict())
+    if args.verbose:
+        print(f"simulated in {time.perf_counter() - begun:.2f} s, {common.peak_memory()}", file=sys.stderr)
+    return 0

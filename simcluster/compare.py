@@ -1,0 +1,90 @@
+"""Variants of a scenario side by side: one row each, and where the difference from the first one went.
+
+The breakdown of every variant sums to its step time, so the differences of its entries sum to the difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from simcluster.errors import InputError
+from simcluster.metrics import BREAKDOWN
+from simcluster.result import Result
+from simcluster.scenario import Scenario, load
+from simcluster.simulate import simulate
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Variant = str | Path | Scenario | Result
+
+_COLUMNS = (
+    "tokens_per_s_per_gpu", "mfu", "bubble_fraction", "exposed_communication_s", "overlap_fraction",
+    "straggler_slowdown", "peak_memory_bytes", "fits",
+)  # fmt: skip
+
+
+def compare(variants: Sequence[Variant], names: Sequence[str] | None = None) -> pd.DataFrame:
+    """One row a variant: its step time, the difference from the first (s, and as a fraction), rates, memory, breakdown.
+
+    A variant is a scenario, a path, or a result; the index holds ``names`` (left out: the scenarios' own, numbered
+    where two are the same).  Raises InputError for no variant, or for names that do not match.
+    """
+    import pandas as pd
+
+    if not variants:
+        raise InputError("nothing to compare: give at least one scenario")
+    if names is not None and len(names) != len(variants):
+        raise InputError(f"{len(names)} names for {len(variants)} variants; give one name each")
+    results = [result_of(variant) for variant in variants]
+    index = _distinct(names if names is not None else [result.scenario.name for result in results])
+    first = results[0].step_time
+    rows = []
+    for result in results:
+        values = result.to_dict()
+        difference = result.step_time - first
+        row: dict[str, Any] = {
+            "step_time_s": result.step_time, "difference_s": difference, "difference": difference / first,
+        }  # fmt: skip
+        rows.append(row | {name: values[name] for name in _COLUMNS} | values["breakdown_s"])
+    return pd.DataFrame(rows, index=pd.Index(index, name="variant"))
+
+
+def result_of(variant: Variant) -> Result:
+    """The variant's result: simulated now if it is not one yet."""
+    if isinstance(variant, Result):
+        return variant
+    return simulate(variant if isinstance(variant, Scenario) else load(variant))
+
+
+def variations(path: str | Path, overrides: Sequence[Any], vary: Iterable[tuple[str, Sequence[Any]]]) -> dict[str, Scenario]:
+    """Every combination of the varied values, named by what was varied; the file itself if nothing is."""
+    grid = list(vary)
+    if not grid:
+        scenario = load(path, overrides)
+        return {scenario.name: scenario}
+    found = {}
+    for values in product(*(values for _, values in grid)):
+        pairs = [(key, value) for (key, _), value in zip(grid, values, strict=True)]
+        name = ", ".join(f"{key.rsplit('.', 1)[-1]} {value}" for key, value in pairs)
+        found[name] = load(path, [*overrides, *pairs])
+    return found
+
+
+def attribution(table: pd.DataFrame) -> pd.DataFrame:
+    """Seconds by which each entry of the breakdown differs from the first variant's; a row sums to ``difference_s``."""
+    parts = table[list(BREAKDOWN)]
+    return parts - parts.iloc[0]
+
+
+def _distinct(names: Sequence[str]) -> list[str]:
+    """Names with a number behind those that come twice."""
+    seen: dict[str, int] = {}
+    found = []
+    for name in names:
+        seen[name] = seen.get(name, 0) + 1
+        found.append(name if seen[name] == 1 else f"{name} ({seen[name]})")
+    return found

@@ -1,0 +1,140 @@
+"""A result in ten seconds of reading: plain text, for a terminal or a log."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from simcluster.metrics import BREAKDOWN
+from simcluster.units import format_seconds
+
+if TYPE_CHECKING:
+    from simcluster.result import Result
+    from simcluster.scenario import Scenario
+
+_BAR = 36  # characters of the longest bar
+_NAMES = {
+    "forward": "forward",
+    "backward": "backward",
+    "recompute": "recompute",
+    "exposed_tp": "tensor parallel, exposed",
+    "exposed_pp": "pipeline sends, exposed",
+    "exposed_dp": "data parallel, exposed",
+    "exposed_cp": "context parallel, exposed",
+    "exposed_ep": "expert parallel, exposed",
+    "bubble": "bubble",
+    "straggler_wait": "waiting for stragglers",
+    "optimizer": "optimizer",
+    "other": "other",
+}
+
+
+def summary(result: Result) -> str:
+    """The answer, where the time went, memory, waiting, warnings."""
+    blocks = [_job(result.scenario), _answer(result), _where(result), _state(result)]
+    if result.without_faults is not None:
+        blocks.append(_stragglers(result))
+    blocks.append([f"warning: {text}" for text in result.warnings()])
+    blocks.append(_engine(result))
+    return "\n\n".join("\n".join(lines) for lines in blocks if lines)
+
+
+def layout(scenario: Scenario) -> str:
+    """The plan in one line: tp 8 (sequence parallel), pp 8 x 3 chunks (interleaved), dp 2 (ZeRO-1)."""
+    parallel, pipeline = scenario.parallel, scenario.pipeline
+    parts = [f"tp {parallel.tp}" + (" (sequence parallel)" if parallel.sequence_parallel else "")]
+    chunks = f" x {pipeline.chunks} chunks" if pipeline.chunks > 1 else ""
+    parts.append(f"pp {parallel.pp}{chunks}" + (f" ({pipeline.schedule})" if parallel.pp > 1 else ""))
+    parts.append(f"dp {parallel.dp}" + (f" (ZeRO-{parallel.zero})" if parallel.zero else ""))
+    return ", ".join(parts)
+
+
+def _job(scenario: Scenario) -> list[str]:
+    training = scenario.training
+    recompute = "no recompute" if training.recompute == "none" else f"{training.recompute} recompute"
+    return [
+        scenario.name,
+        f"{scenario.gpus:,} GPUs of {scenario.cluster.built.name} | {layout(scenario)}",
+        f"global batch {training.global_batch:,} x {scenario.model.sequence_length:,} tokens, micro batch "
+        f"{training.micro_batch}, {scenario.microbatches:,} microbatches | {training.precision}, {recompute}",
+    ]
+
+
+def _answer(result: Result) -> list[str]:
+    facts, seconds = result.facts, result.step_time
+    measured = result.scenario.measured
+    lines = [f"  step time    {format_seconds(seconds)}"]
+    if measured is not None:
+        off = seconds / measured.step_time - 1
+        side = "above" if off > 0 else "below"
+        source = f", {measured.source}" if measured.source else ""
+        lines[0] += f"   ({abs(off):.1%} {side} the measured {format_seconds(measured.step_time)}{source})"
+    lines.append(
+        f"  throughput   {facts.tokens / seconds:,.0f} tokens/s, {facts.tokens / seconds / facts.ranks:,.1f} per GPU; "
+        f"{facts.model_flops / seconds / facts.ranks / 1e12:.1f} TFLOP/s per GPU"
+    )
+    hfu = result.mfu * facts.hardware_flops / facts.model_flops
+    lines.append(f"  MFU          {result.mfu:.1%}   (HFU {hfu:.1%}; no recompute in MFU, causal attention at one half)")
+    return lines
+
+
+def _where(result: Result) -> list[str]:
+    breakdown, total = result.times.breakdown, result.step_time
+    shown = [name for name in BREAKDOWN if breakdown[name] > 0]
+    most = max(breakdown.values())
+    width = max(len(_NAMES[name]) for name in shown)
+    lines = ["  where the step went (mean over ranks)"]
+    for name in shown:
+        seconds = breakdown[name]
+        bar = "█" * round(_BAR * seconds / most) or "▏"
+        lines.append(f"    {_NAMES[name]:<{width}}  {format_seconds(seconds):>9}  {seconds / total:>6.1%}  {bar}")
+    return lines
+
+
+def _state(result: Result) -> list[str]:
+    times, memory, capacity = result.times, result.memory, result.facts.memory
+    filled = min(_BAR, round(_BAR * memory.total / capacity))
+    parts = [
+        f"{name} {size / 1e9:.1f}"
+        for name, size in (
+            ("parameters", memory.parameters),
+            ("gradients", memory.gradients),
+            ("optimizer", memory.optimizer),
+            ("activations", memory.activations),
+            ("other", memory.other),
+        )
+    ]
+    lines = []
+    if result.scenario.parallel.pp > 1:
+        lines.append(
+            f"  bubble       {times.bubble_fraction:.1%} of the pipeline's time "
+            f"(idle / total; {times.bubble_over_ideal:.1%} over ideal)"
+        )
+    if times.communication > 0:
+        lines.append(
+            f"  overlap      {times.overlap_fraction:.1%} of {format_seconds(times.communication)} of communication "
+            "a rank runs beside computation"
+        )
+    lines.append(
+        f"  memory       {memory.total / 1e9:.1f} of {capacity / 1e9:.1f} GB on the fullest GPU  "
+        f"{'█' * filled}{'░' * (_BAR - filled)}"
+    )
+    lines.append(f"               GB: {', '.join(parts)}")
+    return lines
+
+
+def _stragglers(result: Result) -> list[str]:
+    assert result.without_faults is not None
+    slowdown = result.step_time / result.without_faults
+    lines = [
+        f"  stragglers   the step takes {slowdown:.3f} x what it takes without the faults "
+        f"({format_seconds(result.without_faults)})"
+    ]
+    for wait in [wait for wait in result.waits if wait.where == "group"][:3]:
+        lines.append(f"               rank {wait.rank} waited {format_seconds(wait.seconds)} for rank {wait.culprit}")
+    return lines
+
+
+def _engine(result: Result) -> list[str]:
+    simulated, total = len(result.weights), result.facts.ranks
+    folded = f"{total:,} ranks, played by {simulated:,} that stand for all" if simulated < total else f"{total:,} ranks"
+    return [f"  replayed {folded}, in {result.record.events:,} events"]
