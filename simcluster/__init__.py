@@ -9,7 +9,9 @@ Names are imported when first used, so that ``import simcluster`` costs nothing.
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -53,3 +55,14 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module 'simcluster' has no attribute {name!r}")
     module = import_module(_HOME[name])
     return module if name == "plots" else getattr(module, name)
+
+
+class _Package(ModuleType):
+    """``simulate`` and ``compare`` are functions here although submodules bear their names, whoever imports those."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name == "plots" or name not in _HOME:
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

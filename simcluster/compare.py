@@ -60,7 +60,9 @@ def result_of(variant: Variant) -> Result:
     return simulate(variant if isinstance(variant, Scenario) else load(variant))
 
 
-def variations(path: str | Path, overrides: Sequence[Any], vary: Iterable[tuple[str, Sequence[Any]]]) -> dict[str, Scenario]:
+def variations(
+    path: str | Path, overrides: Sequence[Any], vary: Iterable[tuple[str, Sequence[Any]]]
+) -> dict[str, Scenario]:
     """Every combination of the varied values, named by what was varied; the file itself if nothing is."""
     grid = list(vary)
     if not grid:

@@ -159,11 +159,12 @@ def _shared(
 ) -> tuple[bool, ...]:
     """Per communicator class: may its traffic meet another class's on some link?
 
-    Two communicators that both hold up the main lane of a common member are never under way at the same time.  (Groups
-    of one class that use the same link do everything at the same time; their usage counts them all.)
+    Two communicators that both hold up the main lane of a common member are never under way at the same time; a
+    transfer holds up its sender alone.  (Groups of one class that use the same link do everything at the same time;
+    their usage counts them all.)
     """
     shared = [False] * (max(group_colour, default=-1) + 1)
-    members = [frozenset(each.ranks) for each in communicators]
+    held_up = [frozenset(each.ranks[:1] if isinstance(each.kind, tuple) else each.ranks) for each in communicators]
     settled: set[tuple[int, int]] = set()
     for users in on_links:
         numbers = list(dict.fromkeys(number for number, _, _ in users))
@@ -173,7 +174,7 @@ def _shared(
                 if pair[0] == pair[1] or pair in settled:
                     continue
                 in_turn = communicators[one].blocking and communicators[other].blocking
-                if not (in_turn and members[one] & members[other]):
+                if not (in_turn and held_up[one] & held_up[other]):
                     shared[pair[0]] = shared[pair[1]] = True
                     settled.add(pair)
     return tuple(shared)

@@ -1,4 +1,6 @@
-"""One GPU kernel as planning sees it: what it computes and moves, not how long it takes.  Imports nothing of simcluster.
+"""One GPU kernel as planning sees it: what it computes and moves, not how long it takes.
+
+Imports nothing of simcluster.
 
 ``layers`` lists the kernels of a transformer block; ``device`` says how long each takes.
 """
@@ -48,8 +50,8 @@ class Section:
 class Block:
     """A part of a layer between tensor-parallel synchronisations (attention, mlp, embedding, lm_head).
 
-    Forward order: ``entry`` (norm; on the sequence shard under sequence parallelism), the gather of its output, ``body``
-    (column-parallel linear ... row-parallel linear), the reduction of its output, ``exit`` (dropout, residual add; on
+    Forward order: ``entry`` (norm; on the sequence shard under sequence parallelism), the gather of its output,
+    ``body`` (column-parallel linear ... row-parallel linear), the reduction of its output, ``exit`` (dropout, residual add; on
     the shard again).  Backward runs them in reverse.
     """
 

@@ -1,4 +1,4 @@
-"""The rank grid: which rank does which part of the model, and who talks to whom.  Pure; numpy only.
+"""The rank grid: which rank does which part of the model, and who talks to whom.  Pure; imports numpy and errors.
 
 ``order`` lists the axes from fastest to slowest: [tp, cp, dp, pp] puts tensor-parallel neighbours on consecutive ranks
 (Megatron's default).  Rank r runs on GPU number r of the cluster, so consecutive ranks share a machine.
@@ -6,11 +6,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
+
+from simcluster.errors import InputError
 
 AXES = ("tp", "cp", "dp", "pp")
 Ranks = npt.NDArray[np.int64]
@@ -28,7 +29,10 @@ _SPANS: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Plan:
-    """Sizes of the axes and the grid of ranks, shape (pp, dp, cp, tp) whatever the order."""
+    """Sizes of the axes and the grid of ranks, shape (pp, dp, cp, tp) whatever the order.
+
+    Raises InputError for a size below 1.
+    """
 
     tp: int = 1
     cp: int = 1
@@ -39,6 +43,9 @@ class Plan:
 
     def __post_init__(self) -> None:
         sizes = {axis: getattr(self, axis) for axis in AXES}
+        for axis, size in sizes.items():
+            if size < 1:
+                raise InputError(f"{axis} {size} must be at least 1, the size of an axis that is not there")
         assert sorted(self.order) == sorted(AXES), self.order
         slowest_first = list(reversed(self.order))
         ranks = np.arange(self.num_ranks, dtype=np.int64).reshape([sizes[axis] for axis in slowest_first])
@@ -82,8 +89,3 @@ class Plan:
     @staticmethod
     def _in_order(groups: Ranks) -> Ranks:
         return groups[np.argsort(groups[:, 0], kind="stable")]
-
-
-def group_names(axis: str, groups: Sequence[Sequence[int]]) -> list[str]:
-    """The timeline's names for an axis's groups: tp0, tp1, ..."""
-    return [f"{axis}{index}" for index in range(len(groups))]

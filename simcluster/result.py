@@ -26,7 +26,8 @@ VERSION = "0.1.0"
 class Facts:
     """What is known of a job before it runs: ranks, samples and tokens a step, FLOP a step, the device, memory.
 
-    ``footprints`` are bytes per stage; ``peak_flops`` is FLOP/s of one GPU at the job's precision, ``memory`` its bytes.
+    ``footprints`` are bytes per stage; ``peak_flops`` is FLOP/s of one GPU at the job's precision,
+    ``memory`` its bytes.
     """
 
     ranks: int
@@ -121,7 +122,11 @@ class Result(Run):
             found.append(f"tight: needs {memory / capacity:.0%} of a GPU's memory, before fragmentation and buffers")
         plan = self.scenario.parallel
         hosts = self.scenario.cluster.built.host_of
-        if any(len({hosts[rank] for rank in each.ranks}) > 1 for each in self.lowered.communicators.all if each.kind == "tp"):
+        if any(
+            len({hosts[rank] for rank in each.ranks}) > 1
+            for each in self.lowered.communicators.all
+            if each.kind == "tp"
+        ):
             found.append(f"tp {plan.tp} crosses machines: its collectives leave the NVLink domain")
         return found
 

@@ -84,9 +84,7 @@ def _plan(scenario: Scenario, device: Device) -> tuple[Job, Facts]:
     precision = _PRECISION[training.precision]
     timer = partial(kernels_seconds, device, precision=precision)
     passes = Passes(model, shape, timer, overlap_tensor=scenario.overlap.tensor)
-    schedule = schedule_function(scenario.pipeline.schedule)(
-        plan.pp, scenario.microbatches, scenario.pipeline.chunks
-    )
+    schedule = schedule_function(scenario.pipeline.schedule)(plan.pp, scenario.microbatches, scenario.pipeline.chunks)
     split = plan.tp > 1 and (parallel.sequence_parallel or scenario.pipeline.scatter_gather)
     job = Job(
         model=model,
@@ -154,4 +152,3 @@ def _choices(scenario: Scenario, *, folded: bool) -> Choices:
 
 def _stepwise(cluster: Cluster, steps: StepsOf, network: Network, on_done: Callable[[int], object]) -> Stepwise:
     return Stepwise(network, cluster, steps.gpus, steps.phases, steps.size, on_done)
-

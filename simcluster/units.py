@@ -21,7 +21,13 @@ _PREFIXES = {
     "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50,
 }  # fmt: skip
 _SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
-_SUBSECONDS = {"ms": 1e3, "us": 1e6, "µs": 1e6, "ns": 1e9, "ps": 1e12}  # divisors: 5 / 1e6 is exact where 5 * 1e-6 is not
+_SUBSECONDS = {
+    "ms": 1e3,
+    "us": 1e6,
+    "µs": 1e6,
+    "ns": 1e9,
+    "ps": 1e12,
+}  # divisors: 5 / 1e6 is exact where 5 * 1e-6 is not
 _QUANTITY = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-zµ/]*)\s*")
 
 _EXAMPLES = {
@@ -128,6 +134,7 @@ def _not_negative(parse: Callable[[object], float]) -> Callable[[object], float]
 
 
 # --- for people -----------------------------------------------------------------------------------------------------
+
 
 def format_seconds(seconds: float) -> str:
     """Four significant digits with the unit that keeps the number between 1 and 1000."""

@@ -23,7 +23,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("scenarios", nargs="+", metavar="SCENARIO", help="a scenario file, or the name of one that ships")
+    parser.add_argument(
+        "scenarios", nargs="+", metavar="SCENARIO", help="a scenario file, or the name of one that ships"
+    )
     parser.add_argument(
         "--vary", action="append", default=[], metavar="A.B=X,Y", help="values to try; several --vary are combined"
     )
@@ -93,8 +95,9 @@ def _text(table: pd.DataFrame) -> str:
         [str(name), *(_signed(row[part]) for part in shown), _signed(float(row.sum()))]
         for name, row in parts.iloc[1:].iterrows()
     ]
-    return f"{text}\n\nwhere the difference from {table.index[0]!r} went (seconds a step, mean over ranks)\n" + format_table(
-        ["variant", *shown, "sum"], lines
+    return (
+        f"{text}\n\nwhere the difference from {table.index[0]!r} went (seconds a step, mean over ranks)\n"
+        + format_table(["variant", *shown, "sum"], lines)
     )
 
 

@@ -23,7 +23,7 @@ def figure_path(name: str) -> Path:
 
 
 def window_of(text: str | None) -> tuple[float, float] | None:
-    """"1.2 s:1.3 s" in seconds."""
+    """ "1.2 s:1.3 s" in seconds."""
     from simcluster.units import parse_seconds
 
     if text is None:
@@ -38,7 +38,7 @@ def window_of(text: str | None) -> tuple[float, float] | None:
 
 
 def ranks_of(text: str | None, num_ranks: int) -> list[int] | None:
-    """"0,8,16" as numbers of ranks of the job."""
+    """ "0,8,16" as numbers of ranks of the job."""
     if text is None:
         return None
     try:

@@ -73,7 +73,9 @@ def _answer(result: Result) -> list[str]:
         f"{facts.model_flops / seconds / facts.ranks / 1e12:.1f} TFLOP/s per GPU"
     )
     hfu = result.mfu * facts.hardware_flops / facts.model_flops
-    lines.append(f"  MFU          {result.mfu:.1%}   (HFU {hfu:.1%}; no recompute in MFU, causal attention at one half)")
+    lines.append(
+        f"  MFU          {result.mfu:.1%}   (HFU {hfu:.1%}; no recompute in MFU, causal attention at one half)"
+    )
     return lines
 
 
@@ -129,9 +131,11 @@ def _stragglers(result: Result) -> list[str]:
         f"  stragglers   the step takes {slowdown:.3f} x what it takes without the faults "
         f"({format_seconds(result.without_faults)})"
     ]
-    for wait in [wait for wait in result.waits if wait.where == "group"][:3]:
-        lines.append(f"               rank {wait.rank} waited {format_seconds(wait.seconds)} for rank {wait.culprit}")
-    return lines
+    longest = [wait for wait in result.waits if wait.where == "group"][:3]
+    return lines + [
+        f"               rank {wait.rank} waited {format_seconds(wait.seconds)} for rank {wait.culprit}"
+        for wait in longest
+    ]
 
 
 def _engine(result: Result) -> list[str]:

@@ -1,0 +1,63 @@
+"""What several test files share: a scenario small enough to play in milliseconds, and a run's table in one canonical form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pandas as pd
+import pytest
+from hypothesis import settings
+
+from simcluster.result import Run
+from simcluster.scenario import Scenario, from_document
+
+# The same examples in every run, and no clock in the verdict; `pytest --hypothesis-profile=default` looks further.
+settings.register_profile("simcluster", derandomize=True, deadline=None)
+settings.load_profile("simcluster")
+
+Tiny = Callable[..., Scenario]
+Table = Callable[[Run, int], pd.DataFrame]
+
+_TINY: dict[str, Any] = {
+    "cluster": {"topology": "flat", "gpus": 1},
+    "model": {
+        "layers": 4,
+        "hidden_size": 256,
+        "heads": 8,
+        "kv_heads": 8,
+        "ffn_hidden_size": 1024,
+        "vocab_size": 1000,
+        "sequence_length": 128,
+        "gated_mlp": False,
+        "tied_embeddings": False,
+    },
+    "parallel": {},
+    "pipeline": {"schedule": "1f1b"},
+    "training": {"global_batch": 4},
+    "overlap": {},
+}
+
+
+def tiny_scenario(*, faults: list[dict[str, Any]] | None = None, steps: int = 1, **sections: Mapping[str, Any]) -> Scenario:
+    """A small GPT on one flat switch, with fields of its sections changed; ``cluster`` is replaced whole."""
+    document = {name: {**fields, **sections.pop(name, {})} for name, fields in _TINY.items() if name != "cluster"}
+    document["cluster"] = sections.pop("cluster", _TINY["cluster"])
+    document.update(sections)
+    return from_document({**document, "faults": faults or [], "steps": steps})
+
+
+def table_of(run: Run, rank: int) -> pd.DataFrame:
+    """All columns of a rank's timeline, in an order that does not depend on how it was played."""
+    order = ["start", "end", "stream", "kind", "name", "ready", "microbatch", "chunk", "step", "layer"]
+    return run.timeline_of(rank).sort_values(order).reset_index(drop=True)
+
+
+@pytest.fixture(scope="session")
+def tiny() -> Tiny:
+    return tiny_scenario
+
+
+@pytest.fixture(scope="session")
+def table() -> Table:
+    return table_of
