@@ -16,24 +16,30 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from simcluster import plots
+    from simcluster.collective import collective_times
     from simcluster.compare import compare
     from simcluster.errors import InputError
     from simcluster.fixed import Costs, simulate_costs
     from simcluster.result import Result
     from simcluster.scenario import Scenario, load, load_text
+    from simcluster.scenario_files import load_cluster
     from simcluster.simulate import simulate
+    from simcluster.together import simulate_together
 
 _HOME = {
     "Costs": "simcluster.fixed",
     "InputError": "simcluster.errors",
     "Result": "simcluster.result",
     "Scenario": "simcluster.scenario",
+    "collective_times": "simcluster.collective",
     "compare": "simcluster.compare",
     "load": "simcluster.scenario",
+    "load_cluster": "simcluster.scenario_files",
     "load_text": "simcluster.scenario",
     "plots": "simcluster.plots",
     "simulate": "simcluster.simulate",
     "simulate_costs": "simcluster.fixed",
+    "simulate_together": "simcluster.together",
 }
 
 __all__ = [
@@ -41,12 +47,15 @@ __all__ = [
     "InputError",
     "Result",
     "Scenario",
+    "collective_times",
     "compare",
     "load",
+    "load_cluster",
     "load_text",
     "plots",
     "simulate",
     "simulate_costs",
+    "simulate_together",
 ]
 
 

@@ -13,6 +13,8 @@ from simcluster.program import SpanRow
 
 Duration = Callable[[Op], float | None]
 """Seconds of an op that depends on nothing but its lane; None for one that others have a say in."""
+Numbered = Callable[[Op], int]
+"""The number of what an op moves over links; -1 for nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,15 +32,15 @@ class Piece:
     after: tuple[int, ...] = ()
 
 
-def pieces(segment: Segment, duration: Duration) -> tuple[Piece, ...]:
+def pieces(segment: Segment, duration: Duration, traffic: Numbered = lambda op: -1) -> tuple[Piece, ...]:
     """The fewest events that play a segment exactly."""
     known = [duration(op) for op in segment.ops]
     if all(seconds is not None for seconds in known):
-        return (_whole(segment, [seconds or 0.0 for seconds in known]),)
-    return _split(segment, known)
+        return (_whole(segment, [seconds or 0.0 for seconds in known], traffic),)
+    return _split(segment, known, traffic)
 
 
-def _whole(segment: Segment, seconds: list[float]) -> Piece:
+def _whole(segment: Segment, seconds: list[float], traffic: Numbered) -> Piece:
     """Everything in one event: the longest path through the segment, lane by lane."""
     free: dict[str, float] = {}
     ends: list[float] = []
@@ -47,11 +49,11 @@ def _whole(segment: Segment, seconds: list[float]) -> Piece:
         start = max([free.get(op.lane, 0.0), *(ends[index] for index in op.after)])
         ends.append(start + length)
         free[op.lane] = start + length
-        rows.append(_row(op, start, start + length))
+        rows.append(_row(op, start, start + length, traffic))
     return Piece(segment.ops[0].lane, 0, ends[-1], tuple(rows))
 
 
-def _split(segment: Segment, known: list[float | None]) -> tuple[Piece, ...]:
+def _split(segment: Segment, known: list[float | None], traffic: Numbered) -> tuple[Piece, ...]:
     """A piece ends at an op that meets others, that another lane's op waits for, or before one that waits itself."""
     awaited = {index for op in segment.ops for index in op.after}
     found: list[Piece] = []
@@ -64,7 +66,7 @@ def _split(segment: Segment, known: list[float | None]) -> tuple[Piece, ...]:
         first, opening, _ = run[0]
         rows, at = [], 0.0
         for _, op, length in run:
-            rows.append(_row(op, at, at + length))
+            rows.append(_row(op, at, at + length, traffic))
             at += length
         found.append(Piece(opening.lane, first, at, tuple(rows), tuple(piece_of[index] for index in opening.after)))
         run.clear()
@@ -75,7 +77,7 @@ def _split(segment: Segment, known: list[float | None]) -> tuple[Piece, ...]:
         piece_of.append(len(found))
         if seconds is None:
             after = tuple(piece_of[earlier] for earlier in op.after)
-            found.append(Piece(op.lane, index, None, (_row(op, 0.0, 0.0),), after))
+            found.append(Piece(op.lane, index, None, (_row(op, 0.0, 0.0, traffic),), after))
             continue
         run.append((index, op, seconds))
         if index in awaited:
@@ -84,7 +86,7 @@ def _split(segment: Segment, known: list[float | None]) -> tuple[Piece, ...]:
     return tuple(found)
 
 
-def _row(op: Op, start: float, end: float) -> SpanRow:
+def _row(op: Op, start: float, end: float, traffic: Numbered) -> SpanRow:
     size = op.work.size if isinstance(op.work, Collective | Transfer) else 0.0
     axis = op.work.axis if isinstance(op.work, Collective | Timed) else ""
-    return SpanRow(op.stream, op.kind, op.name, op.layer, axis, size, start, end)
+    return SpanRow(op.stream, op.kind, op.name, op.layer, axis, size, start, end, traffic(op))

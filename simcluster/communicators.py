@@ -8,8 +8,8 @@ from simcluster.collectives import ALGORITHMS, Phase
 from simcluster.fairness import Usage
 from simcluster.fold import Communicator
 from simcluster.ops import MAIN, Collective, StageProgram, Timed, Transfer
-from simcluster.parallel import Plan
-from simcluster.traffic import Fabric, Pattern, Traffic, group_rings, patterns
+from simcluster.parallel import Layout
+from simcluster.traffic import Fabric, Pattern, Traffic, group_of, patterns
 
 
 class Communicators:
@@ -19,7 +19,7 @@ class Communicators:
     """
 
     def __init__(
-        self, programs: Sequence[StageProgram], plan: Plan, fabric: Fabric, algorithm: Mapping[str, str]
+        self, programs: Sequence[StageProgram], plan: Layout, fabric: Fabric, algorithm: Mapping[str, str]
     ) -> None:
         self.all: list[Communicator] = []
         self._fabric = fabric
@@ -30,13 +30,13 @@ class Communicators:
         self._place: list[dict[Usage, int]] = []
         kinds, sends, beside = _used(programs)
         for axis, wanted in kinds.items():
-            for index, group in enumerate(plan.groups(axis).tolist()):
+            for index, group in enumerate(ranks.tolist() for ranks in plan.groups(axis)):
                 self._add(axis, group, {kind: self._on_cluster(group, kind) for kind in wanted}, axis not in beside)
                 for rank in group:
                     self._group_index[axis, rank] = index
+        stage_ranks = [ranks.tolist() for ranks in plan.stage_ranks()]
         for source, target in sends:
-            ranks, peers = plan.peers(source, target)
-            for pair in zip(ranks.tolist(), peers.tolist(), strict=True):
+            for pair in zip(stage_ranks[source], stage_ranks[target], strict=True):
                 self._add(("send", source, target), pair, {"send": self._on_cluster(pair, "send")}, "pp" not in beside)
 
     def number(self, kind: Hashable, rank: int) -> int:
@@ -52,7 +52,7 @@ class Communicators:
         """The rank's place in its group."""
         return self.all[number].ranks.index(rank)
 
-    def phases(self, number: int, kind: str) -> tuple[Phase, ...]:
+    def phases(self, number: int, kind: str) -> Sequence[Phase]:
         """The description of a collective of this group, for playing it in steps."""
         return self._phases(self.all[number].ranks, kind)
 
@@ -64,15 +64,13 @@ class Communicators:
             for part in self._patterns[number][kind]
         )
 
-    def _phases(self, ranks: Sequence[int], kind: str) -> tuple[Phase, ...]:
-        return ALGORITHMS[kind][self._algorithm[kind]](group_rings(self._fabric, ranks))
+    def _phases(self, ranks: Sequence[int], kind: str) -> Sequence[Phase]:
+        return ALGORITHMS[kind][self._algorithm[kind]](group_of(self._fabric, ranks))
 
     def _on_cluster(self, ranks: Sequence[int], kind: str) -> tuple[Pattern, ...]:
         return patterns(self._fabric, ranks, self._phases(ranks, kind))
 
-    def _add(
-        self, kind: Hashable, ranks: Sequence[int], found: dict[str, tuple[Pattern, ...]], blocking: bool
-    ) -> None:
+    def _add(self, kind: Hashable, ranks: Sequence[int], found: dict[str, tuple[Pattern, ...]], blocking: bool) -> None:
         place: dict[Usage, int] = {}
         nature = []
         for name, parts in found.items():

@@ -1,4 +1,4 @@
-"""Plays a program with SimPy: a process per lane, meetings on the network; records when each op was ready, began, ended.
+"""Plays a program with SimPy: a process per lane, meetings on the network; records when ops were ready, began, ended.
 
 The engine knows no model, schedule, scenario or folding.  Imports the program, the network and the clock.
 """
@@ -20,7 +20,7 @@ from simcluster.stepwise import Stepwise
 Times = npt.NDArray[np.float64]
 
 
-class Deadlock(InputError):
+class DeadlockError(InputError):
     """Ops that wait for each other for ever; the message names the ranks and what each waits for."""
 
 
@@ -55,7 +55,7 @@ def play(program: Program, capacity: Sequence[float], steps: Sequence[StepsFacto
     """Run the program to its end.
 
     ``capacity`` is B/s per link number of the traffics; ``steps`` makes the step-by-step players that meetings name.
-    Raises Deadlock when ops are left that can never begin.
+    Raises DeadlockError when ops are left that can never begin.
     """
     return _Engine(program, capacity, steps).run()
 
@@ -80,7 +80,7 @@ class _Engine:
         lanes = [self._env.process(self._lane(ops)) for ops in self._program.lanes if ops]
         self._env.run()
         if any(lane.is_alive for lane in lanes):
-            raise Deadlock(self._explain())
+            raise DeadlockError(self._explain())
         return Record(
             ready=np.array(self._ready),
             start=np.array(self._start),

@@ -20,8 +20,13 @@ def solo_rate(usage: Usage, capacity: Sequence[float]) -> float:
     return min((capacity[link] / flows for link, flows in usage), default=math.inf)
 
 
-def fair_rates(usages: Mapping[int, Usage], capacity: Sequence[float]) -> dict[int, float]:
-    """Max-min fair rate per flow (B/s) of every activity, keyed as given.
+_NO_BOUNDS: Mapping[int, float] = {}
+
+
+def fair_rates(
+    usages: Mapping[int, Usage], capacity: Sequence[float], bounds: Mapping[int, float] = _NO_BOUNDS
+) -> dict[int, float]:
+    """Max-min fair rate per flow (B/s) of every activity, keyed as given; ``bounds`` caps the rate of some.
 
     Flows of one round are summed before they touch a capacity, so the result does not depend on the order of the
     activities, and an activity with usage 2 gives the same bits as two activities with usage 1.
@@ -34,11 +39,16 @@ def fair_rates(usages: Mapping[int, Usage], capacity: Sequence[float]) -> dict[i
             users.setdefault(link, []).append(key)
     left = {link: capacity[link] for link in load}
     waiting = {link: len(keys) for link, keys in users.items()}
-    rates: dict[int, float] = {key: math.inf for key, usage in usages.items() if not usage}
+    rates: dict[int, float] = {key: bounds.get(key, math.inf) for key, usage in usages.items() if not usage}
     while len(rates) < len(usages):
         level = min(left[link] / load[link] for link in load)
-        saturated = [link for link in load if left[link] / load[link] == level]
-        frozen = {key: None for link in saturated for key in users[link] if key not in rates}
+        bound = min((cap for key, cap in bounds.items() if key not in rates), default=math.inf)
+        if bound < level:
+            level = bound
+            frozen = {key: None for key, cap in bounds.items() if cap == bound and key not in rates}
+        else:
+            saturated = [link for link in load if left[link] / load[link] == level]
+            frozen = {key: None for link in saturated for key in users[link] if key not in rates}
         freed: dict[int, float] = {}
         for key in frozen:
             rates[key] = level

@@ -39,6 +39,7 @@ class Classes:
     link_representatives: tuple[int, ...]
     quotient: tuple[tuple[Usage, ...], ...]  # per communicator class: its usages with all its members, on link classes
     shared: tuple[bool, ...]  # per communicator class: may another class be on one of its links at the same time?
+    link_members: tuple[tuple[int, ...], ...]  # all links of every class
 
     def multiplicity(self) -> list[int]:
         """Ranks in every class."""
@@ -89,6 +90,7 @@ def unfolded(num_ranks: int, communicators: Sequence[Communicator], num_links: i
         link_representatives=tuple(range(num_links)),
         quotient=tuple(each.usages for each in communicators),
         shared=_shared(own, communicators, users.values()),
+        link_members=tuple((link,) for link in range(num_links)),
     )
 
 
@@ -130,7 +132,10 @@ def _classes(
     communicators: Sequence[Communicator],
     users: Mapping[int, Sequence[tuple[int, int, float]]],
 ) -> Classes:
-    link_representatives = _first(list(link_colour.values()), list(link_colour))
+    link_members: list[list[int]] = [[] for _ in range(max(link_colour.values(), default=-1) + 1)]
+    for link, colour in link_colour.items():
+        link_members[colour].append(link)
+    link_representatives = [members[0] for members in link_members]
     group_representatives = _first(group_colour, range(len(communicators)))
     # one link of a class, looked at closely, tells what every link of the class carries for each communicator class
     load: dict[tuple[int, int], dict[int, float]] = {}
@@ -149,6 +154,7 @@ def _classes(
         link_representatives=tuple(link_representatives),
         quotient=quotient,
         shared=_shared(group_colour, communicators, [users[link] for link in link_representatives]),
+        link_members=tuple(map(tuple, link_members)),
     )
 
 

@@ -15,14 +15,14 @@ from simcluster.collectives import Phase
 from simcluster.communicators import Communicators
 from simcluster.fold import Classes, fold, unfolded
 from simcluster.ops import Collective, Compute, Item, Op, StageProgram, Timed, Transfer
-from simcluster.parallel import Plan
+from simcluster.parallel import Layout
 from simcluster.program import Meeting, Program
 from simcluster.traffic import Fabric, Traffic
 
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """How the job is played: the algorithm of each collective kind, in flow or in steps; ranks folded or each by itself."""
+    """How a job is played: each collective kind's algorithm, in flow or in steps; ranks folded or each by itself."""
 
     algorithm: Mapping[str, str]
     steps: bool = False
@@ -34,7 +34,7 @@ class StepsOf:
     """A collective to be played in steps: the GPUs of its group, its description and its size in bytes."""
 
     gpus: tuple[int, ...]
-    phases: tuple[Phase, ...]
+    phases: Sequence[Phase]
     size: float
 
 
@@ -51,7 +51,7 @@ class Lowered:
 
 def lower(
     programs: Sequence[StageProgram],
-    plan: Plan,
+    plan: Layout,
     fabric: Fabric,
     capacity: Sequence[float],
     *,
@@ -63,13 +63,17 @@ def lower(
     ``slowness[rank]`` multiplies the rank's compute times (1 is full speed); ``capacity[link]`` is B/s.
     """
     communicators = Communicators(programs, plan, fabric, choices.algorithm)
-    stages = plan.stages().tolist()
+    stage_ranks = [ranks.tolist() for ranks in plan.stage_ranks()]
+    stages = [0] * plan.num_ranks
+    for stage, ranks in enumerate(stage_ranks):
+        for rank in ranks:
+            stages[rank] = stage
     if choices.folded and not choices.steps:
         colours = list(zip(stages, slowness, strict=True))
         classes = fold(colours, communicators.all, capacity)
     else:
         classes = unfolded(len(stages), communicators.all, len(capacity))
-    lowering = _Lowering(plan, communicators, classes, capacity, slowness, steps=choices.steps)
+    lowering = _Lowering(stage_ranks, communicators, classes, capacity, slowness, steps=choices.steps)
     for rank in classes.rank_representatives:
         lowering.add(rank, programs[stages[rank]])
     return lowering.finish()
@@ -78,7 +82,7 @@ def lower(
 class _Lowering:
     def __init__(
         self,
-        plan: Plan,
+        stage_ranks: list[list[int]],
         communicators: Communicators,
         classes: Classes,
         capacity: Sequence[float],
@@ -96,9 +100,9 @@ class _Lowering:
         self._meetings: dict[Hashable, int] = {}
         self._ended: dict[tuple[int, Hashable], int] = {}  # (rank class, key) -> the item's last op
         self._waiting: list[tuple[int, int, Item]] = []  # (rank, first op, item) of items that wait for others
-        self._traffic: dict[Hashable, tuple[Traffic, ...]] = {}
+        self._traffic: dict[Hashable, int] = {}  # -> the number in the program's traffics
         self._known_parties: dict[int, int] = {}
-        self._stage_ranks = [plan.grid[stage].ravel().tolist() for stage in range(plan.pp)]
+        self._stage_ranks = stage_ranks
         self._stage_of = {rank: stage for stage, ranks in enumerate(self._stage_ranks) for rank in ranks}
         self._place = {rank: place for ranks in self._stage_ranks for place, rank in enumerate(ranks)}
 
@@ -109,7 +113,7 @@ class _Lowering:
         for items in stage.lanes.values():
             for item in items:
                 if id(item.segment) not in known:
-                    parts = pieces(item.segment, lambda op: self._duration(rank, op))
+                    parts = pieces(item.segment, lambda op: self._duration(rank, op), lambda op: self._moved(rank, op))
                     known[id(item.segment)] = parts, [self._row_set(part) for part in parts]
                     for part in parts:
                         if part.lane not in lanes:
@@ -125,6 +129,7 @@ class _Lowering:
                 peer = self._stage_ranks[need.stage][self._place[rank]]
                 other = self._ended[self._classes.of_rank[peer], need.key]
                 others.append(other)
+                assert need.stage == self._stage_of[rank] or program.meeting[other] >= 0, (item.key, need)
                 if program.row_sets[program.rows[other]][0].kind == "send":
                     program.receives.append((other, op))
             program.after[op] = program.after[op] + tuple(others)
@@ -188,14 +193,26 @@ class _Lowering:
         """The activities of a collective or transfer, on link classes."""
         if isinstance(work, Timed):
             return (Traffic((), 0.0, 1, work.seconds),)
+        if isinstance(work, Transfer) and work.seconds >= 0:
+            return (Traffic((), 0.0, 1, work.seconds),)
+        return self._program.traffics[self._traffic_number(number, work)]
+
+    def _traffic_number(self, number: int, work: Collective | Transfer) -> int:
         group = self._classes.of_communicator[number]
         kind = work.kind if isinstance(work, Collective) else "send"
         known = self._traffic.get((group, kind, work.size))
         if known is None:
             usages = self._classes.quotient[group]
-            known = self._communicators.traffics(number, kind, work.size, usages)
-            self._traffic[group, kind, work.size] = known
+            known = self._traffic[group, kind, work.size] = len(self._program.traffics)
+            self._program.traffics.append(self._communicators.traffics(number, kind, work.size, usages))
         return known
+
+    def _moved(self, rank: int, op: Op) -> int:
+        """The number of what an op moves over links, -1 for nothing and for what takes a given time."""
+        work = op.work
+        if isinstance(work, Compute | Timed) or (isinstance(work, Transfer) and work.seconds >= 0):
+            return -1
+        return self._traffic_number(self._communicator(work, rank), work)
 
     def _meeting(self, rank: int, item: Item, index: int) -> tuple[int, int]:
         """The meeting that an op of an item takes part in, and its position there; made by its first comer."""

@@ -30,7 +30,11 @@ _COMPUTE_KINDS = {
 # When several axes are in flight and nothing computes, the first of these is what holds the rank up: the collectives
 # inside a layer block it, a stage boundary is next, and the reduction of gradients is waited for last.
 _EXPOSED = ("tp", "cp", "ep", "pp", "dp")
-_GROUPS_OF_A_STAGE = ("tp", "cp", "ep", "dp")  # a late member of one of these is a straggler; across stages it is a bubble
+# A late member of one of these groups is a straggler; across stages it is a bubble.
+_GROUPS_OF_A_STAGE = ("tp", "cp", "ep", "dp")
+
+Window = tuple[float, float]
+"""First start and last end, in seconds."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +42,9 @@ class RankTime:
     """One rank's step in seconds.
 
     ``states`` are the entries of the breakdown; ``communication`` is time with something on the wire, ``overlapped``
-    the part of it beside compute; ``idle_in_pipeline`` is what no microbatch's compute or communication fills between the
-    pipeline's first start and last end (a rank that is done early may reduce gradients there: idle for the pipeline).
+    the part of it beside compute; ``idle_in_pipeline`` is what no microbatch's compute or communication fills between
+    the pipeline's first start and last end of a step (a rank that is done early may reduce gradients there: idle for
+    the pipeline).
     """
 
     states: dict[str, float]
@@ -52,7 +57,8 @@ class RankTime:
 class StepTime:
     """A step on all ranks: means weighted by how many ranks each simulated one stands for, in seconds per step.
 
-    ``bubble_fraction`` is idle / total over the pipeline's makespan, ``bubble_over_ideal`` idle / (total - idle).
+    ``bubble_fraction`` is idle / total over the pipeline's makespan, ``bubble_over_ideal`` idle / (total - idle);
+    ``pipeline_seconds`` is that makespan.  What lies between the pipelines of two steps belongs to neither.
     """
 
     step_seconds: float
@@ -67,14 +73,14 @@ class StepTime:
 def step_time(spans: Spans, weights: dict[int, int], *, steps: int) -> StepTime:
     """The metrics of a timeline; ``weights[rank]`` is how many ranks a simulated rank stands for."""
     total = float(spans.end.max(initial=0.0))
-    window = _pipeline_window(spans)
-    ranks = [rank_time(spans.of_rank(rank), total, window) for rank in weights]
+    windows = [_pipeline_window(spans, step) for step in range(steps)]
+    ranks = [rank_time(spans.of_rank(rank), total, windows) for rank in weights]
     share = np.array(list(weights.values()), dtype=np.float64) / sum(weights.values())
     breakdown = {name: _mean([rank.states[name] for rank in ranks], share) / steps for name in BREAKDOWN}
     communication = _mean([rank.communication for rank in ranks], share)
     overlapped = _mean([rank.overlapped for rank in ranks], share)
     idle = _mean([rank.idle_in_pipeline for rank in ranks], share)
-    makespan = window[1] - window[0]
+    makespan = sum(last - first for first, last in windows)
     return StepTime(
         step_seconds=total / steps,
         breakdown=breakdown,
@@ -82,7 +88,7 @@ def step_time(spans: Spans, weights: dict[int, int], *, steps: int) -> StepTime:
         overlap_fraction=overlapped / communication if communication else 0.0,
         bubble_fraction=idle / makespan if makespan else 0.0,
         bubble_over_ideal=idle / (makespan - idle) if makespan > idle else 0.0,
-        pipeline_seconds=makespan,
+        pipeline_seconds=makespan / steps,
     )
 
 
@@ -90,26 +96,26 @@ def _mean(values: Sequence[float], share: Floats) -> float:
     return float(np.dot(np.array(values), share))
 
 
-def _pipeline_window(spans: Spans) -> tuple[float, float]:
-    """First start and last end of what belongs to a microbatch, on any rank."""
-    inside = (spans.microbatch >= 0) & (spans.stream == spans.code("compute"))
+def _pipeline_window(spans: Spans, step: int) -> Window:
+    """First start and last end of a step's compute for microbatches, on any rank."""
+    inside = (spans.microbatch >= 0) & (spans.step == step) & (spans.stream == spans.code("compute"))
     if not inside.any():
         return 0.0, 0.0
     return float(spans.start[inside].min()), float(spans.end[inside].max())
 
 
-def rank_time(spans: Spans, total: float, window: tuple[float, float]) -> RankTime:
-    """How one rank (the spans are its own) spent the time from 0 to ``total``."""
+def rank_time(spans: Spans, total: float, windows: Sequence[Window]) -> RankTime:
+    """How one rank (the spans are its own) spent the time from 0 to ``total``; ``windows[step]`` is that pipeline's."""
     compute = spans.stream == spans.code("compute")
     late = np.isin(spans.stream, [spans.code(axis) for axis in _GROUPS_OF_A_STAGE]) & (spans.ready < spans.start)
-    edges = np.unique(np.concatenate([spans.ready[late], spans.start, spans.end, [0.0, total, *window]]))
+    edges = np.unique(np.concatenate([spans.ready[late], spans.start, spans.end, [0.0, total], *windows]))
     length = np.diff(edges)
     free = np.ones(len(length), dtype=bool)
     states = dict.fromkeys(BREAKDOWN, 0.0)
     for state, kinds in _COMPUTE_KINDS.items():
         mask = compute & np.isin(spans.kind, [spans.code(kind) for kind in kinds if spans.code(kind) >= 0])
         covered = _covered(edges, spans.start[mask], spans.end[mask])
-        states[state] = float(length[covered].sum())
+        states[state] = float(length[covered & free].sum())
         free &= ~covered
     computing = ~free
     communicating = np.zeros(len(length), dtype=bool)
@@ -124,13 +130,16 @@ def rank_time(spans: Spans, total: float, window: tuple[float, float]) -> RankTi
     waiting = free & _covered(edges, spans.ready[late], spans.start[late])
     states["straggler_wait"] = float(length[waiting].sum())
     states["bubble"] = float(length[free & ~waiting].sum())
-    own = spans.microbatch >= 0
-    idle = (edges[:-1] >= window[0]) & (edges[1:] <= window[1]) & ~_covered(edges, spans.start[own], spans.end[own])
+    idle = 0.0
+    for step, (first, last) in enumerate(windows):
+        own = (spans.microbatch >= 0) & (spans.step == step)
+        empty = ~_covered(edges, spans.start[own], spans.end[own])
+        idle += float(length[(edges[:-1] >= first) & (edges[1:] <= last) & empty].sum())
     return RankTime(
         states=states,
         communication=float(length[communicating].sum()),
         overlapped=float(length[communicating & computing].sum()),
-        idle_in_pipeline=float(length[idle].sum()),
+        idle_in_pipeline=idle,
     )
 
 

@@ -1,8 +1,8 @@
 """Bytes over shared links as SimPy events: activities that progress at max-min fair rates.
 
 An activity is a transfer, or a whole ring whose hops advance together.  It first pays its latency, occupying nothing,
-then moves ``rounds`` x ``round_bytes`` per flow.  Rates change only when an activity joins, ends, or a capacity changes;
-only the connected component that changed is solved again, once per instant, after everything else of that instant.
+then moves ``rounds`` x ``round_bytes`` per flow.  Rates change only when an activity joins, ends, or a capacity
+changes; only the connected component that changed is solved again, once per instant, after all else of that instant.
 (SimGrid's rule for latency; modelling.md C.2.)  Imports the clock, fairness and Traffic.
 """
 
@@ -15,7 +15,7 @@ import simpy
 from simpy.events import EventPriority
 
 from simcluster.clock import on_grid
-from simcluster.fairness import fair_rates, solo_rate
+from simcluster.fairness import fair_rates
 from simcluster.traffic import Traffic
 
 _LAST = EventPriority(2)  # after SimPy's URGENT (0) and NORMAL (1): the end of an instant
@@ -89,13 +89,15 @@ class Network:
 
     def _join(self, activity: _Activity) -> None:
         activity.updated = self._env.now
+        all_users, number = self._users, activity.number
         alone = True
         for link, _ in activity.traffic.usage:
-            users = self._users[link]
-            alone = alone and not users
-            users[activity.number] = activity
+            users = all_users[link]
+            if users:
+                alone = False
+            users[number] = activity
         if alone:
-            self._set_rate(activity, solo_rate(activity.traffic.usage, self._capacity))
+            self._set_rate(activity, activity.traffic.alone_rate(self._capacity))
         else:
             self._mark((activity,))
 
@@ -120,7 +122,11 @@ class Network:
                 continue
             component = self._component(activity)
             solved |= component
-            rates = fair_rates({key: member.traffic.usage for key, member in component.items()}, self._capacity)
+            usages = {key: member.traffic.usage for key, member in component.items()}
+            bounds = {
+                key: member.traffic.bound for key, member in component.items() if member.traffic.bound < math.inf
+            }
+            rates = fair_rates(usages, self._capacity, bounds)
             self.solves += 1
             for key, member in component.items():
                 if rates[key] != member.rate:
@@ -144,14 +150,15 @@ class Network:
 
     def _set_rate(self, activity: _Activity, rate: float) -> None:
         now = self._env.now
-        if activity.round_seconds > 0:
+        if now > activity.updated and activity.round_seconds > 0:
             activity.remaining = max(0.0, activity.remaining - (now - activity.updated) / activity.round_seconds)
         activity.updated = now
         activity.rate = rate
-        if rate <= 0:
+        size = activity.traffic.round_bytes
+        if rate <= 0 and size > 0:  # a dead link: nothing moves until its capacity comes back
             activity.round_seconds = activity.end = math.inf
             return
-        activity.round_seconds = on_grid(activity.traffic.round_bytes / rate)
+        activity.round_seconds = on_grid(size / rate) if size else 0.0
         activity.end = now + on_grid(activity.remaining * activity.round_seconds)
         self._at(activity.end, activity, self._ends, self._finish_all)
 

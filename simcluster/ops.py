@@ -29,25 +29,29 @@ class Collective(NamedTuple):
 
 
 class Timed(NamedTuple):
-    """A collective over the rank's group on ``axis`` whose duration is known: it waits for all, then takes ``seconds``."""
+    """A collective over the rank's group on ``axis`` of known duration: it waits for all, then takes ``seconds``."""
 
     axis: str
     seconds: float
 
 
 class Transfer(NamedTuple):
-    """``size`` bytes to the rank of ``to_stage`` with the same place on the other axes."""
+    """``size`` bytes to the rank of ``to_stage`` with the same place on the other axes.
+
+    ``seconds``, if not -1, is its known duration: then no link is used.
+    """
 
     to_stage: int
     size: float
+    seconds: float = -1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Op:
     """One op of a segment.
 
-    ``stream``, ``kind``, ``name`` and ``layer`` go to the timeline as they are (layer -1: none).  The op follows the one
-    before it on its lane; ``after`` lists further ops of the segment (by index) that it waits for.
+    ``stream``, ``kind``, ``name`` and ``layer`` go to the timeline as they are (layer -1: none).  The op follows the
+    one before it on its lane; ``after`` lists further ops of the segment (by index) that it waits for.
     """
 
     work: Compute | Collective | Timed | Transfer
@@ -61,7 +65,11 @@ class Op:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Segment:
-    """Ops in program order.  Ops on other lanes than the first op's are joined before the last op (checked here)."""
+    """Ops in program order.
+
+    An op on another lane than the first op's waits for an earlier op, and is joined before the last one (checked here):
+    a segment begins with its first op and is over with its last.
+    """
 
     ops: tuple[Op, ...]
 
@@ -70,12 +78,16 @@ class Segment:
         joined = {index for op in self.ops for index in op.after}
         for index, op in enumerate(self.ops):
             assert all(earlier < index for earlier in op.after), op
-            assert op.lane == lane or index in joined, op
+            assert op.lane == lane or (op.after and index in joined), op
         assert self.ops[-1].lane == lane, self.ops[-1]
 
 
 class Need(NamedTuple):
-    """What must have happened: ``key`` on the rank of ``stage`` with the same place on the other axes."""
+    """What must have happened: ``key`` on the rank of ``stage`` with the same place on the other axes.
+
+    From another stage only a Transfer to this one can be awaited: folding knows ranks that depend on each other by what
+    they send and by their groups.
+    """
 
     stage: int
     key: Hashable

@@ -6,7 +6,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +27,15 @@ _SPANS: dict[str, tuple[str, ...]] = {
     "model": ("tp", "pp"),
     "world": ("tp", "cp", "dp", "pp"),
 }
+
+
+class Layout(Protocol):
+    """What lowering needs of a plan, or of several side by side."""
+
+    @property
+    def num_ranks(self) -> int: ...
+    def stage_ranks(self) -> list[Ranks]: ...
+    def groups(self, axis: str) -> Iterable[Ranks]: ...
 
 
 @dataclass(frozen=True)
@@ -63,6 +74,10 @@ class Plan:
         for index in range(self.pp):
             stage[self.grid[index].ravel()] = index
         return stage
+
+    def stage_ranks(self) -> list[Ranks]:
+        """The ranks of every stage; the same place in two of them is the same place on dp, cp and tp."""
+        return [self.grid[stage].ravel() for stage in range(self.pp)]
 
     def groups(self, axis: str) -> Ranks:
         """All groups of a communicator, shape (groups, size), each in the axis's order, sorted by their first rank."""

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
+    from simcluster.topology import Cluster
+
 
 class HasTimeline(Protocol):
     """A result of a simulation, or anything else that carries a timeline."""
@@ -39,6 +41,9 @@ def gantt(
     """
     from simcluster.show import gantt as drawing
 
+    weights = getattr(timeline, "weights", None)
+    if num_ranks is None and weights is not None:
+        num_ranks = sum(weights.values())
     return drawing.gantt(
         _timeline_of(timeline), ranks=ranks, window=window, title=title, labels=labels, width=width,
         max_rows=max_rows, rows=rows, num_ranks=num_ranks,
@@ -66,6 +71,16 @@ def compare_gantts(
     return drawing.compare_gantts(
         named, ranks=ranks, window=window, title=title, labels=labels, width=width, max_rows=max_rows, rows=rows
     )
+
+
+def topology(cluster: Cluster) -> Figure:
+    """A cluster by its hierarchy, readable at thousands of GPUs: the fabric, and one machine of each kind.
+
+    Rates are payload per direction; line widths grow with the root of the bandwidth.
+    """
+    from simcluster.show.topology_plot import plot_topology
+
+    return plot_topology(cluster)
 
 
 def save_figure(figure: Figure, path: str | Path) -> None:

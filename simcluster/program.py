@@ -25,7 +25,10 @@ class Meeting:
 
 @dataclass(frozen=True, slots=True)
 class SpanRow:
-    """One row of the timeline that an op leaves: offsets in seconds from the op's start (chains have many rows)."""
+    """One row of the timeline that an op leaves: offsets in seconds from the op's start (chains have many rows).
+
+    ``traffic`` is the number in the program's ``traffics`` of what it moves over links, -1 for nothing.
+    """
 
     stream: str
     kind: str
@@ -35,6 +38,7 @@ class SpanRow:
     bytes: float
     start: float
     end: float
+    traffic: int = -1
 
 
 @dataclass
@@ -56,6 +60,7 @@ class Program:
     lane_stage: list[int] = field(default_factory=list)
     meetings: list[Meeting] = field(default_factory=list)
     row_sets: list[tuple[SpanRow, ...]] = field(default_factory=list)
+    traffics: list[tuple[Traffic, ...]] = field(default_factory=list)  # what spans move, however they are played
     receives: list[tuple[int, int]] = field(default_factory=list)  # (transfer op, op on the receiver that waits for it)
 
     def add_lane(self, rank: int, stage: int, name: str) -> int:

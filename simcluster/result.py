@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -40,20 +40,24 @@ class Facts:
     footprints: tuple[Footprint, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Run:
-    """A played program: its timeline, and where the time went."""
+    """A played program: its timeline, and where the time went.
+
+    ``ranks`` are this job's among the program's, where several jobs were played together; its own numbering begins at 0.
+    """
 
     lowered: Lowered
     record: Record
     steps: int
+    ranks: range
 
     @cached_property
     def spans(self) -> Spans:
         """The spans of the simulated ranks, as columns."""
         program, record = self.lowered.program, self.record
         group_name = self.lowered.communicators.group_name
-        return expand(program, record.ready, record.start, record.end, group_name)
+        return expand(program, record.ready, record.start, record.end, group_name).only(self.ranks)
 
     @cached_property
     def timeline(self) -> pd.DataFrame:
@@ -62,12 +66,12 @@ class Run:
 
     def timeline_of(self, rank: int) -> pd.DataFrame:
         """The timeline of any rank: that of the rank which was simulated for it, under its own name and groups."""
-        classes = self.lowered.classes
-        representative = classes.rank_representatives[classes.of_rank[rank]]
-        frame = self.timeline[self.timeline["rank"] == representative].reset_index(drop=True)
+        classes, first = self.lowered.classes, self.ranks.start
+        representative = classes.rank_representatives[classes.of_rank[first + rank]]
+        frame = self.timeline[self.timeline["rank"] == representative - first].reset_index(drop=True)
         frame["rank"] = rank
         axes = {name: name.rstrip("0123456789") for name in frame["group"].unique()}
-        names = {name: self.lowered.communicators.group_name(axis, rank) for name, axis in axes.items()}
+        names = {name: self.lowered.communicators.group_name(axis, first + rank) for name, axis in axes.items()}
         frame["group"] = frame["group"].map(names)
         return frame
 
@@ -75,7 +79,8 @@ class Run:
     def weights(self) -> dict[int, int]:
         """How many ranks every simulated rank stands for."""
         classes = self.lowered.classes
-        return dict(zip(classes.rank_representatives, classes.multiplicity(), strict=True))
+        weights = zip(classes.rank_representatives, classes.multiplicity(), strict=True)
+        return {rank - self.ranks.start: count for rank, count in weights if rank in self.ranks}
 
     @cached_property
     def times(self) -> StepTime:
@@ -85,16 +90,24 @@ class Run:
     @property
     def step_time(self) -> float:
         """Seconds per step."""
-        return float(self.record.end.max()) / self.steps
+        lanes = [ops[-1] for ops, rank in zip(*self._lanes, strict=True) if ops and rank in self.ranks]
+        return float(self.record.end[lanes].max()) / self.steps
 
     @cached_property
     def waits(self) -> list[Wait]:
         """Who waited for whom, longest first."""
         record = self.record
-        return waits(self.lowered.program, record.ready, record.start, record.end, record.last)
+        found = waits(self.lowered.program, record.ready, record.start, record.end, record.last)
+        first = self.ranks.start
+        own = [wait for wait in found if wait.rank in self.ranks]
+        return [replace(wait, rank=wait.rank - first, culprit=wait.culprit - first) for wait in own]
+
+    @property
+    def _lanes(self) -> tuple[list[list[int]], list[int]]:
+        return self.lowered.program.lanes, self.lowered.program.lane_rank
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Result(Run):
     """One replayed scenario."""
 

@@ -17,12 +17,14 @@ from simcluster.catalogue.models import model_document
 from simcluster.complaints import KeyPath, did_you_mean, shown
 from simcluster.documents import Document, Mark, read_document, read_json, shipped_names, shipped_path, validate
 from simcluster.errors import InputError
+from simcluster.inputs.import_documents import ENDINGS, expand_import, import_document, is_importable, rooted
 from simcluster.overrides import apply_overrides
 from simcluster.scenario_rules import TAKES_CHUNKS, oversize
 from simcluster.sections import LONG_NAMES
 from simcluster.topology import Cluster, TopologySpec
 
 _TOPOLOGY: TypeAdapter[TopologySpec] = TypeAdapter(TopologySpec)
+_TOPOLOGY_ENDINGS = (".yaml", ".yml", *ENDINGS)
 
 
 def resolve(document: Document, overrides: Iterable[tuple[str, Any]] = ()) -> Document:
@@ -94,7 +96,9 @@ def _resolve_cluster(document: Document) -> Document:
         fields = dict(file.data)
         marks.update({(*where, *path): mark for path, mark in file.marks.items()})
     elif isinstance(topology, Mapping):
-        fields = dict(topology)
+        fields = rooted(topology, document.folder)
+    elif isinstance(topology, list):  # dumps, one for each machine
+        fields = rooted({"kind": "import", "files": topology}, document.folder)
     else:
         raise document.error(where, f"must be a name, a path or a mapping, got {shown(topology)}; {_topologies()}")
     parameters = {key: value for key, value in section.items() if key != "topology"}
@@ -102,7 +106,7 @@ def _resolve_cluster(document: Document) -> Document:
         if path[0] == "cluster" and path[1:2] != ("topology",) and len(path) > 1:
             marks[*where, *path[1:]] = mark
     fields = _merged(fields, parameters)
-    return replace(document, data={**document.data, "cluster": {"topology": fields}}, marks=marks)
+    return expand_import(replace(document, data={**document.data, "cluster": {"topology": fields}}, marks=marks), where)
 
 
 def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
@@ -116,13 +120,21 @@ def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any
 
 
 def _topology_file(document: Document, name: str) -> Document:
-    """A topology by path (it has a slash or ends in .yaml) or by shipped name."""
+    """A topology by path (it has a slash or an ending of such files) or by shipped name."""
     try:
-        if _is_path(name, (".yaml", ".yml")):
-            return read_document(document.folder / name)
+        if _is_path(name, _TOPOLOGY_ENDINGS):
+            return _read_topology(document.folder / name)
         return read_document(shipped_path("topologies", name))
     except InputError as error:
         raise document.error(("cluster", "topology"), str(error)) from None
+
+
+def _read_topology(path: Path) -> Document:
+    """The document in a topology file; for a file of another tool, the wish to import it."""
+    if is_importable(path):
+        return import_document(path)
+    document = read_document(path)
+    return replace(document, data=rooted(document.data, path.parent))
 
 
 def _topologies() -> str:
@@ -133,22 +145,28 @@ def _is_path(name: str, suffixes: tuple[str, ...]) -> bool:
     return "/" in name or "\\" in name or name.endswith(suffixes)
 
 
-def load_cluster(name: str | Path) -> Cluster:
-    """The cluster that a topology file describes, or the shipped topology of that name.
+def load_topology(name: str | Path, overrides: Iterable[tuple[str, Any]] = ()) -> TopologySpec:
+    """The document of a topology file, or of the shipped topology of that name, with values set at dotted paths.
 
     Raises InputError that names the file, line, key and a fix.
     """
     path = Path(name)
-    by_name = not path.exists() and not _is_path(str(name), (".yaml", ".yml"))
-    document = read_document(shipped_path("topologies", str(name)) if by_name else path)
-    topology = validate(_TOPOLOGY, document)
+    by_name = not path.exists() and not _is_path(str(name), _TOPOLOGY_ENDINGS)
+    document = _read_topology(shipped_path("topologies", str(name)) if by_name else path)
+    topology = validate(_TOPOLOGY, expand_import(apply_overrides(document, overrides)))
+    too_large = oversize(topology)
+    if too_large:
+        raise InputError(f"{document.source}: {too_large}")
+    return topology
+
+
+def load_cluster(name: str | Path, overrides: Iterable[tuple[str, Any]] = ()) -> Cluster:
+    """The cluster of such a topology, built; InputError as above, and for a graph in which GPUs cannot be reached."""
+    topology = load_topology(name, overrides)
     try:
-        too_large = oversize(topology)
-        if too_large:
-            raise InputError(too_large)
         return topology.build()
     except InputError as error:
-        raise InputError(f"{document.source}: {error}") from None
+        raise InputError(f"{name}: {error}") from None
 
 
 # --- the model ------------------------------------------------------------------------------------------------------

@@ -102,9 +102,7 @@ class Passes:
             ops.collective("all_gather", block.name, self.activation_bytes, layer)
         ops.compute(kernels(block.body), kind, block.name, layer)
         if self._tp > 1 and block is not self._lm_head:
-            ops.collective(
-                "reduce_scatter" if self._split else "all_reduce", block.name, self.activation_bytes, layer
-            )
+            ops.collective("reduce_scatter" if self._split else "all_reduce", block.name, self.activation_bytes, layer)
         ops.compute(kernels(block.exit), kind, f"{block.name}_add", layer)
 
     def _backward(self, ops: _Ops, block: Block, layer: int) -> None:

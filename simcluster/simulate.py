@@ -52,20 +52,29 @@ def _replay(scenario: Scenario, *, folded: bool, without_faults: float | None = 
         [(*fault.between, fault.factor) for fault in scenario.faults if isinstance(fault, SlowLink)]
     )
     device = load_device(cluster.device)
-    job, facts = _plan(scenario, device)
+    job, facts = plan_job(scenario, device)
+    slow = slowness(scenario)
     lowered = lower(
         stage_programs(job),
         job.plan,
         cluster,
         cluster.capacity.tolist(),
-        slowness=_slowness(scenario),
-        choices=_choices(scenario, folded=folded),
+        slowness=slow,
+        choices=choices_of(scenario, folded=folded),
     )
     record = play(lowered.program, lowered.capacity, [partial(_stepwise, cluster, steps) for steps in lowered.steps])
-    return Result(lowered, record, scenario.steps, scenario, facts, without_faults)
+    return Result(
+        lowered=lowered,
+        record=record,
+        steps=scenario.steps,
+        ranks=range(facts.ranks),
+        scenario=scenario,
+        facts=facts,
+        without_faults=without_faults,
+    )
 
 
-def _plan(scenario: Scenario, device: Device) -> tuple[Job, Facts]:
+def plan_job(scenario: Scenario, device: Device) -> tuple[Job, Facts]:
     """Everything that is known before the clock starts."""
     model, parallel, training = scenario.model, scenario.parallel, scenario.training
     plan = Plan(tp=parallel.tp, cp=parallel.cp, dp=scenario.dp, pp=parallel.pp, order=parallel.order)
@@ -133,15 +142,17 @@ def _data_parallel(scenario: Scenario, device: Device, plan: Plan, recipe: Recip
     )
 
 
-def _slowness(scenario: Scenario) -> list[float]:
-    slowness = [1.0] * scenario.gpus
+def slowness(scenario: Scenario) -> list[float]:
+    """What multiplies every rank's compute times."""
+    factors = [1.0] * scenario.gpus
     for fault in scenario.faults:
         if isinstance(fault, SlowGpu):
-            slowness[fault.rank] *= fault.factor
-    return slowness
+            factors[fault.rank] *= fault.factor
+    return factors
 
 
-def _choices(scenario: Scenario, *, folded: bool) -> Choices:
+def choices_of(scenario: Scenario, *, folded: bool) -> Choices:
+    """How the scenario wants its collectives played."""
     chosen = scenario.collectives
     algorithm = {
         kind: "ring" if getattr(chosen, kind) == "auto" else getattr(chosen, kind)

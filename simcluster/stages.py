@@ -85,6 +85,7 @@ class _Stage:
         self._row = job.schedule.rows[stage]
         self._lanes: dict[str, list[Item]] = {MAIN: []}
         self._segments: dict[tuple[object, ...], Segment] = {}
+        self._embeds = any(self._ends(chunk)[0] for chunk in range(job.schedule.num_chunks))
         self._buckets = {chunk: self._cut(chunk) for chunk in range(job.schedule.num_chunks)}
         self._parameters = sum(size for buckets in self._buckets.values() for _, size in buckets)
 
@@ -117,7 +118,7 @@ class _Stage:
         head = last
         if head:
             size += model.norm_parameters
-            if not (model.tied_embeddings and first):
+            if not (model.tied_embeddings and self._embeds):  # one copy serves both ends
                 size += lm_head_parameters_per_tp_rank(model, tp)
         todo = list(reversed(layers_of(self._job, self._virtual(chunk))))
         for index, layer in enumerate(todo):
@@ -278,20 +279,19 @@ class _Stage:
         if data.zero and self._replicas > 1 and not data.overlap_gather:
             self._block(step, "all_gather", "dp", "parameters", self._parameters * data.parameter_bytes)
 
-    def _block(
-        self, step: int, kind: str, axis: str, name: str, size: float, needs: tuple[Need, ...] = ()
-    ) -> None:
+    def _block(self, step: int, kind: str, axis: str, name: str, size: float, needs: tuple[Need, ...] = ()) -> None:
         """A collective that the main lane waits for."""
         self._put(MAIN, Item(self._collective(kind, axis, name, size, MAIN), (name, kind, step), needs, step))
 
     def _collective(self, kind: str, axis: str, name: str, size: float, lane: str) -> Segment:
         known = self._segments.get((kind, axis, name, size, lane))
         if known is None:
-            stream = axis if axis in ("dp", "tp", "cp", "ep") else "pp"  # between stages
+            stream = axis
+            if axis in ("model", "world", "embedding"):  # over several axes: named after the slowest, between stages
+                stream = "pp" if self._job.plan.pp > 1 else "dp" if axis == "world" else "tp"
             known = Segment((Op(Collective(kind, axis, size), stream, kind, name, lane=lane),))
             self._segments[kind, axis, name, size, lane] = known
         return known
 
     def _put(self, lane: str, item: Item) -> None:
         self._lanes.setdefault(lane, []).append(item)
-

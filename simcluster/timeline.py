@@ -31,8 +31,9 @@ COLUMNS = (
 class Spans:
     """The spans of the simulated ranks, column by column, sorted by rank, then start.
 
-    ``stream``, ``kind``, ``name`` and ``group`` are codes into ``words``.  ``op`` is the engine's op that a span belongs
-    to.  ``ready``, ``start``, ``end`` in seconds: start - ready is waiting for peers or the network, end - start work.
+    ``stream``, ``kind``, ``name`` and ``group`` are codes into ``words``.  ``op`` is the engine's op that a span
+    belongs to.  ``ready``, ``start``, ``end`` in seconds: start - ready is waiting for peers or the network,
+    end - start work.
     """
 
     words: tuple[str, ...]
@@ -65,6 +66,16 @@ class Spans:
         part = slice(int(low), int(high))
         return Spans(self.words, *(getattr(self, name)[part] for name in ("op", *COLUMNS)))
 
+    def only(self, ranks: range) -> Spans:
+        """The spans of one job's ranks, numbered from 0, as are its stages."""
+        low, high = np.searchsorted(self.rank, [ranks.start, ranks.stop])
+        if high - low == len(self) and not ranks.start:
+            return self
+        columns = {name: getattr(self, name)[low:high] for name in ("op", *COLUMNS)}
+        columns["rank"] = columns["rank"] - ranks.start
+        columns["stage"] = columns["stage"] - columns["stage"].min()
+        return Spans(self.words, *columns.values())
+
     def frame(self) -> pd.DataFrame:
         """The table of the contract (contract.md, Timeline)."""
         import pandas as pd
@@ -80,9 +91,7 @@ class Spans:
 _TEXT = ("stream", "kind", "name", "group")
 
 
-def expand(
-    program: Program, ready: Floats, start: Floats, end: Floats, group_name: Callable[[str, int], str]
-) -> Spans:
+def expand(program: Program, ready: Floats, start: Floats, end: Floats, group_name: Callable[[str, int], str]) -> Spans:
     """All spans of a played program: chains row by row, meetings once, and what receivers see of a send."""
     words = _Words()
     parts: list[dict[str, npt.NDArray[Any]]] = []

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Protocol
 
 from simcluster.clock import on_grid
-from simcluster.collectives.description import Hop, Phase, Ring
-from simcluster.collectives.ring import rings_along
+from simcluster.collectives.description import SWITCH, Hop, Phase
+from simcluster.collectives.group import Group, Ring, rings_along
 from simcluster.fairness import Usage, solo_rate
+
+Spread = tuple[tuple[int, float], ...]
+"""(link, fraction of the bytes) of a flow; one path has fractions of 1, in order."""
 
 
 class Fabric(Protocol):
@@ -17,40 +22,48 @@ class Fabric(Protocol):
 
     @property
     def host_of(self) -> Sequence[int]: ...
-    def route(self, src: int, dst: int) -> tuple[int, ...]: ...
-    def path_latency(self, links: Sequence[int]) -> float: ...
+    def spread(self, src: int, dst: int, flow: int = 0) -> Spread: ...
+    def spread_latency(self, spread: Spread) -> float: ...
     def uplinks(self, gpu: int) -> tuple[str, ...]: ...
+    def nvswitch(self, gpu: int) -> str: ...
+    def switch_ways(self, gpus: Sequence[int], turn: int) -> tuple[tuple[Spread, Spread], ...]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
     """What one activity moves: per flow ``rounds`` times ``round_bytes``; ``usage`` counts its flows on each link.
 
-    ``latency`` (s) is paid in every round.  On links of its own the activity takes
-    rounds x (latency + round_bytes / rate), to the bit what the same rounds take one by one.
+    ``bound`` is the most B/s that a flow reaches whatever the links allow (the protocol's limit).
+    ``latency`` (s) is paid in every round, ``latency_seconds`` is that of all rounds on the clock's grid.  On links of
+    its own the activity takes rounds x (latency + round_bytes / rate), to the bit what the same rounds take one by one.
     """
 
     usage: Usage
     round_bytes: float
     rounds: int
     latency: float
+    bound: float = math.inf
+    latency_seconds: float = field(init=False, repr=False, compare=False)
 
-    @property
-    def latency_seconds(self) -> float:
-        """All rounds' latency in seconds, on the clock's grid."""
-        return self.rounds * on_grid(self.latency)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "latency_seconds", self.rounds * on_grid(self.latency))
+
+    def alone_rate(self, capacity: Sequence[float]) -> float:
+        """B/s per flow with all links to itself."""
+        return min(self.bound, solo_rate(self.usage, capacity))
 
     def alone_seconds(self, capacity: Sequence[float]) -> float:
         """Duration in seconds with all links to itself, on the clock's grid."""
-        return self.latency_seconds + self.rounds * on_grid(self.round_bytes / solo_rate(self.usage, capacity))
+        return self.latency_seconds + self.rounds * on_grid(self.round_bytes / self.alone_rate(capacity))
 
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """A phase of a collective on the cluster, before its size is known.
+    """A phase of a collective, or a pipeline of phases, on the cluster, before its size is known.
 
-    ``share`` is the part of the size that one flow carries in a round, ``latency`` (s) what a round pays: the mean over
-    the hops, because a chunk crosses every kind of hop on its way around (NCCL's tuner counts the same way).
+    ``share`` is the part of the size that its largest flow carries in a round, ``latency`` (s) what a round pays.  In
+    repeated rounds that is the mean over the hops, because a chunk crosses every kind of hop on its way around (NCCL's
+    tuner counts the same way), in a single round the longest hop's, in a pipeline that of the longest way through it.
     """
 
     usage: Usage
@@ -63,45 +76,120 @@ class Pattern:
         return Traffic(self.usage, self.share * size, self.rounds, self.latency)
 
 
+def group_of(fabric: Fabric, gpus: Sequence[int]) -> Group:
+    """What an algorithm may know of a group whose position i runs on GPU number ``gpus[i]``."""
+    host_of = fabric.host_of
+    return Group(
+        hosts=tuple(host_of[gpu] for gpu in gpus),
+        nics=tuple(fabric.uplinks(gpu) for gpu in gpus),
+        nvswitches=tuple(fabric.nvswitch(gpu) for gpu in gpus),
+    )
+
+
 def group_rings(fabric: Fabric, gpus: Sequence[int]) -> tuple[Ring, ...]:
     """The rings of a group whose position i runs on GPU number ``gpus[i]``."""
-    return rings_along([fabric.host_of[gpu] for gpu in gpus], [fabric.uplinks(gpu) for gpu in gpus])
+    host_of = fabric.host_of
+    return rings_along([host_of[gpu] for gpu in gpus], [fabric.uplinks(gpu) for gpu in gpus])
 
 
-def hop_links(fabric: Fabric, gpus: Sequence[int], hop: Hop) -> tuple[int, ...]:
-    """The directed links that a hop's bytes cross, in order."""
-    source, target = gpus[hop.source], gpus[hop.target]
+def hop_spread(fabric: Fabric, gpus: Sequence[int], hop: Hop) -> Spread:
+    """The directed links that a hop from rank to rank crosses, with the fraction of its bytes on each.
+
+    A channel is a flow of its own.
+    """
+    source, target, flow = gpus[hop.source], gpus[hop.target], hop.channel
     if hop.relay < 0 or hop.relay == hop.source:
-        return fabric.route(source, target)
+        return fabric.spread(source, target, flow)
     relay = gpus[hop.relay]
-    return fabric.route(source, relay) + fabric.route(relay, target)
+    return fabric.spread(source, relay, flow) + fabric.spread(relay, target, flow)
 
 
-def patterns(fabric: Fabric, gpus: Sequence[int], phases: Sequence[Phase]) -> tuple[Pattern, ...]:
+def usage_of(flows: Iterable[tuple[float, Spread]]) -> Usage:
+    """Flows on every link, of flows that weigh this much each."""
+    found: dict[int, float] = {}
+    for weight, spread in flows:
+        for link, fraction in spread:
+            found[link] = found.get(link, 0.0) + weight * fraction
+    return tuple(sorted(found.items()))
+
+
+def patterns(fabric: Fabric, gpus: Sequence[int], phases: Iterable[Phase]) -> tuple[Pattern, ...]:
     """A collective's phases as activities on the cluster; phases that load the links alike become one."""
     found: list[Pattern] = []
-    for phase in phases:
-        if not phase.hops:
-            continue
-        pattern = _pattern(fabric, gpus, phase)
-        if found and (found[-1].usage, found[-1].share, found[-1].latency) == (
-            pattern.usage,
-            pattern.share,
-            pattern.latency,
-        ):
-            found[-1] = Pattern(pattern.usage, pattern.share, found[-1].rounds + pattern.rounds, pattern.latency)
+    for pattern in _one_by_one(fabric, gpus, phases):
+        last = found[-1] if found else None
+        if last and (last.usage, last.share, last.latency) == (pattern.usage, pattern.share, pattern.latency):
+            found[-1] = Pattern(last.usage, last.share, last.rounds + pattern.rounds, last.latency)
         else:
             found.append(pattern)
     return tuple(found)
 
 
-def _pattern(fabric: Fabric, gpus: Sequence[int], phase: Phase) -> Pattern:
+def _one_by_one(fabric: Fabric, gpus: Sequence[int], phases: Iterable[Phase]) -> Iterator[Pattern]:
+    busy = (phase for phase in phases if phase.hops)
+    for pipelined, run in groupby(busy, key=lambda phase: phase.pipelined):
+        if pipelined:
+            yield _pipeline(fabric, gpus, list(run))
+        else:
+            yield from (_rounds(fabric, gpus, phase) for phase in run)
+
+
+def _rounds(fabric: Fabric, gpus: Sequence[int], phase: Phase) -> Pattern:
     share = max(hop.share for hop in phase.hops)
-    flows: dict[int, float] = {}
     latencies: list[float] = []
+
+    def flows() -> Iterator[tuple[float, Spread]]:
+        for hop in phase.hops:
+            spread = hop_spread(fabric, gpus, hop)
+            latencies.append(fabric.spread_latency(spread))
+            yield hop.share / share, spread
+
+    usage = usage_of(flows())
+    latency = max(latencies) if phase.rounds == 1 else sum(latencies) / len(latencies)
+    return Pattern(usage, share, phase.rounds, latency)
+
+
+def _pipeline(fabric: Fabric, gpus: Sequence[int], phases: Sequence[Phase]) -> Pattern:
+    """Phases whose hops are all under way at once."""
+    share = max(hop.share for phase in phases for hop in phase.hops)
+    reached: dict[tuple[int, int], float] = {}  # (position, channel) -> when its first byte is there
+
+    def flows() -> Iterator[tuple[float, Spread]]:
+        for phase in phases:
+            for hop, way, loaded in _ways(fabric, gpus, phase):
+                there = reached.get((hop.source, hop.channel), 0.0) + fabric.spread_latency(way)
+                reached[hop.target, hop.channel] = max(there, reached.get((hop.target, hop.channel), 0.0))
+                yield hop.share / share, loaded
+
+    usage = usage_of(flows())
+    return Pattern(usage, share, 1, max(reached.values()))
+
+
+def _ways(fabric: Fabric, gpus: Sequence[int], phase: Phase) -> Iterator[tuple[Hop, Spread, Spread]]:
+    """Every hop with its way and with the links that it loads.
+
+    Those differ where a switch adds up or copies: of several hops that carry the same data to or from SWITCH, a link
+    that they have in common carries the data once.
+    """
+    meeting: dict[object, dict[int, None]] = {}
     for hop in phase.hops:
-        links = hop_links(fabric, gpus, hop)
-        latencies.append(fabric.path_latency(links))
-        for link in links:
-            flows[link] = flows.get(link, 0.0) + hop.share / share
-    return Pattern(tuple(sorted(flows.items())), share, phase.rounds, sum(latencies) / len(latencies))
+        if SWITCH in (hop.source, hop.target):
+            meeting.setdefault(_data(hop), {})[max(hop.source, hop.target)] = None
+    ways = {
+        data: dict(zip(ends, fabric.switch_ways([gpus[end] for end in ends], turn), strict=True))
+        for turn, (data, ends) in enumerate(meeting.items())
+    }
+    loaded: dict[object, dict[int, None]] = {data: {} for data in meeting}
+    for hop in phase.hops:
+        if SWITCH not in (hop.source, hop.target):
+            way = hop_spread(fabric, gpus, hop)
+            yield hop, way, way
+            continue
+        up, down = ways[_data(hop)][max(hop.source, hop.target)]
+        way, before = (up if hop.target == SWITCH else down), loaded[_data(hop)]
+        yield hop, way, tuple(part for part in way if part[0] not in before)
+        before.update(dict.fromkeys(link for link, _ in way))
+
+
+def _data(hop: Hop) -> object:
+    return hop.target == SWITCH, hop.channel, hop.chunk, hop.count, hop.stride

@@ -1,4 +1,4 @@
-"""What several test files share: a scenario small enough to play in milliseconds, and a run's table in one canonical form."""
+"""What several test files share: a scenario that plays in milliseconds, and a run's table in one form."""
 
 from __future__ import annotations
 
@@ -39,7 +39,9 @@ _TINY: dict[str, Any] = {
 }
 
 
-def tiny_scenario(*, faults: list[dict[str, Any]] | None = None, steps: int = 1, **sections: Mapping[str, Any]) -> Scenario:
+def tiny_scenario(
+    *, faults: list[dict[str, Any]] | None = None, steps: int = 1, **sections: Mapping[str, Any]
+) -> Scenario:
     """A small GPT on one flat switch, with fields of its sections changed; ``cluster`` is replaced whole."""
     document = {name: {**fields, **sections.pop(name, {})} for name, fields in _TINY.items() if name != "cluster"}
     document["cluster"] = sections.pop("cluster", _TINY["cluster"])

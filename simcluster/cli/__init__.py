@@ -18,9 +18,9 @@ from typing import Any, NoReturn
 
 from simcluster.errors import InputError
 
-COMMANDS = ("run", "compare", "schedule", "topology", "collective")
-TAKES_OVERRIDES = ("run", "compare")
-"""Commands whose scenario can be changed by --parallel.tp 8, --parallel.tp=8 or parallel.tp=8."""
+COMMANDS = ("run", "compare", "schedule", "topology", "collective", "share")
+TAKES_OVERRIDES = ("run", "compare", "topology", "collective")
+"""Commands whose document can be changed by --parallel.tp 8, --parallel.tp=8 or parallel.tp=8."""
 
 _DOTTED_OPTION = re.compile(r"--([A-Za-z_]\w*(?:\.\w+)+)(?:=(.*))?", re.DOTALL)
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*(?:\.\w+)*=.*", re.DOTALL)

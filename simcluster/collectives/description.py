@@ -6,16 +6,28 @@ every round is a transfer of its own.  Ranks are positions in the group, 0 .. N-
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar, overload
+
+Item = TypeVar("Item")
+
+SWITCH = -1
+"""A position in the network: the lowest switch above all ranks that exchange the same data with it in a phase.
+
+It adds up what comes in (in a phase that reduces) and sends copies out (multicast); the switches below it on the way do
+so too, so that a link carries the same data once, however many ranks are behind it.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Hop:
-    """One send that is repeated every round: from position ``source`` to ``target``.
+    """One send that is repeated every round: from position ``source`` to ``target`` (one of them may be SWITCH).
 
     ``share`` is the part of the collective's size that it carries in a round.  ``relay``, if not -1, is the position
-    whose NIC the bytes leave through (NVLink to that GPU first: NCCL's PXN).  ``channel`` numbers independent rings.
-    ``chunk`` is the chunk of the channel's data sent in round 0; round k sends chunk - k (modulo the chunks).
+    whose NIC the bytes leave through (NVLink to that GPU first: NCCL's PXN).  ``channel`` numbers independent parts of
+    the data (rings, trees).  In round 0 the hop carries ``count`` chunks of its channel, ``stride`` apart from
+    ``chunk`` on.
     """
 
     source: int
@@ -24,26 +36,54 @@ class Hop:
     relay: int = -1
     channel: int = 0
     chunk: int = 0
+    count: int = 1
+    stride: int = 1
+
+    def chunks(self, number: int, cycle: int) -> list[int]:
+        """The chunks of round ``number``: each round those ``count`` before, in a circle of ``cycle`` chunks."""
+        first, place = self.chunk - self.chunk % cycle, self.chunk % cycle
+        start = first + (place - number * self.count) % cycle
+        return [start + turn * self.stride for turn in range(self.count)]
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """``rounds`` repetitions of the same hops.
+    """``rounds`` repetitions of the same hops, or a pipeline.
 
     A rank sends round k + 1 of a channel when it has finished sending and receiving round k of it.  ``reduces`` says
-    whether the receiver adds what arrives to its own data or keeps it; ``chunks`` is the number of chunks a channel's
-    data is cut into.
+    whether the receiver adds what arrives to its own data or keeps it.  From round to round the chunks of a hop move
+    back, in a circle of ``chunks`` (see ``Hop.chunks``).
+
+    In a *pipelined* phase (one round, hops in the order in which data depend on each other) a rank passes the first
+    bytes on while the others still arrive, so all hops are under way at once; pipelined phases that follow each other
+    are one pipeline.  That is the limit of very small pieces, of which many are under way: a pipeline takes the latency
+    of its longest way and then moves at the rate of its most loaded link.
     """
 
     rounds: int
-    hops: tuple[Hop, ...]
+    hops: Sequence[Hop]
     chunks: int
     reduces: bool
+    pipelined: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Ring:
-    """A closed walk over the positions of a group; ``relays[i]`` is the relay of the hop that leaves ``order[i]``."""
+class Lazy(Sequence[Item]):
+    """``length`` items, each made when it is looked at: N^2 hops need not be held."""
 
-    order: tuple[int, ...]
-    relays: tuple[int, ...]
+    def __init__(self, length: int, make: Callable[[int], Item]) -> None:
+        self._length = length
+        self._make = make
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[Item]:
+        return map(self._make, range(self._length))
+
+    @overload
+    def __getitem__(self, index: int) -> Item: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Item]: ...
+    def __getitem__(self, index: int | slice) -> Item | Sequence[Item]:
+        numbers = range(self._length)[index]
+        return self._make(numbers) if isinstance(numbers, int) else [self._make(number) for number in numbers]

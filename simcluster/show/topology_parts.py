@@ -1,20 +1,19 @@
-"""What a topology picture is made of: units of machines, bundles of links, and boxes and lines to draw them with.
+"""What a topology picture is made of: bundles of links, and boxes and lines to draw them with.
 
 Imports ``topology``, ``units`` and the palette.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
-import networkx as nx
 from matplotlib.axes import Axes
 from matplotlib.patches import FancyBboxPatch
 
 from simcluster.show.palette import TEXT, Colour, rgb, text_on, tinted
-from simcluster.topology.cluster import Cluster
 from simcluster.topology.links import Graph
 from simcluster.units import format_bytes_per_second
 
@@ -44,12 +43,17 @@ OTHER_MEDIUM = "#4D4D4D"
 MEDIUM_NAMES = {"nvlink": "NVLink", "pcie": "PCIe", "infiniband": "InfiniBand", "ethernet": "Ethernet"}
 
 
-@dataclass(frozen=True, slots=True)
-class Unit:
-    """Machines (each the names of its nodes) that meet in the same lowest switches."""
+@dataclass
+class Scale:
+    """Line width by bandwidth, and what the legend must explain."""
 
-    switches: tuple[str, ...]
-    machines: tuple[tuple[str, ...], ...]
+    widest: float = 1.0
+    media: dict[str, None] = field(default_factory=dict)
+    kinds: dict[str, None] = field(default_factory=dict)
+
+    def width(self, bandwidth: float, thickest: float) -> float:
+        """Points; the root keeps 12 GB/s visible beside 10 TB/s."""
+        return 0.6 + (thickest - 0.6) * math.sqrt(bandwidth / self.widest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,25 +74,6 @@ class Bundle:
         return f"{self.count:,} × {format_bytes_per_second(self.bandwidth)}"
 
 
-def units_of(cluster: Cluster, level: Mapping[str, int]) -> list[Unit]:
-    """The units in the order of their first GPU."""
-    graph = cluster.graph
-    low: nx.Graph[str] = nx.Graph()
-    low.add_nodes_from(node for node in graph if level.get(node, 1) == 1)
-    low.add_edges_from((a, b) for a, b in graph.edges if not (a in level and b in level))
-    place = {gpu: i for i, gpu in enumerate(cluster.gpus)}
-    order = {node: i for i, node in enumerate(graph)}
-    last = len(place)
-    units = []
-    for names in nx.connected_components(low):
-        members = sorted(names, key=order.__getitem__)
-        inside = low.subgraph(node for node in members if node not in level)
-        machines = [tuple(sorted(part, key=order.__getitem__)) for part in nx.connected_components(inside)]
-        machines.sort(key=lambda part: min(place.get(node, last) for node in part))
-        units.append(Unit(tuple(node for node in members if node in level), tuple(machines)))
-    return sorted(units, key=lambda unit: min((place.get(n, last) for m in unit.machines for n in m), default=last))
-
-
 def bundles(graph: Graph, lower: Iterable[str], upper: Iterable[str]) -> list[Bundle]:
     """Links from ``lower`` to ``upper``, counted by medium and rate."""
     ends = frozenset(upper)
@@ -99,20 +84,6 @@ def bundles(graph: Graph, lower: Iterable[str], upper: Iterable[str]) -> list[Bu
                 key = (data["medium"], data["bandwidth"])
                 counts[key] = counts.get(key, 0) + 1
     return [Bundle(medium, bandwidth, count) for (medium, bandwidth), count in counts.items()]
-
-
-def machine_kinds(graph: Graph, units: Sequence[Unit]) -> list[tuple[tuple[str, ...], int]]:
-    """One machine of each kind, and how many there are: alike if they have the same links between the same kinds."""
-    kinds: dict[tuple[object, ...], list[tuple[str, ...]]] = {}
-    for unit in units:
-        for machine in unit.machines:
-            links = sorted(
-                (graph.nodes[a]["kind"], graph.nodes[b]["kind"], data["bandwidth"], data["medium"])
-                for a in machine
-                for b, data in graph.adj[a].items()
-            )
-            kinds.setdefault(tuple(links), []).append(machine)
-    return [(machines[0], len(machines)) for machines in kinds.values()]
 
 
 def colour_of_kind(kind: str) -> Colour:
@@ -162,7 +133,20 @@ def line(ax: Axes, start: Point, end: Point, colour: Colour, width: float) -> No
     ax.plot(*zip(start, end, strict=True), color=colour, linewidth=width, solid_capstyle="butt", zorder=1)
 
 
-def note(ax: Axes, at: Point, text: str, colour: Colour, fontsize: float = 8.5, ha: str = "left") -> None:
-    """Text beside a band, legible over lines."""
+def note(
+    ax: Axes, at: Point, text: str, colour: Colour, fontsize: float = 8.5, ha: str = "left", *, aside: float = 0.0
+) -> None:
+    """Text beside a band, legible over lines; ``aside`` points to the right of the place."""
     behind = {"facecolor": "white", "edgecolor": "none", "pad": 1.2, "alpha": 0.9}
-    ax.text(*at, text, ha=ha, va="center", fontsize=fontsize, color=colour, zorder=5, bbox=behind)
+    ax.annotate(
+        text,
+        at,
+        xytext=(aside, 0),
+        textcoords="offset points",
+        ha=ha,
+        va="center",
+        fontsize=fontsize,
+        color=colour,
+        zorder=5,
+        bbox=behind,
+    )

@@ -1,7 +1,8 @@
 """Clusters: documents that build a graph of GPUs, switches and links.
 
 A new kind is a spec class with ``build()`` and its name in the union below.  Reading order: ``cluster`` (what comes
-out), ``uniform`` (the smallest builders), ``machines``, ``explicit``; ``routing`` and ``describe`` work on any of them.
+out), ``uniform`` (the smallest builders), ``machine_parts``, ``trees``, ``dragonfly``, ``fabrics`` (any machine on any
+fabric), ``machines``, ``explicit``; ``routing`` and ``describe`` work on any of them.
 """
 
 from __future__ import annotations
@@ -13,13 +14,17 @@ from pydantic import Field, TypeAdapter
 
 from simcluster.topology.cluster import Cluster, Device
 from simcluster.topology.describe import TopologyReport, describe
+from simcluster.topology.dragonfly import DragonflyPlusSpec
 from simcluster.topology.explicit import GraphSpec
+from simcluster.topology.fabrics import MachinesSpec
 from simcluster.topology.links import LinkSpec, RateSpec
-from simcluster.topology.machines import DgxSpec, FabricSpec, PcieBoxSpec, UplinkSpec
+from simcluster.topology.machine_parts import HostSpec, MachineSpec, NicSpec
+from simcluster.topology.machines import DgxSpec, FabricSpec, PcieBoxSpec
+from simcluster.topology.trees import FatTreeSpec, RailOnlySpec, RailOptimisedSpec, UplinkSpec
 from simcluster.topology.uniform import FlatSpec, LeafSpineSpec
 
 TopologySpec: TypeAlias = Annotated[
-    DgxSpec | PcieBoxSpec | FlatSpec | LeafSpineSpec | GraphSpec, Field(discriminator="kind")
+    MachinesSpec | DgxSpec | PcieBoxSpec | FlatSpec | LeafSpineSpec | GraphSpec, Field(discriminator="kind")
 ]
 _ADAPTER: TypeAdapter[TopologySpec] = TypeAdapter(TopologySpec)
 
@@ -36,12 +41,20 @@ __all__ = [
     "Cluster",
     "Device",
     "DgxSpec",
+    "DragonflyPlusSpec",
     "FabricSpec",
+    "FatTreeSpec",
     "FlatSpec",
     "GraphSpec",
+    "HostSpec",
     "LeafSpineSpec",
     "LinkSpec",
+    "MachineSpec",
+    "MachinesSpec",
+    "NicSpec",
     "PcieBoxSpec",
+    "RailOnlySpec",
+    "RailOptimisedSpec",
     "RateSpec",
     "TopologyReport",
     "TopologySpec",

@@ -3,11 +3,14 @@
 Graph conventions (``networkx.DiGraph``, one edge per direction)
 
 * node: ``kind`` in gpu / nvswitch / pcie / nic / switch / host; a gpu also has ``host`` (index of its machine) and
-  ``local`` (index in the machine), a switch has ``tier`` ("leaf", "spine", ...);
+  ``local`` (index in the machine), a switch has ``tier`` ("leaf", "spine", ...); NICs and switches of another network
+  than the collectives' (storage, management) have ``network``, its name, and no route uses them; a nic that stands for
+  several has ``ports``, a gpu in a rack of trays has ``tray``;
 * edge: ``line_rate`` (B/s, what the standard says), ``efficiency`` (0..1], ``bandwidth`` = line_rate x efficiency (B/s,
   payload), ``latency`` (s), ``source`` (where the numbers come from), ``medium`` ("nvlink", "pcie", "infiniband", ...).
 
-Static: nothing that happens at run time is stored here.  Imports ``errors`` and ``routing``.
+Static: nothing that happens at run time is stored here.  Imports ``errors``, ``links``, ``policies``, ``routing``
+and ``switch_trees``.
 """
 
 from __future__ import annotations
@@ -16,13 +19,17 @@ import difflib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import networkx as nx
 import numpy as np
 
 from simcluster.errors import InputError
-from simcluster.topology.routing import Router
+from simcluster.topology.links import compute_part
+from simcluster.topology.policies import STATIC, RoutingSpec
+from simcluster.topology.routing import Router, Spread
+from simcluster.topology.switch_trees import SwitchTrees
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -54,13 +61,48 @@ class Cluster:
     def route(self, src: int, dst: int) -> tuple[int, ...]:
         """Links from GPU ``src`` to GPU ``dst``, in order; empty when they are the same.
 
-        Shortest in hops, static by destination (see ``routing``).  InputError when there is no way.
+        Shortest in hops (see ``routing``); one of several paths where the cluster's routing takes several.  InputError
+        when there is no way.
         """
         return self.router.route(src, dst)
+
+    def spread(self, src: int, dst: int, flow: int = 0) -> Spread:
+        """(link, fraction of the bytes) of flow number ``flow`` from GPU ``src`` to ``dst``; empty for the same GPU.
+
+        What enters a node leaves it: fractions are exact.  InputError when there is no way.
+        """
+        return self.router.spread(src, dst, flow)
+
+    def spread_latency(self, spread: Spread) -> float:
+        """Seconds that a flow's bytes need along their links: the mean over the bytes.
+
+        On one path that is ``path_latency``, and on several as good as theirs, because they have equally many hops.
+        The mean, as a round of a collective pays the mean over its hops (``traffic``).
+        """
+        return math.fsum([fraction * self.latency[link] for link, fraction in spread])
 
     def uplinks(self, gpu: int) -> tuple[str, ...]:
         """NICs through which this GPU leaves its machine in the fewest hops (its own name if it has a switch port)."""
         return self.router.uplinks(gpu)
+
+    def nvswitch(self, gpu: int) -> str:
+        """The NVSwitch that this GPU is linked to; "" for none."""
+        return self._switch_trees.nvswitch(gpu)
+
+    def switch_ways(self, gpus: Sequence[int], turn: int) -> tuple[tuple[Spread, Spread], ...]:
+        """For each GPU its way to the switch in which all of them meet, and from there to it.
+
+        The NVSwitch of them all, or else the switch of the fabric that is nearest to all: number ``turn`` of those (see
+        ``switch_trees``).  InputError when there is none.
+        """
+        return self._switch_trees.ways(gpus, turn)
+
+    @cached_property
+    def _switch_trees(self) -> SwitchTrees:
+        def route(src: int, dst: int) -> list[str]:
+            return [self.gpus[src], *(self.links[link][1] for link in self.route(src, dst))]
+
+        return SwitchTrees(self.graph, self.gpus, self.host_of, self.link_index, route)
 
     def path_latency(self, links: Iterable[int]) -> float:
         """Seconds that the first byte needs along these links: the exact sum of theirs."""
@@ -110,7 +152,7 @@ class Cluster:
         )
 
 
-def make_cluster(name: str, device: Device, graph: nx.DiGraph[str]) -> Cluster:
+def make_cluster(name: str, device: Device, graph: nx.DiGraph[str], routing: RoutingSpec = STATIC) -> Cluster:
     """Number the GPUs and links of a graph that follows the conventions above, and check it.
 
     InputError when there is no GPU, a link has no positive bandwidth or a negative latency, or two GPUs cannot reach
@@ -127,7 +169,7 @@ def make_cluster(name: str, device: Device, graph: nx.DiGraph[str]) -> Cluster:
     capacity = np.fromiter((data["bandwidth"] for _, _, data in edges), dtype=np.float64, count=len(edges))
     latency = np.fromiter((data["latency"] for _, _, data in edges), dtype=np.float64, count=len(edges))
     capacity.flags.writeable = latency.flags.writeable = False  # shared between variants of the cluster
-    router = Router(graph, gpus, index)
+    router = Router(compute_part(graph), gpus, index, routing)
     router.check_reachable()
     host_of = tuple(hosts[gpu][0] for gpu in gpus)
     return Cluster(name, graph, gpus, host_of, device, links, index, capacity, latency, router)

@@ -11,7 +11,8 @@ from pydantic import Field, model_validator
 from simcluster.errors import InputError
 from simcluster.spec import Spec
 from simcluster.topology.cluster import Cluster, make_cluster
-from simcluster.topology.links import Graph, LinkSpec, Name, add_gpus
+from simcluster.topology.links import COMPUTE, Graph, LinkSpec, Name, add_gpus, add_nics, add_switches
+from simcluster.topology.policies import RoutedSpec
 
 _USUAL_MEDIUM = {
     "gpu": "nvlink",
@@ -24,12 +25,24 @@ _USUAL_MEDIUM = {
 
 
 class NodeSpec(Spec):
-    """One node.  A gpu may say its machine (``host``, a number); a switch its ``tier``."""
+    """One node.  A gpu may say its machine (``host``, a number), a switch its ``tier``.
+
+    A nic or switch of a ``network`` other than "compute" is not used by collectives.
+    """
 
     name: Name
     kind: Literal["gpu", "nvswitch", "pcie", "nic", "switch", "host"]
     host: Annotated[int, Field(strict=True, ge=0)] | None = None
     tier: Name = "leaf"
+    network: Name = COMPUTE
+
+    @model_validator(mode="after")
+    def _machines_have_no_network(self) -> Self:
+        if self.network != COMPUTE and self.kind not in ("nic", "switch"):
+            raise InputError(
+                f"node {self.name!r} of kind {self.kind} has network {self.network!r}; only nic and switch do"
+            )
+        return self
 
 
 class EdgeSpec(LinkSpec):
@@ -39,7 +52,7 @@ class EdgeSpec(LinkSpec):
     one_way: bool = False
 
 
-class GraphSpec(Spec):
+class GraphSpec(RoutedSpec):
     """Nodes and links as they are given.
 
     GPUs are placed by ``host``, then in the order of the file.  Where no GPU says its host, GPUs that are connected
@@ -97,14 +110,16 @@ class GraphSpec(Spec):
                 add_gpus(graph, [(node.name, host, filled.get(host, 0))])
                 filled[host] = filled.get(host, 0) + 1
             elif node.kind == "switch":
-                graph.add_node(node.name, kind="switch", tier=node.tier)
+                add_switches(graph, [node.name], node.tier, node.network)
+            elif node.kind == "nic":
+                add_nics(graph, [node.name], network=node.network)
             else:
                 graph.add_node(node.name, kind=node.kind)
         for edge in self.edges:
             a, b = edge.between
             data = edge.link(self._medium(graph.nodes[a]["kind"], graph.nodes[b]["kind"]))
             graph.add_edges_from([(a, b)] if edge.one_way else [(a, b), (b, a)], **data)
-        return make_cluster(self.name, self.device, graph)
+        return make_cluster(self.name, self.device, graph, self.routing)
 
     @staticmethod
     def _medium(a: str, b: str) -> str:

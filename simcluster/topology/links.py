@@ -1,17 +1,19 @@
 """What a topology file says of a link, and how links and nodes enter the graph.
 
 Line rate (what the standard says) and efficiency (what payload gets of it) are kept apart, each with its source, so
-that nobody has to guess what a bandwidth already contains.  Imports ``spec`` and ``units``.
+that nobody has to guess what a bandwidth already contains.  A link of a usual kind is a preset of the catalogue:
+``{preset: ndr}``, with what differs written beside it.  Imports ``spec``, ``units`` and the catalogue.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, TypeAlias
 
 import networkx as nx
-from pydantic import Field
+from pydantic import Field, model_validator
 
+from simcluster.catalogue.links import link_document
 from simcluster.spec import Spec
 from simcluster.units import BytesPerSecond, Seconds
 
@@ -21,8 +23,24 @@ Name: TypeAlias = Annotated[str, Field(min_length=1)]
 Graph: TypeAlias = "nx.DiGraph[str]"
 EdgeData: TypeAlias = dict[str, Any]
 
+COMPUTE = "compute"
+"""The network that collectives use; any other name is a network apart."""
 
-class RateSpec(Spec):
+
+class PresetSpec(Spec):
+    """A document that may stand on a link of the catalogue: ``preset: NAME`` fills in what is not written."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_in_preset(cls, document: object) -> object:
+        if not isinstance(document, Mapping) or "preset" not in document:
+            return document
+        written = {key: value for key, value in document.items() if key != "preset"}
+        preset = link_document(document["preset"])
+        return {key: value for key, value in preset.items() if key in cls.model_fields} | written
+
+
+class RateSpec(PresetSpec):
     """The speed of one direction of a cable or trace: payload gets ``line_rate`` x ``efficiency``."""
 
     line_rate: BytesPerSecond
@@ -62,11 +80,34 @@ def add_gpus(graph: Graph, placed: Iterable[tuple[str, int, int]]) -> None:
     graph.add_nodes_from((name, {"kind": "gpu", "host": host, "local": local}) for name, host, local in placed)
 
 
-def add_switches(graph: Graph, names: Iterable[str], tier: str) -> None:
-    """Fabric switches of one tier."""
-    graph.add_nodes_from(names, kind="switch", tier=tier)
+def add_switches(graph: Graph, names: Iterable[str], tier: str, network: str = COMPUTE) -> None:
+    """Fabric switches of one tier; the graph says their network where it is not that of the collectives."""
+    graph.add_nodes_from(names, kind="switch", tier=tier, **_apart(network))
+
+
+def add_nics(graph: Graph, names: Iterable[str], ports: int = 1, network: str = COMPUTE) -> None:
+    """NICs of ``ports`` cables each."""
+    several = {"ports": ports} if ports > 1 else {}
+    graph.add_nodes_from(names, kind="nic", **several, **_apart(network))
+
+
+def compute_part(graph: Graph) -> Graph:
+    """The nodes and links that collectives use: all but NICs and switches of other networks (storage, management).
+
+    The graph itself where there is no other network.
+    """
+    others = [node for node, data in graph.nodes(data=True) if data.get("network", COMPUTE) != COMPUTE]
+    if not others:
+        return graph
+    part = graph.copy()
+    part.remove_nodes_from(others)
+    return part
 
 
 def connect(graph: Graph, pairs: Iterable[tuple[str, str]], data: EdgeData) -> None:
     """Full-duplex links between the pairs: one edge each way with the same attributes."""
     graph.add_edges_from((edge for a, b in pairs for edge in ((a, b), (b, a))), **data)
+
+
+def _apart(network: str) -> dict[str, str]:
+    return {} if network == COMPUTE else {"network": network}

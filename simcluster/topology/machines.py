@@ -1,80 +1,29 @@
 """Real machines on a fat tree: DGX with NVSwitch and one NIC per GPU, and PCIe boxes that share NICs.
 
-Idealised on purpose: all NVSwitch chips of a machine are one node without a limit of its own, and a spine has as many
-ports as there are leaves (a chassis, or two physical levels without blocking between them).
+Idealised on purpose: all NVSwitch chips of a machine are one node without a limit of its own, and PCIe is left out
+where nothing contends for it.  ``fabrics`` (kind machines) makes such machines part by part.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal, Self
 
 import networkx as nx
 from pydantic import model_validator
 
 from simcluster.errors import InputError
-from simcluster.spec import Spec
 from simcluster.topology.cluster import Cluster, make_cluster
-from simcluster.topology.links import (
-    Count,
-    EdgeData,
-    Fraction,
-    Graph,
-    LinkSpec,
-    Name,
-    add_gpus,
-    add_switches,
-    connect,
-    edge_data,
-)
-from simcluster.units import BytesPerSecond, Seconds
+from simcluster.topology.links import COMPUTE, Count, EdgeData, Graph, LinkSpec, Name, add_gpus, add_switches, connect
+from simcluster.topology.policies import RoutedSpec
+from simcluster.topology.sizes import check_gpus, check_links
+from simcluster.topology.trees import Site, TreeSpec
 
 
-class UplinkSpec(Spec):
-    """A leaf's link to one spine.  Rate and efficiency are the NIC's where they are not given."""
-
-    line_rate: BytesPerSecond | None = None
-    efficiency: Fraction | None = None
-    latency: Seconds = 0.6e-6
-    source: str = "0.6 us for each further switch: assumed, inside the 0.3 to 1 us usual for a switch and its cables"
+class FabricSpec(TreeSpec):
+    """The fat tree that the machines hang on: see ``TreeSpec``."""
 
 
-class FabricSpec(Spec):
-    """Leaves for each unit of ``nodes_per_unit`` machines, and spines above all leaves.
-
-    A leaf's uplinks together carry (NICs of a full unit on it x NIC line rate) / ``oversubscription``, spread evenly
-    over the spines; a cluster smaller than one unit counts as a unit of its size.  There are as many spines as uplinks
-    of the wanted line rate fit in that, at least one; none at all over a single leaf.
-    """
-
-    nodes_per_unit: Count
-    oversubscription: float = 1.0
-    leaf_to_spine: UplinkSpec = UplinkSpec()
-
-    @model_validator(mode="after")
-    def _positive(self) -> Self:
-        if not self.oversubscription > 0:
-            raise InputError(
-                f"oversubscription is {self.oversubscription!r}; it is leaf capacity down over up, so above zero: "
-                "1 for a non-blocking tree, 2 for half the uplinks"
-            )
-        return self
-
-    def add_spines(self, graph: Graph, leaves: Sequence[str], ports: int, nic: LinkSpec, medium: str) -> None:
-        """Spines spine0, ... over ``leaves`` that each have ``ports`` NICs below them."""
-        if len(leaves) < 2:
-            return
-        up = self.leaf_to_spine
-        capacity = ports * nic.line_rate / self.oversubscription
-        count = max(1, int(capacity / (up.line_rate or nic.line_rate) * (1 + 1e-12)))  # 1e-12: 3 x 0.1 is still 3 links
-        spines = [f"spine{i}" for i in range(count)]
-        add_switches(graph, spines, "spine")
-        efficiency = nic.efficiency if up.efficiency is None else up.efficiency
-        data = edge_data(capacity / count, efficiency, up.latency, up.source, nic.medium or medium)
-        connect(graph, ((leaf, spine) for leaf in leaves for spine in spines), data)
-
-
-class DgxSpec(Spec):
+class DgxSpec(RoutedSpec):
     """Machines whose GPUs meet in NVSwitches and have one NIC each, on a rail-optimised fat tree.
 
     In each unit there is one leaf per rail: NIC i of every machine goes to leaf i, so GPUs with equal index in their
@@ -102,6 +51,11 @@ class DgxSpec(Spec):
             )
         return self
 
+    @model_validator(mode="after")
+    def _not_too_large(self) -> Self:
+        check_gpus(self.nodes * self.gpus_per_node)
+        return self
+
     def build(self) -> Cluster:
         """The cluster: node0.gpu0, node0.nic0, node0.nvswitch, ..., unit0.leaf0 (rail 0), ..., spine0, ..."""
         graph: Graph = nx.DiGraph()
@@ -120,11 +74,13 @@ class DgxSpec(Spec):
         connect(graph, zip(gpus, nics, strict=True), self.pcie.link("pcie"))
         rail_leaf = (f"unit{n // self.fabric.nodes_per_unit}.leaf{i}" for n, i in slots)
         connect(graph, zip(nics, rail_leaf, strict=True), self.nic.link("infiniband"))
-        self.fabric.add_spines(graph, leaves, min(self.nodes, self.fabric.nodes_per_unit), self.nic, "infiniband")
-        return make_cluster(self.name, self.device, graph)
+        full = min(self.nodes, self.fabric.nodes_per_unit) * self.nic.line_rate
+        of_unit = {u: {f"unit{u}.leaf{i}": full for i in rails} for u in range(units)}
+        self.fabric.grow(Site(graph, COMPUTE), of_unit, self.nic.link("infiniband"))
+        return make_cluster(self.name, self.device, graph, self.routing)
 
 
-class PcieBoxSpec(Spec):
+class PcieBoxSpec(RoutedSpec):
     """Machines without NVLink: GPUs under PCIe switches under one host bridge, whose NICs all GPUs share.
 
     Links: GPU - PCIe switch and host bridge - NIC (``pcie``), PCIe switch - host bridge (``upstream``, like ``pcie``
@@ -143,6 +99,12 @@ class PcieBoxSpec(Spec):
     nic: LinkSpec
     fabric: FabricSpec
 
+    @model_validator(mode="after")
+    def _not_too_large(self) -> Self:
+        check_gpus(self.nodes * self.gpus_per_node)
+        check_links(self.nodes * self.nics_per_node, "nic - leaf")
+        return self
+
     def build(self) -> Cluster:
         """The cluster: node0.gpu0, node0.pcie0, node0.host, node0.nic0, ..., leaf0, ..., spine0, ..."""
         graph: Graph = nx.DiGraph()
@@ -159,9 +121,10 @@ class PcieBoxSpec(Spec):
             for i in range(self.nics_per_node)
         )
         connect(graph, ports, self.nic.link("ethernet"))
-        nics_per_leaf = min(self.nodes, self.fabric.nodes_per_unit) * self.nics_per_node
-        self.fabric.add_spines(graph, leaves, nics_per_leaf, self.nic, "ethernet")
-        return make_cluster(self.name, self.device, graph)
+        full = min(self.nodes, self.fabric.nodes_per_unit) * self.nics_per_node * self.nic.line_rate
+        of_unit = {u: {leaf: full} for u, leaf in enumerate(leaves)}
+        self.fabric.grow(Site(graph, COMPUTE), of_unit, self.nic.link("ethernet"))
+        return make_cluster(self.name, self.device, graph, self.routing)
 
     def _add_machine(self, graph: Graph, node: int, pcie: EdgeData, upstream: EdgeData) -> None:
         gpus = [f"node{node}.gpu{i}" for i in range(self.gpus_per_node)]

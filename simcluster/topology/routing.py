@@ -1,261 +1,268 @@
-"""Which links a transfer takes: shortest in hops, static by destination, as InfiniBand's fat-tree routing does.
+"""Which links a transfer takes: shortest in hops, and among equally short paths as the cluster's policy says.
 
-A cluster is *machines* (what remains connected when the switches are taken out) around a *fabric* (the switches).  A
-route stays in the machine if that is no longer, or leaves it once, crosses the fabric, and enters the destination's
-machine once: GPUs and NICs never forward inside a machine, and no third machine does.  So distances are needed between
-switches only, and each GPU's way to and from them is a few hops found once.
+A route stays in the machine if that is no longer, or leaves it once, crosses the fabric, and enters the destination's
+machine once: GPUs and NICs never forward inside a machine, and no third machine does.
 
-Ties.  At a switch, and among equally near NICs, the k candidates in natural name order ("spine2" before "spine10") are
-indexed by d mod k, where d numbers the GPUs in tree order, leaf by leaf (D-Mod-K; E. Zahavi, "Fat-tree routing and node
-ordering providing contention free traffic for MPI global collectives", JPDC 72, 2012).  Tree order is the GPU index
-itself wherever GPUs are numbered leaf by leaf; on a rail-optimised fabric it is not, and the plain index would send a
-whole rail's traffic (all d equal mod 8) over an eighth of the spines.  Inside a machine d is the GPU index.
+Both ends use the NICs nearest to them (NCCL's rule; another NIC of the machine, across a host bridge, is taken only
+where those do not connect).  Where the nearest NICs lie on networks that never meet, as the rails of a rail-only
+fabric, the sender first hands over by NVLink to a GPU of its machine whose NIC reaches the destination (NCCL's PXN);
+with ``pxn: true`` it does so wherever that GPU is fewer switches away from the destination.
 
-Imports only errors.
+Ties.  At a switch, and among equally near NICs, the policy (``policies``) picks one of the candidates, or splits evenly
+between all.  The default is static by destination, d mod k, where d numbers the GPUs in tree order, leaf by leaf.  Tree
+order is the GPU index itself wherever GPUs are numbered leaf by leaf; on a rail-optimised fabric it is not, and the
+plain index would send a whole rail's traffic (all d equal mod 8) over an eighth of the spines.  Inside a machine, which
+no switch has a say in, d is the GPU index, and of equally short ways the one with the fastest next link is taken:
+NVSwitch before a PCIe switch.
+
+Imports errors, ``policies`` and ``ways``.
 """
 
 from __future__ import annotations
 
 import itertools
-import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 import networkx as nx
 
 from simcluster.errors import InputError
+from simcluster.topology.policies import STATIC, Flow, Pick, RoutingSpec
+from simcluster.topology.ways import Doors, Port, Signature, Ways, natural
 
-Signature: TypeAlias = tuple[tuple[str, int], ...]
-"""Where a GPU is entered from the fabric: (switch, hops from that switch to the GPU), one per switch."""
+__all__ = ["Router", "Spread", "natural"]
 
+Spread: TypeAlias = tuple[tuple[int, float], ...]
+"""(link, fraction of the bytes) of a flow."""
 
-@dataclass(frozen=True, slots=True)
-class Port:
-    """A way between a GPU and the fabric: ``node`` (a NIC, or the GPU) has a link with ``switch``, ``hops`` away."""
-
-    node: str
-    switch: str
-    hops: int  # between the GPU and node
-
-
-def natural(name: str) -> tuple[tuple[int, str], ...]:
-    """Sort key that puts spine2 before spine10."""
-    return tuple((int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name) if part)
+_WHOLE = 2**40
+"""Fractions are multiples of 1 / _WHOLE, so that sums of thousands of them are exact in any order (as on the clock's
+grid), and what enters a node leaves it to the last bit."""
 
 
 class Router:
     """Routes between the GPUs of one graph; filled as they are asked for."""
 
-    def __init__(self, graph: nx.DiGraph[str], gpus: Sequence[str], link_index: Mapping[tuple[str, str], int]) -> None:
+    def __init__(
+        self,
+        graph: nx.DiGraph[str],
+        gpus: Sequence[str],
+        link_index: Mapping[tuple[str, str], int],
+        policy: RoutingSpec = STATIC,
+    ) -> None:
         self._gpus = tuple(gpus)
-        self._gpu_nodes = frozenset(gpus)
-        ends = ("gpu", "nic")
-        self._ends = frozenset(node for node, data in graph.nodes(data=True) if data["kind"] in ends)
         self._link_index = link_index
-        self._switches = frozenset(node for node, data in graph.nodes(data=True) if data["kind"] == "switch")
-        self._position = {node: i for i, node in enumerate(sorted(graph, key=natural))}
-        self._next = {node: self._sorted(to) for node, to in graph.succ.items()}
-        self._previous = {node: self._sorted(to) for node, to in graph.pred.items()}
-        self._onto, self._from = self._between_switches(self._next), self._between_switches(self._previous)
-        self._exits = [self._ports(gpu, self._next) for gpu in gpus]
-        self._entries = [self._ports(gpu, self._previous) for gpu in gpus]
-        self._signatures = [_signature(entries) for entries in self._entries]
-        self._tree_order = self._number_by_leaf()
-        self._inside: dict[str, dict[str, int]] = {}
-        self._fabric: dict[Signature, dict[str, int]] = {}
-        self._forward: dict[tuple[Signature, str], list[str]] = {}
-        self._routes: dict[tuple[int, int], tuple[int, ...]] = {}
+        self._policy = policy
+        self._ways = Ways(graph, gpus)
+        self._paths: dict[tuple[int, int, int], tuple[int, ...]] = {}
+        self._sprays: dict[object, tuple[tuple[tuple[int, int], ...], tuple[tuple[str, int], ...]]] = {}
 
     # --- what others ask ---------------------------------------------------------------------------------------------
 
     def route(self, src: int, dst: int) -> tuple[int, ...]:
-        """Links from GPU to GPU; InputError naming both when there is no way."""
-        route = self._routes.get((src, dst))
-        if route is None:
-            path = self._path(src, dst)
-            route = tuple(self._link_index[hop] for hop in itertools.pairwise(path))
-            self._routes[src, dst] = route
-        return route
+        """Links from GPU to GPU: one path of the flow; InputError naming both when there is no way."""
+        flow = Flow(src, dst, self._ways.tree_order[dst], 0)
+        picks = self._policy.picks(flow) or STATIC.picks(flow)
+        return self._path(flow, picks[0])
+
+    def spread(self, src: int, dst: int, number: int = 0) -> Spread:
+        """Every link that flow ``number`` from GPU to GPU uses, from source to destination, with its fraction."""
+        flow = Flow(src, dst, self._ways.tree_order[dst], number if self._policy.by_flow else 0)
+        picks = self._policy.picks(flow)
+        if len(picks) == 1:
+            return tuple([(link, 1.0) for link in self._path(flow, picks[0])])
+        units: dict[int, int] = defaultdict(int)
+        if picks:
+            course = self._course(src, dst)
+            for pick, part in zip(picks, _split(_WHOLE, len(picks)), strict=True):
+                for link in self._links(self._walk(src, dst, course, pick)):
+                    units[link] += part
+        else:
+            self._spray(src, dst, units)
+        return tuple([(link, part / _WHOLE) for link, part in units.items()])
 
     def uplinks(self, gpu: int) -> tuple[str, ...]:
         """Nodes through which the GPU leaves its machine in the fewest hops; empty when it cannot."""
-        exits = self._exits[gpu]
-        nearest = min((port.hops for port in exits), default=0)
-        return tuple(dict.fromkeys(port.node for port in exits if port.hops == nearest))
+        return tuple(dict.fromkeys(port.node for port in self._ways.near.exits[gpu]))
 
     def check_reachable(self) -> None:
         """InputError naming two GPUs when one cannot reach the other.
 
-        Quick when every GPU has ports and the switches reach each other; else every pair of port sets is tried.
+        Quick when every GPU has ports and the switches reach each other; else one pair of each kind of place is tried,
+        and of those without a way but inside the machine every pair.
         """
-        if all(self._exits) and all(self._entries) and self._fabric_is_connected():
+        ways = self._ways
+        near, parts = ways.near, ways.parts_of_fabric()
+        if all(near.exits) and all(near.entries) and len(set(parts.values())) == 1:
             return
-        by_ports: dict[tuple[Signature, Signature], list[int]] = defaultdict(list)
-        for gpu, exits in enumerate(self._exits):
-            by_ports[_signature(exits), self._signatures[gpu]].append(gpu)
-        groups = list(by_ports.values())
-        for sources in groups:
-            for targets in groups:
-                if self._outside(sources[0], targets[0])[0] is None:  # only a way inside the machine is left
-                    for src in sources:
-                        for dst in targets:
-                            self._path(src, dst)
+        by_place: dict[tuple[tuple[int, ...], ...], list[int]] = defaultdict(list)
+        for gpu in range(len(self._gpus)):
+            mates = [port for mate in ways.nvlink_mates(gpu) for port in near.exits[mate]]
+            ports = (near.exits[gpu], near.entries[gpu], ways.all.exits[gpu], ways.all.entries[gpu], mates)
+            by_place[tuple(tuple(sorted({parts[port.switch] for port in some})) for some in ports)].append(gpu)
+        for sources, targets in itertools.product(by_place.values(), repeat=2):
+            if not self._leads_outside(sources[0], targets[0]):
+                for src, dst in itertools.product(sources, targets):
+                    self._course(src, dst)
 
-    # --- one route ---------------------------------------------------------------------------------------------------
+    # --- where a route leaves the machine ----------------------------------------------------------------------------
 
-    def _path(self, src: int, dst: int) -> list[str]:
-        """Nodes from GPU to GPU, both included."""
-        start, end = self._gpus[src], self._gpus[dst]
-        inside = self._hops_inside(end).get(start)
-        outside, ports = self._outside(src, dst)
+    def _course(self, src: int, dst: int) -> tuple[int, Doors] | None:
+        """The GPU by whose ports the way leaves the machine, and the ports of both ends; None: it stays inside."""
+        ways, near, pxn = self._ways, self._ways.near, self._policy.pxn
+        inside = ways.hops_inside(self._gpus[dst]).get(self._gpus[src])
+        outside = self._outside(src, dst, near)[0]
         if inside is not None and (outside is None or inside <= outside):
-            return self._walk_inside(start, end, dst)
-        if outside is None:
-            raise InputError(
-                f"GPU {start} cannot reach GPU {end}; every GPU must reach every other one through links and switches "
-                "(GPUs, NICs and machines in between do not forward: join two NICs by a switch)"
-            )
-        port = ports[self._tree_order[dst] % len(ports)]
-        across = self._walk_fabric(port.switch, dst)
-        return self._walk_inside(start, port.node, dst) + across[:-1] + self._walk_inside(across[-1], end, dst)
+            return None
+        if pxn or (outside is None and pxn is None):
+            hops, relay = self._relay(src, dst)
+            if hops is not None and (outside is None or hops < outside):
+                return relay, near
+        if outside is not None:
+            return src, near
+        if self._outside(src, dst, ways.all)[0] is not None:
+            return src, ways.all
+        raise InputError(self._no_way(src, dst))
 
-    def _outside(self, src: int, dst: int) -> tuple[int | None, list[Port]]:
+    def _outside(self, src: int, dst: int, doors: Doors) -> tuple[int | None, list[Port]]:
         """Hops of the shortest way over the fabric, None if there is none, and the ports by which it can leave."""
-        distance = self._hops_across(self._signatures[dst])
-        costs = [(port.hops + 1 + distance[port.switch], port) for port in self._exits[src] if port.switch in distance]
+        distance = self._ways.hops_across(doors.signatures[dst])
+        costs = [(port.hops + 1 + distance[port.switch], port) for port in doors.exits[src] if port.switch in distance]
         best = min((cost for cost, _ in costs), default=None)
         return best, [port for cost, port in costs if cost == best]
 
-    def _walk_inside(self, start: str, end: str, dst: int) -> list[str]:
-        hops = self._hops_inside(end)
-        path = [start]
-        while path[-1] != end:
-            left = hops[path[-1]] - 1
-            candidates = [node for node in self._next[path[-1]] if hops.get(node) == left and self._may_pass(node, end)]
-            path.append(candidates[dst % len(candidates)])
+    def _relay(self, src: int, dst: int) -> tuple[int | None, int]:
+        """The GPU joined to the sender by NVLink by whose NICs the destination is nearest, after its hops (or None)."""
+        near = self._ways.near
+        hops = {mate: self._outside(mate, dst, near)[0] for mate in self._ways.nvlink_mates(src)}
+        best = min((cost for cost in hops.values() if cost is not None), default=None)
+        nearest = [mate for mate, cost in hops.items() if cost == best and cost is not None]
+        return best, nearest[dst % len(nearest)] if nearest else src
+
+    def _leads_outside(self, src: int, dst: int) -> bool:
+        ways = (self._outside(src, dst, doors)[0] for doors in (self._ways.near, self._ways.all))
+        relays = self._policy.pxn is not False and self._relay(src, dst)[0] is not None
+        return relays or any(hops is not None for hops in ways)
+
+    def _no_way(self, src: int, dst: int) -> str:
+        what = f"GPU {self._gpus[src]} cannot reach GPU {self._gpus[dst]}"
+        hops, relay = self._relay(src, dst)
+        if hops is not None:
+            return (
+                f"{what}: their NICs are on rails that never meet, and routing.pxn is false; set routing.pxn to true, "
+                f"so that such traffic is handed over by NVLink to the GPU on the other rail ({self._gpus[relay]})"
+            )
+        return (
+            f"{what}; every GPU must reach every other one through links and switches "
+            "(GPUs, NICs and machines in between do not forward: join two NICs by a switch)"
+        )
+
+    # --- one path ----------------------------------------------------------------------------------------------------
+
+    def _path(self, flow: Flow, pick: Pick) -> tuple[int, ...]:
+        key = (flow.src, flow.dst, flow.number)
+        path = self._paths.get(key)
+        if path is None:
+            nodes = self._walk(flow.src, flow.dst, self._course(flow.src, flow.dst), pick)
+            path = self._paths[key] = tuple(self._links(nodes))
         return path
 
-    def _walk_fabric(self, switch: str, dst: int) -> list[str]:
+    def _walk(self, src: int, dst: int, course: tuple[int, Doors] | None, pick: Pick) -> list[str]:
+        """Nodes from GPU to GPU, both included."""
+        start, end, inside = self._gpus[src], self._gpus[dst], self._ways.walk_inside
+        if course is None:
+            return inside(start, end, dst)
+        leaving, doors = course
+        ports = self._outside(leaving, dst, doors)[1]
+        port = ports[pick(self._ways.position[self._gpus[leaving]], len(ports))]
+        across = self._walk_fabric(port.switch, dst, doors, pick)
+        return self._way_out(src, leaving, port, dst) + across[:-1] + inside(across[-1], end, dst)
+
+    def _way_out(self, src: int, leaving: int, port: Port, dst: int) -> list[str]:
+        """Nodes from the GPU, by the one that relays if another does, to the node with the port."""
+        way = self._ways.walk_inside(self._gpus[leaving], port.node, dst)
+        if leaving == src:
+            return way
+        return self._ways.walk_inside(self._gpus[src], self._gpus[leaving], leaving)[:-1] + way
+
+    def _walk_fabric(self, switch: str, dst: int, doors: Doors, pick: Pick) -> list[str]:
         """Switches from ``switch`` on, and the node of the destination's machine that the last one hands over to."""
-        signature, order = self._signatures[dst], self._tree_order[dst]
-        distance = self._hops_across(signature)
+        ways, signature = self._ways, doors.signatures[dst]
+        distance = ways.hops_across(signature)
         path = [switch]
         while True:
             here = path[-1]
-            doors = [
-                port.node for port in self._entries[dst] if port.switch == here and port.hops + 1 == distance[here]
-            ]
-            onward = self._onward(signature, here)
-            candidates = self._sorted(doors + onward) if doors and onward else doors or onward
-            path.append(candidates[order % len(candidates)])
-            if path[-1] not in self._switches:
+            into = [port.node for port in doors.entries[dst] if port.switch == here and port.hops + 1 == distance[here]]
+            onward = ways.onward(signature, here)
+            candidates = ways.in_order(into + onward) if into and onward else into or onward
+            path.append(candidates[pick(ways.position[here], len(candidates))])
+            if path[-1] not in ways.switches:
                 return path
 
-    def _onward(self, signature: Signature, switch: str) -> list[str]:
-        key = (signature, switch)
-        if key not in self._forward:
-            distance = self._hops_across(signature)
-            nearer = distance[switch] - 1
-            self._forward[key] = [node for node in self._onto[switch] if distance.get(node) == nearer]
-        return self._forward[key]
+    def _links(self, nodes: Sequence[str]) -> list[int]:
+        index = self._link_index
+        return [index[hop] for hop in itertools.pairwise(nodes)]
 
-    # --- distances ---------------------------------------------------------------------------------------------------
+    # --- all paths ---------------------------------------------------------------------------------------------------
 
-    def _hops_inside(self, end: str) -> dict[str, int]:
-        """Hops to ``end`` from every node of its machine that has a way to it."""
-        if end not in self._inside:
-            self._inside[end] = self._spread(end, self._previous)
-        return self._inside[end]
+    def _spray(self, src: int, dst: int, units: dict[int, int]) -> None:
+        """Add to ``units`` what every link carries of a flow that is split evenly wherever it can go two ways."""
+        course, ways, end = self._course(src, dst), self._ways, self._gpus[dst]
+        if course is None:
+            units.update(dict.fromkeys(self._links(ways.walk_inside(self._gpus[src], end, dst)), _WHOLE))
+            return
+        leaving, doors = course
+        starts: dict[str, int] = defaultdict(int)
+        ports = self._outside(leaving, dst, doors)[1]
+        for port, part in zip(ports, _split(_WHOLE, len(ports)), strict=True):
+            starts[port.switch] += part
+            for link in self._links([*self._way_out(src, leaving, port, dst), port.switch]):
+                units[link] += part
+        distance = ways.hops_across(doors.signatures[dst])
+        into: dict[str, list[str]] = defaultdict(list)
+        for port in doors.entries[dst]:
+            if port.hops + 1 == distance[port.switch]:
+                into[port.switch].append(port.node)
+        across, arrived = self._spray_fabric(starts, into, doors.signatures[dst])
+        for link, part in across:
+            units[link] += part
+        for switch, whole in arrived:
+            for node, part in zip(into[switch], _split(whole, len(into[switch])), strict=True):
+                for link in self._links([switch, *ways.walk_inside(node, end, dst)]):
+                    units[link] += part
 
-    def _hops_across(self, signature: Signature) -> dict[str, int]:
-        """Hops from every switch to a GPU with this signature."""
-        if signature not in self._fabric:
-            distance: dict[str, int] = {}
-            waiting: dict[int, list[str]] = defaultdict(list)
-            for switch, start in signature:
-                waiting[start].append(switch)
-            hops = 0
-            while waiting:
-                frontier = [switch for switch in waiting.pop(hops, ()) if switch not in distance]
-                distance.update(dict.fromkeys(frontier, hops))
-                hops += 1
-                fresh = {node: None for switch in frontier for node in self._from[switch] if node not in distance}
-                if fresh:
-                    waiting[hops].extend(fresh)
-            self._fabric[signature] = distance
-        return self._fabric[signature]
+    def _spray_fabric(
+        self, starts: Mapping[str, int], into: Mapping[str, Sequence[str]], signature: Signature
+    ) -> tuple[tuple[tuple[int, int], ...], tuple[tuple[str, int], ...]]:
+        """What links between switches carry, and what the destination gets at each of its switches.
 
-    def _spread(self, start: str, neighbours: Mapping[str, list[str]]) -> dict[str, int]:
-        """Hops from ``start`` along ``neighbours`` inside its machine; GPUs and NICs are reached but not passed."""
-        hops = {start: 0}
-        frontier = [start]
-        while frontier:
-            reached = []
-            for node in frontier:
-                for other in neighbours[node]:
-                    if other not in hops and other not in self._switches:
-                        hops[other] = hops[node] + 1
-                        if other not in self._ends:
-                            reached.append(other)
-            frontier = reached
-        return hops
-
-    def _ports(self, gpu: str, neighbours: Mapping[str, list[str]]) -> list[Port]:
-        """The GPU's ways to the fabric (or from it), in natural order of NIC and switch."""
-        ports = [
-            Port(node, switch, hops)
-            for node, hops in self._spread(gpu, neighbours).items()
-            if node == gpu or node not in self._gpu_nodes
-            for switch in neighbours[node]
-            if switch in self._switches
-        ]
-        return ports if len(ports) < 2 else sorted(ports, key=lambda port: self._order(port.node, port.switch))
-
-    def _number_by_leaf(self) -> list[int]:
-        """For each GPU its place in tree order: leaf by leaf, within a leaf by index; its index if it has no port."""
-
-        def leaf(gpu: int) -> int:
-            nearest = min(self._entries[gpu], key=lambda port: port.hops, default=None)
-            return -1 if nearest is None else self._position[nearest.switch]
-
-        order = [0] * len(self._gpus)
-        for place, gpu in enumerate(sorted(range(len(self._gpus)), key=leaf)):
-            order[gpu] = place
-        return order
-
-    def _fabric_is_connected(self) -> bool:
-        """Whether every switch reaches every other one (over switches only)."""
-        if not self._switches:
-            return False
-        start = min(self._switches, key=self._position.__getitem__)
-        return all(self._count_switches(start, ways) == len(self._switches) for ways in (self._onto, self._from))
-
-    def _count_switches(self, start: str, neighbours: Mapping[str, list[str]]) -> int:
-        seen, stack = {start}, [start]
-        while stack:
-            fresh = [node for node in neighbours[stack.pop()] if node not in seen]
-            seen.update(fresh)
-            stack.extend(fresh)
-        return len(seen)
-
-    def _between_switches(self, neighbours: Mapping[str, list[str]]) -> dict[str, list[str]]:
-        among = self._switches
-        return {node: [other for other in to if other in among] for node, to in neighbours.items() if node in among}
-
-    def _may_pass(self, node: str, end: str) -> bool:
-        return node == end or node not in self._ends
-
-    def _order(self, *nodes: str) -> tuple[int, ...]:
-        return tuple(self._position[node] for node in nodes)
-
-    def _sorted(self, nodes: Iterable[str]) -> list[str]:
-        return sorted(nodes, key=self._position.__getitem__)
+        The same for all GPUs that are linked alike to the same switches, so computed once for them.
+        """
+        doors = tuple((switch, len(nodes)) for switch, nodes in into.items())
+        key = (tuple(starts.items()), doors, signature)
+        if key in self._sprays:
+            return self._sprays[key]
+        distance = self._ways.hops_across(signature)
+        levels: dict[int, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+        for switch, part in starts.items():
+            levels[distance[switch]][switch] = part
+        across: list[tuple[int, int]] = []
+        arrived: list[tuple[str, int]] = []
+        for level in range(max(levels), 0, -1):
+            for switch, whole in levels[level].items():
+                ends, onward = len(into.get(switch, ())), self._ways.onward(signature, switch)
+                parts = _split(whole, ends + len(onward))
+                if ends:
+                    arrived.append((switch, sum(parts[:ends])))
+                for node, part in zip(onward, parts[ends:], strict=True):
+                    across.append((self._link_index[switch, node], part))
+                    levels[level - 1][node] += part
+        self._sprays[key] = tuple(across), tuple(arrived)
+        return self._sprays[key]
 
 
-def _signature(ports: Iterable[Port]) -> Signature:
-    nearest: dict[str, int] = {}
-    for port in ports:
-        nearest[port.switch] = min(port.hops + 1, nearest.get(port.switch, port.hops + 1))
-    return tuple(sorted(nearest.items()))
+def _split(whole: int, parts: int) -> list[int]:
+    """The whole in equal parts, as far as it divides: the first ones get one more."""
+    each, more = divmod(whole, parts)
+    return [each + 1] * more + [each] * (parts - more)

@@ -1,0 +1,50 @@
+"""simcluster topology: what a cluster is, in numbers and as a picture."""
+
+from __future__ import annotations
+
+import argparse
+
+EXAMPLES = """examples:
+  simcluster topology dgx_h100 --set nodes=128 --plot cluster.png
+  simcluster topology dgx_a100 nodes=40 --fabric.oversubscription 2
+  simcluster topology my_cluster.yaml --json -
+"""
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """The command's arguments."""
+    parser = subparsers.add_parser(
+        "topology",
+        help="describe a cluster: counts, bandwidths, bisection, longest path; draw it",
+        description="Build the cluster that a topology file describes, say what it is, and draw it by its hierarchy.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("topology", metavar="FILE", help="a topology file, or the name of one that ships")
+    parser.add_argument("--set", action="append", default=[], metavar="A.B=C", help="change the file; also nodes=128")
+    parser.add_argument("--plot", metavar="FILE", help="draw the cluster (.png, .svg or .pdf)")
+    parser.add_argument("--json", metavar="FILE", help='write the report as JSON (B/s, s); "-" prints it alone')
+
+
+def run(args: argparse.Namespace) -> int:
+    """Build, describe, draw, write."""
+    from dataclasses import asdict
+
+    from simcluster.cli import common, drawing
+    from simcluster.plots import save_figure, topology
+    from simcluster.scenario_files import load_cluster
+    from simcluster.topology import describe
+
+    picture = drawing.figure_path(args.plot) if args.plot else None
+    if args.json and args.json != "-":
+        common.output_path(args.json)
+    cluster = load_cluster(args.topology, common.overrides_of(args))
+    report = describe(cluster)
+    if args.json != "-":
+        print(report.format())
+    if picture:
+        save_figure(topology(cluster), picture)
+    if args.json:
+        document = {**asdict(report), "nodes": dict(report.nodes), "oversubscription": dict(report.oversubscription)}
+        common.write_json(args.json, document)
+    return 0

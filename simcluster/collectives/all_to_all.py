@@ -1,0 +1,102 @@
+"""All-to-all: every rank has a message for every other one, of equal or of given sizes.
+
+The size is a rank's send buffer, the part for itself included (the largest one, where they differ).  Closed forms on a
+uniform network: direct alpha + (N-1)/N S/B, pairwise (N-1)(alpha + S/(N B)); of uneven sizes s_ij at least
+max_i max(sum_j s_ij, sum_j s_ji) / B, which direct reaches (modelling.md D.1, D.2).  Places count the ranks machine by
+machine (``Group.places``); the message from place i to place j is chunk i N + j.  Imports errors, description, group.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from itertools import starmap
+
+from simcluster.collectives.description import Hop, Lazy, Phase
+from simcluster.collectives.group import Group
+from simcluster.errors import InputError
+
+Parts = Sequence[Sequence[float]]
+"""``parts[i][j]``: what position i has for position j, in any one unit."""
+
+
+def direct(group: Group, parts: Parts | None = None) -> Sequence[Phase]:
+    """All messages at once, as NCCL's grouped sends and receives."""
+    ranks, message = group.num_ranks, _messages(group, parts)
+    if parts is not None:  # the sizes are N^2 numbers anyway; what is empty is not sent
+        every = starmap(message, ((i, (i + turn) % ranks) for turn in range(1, ranks) for i in range(ranks)))
+        return (_round(tuple(hop for hop in every if hop.share)),)
+
+    def make(number: int) -> Hop:
+        turn, i = divmod(number, ranks)
+        return message(i, (i + turn + 1) % ranks)
+
+    return (_round(Lazy(ranks * (ranks - 1), make)),)
+
+
+def pairwise(group: Group, parts: Parts | None = None) -> Sequence[Phase]:
+    """N-1 rounds: in round k every rank sends to the one k + 1 places on."""
+    ranks, message = group.num_ranks, _messages(group, parts)
+
+    def make(number: int) -> Phase:
+        hops = (message(i, (i + number + 1) % ranks) for i in range(ranks))
+        return _round(tuple(hop for hop in hops if hop.share))
+
+    return Lazy(ranks - 1, make)
+
+
+def hierarchical(group: Group, parts: Parts | None = None) -> Sequence[Phase]:
+    """Two levels: over NVLink to the rank of the machine that is on the receiver's rail, then along the rail.
+
+    m machines of g ranks, as many in each (InputError otherwise).  First g-1 rounds inside the machines, each with what
+    is for one rail: m messages; then m-1 rounds over the machines, each with what is for one machine: g messages.
+    (g-1)(alpha1 + S/(g B1)) + (m-1)(alpha2 + S/(m B2)).
+    """
+    machines = group.equal_machines("hierarchical")
+    each, many, ranks, places = len(machines[0]), len(machines), group.num_ranks, group.places
+    share = _shares(group, parts)
+
+    def to_rail(number: int) -> Phase:
+        hops = []
+        for i in range(ranks):
+            local = (i + number + 1) % each
+            carried = many / ranks if parts is None else sum(share(i, j) for j in range(local, ranks, each))
+            target = places[i - i % each + local]
+            hops.append(Hop(places[i], target, carried, chunk=i * ranks + local, count=many, stride=each))
+        return _round(tuple(hop for hop in hops if hop.share))
+
+    def along_rail(number: int) -> Phase:
+        hops = []
+        for i in range(ranks):
+            j, first = (i + (number + 1) * each) % ranks, i - i % each
+            carried = each / ranks if parts is None else sum(share(s, j) for s in range(first, first + each))
+            hops.append(Hop(places[i], places[j], carried, chunk=first * ranks + j, count=each, stride=ranks))
+        return _round(tuple(hop for hop in hops if hop.share))
+
+    return Lazy(each - 1 + many - 1, lambda k: to_rail(k) if k < each - 1 else along_rail(k - each + 1))
+
+
+def _round(hops: Sequence[Hop]) -> Phase:
+    return Phase(rounds=1, hops=hops, chunks=1, reduces=False)
+
+
+def _messages(group: Group, parts: Parts | None) -> Callable[[int, int], Hop]:
+    """The hop of the message from place i to place j."""
+    ranks, places, share = group.num_ranks, group.places, _shares(group, parts)
+    return lambda i, j: Hop(places[i], places[j], share(i, j), chunk=i * ranks + j)
+
+
+def _shares(group: Group, parts: Parts | None) -> Callable[[int, int], float]:
+    """The message from place i to place j as a part of the size."""
+    ranks, places = group.num_ranks, group.places
+    if parts is None:
+        return lambda i, j: 1 / ranks
+    if len(parts) != ranks or any(len(row) != ranks for row in parts):
+        raise InputError(f"all_to_all over {ranks} ranks needs the sizes of {ranks} x {ranks} messages, row by sender")
+    wrong = [size for row in parts for size in row if not (size >= 0 and math.isfinite(size))]
+    if wrong:
+        raise InputError(f"all_to_all: {wrong[0]!r} is not the size of a message; it is 0 or more")
+    largest = max(math.fsum(row) for row in parts)
+    if largest == 0:
+        raise InputError("all_to_all: all messages are empty; at least one has a size above 0")
+    return lambda i, j: parts[places[i]][places[j]] / largest

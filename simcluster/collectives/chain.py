@@ -1,0 +1,87 @@
+"""Broadcast from position 0 and reduction to it: chains along the rings of the group, and the binomial tree.
+
+A chain passes the data on from rank to rank.  In c pieces, each round one piece further, it takes
+(N-2+c)(alpha + S/(c B)) on a uniform network (modelling.md D.1).  NCCL keeps several pieces under way, so that their
+latencies overlap; the limit of that, for small pieces, is the pipeline of ``broadcast`` and ``reduce``:
+(N-1) alpha + S/B.  A binomial tree takes ceil(log2 N)(alpha + S/B).  Imports description and group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from simcluster.collectives.description import Hop, Lazy, Phase
+from simcluster.collectives.group import Group
+
+
+def broadcast(group: Group) -> Sequence[Phase]:
+    """A pipeline along every ring, from position 0 on; each ring carries its part of the data."""
+    return _pipeline(_links(group, leaves_root=True), reduces=False)
+
+
+def reduce(group: Group) -> Sequence[Phase]:
+    """A pipeline along every ring that ends at position 0; every rank adds its own data to what passes."""
+    return _pipeline(_links(group, leaves_root=False), reduces=True)
+
+
+def broadcast_in(group: Group, pieces: int) -> Sequence[Phase]:
+    """As ``broadcast``, in so many pieces, round by round: N-2+c rounds of S/c."""
+    return _rounds(_links(group, leaves_root=True), group.num_ranks, pieces, reduces=False)
+
+
+def reduce_in(group: Group, pieces: int) -> Sequence[Phase]:
+    """As ``reduce``, in so many pieces, round by round."""
+    return _rounds(_links(group, leaves_root=False), group.num_ranks, pieces, reduces=True)
+
+
+def binomial_broadcast(group: Group) -> Sequence[Phase]:
+    """ceil(log2 N) rounds: those that have the data send them half as far as in the round before."""
+    distances = [1 << k for k in range((group.num_ranks - 1).bit_length())]
+    return tuple(_halving(group, distance, reduces=False) for distance in reversed(distances))
+
+
+def binomial_reduce(group: Group) -> Sequence[Phase]:
+    """The same tree upwards: neighbours first."""
+    distances = [1 << k for k in range((group.num_ranks - 1).bit_length())]
+    return tuple(_halving(group, distance, reduces=True) for distance in distances)
+
+
+def _links(group: Group, *, leaves_root: bool) -> list[list[Hop]]:
+    """The hops of every ring in order, those of place 0 first: all but the one that enters (or leaves) position 0."""
+    chains = []
+    for channel, ring in enumerate(group.rings):
+        turn = ring.order.index(0)
+        order = [*ring.order[turn:], *ring.order[:turn], 0]
+        relays = [*ring.relays[turn:], *ring.relays[:turn]]
+        hops = [
+            Hop(order[place], order[place + 1], 1 / len(group.rings), relays[place], channel)
+            for place in range(group.num_ranks)
+        ]
+        chains.append(hops[:-1] if leaves_root else hops[1:])
+    return chains
+
+
+def _pipeline(chains: Sequence[Sequence[Hop]], *, reduces: bool) -> Sequence[Phase]:
+    hops = tuple(hop for chain in chains for hop in chain)
+    return (Phase(rounds=1, hops=hops, chunks=1, reduces=reduces, pipelined=True),)
+
+
+def _rounds(chains: Sequence[Sequence[Hop]], num_ranks: int, pieces: int, *, reduces: bool) -> Sequence[Phase]:
+    def make(number: int) -> Phase:
+        hops = tuple(
+            Hop(hop.source, hop.target, hop.share / pieces, hop.relay, hop.channel, chunk=number - place)
+            for chain in chains
+            for place, hop in enumerate(chain)
+            if 0 <= number - place < pieces
+        )
+        return Phase(rounds=1, hops=hops, chunks=pieces, reduces=reduces)
+
+    return Lazy(num_ranks - 2 + pieces if num_ranks > 1 else 0, make)
+
+
+def _halving(group: Group, distance: int, *, reduces: bool) -> Phase:
+    """Every 2 x distance places one rank sends to the one ``distance`` further on, or adds what that one has."""
+    places = group.places
+    pairs = ((places[low], places[low + distance]) for low in range(0, group.num_ranks - distance, 2 * distance))
+    hops = tuple(Hop(high, low, 1.0) if reduces else Hop(low, high, 1.0) for low, high in pairs)
+    return Phase(rounds=1, hops=hops, chunks=1, reduces=reduces)

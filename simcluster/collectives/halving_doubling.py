@@ -1,0 +1,60 @@
+"""Recursive halving and doubling: few rounds, each with another partner.
+
+Closed forms on a uniform network (N = 2^k ranks, port B, alpha per round): all-reduce 2 log2(N) alpha + 2 (N-1)/N S/B,
+reduce-scatter and all-gather half of it (modelling.md D.1).  The nearest partner takes the largest part, so that most
+bytes stay in the machine (R. Rabenseifner, "Optimization of collective reduction operations", ICCS 2004: vector
+halving, distance doubling).  Imports errors, description and group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from simcluster.collectives.description import Hop, Phase
+from simcluster.collectives.group import Group
+from simcluster.errors import InputError
+
+
+def reduce_scatter(group: Group) -> Sequence[Phase]:
+    """log2(N) rounds: in round k a rank and the one 2^k places on exchange halves of what they still hold."""
+    return tuple(_round(group, k, reduces=True) for k in range(_rounds(group)))
+
+
+def all_gather(group: Group) -> Sequence[Phase]:
+    """The same rounds backwards: the parts of a rank double from one chunk to all."""
+    return tuple(_round(group, k, reduces=False) for k in reversed(range(_rounds(group))))
+
+
+def all_reduce(group: Group) -> Sequence[Phase]:
+    """Reduce-scatter, then all-gather."""
+    return (*reduce_scatter(group), *all_gather(group))
+
+
+def _rounds(group: Group) -> int:
+    ranks = group.num_ranks
+    rounds = ranks.bit_length() - 1
+    if ranks != 1 << rounds:
+        raise InputError(
+            f"halving_doubling needs a power of two of ranks, and this group has {ranks}: use {1 << rounds} or "
+            f"{2 << rounds} of them, or ring"
+        )
+    return rounds
+
+
+def _round(group: Group, k: int, *, reduces: bool) -> Phase:
+    """Round k: a rank whose bit k is 0 keeps the lower half of its part, its partner the upper half.
+
+    Reducing, each sends the half that it does not keep; gathering, the half that it has.
+    """
+    ranks, places = group.num_ranks, group.places
+    half, partner = ranks >> (k + 1), 1 << k
+    share = half / ranks
+    parts = [0]  # first chunk of what a place has before round k: its bits below k, the lowest weighing most
+    for bit in range(k):
+        parts += [part + (ranks >> (bit + 1)) for part in parts]
+    hops = []
+    for place, source in enumerate(places):
+        sends_upper = (place & partner == 0) if reduces else (place & partner != 0)
+        chunk = parts[place % partner] + (half if sends_upper else 0)
+        hops.append(Hop(source, places[place ^ partner], share, chunk=chunk, count=half))
+    return Phase(rounds=1, hops=tuple(hops), chunks=ranks, reduces=reduces)

@@ -1,0 +1,67 @@
+"""Two levels: rings inside the machines, and rings over the machines, one per place in the machine, at the same time.
+
+m machines of g ranks.  Closed form of the all-reduce (alpha1, B1 inside; alpha2, B2 per NIC):
+2(g-1)(alpha1 + S/(g B1)) + 2(m-1)(alpha2 + S/(g m B2)); the other two half of it (modelling.md D.2).  With m = 1 or
+g = 1 it is the plain ring.  Source: X. Jia et al. 2018 (arXiv:1807.11205), section 3.3.
+Imports description, group and ring.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from simcluster.collectives.description import Hop, Phase
+from simcluster.collectives.group import Group
+from simcluster.collectives.ring import around
+
+
+def reduce_scatter(group: Group) -> Sequence[Phase]:
+    """Inside the machines, then over them: the sums end where ``all_gather`` takes them up."""
+    return inside(group, reduces=True), _over(group, reduces=True)
+
+
+def all_gather(group: Group) -> Sequence[Phase]:
+    """Over the machines, then inside them."""
+    return _over(group, reduces=False), inside(group, reduces=False)
+
+
+def all_reduce(group: Group) -> Sequence[Phase]:
+    """Reduce-scatter inside, all-reduce over the machines on every rail, all-gather inside."""
+    return (*reduce_scatter(group), *all_gather(group))
+
+
+def inside(group: Group, *, reduces: bool) -> Phase:
+    """Rings inside the machines, on g parts of m chunks: the l-th rank of a machine has to do with part l + 1.
+
+    Raises InputError when the machines have unequal numbers of ranks.
+    """
+    machines = group.equal_machines("hierarchical")
+    each = len(machines[0])
+    hops = (
+        hop
+        for positions in machines
+        for hop in around(positions, first=0 if reduces else 1, share=1 / each, count=len(machines))
+    )
+    return _phase(each, hops, chunks=group.num_ranks, reduces=reduces)
+
+
+def _over(group: Group, *, reduces: bool) -> Phase:
+    """Rings over the machines: the l-th rank of each, on part l + 1 of the data."""
+    machines = group.equal_machines("hierarchical")
+    each, many = len(machines[0]), len(machines)
+    share = 1 / group.num_ranks
+    hops = (
+        hop
+        for local in range(each)
+        for hop in around(
+            [positions[local] for positions in machines],
+            first=0 if reduces else 1,
+            share=share,
+            base=(local + 1) % each * many,
+        )
+    )
+    return _phase(many, hops, chunks=many, reduces=reduces)
+
+
+def _phase(size: int, hops: Iterable[Hop], *, chunks: int, reduces: bool) -> Phase:
+    return Phase(rounds=size - 1, hops=tuple(hops) if size > 1 else (), chunks=chunks, reduces=reduces)

@@ -1,0 +1,55 @@
+"""NVLink SHARP: the NVSwitch adds up what the GPUs hold and hands out copies.
+
+n GPUs on one NVSwitch.  Of an all-reduce every GPU and direction carries S (1 + 1/n): out its own data and its n-th
+of the sum, in its n-th of the sum and the whole of it.  T = two ways to the switch and back + S (1 + 1/n) / B; a
+reduce-scatter or all-gather takes S / B.  Multimem loads and stores reach B = 309 GB/s of the 450 of an H100's NVLink
+(0.687), from algbw 258, 265, 270, 273 GB/s at n = 5..8 (NVIDIA/nccl issue 1455; modelling.md C.4).
+Imports errors, description and group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from simcluster.collectives.description import SWITCH, Hop, Phase
+from simcluster.collectives.group import Group
+from simcluster.errors import InputError
+
+
+def reduce_scatter(group: Group) -> Sequence[Phase]:
+    """Every rank reads its n-th of the sum from the switch, which reads the others' data for it."""
+    ranks = _on_one_switch(group)
+    collected = tuple(Hop(position, SWITCH, 1.0, count=ranks) for position in range(ranks))
+    handed = tuple(Hop(SWITCH, position, 1 / ranks, chunk=position) for position in range(ranks))
+    return _pipeline((collected, True), (handed, False), chunks=ranks)
+
+
+def all_gather(group: Group) -> Sequence[Phase]:
+    """Every rank writes its n-th to the switch, which writes it to all others."""
+    ranks = _on_one_switch(group)
+    written = tuple(Hop(position, SWITCH, 1 / ranks, chunk=position) for position in range(ranks))
+    copied = tuple(Hop(SWITCH, position, 1.0, count=ranks) for position in range(ranks))
+    return _pipeline((written, False), (copied, False), chunks=ranks)
+
+
+def all_reduce(group: Group) -> Sequence[Phase]:
+    """Both at once: what a rank has read of the sum it writes on."""
+    return (*reduce_scatter(group), *all_gather(group))
+
+
+def _pipeline(*parts: tuple[Sequence[Hop], bool], chunks: int) -> Sequence[Phase]:
+    if chunks == 1:
+        return ()
+    return tuple(Phase(rounds=1, hops=hops, chunks=chunks, reduces=adds, pipelined=True) for hops, adds in parts)
+
+
+def _on_one_switch(group: Group) -> int:
+    """Ranks of the group; InputError when they are not on one NVSwitch."""
+    switches = dict.fromkeys(group.nvswitches)
+    if group.num_ranks > 1 and (len(switches) > 1 or "" in switches):
+        where = "are on several machines" if len(group.machines) > 1 else "have no NVSwitch"
+        raise InputError(
+            f"nvls reduces in the NVSwitch that all GPUs of the group share, and these {where}: use ring, or GPUs of "
+            "one NVLink machine"
+        )
+    return group.num_ranks

@@ -1,0 +1,80 @@
+"""Double binary tree all-reduce, as NCCL lays it: trees over the machines, chains inside them.
+
+Two trees on every rail carry half of its data each; a machine that is an inner node of one is a leaf of the other (for
+an even number of machines), so that both directions of all ports are in use.  Everything is one pipeline: up the trees
+and down again.  On a uniform network it takes at least 2 (N-1)/N S/B + 2 ceil(log2 N) alpha (modelling.md D.1); here
+the bandwidth term is 2 S/B from 4 ranks on, because a rank with two children and a parent in one tree and a parent in
+the other sends and receives twice the size.  Shape: P. Sanders, J. Speck, J. L. Traeff, "Two-tree algorithms for full bandwidth broadcast,
+reduction and scan", 2009; NCCL v2.30.7 src/graph/trees.cc.  Imports description and group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+
+from simcluster.collectives.description import Hop, Phase
+from simcluster.collectives.group import Group, Ring
+
+
+def all_reduce(group: Group) -> Sequence[Phase]:
+    """The sum goes up to the roots of all trees, and down again over the same edges."""
+    if group.num_ranks == 1:
+        return ()
+    rings = group.rings
+    up: list[Hop] = []
+    for rail, ring in enumerate(rings):
+        chains = _chains(group, ring)
+        for number, parents in enumerate(double_tree(len(chains))):
+            up += _upwards(chains, parents, share=0.5 / len(rings), channel=2 * rail + number)
+    down = tuple(Hop(hop.target, hop.source, hop.share, channel=hop.channel) for hop in reversed(up))
+    return (
+        Phase(rounds=1, hops=tuple(up), chunks=1, reduces=True, pipelined=True),
+        Phase(rounds=1, hops=down, chunks=1, reduces=False, pipelined=True),
+    )
+
+
+def double_tree(size: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Parents of 0 .. size-1 in both trees, -1 for a root.
+
+    The first is binary in order with a root above it, 0; the second is it mirrored (even size) or shifted by one (odd).
+    """
+    first = [_parent(node, size) for node in range(size)]
+    second = [-1] * size
+    for node, parent in enumerate(first):
+        if size % 2:
+            second[(node + 1) % size] = parent if parent < 0 else (parent + 1) % size
+        else:
+            second[size - 1 - node] = parent if parent < 0 else size - 1 - parent
+    return tuple(first), tuple(second)
+
+
+def _parent(node: int, size: int) -> int:
+    """In-order binary tree: 1, 3, 5, ... are leaves, 2, 6, 10, ... their parents, 4, 12, ... theirs, and so on."""
+    if node == 0:
+        return -1
+    lowest = node & -node
+    parent = (node - lowest) | (lowest << 1)
+    return parent if parent < size else node - lowest
+
+
+def _chains(group: Group, ring: Ring) -> list[list[int]]:
+    """The ranks of every machine in the ring's order, from the one by which the ring enters it."""
+    return [list(positions) for _, positions in groupby(ring.order, key=lambda position: group.hosts[position])]
+
+
+def _upwards(chains: Sequence[Sequence[int]], parents: Sequence[int], *, share: float, channel: int) -> list[Hop]:
+    """Hops from the ends of the chains to their heads, and from head to head up the tree, deepest machine first."""
+    depth = [0] * len(parents)
+    for node in range(len(parents)):
+        above = parents[node]
+        while above >= 0:
+            depth[node] += 1
+            above = parents[above]
+    hops = []
+    for node in sorted(range(len(parents)), key=lambda node: -depth[node]):
+        chain = chains[node]
+        hops += [Hop(chain[k], chain[k - 1], share, channel=channel) for k in range(len(chain) - 1, 0, -1)]
+        if parents[node] >= 0:
+            hops.append(Hop(chain[0], chains[parents[node]][0], share, channel=channel))
+    return hops

@@ -1,0 +1,111 @@
+"""What links of each generation carry, for files without figures, and what is usual where a file is silent.
+
+Line rates are those of the standards; the efficiency is the ratio of NCCL's own figure (v2.30.7, src/graph/topo.h:
+what its graph search counts on) to the line rate.  Latencies are effective ones, so that a ring step costs what NCCL's
+tuner counts for it (src/graph/tuning.cc hwLatencies, ring, Simple): 3.4 us by NVLink, 5.7 us over PCIe (four links,
+across the host bridge), 14 us over the network (GPU - PCIe switch - NIC - leaf, and the same again); how a sum divides
+is a convention.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from simcluster.errors import InputError
+from simcluster.inputs.graph_document import Wire
+from simcluster.inputs.import_parameters import ImportSpec
+
+NVSWITCH_LATENCY = 1.7e-6  # of the two links GPU - NVSwitch - GPU each half
+NVLINK_LATENCY = 3.4e-6  # GPU - GPU without a switch
+PCIE_LATENCY = 1.425e-6
+NIC_LATENCY = 4.15e-6
+SOCKET_LATENCY = 0.5e-6  # assumed: the tuner has no figure of its own for it
+SWITCH_LATENCY = 0.6e-6  # assumed, inside the 0.3 to 1 us usual for a switch and its cables
+
+_NVLINK = {  # B/s of one NVLink per direction: the standard, and NCCL's count, from this compute capability on
+    60: (20e9, 18e9),
+    70: (25e9, 20e9),
+    80: (25e9, 20e9),
+    86: (14.0625e9, 12e9),
+    87: (25e9, 20e9),  # NCCL falls back to the A100's
+    90: (25e9, 20.6e9),
+    100: (50e9, 40.1e9),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """What comes with a GPU: how many NVLinks it has, and its usual PCIe, NIC and CPU (B/s), as in NVIDIA's DGX."""
+
+    name: str
+    sm: int
+    nvlinks: int
+    pcie: float
+    nic: float
+    socket: float
+
+
+_GENERATIONS = (  # the first whose name is in the device's name
+    Generation("gb200", 100, 18, 64e9, 50e9, 40e9),
+    Generation("b200", 100, 18, 64e9, 50e9, 40e9),
+    Generation("h200", 90, 18, 64e9, 50e9, 22e9),
+    Generation("h100", 90, 18, 64e9, 50e9, 22e9),
+    Generation("a100", 80, 12, 32e9, 25e9, 16e9),
+    Generation("v100", 70, 6, 16e9, 12.5e9, 6e9),
+)
+
+
+def generation_of(device: object) -> Generation | None:
+    """The generation that a device's name speaks of (for an inline device its name, else its base)."""
+    if isinstance(device, Mapping):
+        device = f"{device.get('name', '')} {device.get('base', '')}"
+    text = str(device).lower()
+    return next((generation for generation in _GENERATIONS if generation.name in text), None)
+
+
+def nvlink_wire(sm: int, spec: ImportSpec) -> Wire:
+    """One NVLink between GPUs without a switch (of a GPU of compute capability ``sm`` / 10)."""
+    best = max((key for key in _NVLINK if key <= sm), default=80)
+    line, payload = _NVLINK[best]
+    wire = Wire(line, payload / line, NVLINK_LATENCY, "nvlink", f"NVLink of sm {sm}; efficiency: NCCL topo.h")
+    return spec.nvlink.changed(wire)
+
+
+def to_nvswitch(wire: Wire, spec: ImportSpec) -> Wire:
+    """A GPU's NVLinks that end in a switch: half of the way to another GPU."""
+    latency = NVSWITCH_LATENCY if spec.nvlink.latency is None else spec.nvlink.latency
+    return Wire(wire.line_rate, wire.efficiency, latency, wire.medium, wire.source)
+
+
+def pcie_wire(line_rate: float, what: str, spec: ImportSpec) -> Wire:
+    """A PCIe link; NCCL counts three quarters of the line rate (48 of 64 GB/s for Gen5 x16)."""
+    return spec.pcie.changed(Wire(line_rate, 0.75, PCIE_LATENCY, "pcie", f"{what}; efficiency: NCCL topo.h"))
+
+
+def socket_wire(payload: float, what: str, spec: ImportSpec) -> Wire:
+    """The way between two NUMA nodes; the figure is NCCL's, already payload."""
+    return spec.socket.changed(Wire(payload, 1.0, SOCKET_LATENCY, "socket", f"{what}: NCCL topo.h"))
+
+
+def port_wire(line_rate: float, medium: str, what: str, spec: ImportSpec, *, latency: float = NIC_LATENCY) -> Wire:
+    """A NIC's cable.  Efficiency as in dgx_h100.yaml (InfiniBand from NDR on) or dgx_a100.yaml, which cite it."""
+    fast = line_rate >= 50e9 and medium == "infiniband"
+    efficiency, like = (0.96, "dgx_h100") if fast else (0.948, "dgx_a100")
+    return spec.nic.changed(Wire(line_rate, efficiency, latency, medium, f"{what}; efficiency as in {like}.yaml"))
+
+
+def usual(figure: str, generation: Generation | None, spec: ImportSpec, why: str) -> float:
+    """B/s of ``pcie``, ``nic`` or ``socket`` where the file is silent: as given by hand, or usual for the generation.
+
+    InputError naming the parameter where neither is known.
+    """
+    given: float | None = getattr(spec, figure).line_rate
+    if given is not None:
+        return given
+    if generation is None:
+        raise InputError(
+            f"{why}; give {figure}: {{line_rate: ...}} beside the file, or a device of a known generation "
+            f"({', '.join(entry.name for entry in _GENERATIONS)} in its name)"
+        )
+    return {"pcie": generation.pcie, "nic": generation.nic, "socket": generation.socket}[figure]

@@ -1,0 +1,304 @@
+"""A cluster from what ``ibnetdiscover`` prints: the switches and channel adapters of an InfiniBand fabric, with cables.
+
+The listing knows no GPUs: each machine gets ``gpus_per_nic`` for each of its NICs, which NVLink joins through NVSwitch
+where the GPU's generation (or ``nvlinks_per_gpu``) says so.  Machines are told apart by the first word of an adapter's
+description ("node001 mlx5_0"); ``hosts`` and ``nics`` leave out storage and management.  SHARP's aggregation nodes and
+routers are left out.  Cables side by side between two switches are one link with their sum.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+
+from simcluster.errors import InputError
+from simcluster.inputs.generations import (
+    SWITCH_LATENCY,
+    Generation,
+    generation_of,
+    nvlink_wire,
+    pcie_wire,
+    port_wire,
+    to_nvswitch,
+    usual,
+)
+from simcluster.inputs.graph_document import GraphDocument, Wire
+from simcluster.inputs.import_parameters import ImportSpec
+from simcluster.topology.routing import natural
+
+PARAMETERS = ("hosts", "nics", "gpus_per_nic", "nvlinks_per_gpu", "nvlink", "pcie", "nic")
+
+# payload bits per second of a lane after line coding: InfiniBand Architecture Specification, volume 2
+_LANE = {"SDR": 2e9, "DDR": 4e9, "QDR": 8e9, "FDR10": 10e9, "FDR": 13.64e9, "EDR": 25e9, "HDR": 50e9, "NDR": 100e9,
+         "XDR": 200e9}  # fmt: skip
+_RECORD = re.compile(r'(Switch|Ca|Rt)\s+(\d+)\s+"([^"]+)"\s*(?:#\s*"([^"]*)")?.*')
+_PORT = re.compile(r'\[(\d+)\](?:\[ext \d+\])?(?:\([0-9a-f]+\))?\s+"([^"]+)"\[(\d+)\](?:\[ext \d+\])?(.*)')
+_RATE = re.compile(r"\b(\d+)x([A-Z]+\d*)\b")
+_GUID = re.compile(r"(?:vendid|devid|sysimgguid|switchguid|caguid|rtguid)=\S+")
+_TIERS = ("leaf", "spine", "core")
+_PCIE_LATENCY, _PORT_LATENCY = 1e-6, 6e-6  # GPU - NIC without the switch between them, as in dgx_h100.yaml
+
+
+@dataclass(frozen=True, slots=True)
+class _Cable:
+    """What a port's line says: the far end's record and port, and B/s."""
+
+    port: int
+    far: str
+    far_port: int
+    rate: float
+    place: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Record:
+    """A switch or an adapter by its id ("S-..." or "H-..."), with its cables by port."""
+
+    kind: str
+    ports: int
+    name: str
+    description: str
+    place: str
+    cables: dict[int, _Cable] = field(default_factory=dict)
+
+    @property
+    def counts(self) -> bool:
+        """Whether it carries the job's traffic: not a router, nor the SHARP engine inside a switch."""
+        return self.kind == "Switch" or (self.kind == "Ca" and "Aggregation Node" not in self.description)
+
+    @property
+    def host(self) -> str:
+        """The machine of an adapter."""
+        return self.description.split()[0] if self.description.split() else self.name
+
+    @property
+    def nic(self) -> str:
+        """The adapter's name in its machine."""
+        return " ".join(self.description.split()[1:]) or self.name
+
+
+def is_listing(text: str) -> bool:
+    """Whether a text looks like ibnetdiscover's: records of switches or adapters, or their GUIDs."""
+    return re.search(r'^(?:(?:switchguid|caguid)=0x|(?:Switch|Ca)\s+\d+\s+")', text, re.MULTILINE) is not None
+
+
+def parse_listing(text: str, source: str) -> dict[str, _Record]:
+    """The records by id; InputError with the line of what cannot be read, or contradicts another line."""
+    records: dict[str, _Record] = {}
+    current: _Record | None = None
+    for number, raw in enumerate(text.splitlines(), 1):
+        line, place = raw.strip(), f"{source}:{number}"
+        if not line or line.startswith("#") or _GUID.fullmatch(line.split()[0]):
+            continue
+        record, port = _RECORD.fullmatch(line), _PORT.fullmatch(line)
+        if record:
+            current = _Record(record[1], int(record[2][:9]), record[3], record[4] or "", place)
+            twin = records.setdefault(current.name, current)
+            if twin is not current:
+                raise InputError(f"{place}: {current.name} is already at {twin.place}; each GUID is there once")
+        elif port and current:
+            _add_cable(current, port, place)
+        elif port:
+            raise InputError(f"{place}: a port before any Switch or Ca record; is the top of the listing cut off?")
+        else:
+            raise InputError(f"{place}: {line[:60]!r} is no line that ibnetdiscover prints")
+    _check_ends(records)
+    return records
+
+
+def _add_cable(record: _Record, port: re.Match[str], place: str) -> None:
+    number = int(port[1][:9])
+    if not 1 <= number <= record.ports:
+        raise InputError(f"{place}: port {number} of {record.name}, which has {record.ports} ports ({record.place})")
+    if number in record.cables:
+        raise InputError(f"{place}: port {number} of {record.name} is already at {record.cables[number].place}")
+    rates = _RATE.findall(re.sub(r'"[^"]*"', "", port[4]))
+    if not rates:
+        raise InputError(f"{place}: no width and speed, such as 4xNDR, at the end of the line; is it cut off?")
+    width, speed = rates[-1]
+    if speed not in _LANE or width not in ("1", "2", "4", "8", "12"):
+        raise InputError(f"{place}: {width}x{speed} is no known width and speed; speeds are {', '.join(_LANE)}")
+    record.cables[number] = _Cable(number, port[2], int(port[3][:9]), int(width) * _LANE[speed] / 8, place)
+
+
+def _check_ends(records: dict[str, _Record]) -> None:
+    for record in records.values():
+        for cable in record.cables.values():
+            far = records.get(cable.far)
+            if far is None:
+                if cable.far.startswith("R-"):
+                    continue
+                raise InputError(f"{cable.place}: leads to {cable.far}, which has no record; is the listing cut off?")
+            back = far.cables.get(cable.far_port)
+            if back is None:
+                raise InputError(
+                    f"{cable.place}: leads to port {cable.far_port} of {cable.far} ({far.place}), which "
+                    "lists no cable there"
+                )
+            if (back.far, back.far_port) != (record.name, cable.port):
+                raise InputError(
+                    f"{cable.place}: leads to port {cable.far_port} of {cable.far}, but that one leads to port "
+                    f"{back.far_port} of {back.far} ({back.place})"
+                )
+            if back.rate != cable.rate:
+                raise InputError(f"{cable.place}: the two ends of the cable differ in speed (see {back.place})")
+
+
+# --- the cluster ------------------------------------------------------------------------------------------------------
+
+
+def listing_document(
+    records: dict[str, _Record], source: str, spec: ImportSpec, device: str | dict[str, object], name: str
+) -> GraphDocument:
+    """Machines with their GPUs, NICs on their switches, and the cables between switches."""
+    document = GraphDocument(name, device)
+    adapters = [record for record in records.values() if record.kind == "Ca" and record.counts and record.cables]
+    kept = [record for record in adapters if spec.keeps_host(record.host) and spec.keeps_nic(record.nic)]
+    if not kept:
+        seen = ", ".join(dict.fromkeys(f"{record.host} {record.nic}" for record in adapters[:6])) or "none"
+        raise InputError(f"{source}: no adapter is left; hosts and nics keep none of those there are ({seen})")
+    switches = _switch_names(records)
+    machines: dict[str, list[tuple[str, _Cable]]] = {}
+    for record in kept:
+        for cable in record.cables.values():
+            if cable.far in switches:
+                label = record.nic if len(record.cables) == 1 else f"{record.nic} port {cable.port}"
+                machines.setdefault(record.host, []).append((label.replace(" ", "."), cable))
+    if not machines:
+        raise InputError(f"{source}: no adapter that is kept has a cable to a switch")
+    filler = _Machines(document, spec, generation_of(device), source)
+    for number, host in enumerate(sorted(machines, key=natural)):
+        for nic, cable in filler.add(number, host, machines[host]):
+            document.link(nic, switches[cable.far], _cable_wire(cable.rate, spec, _PORT_LATENCY))
+    _add_switches(document, records, switches, spec)
+    return document
+
+
+def _cable_wire(rate: float, spec: ImportSpec, latency: float) -> Wire:
+    return port_wire(rate, "infiniband", "ibnetdiscover", spec, latency=latency)
+
+
+@dataclass(frozen=True, slots=True)
+class _Machines:
+    """Writes machines: GPUs beside their NICs, NVSwitch between the GPUs."""
+
+    document: GraphDocument
+    spec: ImportSpec
+    generation: Generation | None
+    source: str
+
+    def add(self, number: int, host: str, ports: list[tuple[str, _Cable]]) -> list[tuple[str, _Cable]]:
+        """One machine; its NICs' names with their cables."""
+        seen: Counter[str] = Counter()
+        nics = []
+        for label, cable in sorted(ports, key=lambda port: natural(port[0])):
+            seen[label] += 1
+            nics.append((f"{host}.{label}:{seen[label]}" if seen[label] > 1 else f"{host}.{label}", cable))
+        per_nic = self.spec.gpus_per_nic
+        gpus = [f"{host}.gpu{i}" for i in range(per_nic * len(nics))]
+        for gpu in gpus:
+            self.document.node(gpu, "gpu", host=number)
+        nvlinks = self._nvlinks() if len(gpus) > 1 else None
+        if nvlinks:
+            self.document.node(f"{host}.nvswitch", "nvswitch")
+            for gpu in gpus:
+                self.document.link(gpu, f"{host}.nvswitch", nvlinks)
+        self._add_pcie(host, gpus, [nic for nic, _ in nics], joined=nvlinks is not None)
+        return nics
+
+    def _add_pcie(self, host: str, gpus: list[str], nics: list[str], *, joined: bool) -> None:
+        """GPU - NIC; over a PCIe switch if several share it, and with a host bridge if NVLink does not join them."""
+        why = f"{self.source}: the listing does not say what PCIe the machines have"
+        pcie = pcie_wire(usual("pcie", self.generation, self.spec, why), "usual for the GPU, 16 lanes", self.spec)
+        direct = self.spec.pcie.latency is None
+        latency = _PCIE_LATENCY if direct else pcie.latency
+        per_nic = self.spec.gpus_per_nic
+        if not joined and len(gpus) > 1:
+            self.document.node(f"{host}.host", "host")
+        for i, nic in enumerate(nics):
+            self.document.node(nic, "nic")
+            shared = per_nic > 1 or (not joined and len(gpus) > 1)
+            wire = Wire(
+                pcie.line_rate, pcie.efficiency, latency / 2 if shared and direct else latency, "pcie", pcie.source
+            )
+            above = nic
+            if shared:
+                above = f"{host}.pcie{i}"
+                self.document.node(above, "pcie")
+                self.document.link(nic, above, wire)
+                if not joined:
+                    self.document.link(above, f"{host}.host", wire)
+            for gpu in gpus[i * per_nic : (i + 1) * per_nic]:
+                self.document.link(gpu, above, wire)
+
+    def _nvlinks(self) -> Wire | None:
+        count = self.spec.nvlinks_per_gpu
+        if count == 0:
+            return None
+        if count is None and self.generation is None:
+            raise InputError(
+                f"{self.source}: the listing does not say how GPUs are joined, nor does the device's name; "
+                "give nvlinks_per_gpu (0 for none) beside the file"
+            )
+        generation = self.generation
+        sm = generation.sm if generation else 80
+        if generation is None and self.spec.nvlink.line_rate is None:
+            raise InputError("nvlinks_per_gpu: how fast is one? give nvlink: {line_rate: ..., efficiency: ...} too")
+        links = count if count is not None else generation.nvlinks if generation else 0
+        return to_nvswitch(nvlink_wire(sm, self.spec).times(links), self.spec)
+
+
+def _switch_names(records: dict[str, _Record]) -> dict[str, str]:
+    """A name for each switch: of its description "MF0;leaf1:MQM9700/U1" what is between ; and :, if it has it alone."""
+    short = {}
+    for record in records.values():
+        if record.kind == "Switch":
+            match = re.fullmatch(r"[^;]*;([^;:]+):.*", record.description)
+            short[record.name] = (match[1] if match else record.description).strip() or record.name
+    often = Counter(short.values())
+    return {guid: name if often[name] == 1 else f"{name} {guid}" for guid, name in short.items()}
+
+
+def _add_switches(
+    document: GraphDocument, records: dict[str, _Record], switches: dict[str, str], spec: ImportSpec
+) -> None:
+    levels = _levels(records)
+    for guid, name in switches.items():
+        level = levels.get(guid, 0)
+        document.node(name, "switch", tier=_TIERS[level] if level < len(_TIERS) else f"tier{level}")
+    trunks: dict[tuple[str, str], float] = {}
+    for guid in switches:
+        for cable in records[guid].cables.values():
+            if cable.far in switches and switches[guid] < switches[cable.far]:
+                pair = (switches[guid], switches[cable.far])
+                trunks[pair] = trunks.get(pair, 0.0) + cable.rate
+    for (a, b), rate in trunks.items():
+        document.link(a, b, _trunk_wire(rate, spec))
+
+
+def _trunk_wire(rate: float, spec: ImportSpec) -> Wire:
+    """Cables between two switches, with the NICs' efficiency (their line rate and latency are not the NICs')."""
+    cable = _cable_wire(rate, spec, SWITCH_LATENCY)
+    return Wire(
+        rate, cable.efficiency, SWITCH_LATENCY, "infiniband", "ibnetdiscover; 0.6 us for each further switch: assumed"
+    )
+
+
+def _levels(records: dict[str, _Record]) -> dict[str, int]:
+    """How far above the adapters each switch is: 0 for those that have some."""
+    switches = {name: record for name, record in records.items() if record.kind == "Switch"}
+    adapters = {name for name, record in records.items() if record.kind == "Ca" and record.counts}
+    levels = {
+        name: 0 for name, record in switches.items() if any(cable.far in adapters for cable in record.cables.values())
+    }
+    frontier = list(levels)
+    while frontier:
+        reached = []
+        for name in frontier:
+            for cable in switches[name].cables.values():
+                if cable.far in switches and cable.far not in levels:
+                    levels[cable.far] = levels[name] + 1
+                    reached.append(cable.far)
+        frontier = reached
+    return levels

@@ -1,0 +1,202 @@
+"""A machine from the matrix that ``nvidia-smi topo -m`` prints.
+
+The matrix has a class for each pair: NV# (a bonded set of # NVLinks), else what their PCIe path crosses: PIX at most
+one PCIe switch, PXB several, PHB a host bridge, NODE several host bridges of one NUMA node, SYS the link between NUMA
+nodes.  These nest, so the machine is the tree in which every pair meets at its class; a matrix that fits no tree is an
+error.  It has no speeds: they are those usual for the GPU's generation, or given beside the file.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from simcluster.errors import InputError
+from simcluster.inputs.generations import (
+    Generation,
+    generation_of,
+    nvlink_wire,
+    pcie_wire,
+    port_wire,
+    socket_wire,
+    to_nvswitch,
+    usual,
+)
+from simcluster.inputs.graph_document import Wire
+from simcluster.inputs.import_parameters import ImportSpec
+from simcluster.inputs.machine import Port, System
+from simcluster.inputs.nvidia_smi_matrix import CLASSES, Matrix, is_gpu
+
+PARAMETERS = ("nodes", "fabric", "nics", "nvswitch", "nvlink", "pcie", "socket", "nic")
+
+_MOST_NVLINKS = 18  # of any GPU so far
+_DEVICE_OF_NVLINKS = {12: "a100-80gb", 18: "h100"}
+
+
+def matrix_device(matrix: Matrix) -> str:
+    """The GPU that has as many NVLinks (12: A100, 18: H100); InputError naming ``device`` for any other number."""
+    gpus = matrix.gpus
+    total = _nvlinks_per_gpu(matrix, _all_in_nvswitch(matrix, None, None))
+    device = _DEVICE_OF_NVLINKS.get(total)
+    if device is None:
+        raise InputError(
+            f"{matrix.source}:{matrix.lines[gpus[0]]}: {total} NVLinks per GPU do not tell what GPU it is "
+            "(12: A100, 18: H100); give device beside the file, as in device: h100"
+        )
+    return device
+
+
+def read_matrix(matrix: Matrix, spec: ImportSpec, device: object) -> System:
+    """The machine of a matrix: NVLinks direct or through NVSwitch, PCIe switches, host bridges and NUMA nodes."""
+    system, generation = System(), generation_of(device)
+    names = [name for name in matrix.names if is_gpu(name) or spec.keeps_nic(matrix.nics.get(name, name))]
+    for name in names:
+        system.nodes[0, _node_name(matrix, name)] = "gpu" if is_gpu(name) else "nic"
+    levels = _levels(matrix, names)
+    _check_tree(matrix, names, levels)
+    _Tree(matrix, system, spec, generation).grow(names, levels)
+    _add_nvlinks(matrix, system, spec, generation)
+    why = f"{matrix.source}: the matrix does not say how fast the NICs are"
+    for name in names:
+        if not is_gpu(name):
+            wire = port_wire(usual("nic", generation, spec, why), "infiniband", "usual for the GPU", spec)
+            system.ports.append(Port((0, _node_name(matrix, name)), wire))
+    return system
+
+
+Levels = dict[str, dict[str, str]]
+"""For each class the group that a column is in at that level, called after the group's first column."""
+
+
+def _levels(matrix: Matrix, names: Sequence[str]) -> Levels:
+    """Groups of those that meet at a class or below; GPUs of one NUMA node meet at NODE."""
+    group = {name: name for name in names}
+    levels: Levels = {}
+    for position, level in enumerate(CLASSES[:-1]):
+        for a, b in itertools.combinations(names, 2):
+            same_numa = level == "NODE" and a in matrix.numa and matrix.numa[a] == matrix.numa.get(b)
+            if group[a] != group[b] and (same_numa or matrix.cells[a, b] in CLASSES[: position + 1]):
+                keep, lose = group[a], group[b]
+                group = {name: keep if first == lose else first for name, first in group.items()}
+        levels[level] = dict(group)
+    return levels
+
+
+def _check_tree(matrix: Matrix, names: Sequence[str], levels: Levels) -> None:
+    for a, b in itertools.combinations(names, 2):
+        meet = next((level for level in levels if levels[level][a] == levels[level][b]), "SYS")
+        cell = matrix.cells[a, b]
+        if cell in CLASSES and cell != meet:
+            raise InputError(
+                f"{matrix.source}:{matrix.lines[a]}: {a} - {b} is {cell}, but by the rest of the matrix they meet at "
+                f"{meet}; no PCIe tree looks like this"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class _Tree:
+    """Grows the PCIe tree of a matrix, from NUMA nodes down."""
+
+    matrix: Matrix
+    system: System
+    spec: ImportSpec
+    generation: Generation | None
+
+    def grow(self, names: Sequence[str], levels: Levels) -> None:
+        why = f"{self.matrix.source}: the matrix does not say what PCIe it is"
+        pcie = pcie_wire(usual("pcie", self.generation, self.spec, why), "usual for the GPU, 16 lanes", self.spec)
+        numa_nodes = []
+        for members in _groups(names, levels["NODE"]):
+            bridges = _groups(members, levels["PHB"])
+            top = self._add("numa", "host")
+            numa_nodes.append(top)
+            for inner in bridges:
+                bridge = top
+                if len(bridges) > 1:
+                    bridge = self._add("bridge", "host")
+                    wide = Wire(pcie.line_rate * len(inner), 1.0, 0.0, "pcie", "inside a CPU: assumed never the limit")
+                    self.system.link((0, bridge), (0, top), wide)
+                for switched in _groups(inner, levels["PXB"]):
+                    self._add_switches(switched, levels, bridge, pcie)
+        for a, b in itertools.combinations(numa_nodes, 2):
+            self.system.link((0, a), (0, b), self._socket())
+
+    def _add_switches(self, members: Sequence[str], levels: Levels, parent: str, pcie: Wire) -> None:
+        parts = _groups(members, levels["PIX"])
+        if len(parts) > 1:
+            parent = self._switch_below(parent, pcie)
+        for part in parts:
+            below = self._switch_below(parent, pcie) if len(parts) > 1 or len(part) > 1 else parent
+            for name in part:
+                self.system.link((0, _node_name(self.matrix, name)), (0, below), pcie)
+
+    def _switch_below(self, parent: str, pcie: Wire) -> str:
+        name = self._add("pcie", "pcie")
+        self.system.link((0, name), (0, parent), pcie)
+        return name
+
+    def _add(self, word: str, kind: str) -> str:
+        name = f"{word}{sum(text.rstrip('0123456789') == word for _, text in self.system.nodes)}"
+        self.system.nodes[0, name] = kind
+        return name
+
+    def _socket(self) -> Wire:
+        why = f"{self.matrix.source}: the matrix does not say how fast the link between NUMA nodes is"
+        return socket_wire(usual("socket", self.generation, self.spec, why), "usual CPU of the GPU's DGX", self.spec)
+
+
+def _groups(names: Sequence[str], group: dict[str, str]) -> list[list[str]]:
+    found: dict[str, list[str]] = {}
+    for name in names:
+        found.setdefault(group[name], []).append(name)
+    return list(found.values())
+
+
+def _node_name(matrix: Matrix, name: str) -> str:
+    return name.lower() if is_gpu(name) else matrix.nics.get(name, name)
+
+
+# --- NVLink -----------------------------------------------------------------------------------------------------------
+
+
+def _all_in_nvswitch(matrix: Matrix, generation: Generation | None, given: bool | None) -> bool:
+    """Whether the GPUs meet in NVSwitches: all pairs have the same NV#, and more in sum than a GPU has NVLinks."""
+    counts = [matrix.nvlinks(a, b) for a, b in itertools.combinations(matrix.gpus, 2)]
+    if not counts or not all(count == counts[0] > 0 for count in counts):
+        if given:
+            raise InputError(
+                f"nvswitch: {matrix.source} does not have the same NV# for all pairs of GPUs; leave it out"
+            )
+        return False
+    most = generation.nvlinks if generation else _MOST_NVLINKS
+    return counts[0] * (len(matrix.gpus) - 1) > most if given is None else given
+
+
+def _nvlinks_per_gpu(matrix: Matrix, switched: bool) -> int:
+    """The most that any GPU has."""
+    gpus = matrix.gpus
+    counts = [[matrix.nvlinks(a, b) for b in gpus if b != a] for a in gpus]
+    return max((max(row) if switched else sum(row) for row in counts if row), default=0)
+
+
+def _add_nvlinks(matrix: Matrix, system: System, spec: ImportSpec, generation: Generation | None) -> None:
+    gpus = matrix.gpus
+    switched = _all_in_nvswitch(matrix, generation, spec.nvswitch)
+    if not _nvlinks_per_gpu(matrix, switched):
+        return
+    if generation is None and spec.nvlink.line_rate is None:
+        raise InputError(
+            f"{matrix.source}: the matrix does not say how fast an NVLink is; give nvlink: {{line_rate: ..., "
+            "efficiency: ...}} of one NVLink beside the file, or a device of a known generation such as h100"
+        )
+    single = nvlink_wire(generation.sm if generation else 80, spec)
+    if switched:
+        system.nodes[0, "nvswitch"] = "nvswitch"
+        wire = to_nvswitch(single.times(matrix.nvlinks(gpus[0], gpus[1])), spec)
+        for gpu in gpus:
+            system.link((0, gpu.lower()), (0, "nvswitch"), wire)
+        return
+    for a, b in itertools.combinations(gpus, 2):
+        if matrix.nvlinks(a, b):
+            system.link((0, a.lower()), (0, b.lower()), single.times(matrix.nvlinks(a, b)))

@@ -1,0 +1,111 @@
+"""XML as a tree that remembers lines, from files that nobody vouches for.
+
+A document type is refused, and with it every entity: nothing is fetched and nothing expands.  Imports errors only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from xml.parsers import expat
+
+from simcluster.errors import InputError
+
+_MAX_DEPTH = 64  # PCIe hierarchies are under 10 levels deep
+
+
+@dataclass(slots=True)
+class Element:
+    """One element: ``place`` is "file:line" of its start tag, ``text`` what stands between its tags, trimmed."""
+
+    tag: str
+    attributes: dict[str, str]
+    place: str
+    children: list[Element] = field(default_factory=list)
+    text: str = ""
+
+    def error(self, message: str) -> InputError:
+        """An error about this element: its place, its tag, and what is wrong."""
+        return InputError(f"{self.place}: <{self.tag[:40]}>: {message}")
+
+    def get(self, name: str) -> str:
+        """An attribute, or nothing."""
+        return self.attributes.get(name, "").strip()
+
+    def require(self, name: str) -> str:
+        """An attribute that must be there."""
+        value = self.get(name)
+        if not value:
+            raise self.error(f"has no {name}; add {name}=...")
+        return value
+
+    def whole(self, name: str, default: int | None = None) -> int:
+        """An attribute that is a whole number, decimal or 0x..., from -1 to 10**9; ``default`` where it is missing."""
+        text = self.get(name)
+        if not text and default is not None:
+            return default
+        try:
+            number = int(self.require(name), 0)
+        except ValueError:
+            number = -2
+        if not -1 <= number <= 10**9:
+            raise self.error(f"{name} is {text[:40]!r}; a whole number is expected")
+        return number
+
+    def named(self, tag: str) -> Iterator[Element]:
+        """The children with this tag."""
+        return (child for child in self.children if child.tag == tag)
+
+
+def parse_xml(raw: bytes, source: str) -> Element:
+    """The root element; InputError with the line for what is not well-formed, too deep, or has a document type."""
+    parser = expat.ParserCreate()
+    parser.buffer_text = True
+    stack: list[Element] = []
+    roots: list[Element] = []
+
+    def start(tag: str, attributes: dict[str, str]) -> None:
+        element = Element(tag, attributes, f"{source}:{parser.CurrentLineNumber}")
+        if len(stack) >= _MAX_DEPTH:
+            raise element.error(f"nested more than {_MAX_DEPTH} levels deep; descriptions of machines are shallow")
+        (stack[-1].children if stack else roots).append(element)
+        stack.append(element)
+
+    def end(_: str) -> None:
+        element = stack.pop()
+        element.text = element.text.strip()
+
+    def characters(text: str) -> None:
+        stack[-1].text += text
+
+    def doctype(name: str, *_: object) -> None:
+        place = f"{source}:{parser.CurrentLineNumber}"
+        if name == "topology":
+            raise not_hwloc(place)
+        raise InputError(f"{place}: has a document type (<!DOCTYPE {name[:40]}>), which is refused; remove it")
+
+    parser.StartElementHandler = start
+    parser.EndElementHandler = end
+    parser.CharacterDataHandler = characters
+    parser.StartDoctypeDeclHandler = doctype
+    try:
+        parser.Parse(raw, True)
+    except expat.ExpatError as problem:
+        what = expat.ErrorString(problem.code)
+        open_tags = (
+            f"; <{stack[-1].tag[:40]}> of line {stack[-1].place.rpartition(':')[2]} is still open" if stack else ""
+        )
+        raise InputError(f"{source}:{problem.lineno}:{problem.offset + 1}: not valid XML: {what}{open_tags}") from None
+    except (ValueError, LookupError) as problem:
+        if isinstance(problem, InputError):
+            raise
+        raise InputError(f"{source}: not readable XML: {problem}; save it as UTF-8") from None
+    return roots[0]
+
+
+def not_hwloc(place: str) -> InputError:
+    """The error for lstopo's XML, which people have beside NCCL's."""
+    return InputError(
+        f"{place}: is hwloc's XML (lstopo), which knows no NVLink and is not read; run a job with "
+        "NCCL_TOPO_DUMP_FILE=topo.xml and give that file, or the text of nvidia-smi topo -m"
+    )

@@ -1,0 +1,36 @@
+"""NCCL as a cost model: what a collective costs by its tuner and by the clock, what it picks, what its logs say."""
+
+from simcluster.nccl.case import Case, Prediction, bus_factor
+from simcluster.nccl.constants import ALGORITHMS, COLLECTIVES, PROTOCOLS, Algorithm, Collective, Protocol
+from simcluster.nccl.log import Log, LogRow, Reading, health, overall, parse_log, read_log
+from simcluster.nccl.platforms import Effective, Graph, Graphs, Platform, load_platform, platform_names
+from simcluster.nccl.predictor import Choice, Model, choose, predict
+
+__all__ = [
+    "ALGORITHMS",
+    "COLLECTIVES",
+    "PROTOCOLS",
+    "Algorithm",
+    "Case",
+    "Choice",
+    "Collective",
+    "Effective",
+    "Graph",
+    "Graphs",
+    "Log",
+    "LogRow",
+    "Model",
+    "Platform",
+    "Prediction",
+    "Protocol",
+    "Reading",
+    "bus_factor",
+    "choose",
+    "health",
+    "load_platform",
+    "overall",
+    "parse_log",
+    "platform_names",
+    "predict",
+    "read_log",
+]

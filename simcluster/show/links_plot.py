@@ -1,0 +1,82 @@
+"""A picture of the links at work: the hottest ones over time, and how full they are on average.
+
+Links that are exactly alike are one row.  Imports loads, units and the palette.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.figure import Figure
+
+from simcluster.errors import InputError
+from simcluster.loads import Floats, hottest, utilisation
+from simcluster.result import Result
+from simcluster.show.palette import COMPUTE_KINDS, LANE_SURROUND, QUIET_TEXT, STREAMS, TEXT
+from simcluster.units import format_bytes_per_second
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_FILL = LinearSegmentedColormap.from_list("utilisation", ["#FFFFFF", COMPUTE_KINDS["forward"], STREAMS["dp"]])
+_ROW_HEIGHT = 0.26
+
+
+def plot_links(result: Result, *, n: int = 20, bins: int = 400, title: str | None = None) -> Figure:
+    """The ``n`` hottest links of a result, a row each: utilisation over time on the left, mean and peak on the right.
+
+    A row stands for all links with equal numbers between equal kinds of node ("x64"), and is named by the first.  The
+    figure belongs to no window: ``savefig`` it.  InputError where no link carries anything.
+    """
+    table = hottest(result, n)
+    if table.empty:
+        raise InputError("no link carries anything in this run: it has no collective or transfer between GPUs")
+    links = list(zip(table["link_from"], table["link_to"], strict=True))
+    edges, matrix = utilisation(result, links, bins)
+    figure = Figure(figsize=(13.0, 1.9 + _ROW_HEIGHT * len(table)), layout="constrained")
+    over_time, mean = figure.subplots(1, 2, sharey=True, width_ratios=[4.2, 1.0])
+    _draw_heat(figure, over_time, edges, matrix)
+    _draw_bars(mean, table)
+    over_time.set_yticks(np.arange(len(table)), _names(table), fontsize=8, color=TEXT)
+    over_time.set_ylim(len(table) - 0.5, -0.5)
+    name = title or f"{result.scenario.name}: hottest links"
+    figure.suptitle(name, fontsize=11, color=TEXT)
+    return figure
+
+
+def _names(table: pd.DataFrame) -> list[str]:
+    columns = (table[name].tolist() for name in ("link_from", "link_to", "links", "capacity"))
+    return [
+        f"{a} → {b}" + (f"  ×{alike:,}" if alike > 1 else "") + f"   {format_bytes_per_second(capacity)}"
+        for a, b, alike, capacity in zip(*columns, strict=True)
+    ]
+
+
+def _draw_heat(figure: Figure, axes: Axes, edges: Floats, matrix: Floats) -> None:
+    rows = np.arange(len(matrix) + 1) - 0.5
+    scale, unit = (1.0, "s") if edges[-1] >= 1 else (1e3, "ms") if edges[-1] >= 1e-3 else (1e6, "us")
+    # above 1 only by counting spans at their mean rates: the link was full
+    heat = axes.pcolormesh(edges * scale, rows, np.minimum(matrix, 1.0), cmap=_FILL, vmin=0.0, vmax=1.0)
+    heat.set_rasterized(True)
+    axes.hlines(rows[1:-1], 0.0, edges[-1] * scale, color=LANE_SURROUND, linewidth=0.6)
+    axes.set_xlabel(f"time ({unit})", fontsize=9, color=TEXT)
+    axes.tick_params(axis="x", labelsize=8)
+    axes.tick_params(axis="y", length=0)
+    bar = figure.colorbar(heat, ax=axes, location="top", shrink=0.35, aspect=36, pad=0.02)
+    bar.set_ticks([0.0, 0.5, 1.0], labels=["idle", "50 %", "full"], fontsize=8)
+    bar.outline.set_edgecolor(QUIET_TEXT)
+
+
+def _draw_bars(axes: Axes, table: pd.DataFrame) -> None:
+    rows = np.arange(len(table))
+    axes.barh(rows, table["utilisation"] * 100, height=0.62, color=COMPUTE_KINDS["forward"], label="mean")
+    axes.plot(table["peak_utilisation"] * 100, rows, "|", color=TEXT, markersize=9, markeredgewidth=1.6, label="peak")
+    axes.set_xlim(0, 105)
+    axes.set_xlabel("of capacity (%)", fontsize=9, color=TEXT)
+    axes.tick_params(axis="x", labelsize=8)
+    axes.tick_params(axis="y", length=0, labelleft=False)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, fontsize=8, frameon=False)

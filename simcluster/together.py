@@ -1,0 +1,185 @@
+"""Several jobs on one cluster at once: each is slowed by the others where their traffic meets.
+
+Jobs begin together and repeat their step until the longest one has had its own, so that a short job meets a long one
+for all of its time; a job's step time is the mean over its steps.  Imports simulate's planning, lowering and the engine.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from simcluster.device import load_device
+from simcluster.documents import Document, read_document, validate
+from simcluster.engine import play
+from simcluster.errors import InputError
+from simcluster.faults import SlowLink
+from simcluster.jobs import JointPlan, PlacedFabric, joint_programs
+from simcluster.lower import Choices, lower
+from simcluster.result import Result
+from simcluster.scenario import Scenario, load
+from simcluster.simulate import choices_of, plan_job, slowness
+from simcluster.spec import Spec
+from simcluster.stages import stage_programs
+from simcluster.topology import Cluster
+
+_MOST_STEPS = 64  # a job that is shorter than this fraction of the longest one repeats no more often
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A job, and the GPUs (numbers in the cluster) that its ranks 0, 1, ... run on."""
+
+    scenario: Scenario
+    gpus: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """A job beside others: its result, and its step time (s) on the same GPUs with the cluster to itself."""
+
+    result: Result
+    alone: float
+
+    @property
+    def slowdown(self) -> float:
+        """How many times as long its step takes because of the others."""
+        return self.result.step_time / self.alone
+
+
+def simulate_together(jobs: Sequence[Placed], cluster: Cluster, *, folded: bool = True) -> list[Shared]:
+    """Play jobs on one cluster, each by itself and all at once.
+
+    Raises InputError when a GPU is given twice or is not in the cluster, when a job's ranks and GPUs differ in number,
+    or when jobs ask for collectives played differently.
+    """
+    _check(jobs, cluster)
+    links = [fault for job in jobs for fault in job.scenario.faults if isinstance(fault, SlowLink)]
+    cluster = cluster.scaled([(*fault.between, fault.factor) for fault in links])
+    alone = [_play([job], cluster, [job.scenario.steps], folded=folded)[0].step_time for job in jobs]
+    longest = max(seconds * job.scenario.steps for seconds, job in zip(alone, jobs, strict=True))
+    steps = [min(_MOST_STEPS, math.ceil(longest / seconds)) for seconds in alone]
+    results = _play(jobs, cluster, steps, folded=folded)
+    return [Shared(result, seconds) for result, seconds in zip(results, alone, strict=True)]
+
+
+def _check(jobs: Sequence[Placed], cluster: Cluster) -> None:
+    owner: dict[int, str] = {}
+    for job in jobs:
+        name = job.scenario.name
+        if len(job.gpus) != job.scenario.gpus:
+            raise InputError(f"job {name!r} has {job.scenario.gpus} ranks but is given {len(job.gpus)} GPUs")
+        for gpu in job.gpus:
+            if not 0 <= gpu < len(cluster.gpus):
+                raise InputError(f"job {name!r}: there is no GPU {gpu}; the cluster has {len(cluster.gpus)}")
+            if gpu in owner:
+                raise InputError(f"GPU {cluster.gpus[gpu]} is given to {owner[gpu]!r} and to {name!r}; a GPU has one job")
+            owner[gpu] = name
+    if len({_key(choices_of(job.scenario, folded=True)) for job in jobs}) > 1:
+        raise InputError("jobs that run together must play collectives alike; give them the same collectives section")
+
+
+def _key(choices: Choices) -> tuple[object, ...]:
+    return (*sorted(choices.algorithm.items()), choices.steps)
+
+
+def _play(jobs: Sequence[Placed], cluster: Cluster, steps: Sequence[int], *, folded: bool) -> list[Result]:
+    device = load_device(cluster.device)
+    scenarios = [job.scenario.model_copy(update={"steps": count}) for job, count in zip(jobs, steps, strict=True)]
+    planned = [plan_job(scenario, device) for scenario in scenarios]
+    plan = JointPlan(tuple(job.plan for job, _ in planned))
+    fabric = PlacedFabric(cluster, tuple(gpu for job in jobs for gpu in job.gpus))
+    lowered = lower(
+        joint_programs([stage_programs(job) for job, _ in planned], plan),
+        plan,
+        fabric,
+        cluster.capacity.tolist(),
+        slowness=[factor for scenario in scenarios for factor in slowness(scenario)],
+        choices=choices_of(scenarios[0], folded=folded),
+    )
+    if lowered.steps:
+        raise InputError("jobs that run together are played in flow; leave collectives.detail: steps out")
+    record = play(lowered.program, lowered.capacity)
+    return [
+        Result(lowered=lowered, record=record, steps=scenario.steps, ranks=ranks, scenario=scenario, facts=facts)
+        for scenario, ranks, (_, facts) in zip(scenarios, plan.ranks, planned, strict=True)
+    ]
+
+
+# --- the document ---------------------------------------------------------------------------------------------------
+
+
+class JobSpec(Spec):
+    """A scenario that runs on part of the cluster: its own ``cluster`` section does not count.
+
+    ``machines`` lists the machines that it takes, all their GPUs; left out, it takes the next free GPUs.
+    """
+
+    scenario: str
+    machines: tuple[Annotated[int, Field(strict=True, ge=0)], ...] | None = None
+    set: dict[str, Any] = {}
+
+
+class JobsSpec(Spec):
+    """Jobs that share a cluster."""
+
+    name: str = "jobs"
+    cluster: dict[str, Any]
+    jobs: Annotated[tuple[JobSpec, ...], Field(min_length=1)]
+
+
+def load_jobs(path: str | Path) -> tuple[list[Placed], Cluster]:
+    """The jobs of a file (``simcluster share``), placed; paths in it are relative to it.
+
+    Raises InputError that names the file, the job and what does not fit.
+    """
+    document = read_document(Path(path))
+    spec = validate(JobsSpec, document)
+    shared = _absolute(spec.cluster, document)
+    placed: list[Placed] = []
+    taken: dict[int, None] = {}
+    cluster: Cluster | None = None
+    for job in spec.jobs:
+        scenario = load(_beside(document, job.scenario), [("cluster", shared), *job.set.items()])
+        cluster = cluster or scenario.cluster.built
+        gpus = _gpus(job, scenario, cluster, taken)
+        taken |= dict.fromkeys(gpus)
+        placed.append(Placed(scenario, gpus))
+    assert cluster is not None
+    return placed, cluster
+
+
+def _beside(document: Document, name: str) -> str:
+    """A scenario's path relative to the jobs file, or a shipped name."""
+    beside = document.folder / name
+    return str(beside) if beside.exists() else name
+
+
+def _absolute(cluster: dict[str, Any], document: Document) -> dict[str, Any]:
+    topology = cluster.get("topology")
+    if isinstance(topology, str) and (document.folder / topology).exists():
+        return {**cluster, "topology": str((document.folder / topology).resolve())}
+    return cluster
+
+
+def _gpus(job: JobSpec, scenario: Scenario, cluster: Cluster, taken: dict[int, None]) -> tuple[int, ...]:
+    if job.machines is None:
+        free = [gpu for gpu in range(len(cluster.gpus)) if gpu not in taken][: scenario.gpus]
+        if len(free) < scenario.gpus:
+            raise InputError(
+                f"job {scenario.name!r} needs {scenario.gpus} GPUs but only {len(free)} of the cluster's "
+                f"{len(cluster.gpus)} are free; take a larger cluster, or set gpus"
+            )
+        return tuple(free)
+    gpus = tuple(gpu for machine in job.machines for gpu, host in enumerate(cluster.host_of) if host == machine)
+    if len(gpus) != scenario.gpus:
+        raise InputError(
+            f"job {scenario.name!r} has {scenario.gpus} ranks, but machines {list(job.machines)} have {len(gpus)} GPUs; "
+            "name as many machines as the job needs"
+        )
+    return gpus

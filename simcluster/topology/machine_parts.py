@@ -1,0 +1,221 @@
+"""What a machine is made of, for every fabric: GPUs, NVSwitch, PCIe switches, host bridges and NICs.
+
+A machine is an NVLink domain, as for NCCL: a DGX box, or a whole rack of trays whose GPUs meet in NVSwitches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from simcluster.complaints import RuleError
+from simcluster.errors import InputError
+from simcluster.spec import Spec
+from simcluster.topology.links import COMPUTE, EdgeData, Graph, LinkSpec, Name, add_gpus, add_nics, connect
+from simcluster.topology.sizes import check_links
+
+Place = Literal["gpu", "pcie", "host"]
+Few = Annotated[int, Field(strict=True, ge=1, le=1024)]
+"""Parts of one machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """A NIC and the link by which it joins a fabric; ``rail`` numbers the NICs of a tray in the network."""
+
+    nic: str
+    machine: int
+    rail: int
+    network: str
+    plane: int
+    link: EdgeData = field(repr=False)
+
+
+class NicSpec(Spec):
+    """NICs of one kind: ``count`` of them in every box or tray.
+
+    A NIC with ``ports`` > 1 stands for several that are driven as one, every message striped over them (NCCL merges the
+    ports of a card; the AWS plug-in the cards behind a GPU): its link has ``ports`` x the line rate of ``link``, and
+    ``slots`` x that of ``pcie`` (the machine's unless given).  It sits at a GPU, at a PCIe switch or at a host bridge (the nearest to
+    the GPUs that the machine has, unless ``at`` says so), several or fewer per GPU, spread evenly.  ``network`` other
+    than "compute" is one that collectives do not use; planes are copies of a network that never meet.
+    """
+
+    count: Few
+    link: LinkSpec
+    ports: Few = 1
+    slots: Few = 1
+    pcie: LinkSpec | None = None
+    at: Place | None = None
+    network: Name = COMPUTE
+    plane: Annotated[int, Field(strict=True, ge=0, lt=64)] = 0
+
+
+class HostSpec(Spec):
+    """Host bridges of a box or tray, one a processor.
+
+    ``upstream`` links what hangs below (PCIe switches, or the GPUs where there are none: NVLink-C2C of a Grace) and is
+    like the machine's ``pcie`` unless given; ``between`` links the bridges to each other.
+    """
+
+    count: Few = 1
+    upstream: LinkSpec | None = None
+    between: LinkSpec | None = None
+
+    @model_validator(mode="after")
+    def _bridges_are_linked(self) -> Self:
+        if self.count > 1 and self.between is None:
+            raise InputError(
+                f"{self.count} host bridges need a link between them: give between, such as "
+                "{preset: upi-sapphire-rapids}, or count: 1"
+            )
+        return self
+
+
+class MachineSpec(Spec):
+    """A box of ``gpus`` GPUs, or a rack of ``trays`` such boxes whose GPUs share one NVLink domain.
+
+    Links: GPU - NVSwitch (``nvlink``; all NVSwitch chips are one node without a limit of its own), GPU - PCIe switch,
+    PCIe switch - NIC (``pcie``), PCIe switch - host bridge, host bridge - NIC.  Without PCIe switches GPUs hang on the
+    host bridge, if there is one, and NICs on GPUs, if ``at`` says so or there is no bridge.
+    """
+
+    gpus: Few = 8
+    trays: Few = 1
+    nvlink: LinkSpec | None = None
+    pcie: LinkSpec
+    gpus_per_pcie_switch: Few | None = None
+    host: HostSpec | None = None
+    nics: Annotated[tuple[NicSpec, ...], Field(min_length=1)]
+
+    @property
+    def num_gpus(self) -> int:
+        """GPUs of the machine, all trays."""
+        return self.gpus * self.trays
+
+    @model_validator(mode="after")
+    def _parts_fit(self) -> Self:
+        complaints = list(self._complaints())
+        if complaints:
+            raise RuleError(complaints)
+        return self
+
+    def _complaints(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
+        if self.trays > 1 and self.nvlink is None:
+            yield (
+                ("trays",),
+                f"{self.trays} trays make one machine by NVLink: give nvlink, or trays: 1 and more nodes",
+            )
+        per_switch = self.gpus_per_pcie_switch
+        if per_switch and self.gpus % per_switch:
+            what = f"{per_switch} does not divide the {self.gpus} GPUs"
+            yield ("gpus_per_pcie_switch",), f"{what}; every PCIe switch has as many: use one of {_divisors(self.gpus)}"
+        for i, nic in enumerate(self.nics):
+            where, places = self._place(nic), self._places(self._place(nic))
+            if not places:
+                having = "gpus_per_pcie_switch" if where == "pcie" else "host"
+                yield ("nics", i, "at"), f"the machine has no {where}: give {having}, or leave at out"
+            elif where != "host" and nic.count % places and places % nic.count:
+                what = f"{nic.count} NICs do not spread evenly over {places} {_NAMES[where]}"
+                yield ("nics", i, "count"), f"{what}; use a multiple of {places}, or one of {_divisors(places)}"
+
+    def _place(self, nic: NicSpec) -> Place:
+        if nic.at is not None:
+            return nic.at
+        return "pcie" if self.gpus_per_pcie_switch else "host" if self.host else "gpu"
+
+    def _places(self, where: Place) -> int:
+        """How many places of that kind a box has for NICs."""
+        if where == "pcie":
+            return self.gpus // self.gpus_per_pcie_switch if self.gpus_per_pcie_switch else 0
+        if where == "host":
+            return self.host.count if self.host else 0
+        return self.gpus
+
+    # --- building ----------------------------------------------------------------------------------------------------
+
+    def add(self, graph: Graph, machines: int) -> list[Port]:
+        """So many machines, as nodes and links of the graph; their ports to the fabrics, in order.
+
+        Nodes: node0.gpu0, node0.nvswitch, node0.pcie0, node0.host0, node0.nic0 (node0.storage-nic0 in a network of that
+        name), ...; in a rack of trays rack0.nvswitch, rack0.tray0.gpu0, ...
+        """
+        boxes = machines * self.trays
+        check_links(boxes * max(self.gpus, *(nic.count for nic in self.nics)), "of a kind inside machines")
+        ports: list[Port] = []
+        for machine in range(machines):
+            domain = f"{'rack' if self.trays > 1 else 'node'}{machine}"
+            for tray in range(self.trays):
+                box = f"{domain}.tray{tray}" if self.trays > 1 else domain
+                self._add_gpus(graph, domain, box, machine, tray)
+                ports += self._add_nics(graph, box, machine)
+            if self.nvlink:
+                graph.add_node(f"{domain}.nvswitch", kind="nvswitch")
+        return ports
+
+    def _add_gpus(self, graph: Graph, domain: str, box: str, machine: int, tray: int) -> None:
+        gpus = [f"{box}.gpu{i}" for i in range(self.gpus)]
+        add_gpus(graph, ((gpu, machine, tray * self.gpus + i) for i, gpu in enumerate(gpus)))
+        if self.trays > 1:
+            graph.add_nodes_from(gpus, tray=tray)
+        if self.nvlink:
+            connect(graph, ((gpu, f"{domain}.nvswitch") for gpu in gpus), self.nvlink.link("nvlink"))
+        below = gpus
+        pcie = self.pcie.link("pcie")
+        if self.gpus_per_pcie_switch:
+            below = [f"{box}.pcie{i}" for i in range(self._places("pcie"))]
+            graph.add_nodes_from(below, kind="pcie")
+            connect(graph, _spread(gpus, below), pcie)
+        if self.host:
+            bridges = [f"{box}.host{i}" for i in range(self.host.count)]
+            graph.add_nodes_from(bridges, kind="host")
+            connect(graph, _spread(below, bridges), self.host.upstream.link("pcie") if self.host.upstream else pcie)
+            pairs = [(a, b) for i, a in enumerate(bridges) for b in bridges[i + 1 :]]
+            if self.host.between:
+                connect(graph, pairs, self.host.between.link("pcie"))
+
+    def _add_nics(self, graph: Graph, box: str, machine: int) -> Iterator[Port]:
+        numbered: dict[tuple[str, int], int] = {}
+        for group in self.nics:
+            where = self._place(group)
+            first = numbered.get((group.network, group.plane), 0)
+            numbered[group.network, group.plane] = first + group.count
+            plane = f"plane{group.plane}-" if any(nic.plane for nic in self.nics) else ""
+            kind = f"{'' if group.network == COMPUTE else group.network + '-'}{plane}nic"
+            nics = [f"{box}.{kind}{first + i}" for i in range(group.count)]
+            add_nics(graph, nics, group.ports, group.network)
+            places = [f"{box}.{where}{i}" for i in range(self._places(where))]
+            pairs = _spread(nics, places) if len(nics) >= len(places) or where != "gpu" else _shared(nics, places)
+            slot = (group.pcie or self.pcie).link("pcie")
+            connect(graph, pairs, _times(slot, group.slots, "slots"))
+            link = _times(group.link.link("network"), group.ports, "ports")
+            for i, nic in enumerate(nics):
+                yield Port(nic, machine, first + i, group.network, group.plane, link)
+
+
+_NAMES = {"gpu": "GPUs", "pcie": "PCIe switches", "host": "host bridges"}
+
+
+def _spread(lower: list[str], upper: list[str]) -> Iterable[tuple[str, str]]:
+    """Each of ``lower`` with one of ``upper``, in order and as evenly as whole numbers allow."""
+    return ((node, upper[i * len(upper) // len(lower)]) for i, node in enumerate(lower))
+
+
+def _shared(nics: list[str], gpus: list[str]) -> Iterable[tuple[str, str]]:
+    """Each GPU with the NIC that it shares with its neighbours."""
+    return ((nic, gpu) for gpu, nic in _spread(gpus, nics))
+
+
+def _times(link: EdgeData, count: int, of: str) -> EdgeData:
+    """``count`` links used as one."""
+    if count == 1:
+        return link
+    together: dict[str, Any] = {key: link[key] * count for key in ("line_rate", "bandwidth")}
+    return link | together | {"source": f"{count} {of} as one; {link['source']}"}
+
+
+def _divisors(number: int) -> str:
+    return ", ".join(str(n) for n in range(1, number + 1) if number % n == 0)

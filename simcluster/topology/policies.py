@@ -1,0 +1,126 @@
+"""How a path is chosen where several are equally short: the ``routing`` section of a topology.
+
+To add a policy: a spec with ``kind`` and ``picks``, and its name in ``RoutingSpec``.  Imports the base of documents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal, TypeAlias
+
+from pydantic import Field
+
+from simcluster.spec import Spec
+
+Pick: TypeAlias = Callable[[int, int], int]
+"""``pick(node, k)``: which of the k ways to go at the node of that number (numbers in natural order of names)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """What a choice may depend on: GPU numbers, the destination's place in tree order, the number of the flow."""
+
+    src: int
+    dst: int
+    order: int
+    number: int
+
+
+class _Policy(Spec):
+    """``pxn``: is traffic between rails handed over by NVLink to the GPU on the destination's rail (NCCL's PXN)?
+
+    true: wherever that GPU is fewer switches away from the destination; false: never, so that a rail-only fabric is an
+    error; left out: only where nothing else leads there.
+    """
+
+    by_flow: ClassVar[bool] = False  # do flows between the same two GPUs go different ways?
+    pxn: bool | None = None
+
+    def picks(self, flow: Flow) -> tuple[Pick, ...]:
+        """One way of choosing for every path of the flow, which share its bytes evenly; none at all: every path."""
+        raise NotImplementedError
+
+
+class ShortestSpec(_Policy):
+    """The first of the shortest paths, in natural order of names: what a network without load balancing does."""
+
+    kind: Literal["shortest"]
+
+    def picks(self, flow: Flow) -> tuple[Pick, ...]:
+        """The first way everywhere."""
+        del flow
+        return (lambda node, k: 0,)
+
+
+class StaticSpec(_Policy):
+    """By destination, as InfiniBand's fat-tree routing does: way d mod k, where d numbers the GPUs leaf by leaf.
+
+    D-Mod-K; E. Zahavi, "Fat-tree routing and node ordering providing contention free traffic for MPI global
+    collectives", JPDC 72, 2012.
+    """
+
+    kind: Literal["static"]
+
+    def picks(self, flow: Flow) -> tuple[Pick, ...]:
+        """Way d mod k."""
+        return (lambda node, k: flow.order % k,)
+
+
+class EcmpSpec(_Policy):
+    """By hash, as Ethernet switches do: a flow goes one way at random at every switch, and stays there.
+
+    A flow is a channel from one GPU to another; it has ``queue_pairs`` connections, each hashed by itself, that share
+    its bytes evenly.  Switches hash independently of each other (no polarisation).  Another ``seed``, another draw.
+    """
+
+    by_flow = True
+    kind: Literal["ecmp"]
+    seed: Annotated[int, Field(strict=True, ge=0, lt=2**63)] = 0
+    queue_pairs: Annotated[int, Field(strict=True, ge=1, le=1024)] = 1
+
+    def picks(self, flow: Flow) -> tuple[Pick, ...]:
+        """One hash per queue pair."""
+        of_flow = self.seed
+        for part in (flow.src, flow.dst, flow.number):
+            of_flow = mixed(of_flow ^ mixed(part))
+        return tuple(_hashed(mixed(of_flow ^ mixed(pair))) for pair in range(self.queue_pairs))
+
+
+class AdaptiveSpec(_Policy):
+    """Packet by packet over all shortest paths, evenly at every switch (InfiniBand adaptive routing, spraying).
+
+    So k parallel links are one link of k times the capacity.
+    """
+
+    kind: Literal["adaptive"]
+
+    def picks(self, flow: Flow) -> tuple[Pick, ...]:
+        """None: every path."""
+        del flow
+        return ()
+
+
+RoutingSpec: TypeAlias = Annotated[ShortestSpec | StaticSpec | EcmpSpec | AdaptiveSpec, Field(discriminator="kind")]
+STATIC = StaticSpec(kind="static")
+
+
+class RoutedSpec(Spec):
+    """What every topology document has: how its network routes."""
+
+    routing: RoutingSpec = STATIC
+
+
+_64_BITS = 2**64 - 1
+
+
+def mixed(value: int) -> int:
+    """A well-spread 64-bit number from any other (splitmix64: Steele et al., OOPSLA 2014)."""
+    value = (value + 0x9E3779B97F4A7C15) & _64_BITS
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _64_BITS
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _64_BITS
+    return value ^ (value >> 31)
+
+
+def _hashed(of_path: int) -> Pick:
+    return lambda node, k: mixed(of_path ^ mixed(node)) % k if k > 1 else 0

@@ -1,0 +1,191 @@
+"""What ``simcluster topology`` says of a cluster: the numbers, and their text for people."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from simcluster.units import format_bytes_per_second, format_seconds
+
+_INDENT = 13
+
+
+@dataclass(frozen=True, slots=True)
+class LinkGroup:
+    """Links that are alike: ``count`` of them each way (or one way only), B/s per direction, ``latency`` in seconds."""
+
+    ends: str
+    medium: str
+    count: int
+    one_way: bool
+    line_rate: float
+    efficiency: float
+    bandwidth: float
+    latency: float
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class RingReport:
+    """A ring all-reduce of a large message over all GPUs, alone on the cluster.
+
+    ``channels`` rings share the message (NCCL's rail rings, ``collectives.ring.rings_along``), each at the rate that
+    the most loaded link on their way leaves them (B/s); ``limit`` is that link's kind.  ``busbw``, as nccl-tests counts
+    it, is channels x rate: T = 2 (N - 1) / N x S / busbw.
+    """
+
+    channels: int
+    rate: float
+    limit: str
+
+    @property
+    def busbw(self) -> float:
+        """B/s; what every GPU would send if one link carried all."""
+        return self.channels * self.rate
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkReport:
+    """A network that collectives do not use (B/s): ``per_machine`` is what one machine can send into it.
+
+    ``bisection`` is from the first half of its NICs to the rest.
+    """
+
+    name: str
+    nodes: tuple[tuple[str, int], ...]
+    links: tuple[LinkGroup, ...]
+    per_machine: float
+    bisection: float
+    oversubscription: tuple[tuple[str, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TopologyReport:
+    """A cluster in numbers (B/s and s); but for ``networks``, of the network that collectives use.
+
+    * ``inside``: what one GPU can send to the others of its machine (0 if it is alone), over NVLink alone where it has
+      NVLink; ``outside``: what it can send out of the machine, by the NICs nearest to it, when the others are silent,
+      ``outside_shared`` when all of them send.  The least of all GPUs.
+    * ``nics``: NIC ports of a machine (0 where GPUs are ports themselves), ``rails``: leaves that a machine is linked
+      to; the most of all machines.
+    * ``bisection``: the maximum flow from the first half of the machines (of the GPUs, if there is one machine) to the
+      rest, in placement order, in the weaker direction.
+    * ``oversubscription``: for each tier with another above it, line rate down over line rate up, of its worst switch;
+      for switches linked across, to others of their tier (dragonfly), line rate down over across.
+    * ``longest_hops``, ``longest_latency``: of the routes from one GPU of each kind of place to one of each kind under
+      every leaf.
+    """
+
+    name: str
+    device: str
+    gpus: int
+    machines: int
+    nodes: tuple[tuple[str, int], ...]
+    links: tuple[LinkGroup, ...]
+    nics: int
+    rails: int
+    inside: float
+    outside: float
+    outside_shared: float
+    bisection: float
+    oversubscription: tuple[tuple[str, float], ...]
+    longest_hops: int
+    longest_latency: float
+    all_reduce: RingReport | None
+    networks: tuple[NetworkReport, ...]
+
+    @property
+    def nics_per_gpu(self) -> float:
+        """NIC ports for each GPU, in the machine with the most."""
+        return self.nics * self.machines / self.gpus
+
+    def lines(self) -> list[str]:
+        """The report as ``simcluster topology`` prints it."""
+        lines = [f"{self.name}: {_gpus(self)}", *_wrapped("nodes", _counted(self.nodes)), *_link_lines(self.links)]
+        lines += [line for head, text in self._facts() for line in _wrapped(head, text)]
+        for network in self.networks:
+            lines += ["", f"{network.name} network, which collectives do not use"]
+            lines += [*_wrapped("nodes", _counted(network.nodes)), *_link_lines(network.links)]
+            lines += _wrapped("per machine", format_bytes_per_second(network.per_machine))
+            lines += _wrapped("bisection", f"{format_bytes_per_second(network.bisection)} between halves of its NICs")
+            lines += [line for head, text in _tiers(network.oversubscription) for line in _wrapped(head, text)]
+        every = [*self.links, *(group for network in self.networks for group in network.links)]
+        return lines + _source_lines(every)
+
+    def _facts(self) -> Iterator[tuple[str, str]]:
+        rate = format_bytes_per_second
+        if self.nics:
+            each = self.gpus / self.machines
+            ratio = f"{self.nics_per_gpu:.3g} per GPU" if each > 1 else ""
+            rails = f"{self.rails} rails" if self.rails > 1 else ""
+            yield "NICs", "; ".join(part for part in (f"{self.nics} port{'s' * (self.nics > 1)} a machine", ratio, rails) if part)
+        none = "alone in its machine" if self.gpus == self.machines else "no link inside its machine"
+        yield "per GPU", f"{rate(self.inside)} to the others of its machine" if self.inside else none
+        if self.outside:
+            yield "", f"{rate(self.outside)} out of it; {rate(self.outside_shared)} when all of the machine send"
+        if self.gpus > 1:
+            count, of = (self.machines, "machine") if self.machines > 1 else (self.gpus, "GPU")
+            halves = f"{count // 2:,} {of}{'s' if count > 3 else ''} to the other {count - count // 2:,}"
+            yield "bisection", f"{rate(self.bisection)} from {halves}"
+        yield from _tiers(self.oversubscription)
+        yield "longest path", f"{self.longest_hops} links, {format_seconds(self.longest_latency)}"
+        if self.all_reduce:
+            ring = self.all_reduce
+            rings = f"{ring.channels} rings at {rate(ring.rate)}" if ring.channels > 1 else "one ring"
+            yield (
+                "all-reduce",
+                f"busbw {rate(ring.busbw)} over all GPUs, large messages: {rings}, bound by {ring.limit}",
+            )
+
+    def format(self) -> str:
+        """The lines as one text."""
+        return "\n".join(self.lines())
+
+
+def _gpus(report: TopologyReport) -> str:
+    each = report.gpus / report.machines
+    size = (
+        "" if report.gpus == report.machines else f" of {each:g}" if each == int(each) else f", {each:.3g} on average"
+    )
+    machines = f"{report.machines:,} machine{'s' if report.machines > 1 else ''}"
+    return f"{report.gpus:,} GPU{'s' if report.gpus > 1 else ''} ({report.device}) in {machines}{size}"
+
+
+def _counted(nodes: Iterable[tuple[str, int]]) -> str:
+    return ", ".join(f"{n:,} {kind}" for kind, n in nodes)
+
+
+def _tiers(oversubscription: Iterable[tuple[str, float]]) -> Iterator[tuple[str, str]]:
+    for tier, ratio in oversubscription:
+        head = tier if " " in tier else f"{tier} switch"
+        yield head, f"{ratio:.3g}:1 oversubscribed" if ratio > 1.0005 else f"not oversubscribed ({ratio:.3g}:1)"
+
+
+def _link_lines(links: Sequence[LinkGroup]) -> list[str]:
+    rate = format_bytes_per_second
+    width = max((len(group.ends) for group in links), default=0)
+    lines = []
+    for i, g in enumerate(links):
+        line = f" = {rate(g.line_rate)} x {g.efficiency:g}" if g.efficiency < 1 else ""
+        ways = "one way" if g.one_way else "each way"
+        text = f"{g.count:,} x {rate(g.bandwidth)} {ways}{line}, {format_seconds(g.latency)}, {g.medium}"
+        lines.append(f"{'links' if i == 0 else '':<{_INDENT}}{g.ends:<{width}}  {text}")
+    return lines
+
+
+def _source_lines(links: Iterable[LinkGroup]) -> list[str]:
+    by_text: dict[str, list[str]] = {}
+    for group in links:
+        if group.source:
+            by_text.setdefault(group.source, []).append(group.ends)
+    lines: list[str] = []
+    for text, ends in by_text.items():
+        lines += _wrapped("" if lines else "sources", f"{', '.join(dict.fromkeys(ends))}: {text}")
+    return lines
+
+
+def _wrapped(head: str, text: str) -> list[str]:
+    return textwrap.wrap(
+        text, 120, initial_indent=f"{head:<{_INDENT}}", subsequent_indent=" " * (_INDENT + 2), break_on_hyphens=False
+    )

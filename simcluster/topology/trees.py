@@ -1,0 +1,221 @@
+"""Fat trees: leaves above machines, spines above leaves and, with pods, cores above spines.
+
+Idealised: a spine has as many ports as there are leaves below it (a chassis, or two physical levels without blocking
+between them).  Source: C. E. Leiserson, "Fat-trees", IEEE Trans. Computers C-34, 1985; pods and cores as in M. Al-Fares
+et al., "A scalable, commodity data center network architecture", SIGCOMM 2008.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, model_validator
+
+from simcluster.complaints import RuleError
+from simcluster.errors import InputError
+from simcluster.spec import Spec
+from simcluster.topology.links import (
+    Count,
+    EdgeData,
+    Fraction,
+    Graph,
+    Name,
+    PresetSpec,
+    add_switches,
+    connect,
+    edge_data,
+)
+from simcluster.topology.machine_parts import Port
+from simcluster.topology.sizes import check_links
+from simcluster.units import BytesPerSecond, Seconds
+
+
+def _above_zero(ratio: float) -> float:
+    if not ratio > 0:
+        raise InputError(
+            f"oversubscription is {ratio!r}; it is leaf capacity down over up, so above zero: "
+            "1 for a non-blocking tree, 2 for half the uplinks"
+        )
+    return ratio
+
+
+Ratio = Annotated[float, AfterValidator(_above_zero)]
+
+
+class UplinkSpec(PresetSpec):
+    """A link between two switches; rate, efficiency and medium are those of the links below where not given."""
+
+    line_rate: BytesPerSecond | None = None
+    efficiency: Fraction | None = None
+    latency: Seconds = 0.6e-6
+    medium: Name | None = None
+    source: str = "0.6 us for each further switch: assumed, inside the 0.3 to 1 us usual for a switch and its cables"
+
+    def cable(self, below: EdgeData) -> EdgeData:
+        """One cable as it is bought, above links like ``below``."""
+        rate = self.line_rate or below["line_rate"]
+        efficiency = below["efficiency"] if self.efficiency is None else self.efficiency
+        return edge_data(rate, efficiency, self.latency, self.source, self.medium or below["medium"])
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Where a fabric is built: the graph, the network, and what its switches' names begin with."""
+
+    graph: Graph
+    network: str
+    prefix: str = ""
+
+    def switches(self, names: Sequence[str], tier: str) -> list[str]:
+        """New switches of a tier; their full names."""
+        full = [self.prefix + name for name in names]
+        add_switches(self.graph, full, tier, self.network)
+        return full
+
+    def attach(self, ports: Sequence[Port], leaf_of: Sequence[str]) -> None:
+        """Links from the ports to their leaves."""
+        for port, leaf in zip(ports, leaf_of, strict=True):
+            connect(self.graph, [(port.nic, leaf)], port.link)
+
+    def join(self, lower: Mapping[str, float], upper: Sequence[str], cable: EdgeData) -> None:
+        """Links from every lower switch to all upper ones, which share its uplink line rate (B/s) evenly."""
+        for switch, rate in lower.items():
+            each = rate / len(upper)
+            data = cable | {"line_rate": each, "bandwidth": each * cable["efficiency"]}
+            connect(self.graph, ((switch, node) for node in upper), data)
+
+
+class TreeSpec(Spec):
+    """A tree of two levels, or of three with ``units_per_pod``.
+
+    A unit is ``nodes_per_unit`` machines with their leaf or leaves; a cluster smaller than one unit is a unit of its
+    size.  A leaf's uplinks together carry the line rate of the NICs of a full unit on it / ``oversubscription``, spread
+    evenly over the spines, of which there are as many as cables of the wanted rate fit in that, at least one; none at
+    all over a single leaf.  With pods, every ``units_per_pod`` units have spines of their own, and spine i of all pods
+    meets in cores of plane i, with ``spine_oversubscription``.
+    """
+
+    nodes_per_unit: Count
+    oversubscription: Ratio = 1.0
+    leaf_to_spine: UplinkSpec = UplinkSpec()
+    units_per_pod: Count | None = None
+    spine_oversubscription: Ratio = 1.0
+    spine_to_core: UplinkSpec | None = None
+
+    @model_validator(mode="after")
+    def _cores_need_pods(self) -> Self:
+        if self.units_per_pod is None and (self.spine_to_core is not None or self.spine_oversubscription != 1.0):
+            key = "spine_to_core" if self.spine_to_core is not None else "spine_oversubscription"
+            raise RuleError([((key,), "is about cores, and there are none without pods: give units_per_pod as well")])
+        return self
+
+    def grow(self, site: Site, leaves: Mapping[int, Mapping[str, float]], below: EdgeData) -> None:
+        """Spines and cores over leaves given by unit, each with the line rate (B/s) of its ports when it is full.
+
+        ``below`` is what the cables are like, where the document does not say.
+        """
+        pods: dict[int, dict[str, float]] = {}
+        for unit, own in leaves.items():
+            pods.setdefault(unit // self.units_per_pod if self.units_per_pod else 0, {}).update(own)
+        if sum(map(len, pods.values())) < 2:
+            return
+        cable = self.leaf_to_spine.cable(below)
+        widest = max(rate for pod in pods.values() for rate in pod.values())
+        count = _cables(widest / self.oversubscription, cable)
+        full = max(len(pod) for pod in pods.values())
+        check_links(count * sum(map(len, pods.values())), "leaf - spine")
+        spines: list[list[str]] = []
+        for number, pod in pods.items():
+            pod_name = f"pod{number}." if len(pods) > 1 else ""
+            spines.append(site.switches([f"{pod_name}spine{i}" for i in range(count)], "spine"))
+            site.join({leaf: rate / self.oversubscription for leaf, rate in pod.items()}, spines[-1], cable)
+        if len(pods) > 1:
+            self._add_cores(site, spines, full * widest / self.oversubscription / count, cable)
+
+    def _add_cores(self, site: Site, spines: Sequence[Sequence[str]], down: float, below: EdgeData) -> None:
+        """Cores over the spines, which have ``down`` B/s of line rate to the leaves of a full pod."""
+        cable = (self.spine_to_core or UplinkSpec()).cable(below)
+        up = down / self.spine_oversubscription
+        count = _cables(up, cable)
+        check_links(count * len(spines) * len(spines[0]), "spine - core")
+        for plane in range(len(spines[0])):
+            cores = site.switches([f"core{plane}.{i}" for i in range(count)], "core")
+            site.join({pod[plane]: up for pod in spines}, cores, cable)
+
+
+class FatTreeSpec(TreeSpec):
+    """All NICs of a machine on one leaf, the leaf of its unit."""
+
+    kind: Literal["fat_tree"]
+
+    def add(self, site: Site, ports: Sequence[Port], machines: int) -> None:
+        """Switches leaf0, ..., spine0, ... (pod0.spine0, ..., core0.0, ...), and the links from the ports on."""
+        unit_of = [port.machine // self.nodes_per_unit for port in ports]
+        leaves = site.switches([f"leaf{u}" for u in range(-(-machines // self.nodes_per_unit))], "leaf")
+        site.attach(ports, [leaves[unit] for unit in unit_of])
+        rate = _full(ports, min(machines, self.nodes_per_unit))
+        self.grow(site, {unit: {leaf: rate} for unit, leaf in enumerate(leaves)}, ports[0].link)
+
+
+class RailSpec(TreeSpec):
+    """NIC i of every machine of a unit on leaf i of the unit: GPUs with equal index in theirs are one leaf apart."""
+
+    def leaves(self, site: Site, ports: Sequence[Port], machines: int) -> dict[int, dict[int, tuple[str, float]]]:
+        """Leaves of every rail by unit, with the line rate of a full one; the ports are linked to them."""
+        by_rail: dict[int, list[Port]] = {}
+        for port in ports:
+            by_rail.setdefault(port.rail, []).append(port)
+        units = range(-(-machines // self.nodes_per_unit))
+        found: dict[int, dict[int, tuple[str, float]]] = {rail: {} for rail in sorted(by_rail)}
+        for unit in units:
+            for rail in found:
+                (leaf,) = site.switches([f"unit{unit}.leaf{rail}"], "leaf")
+                found[rail][unit] = (leaf, _full(by_rail[rail], min(machines, self.nodes_per_unit)))
+        for rail, of_unit in found.items():
+            site.attach(by_rail[rail], [of_unit[port.machine // self.nodes_per_unit][0] for port in by_rail[rail]])
+        return found
+
+
+class RailOptimisedSpec(RailSpec):
+    """One leaf per rail and unit, and spines over the leaves of all rails."""
+
+    kind: Literal["rail_optimised"]
+
+    def add(self, site: Site, ports: Sequence[Port], machines: int) -> None:
+        """Switches unit0.leaf0 (rail 0), ..., spine0, ..., and the links from the ports on."""
+        leaves = self.leaves(site, ports, machines)
+        by_unit: dict[int, dict[str, float]] = {}
+        for of_unit in leaves.values():
+            for unit, (leaf, rate) in of_unit.items():
+                by_unit.setdefault(unit, {})[leaf] = rate
+        self.grow(site, by_unit, ports[0].link)
+
+
+class RailOnlySpec(RailSpec):
+    """Every rail a tree of its own: between rails traffic goes by NVLink to the GPU on the right one (NCCL's PXN).
+
+    Source: W. Wang et al., "Rail-only: a low-cost high-performance network for training LLMs with trillion parameters",
+    arXiv:2307.12169.
+    """
+
+    kind: Literal["rail_only"]
+
+    def add(self, site: Site, ports: Sequence[Port], machines: int) -> None:
+        """Switches unit0.leaf0 (rail 0), ..., rail0.spine0, ..., and the links from the ports on."""
+        link_of = {port.rail: port.link for port in reversed(ports)}
+        for rail, of_unit in self.leaves(site, ports, machines).items():
+            own = Site(site.graph, site.network, f"{site.prefix}rail{rail}.")
+            self.grow(own, {unit: dict([leaf]) for unit, leaf in of_unit.items()}, link_of[rail])
+
+
+def _full(ports: Sequence[Port], machines: int) -> float:
+    """Line rate (B/s) of so many machines' ports, taken from the first machine's."""
+    first = ports[0].machine
+    return machines * sum(float(port.link["line_rate"]) for port in ports if port.machine == first)
+
+
+def _cables(rate: float, cable: EdgeData) -> int:
+    """Cables that fit in a line rate, at least one."""
+    return max(1, int(rate / cable["line_rate"] * (1 + 1e-12)))  # 1e-12: 3 x 0.1 is still 3 cables

@@ -1,0 +1,229 @@
+"""Ways in a graph by hops, and where they leave and enter machines: what routes are made of.
+
+A cluster is *machines* (what remains connected when the switches are taken out) around a *fabric* (the switches).
+Distances are needed between switches only, and each GPU's way to and from them is a few hops found once.
+Imports nothing of simcluster.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeAlias
+
+import networkx as nx
+
+Signature: TypeAlias = tuple[tuple[str, int], ...]
+"""Where a GPU is entered from the fabric: (switch, hops from that switch to the GPU), one per switch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """A way between a GPU and the fabric: ``node`` (a NIC, or the GPU) has a link with ``switch``, ``hops`` away."""
+
+    node: str
+    switch: str
+    hops: int  # between the GPU and node
+
+
+@dataclass(frozen=True, slots=True)
+class Doors:
+    """Of every GPU the ports by which it leaves and is entered, and its signature."""
+
+    exits: Sequence[Sequence[Port]]
+    entries: Sequence[Sequence[Port]]
+    signatures: Sequence[Signature]
+
+
+def natural(name: str) -> tuple[tuple[int, str], ...]:
+    """Sort key that puts spine2 before spine10."""
+    return tuple((int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name) if part)
+
+
+class Ways:
+    """Neighbours in natural order of names, distances, and ports of one graph; filled as they are asked for."""
+
+    def __init__(self, graph: nx.DiGraph[str], gpus: Sequence[str]) -> None:
+        self._graph = graph
+        self._gpus = tuple(gpus)
+        self._gpu_index = {gpu: i for i, gpu in enumerate(gpus)}
+        ends = ("gpu", "nic")
+        self._ends = frozenset(node for node, data in graph.nodes(data=True) if data["kind"] in ends)
+        self.switches = frozenset(node for node, data in graph.nodes(data=True) if data["kind"] == "switch")
+        self.position = {node: i for i, node in enumerate(sorted(graph, key=natural))}
+        self._next = {node: self.in_order(to) for node, to in graph.succ.items()}
+        self._previous = {node: self.in_order(to) for node, to in graph.pred.items()}
+        self._onto, self._from = self._between_switches(self._next), self._between_switches(self._previous)
+        self.near = self._doors(self._nearest_ports)
+        self.tree_order = self._number_by_leaf()
+        self._mates: dict[tuple[str, ...], list[int]] = {}
+        self._inside: dict[str, dict[str, int]] = {}
+        self._fabric: dict[Signature, dict[str, int]] = {}
+        self._forward: dict[tuple[Signature, str], list[str]] = {}
+
+    @cached_property
+    def all(self) -> Doors:
+        """All ports that GPUs have, not only those nearest to them (``near``)."""
+        return self._doors(self._ports)
+
+    def in_order(self, nodes: Iterable[str]) -> list[str]:
+        """Nodes in natural order of their names."""
+        return sorted(nodes, key=self.position.__getitem__)
+
+    # --- in a machine ------------------------------------------------------------------------------------------------
+
+    def hops_inside(self, end: str) -> dict[str, int]:
+        """Hops to ``end`` from every node of its machine that has a way to it."""
+        if end not in self._inside:
+            self._inside[end] = self._reached(end, self._previous)
+        return self._inside[end]
+
+    def walk_inside(self, start: str, end: str, dst: int) -> list[str]:
+        """Nodes from start to end in their machine; of equally short ways the faster, then way ``dst`` mod k."""
+        hops = self.hops_inside(end)
+        path = [start]
+        while path[-1] != end:
+            here, left = path[-1], hops[path[-1]] - 1
+            candidates = [
+                node for node in self._next[here] if hops.get(node) == left and (node == end or node not in self._ends)
+            ]
+            if len(candidates) > 1:
+                fastest = max(self._bandwidth(here, node) for node in candidates)
+                candidates = [node for node in candidates if self._bandwidth(here, node) == fastest]
+            path.append(candidates[dst % len(candidates)])
+        return path
+
+    def nvlink_mates(self, gpu: int) -> list[int]:
+        """GPUs linked to this one directly or by one NVSwitch, in order."""
+        name = self._gpus[gpu]
+        doors = tuple(node for node in self._next[name] if self._graph.nodes[node]["kind"] in ("gpu", "nvswitch"))
+        if doors not in self._mates:
+            index = self._gpu_index
+            near = [end for node in doors for end in ([node] if node in index else self._next[node])]
+            self._mates[doors] = sorted({index[end]: None for end in near if end in index})
+        return [mate for mate in self._mates[doors] if mate != gpu]
+
+    # --- over the fabric ---------------------------------------------------------------------------------------------
+
+    def hops_across(self, signature: Signature) -> dict[str, int]:
+        """Hops from every switch to a GPU with this signature."""
+        if signature not in self._fabric:
+            distance: dict[str, int] = {}
+            waiting: dict[int, list[str]] = defaultdict(list)
+            for switch, start in signature:
+                waiting[start].append(switch)
+            hops = 0
+            while waiting:
+                frontier = [switch for switch in waiting.pop(hops, ()) if switch not in distance]
+                distance.update(dict.fromkeys(frontier, hops))
+                hops += 1
+                fresh = {node: None for switch in frontier for node in self._from[switch] if node not in distance}
+                if fresh:
+                    waiting[hops].extend(fresh)
+            self._fabric[signature] = distance
+        return self._fabric[signature]
+
+    def onward(self, signature: Signature, switch: str) -> list[str]:
+        """The switches after ``switch`` on shortest ways to a GPU with this signature."""
+        key = (signature, switch)
+        if key not in self._forward:
+            distance = self.hops_across(signature)
+            nearer = distance[switch] - 1
+            self._forward[key] = [node for node in self._onto[switch] if distance.get(node) == nearer]
+        return self._forward[key]
+
+    def parts_of_fabric(self) -> dict[str, int]:
+        """For every switch the number of its part: switches of one part reach each other, and none of another part.
+
+        Where one-way links make that impossible, every switch is a part of its own.
+        """
+        fabric: nx.DiGraph[str] = nx.DiGraph()
+        fabric.add_nodes_from(self._onto)
+        fabric.add_edges_from((node, other) for node, onto in self._onto.items() for other in onto)
+        parts = list(nx.strongly_connected_components(fabric))
+        if len(parts) > nx.number_weakly_connected_components(fabric):
+            parts = [{switch} for switch in self._onto]
+        return {switch: number for number, part in enumerate(parts) for switch in part}
+
+    # --- found once --------------------------------------------------------------------------------------------------
+
+    def _reached(self, start: str, neighbours: Mapping[str, list[str]]) -> dict[str, int]:
+        """Hops from ``start`` along ``neighbours`` inside its machine; GPUs and NICs are reached but not passed."""
+        seen = {start: 0}
+        frontier = {start: 0}
+        while frontier:
+            frontier = self._step(frontier, seen, neighbours)
+        return seen
+
+    def _step(
+        self, frontier: Mapping[str, int], seen: dict[str, int], neighbours: Mapping[str, list[str]]
+    ) -> dict[str, int]:
+        """Nodes of the machine one hop beyond the frontier; noted in ``seen``."""
+        reached: dict[str, int] = {}
+        for node, hops in frontier.items():
+            if hops and node in self._ends:
+                continue
+            for other in neighbours[node]:
+                if other not in seen and other not in self.switches:
+                    seen[other] = reached[other] = hops + 1
+        return reached
+
+    def _doors(self, find: Callable[[str, Mapping[str, list[str]]], list[Port]]) -> Doors:
+        exits, entries = ([find(gpu, neighbours) for gpu in self._gpus] for neighbours in (self._next, self._previous))
+        return Doors(exits, entries, [_signature(ports) for ports in entries])
+
+    def _ports(self, gpu: str, neighbours: Mapping[str, list[str]]) -> list[Port]:
+        """The GPU's ways to the fabric (or from it), in natural order of NIC and switch."""
+        return self._ports_at(self._reached(gpu, neighbours), neighbours)
+
+    def _nearest_ports(self, gpu: str, neighbours: Mapping[str, list[str]]) -> list[Port]:
+        """Those of them that are the fewest hops away."""
+        seen = {gpu: 0}
+        frontier = {gpu: 0}
+        while frontier:
+            ports = self._ports_at(frontier, neighbours)
+            if ports:
+                return ports
+            frontier = self._step(frontier, seen, neighbours)
+        return []
+
+    def _ports_at(self, nodes: Mapping[str, int], neighbours: Mapping[str, list[str]]) -> list[Port]:
+        gpus = self._gpu_index
+        ports = [
+            Port(node, switch, hops)
+            for node, hops in nodes.items()
+            if hops == 0 or node not in gpus
+            for switch in neighbours[node]
+            if switch in self.switches
+        ]
+        position = self.position
+        return ports if len(ports) < 2 else sorted(ports, key=lambda port: (position[port.node], position[port.switch]))
+
+    def _number_by_leaf(self) -> list[int]:
+        """For each GPU its place in tree order: leaf by leaf, within a leaf by index; its index if it has no port."""
+
+        def leaf(gpu: int) -> int:
+            nearest = next(iter(self.near.entries[gpu]), None)
+            return -1 if nearest is None else self.position[nearest.switch]
+
+        order = [0] * len(self._gpus)
+        for place, gpu in enumerate(sorted(range(len(self._gpus)), key=leaf)):
+            order[gpu] = place
+        return order
+
+    def _between_switches(self, neighbours: Mapping[str, list[str]]) -> dict[str, list[str]]:
+        among = self.switches
+        return {node: [other for other in to if other in among] for node, to in neighbours.items() if node in among}
+
+    def _bandwidth(self, node: str, other: str) -> float:
+        return float(self._graph.adj[node][other]["bandwidth"])
+
+
+def _signature(ports: Iterable[Port]) -> Signature:
+    nearest: dict[str, int] = {}
+    for port in ports:
+        nearest[port.switch] = min(port.hops + 1, nearest.get(port.switch, port.hops + 1))
+    return tuple(sorted(nearest.items()))

@@ -1,0 +1,249 @@
+"""The shape of the package: who may import whom, how long a file may be, what is public, and what starting costs."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import simcluster
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "simcluster"
+
+MAX_LINES = 350  # a file over budget is split by idea; 300 is the aim
+MAX_FUNCTION_LINES = 60  # 40 is the aim
+
+
+def modules() -> dict[str, Path]:
+    """Every module of the package by its dotted name."""
+    found = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+MODULES = modules()
+
+
+@cache
+def tree(module: str) -> ast.Module:
+    return ast.parse(MODULES[module].read_text())
+
+
+def at_run_time(node: ast.AST) -> Iterator[ast.AST]:
+    """A node and all below it, without ``if TYPE_CHECKING``, which never runs."""
+    yield node
+    for child in ast.iter_child_nodes(node):
+        if not (isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)):
+            yield from at_run_time(child)
+
+
+def at_import(node: ast.AST) -> Iterator[ast.AST]:
+    """As ``at_run_time``, without what is inside functions."""
+    yield node
+    for child in ast.iter_child_nodes(node):
+        lazy = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        if not lazy and not (isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)):
+            yield from at_import(child)
+
+
+@cache
+def imports(module: str, *, lazy: bool = True) -> frozenset[str]:
+    """What a module imports: modules of the package by full name, others by their first word."""
+    found: set[str] = set()
+    for node in (at_run_time if lazy else at_import)(tree(module)):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{module}: relative import"
+            source = str(node.module)
+            found.update(
+                f"{source}.{alias.name}" if f"{source}.{alias.name}" in MODULES else source for alias in node.names
+            )
+    return frozenset(name if name.startswith("simcluster") else name.split(".")[0] for name in found)
+
+
+def reached(module: str) -> set[str]:
+    """Everything that a module imports, directly or through others, importing packages on the way."""
+    todo, found = [module], set()
+    while todo:
+        for name in imports(todo.pop()):
+            steps = [name]
+            while "." in steps[-1] and name.startswith("simcluster"):
+                steps.append(steps[-1].rpartition(".")[0])
+            for step in steps:
+                if step not in found and step != "simcluster":
+                    found.add(step)
+                    if step in MODULES:
+                        todo.append(step)
+    return found
+
+
+def within(module: str, *parts: str) -> bool:
+    """Is the module one of these, or inside one of these packages?  Names without ``simcluster.``."""
+    return any(module == f"simcluster.{part}" or module.startswith(f"simcluster.{part}.") for part in parts)
+
+
+# --- libraries behind fences ------------------------------------------------------------------------------------------
+
+FENCES = {
+    "simpy": ("network", "engine", "stepwise", "collective"),
+    "matplotlib": ("show",),
+    "pandas": ("timeline", "loads", "result", "compare", "cli", "show", "plots"),
+    "ruamel": ("documents",),
+    "networkx": ("topology", "inputs", "show"),
+}
+
+
+@pytest.mark.parametrize("library", FENCES)
+def test_libraries_stay_where_they_belong(library: str) -> None:
+    users = [module for module in MODULES if library in imports(module)]
+    assert users, f"nobody uses {library}: take it out of the dependencies"
+    assert [module for module in users if not within(module, *FENCES[library])] == []
+
+
+def test_heavy_libraries_are_imported_when_needed() -> None:
+    """Drawing and tables cost half a second to import; a command that needs neither must not pay."""
+    for module in MODULES:
+        assert not imports(module, lazy=False) & {"matplotlib", "pandas"} or within(module, "show"), module
+
+
+# --- directions -------------------------------------------------------------------------------------------------------
+
+# What each module may not reach by any way.  Planning never meets the clock; the engine knows no model; metrics read
+# the table alone; only the door and what is above it sees all.
+PLANNING = (
+    "units", "clock", "ops", "kernels", "model", "layers", "layer_sections", "flops", "device", "memory", "footprint",
+    "parallel", "schedules", "segments", "stages", "chains", "fold", "fairness", "traffic", "communicators", "program",
+    "lower", "collectives",
+)  # fmt: skip
+CLOCK = ("simpy", *(f"simcluster.{name}" for name in ("engine", "network", "stepwise", "simulate")))
+MODEL_SIDE = tuple(
+    f"simcluster.{name}"
+    for name in (
+        "model", "schedules", "scenario", "stages", "segments", "parallel", "fold", "lower", "result", "device",
+    )
+)  # fmt: skip
+NEVER = {
+    **dict.fromkeys(PLANNING, (*CLOCK, "simcluster.result", "simcluster.scenario", "matplotlib", "pandas")),
+    **dict.fromkeys(("engine", "network", "stepwise", "fairness"), MODEL_SIDE),
+    **dict.fromkeys(("metrics", "timeline", "waits"), (*CLOCK, *MODEL_SIDE)),
+    **dict.fromkeys(("scenario", "topology", "inputs"), CLOCK),
+}
+
+
+@pytest.mark.parametrize("part", NEVER)
+def test_one_way(part: str) -> None:
+    members = [module for module in MODULES if within(module, part)]
+    assert members, f"simcluster.{part} is gone: take it out of this list"
+    for module in members:
+        assert sorted(reached(module) & set(NEVER[part])) == [], module
+
+
+def test_nothing_imports_the_command_line_but_itself() -> None:
+    for module in MODULES:
+        if not within(module, "cli", "__main__"):
+            assert not [name for name in imports(module) if within(name, "cli")], module
+
+
+def test_the_spine_does_not_know_what_hangs_on_it() -> None:
+    spine = ("simulate", "scenario", "ops", "lower", "program", "engine", "network", "timeline", "metrics", "result")
+    for module in spine:
+        assert not [name for name in reached(f"simcluster.{module}") if within(name, "show", "compare", "cli", "plots")]
+
+
+def test_no_module_imports_itself_in_a_circle() -> None:
+    """By what is written at the top of files (that a package is imported with its first module is no import of it)."""
+    for module in MODULES:
+        todo, found = [module], set[str]()
+        while todo:
+            new = {name for name in imports(todo.pop(), lazy=False) if name in MODULES} - found
+            found |= new
+            todo += sorted(new)
+        assert module not in found, module
+
+
+# --- budgets and habits -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_files_and_functions_are_short_enough_to_read(module: str) -> None:
+    assert len(MODULES[module].read_text().splitlines()) <= MAX_LINES
+    for node in ast.walk(tree(module)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            assert node.end_lineno is not None
+            assert node.end_lineno - node.lineno < MAX_FUNCTION_LINES, f"{module}.{node.name}"
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_every_module_says_what_it_is_for(module: str) -> None:
+    assert ast.get_docstring(tree(module))
+
+
+def test_planning_neither_prints_nor_reads_files() -> None:
+    for module in MODULES:
+        if within(module, *PLANNING) and not within(module, "device"):  # the catalogue is a file
+            calls = {ast.unparse(node.func) for node in ast.walk(tree(module)) if isinstance(node, ast.Call)}
+            assert not calls & {"print", "open", "input"}, module
+            assert not imports(module) & {"random", "time", "datetime", "os", "sys", "subprocess", "logging"}, module
+
+
+def test_nothing_depends_on_the_order_of_a_set() -> None:
+    """A set may be asked, not gone through: its order changes with the hash seed."""
+    for module in MODULES:
+        for node in ast.walk(tree(module)):
+            if isinstance(node, ast.For | ast.comprehension):
+                assert not isinstance(node.iter, ast.Set | ast.SetComp), f"{module}: {ast.unparse(node.iter)}"
+                text = ast.unparse(node.iter)
+                assert not text.startswith(("set(", "frozenset(")), f"{module}: {text}"
+
+
+# --- the public surface -----------------------------------------------------------------------------------------------
+
+
+def test_public_names() -> None:
+    for name in simcluster.__all__:
+        assert getattr(simcluster, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        simcluster.nothing  # noqa: B018
+
+
+def test_functions_stay_functions_whoever_imports_the_modules_of_that_name() -> None:
+    import simcluster.compare
+    import simcluster.simulate
+
+    assert callable(simcluster.simulate)
+    assert callable(simcluster.compare)
+
+
+def run_python(*arguments: str) -> str:
+    command = [sys.executable, "-X", "importtime", *arguments]
+    return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stderr
+
+
+def loaded(report: str) -> set[str]:
+    """First words of all modules that Python imported."""
+    return {line.rpartition("|")[2].strip().split(".")[0] for line in report.splitlines() if "|" in line}
+
+
+HEAVY = {"pandas", "matplotlib", "numpy", "networkx", "pydantic", "simpy", "ruamel"}
+
+
+@pytest.mark.parametrize("arguments", [("-c", "import simcluster"), ("-m", "simcluster", "--help")])
+def test_starting_is_cheap(arguments: tuple[str, ...]) -> None:
+    found = loaded(run_python(*arguments))
+    assert "simcluster" in found
+    assert found & HEAVY == set()
+
+
+def test_a_run_without_pictures_imports_no_library_for_them() -> None:
+    found = loaded(run_python("-m", "simcluster", "run", "scenarios/tiny_dp.yaml", "--json", "-"))
+    assert "simpy" in found
+    assert found & {"matplotlib", "pandas"} == set()

@@ -1,0 +1,231 @@
+"""simcluster collective: what it prints of one size and of many, how it fits the cluster, what it refuses."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from simcluster import cli
+from simcluster.collective import collective_times
+from simcluster.scenario_files import load_cluster
+
+TOPOLOGIES = Path(__file__).parent.parent / "topologies"
+
+
+def output(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert cli.main(["collective", *arguments]) == 0
+    printed = capsys.readouterr()
+    assert printed.err == ""
+    return printed.out
+
+
+def fields(text: str) -> dict[str, str]:
+    return {line[:9].strip(): line[9:] for line in text.splitlines()[1:]}
+
+
+@pytest.mark.parametrize(
+    ("gpus", "file", "milliseconds"),
+    [("8", "flat_8", "4.189663"), ("64", "flat", "42.908584"), ("256", "flat", "45.331901")],
+)
+@pytest.mark.parametrize("detail", ["flow", "steps"])
+def test_flat_rings(gpus: str, file: str, milliseconds: str, detail: str, capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(TOPOLOGIES / f"{file}.yaml")
+    arguments = ("all_reduce", "--size", "1GiB", "--gpus", gpus, "--cluster", path, "--detail", detail)
+    text = output(capsys, *arguments, "--algorithm", "ring")
+    assert text.startswith(f"all_reduce, algorithm ring, detail {detail}\n")
+    assert fields(text)["time"] == f"{milliseconds} ms"
+
+
+def test_a_thousand_gpus(capsys: pytest.CaptureFixture[str]) -> None:
+    text = output(capsys, "all_reduce", "--size", "1GiB", "--gpus", "1024", "--cluster", "flat")
+    assert fields(text)["time"] == "53.137730 ms"
+
+
+def test_64_rings_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    job = ("all_reduce", "--size", "1GiB", "--gpus", "512", "--cluster", "leaf_spine_512", "--split", "%64")
+    text = output(capsys, *job, "--detail", "steps")
+    assert "64 groups of 8 GPUs at once" in text
+    assert fields(text)["time"].startswith("75.245928 ms")
+    assert fields(text)["limit"].startswith("256 links leaf -> spine (network, 50 GB/s) carry 3.758 GB each")
+
+
+def test_one_size_says_what_limits_it(capsys: pytest.CaptureFixture[str]) -> None:
+    text = output(capsys, "all-reduce", "--size", "1GiB", "--gpus", "8", "--cluster", "flat_8")
+    assert fields(text) == {
+        "cluster": "flat machine of 8: 8 GPUs in 1 machine",
+        "size": "1.074 GB (1,073,741,824 B)",
+        "time": "4.189663 ms",
+        "algbw": "256.3 GB/s",
+        "busbw": "448.5 GB/s  (algbw x 2(N-1)/N, N = 8)",
+        "limit": "8 links gpu -> leaf (nvlink, 450 GB/s) carry 1.879 GB each: 99.7% of the time",
+        "latency": "0.014000 ms in all rounds: 0.3% of the time",
+    }
+
+
+def test_a_send(capsys: pytest.CaptureFixture[str]) -> None:
+    text = output(capsys, "send", "--size", "1 MB", "--gpus", "2", "--cluster", "flat")
+    assert fields(text)["time"] == "0.025000 ms"  # 5 us + 1 MB / 50 GB/s
+    assert fields(text)["limit"] == "1 link gpu -> leaf (network, 50 GB/s) carries 1 MB: 80.0% of the time"
+
+
+# --- the table --------------------------------------------------------------------------------------------------------
+
+
+def test_a_range_of_sizes_prints_the_table_of_nccl_tests(capsys: pytest.CaptureFixture[str]) -> None:
+    text = output(capsys, "all_reduce", "--size", "256MiB:1GiB", "--gpus", "64", "--cluster", "flat")
+    assert text == (
+        "# all_reduce, algorithm ring, detail flow\n"
+        "# cluster  flat network: 64 GPUs in 64 machines\n"
+        "#\n"
+        "#          size         count    type          time    algbw    busbw\n"
+        "#           (B)    (elements)                  (us)   (GB/s)   (GB/s)\n"
+        "      268435456      67108864   float     11199.646    23.97    47.19\n"
+        "      536870912     134217728   float     21769.292    24.66    48.55\n"
+        "     1073741824     268435456   float     42908.584    25.02    49.27\n"
+    )
+
+
+@pytest.mark.parametrize(("kind", "count", "factor"), [("reduce_scatter", 2**16, 7 / 8), ("all_gather", 2**16, 7 / 8)])
+def test_counts_and_bus_bandwidth_follow_nccl_tests(
+    kind: str, count: int, factor: float, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = output(capsys, kind, "--size", "2MiB:16MiB", "--gpus", "8", "--cluster", "dgx_h100")
+    rows = [line.split() for line in text.splitlines() if not line.startswith("#")]
+    assert [int(row[0]) for row in rows] == [2**21, 2**22, 2**23, 2**24]
+    assert [int(row[1]) for row in rows] == [count, 2 * count, 4 * count, 8 * count]
+    cluster = load_cluster("dgx_h100")
+    for row in rows:
+        time = collective_times(cluster, range(8), kind, int(row[0]))
+        assert row[3:] == [f"{time.duration * 1e6:.3f}", f"{time.algbw / 1e9:.2f}", f"{time.busbw / 1e9:.2f}"]
+        assert time.busbw == pytest.approx(factor * time.algbw, rel=1e-12)
+
+
+def test_small_messages_are_latency_bound_and_large_ones_bandwidth_bound(capsys: pytest.CaptureFixture[str]) -> None:
+    job = ("all_reduce", "--size", "8:16GiB", "--gpus", "64", "--cluster", "dgx_h100", "--json", "-")
+    assert cli.main(["collective", *job]) == 2  # a size has a unit
+    capsys.readouterr()
+    job = ("all_reduce", "--size", "8B:16GiB", "--gpus", "64", "--cluster", "dgx_h100", "--json", "-")
+    rows = json.loads(output(capsys, *job))["results"]
+    assert rows[0]["time_s"] == pytest.approx(rows[0]["limit"]["latency"], rel=1e-3)
+    assert rows[-1]["time_s"] == pytest.approx(rows[-1]["limit"]["busy"], rel=1e-2)
+    bandwidths = [row["busbw_bytes_per_s"] for row in rows]
+    assert bandwidths == sorted(bandwidths)
+
+
+def test_a_range_that_is_no_power_of_two_stops_below_its_end(capsys: pytest.CaptureFixture[str]) -> None:
+    text = output(capsys, "all_reduce", "--size", "3 kB:13 kB", "--gpus", "4", "--cluster", "flat")
+    assert [line.split()[0] for line in text.splitlines() if not line.startswith("#")] == ["3000", "6000", "12000"]
+
+
+# --- JSON -------------------------------------------------------------------------------------------------------------
+
+
+def test_json_alone_on_stdout_and_in_a_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    job = ("all_reduce", "--size", "1GiB", "--gpus", "512", "--split", "%64", "--cluster", "leaf_spine_512")
+    document = json.loads(output(capsys, *job, "--json", "-"))
+    assert list(document) == [
+        "collective", "algorithm", "detail", "cluster", "cluster_gpus", "groups", "gpus_per_group", "results",
+    ]  # fmt: skip
+    assert (document["groups"], document["gpus_per_group"], document["cluster_gpus"]) == (64, 8, 512)
+    (row,) = document["results"]
+    assert row["time_s"] == pytest.approx(75.245928e-3, abs=1e-9)
+    assert row["busbw_bytes_per_s"] == row["algbw_bytes_per_s"] * 14 / 8
+    text = output(capsys, *job, "--json", str(tmp_path / "times.json"))
+    assert fields(text)["time"].startswith("75.245928 ms")
+    assert json.loads((tmp_path / "times.json").read_text()) == document
+
+
+# --- the cluster ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--gpus", "16", "--cluster", "dgx_h100"], "the first 16 of 64 GPUs in 8 machines"),
+        (["--gpus", "100", "--cluster", "dgx_h100"], "the first 100 of 104 GPUs in 13 machines, made so large by nodes=13 (the file has nodes=8)"),  # noqa: E501
+        (["--gpus", "72", "--cluster", "flat"], "72 GPUs in 72 machines, made so large by gpus=72 (the file has gpus=64)"),  # noqa: E501
+        (["--gpus", "16", "--cluster", "dgx_a100", "nodes=2"], "16 GPUs in 2 machines"),
+        (["--gpus", "16", "--cluster", "dgx_a100", "--set", "nodes=3"], "the first 16 of 24 GPUs in 3 machines"),
+        (["--gpus", "6", "--cluster", "dgx_a100", "gpus_per_node=2", "nodes=3"], "6 GPUs in 3 machines"),
+    ],
+)  # fmt: skip
+def test_the_cluster_is_made_to_fit_and_the_output_says_so(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = output(capsys, "all_reduce", "--size", "1MiB", *arguments)
+    assert fields(text)["cluster"].split(": ", 1)[1] == said
+
+
+def test_overrides_reach_the_links(capsys: pytest.CaptureFixture[str]) -> None:
+    job = ("all_reduce", "--size", "1GiB", "--gpus", "64", "--cluster", "flat")
+    slow = output(capsys, *job, "--link.line_rate", "25 GB/s", "--set", "path_latency=0 s")
+    assert fields(slow)["time"] == f"{126 * 2**24 / 25e9 * 1e3:.6f} ms"
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ("all_redoce", ["all_redoce", "did you mean 'all_reduce'"]),
+        ("--cluster flt", ["flt", "did you mean 'flat'"]),
+        ("--cluster no/such.yaml", ["no/such.yaml", "no such file"]),
+        ("gpu=8", ["unknown key 'gpu'", "did you mean 'gpus'"]),
+        ("gpus=-8", ["gpus", "greater"]),
+        ("gpus=4", ["has 4 GPUs", "set gpus=8"]),
+        ("--gpus 20 --cluster dgx_a100 nodes=2", ["has 16 GPUs", "set nodes=3"]),
+        ("--gpus 5 --cluster two_nodes_explicit", ["has 4 GPUs", "at most 4"]),
+        ("--gpus 1", ["'1'", "at least 2"]),
+        ("--gpus 1e3", ["'1e3'", "whole number"]),
+        ("--gpus 900000", ["900,000 GPUs", "at most 200,000"]),
+        ("--size 1024", ["'1024'", "512 MiB"]),
+        ("--size=-1GiB", ["-1GiB", "whole number of bytes"]),
+        ("--size 0B", ["'0B'", "whole number of bytes"]),
+        ("--size 1.5B", ["'1.5B'", "whole number of bytes"]),
+        ("--size 1e400B", ["1e400B"]),
+        ("--size 1e300GB", ["1e300GB", "1 EB"]),
+        ("--size 8MiB:1MiB", ["8MiB:1MiB", "must not be larger"]),
+        ("--size 1MiB:", ["''", "512 MiB"]),
+        ("--algorithm trie", ["unknown algorithm 'trie' for all_reduce", "ring"]),
+        ("--detail stps", ["stps", "did you mean 'steps'"]),
+        ("--split 64", ["'64'", "%64", "/8"]),
+        ("--split %0", ["%0"]),
+        ("--split %3", ["equal groups", "divides 8"]),
+        ("--split %8", ["1 GPU", "at least 2"]),
+        ("--gpus 9000 --detail steps", ["161,982,000 transfers", "--detail flow"]),
+        ("--json no/x.json", ["does not exist"]),
+        ("send", ["send over 8 GPUs", "give 2"]),
+        ("--detial steps", ["--detial", "did you mean '--detail'"]),
+    ],
+)
+def test_bad_input_is_one_message_and_exit_2(
+    changes: str, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    name, rest = (changes, "") if changes in ("all_redoce", "send") else ("all_reduce", changes)
+    good = {"--size": "1GiB", "--gpus": "8", "--cluster": "flat"}
+    defaults = [word for option, value in good.items() if option not in rest for word in (option, value)]
+    assert cli.main(["collective", name, *defaults, *rest.split()]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("simcluster: error: ")
+    assert [word for word in words if word not in printed.err] == [], printed.err
+
+
+def test_help_shows_examples_and_imports_nothing_heavy() -> None:
+    heavy = ["numpy", "pandas", "networkx", "pydantic", "matplotlib", "simpy", "ruamel.yaml"]
+    code = f"""import sys; from simcluster.cli import main; main(["collective", "--help"]); main(["topology", "--help"])
+print([module for module in {heavy} if module in sys.modules])"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+    assert "--split %K|/K" in done.stdout
+    assert "simcluster topology dgx_h100 --set nodes=128" in done.stdout
+
+
+def test_the_command_needs_neither_pandas_nor_matplotlib() -> None:
+    code = """import sys; from simcluster.cli import main
+main("collective all_reduce --size 1GiB --gpus 8 --cluster flat_8".split())
+print([module for module in ("pandas", "matplotlib") if module in sys.modules])"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"

@@ -1,0 +1,212 @@
+"""Steps from given times: ideal pipelines against their closed forms, and every worked number that needs no model."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simcluster.clock import on_grid
+from simcluster.errors import InputError
+from simcluster.fixed import Costs, simulate_costs
+from simcluster.result import Run
+from simcluster.schedules import Costs as ActionCosts
+from simcluster.schedules import play, schedule_function
+
+SECONDS = st.floats(1e-3, 2.0)
+STAGES = st.integers(1, 8)
+
+
+def pipeline(P: int, K: int, F: float, B: float, schedule: str = "1f1b", v: int = 1, **other: Any) -> Run:
+    return simulate_costs(Costs(forward=F, backward=B, **other), stages=P, microbatches=K, schedule=schedule, chunks=v)
+
+
+# --- ideal pipelines -------------------------------------------------------------------------------------------------
+
+
+@given(schedule=st.sampled_from(["gpipe", "1f1b"]), P=STAGES, K=st.integers(1, 20), F=SECONDS, B=SECONDS)
+def test_the_ideal_bubble(schedule: str, P: int, K: int, F: float, B: float) -> None:
+    """(P - 1) / (K + P - 1) of the whole, (P - 1) / K of the ideal, whatever F and B (modelling.md E.1)."""
+    run = pipeline(P, K, F, B, schedule)
+    assert run.times.bubble_fraction == pytest.approx((P - 1) / (K + P - 1), rel=1e-12, abs=1e-15)
+    assert run.times.bubble_over_ideal == pytest.approx((P - 1) / K, rel=1e-12, abs=1e-15)
+    assert run.step_time == pytest.approx((K + P - 1) * (F + B), rel=1e-9)
+
+
+@given(P=st.integers(2, 6), groups=st.integers(1, 4), v=st.integers(2, 4), F=SECONDS, B=SECONDS)
+def test_the_ideal_bubble_of_interleaving(P: int, groups: int, v: int, F: float, B: float) -> None:
+    K = groups * P
+    run = pipeline(P, K, F, B, "interleaved", v)
+    assert run.times.bubble_fraction == pytest.approx((P - 1) / (v * K + P - 1), rel=1e-12)
+    assert run.times.bubble_over_ideal == pytest.approx((P - 1) / (v * K), rel=1e-12)
+    assert run.step_time == pytest.approx((v * K + P - 1) * (F + B) / v, rel=1e-9)
+
+
+@settings(max_examples=60)
+@given(
+    shape=st.sampled_from([("gpipe", 4, 3, 1), ("1f1b", 5, 7, 1), ("1f1b", 3, 1, 1), ("interleaved", 4, 8, 2)]),
+    F=SECONDS,
+    B=SECONDS,
+    send=st.sampled_from([0.0, 0.01, 0.5]),
+)
+def test_every_action_is_where_the_longest_path_puts_it(
+    shape: tuple[str, int, int, int], F: float, B: float, send: float
+) -> None:
+    """Against ``schedules.timing``, which knows no events (modelling.md I.5)."""
+    schedule, P, K, v = shape
+    run = pipeline(P, K, F, B, schedule, v, send=send)
+    costs = ActionCosts(F=on_grid(F / v), B=on_grid(B / v))
+    made = schedule_function(schedule)(P, K, v)
+    # a send occupies its lane for its length; when the next one is behind it, it waits (none does where F, B >= send)
+    if send <= min(F, B) / v:
+        expected = play(made, costs, on_grid(send))
+        assert run.step_time == expected.makespan
+        for stage, row in enumerate(made.rows):
+            table = run.timeline_of(stage)
+            own = table[table["stream"] == "compute"].sort_values("start")
+            assert own["start"].tolist() == list(expected.starts[stage])
+            assert own["end"].tolist() == list(expected.ends[stage])
+            letters = [action.kind for action in row]
+            assert [kind[0].upper() for kind in own["kind"]] == letters
+            assert own["microbatch"].tolist() == [action.microbatch for action in row]
+            assert own["chunk"].tolist() == [action.chunk for action in row]
+
+
+def test_one_stage_is_all_work_and_one_microbatch_all_wait() -> None:
+    """P = 1 takes M T, M = 1 takes P T (modelling.md H.4)."""
+    for schedule in ("gpipe", "1f1b"):
+        assert pipeline(1, 7, 0.5, 1.0, schedule).step_time == 7 * 1.5
+        assert pipeline(7, 1, 0.5, 1.0, schedule).step_time == 7 * 1.5
+
+
+@pytest.mark.parametrize(("P", "K", "expected"), [(8, 32, 0.1795), (8, 133, 0.05), (8, 134, 0.0496)])
+def test_bubbles_of_the_requirements(P: int, K: int, expected: float) -> None:
+    """P = 8, K = 32: 17.9 %; below 5 % needs K > 133."""
+    found = pipeline(P, K, 1.0, 2.0).times.bubble_fraction
+    assert found == pytest.approx(expected, abs=5e-5)
+    assert (found < 0.05) == (K > 133)
+
+
+@given(P=st.integers(2, 6), M=st.integers(1, 16), c=st.floats(0.0, 0.2), F=st.floats(0.3, 1), B=st.floats(0.3, 1))
+def test_latency_of_sends_in_1f1b(P: int, M: int, c: float, F: float, B: float) -> None:
+    """2 c [(P - 1) + (M - 1) - ceil((M - 1) / P)] on top: almost every microbatch pays (modelling.md E.1)."""
+    extra = 2 * c * ((P - 1) + (M - 1) - math.ceil((M - 1) / P))
+    assert pipeline(P, M, F, B, send=c).step_time == pytest.approx((M + P - 1) * (F + B) + extra, rel=1e-9)
+
+
+@given(P=st.integers(2, 6), M=st.integers(1, 12), c=st.floats(0.0, 0.2), F=st.floats(0.3, 1), B=st.floats(0.3, 1))
+def test_latency_of_sends_in_gpipe(P: int, M: int, c: float, F: float, B: float) -> None:
+    found = pipeline(P, M, F, B, "gpipe", send=c).step_time
+    assert found == pytest.approx((M + P - 1) * (F + B) + 2 * (P - 1) * c, rel=1e-9)
+
+
+@given(P=st.integers(2, 4), groups=st.integers(1, 3), v=st.integers(2, 3), c=st.floats(0.0, 0.09), F=SECONDS)
+def test_latency_of_sends_in_interleaving(P: int, groups: int, v: int, c: float, F: float) -> None:
+    """2 c (v P - 1), independent of M, while c <= min(f, b)."""
+    F, M = F + 0.3, groups * P
+    found = pipeline(P, M, F, 2 * F, "interleaved", v, send=c).step_time
+    assert found == pytest.approx((v * M + P - 1) * 3 * F / v + 2 * c * (v * P - 1), rel=1e-9)
+
+
+# --- worked examples -------------------------------------------------------------------------------------------------
+
+
+def test_the_composite() -> None:
+    """modelling.md H.40: PP4 DP2, M = 8, F = 10, B = 20, gradients 6, optimizer 4 ms: 340 ms."""
+    costs = Costs(forward=0.010, backward=0.020, grad_reduce=0.006, optimizer=0.004)
+    run = simulate_costs(costs, stages=4, microbatches=8, dp=2)
+    assert run.step_time == pytest.approx(0.340, rel=1e-12)
+    assert run.times.bubble_over_ideal == pytest.approx(0.375, rel=1e-12)
+    assert run.times.bubble_fraction == pytest.approx(3 / 11, rel=1e-12)
+    assert run.times.pipeline_seconds == pytest.approx(0.330, rel=1e-12)
+    assert run.times.breakdown["exposed_dp"] == pytest.approx(0.006, rel=1e-9)
+    assert run.times.breakdown["optimizer"] == pytest.approx(0.004, rel=1e-9)
+    assert run.times.breakdown["forward"] == pytest.approx(0.080, rel=1e-9)
+    assert len(run.weights) == 4
+
+
+def test_the_worked_step() -> None:
+    """requirements.md 3: TP4 PP2 K8, F = 100, B = 200, two all-reduces of 10 ms in each: at least (8 + 1) x 340 ms.
+
+    The shortcut 9 x max(F, B) = 1.98 s (with its collectives) forgets that a stage does both, F and B, for each.
+    """
+    costs = Costs(forward=0.100, backward=0.200, tensor_parallel=0.010, collectives=2)
+    run = simulate_costs(costs, stages=2, microbatches=8, tp=4)
+    assert run.step_time == pytest.approx(9 * 0.340, rel=1e-12)
+    shortcut = 9 * max(0.120, 0.220)
+    assert shortcut == pytest.approx(1.98)
+    assert run.step_time > 1.5 * shortcut
+    assert run.times.breakdown["exposed_tp"] == pytest.approx(8 * 4 * 0.010, rel=1e-9)
+    busy = run.times.breakdown["forward"] + run.times.breakdown["backward"] + run.times.breakdown["exposed_tp"]
+    assert busy == pytest.approx(8 * 0.340, rel=1e-9)
+    assert shortcut < busy < run.step_time  # one stage alone is busier than the shortcut
+
+
+def test_the_worked_step_with_its_sends() -> None:
+    """5 ms a boundary, beside computation: 1F1B pays them nearly every microbatch; GPipe twice."""
+    costs = Costs(forward=0.100, backward=0.200, tensor_parallel=0.010, collectives=2, send=0.005)
+    one = simulate_costs(costs, stages=2, microbatches=8, tp=4)
+    assert one.step_time == pytest.approx(3.06 + 2 * 0.005 * (1 + 7 - 4), rel=1e-12)
+    fill = simulate_costs(costs, stages=2, microbatches=8, tp=4, schedule="gpipe")
+    assert fill.step_time == pytest.approx(3.06 + 2 * 0.005, rel=1e-12)
+
+
+def test_a_slow_rank_slows_its_tensor_parallel_group_and_the_pipeline() -> None:
+    """One GPU 10 % slower holds up everyone: the step is that of its stage (requirements.md 3)."""
+    costs = Costs(forward=1.0, backward=2.0, tensor_parallel=0.1, grad_reduce=0.5)
+    clean = simulate_costs(costs, stages=1, microbatches=4, tp=2, dp=4)
+    slow = simulate_costs(costs, stages=1, microbatches=4, tp=2, dp=4, slowness={3: 1.1})
+    assert clean.step_time == pytest.approx(4 * 3.4 + 0.5, rel=1e-12)
+    assert slow.step_time == pytest.approx(4 * (3.3 + 0.4) + 0.5, rel=1e-12)
+    assert sorted(slow.weights.values()) == [1, 1, 3, 3]
+
+
+@given(
+    slow=st.dictionaries(st.integers(0, 11), st.floats(1, 3), max_size=3), schedule=st.sampled_from(["1f1b", "gpipe"])
+)
+def test_folding_and_slow_ranks(slow: dict[int, float], schedule: str) -> None:
+    costs = Costs(forward=1.0, backward=2.0, tensor_parallel=0.1, send=0.05, grad_reduce=0.5, optimizer=0.25)
+
+    def run(*, folded: bool) -> Run:
+        return simulate_costs(
+            costs, stages=3, microbatches=4, tp=2, dp=2, slowness=slow, schedule=schedule, folded=folded
+        )
+
+    folded, plain = run(folded=True), run(folded=False)
+    assert folded.step_time == plain.step_time
+    for rank in range(12):
+        assert folded.timeline_of(rank).equals(plain.timeline_of(rank))
+
+
+# --- bad input -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [{"forward": -1.0}, {"backward": math.nan}, {"send": math.inf}, {"tensor_parallel": -1e-9}, {"collectives": -1}],
+)
+def test_times_that_are_none(bad: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=next(iter(bad))):
+        Costs(**{"forward": 1.0, "backward": 1.0, **bad})
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"stages": 0},
+        {"microbatches": 0},
+        {"tp": 0},
+        {"dp": -2},
+        {"chunks": 2},
+        {"schedule": "2f2b"},
+        {"slowness": {9: 1.1}},
+        {"slowness": {0: 0.0}},
+        {"slowness": {0: math.nan}},
+    ],
+)
+def test_jobs_that_are_none(bad: dict[str, Any]) -> None:
+    with pytest.raises(InputError):
+        simulate_costs(Costs(forward=1.0, backward=1.0), **{"stages": 2, "microbatches": 2, **bad})

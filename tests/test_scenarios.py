@@ -1,0 +1,165 @@
+"""Every scenario and study that ships runs, and two small ones give the timelines that are kept in tests/golden.
+
+After a change of the model that is meant:  python tests/test_scenarios.py --regenerate
+"""
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import simcluster
+
+ROOT = Path(__file__).parent.parent
+SCENARIOS = sorted((ROOT / "scenarios").glob("*.yaml"))
+STUDIES = sorted((ROOT / "scenarios").glob("*.py"))
+GOLDEN = Path(__file__).parent / "golden"
+GOLDEN_SCENARIOS = ("tiny_3d", "tiny_dp")
+DIGITS = 12
+FEWER_MICROBATCHES = {"llama3_405b_1024xh100": {"training.global_batch": 128}}
+
+
+def ids(path: Path) -> str:
+    return path.stem
+
+
+@pytest.fixture(scope="module")
+def results() -> dict[str, simcluster.Result]:
+    """Each scenario played once, the largest with fewer microbatches."""
+    return {
+        path.stem: simcluster.simulate(simcluster.load(path, FEWER_MICROBATCHES.get(path.stem, {})))
+        for path in SCENARIOS
+    }
+
+
+@pytest.mark.parametrize("path", SCENARIOS, ids=ids)
+def test_result_is_finite_and_sums_to_the_step(path: Path, results: dict[str, simcluster.Result]) -> None:
+    values = results[path.stem].to_dict()
+    json.dumps(values, allow_nan=False)  # raises on NaN and infinity
+    step = values["step_time_s"]
+    assert step > 0
+    assert math.isclose(sum(values["breakdown_s"].values()), step, rel_tol=1e-9)
+    assert all(seconds >= 0 for seconds in values["breakdown_s"].values())
+    assert math.isclose(sum(values["memory_bytes"].values()), values["peak_memory_bytes"], rel_tol=1e-12)
+    assert 0 < values["mfu"] <= values["hfu"] < 1
+    assert 0 <= values["overlap_fraction"] <= 1
+    assert values["straggler_slowdown"] >= 1
+
+
+@pytest.mark.parametrize("path", SCENARIOS, ids=ids)
+def test_spans_are_in_order(path: Path, results: dict[str, simcluster.Result]) -> None:
+    spans = results[path.stem].spans
+    assert (spans.ready >= 0).all()
+    assert (spans.ready <= spans.start).all()
+    assert (spans.start <= spans.end).all()
+    assert float(spans.end.max()) == results[path.stem].step_time * results[path.stem].steps
+
+
+@pytest.mark.parametrize("path", SCENARIOS, ids=ids)
+def test_document_of_a_scenario_is_a_scenario(path: Path) -> None:
+    from simcluster.scenario import from_document
+
+    scenario = simcluster.load(path)
+    assert from_document(json.loads(json.dumps(scenario.document()))) == scenario
+
+
+@pytest.mark.parametrize("path", SCENARIOS, ids=ids)
+def test_measured_steps_have_a_source(path: Path) -> None:
+    measured = simcluster.load(path).measured
+    assert measured is None or "arXiv" in measured.source
+
+
+def test_shipped_scenarios_fit(results: dict[str, simcluster.Result]) -> None:
+    assert {name: result.warnings() for name, result in results.items() if not result.to_dict()["fits"]} == {}
+
+
+@pytest.mark.parametrize(("name", "within"), [("gpt3_175b_64xa100", 0.10), ("gpt3_175b_64xa100_full_recompute", 0.10)])
+def test_175b_steps_are_near_the_measured_ones(name: str, within: float, results: dict[str, simcluster.Result]) -> None:
+    result = results[name]
+    measured = result.scenario.measured
+    assert measured is not None
+    assert abs(result.step_time / measured.step_time - 1) < within
+
+
+def test_the_slow_gpu_matters(results: dict[str, simcluster.Result]) -> None:
+    values = results["slow_gpu"].to_dict()
+    assert 1.1 < values["straggler_slowdown"] <= 1.2
+    assert values["breakdown_s"]["straggler_wait"] > 0
+
+
+def test_public_functions_stay_functions_when_their_modules_are_imported() -> None:
+    from simcluster.compare import compare
+    from simcluster.simulate import simulate
+
+    assert simcluster.simulate is simulate
+    assert simcluster.simulate is simulate, "the second look found the module"
+    assert simcluster.compare is compare
+
+
+# --- studies --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", STUDIES, ids=ids)
+def test_study_runs_and_draws(path: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    run = subprocess.run([sys.executable, path, out], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    assert run.stderr == ""
+    assert [each.name for each in tmp_path.iterdir()] == ["out"]
+    assert [each.name for each in out.iterdir()] == [f"{path.stem}.png"]
+    assert (out / f"{path.stem}.png").stat().st_size > 20_000
+    assert str(out / f"{path.stem}.png") in run.stdout
+
+
+# --- golden timelines -----------------------------------------------------------------------------------------------
+
+
+def rounded(value: Any) -> Any:
+    """Floats to 12 significant digits, so that a golden file survives another processor's last bit."""
+    if isinstance(value, float):
+        return float(f"{value:.{DIGITS}g}")
+    if isinstance(value, dict):
+        return {key: rounded(each) for key, each in value.items()}
+    return [rounded(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def golden_of(name: str) -> dict[str, Any]:
+    """The result JSON, and the timeline of every simulated rank as rows."""
+    result = simcluster.simulate(simcluster.load(ROOT / "scenarios" / f"{name}.yaml"))
+    timeline = result.timeline.astype(object)
+    numbers = {key: value for key, value in result.to_dict().items() if key not in ("version", "scenario")}
+    return {
+        "result": rounded(numbers),
+        "columns": list(timeline.columns),
+        "timeline": rounded(timeline.values.tolist()),
+    }
+
+
+@pytest.mark.parametrize("name", GOLDEN_SCENARIOS)
+def test_timeline_is_the_golden_one(name: str) -> None:
+    kept = json.loads((GOLDEN / f"{name}.json").read_text(encoding="utf-8"))
+    now = json.loads(text_of(golden_of(name)))
+    assert now["columns"] == kept["columns"]
+    for row, kept_row in zip(now["timeline"], kept["timeline"], strict=False):
+        assert row == kept_row
+    assert len(now["timeline"]) == len(kept["timeline"])
+    assert now["result"] == kept["result"]
+
+
+def text_of(golden: dict[str, Any]) -> str:
+    """One row of the timeline a line, so that a change reads well in a diff."""
+    rows = ",\n".join(json.dumps(row) for row in golden["timeline"])
+    head = json.dumps({"result": golden["result"], "columns": golden["columns"]}, indent=1)
+    return f'{head[:-2]},\n "timeline": [\n{rows}\n]}}\n'
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] != ["--regenerate"]:
+        sys.exit(__doc__)
+    GOLDEN.mkdir(exist_ok=True)
+    for each in GOLDEN_SCENARIOS:
+        (GOLDEN / f"{each}.json").write_text(text_of(golden_of(each)), encoding="utf-8")

@@ -1,0 +1,391 @@
+"""Stage programs: small ones as text, and what every one obeys (sends met, gradients covered once)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simcluster.model import Model, layer_parameters_per_tp_rank, stage_parameters_per_tp_rank
+from simcluster.ops import MAIN, Collective, Compute, Item, Op, Segment, StageProgram, Transfer
+from simcluster.parallel import Plan
+from simcluster.schedules import Action, schedule_function
+from simcluster.segments import Pass
+from simcluster.stages import DataParallel, Job, layers_of, stage_programs
+
+MODEL = Model(
+    layers=8,
+    hidden_size=512,
+    heads=8,
+    kv_heads=8,
+    ffn_hidden_size=2048,
+    vocab_size=1024,
+    sequence_length=128,
+    gated_mlp=False,
+    tied_embeddings=False,
+)
+LAYER = layer_parameters_per_tp_rank(MODEL, 1)
+
+
+class Described:
+    """Passes whose one op is named after what it covers: layers, then e(mbedding), h(ead), b(oundary)."""
+
+    def forward(self, part: Pass) -> Segment:
+        return self._one("forward", part, 1.0)
+
+    def backward(self, part: Pass) -> Segment:
+        return self._one("backward", part, 2.0)
+
+    def _one(self, kind: str, part: Pass, seconds: float) -> Segment:
+        ends = ("e" if part.embedding else "") + ("h" if part.lm_head else "") + ("b" if part.boundary else "")
+        name = "+".join(map(str, part.layers)) + (f" {ends}" if ends else "")
+        return Segment((Op(Compute(seconds), "compute", kind, name),))
+
+
+def job(
+    *,
+    pp: int = 2,
+    dp: int = 2,
+    tp: int = 1,
+    schedule: str = "1f1b",
+    chunks: int = 1,
+    microbatches: int = 2,
+    **other: Any,
+) -> Job:
+    data: dict[str, Any] = {
+        "zero": 0,
+        "overlap_reduce": False,
+        "overlap_gather": False,
+        "gradient_bytes": 4.0,
+        "parameter_bytes": 2.0,
+        "bucket_bytes": 1e18,
+        "optimizer_seconds": lambda parameters: parameters * 1e-9,
+        "norm_seconds": lambda parameters: parameters * 1e-10,
+    }
+    data |= {name: other.pop(name) for name in list(other) if name in data}
+    fields: dict[str, Any] = {
+        "model": MODEL,
+        "passes": Described(),
+        "send_bytes": 100.0,
+        "gather_boundary": False,
+        "overlap_sends": True,
+        "steps": 1,
+    }
+    return Job(
+        plan=Plan(tp=tp, dp=dp, pp=pp),
+        schedule=schedule_function(schedule)(pp, microbatches, chunks),
+        data_parallel=DataParallel(**data),
+        **{**fields, **other},
+    )
+
+
+def text(key: Any) -> str:
+    """('F', 0, 1, 0) is F1.0: microbatch 1 through virtual stage 0; /n is its n-th part; others as they are."""
+    if key[0] in ("F", "B", "send F", "send B"):
+        return f"{key[0]}{key[2]}.{key[3]}" + "".join(f"/{part}" for part in key[4:])
+    return " ".join(str(word) for word in key)
+
+
+def lines(program: StageProgram) -> list[str]:
+    """Lane, item, what it does, what it waits for."""
+    found = []
+    for lane, items in program.lanes.items():
+        for item in items:
+            op = item.segment.ops[0]
+            work = f"{op.work.kind} {op.work.axis}" if isinstance(op.work, Collective) else op.name
+            needs = "".join(f" < {need.stage}:{text(need.key)}" for need in item.needs)
+            found.append(f"{lane} | {text(item.key)} | {work}{needs}")
+    return found
+
+
+def items(job: Job) -> list[tuple[int, str, Item]]:
+    return [
+        (program.stage, lane, item)
+        for program in stage_programs(job)
+        for lane, row in program.lanes.items()
+        for item in row
+    ]
+
+
+def works(job: Job, stage: int, name: str) -> list[Any]:
+    """The work of the stage's ops of that name."""
+    return [op.work for at, _, item in items(job) for op in item.segment.ops if at == stage and op.name == name]
+
+
+# --- goldens ---------------------------------------------------------------------------------------------------------
+
+
+def test_one_after_the_other() -> None:
+    first, second = stage_programs(job())
+    assert lines(first) == [
+        "main | F0.0 | 0+1+2+3 e",
+        "main | F1.0 | 0+1+2+3 e",
+        "main | B0.0 | 0+1+2+3 e < 1:send B0.1",
+        "main | B1.0 | 0+1+2+3 e < 1:send B1.1",
+        "main | gradients all_reduce 0 | all_reduce dp",
+        "main | norm 0 | gradient_norm",
+        "main | gradient_norm all_reduce 0 | all_reduce model",
+        "main | optimizer 0 | optimizer",
+        "send F | send F0.0 | activation < 0:F0.0",
+        "send F | send F1.0 | activation < 0:F1.0",
+    ]
+    assert lines(second) == [
+        "main | F0.1 | 4+5+6+7 h < 0:send F0.0",
+        "main | B0.1 | 4+5+6+7 h",
+        "main | F1.1 | 4+5+6+7 h < 0:send F1.0",
+        "main | B1.1 | 4+5+6+7 h",
+        "main | gradients all_reduce 0 | all_reduce dp",
+        "main | norm 0 | gradient_norm",
+        "main | gradient_norm all_reduce 0 | all_reduce model",
+        "main | optimizer 0 | optimizer",
+        "send B | send B0.1 | gradient < 1:B0.1",
+        "send B | send B1.1 | gradient < 1:B1.1",
+    ]
+
+
+def test_everything_beside() -> None:
+    """Buckets of two layers: gradients leave beside the last backward, parameters come beside the first forward."""
+    made = job(zero=1, overlap_reduce=True, overlap_gather=True, bucket_bytes=4.0 * 2 * LAYER)
+    first, second = stage_programs(made)
+    assert lines(first) == [
+        "main | F0.0/0 | 0+1 e < 0:gathered 0 0 1",
+        "main | F0.0 | 2+3 < 0:gathered 0 0 0",
+        "main | F1.0 | 0+1+2+3 e",
+        "main | B0.0 | 0+1+2+3 e < 1:send B0.1",
+        "main | B1.0/0 | 2+3 < 1:send B1.1",
+        "main | B1.0 | 0+1 e",
+        "main | norm 0 | gradient_norm < 0:reduced 0 0 0 < 0:reduced 0 0 1",
+        "main | gradient_norm all_reduce 0 | all_reduce world",
+        "main | optimizer 0 | optimizer",
+        "dp | gathered 0 0 1 | all_gather dp",
+        "dp | gathered 0 0 0 | all_gather dp",
+        "dp | reduced 0 0 0 | reduce_scatter dp < 0:B1.0/0",
+        "dp | reduced 0 0 1 | reduce_scatter dp < 0:B1.0",
+        "send F | send F0.0 | activation < 0:F0.0",
+        "send F | send F1.0 | activation < 0:F1.0",
+    ]
+    assert lines(second)[:6] == [
+        "main | F0.1/0 | 4+5 < 0:send F0.0 < 1:gathered 0 0 1",
+        "main | F0.1 | 6+7 h < 1:gathered 0 0 0",
+        "main | B0.1 | 4+5+6+7 h",
+        "main | F1.1 | 4+5+6+7 h < 0:send F1.0",
+        "main | B1.1/0 | 6+7 h",
+        "main | B1.1 | 4+5",
+    ]
+
+
+def test_zero_one_gathers_behind_the_optimizer() -> None:
+    first, _ = stage_programs(job(zero=1))
+    assert lines(first)[4:9] == [
+        "main | gradients reduce_scatter 0 | reduce_scatter dp",
+        "main | norm 0 | gradient_norm",
+        "main | gradient_norm all_reduce 0 | all_reduce world",
+        "main | optimizer 0 | optimizer",
+        "main | parameters all_gather 0 | all_gather dp",
+    ]
+
+
+def test_tied_embeddings_are_summed_between_the_ends() -> None:
+    tied = MODEL.model_copy(update={"tied_embeddings": True})
+    made = job(pp=4, model=tied)
+    for stage in range(4):
+        expected = [Collective("all_reduce", "embedding", 4.0 * 1024 * 512)] if stage in (0, 3) else []
+        assert works(made, stage, "embedding_gradients") == expected
+    assert works(job(pp=1, model=tied), 0, "embedding_gradients") == []
+    beside = stage_programs(job(model=tied, overlap_reduce=True))[0]
+    assert "main | embedding_gradients all_reduce 0 | all_reduce embedding < 0:reduced 0 0 0" in lines(beside)
+
+
+def test_sends_may_hold_up_the_sender() -> None:
+    first, _ = stage_programs(job(overlap_sends=False))
+    assert [line.split(" | ")[1] for line in lines(first)][:4] == ["F0.0", "send F0.0", "F1.0", "send F1.0"]
+    assert list(first.lanes) == [MAIN]
+
+
+def test_chunks_hand_on_to_each_other_and_across() -> None:
+    """Interleaved over two stages: virtual stages 0 1 2 3 on stages 0 1 0 1, layers in that order."""
+    first, second = stage_programs(job(schedule="interleaved", chunks=2))
+    assert "main | F0.2 | 4+5 < 1:send F0.1" in lines(first)
+    assert "main | F0.1 | 2+3 < 0:send F0.0" in lines(second)
+    assert "main | F0.3 | 6+7 h < 0:send F0.2" in lines(second)
+    assert "main | B0.1 | 2+3 < 0:send B0.2" in lines(second)
+
+
+def test_one_stage_hands_on_without_sending() -> None:
+    (alone,) = stage_programs(job(pp=1, schedule="interleaved", chunks=2))
+    assert list(alone.lanes) == [MAIN]
+    assert "main | F0.1 | 4+5+6+7 h < 0:F0.0" in lines(alone)
+    assert "main | B0.0 | 0+1+2+3 e < 0:B0.1" in lines(alone)
+
+
+def test_a_second_step_follows_the_first() -> None:
+    (alone,) = stage_programs(job(pp=1, microbatches=1, zero=1, overlap_gather=True, steps=2))
+    assert lines(alone) == [
+        "main | F0.0 | 0+1+2+3+4+5+6+7 eh < 0:gathered 0 0 0",
+        "main | B0.0 | 0+1+2+3+4+5+6+7 eh",
+        "main | gradients reduce_scatter 0 | reduce_scatter dp",
+        "main | norm 0 | gradient_norm",
+        "main | gradient_norm all_reduce 0 | all_reduce world",
+        "main | optimizer 0 | optimizer",
+        "main | F0.0 | 0+1+2+3+4+5+6+7 eh < 0:gathered 1 0 0",
+        "main | B0.0 | 0+1+2+3+4+5+6+7 eh",
+        "main | gradients reduce_scatter 1 | reduce_scatter dp",
+        "main | norm 1 | gradient_norm",
+        "main | gradient_norm all_reduce 1 | all_reduce world",
+        "main | optimizer 1 | optimizer",
+        "dp | gathered 0 0 0 | all_gather dp",
+        "dp | gathered 1 0 0 | all_gather dp < 0:optimizer 0",
+    ]
+
+
+# --- what every program obeys ---------------------------------------------------------------------------------------
+
+
+@st.composite
+def jobs(draw: st.DrawFn) -> Job:
+    schedule, pp, chunks = draw(
+        st.sampled_from(
+            [
+                ("1f1b", 1, 1),
+                ("1f1b", 4, 1),
+                ("gpipe", 2, 1),
+                ("interleaved", 1, 2),
+                ("interleaved", 2, 2),
+                ("interleaved", 4, 2),
+            ]
+        )
+    )
+    zero = draw(st.sampled_from([0, 1]))
+    return job(
+        schedule=schedule,
+        pp=pp,
+        chunks=chunks,
+        dp=draw(st.sampled_from([1, 2, 3])),
+        tp=draw(st.sampled_from([1, 2])),
+        microbatches=pp * draw(st.sampled_from([1, 2])),
+        zero=zero,
+        overlap_reduce=draw(st.booleans()),
+        overlap_gather=zero == 1 and draw(st.booleans()),
+        overlap_sends=draw(st.booleans()),
+        gather_boundary=draw(st.booleans()),
+        bucket_bytes=draw(st.sampled_from([1.0, 2.1 * 4 * LAYER, 1e18])),
+        model=MODEL.model_copy(update={"tied_embeddings": draw(st.booleans())}),
+        steps=draw(st.sampled_from([1, 2])),
+    )
+
+
+@given(made=jobs())
+def test_every_need_is_made_once_and_every_send_is_needed(made: Job) -> None:
+    every = items(made)
+    ends = Counter((stage, item.key) for stage, _, item in every)
+    needed_by: dict[tuple[int, Any], list[int]] = {}
+    for stage, _, item in every:
+        for need in item.needs:
+            needed_by.setdefault((need.stage, need.key), []).append(stage)
+    assert all(ends[need] == 1 for need in needed_by)
+    sends = [(stage, item) for stage, _, item in every if isinstance(item.segment.ops[0].work, Transfer)]
+    for stage, item in sends:
+        (receiver,) = needed_by[stage, item.key]
+        assert item.segment.ops[0].work == Transfer(receiver, 100.0)
+        assert receiver != stage
+    crossings = sum(
+        one[0] != other[0] for one, other in zip(made.schedule.routes[0], made.schedule.routes[0][1:], strict=False)
+    )
+    assert len(sends) == 2 * crossings * made.schedule.num_microbatches * made.steps
+
+
+@given(made=jobs())
+def test_the_main_lane_runs_the_row_of_the_schedule(made: Job) -> None:
+    for program in stage_programs(made):
+        ran = [
+            (item.step, Action(item.key[0], item.microbatch, item.chunk))
+            for item in program.lanes[MAIN]
+            if item.microbatch >= 0 and len(item.key) == 4 and item.key[0] in "FB"
+        ]
+        row = made.schedule.rows[program.stage]
+        assert ran == [(step, action) for step in range(made.steps) for action in row]
+
+
+@given(made=jobs())
+def test_every_pass_covers_its_chunk_once(made: Job) -> None:
+    """Cut into buckets or whole: each layer once per microbatch and direction, each end on the slice that has it."""
+    covered: Counter[tuple[int, str, int, int]] = Counter()
+    ends: Counter[tuple[int, str, int, str]] = Counter()
+    for _, _, item in items(made):
+        op = item.segment.ops[0]
+        if op.kind in ("forward", "backward"):
+            layers, _, extra = op.name.partition(" ")
+            covered.update((item.step, op.kind, item.microbatch, int(layer)) for layer in layers.split("+"))
+            ends.update((item.step, op.kind, item.microbatch, end) for end in extra if end in "eh")
+    keys = [
+        (step, kind, microbatch)
+        for step in range(made.steps)
+        for kind in ("forward", "backward")
+        for microbatch in range(made.schedule.num_microbatches)
+    ]
+    assert covered == Counter((*key, layer) for key in keys for layer in range(8))
+    assert ends == Counter((*key, end) for key in keys for end in "eh")
+
+
+@given(made=jobs())
+def test_gradients_cover_the_parameters_of_the_stage_once(made: Job) -> None:
+    """Buckets, or all at once; and only after the last microbatch's backward."""
+    plan, per_slice = made.plan, 8 // len(made.schedule.routes[0])
+    for program in stage_programs(made):
+        parameters = stage_parameters_per_tp_rank(
+            made.model,
+            plan.tp,
+            layers=per_slice * made.schedule.num_chunks,
+            first=program.stage == 0,
+            last=program.stage == plan.pp - 1,
+        )
+        for name, per_element in (("gradients", 4.0), ("parameters", 2.0)):
+            sizes = [work.size for work in works(made, program.stage, name)]
+            moves = plan.dp > 1 and (name == "gradients" or made.data_parallel.zero)
+            assert sum(sizes) == (made.steps * per_element * parameters if moves else 0.0)
+        share = plan.dp if made.data_parallel.zero else 1
+        assert works(made, program.stage, "optimizer") == [Compute(parameters / share * 1e-9)] * made.steps
+        reduced = [item for item in program.lanes.get("dp", []) if item.key[0] == "reduced"]
+        last = {action.chunk: action.microbatch for action in made.schedule.rows[program.stage] if action.kind == "B"}
+        for item in reduced:
+            (need,) = item.needs
+            kind, step, microbatch = need.key[:3]
+            assert (kind, step, microbatch) == ("B", item.step, last[item.chunk])
+
+
+@given(made=jobs())
+def test_buckets_are_at_least_as_large_as_asked_but_for_the_last_of_a_chunk(made: Job) -> None:
+    for program in stage_programs(made):
+        chunks: dict[tuple[int, int], list[float]] = {}
+        for item in program.lanes.get("dp", []):
+            work = item.segment.ops[0].work
+            if item.key[0] == "reduced":
+                assert isinstance(work, Collective)
+                chunks.setdefault((item.step, item.chunk), []).append(work.size)
+        for sizes in chunks.values():
+            assert all(size >= made.data_parallel.bucket_bytes for size in sizes[:-1])
+
+
+@given(made=jobs())
+def test_an_arriving_tensor_is_gathered_where_it_was_sent_split(made: Job) -> None:
+    for _, _, item in items(made):
+        op = item.segment.ops[0]
+        if op.kind in ("forward", "backward"):
+            arrives = any(need.key[0] in ("send F", "send B", "F", "B") for need in item.needs)
+            assert op.name.endswith("b") == (arrives and made.gather_boundary)
+
+
+def test_layers_are_split_evenly_in_order() -> None:
+    made = job(schedule="interleaved", pp=2, chunks=2)
+    assert [layers_of(made, virtual) for virtual in range(4)] == [(0, 1), (2, 3), (4, 5), (6, 7)]
+
+
+@pytest.mark.parametrize(("zero", "axis"), [(0, "model"), (1, "world")])
+def test_the_norm_is_taken_over_all_who_hold_a_part(zero: int, axis: str) -> None:
+    """Under ZeRO the gradients themselves are spread over dp."""
+    assert Collective("all_reduce", axis, 4.0) in works(job(zero=zero), 0, "gradient_norm")
+    norms = [work for work in works(job(pp=1, dp=2, zero=zero), 0, "gradient_norm") if isinstance(work, Collective)]
+    assert len(norms) == zero
