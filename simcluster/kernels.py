@@ -51,8 +51,8 @@ class Block:
     """A part of a layer between tensor-parallel synchronisations (attention, mlp, embedding, lm_head).
 
     Forward order: ``entry`` (norm; on the sequence shard under sequence parallelism), the gather of its output,
-    ``body`` (column-parallel linear ... row-parallel linear), the reduction of its output, ``exit`` (dropout, residual add; on
-    the shard again).  Backward runs them in reverse.
+    ``body`` (column-parallel linear ... row-parallel linear), the reduction of its output, ``exit`` (dropout, residual
+    add; on the shard again).  Backward runs them in reverse.
     """
 
     name: str

@@ -39,12 +39,7 @@ def link_table(result: Result) -> pd.DataFrame:
     ``peak_utilisation`` the highest rate / capacity of any instant.  Rates are spans' means: where traffic that met
     would add up to more than the link can do, it was full, and the peak is 1.
     """
-    import pandas as pd
-
-    loads = LinkLoads(result, result.scenario.cluster.built)
-    rows = [(link, row) for number in loads.used for row in [loads.row(number)] for link in loads.members(number)]
-    rows.sort(key=lambda pair: pair[0])
-    return pd.DataFrame([(*loads.ends(link), *row) for link, row in rows], columns=list(LINK_COLUMNS))
+    return _loads_of(result).table.copy()
 
 
 def hottest(result: Result, n: int = 10) -> pd.DataFrame:
@@ -57,7 +52,9 @@ def hottest(result: Result, n: int = 10) -> pd.DataFrame:
     table["ends"] = [
         (label(graph, a), label(graph, b)) for a, b in zip(table["link_from"], table["link_to"], strict=True)
     ]
-    alike = ["ends", *LINK_COLUMNS[2:]]
+    for name in LINK_COLUMNS[3:]:  # 9 digits: sums in another order are still alike
+        table[f"{name} alike"] = table[name].map("{:.9g}".format)
+    alike = ["ends", "medium", *(f"{name} alike" for name in LINK_COLUMNS[3:])]
     table["links"] = table.groupby(alike, sort=False)["link_from"].transform("size")
     table = table.drop_duplicates(alike).sort_values(["utilisation", "bytes"], ascending=False, kind="stable")
     return table[[*LINK_COLUMNS, "links"]].head(n).reset_index(drop=True)
@@ -72,7 +69,7 @@ def utilisation(result: Result, links: Sequence[Link], bins: int = 200) -> tuple
     """
     if bins < 1:
         raise InputError(f"bins is {bins!r}; at least 1 is needed")
-    loads = LinkLoads(result, result.scenario.cluster.built)
+    loads = _loads_of(result)
     edges = np.linspace(0.0, loads.duration, bins + 1)
     matrix = np.zeros((len(links), bins))
     for place, link in enumerate(links):
@@ -81,6 +78,14 @@ def utilisation(result: Result, links: Sequence[Link], bins: int = 200) -> tuple
             moved = np.diff(loads.moved_until(number, edges))
             matrix[place] = moved / (np.diff(edges) * loads.capacity(number))
     return edges, matrix
+
+
+def _loads_of(result: Result) -> LinkLoads:
+    """The loads of a result; kept with it, as its cached properties are."""
+    loads: LinkLoads | None = vars(result).get("_link_loads")
+    if loads is None:
+        loads = vars(result)["_link_loads"] = LinkLoads(result, result.scenario.cluster.built)
+    return loads
 
 
 class LinkLoads:
@@ -99,10 +104,14 @@ class LinkLoads:
                 self._bytes.setdefault(number, {})[traffic] = moved
         self._measured: dict[tuple[float, tuple[tuple[int, float], ...]], tuple[float, float, float]] = {}
 
-    @property
-    def used(self) -> list[int]:
-        """Link classes that carried anything."""
-        return list(self._bytes)
+    @cached_property
+    def table(self) -> pd.DataFrame:
+        """See ``link_table``."""
+        import pandas as pd
+
+        rows = [(link, row) for number in self._bytes for row in [self.row(number)] for link in self.members(number)]
+        rows.sort(key=lambda pair: pair[0])
+        return pd.DataFrame([(*self.ends(link), *row) for link, row in rows], columns=list(LINK_COLUMNS))
 
     @property
     def duration(self) -> float:

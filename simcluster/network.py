@@ -123,9 +123,7 @@ class Network:
             component = self._component(activity)
             solved |= component
             usages = {key: member.traffic.usage for key, member in component.items()}
-            bounds = {
-                key: member.traffic.bound for key, member in component.items() if member.traffic.bound < math.inf
-            }
+            bounds = {key: member.traffic.bound for key, member in component.items() if member.traffic.bound < math.inf}
             rates = fair_rates(usages, self._capacity, bounds)
             self.solves += 1
             for key, member in component.items():

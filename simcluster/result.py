@@ -44,7 +44,8 @@ class Facts:
 class Run:
     """A played program: its timeline, and where the time went.
 
-    ``ranks`` are this job's among the program's, where several jobs were played together; its own numbering begins at 0.
+    ``ranks`` are this job's among the program's, where several jobs were played together; its own
+    numbering begins at 0.
     """
 
     lowered: Lowered

@@ -5,11 +5,13 @@ Each checks its own values; rules between sections are in ``scenario_rules``.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, StrictBool
 
-from simcluster.complaints import shown
+from simcluster.collectives import ALGORITHMS
+from simcluster.complaints import did_you_mean, listed, shown
 from simcluster.errors import InputError
 from simcluster.spec import Spec
 from simcluster.units import Bytes, Seconds
@@ -18,7 +20,6 @@ Count = Annotated[int, Field(strict=True, ge=1, le=10**9)]
 """How many of something: a whole number from 1, as in the file (8, not "8" nor 8.0)."""
 
 Axis = Literal["tp", "cp", "dp", "pp"]
-Algorithm = Literal["auto", "ring"]
 Precision = Literal["bf16-mixed", "fp16-mixed", "fp32"]
 Recompute = Literal["none", "selective", "full"]
 MemoryRecipe = Literal["mixed-16", "fp32-16", "mixed-18", "bf16-12"]
@@ -111,15 +112,28 @@ class Overlap(Spec):
     bucket_size: Bytes | None = None
 
 
+def _algorithm_of(kind: str) -> Callable[[object], object]:
+    """Checks the name of an algorithm of a kind of collective."""
+
+    def validate(value: object) -> object:
+        known = ("auto", *ALGORITHMS[kind])
+        if value not in known:
+            raise InputError(f"must be one of {listed(known)}{did_you_mean(str(value), known)}; got {shown(value)}")
+        return value
+
+    return validate
+
+
 class Collectives(Spec):
     """The algorithm of each collective, and how it is played.
 
-    ``detail: flow`` is one activity with its use of every link, ``steps`` every step of the algorithm as transfers.
+    ``auto`` is the ring.  ``detail: flow`` is one activity with its use of every link, ``steps`` every step of the
+    algorithm as transfers.
     """
 
-    all_reduce: Algorithm = "auto"
-    reduce_scatter: Algorithm = "auto"
-    all_gather: Algorithm = "auto"
+    all_reduce: Annotated[str, BeforeValidator(_algorithm_of("all_reduce"))] = "auto"
+    reduce_scatter: Annotated[str, BeforeValidator(_algorithm_of("reduce_scatter"))] = "auto"
+    all_gather: Annotated[str, BeforeValidator(_algorithm_of("all_gather"))] = "auto"
     detail: Literal["flow", "steps"] = "flow"
 
 

@@ -37,8 +37,8 @@ class Stepwise:
     ) -> None:
         if any(phase.pipelined for phase in phases):
             raise InputError(
-                "detail: steps plays algorithms that go round by round; this one is a pipeline (trees and chains, nvls "
-                "and sharp are): use detail: flow, or another algorithm such as ring"
+                "detail: steps plays algorithms that go round by round; this one is a pipeline (tree and chain, nvls "
+                "and sharp are): use detail: flow, or an algorithm in rounds such as ring or binomial"
             )
         self._network, self._fabric, self._gpus, self._size = network, fabric, gpus, size
         self._on_done = on_done

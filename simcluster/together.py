@@ -1,7 +1,8 @@
 """Several jobs on one cluster at once: each is slowed by the others where their traffic meets.
 
 Jobs begin together and repeat their step until the longest one has had its own, so that a short job meets a long one
-for all of its time; a job's step time is the mean over its steps.  Imports simulate's planning, lowering and the engine.
+for all of its time; a job's step time is the mean over its steps.  Imports simulate's
+planning, lowering and the engine.
 """
 
 from __future__ import annotations
@@ -78,7 +79,9 @@ def _check(jobs: Sequence[Placed], cluster: Cluster) -> None:
             if not 0 <= gpu < len(cluster.gpus):
                 raise InputError(f"job {name!r}: there is no GPU {gpu}; the cluster has {len(cluster.gpus)}")
             if gpu in owner:
-                raise InputError(f"GPU {cluster.gpus[gpu]} is given to {owner[gpu]!r} and to {name!r}; a GPU has one job")
+                raise InputError(
+                    f"GPU {cluster.gpus[gpu]} is given to {owner[gpu]!r} and to {name!r}; a GPU has one job"
+                )
             owner[gpu] = name
     if len({_key(choices_of(job.scenario, folded=True)) for job in jobs}) > 1:
         raise InputError("jobs that run together must play collectives alike; give them the same collectives section")
@@ -122,7 +125,7 @@ class JobSpec(Spec):
 
     scenario: str
     machines: tuple[Annotated[int, Field(strict=True, ge=0)], ...] | None = None
-    set: dict[str, Any] = {}
+    set: dict[str, Any] = Field(default_factory=dict)
 
 
 class JobsSpec(Spec):
@@ -179,7 +182,7 @@ def _gpus(job: JobSpec, scenario: Scenario, cluster: Cluster, taken: dict[int, N
     gpus = tuple(gpu for machine in job.machines for gpu, host in enumerate(cluster.host_of) if host == machine)
     if len(gpus) != scenario.gpus:
         raise InputError(
-            f"job {scenario.name!r} has {scenario.gpus} ranks, but machines {list(job.machines)} have {len(gpus)} GPUs; "
-            "name as many machines as the job needs"
+            f"job {scenario.name!r} has {scenario.gpus} ranks, but machines {list(job.machines)} have {len(gpus)} "
+            "GPUs; name as many machines as the job needs, or give it gpus in set"
         )
     return gpus

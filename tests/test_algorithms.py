@@ -6,11 +6,14 @@ added there is tested here, and fails until its closed form stands in CLOSED_FOR
 
 from __future__ import annotations
 
+import importlib
 import math
 import time
 from collections import Counter
 from collections.abc import Callable, Container, Sequence
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -796,6 +799,26 @@ def test_algorithms_of_several_groups_share_the_links() -> None:
     (alone,) = concurrent_times(cluster, [range(8)], "all_to_all", GIB)
     both = concurrent_times(cluster, [range(8)] * 2, "all_to_all", GIB)
     assert [each.duration for each in both] == [pytest.approx(2 * alone.duration)] * 2
+
+
+@pytest.mark.parametrize("name", ["tree", "halving_doubling", "hierarchical"])
+def test_folded_and_unfolded_steps_are_equal(name: str, monkeypatch: pytest.MonkeyPatch, tiny: Any) -> None:
+    """To the bit, also for algorithms in which the ranks of a group have different parts."""
+    door = importlib.import_module("simcluster.simulate")
+    ordinary = door.choices_of
+
+    def chosen(scenario: Any, *, folded: bool) -> Any:
+        choices = ordinary(scenario, folded=folded)
+        known = {kind: name for kind in choices.algorithm if name in ALGORITHMS[kind]}
+        return replace(choices, algorithm={**choices.algorithm, **known})
+
+    scenario = tiny(
+        cluster={"topology": "dgx_h100", "nodes": 2}, parallel={"tp": 2, "pp": 2}, training={"global_batch": 32}
+    )
+    ring = door.simulate(scenario).to_dict()["step_time_s"]
+    monkeypatch.setattr(door, "choices_of", chosen)
+    times = [door.simulate(scenario, folded=folded).to_dict()["step_time_s"] for folded in (True, False)]
+    assert times[0] == times[1] != ring
 
 
 # --- large groups -----------------------------------------------------------------------------------------------------

@@ -164,6 +164,7 @@ def test_a_slow_rank_slows_its_tensor_parallel_group_and_the_pipeline() -> None:
     assert sorted(slow.weights.values()) == [1, 1, 3, 3]
 
 
+@settings(max_examples=30)
 @given(
     slow=st.dictionaries(st.integers(0, 11), st.floats(1, 3), max_size=3), schedule=st.sampled_from(["1f1b", "gpipe"])
 )

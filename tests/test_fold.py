@@ -89,7 +89,7 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
-@settings(max_examples=100)
+@settings(max_examples=80)
 @given(document=documents())
 def test_folded_is_unfolded_to_the_bit(tiny: Tiny, table: Table, document: dict[str, Any]) -> None:
     scenario = tiny(**document)
@@ -126,12 +126,11 @@ def test_a_transfer_that_arrives_beside_a_collective(tiny: Tiny, table: Table) -
 
 
 def test_gradients_beside_the_collectives_of_the_layers(tiny: Tiny, table: Table) -> None:
-    """Both leave a GPU by its NVLink port: the layers' collectives take longer while gradients are under way."""
+    """Both leave a GPU by its one port: the layers' collectives take longer while gradients are under way."""
 
     def scenario(*, overlap: bool) -> Scenario:
         return tiny(
-            cluster={"topology": "dgx_a100", "nodes": 1},
-            gpus=4,
+            cluster={"topology": "flat", "gpus": 4, "link": {"line_rate": "5 GB/s", "source": ""}},
             model={"layers": 8, "hidden_size": 512},
             parallel={"tp": 2, "dp": 2},
             overlap={"grad_reduce": overlap, "bucket_size": "1 MB"},
@@ -143,7 +142,7 @@ def test_gradients_beside_the_collectives_of_the_layers(tiny: Tiny, table: Table
         frame = simulate(scenario(overlap=overlap)).timeline
         return float((frame["end"] - frame["start"])[frame["stream"] == "tp"].max())
 
-    assert longest(overlap=True) > 1.2 * longest(overlap=False)
+    assert longest(overlap=True) > 1.5 * longest(overlap=False)
 
 
 # --- how many classes: modelling.md I.1 -----------------------------------------------------------------------------
@@ -241,7 +240,7 @@ def graphs(draw: st.DrawFn) -> tuple[list[int], list[Communicator], list[float]]
     return ranks, found, links
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(graph=graphs())
 def test_the_partition_is_equitable(graph: tuple[list[int], list[Communicator], list[float]]) -> None:
     """A class: alike by themselves, in as many communicators of each class; communicators of alike ranks and links."""
@@ -268,7 +267,7 @@ def test_the_partition_is_equitable(graph: tuple[list[int], list[Communicator], 
     )
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(graph=graphs(), order=st.randoms(use_true_random=False))
 def test_classes_do_not_depend_on_the_order_of_communicators(
     graph: tuple[list[int], list[Communicator], list[float]], order: Any

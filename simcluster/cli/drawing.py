@@ -64,3 +64,17 @@ def draw(result: Result, path: Path, window: tuple[float, float] | None, ranks: 
     title = f"{result.scenario.name}: {format_seconds(result.step_time)} a step"
     figure = gantt(timeline, title=title, window=window, ranks=ranks, num_ranks=total)
     save_figure(figure, path)
+
+
+def write_links(result: Result, path: Path) -> None:
+    """What every link carried, as a table or a picture by the file's ending."""
+    from simcluster.cli.common import write_table
+    from simcluster.loads import link_table
+
+    if path.suffix == ".csv":
+        write_table(path, link_table(result))
+        return
+    from simcluster.show.gantt import save_figure
+    from simcluster.show.links_plot import plot_links
+
+    save_figure(plot_links(result), path)

@@ -24,6 +24,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("--set", action="append", default=[], metavar="A.B=C", help="change the scenario; also --a.b c")
     parser.add_argument("--json", metavar="FILE", help='write the result as JSON; "-" prints it alone')
     parser.add_argument("--timeline", metavar="FILE", help="write one row per span (.csv or .parquet)")
+    parser.add_argument("--links", metavar="FILE", help="what every link carried (.csv, or a picture)")
     parser.add_argument("--gantt", metavar="FILE", help="draw the timeline (.png, .svg or .pdf)")
     parser.add_argument("--window", metavar="T0:T1", help='draw only this part, as in "1.2 s:1.3 s"')
     parser.add_argument("--ranks", metavar="R,R", help="draw only these ranks, as in 0,8,16")
@@ -45,6 +46,9 @@ def run(args: argparse.Namespace) -> int:
     window, ranks = drawing.window_of(args.window), drawing.ranks_of(args.ranks, scenario.gpus)
     timeline = common.table_path(args.timeline) if args.timeline else None
     gantt = drawing.figure_path(args.gantt) if args.gantt else None
+    links = common.output_path(args.links) if args.links else None
+    if links and links.suffix != ".csv":
+        drawing.figure_path(args.links)
     if args.json and args.json != "-":
         common.output_path(args.json)
     result = simulate(scenario)
@@ -54,6 +58,8 @@ def run(args: argparse.Namespace) -> int:
         common.write_table(timeline, result.timeline)
     if gantt:
         drawing.draw(result, gantt, window, ranks)
+    if links:
+        drawing.write_links(result, links)
     if args.json:
         common.write_json(args.json, result.to_dict())
     if args.verbose:

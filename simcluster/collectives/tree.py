@@ -4,8 +4,8 @@ Two trees on every rail carry half of its data each; a machine that is an inner 
 an even number of machines), so that both directions of all ports are in use.  Everything is one pipeline: up the trees
 and down again.  On a uniform network it takes at least 2 (N-1)/N S/B + 2 ceil(log2 N) alpha (modelling.md D.1); here
 the bandwidth term is 2 S/B from 4 ranks on, because a rank with two children and a parent in one tree and a parent in
-the other sends and receives twice the size.  Shape: P. Sanders, J. Speck, J. L. Traeff, "Two-tree algorithms for full bandwidth broadcast,
-reduction and scan", 2009; NCCL v2.30.7 src/graph/trees.cc.  Imports description and group.
+the other sends and receives twice the size.  Shape: P. Sanders, J. Speck, J. L. Traeff, "Two-tree algorithms for full
+bandwidth broadcast, reduction and scan", 2009; NCCL v2.30.7 src/graph/trees.cc.  Imports description and group.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 
-from simcluster.collectives.description import Hop, Phase
+from simcluster.collectives.description import Hop, Lazy, Phase
 from simcluster.collectives.group import Group, Ring
 
 
@@ -27,10 +27,14 @@ def all_reduce(group: Group) -> Sequence[Phase]:
         chains = _chains(group, ring)
         for number, parents in enumerate(double_tree(len(chains))):
             up += _upwards(chains, parents, share=0.5 / len(rings), channel=2 * rail + number)
-    down = tuple(Hop(hop.target, hop.source, hop.share, channel=hop.channel) for hop in reversed(up))
+
+    def backwards(number: int) -> Hop:
+        hop = up[-1 - number]
+        return Hop(hop.target, hop.source, hop.share, channel=hop.channel)
+
     return (
-        Phase(rounds=1, hops=tuple(up), chunks=1, reduces=True, pipelined=True),
-        Phase(rounds=1, hops=down, chunks=1, reduces=False, pipelined=True),
+        Phase(rounds=1, hops=up, chunks=1, reduces=True, pipelined=True),
+        Phase(rounds=1, hops=Lazy(len(up), backwards), chunks=1, reduces=False, pipelined=True),
     )
 
 

@@ -140,5 +140,9 @@ def _stragglers(result: Result) -> list[str]:
 
 def _engine(result: Result) -> list[str]:
     simulated, total = len(result.weights), result.facts.ranks
-    folded = f"{total:,} ranks, played by {simulated:,} that {'stands' if simulated == 1 else 'stand'} for all" if simulated < total else f"{total:,} ranks"
+    folded = (
+        f"{total:,} ranks, played by {simulated:,} that {'stands' if simulated == 1 else 'stand'} for all"
+        if simulated < total
+        else f"{total:,} ranks"
+    )
     return [f"  replayed {folded}, in {result.record.events:,} events"]

@@ -28,6 +28,7 @@ def describe(cluster: Cluster) -> TopologyReport:
     found = places.places(cluster, classes)
     leaf_of = places.leaf_numbers(cluster, graph)
     hops, seconds = places.longest_routes(cluster, found, classes, leaf_of)
+    ports = [places.nic_ports(cluster, graph, place) for place in found]
     outside = [places.outside(cluster, graph, place) for place in found]
     num_machines = len(places.machines(cluster))
     device = cluster.device if isinstance(cluster.device, str) else str(cluster.device.get("name", "described inline"))
@@ -38,7 +39,8 @@ def describe(cluster: Cluster) -> TopologyReport:
         machines=num_machines,
         nodes=_count_nodes(graph),
         links=_link_groups(table, labels),
-        nics=max(places.nic_ports(cluster, graph, place) for place in found),
+        nics=max(ports),
+        nics_per_gpu=max(count / len(place.machine) for count, place in zip(ports, found, strict=True)),
         rails=max(len(places.leaves(cluster, graph, place.machine)) for place in found),
         inside=min(places.inside(cluster, graph, place) for place in found),
         outside=min(alone for alone, _ in outside),

@@ -50,7 +50,8 @@ def ring_all_reduce(
     rate = solo_rate(usage, cluster.capacity)  # type: ignore[arg-type]  # an array is indexed as a sequence is
     tight = min(flows, key=lambda link: (cluster.capacity[link] / flows[link], link))
     a, b = cluster.links[tight]
-    return RingReport(channels=len(rings), rate=float(rate), limit=f"{label[a]} - {label[b]}")
+    busbw = len(rings) * float(rate)
+    return RingReport(busbw=busbw, channels=len(rings), rate=float(rate), limit=f"{label[a]} - {label[b]}")
 
 
 def _examples(host_of: Sequence[int], classes: Sequence[int]) -> list[int]:

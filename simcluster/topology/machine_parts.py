@@ -37,11 +37,12 @@ class Port:
 class NicSpec(Spec):
     """NICs of one kind: ``count`` of them in every box or tray.
 
-    A NIC with ``ports`` > 1 stands for several that are driven as one, every message striped over them (NCCL merges the
-    ports of a card; the AWS plug-in the cards behind a GPU): its link has ``ports`` x the line rate of ``link``, and
-    ``slots`` x that of ``pcie`` (the machine's unless given).  It sits at a GPU, at a PCIe switch or at a host bridge (the nearest to
-    the GPUs that the machine has, unless ``at`` says so), several or fewer per GPU, spread evenly.  ``network`` other
-    than "compute" is one that collectives do not use; planes are copies of a network that never meet.
+    It sits at a GPU, at a PCIe switch or at a host bridge: the nearest to the GPUs that the machine has, unless ``at``
+    says so.  Several or fewer than those places are spread evenly, two groups of fewer over different ones.  A NIC with
+    ``ports`` > 1 stands for several that are driven as one, every message striped over them (NCCL merges the ports of
+    a card; the AWS plug-in the cards behind a GPU): its link has ``ports`` x the line rate of ``link``, and ``slots`` x
+    that of ``pcie`` (the machine's unless given).  ``network`` other than "compute" is one that collectives do not use;
+    planes are copies of a network that never meet.
     """
 
     count: Few
@@ -89,7 +90,7 @@ class MachineSpec(Spec):
     pcie: LinkSpec
     gpus_per_pcie_switch: Few | None = None
     host: HostSpec | None = None
-    nics: Annotated[tuple[NicSpec, ...], Field(min_length=1)]
+    nics: tuple[NicSpec, ...]
 
     @property
     def num_gpus(self) -> int:
@@ -113,6 +114,8 @@ class MachineSpec(Spec):
         if per_switch and self.gpus % per_switch:
             what = f"{per_switch} does not divide the {self.gpus} GPUs"
             yield ("gpus_per_pcie_switch",), f"{what}; every PCIe switch has as many: use one of {_divisors(self.gpus)}"
+        if not self.nics:
+            yield ("nics",), "is empty; give at least one group of NICs, such as {count: 8, link: {preset: ndr}}"
         for i, nic in enumerate(self.nics):
             where, places = self._place(nic), self._places(self._place(nic))
             if not places:
@@ -179,6 +182,7 @@ class MachineSpec(Spec):
 
     def _add_nics(self, graph: Graph, box: str, machine: int) -> Iterator[Port]:
         numbered: dict[tuple[str, int], int] = {}
+        fewer: dict[Place, int] = {}  # groups so far with fewer NICs than there are places
         for group in self.nics:
             where = self._place(group)
             first = numbered.get((group.network, group.plane), 0)
@@ -188,7 +192,11 @@ class MachineSpec(Spec):
             nics = [f"{box}.{kind}{first + i}" for i in range(group.count)]
             add_nics(graph, nics, group.ports, group.network)
             places = [f"{box}.{where}{i}" for i in range(self._places(where))]
-            pairs = _spread(nics, places) if len(nics) >= len(places) or where != "gpu" else _shared(nics, places)
+            if len(nics) < len(places) and where == "gpu":
+                pairs = _shared(nics, places)
+            else:
+                pairs = _spread(nics, places, turn=fewer.get(where, 0))
+                fewer[where] = fewer.get(where, 0) + (len(nics) < len(places))
             slot = (group.pcie or self.pcie).link("pcie")
             connect(graph, pairs, _times(slot, group.slots, "slots"))
             link = _times(group.link.link("network"), group.ports, "ports")
@@ -199,9 +207,10 @@ class MachineSpec(Spec):
 _NAMES = {"gpu": "GPUs", "pcie": "PCIe switches", "host": "host bridges"}
 
 
-def _spread(lower: list[str], upper: list[str]) -> Iterable[tuple[str, str]]:
-    """Each of ``lower`` with one of ``upper``, in order and as evenly as whole numbers allow."""
-    return ((node, upper[i * len(upper) // len(lower)]) for i, node in enumerate(lower))
+def _spread(lower: list[str], upper: list[str], turn: int = 0) -> Iterable[tuple[str, str]]:
+    """Each of ``lower`` with one of ``upper``, in order and as evenly as whole numbers allow, ``turn`` places on."""
+    gap = max(1, len(upper) // len(lower))
+    return ((node, upper[i * len(upper) // len(lower) + turn % gap]) for i, node in enumerate(lower))
 
 
 def _shared(nics: list[str], gpus: list[str]) -> Iterable[tuple[str, str]]:

@@ -31,18 +31,14 @@ class RingReport:
     """A ring all-reduce of a large message over all GPUs, alone on the cluster.
 
     ``channels`` rings share the message (NCCL's rail rings, ``collectives.ring.rings_along``), each at the rate that
-    the most loaded link on their way leaves them (B/s); ``limit`` is that link's kind.  ``busbw``, as nccl-tests counts
-    it, is channels x rate: T = 2 (N - 1) / N x S / busbw.
+    the most loaded link on their way leaves them (B/s); ``limit`` is that link's kind.  ``busbw`` (B/s), as nccl-tests
+    counts it, is channels x rate: T = 2 (N - 1) / N x S / busbw.
     """
 
+    busbw: float
     channels: int
     rate: float
     limit: str
-
-    @property
-    def busbw(self) -> float:
-        """B/s; what every GPU would send if one link carried all."""
-        return self.channels * self.rate
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +63,8 @@ class TopologyReport:
     * ``inside``: what one GPU can send to the others of its machine (0 if it is alone), over NVLink alone where it has
       NVLink; ``outside``: what it can send out of the machine, by the NICs nearest to it, when the others are silent,
       ``outside_shared`` when all of them send.  The least of all GPUs.
-    * ``nics``: NIC ports of a machine (0 where GPUs are ports themselves), ``rails``: leaves that a machine is linked
-      to; the most of all machines.
+    * ``nics``: NIC ports of a machine (0 where GPUs are ports themselves), ``nics_per_gpu``: those for each of its
+      GPUs, ``rails``: leaves that a machine is linked to; the most of all machines.
     * ``bisection``: the maximum flow from the first half of the machines (of the GPUs, if there is one machine) to the
       rest, in placement order, in the weaker direction.
     * ``oversubscription``: for each tier with another above it, line rate down over line rate up, of its worst switch;
@@ -84,6 +80,7 @@ class TopologyReport:
     nodes: tuple[tuple[str, int], ...]
     links: tuple[LinkGroup, ...]
     nics: int
+    nics_per_gpu: float
     rails: int
     inside: float
     outside: float
@@ -94,11 +91,6 @@ class TopologyReport:
     longest_latency: float
     all_reduce: RingReport | None
     networks: tuple[NetworkReport, ...]
-
-    @property
-    def nics_per_gpu(self) -> float:
-        """NIC ports for each GPU, in the machine with the most."""
-        return self.nics * self.machines / self.gpus
 
     def lines(self) -> list[str]:
         """The report as ``simcluster topology`` prints it."""
@@ -119,7 +111,8 @@ class TopologyReport:
             each = self.gpus / self.machines
             ratio = f"{self.nics_per_gpu:.3g} per GPU" if each > 1 else ""
             rails = f"{self.rails} rails" if self.rails > 1 else ""
-            yield "NICs", "; ".join(part for part in (f"{self.nics} port{'s' * (self.nics > 1)} a machine", ratio, rails) if part)
+            ports = f"{self.nics} port{'s' * (self.nics > 1)} a machine"
+            yield "NICs", "; ".join(part for part in (ports, ratio, rails) if part)
         none = "alone in its machine" if self.gpus == self.machines else "no link inside its machine"
         yield "per GPU", f"{rate(self.inside)} to the others of its machine" if self.inside else none
         if self.outside:

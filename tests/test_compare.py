@@ -1,0 +1,114 @@
+"""Variants side by side: the table, its attribution, the command; and what ``run`` writes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import simcluster
+from simcluster.cli import main
+from simcluster.compare import attribution, variations
+from simcluster.metrics import BREAKDOWN
+
+
+def test_the_difference_is_attributed_to_the_last_picosecond() -> None:
+    scenarios = variations("tiny_3d", (), [("parallel.zero", [0, 1]), ("training.recompute", ["none", "full"])])
+    assert list(scenarios) == [
+        "zero 0, recompute none",
+        "zero 0, recompute full",
+        "zero 1, recompute none",
+        "zero 1, recompute full",
+    ]
+    table = simcluster.compare(list(scenarios.values()), list(scenarios))
+    assert table["difference_s"].iloc[0] == 0
+    assert (table[list(BREAKDOWN)].sum(axis=1) - table["step_time_s"]).abs().max() < 1e-12
+    assert (attribution(table).sum(axis=1) - table["difference_s"]).abs().max() < 1e-12
+    assert attribution(table)["recompute"].iloc[1] > 0 == attribution(table)["recompute"].iloc[2]
+
+
+def test_results_paths_and_scenarios_may_be_mixed() -> None:
+    scenario = simcluster.load("tiny_dp")
+    table = simcluster.compare([scenario, simcluster.simulate(scenario), "tiny_dp"])
+    assert table["step_time_s"].nunique() == 1
+    assert table.index.is_unique
+
+
+def test_nothing_to_compare_and_names_that_do_not_match() -> None:
+    with pytest.raises(simcluster.InputError, match="nothing to compare"):
+        simcluster.compare([])
+    with pytest.raises(simcluster.InputError, match="2 names for 1 variants"):
+        simcluster.compare(["tiny_dp"], ["a", "b"])
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["compare", "tiny_3d", "--vary", "training.recompute=none,full"]
+    outputs = ["--gantt", str(tmp_path / "c.png"), "--csv", str(tmp_path / "c.csv"), "--json", str(tmp_path / "c.json")]
+    assert main([*arguments, *outputs]) == 0
+    shown = capsys.readouterr().out
+    assert "recompute none" in shown
+    assert "where the difference from 'recompute none' went" in shown
+    rows = json.loads((tmp_path / "c.json").read_text())
+    assert [row["variant"] for row in rows] == ["recompute none", "recompute full"]
+    assert pd.read_csv(tmp_path / "c.csv")["step_time_s"].tolist() == [row["step_time_s"] for row in rows]
+    assert (tmp_path / "c.png").stat().st_size > 10_000
+
+
+def test_run_writes_what_it_is_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = {option: str(tmp_path / name) for option, name in (
+        ("--timeline", "t.csv"), ("--links", "l.csv"), ("--gantt", "g.svg"), ("--json", "r.json"))}  # fmt: skip
+    assert main(["run", "tiny_3d", *(word for pair in names.items() for word in pair)]) == 0
+    assert "where the step went" in capsys.readouterr().out
+    result = simcluster.simulate(simcluster.load("tiny_3d"))
+    assert json.loads((tmp_path / "r.json").read_text()) == json.loads(json.dumps(result.to_dict()))
+    pd.testing.assert_frame_equal(
+        pd.read_csv(tmp_path / "t.csv", keep_default_na=False), result.timeline, check_dtype=False
+    )
+    assert main(["run", "tiny_3d", "--timeline", str(tmp_path / "t.parquet")]) == 0
+    pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "t.parquet"), result.timeline, check_dtype=False)
+    assert len(pd.read_csv(tmp_path / "l.csv")) > 0
+    assert (tmp_path / "g.svg").read_text().startswith("<?xml")
+
+
+def test_run_draws_a_window_of_some_ranks(tmp_path: Path) -> None:
+    picture = tmp_path / "g.png"
+    assert main(["run", "tiny_3d", "--gantt", str(picture), "--window", "1 ms:3 ms", "--ranks", "0,3"]) == 0
+    assert picture.stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--window", "3 ms:1 ms"], ["after the start"]),
+        (["--window", "3 ms"], ["a start and an end"]),
+        (["--window", "1:2"], ["seconds"]),
+        (["--ranks", "0,99"], ["no rank 99"]),
+        (["--ranks", "first"], ["whole numbers"]),
+        (["--gantt", "nowhere/x.png"], ["does not exist"]),
+        (["--gantt", "x.bmp"], [".png"]),
+        (["--timeline", "x.txt"], [".csv or .parquet"]),
+        (["--json", "nowhere/x.json"], ["does not exist"]),
+        (["--links", "x.bmp"], [".png"]),
+        (["--set", "parallel.tpp=2"], ["tpp", "tp"]),
+        (["collectives.all_reduce=rong"], ["ring", "rong"]),
+    ],
+)
+def test_bad_arguments_are_refused_before_the_work(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], words: list[str]
+) -> None:
+    assert main(["run", "tiny_3d", *arguments]) == 2
+    shown = capsys.readouterr()
+    assert not shown.out
+    assert shown.err.startswith("simcluster: error: ")
+    assert all(word in shown.err for word in words), shown.err
+
+
+def test_the_versions_agree() -> None:
+    import tomllib
+
+    from simcluster.result import VERSION
+
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))
+    assert project["project"]["version"] == VERSION
