@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from simcluster.cli import main
 from simcluster.errors import InputError
 from simcluster.nccl import choose, health, load_platform, overall, parse_log, read_log
 
@@ -212,3 +215,41 @@ def test_small_sizes_alone_are_no_verdict():
     readings = health(parse_log(_log(_row(1024, 36e-6, 1.75))), A100, collective="all_reduce")
     with pytest.raises(InputError, match="no size from"):
         overall(readings)
+
+
+def test_the_command_holds_a_log_against_the_model(tmp_path, capsys):
+    expected = [
+        choose("all_reduce", nodes=1, gpus_per_node=8, size=size, platform=H100).prediction.seconds
+        for size in (MIB, 64 * MIB, GIB)
+    ]
+    good, bad = tmp_path / "good.log", tmp_path / "bad.log"
+    sizes = (MIB, 64 * MIB, GIB)
+    good.write_text(_log("".join(_row(s, t, 1.75) for s, t in zip(sizes, expected, strict=True))))
+    bad.write_text(_log("".join(_row(s, 3 * t, 1.75) for s, t in zip(sizes, expected, strict=True))))
+    assert main(["collective", "--measured", str(good), "--platform", "dgx-h100"]) == 0
+    assert "from 1 MiB up: 1.00 x the expected time (geometric mean): as expected" in capsys.readouterr().out
+    assert main(["collective", "--measured", str(bad), "--platform", "dgx-h100", "--json", "-"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["ratio"] == pytest.approx(3.0, rel=1e-3)
+    assert document["verdict"] == "much slower than it should be"
+    assert [row["size"] for row in document["rows"]] == list(sizes)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], ["--platform", "dgx-a100"]),
+        (["--platform", "dgx-h10"], ["dgx-h10", "dgx-h100"]),
+        (["--platform", "dgx-h100"], ["nowhere.log"]),
+    ],
+)
+def test_a_health_check_that_cannot_be_made_is_one_message(capsys, arguments, words):
+    assert main(["collective", "--measured", "nowhere.log", *arguments]) == 2
+    shown = capsys.readouterr().err
+    assert shown.startswith("simcluster: error: ")
+    assert all(word in shown for word in words), shown
+
+
+def test_a_collective_without_its_arguments_says_which_are_missing(capsys):
+    assert main(["collective", "all_reduce", "--gpus", "8"]) == 2
+    assert "required: --size, --cluster" in capsys.readouterr().err

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from simcluster.cli import health
 from simcluster.errors import InputError
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ EXAMPLES = """examples:
   simcluster collective all_gather --size 1MiB:8GiB --gpus 16 --cluster dgx_a100
   simcluster collective all_reduce --size 1GiB --gpus 256 --cluster flat --detail steps
   simcluster collective all_reduce --size 1GiB --gpus 512 --split %64 --cluster leaf_spine_512
+  simcluster collective --measured nccl.log --platform dgx-h100
 
 Sizes are of the full buffer, algbw is size over time, and busbw algbw x 2(N-1)/N for all_reduce and x (N-1)/N for
 reduce_scatter, all_gather and all_to_all: the conventions of nccl-tests. --split is their NCCL_TESTS_SPLIT: %64 puts
@@ -42,10 +44,10 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("name", metavar="NAME", help="all_reduce, reduce_scatter, all_gather, send, ...")
-    parser.add_argument("--size", required=True, metavar="S[:T]", help="1GiB, or 1MiB:8GiB for all doublings")
-    parser.add_argument("--gpus", required=True, type=_count, metavar="N", help="the first N GPUs of the cluster")
-    parser.add_argument("--cluster", required=True, metavar="FILE", help="a topology file, or one that ships")
+    parser.add_argument("name", nargs="?", metavar="NAME", help="all_reduce, reduce_scatter, all_gather, send, ...")
+    parser.add_argument("--size", metavar="S[:T]", help="1GiB, or 1MiB:8GiB for all doublings")
+    parser.add_argument("--gpus", type=_count, metavar="N", help="the first N GPUs of the cluster")
+    parser.add_argument("--cluster", metavar="FILE", help="a topology file, or one that ships")
     parser.add_argument("--set", action="append", default=[], metavar="A=B", help="change the file; also nodes=16")
     parser.add_argument(
         "--algorithm", default="auto", metavar="A", help="ring, ...; auto (the default) takes the first"
@@ -53,12 +55,16 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("--detail", default="flow", metavar="D", help="flow: one activity (default); steps: every hop")
     parser.add_argument("--split", metavar="%K|/K", help="several groups at once, as NCCL_TESTS_SPLIT makes them")
     parser.add_argument("--json", metavar="FILE", help='write the numbers as JSON (B, s, B/s); "-" prints them alone')
+    health.add_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Build the cluster, play each size, print and write."""
     from simcluster.cli import common
 
+    if args.measured:
+        return health.run(args)
+    _check_given(args)
     if args.json and args.json != "-":
         common.output_path(args.json)
     sizes = _sizes(args.size)
@@ -75,6 +81,17 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         common.write_json(args.json, _document(job, args.detail, rows))
     return 0
+
+
+def _check_given(args: argparse.Namespace) -> None:
+    """All of what a collective needs; argparse cannot ask for it, since --measured needs none of it."""
+    needed = {"NAME": args.name, "--size": args.size, "--gpus": args.gpus, "--cluster": args.cluster}
+    missing = [option for option, value in needed.items() if value is None]
+    if missing:
+        raise InputError(
+            f"the following arguments are required: {', '.join(missing)}, as in "
+            "simcluster collective all_reduce --size 1GiB --gpus 64 --cluster dgx_h100"
+        )
 
 
 # --- what is asked ----------------------------------------------------------------------------------------------------

@@ -1,0 +1,57 @@
+"""simcluster collective --measured: an nccl-tests log beside what the machine should reach.  No command of its own."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+
+from simcluster.errors import InputError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of the health check."""
+    group = parser.add_argument_group("health check of a real cluster")
+    group.add_argument(
+        "--measured", metavar="LOG", help="what an nccl-tests program printed: how far is it from the model?"
+    )
+    group.add_argument(
+        "--platform", metavar="P", help="the machines, as NCCL's tuner sees them: dgx-a100, dgx-h100, ..."
+    )
+    group.add_argument("--machines", type=int, metavar="M", help="machines of the run, if the log does not list them")
+    group.add_argument("--per-machine", type=int, metavar="G", help="GPUs of each, if the log does not list them")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Read the log, print a line a size and the verdict."""
+    from simcluster.cli import common
+    from simcluster.nccl.log import health, overall, read_log
+    from simcluster.nccl.platforms import load_platform, platform_names
+    from simcluster.units import format_bytes, format_seconds
+
+    if args.platform is None:
+        raise InputError(f"--measured needs --platform, one of {', '.join(platform_names())}")
+    platform = load_platform(args.platform)
+    if args.json and args.json != "-":
+        common.output_path(args.json)
+    log = read_log(args.measured)
+    collective = args.name.replace("-", "_") if args.name else None
+    readings = health(log, platform, args.machines, args.per_machine, collective)
+    ratio, verdict = overall(readings)
+    if args.json != "-":
+        rows = [
+            [
+                format_bytes(reading.size),
+                format_seconds(reading.measured),
+                format_seconds(reading.expected),
+                f"{reading.ratio:.2f} x",
+                reading.expected_by,
+                reading.verdict + (f"; looks like {reading.looks_like}" if reading.looks_like else ""),
+            ]
+            for reading in readings
+        ]
+        print(common.format_table(["size", "measured", "expected", "ratio", "NCCL picks", "verdict"], rows))
+        print(f"\nfrom 1 MiB up: {ratio:.2f} x the expected time (geometric mean): {verdict}")
+    if args.json:
+        document = {"ratio": ratio, "verdict": verdict, "rows": [asdict(reading) for reading in readings]}
+        common.write_json(args.json, document)
+    return 0
