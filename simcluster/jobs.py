@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -23,7 +24,7 @@ class PlacedFabric:
     fabric: Fabric
     gpus: tuple[int, ...]
 
-    @property
+    @cached_property
     def host_of(self) -> tuple[int, ...]:
         """The machine of every rank."""
         return tuple(self.fabric.host_of[gpu] for gpu in self.gpus)

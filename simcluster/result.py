@@ -88,11 +88,13 @@ class Run:
         """Where the time went."""
         return step_time(self.spans, self.weights, steps=self.steps)
 
-    @property
+    @cached_property
     def step_time(self) -> float:
         """Seconds per step."""
-        lanes = [ops[-1] for ops, rank in zip(*self._lanes, strict=True) if ops and rank in self.ranks]
-        return float(self.record.end[lanes].max()) / self.steps
+        program = self.lowered.program
+        lanes = zip(program.lanes, program.lane_rank, strict=True)
+        last = [ops[-1] for ops, rank in lanes if ops and rank in self.ranks]
+        return float(self.record.end[last].max()) / self.steps
 
     @cached_property
     def waits(self) -> list[Wait]:
@@ -102,10 +104,6 @@ class Run:
         first = self.ranks.start
         own = [wait for wait in found if wait.rank in self.ranks]
         return [replace(wait, rank=wait.rank - first, culprit=wait.culprit - first) for wait in own]
-
-    @property
-    def _lanes(self) -> tuple[list[list[int]], list[int]]:
-        return self.lowered.program.lanes, self.lowered.program.lane_rank
 
 
 @dataclass(frozen=True, kw_only=True)

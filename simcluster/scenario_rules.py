@@ -14,13 +14,11 @@ from simcluster.errors import InputError
 from simcluster.faults import SlowGpu
 from simcluster.parallel import AXES
 from simcluster.schedules import SCHEDULES
+from simcluster.topology.sizes import MAX_GPUS
 
 if TYPE_CHECKING:
     from simcluster.scenario import Scenario
     from simcluster.topology import TopologySpec
-
-MAX_GPUS = 200_000
-"""Largest cluster whose graph is built: a gigabyte or so, and some ten seconds."""
 
 TAKES_CHUNKS = ("interleaved",)
 """Schedules that use more than one chunk a stage."""

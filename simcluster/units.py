@@ -154,11 +154,6 @@ def format_bytes_per_second(rate: float) -> str:
     return _decimal(rate, "B/s")
 
 
-def format_flop_per_second(rate: float) -> str:
-    """989 TFLOP/s."""
-    return _decimal(rate, "FLOP/s")
-
-
 def _decimal(value: float, unit: str) -> str:
     for prefix in ("E", "P", "T", "G", "M", "k"):
         if abs(value) >= _PREFIXES[prefix] * 0.99995:

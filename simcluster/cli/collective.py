@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from simcluster.cli import health
+from simcluster.cli.common import add_override_arguments
 from simcluster.errors import InputError
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("--size", metavar="S[:T]", help="1GiB, or 1MiB:8GiB for all doublings")
     parser.add_argument("--gpus", type=_count, metavar="N", help="the first N GPUs of the cluster")
     parser.add_argument("--cluster", metavar="FILE", help="a topology file, or one that ships")
-    parser.add_argument("--set", action="append", default=[], metavar="A=B", help="change the file; also nodes=16")
+    add_override_arguments(parser, "change the file; also nodes=16")
     parser.add_argument(
         "--algorithm", default="auto", metavar="A", help="ring, ...; auto (the default) takes the first"
     )
@@ -65,8 +66,7 @@ def run(args: argparse.Namespace) -> int:
     if args.measured:
         return health.run(args)
     _check_given(args)
-    if args.json and args.json != "-":
-        common.output_path(args.json)
+    common.check_json_path(args.json)
     sizes = _sizes(args.size)
     job = _job(args)
     rows = []

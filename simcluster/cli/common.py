@@ -16,16 +16,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def add_override_arguments(parser: argparse.ArgumentParser) -> None:
+def add_override_arguments(parser: argparse.ArgumentParser, what: str) -> None:
     """--set a.b=c, repeatable; the other two spellings reach the command in ``args.overrides``."""
-    parser.add_argument(
-        "--set",
-        dest="set",
-        action="append",
-        default=[],
-        metavar="A.B=C",
-        help="change the scenario; also written --a.b c or a.b=c",
-    )
+    parser.add_argument("--set", action="append", default=[], metavar="A.B=C", help=what)
 
 
 def overrides_of(args: argparse.Namespace) -> list[tuple[str, Any]]:
@@ -54,6 +47,12 @@ def output_path(name: str) -> Path:
     if path.is_dir():
         raise InputError(f"cannot write {name}: it is a folder; name a file in it")
     return path
+
+
+def check_json_path(name: str | None) -> None:
+    """The path given to --json, refused before the work is done if nothing can be written there."""
+    if name and name != "-":
+        output_path(name)
 
 
 def write_json(name: str, value: object) -> None:

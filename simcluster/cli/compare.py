@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from simcluster.cli.common import add_override_arguments
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -29,7 +31,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument(
         "--vary", action="append", default=[], metavar="A.B=X,Y", help="values to try; several --vary are combined"
     )
-    parser.add_argument("--set", action="append", default=[], metavar="A.B=C", help="change all of them; also --a.b c")
+    add_override_arguments(parser, "change all of them; also --a.b c")
     parser.add_argument("--gantt", metavar="FILE", help="draw the timelines under each other (.png, .svg or .pdf)")
     parser.add_argument("--json", metavar="FILE", help='write the table as JSON; "-" prints it alone')
     parser.add_argument("--csv", metavar="FILE", help="write the table as CSV")
@@ -40,27 +42,27 @@ def run(args: argparse.Namespace) -> int:
     from simcluster.cli import common, drawing
     from simcluster.compare import compare, result_of, variations
     from simcluster.overrides import expand_vary
-    from simcluster.show.gantt import compare_gantts, save_figure
 
     vary = [expand_vary(text) for text in args.vary]
     overrides = common.overrides_of(args)
     scenarios = [pair for path in args.scenarios for pair in variations(path, overrides, vary).items()]
     gantt = drawing.figure_path(args.gantt) if args.gantt else None
-    for name in (args.json, args.csv):
-        if name and name != "-":
-            common.output_path(name)
+    table_file = common.output_path(args.csv) if args.csv else None
+    common.check_json_path(args.json)
     results = [result_of(scenario) for _, scenario in scenarios]
     table = compare(results, [name for name, _ in scenarios])
     if args.json != "-":
         print(_text(table))
     if gantt:
+        from simcluster.show.gantt import compare_gantts, save_figure  # matplotlib: only when something is drawn
+
         timelines = [(str(name), result.timeline) for name, result in zip(table.index, results, strict=True)]
         save_figure(compare_gantts(timelines), gantt)
     if args.json:
         rows = [{"variant": name, **row} for name, row in zip(table.index, table.to_dict("records"), strict=True)]
         common.write_json(args.json, rows)
-    if args.csv:
-        common.write_table(common.output_path(args.csv), table.reset_index())
+    if table_file:
+        common.write_table(table_file, table.reset_index())
     return 0
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from simcluster.cli.common import add_override_arguments
+
 EXAMPLE = """examples:
   simcluster run scenarios/gpt3_175b_64xa100.yaml --gantt step.png
   simcluster run gpt3_175b_64xa100 --pipeline.schedule 1f1b
@@ -21,7 +23,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("scenario", help="a scenario file, or the name of one that ships")
-    parser.add_argument("--set", action="append", default=[], metavar="A.B=C", help="change the scenario; also --a.b c")
+    add_override_arguments(parser, "change the scenario; also --a.b c")
     parser.add_argument("--json", metavar="FILE", help='write the result as JSON; "-" prints it alone')
     parser.add_argument("--timeline", metavar="FILE", help="write one row per span (.csv or .parquet)")
     parser.add_argument("--links", metavar="FILE", help="what every link carried (.csv, or a picture)")
@@ -49,8 +51,7 @@ def run(args: argparse.Namespace) -> int:
     links = common.output_path(args.links) if args.links else None
     if links and links.suffix != ".csv":
         drawing.figure_path(args.links)
-    if args.json and args.json != "-":
-        common.output_path(args.json)
+    common.check_json_path(args.json)
     result = simulate(scenario)
     if args.json != "-":
         print(summary(result))

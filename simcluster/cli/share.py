@@ -36,8 +36,7 @@ def run(args: argparse.Namespace) -> int:
 
     placed, cluster = load_jobs(args.jobs)
     gantt = drawing.figure_path(args.gantt) if args.gantt else None
-    if args.json and args.json != "-":
-        common.output_path(args.json)
+    common.check_json_path(args.json)
     shared = simulate_together(placed, cluster)
     names = [f"{number}: {job.scenario.name}" for number, job in enumerate(placed)]
     if args.json != "-":

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from simcluster.cli.common import add_override_arguments
+
 EXAMPLES = """examples:
   simcluster topology dgx_h100 --set nodes=128 --plot cluster.png
   simcluster topology dgx_a100 nodes=40 --fabric.oversubscription 2
@@ -21,7 +23,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("topology", metavar="FILE", help="a topology file, or the name of one that ships")
-    parser.add_argument("--set", action="append", default=[], metavar="A.B=C", help="change the file; also nodes=128")
+    add_override_arguments(parser, "change the file; also nodes=128")
     parser.add_argument("--plot", metavar="FILE", help="draw the cluster (.png, .svg or .pdf)")
     parser.add_argument("--json", metavar="FILE", help='write the report as JSON (B/s, s); "-" prints it alone')
 
@@ -36,8 +38,7 @@ def run(args: argparse.Namespace) -> int:
     from simcluster.topology import describe
 
     picture = drawing.figure_path(args.plot) if args.plot else None
-    if args.json and args.json != "-":
-        common.output_path(args.json)
+    common.check_json_path(args.json)
     cluster = load_cluster(args.topology, common.overrides_of(args))
     report = describe(cluster)
     if args.json != "-":
