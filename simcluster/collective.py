@@ -2,7 +2,8 @@
 
 The numbers that nccl-tests print, played on the same network and from the same descriptions as a whole training step:
 as a *flow* (one activity that starts when the last rank has arrived) or in *steps* (every hop of every round is a
-transfer).  Imports collectives, traffic, network, stepwise and the cluster's report; knows no model and no scenario.
+transfer).  Imports collectives, methods, traffic, network, stepwise and
+the cluster's report; knows no model and no scenario.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ from typing import Literal
 import simpy
 
 from simcluster.clock import on_grid
-from simcluster.collectives import ALGORITHMS, Phase
+from simcluster.collectives import ALGORITHMS
 from simcluster.complaints import did_you_mean
 from simcluster.errors import InputError
+from simcluster.methods import Method, Methods, activities, phases_of, round_of
+from simcluster.nccl import load_platform
 from simcluster.network import Network
 from simcluster.stepwise import Stepwise
 from simcluster.topology import Cluster
@@ -43,17 +46,23 @@ BUS_FACTOR: Mapping[str, Callable[[int], float]] = {
 class CollectiveTime:
     """When each rank of one collective arrived and finished, in seconds, position by position in ``gpus``.
 
+    ``method`` is how it was done: algorithm and, where NCCL's model took part, protocol, pace and why.
     ``size`` is in bytes by nccl-tests' convention: the full buffer (of an all-gather the gathered one, of a
     reduce-scatter a rank's input).
     """
 
     kind: str
-    algorithm: str
     detail: Detail
     gpus: tuple[int, ...]
     size: float
     arrivals: tuple[float, ...]
     finishes: tuple[float, ...]
+    method: Method
+
+    @property
+    def algorithm(self) -> str:
+        """A key of ALGORITHMS[kind]."""
+        return self.method.algorithm
 
     @property
     def duration(self) -> float:
@@ -97,16 +106,21 @@ def collective_times(
     algorithm: str = "auto",
     detail: Detail = "flow",
     arrivals: Sequence[float] | None = None,
+    nccl: str = "auto",
 ) -> CollectiveTime:
     """Play one collective of ``size`` bytes over the GPUs (indices in ``cluster.gpus``) of a group.
 
-    ``kind`` is a key of ALGORITHMS, ``algorithm`` one of its; "auto" takes the first.  A ``send`` goes from the first
-    of two GPUs to the second.  ``arrivals`` are seconds at which the ranks reach it (default: all at 0), taken to the
-    clock's grid.  InputError for an unknown collective, algorithm or detail, a size that is not positive, fewer than
+    ``kind`` is a key of ALGORITHMS.  ``nccl`` names the platform whose latencies, rates and choices NCCL would have
+    there (see ``methods``): "auto" is what the cluster says, "none" leaves all to the links.  ``algorithm`` is one of
+    the kind's; "auto" takes what NCCL would pick, without a platform the first.  A ``send`` goes from the first of two
+    GPUs to the second.  ``arrivals`` are seconds at which the ranks reach it (default: all at 0), taken to the clock's
+    grid.  InputError for an unknown collective, algorithm, detail or platform, a size that is not positive, fewer than
     two ranks, a rank twice, a GPU that the cluster does not have, and arrivals that are not a time from 0 on per rank.
     """
     given = None if arrivals is None else [arrivals]
-    return concurrent_times(cluster, [gpus], kind, size, algorithm=algorithm, detail=detail, arrivals=given)[0]
+    return concurrent_times(cluster, [gpus], kind, size, algorithm=algorithm, detail=detail, arrivals=given, nccl=nccl)[
+        0
+    ]
 
 
 def concurrent_times(
@@ -118,37 +132,47 @@ def concurrent_times(
     algorithm: str = "auto",
     detail: Detail = "flow",
     arrivals: Sequence[Sequence[float]] | None = None,
+    nccl: str = "auto",
 ) -> tuple[CollectiveTime, ...]:
     """Play the same collective in several groups at once, on one network; otherwise as ``collective_times``."""
-    algorithm = algorithm_named(kind, algorithm)
+    methods = methods_for(cluster, kind, algorithm, nccl=nccl, in_rounds=detail == "steps")
     _check(cluster, groups, kind, size, detail)
     starts = _arrivals(groups, arrivals)
     env = simpy.Environment(0.0)
     network = Network(env, cluster.capacity.tolist())
     finishes = [[math.nan] * len(group) for group in groups]
-    for group, arrived, finished in zip(groups, starts, finishes, strict=True):
-        phases = _phases(cluster, group, kind, algorithm)
+    done = []
+    for gpus, arrived, finished in zip(groups, starts, finishes, strict=True):
+        group = group_of(cluster, gpus)
+        method = methods.of(group, kind, size)
+        phases = phases_of(method, group, kind)
+        done.append(method)
         if detail == "steps":
-            _start_steps(env, network, cluster, group, phases, size, arrived, finished)
+            pace = method.pace and round_of(phases, method.pace)
+            play = partial(Stepwise, network, cluster, gpus, phases, size, pace=pace)
+            _start_steps(env, play, arrived, finished)
         else:
-            _start_flow(env, network, _traffics(cluster, group, phases, size), arrived, finished)
+            _start_flow(env, network, activities(patterns(cluster, gpus, phases), size, method), arrived, finished)
     env.run()
     return tuple(
-        CollectiveTime(kind, algorithm, detail, tuple(group), size, arrived, tuple(finished))
-        for group, arrived, finished in zip(groups, starts, finishes, strict=True)
+        CollectiveTime(kind, detail, tuple(gpus), size, arrived, tuple(finished), method)
+        for gpus, arrived, finished, method in zip(groups, starts, finishes, done, strict=True)
     )
 
 
 def limit_of(
-    cluster: Cluster, groups: Sequence[Sequence[int]], kind: str, size: float, *, algorithm: str = "auto"
+    cluster: Cluster,
+    groups: Sequence[Sequence[int]],
+    kind: str,
+    size: float,
+    *,
+    algorithm: str = "auto",
+    nccl: str = "auto",
 ) -> Limit:
     """The links that the collective keeps busy longest when all groups run it at once; errors as above."""
-    algorithm = algorithm_named(kind, algorithm)
-    _check(cluster, groups, kind, size, "flow")
     load: dict[int, float] = {}
     latency = 0.0
-    for group in groups:
-        traffics = _traffics(cluster, group, _phases(cluster, group, kind, algorithm), size)
+    for traffics in collective_traffics(cluster, groups, kind, size, algorithm=algorithm, nccl=nccl):
         latency = max(latency, sum(traffic.latency_seconds for traffic in traffics))
         for traffic in traffics:
             for link, flows in traffic.usage:
@@ -163,31 +187,50 @@ def limit_of(
 
 
 def collective_traffics(
-    cluster: Cluster, groups: Sequence[Sequence[int]], kind: str, size: float, *, algorithm: str = "auto"
-) -> list[list[Traffic]]:
+    cluster: Cluster,
+    groups: Sequence[Sequence[int]],
+    kind: str,
+    size: float,
+    *,
+    algorithm: str = "auto",
+    nccl: str = "auto",
+) -> list[tuple[Traffic, ...]]:
     """What every group's collective moves, one activity after the other; errors as above."""
-    algorithm = algorithm_named(kind, algorithm)
+    methods = methods_for(cluster, kind, algorithm, nccl=nccl)
     _check(cluster, groups, kind, size, "flow")
-    return [_traffics(cluster, group, _phases(cluster, group, kind, algorithm), size) for group in groups]
+    found = []
+    for gpus in groups:
+        group = group_of(cluster, gpus)
+        method = methods.of(group, kind, size)
+        found.append(activities(patterns(cluster, gpus, phases_of(method, group, kind)), size, method))
+    return found
 
 
-def num_transfers(cluster: Cluster, gpus: Sequence[int], kind: str, *, algorithm: str = "auto") -> int:
+def num_transfers(
+    cluster: Cluster, gpus: Sequence[int], kind: str, size: float, *, algorithm: str = "auto", nccl: str = "auto"
+) -> int:
     """How many transfers ``detail="steps"`` would play for one group: what its running time grows with."""
-    phases = _phases(cluster, gpus, kind, algorithm_named(kind, algorithm))
-    return sum(phase.rounds * len(phase.hops) for phase in phases)
+    group = group_of(cluster, gpus)
+    method = methods_for(cluster, kind, algorithm, nccl=nccl, in_rounds=True).of(group, kind, size)
+    return sum(phase.rounds * len(phase.hops) for phase in phases_of(method, group, kind))
 
 
-def algorithm_named(kind: str, algorithm: str = "auto") -> str:
-    """The algorithm's name, checked; for "auto" the first of the collective's.  InputError for unknown words."""
+def methods_for(
+    cluster: Cluster, kind: str, algorithm: str = "auto", *, nccl: str = "auto", in_rounds: bool = False
+) -> Methods:
+    """How collectives of this kind are done on the cluster; InputError for unknown words.
+
+    The time of a single call, as nccl-tests measures it: with what of its launch a stopwatch sees.
+    """
     if kind not in ALGORITHMS:
         raise InputError(f"unknown collective {kind!r}{did_you_mean(kind, ALGORITHMS)}; known: {', '.join(ALGORITHMS)}")
-    known = ALGORITHMS[kind]
-    if algorithm == "auto":
-        return next(iter(known))
+    known = ("auto", *ALGORITHMS[kind])
     if algorithm not in known:
         hint = did_you_mean(algorithm, known)
-        raise InputError(f"unknown algorithm {algorithm!r} for {kind}{hint}; known: auto, {', '.join(known)}")
-    return algorithm
+        raise InputError(f"unknown algorithm {algorithm!r} for {kind}{hint}; known: {', '.join(known)}")
+    name = cluster.nccl if nccl == "auto" else nccl
+    platform = None if name in (None, "none") else load_platform(name)
+    return Methods({kind: algorithm}, platform=platform, launch=True, in_rounds=in_rounds)
 
 
 # --- checks -----------------------------------------------------------------------------------------------------------
@@ -233,14 +276,6 @@ def _arrivals(
 # --- playing ----------------------------------------------------------------------------------------------------------
 
 
-def _phases(cluster: Cluster, gpus: Sequence[int], kind: str, algorithm: str) -> Sequence[Phase]:
-    return ALGORITHMS[kind][algorithm](group_of(cluster, gpus))
-
-
-def _traffics(cluster: Cluster, gpus: Sequence[int], phases: Sequence[Phase], size: float) -> list[Traffic]:
-    return [pattern.traffic(size) for pattern in patterns(cluster, gpus, phases)]
-
-
 def _at(env: simpy.Environment, seconds: float, action: Callable[[], object]) -> None:
     def wake(_: simpy.Event) -> None:
         action()
@@ -270,11 +305,7 @@ def _start_flow(
 
 def _start_steps(
     env: simpy.Environment,
-    network: Network,
-    cluster: Cluster,
-    gpus: Sequence[int],
-    phases: Sequence[Phase],
-    size: float,
+    play: Callable[[Callable[[int], object]], Stepwise],
     arrived: Sequence[float],
     finished: list[float],
 ) -> None:
@@ -283,7 +314,7 @@ def _start_steps(
     def done(position: int) -> None:
         finished[position] = env.now
 
-    player = Stepwise(network, cluster, gpus, phases, size, done)
+    player = play(done)
     for position, time in enumerate(arrived):
         _at(env, time, partial(player.arrive, position))
 

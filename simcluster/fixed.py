@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from simcluster.engine import play
 from simcluster.errors import InputError
 from simcluster.lower import Choices, lower
+from simcluster.methods import Methods
 from simcluster.ops import MAIN, Compute, Item, Need, Op, Segment, StageProgram, Timed, Transfer
 from simcluster.parallel import Plan
 from simcluster.result import Run
@@ -69,7 +70,7 @@ def simulate_costs(
             ranks = f"ranks 0 to {plan.num_ranks - 1}"
             raise InputError(f"slowness {{{rank}: {factor}}} must map one of {ranks} to a positive factor, as in 1.1")
         slow[rank] = factor
-    choices = Choices(algorithm={"send": "direct"}, folded=folded)
+    choices = Choices(methods=Methods({}), folded=folded)
     lowered = lower(programs, plan, _NoFabric(plan.num_ranks), [], slowness=slow, choices=choices)
     return Run(lowered=lowered, record=play(lowered.program, []), steps=1, ranks=range(plan.num_ranks))
 

@@ -14,6 +14,7 @@ from simcluster.clock import on_grid
 from simcluster.collectives import Phase
 from simcluster.communicators import Communicators
 from simcluster.fold import Classes, fold, unfolded
+from simcluster.methods import Methods, Pace, round_of
 from simcluster.ops import Collective, Compute, Item, Op, StageProgram, Timed, Transfer
 from simcluster.parallel import Layout
 from simcluster.program import Meeting, Program
@@ -22,20 +23,21 @@ from simcluster.traffic import Fabric, Traffic
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """How a job is played: each collective kind's algorithm, in flow or in steps; ranks folded or each by itself."""
+    """How a job is played: by which methods, in flow or in steps; ranks folded or each by itself."""
 
-    algorithm: Mapping[str, str]
+    methods: Methods
     steps: bool = False
     folded: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class StepsOf:
-    """A collective to be played in steps: the GPUs of its group, its description and its size in bytes."""
+    """A collective to be played in steps: the GPUs of its group, its description, size in bytes and a hop's pace."""
 
     gpus: tuple[int, ...]
     phases: Sequence[Phase]
     size: float
+    pace: Pace | None
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ def lower(
 
     ``slowness[rank]`` multiplies the rank's compute times (1 is full speed); ``capacity[link]`` is B/s.
     """
-    communicators = Communicators(programs, plan, fabric, choices.algorithm)
+    communicators = Communicators(programs, plan, fabric, choices.methods)
     stage_ranks = [ranks.tolist() for ranks in plan.stage_ranks()]
     stages = [0] * plan.num_ranks
     for stage, ranks in enumerate(stage_ranks):
@@ -225,8 +227,10 @@ class _Lowering:
             steps = -1
             if self._in_steps and isinstance(work, Collective):
                 steps = len(self._steps)
-                phases = self._communicators.phases(number, work.kind)
-                self._steps.append(StepsOf(self._communicators.all[number].ranks, phases, work.size))
+                phases = self._communicators.phases(number, work.kind, work.size)
+                pace = self._communicators.method(number, work.kind, work.size).pace
+                pace = pace and round_of(phases, pace)
+                self._steps.append(StepsOf(self._communicators.all[number].ranks, phases, work.size, pace))
             parties = 1 if isinstance(work, Transfer) else self._parties(number)
             self._meetings[name] = len(self._program.meetings)
             self._program.meetings.append(Meeting(parties, self._traffics(number, work), steps))

@@ -46,6 +46,9 @@ class Transfer(NamedTuple):
     seconds: float = -1.0
 
 
+Work = Compute | Collective | Timed | Transfer
+
+
 @dataclass(frozen=True, slots=True)
 class Op:
     """One op of a segment.
@@ -54,7 +57,7 @@ class Op:
     one before it on its lane; ``after`` lists further ops of the segment (by index) that it waits for.
     """
 
-    work: Compute | Collective | Timed | Transfer
+    work: Work
     stream: str
     kind: str
     name: str

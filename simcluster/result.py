@@ -124,6 +124,24 @@ class Result(Run):
         """Model FLOP/s over peak: no recompute, causal attention at one half."""
         return self.facts.model_flops / self.step_time / (self.facts.ranks * self.facts.peak_flops)
 
+    @property
+    def collectives(self) -> list[dict[str, Any]]:
+        """Every call of a collective that the job makes, once: axis, kind, size, and how it is done.
+
+        ``free_links_s`` is what NCCL makes of it by itself; None where the links alone say how long it takes.
+        """
+        return [
+            {
+                "axis": axis,
+                "kind": kind,
+                "size_bytes": size,
+                "algorithm": method.algorithm,
+                "protocol": method.protocol,
+                "free_links_s": method.pace and method.pace.latency + size / method.pace.bandwidth,
+            }
+            for (axis, (kind, size)), method in self.lowered.communicators.calls(self.ranks).items()
+        ]
+
     def warnings(self) -> list[str]:
         """What a person should know before believing or launching this."""
         found = []
@@ -174,6 +192,7 @@ class Result(Run):
                 "activations": memory.activations,
                 "other": memory.other,
             },
+            "collectives": self.collectives,
             "engine": {
                 "events": self.record.events,
                 "ranks_simulated": len(self.weights),

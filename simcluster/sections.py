@@ -13,6 +13,7 @@ from pydantic import BeforeValidator, Field, StrictBool
 from simcluster.collectives import ALGORITHMS
 from simcluster.complaints import did_you_mean, listed, shown
 from simcluster.errors import InputError
+from simcluster.nccl import platform_names
 from simcluster.spec import Spec
 from simcluster.units import Bytes, Seconds
 
@@ -124,17 +125,28 @@ def _algorithm_of(kind: str) -> Callable[[object], object]:
     return validate
 
 
+def _nccl_platform(value: object) -> object:
+    """Checks the name of a platform of NCCL."""
+    known = ("auto", "none", *platform_names())
+    if value not in known:
+        raise InputError(f"must be one of {listed(known)}{did_you_mean(str(value), known)}; got {shown(value)}")
+    return value
+
+
 class Collectives(Spec):
     """The algorithm of each collective, and how it is played.
 
-    ``auto`` is the ring.  ``detail: flow`` is one activity with its use of every link, ``steps`` every step of the
-    algorithm as transfers.
+    ``nccl`` names the platform whose latencies, rates and choices NCCL would have (``simcluster.methods``): ``auto`` is
+    what the topology file says, ``none`` leaves everything to the links.  An algorithm that is ``auto`` is the one that
+    NCCL picks for the size; without a platform, the ring.  ``detail: flow`` is one activity with its use of every link,
+    ``steps`` every step of the algorithm as transfers.
     """
 
     all_reduce: Annotated[str, BeforeValidator(_algorithm_of("all_reduce"))] = "auto"
     reduce_scatter: Annotated[str, BeforeValidator(_algorithm_of("reduce_scatter"))] = "auto"
     all_gather: Annotated[str, BeforeValidator(_algorithm_of("all_gather"))] = "auto"
     detail: Literal["flow", "steps"] = "flow"
+    nccl: Annotated[str, BeforeValidator(_nccl_platform)] = "auto"
 
 
 class Measured(Spec):

@@ -20,6 +20,8 @@ from simcluster.footprint import stage_footprint
 from simcluster.layers import RankShape
 from simcluster.lower import Choices, StepsOf, lower
 from simcluster.memory import Recipe, recipe_named
+from simcluster.methods import Methods
+from simcluster.nccl import load_platform
 from simcluster.network import Network
 from simcluster.parallel import Plan
 from simcluster.result import Facts, Result
@@ -154,12 +156,14 @@ def slowness(scenario: Scenario) -> list[float]:
 def choices_of(scenario: Scenario, *, folded: bool) -> Choices:
     """How the scenario wants its collectives played."""
     chosen = scenario.collectives
-    algorithm = {
-        kind: "ring" if getattr(chosen, kind) == "auto" else getattr(chosen, kind)
-        for kind in ("all_reduce", "reduce_scatter", "all_gather")
-    }
-    return Choices(algorithm={**algorithm, "send": "direct"}, steps=chosen.detail == "steps", folded=folded)
+    named = {kind: getattr(chosen, kind) for kind in ("all_reduce", "reduce_scatter", "all_gather")}
+    platform = scenario.cluster.built.nccl if chosen.nccl == "auto" else chosen.nccl
+    in_steps = chosen.detail == "steps"
+    methods = Methods(
+        named, platform=None if platform in (None, "none") else load_platform(platform), in_rounds=in_steps
+    )
+    return Choices(methods=methods, steps=in_steps, folded=folded)
 
 
 def _stepwise(cluster: Cluster, steps: StepsOf, network: Network, on_done: Callable[[int], object]) -> Stepwise:
-    return Stepwise(network, cluster, steps.gpus, steps.phases, steps.size, on_done)
+    return Stepwise(network, cluster, steps.gpus, steps.phases, steps.size, on_done, steps.pace)

@@ -8,6 +8,7 @@ to themselves both give the same times to the bit, in rings and recursive halvin
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
@@ -23,6 +24,7 @@ class Stepwise:
     ``on_done(position)`` is called at the instant a rank's last hop has ended.  Rounds that repeat the same hops are
     played by one ``_Repeated``; a rank goes on to the next one when all its hops in this one have ended, so that a
     collective of many kinds of rounds is several collectives one after the other, without a barrier between them.
+    ``pace``, if there is one, is every hop's latency (s) instead of its links', and the most B/s that it reaches.
     Raises InputError for pipelined phases, which have no rounds.
     """
 
@@ -34,6 +36,7 @@ class Stepwise:
         phases: Sequence[Phase],
         size: float,
         on_done: Callable[[int], object],
+        pace: tuple[float, float] | None = None,
     ) -> None:
         if any(phase.pipelined for phase in phases):
             raise InputError(
@@ -41,6 +44,7 @@ class Stepwise:
                 "and sharp are): use detail: flow, or an algorithm in rounds such as ring or binomial"
             )
         self._network, self._fabric, self._gpus, self._size = network, fabric, gpus, size
+        self._pace = pace
         self._on_done = on_done
         self._to_come = _blocks(phases)
         self._blocks: dict[int, _Repeated] = {}  # those that a rank has reached and not all have left
@@ -68,7 +72,7 @@ class Stepwise:
                 return False
             hops, rounds = following
             traffic = [
-                _transfer(self._fabric, hop_spread(self._fabric, self._gpus, hop), hop.share * self._size)
+                _transfer(self._fabric, hop_spread(self._fabric, self._gpus, hop), hop.share * self._size, self._pace)
                 for hop in hops
             ]
             leave = partial(self._leave, self._made)
@@ -192,5 +196,6 @@ def _route(hop: Hop) -> tuple[int, int, float, int, int]:
     return hop.source, hop.target, hop.share, hop.relay, hop.channel
 
 
-def _transfer(fabric: Fabric, spread: Spread, size: float) -> Traffic:
-    return Traffic(usage_of([(1.0, spread)]), size, 1, fabric.spread_latency(spread))
+def _transfer(fabric: Fabric, spread: Spread, size: float, pace: tuple[float, float] | None) -> Traffic:
+    latency, bound = pace or (fabric.spread_latency(spread), math.inf)
+    return Traffic(usage_of([(1.0, spread)]), size, 1, latency, bound)

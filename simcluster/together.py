@@ -88,7 +88,7 @@ def _check(jobs: Sequence[Placed], cluster: Cluster) -> None:
 
 
 def _key(choices: Choices) -> tuple[object, ...]:
-    return (*sorted(choices.algorithm.items()), choices.steps)
+    return (choices.methods.key, choices.steps)
 
 
 def _play(jobs: Sequence[Placed], cluster: Cluster, steps: Sequence[int], *, folded: bool) -> list[Result]:

@@ -23,6 +23,7 @@ from simcluster.clock import TICK, on_grid
 from simcluster.collective import BUS_FACTOR, collective_times, concurrent_times
 from simcluster.collectives import ALGORITHMS, SWITCH, Group, Hop, Phase, all_to_all, chain, tree
 from simcluster.errors import InputError
+from simcluster.methods import Methods
 from simcluster.topology import Cluster, parse_topology
 from simcluster.traffic import Pattern, group_of, patterns
 
@@ -100,6 +101,8 @@ def execute(phases: Sequence[Phase], start: list[Chunks], empty: Container[int] 
     state[SWITCH] = {}
     for phase in phases:
         assert phase.rounds == 1 or not phase.pipelined
+        if phase.reduces and any(hop.target == SWITCH for hop in phase.hops):
+            state[SWITCH] = {}  # another switch, or another sum
         for number in range(phase.rounds):
             waiting = []
             for hop in phase.hops:
@@ -140,10 +143,11 @@ def own_data(phases: Sequence[Phase], ranks: int) -> list[Chunks]:
 
 
 def in_all_groups(kind: str, name: str, ranks: int) -> list[tuple[Group, Sequence[Phase]]]:
-    """The groups that the algorithm serves; at least one, but for powers of two."""
+    """The groups that the algorithm serves; at least one, but for powers of two and several equal machines."""
     found = [(group, phases_of(kind, name, group)) for group in groups(ranks).values()]
     served = [(group, phases) for group, phases in found if phases is not None]
-    assert served or (name == "halving_doubling" and ranks & (ranks - 1))
+    cannot = {"halving_doubling": ranks & (ranks - 1), "nvls_tree": ranks in (2, 3, 7)}
+    assert served or cannot.get(name)
     return served
 
 
@@ -374,15 +378,18 @@ CLOSED_FORMS: dict[tuple[str, str], Form | None] = {
     ("all_reduce", "halving_doubling"): lambda n, a, t: 2 * HALVING(n, a, t),
     ("all_reduce", "hierarchical"): lambda n, a, t: 2 * RING(n, a, t),
     ("all_reduce", "nvls"): None,
+    ("all_reduce", "nvls_tree"): None,
     ("all_reduce", "sharp"): lambda n, a, t: a + t,
     ("reduce_scatter", "ring"): RING,
     ("reduce_scatter", "halving_doubling"): HALVING,
     ("reduce_scatter", "hierarchical"): RING,
     ("reduce_scatter", "nvls"): None,
+    ("reduce_scatter", "pat"): lambda n, a, t: depth(n) * a + (n - 1) / n * t,
     ("all_gather", "ring"): RING,
     ("all_gather", "halving_doubling"): HALVING,
     ("all_gather", "hierarchical"): RING,
     ("all_gather", "nvls"): None,
+    ("all_gather", "pat"): lambda n, a, t: depth(n) * a + (n - 1) / n * t,
     ("broadcast", "chain"): lambda n, a, t: (n - 1) * a + t,
     ("broadcast", "binomial"): lambda n, a, t: depth(n) * (a + t),
     ("reduce", "chain"): lambda n, a, t: (n - 1) * a + t,
@@ -809,8 +816,8 @@ def test_folded_and_unfolded_steps_are_equal(name: str, monkeypatch: pytest.Monk
 
     def chosen(scenario: Any, *, folded: bool) -> Any:
         choices = ordinary(scenario, folded=folded)
-        known = {kind: name for kind in choices.algorithm if name in ALGORITHMS[kind]}
-        return replace(choices, algorithm={**choices.algorithm, **known})
+        known = {kind: name for kind in choices.methods.named if name in ALGORITHMS[kind]}
+        return replace(choices, methods=Methods({**choices.methods.named, **known}))
 
     scenario = tiny(
         cluster={"topology": "dgx_h100", "nodes": 2}, parallel={"tp": 2, "pp": 2}, training={"global_batch": 32}

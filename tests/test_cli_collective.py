@@ -11,6 +11,7 @@ import pytest
 
 from simcluster import cli
 from simcluster.collective import collective_times
+from simcluster.nccl import choose, load_platform
 from simcluster.scenario_files import load_cluster
 
 TOPOLOGIES = Path(__file__).parent.parent / "topologies"
@@ -81,11 +82,11 @@ def test_a_range_of_sizes_prints_the_table_of_nccl_tests(capsys: pytest.CaptureF
         "# all_reduce, algorithm ring, detail flow\n"
         "# cluster  flat network: 64 GPUs in 64 machines\n"
         "#\n"
-        "#          size         count    type          time    algbw    busbw\n"
+        "#          size         count    type          time    algbw    busbw         algorithm\n"
         "#           (B)    (elements)                  (us)   (GB/s)   (GB/s)\n"
-        "      268435456      67108864   float     11199.646    23.97    47.19\n"
-        "      536870912     134217728   float     21769.292    24.66    48.55\n"
-        "     1073741824     268435456   float     42908.584    25.02    49.27\n"
+        "      268435456      67108864   float     11199.646    23.97    47.19              ring\n"
+        "      536870912     134217728   float     21769.292    24.66    48.55              ring\n"
+        "     1073741824     268435456   float     42908.584    25.02    49.27              ring\n"
     )
 
 
@@ -100,7 +101,8 @@ def test_counts_and_bus_bandwidth_follow_nccl_tests(
     cluster = load_cluster("dgx_h100")
     for row in rows:
         time = collective_times(cluster, range(8), kind, int(row[0]))
-        assert row[3:] == [f"{time.duration * 1e6:.3f}", f"{time.algbw / 1e9:.2f}", f"{time.busbw / 1e9:.2f}"]
+        numbers = [f"{time.duration * 1e6:.3f}", f"{time.algbw / 1e9:.2f}", f"{time.busbw / 1e9:.2f}"]
+        assert row[3:] == [*numbers, time.algorithm, time.method.protocol]
         assert time.busbw == pytest.approx(factor * time.algbw, rel=1e-12)
 
 
@@ -108,7 +110,8 @@ def test_small_messages_are_latency_bound_and_large_ones_bandwidth_bound(capsys:
     job = ("all_reduce", "--size", "8:16GiB", "--gpus", "64", "--cluster", "dgx_h100", "--json", "-")
     assert cli.main(["collective", *job]) == 2  # a size has a unit
     capsys.readouterr()
-    job = ("all_reduce", "--size", "8B:16GiB", "--gpus", "64", "--cluster", "dgx_h100", "--json", "-")
+    links = ("--cluster", "dgx_h100", "--nccl", "none")
+    job = ("all_reduce", "--size", "8B:16GiB", "--gpus", "64", *links, "--json", "-")
     rows = json.loads(output(capsys, *job))["results"]
     assert rows[0]["time_s"] == pytest.approx(rows[0]["limit"]["latency"], rel=1e-3)
     assert rows[-1]["time_s"] == pytest.approx(rows[-1]["limit"]["busy"], rel=1e-2)
@@ -121,6 +124,34 @@ def test_a_range_that_is_no_power_of_two_stops_below_its_end(capsys: pytest.Capt
     assert [line.split()[0] for line in text.splitlines() if not line.startswith("#")] == ["3000", "6000", "12000"]
 
 
+def test_nccl_picks_by_size_and_says_why(capsys: pytest.CaptureFixture[str]) -> None:
+    """The oracle of modelling.md D.5: 16 x 8, ring Simple, 1 GiB; and what the tuner takes instead of it."""
+    job = ("all_reduce", "--gpus", "128", "--cluster", "dgx_h100", "--json", "-")
+    rows = json.loads(output(capsys, *job, "--size", "1KiB:1GiB"))["results"]
+    picked = list(dict.fromkeys((row["algorithm"], row["protocol"]) for row in rows))
+    assert picked == [("tree", "LL"), ("tree", "LL128"), ("nvls_tree", "Simple")]
+    text = output(capsys, "all_reduce", "--gpus", "128", "--cluster", "dgx_h100", "--size", "1GiB")
+    assert text.startswith("all_reduce, NCCL's choice by size as on dgx-h100, detail flow\n")
+    assert "nvls_tree Simple: the shortest by NCCL's tuner" in fields(text)["nccl"]
+    text = output(capsys, *job[:-2], "--size", "1GiB", "--algorithm", "ring")
+    assert fields(text)["nccl"].startswith("ring Simple: the shortest by NCCL's tuner, 7584.6 us;")
+
+
+def test_links_slow_down_what_nccl_counts_on(capsys: pytest.CaptureFixture[str]) -> None:
+    """On free links exactly NCCL's time; on NICs of half the rate what the links leave, on top of NCCL's latency."""
+
+    def seconds(*overrides: str) -> float:
+        job = ("all_reduce", "--gpus", "16", "--cluster", "dgx_a100", "--size", "1GiB", "--algorithm", "ring")
+        (row,) = json.loads(output(capsys, *job, *overrides, "--json", "-"))["results"]
+        return float(row["time_s"])
+
+    call = {"nodes": 2, "gpus_per_node": 8, "size": 2.0**30, "platform": load_platform("dgx-a100")}
+    made = choose("all_reduce", algorithms=["ring"], **call).prediction
+    assert seconds() == pytest.approx(made.seconds, rel=1e-9)
+    half = made.latency + 2 * 15 / 16 * 2**30 / 8 / 12.5e9
+    assert seconds("nic.line_rate=100 Gbit/s", "nic.efficiency=1") == pytest.approx(half, rel=1e-9)
+
+
 # --- JSON -------------------------------------------------------------------------------------------------------------
 
 
@@ -128,7 +159,7 @@ def test_json_alone_on_stdout_and_in_a_file(capsys: pytest.CaptureFixture[str], 
     job = ("all_reduce", "--size", "1GiB", "--gpus", "512", "--split", "%64", "--cluster", "leaf_spine_512")
     document = json.loads(output(capsys, *job, "--json", "-"))
     assert list(document) == [
-        "collective", "algorithm", "detail", "cluster", "cluster_gpus", "groups", "gpus_per_group", "results",
+        "collective", "detail", "nccl", "cluster", "cluster_gpus", "groups", "gpus_per_group", "results",
     ]  # fmt: skip
     assert (document["groups"], document["gpus_per_group"], document["cluster_gpus"]) == (64, 8, 512)
     (row,) = document["results"]

@@ -96,7 +96,17 @@ def test_nvls_tree_by_hand():
 def test_pat_by_hand():
     case = Case("all_gather", "pat", "Simple", 8, 1, H100)
     assert latency(case) == pytest.approx((8 + 3 * 14 / 3.5 + 8 * 2.8) * 1e-6, rel=1e-12)
-    assert bandwidth(case) == pytest.approx(0.75 * 360e9, rel=1e-12)
+    assert bandwidth(case) == pytest.approx(0.75 * 48e9, rel=1e-12)  # one GPU a node has one NIC
+
+
+def test_part_of_a_node_has_the_channels_of_its_own_nics():
+    """D.5 by hand for the data-parallel group of tp = 4 on 16 nodes: 2 of 8 NICs, 48 GB/s each."""
+    case = Case("all_reduce", "ring", "Simple", 16, 2, H100)
+    assert bandwidth(case) == pytest.approx(2 * 48e9 * 32 / 62, rel=1e-12)
+    whole = Case("all_reduce", "ring", "Simple", 16, 8, H100)
+    assert bandwidth(whole) == pytest.approx(8 * 45e9 * 128 / 254, rel=1e-12)
+    alone = Case("all_reduce", "tree", "Simple", 2, 1, A100)  # counted for NVLink up to 2 nodes, and here is none
+    assert bandwidth(alone) == pytest.approx(0.5 * min(0.92 * 24e9, 23.6e9), rel=1e-12)
 
 
 def test_collnet_latency_by_hand():

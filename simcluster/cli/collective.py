@@ -32,8 +32,11 @@ _MOST_TRANSFERS = 50_000_000  # some four minutes
 _ELEMENT_BYTES = 4  # nccl-tests counts floats unless told otherwise
 _SPREAD = ("reduce_scatter", "all_gather", "all_to_all")  # their count is of one rank's part
 _BUS = {"all_reduce": "algbw x 2(N-1)/N", **dict.fromkeys(_SPREAD, "algbw x (N-1)/N")}
-_HEADER = (("size", "count", "type", "time", "algbw", "busbw"), ("(B)", "(elements)", "", "(us)", "(GB/s)", "(GB/s)"))
-_WIDTHS = (14, 14, 8, 14, 9, 9)
+_HEADER = (
+    ("size", "count", "type", "time", "algbw", "busbw", "algorithm"),
+    ("(B)", "(elements)", "", "(us)", "(GB/s)", "(GB/s)", ""),
+)
+_WIDTHS = (14, 14, 8, 14, 9, 9, 18)
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -51,8 +54,12 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("--cluster", metavar="FILE", help="a topology file, or one that ships")
     add_override_arguments(parser, "change the file; also nodes=16")
     parser.add_argument(
-        "--algorithm", default="auto", metavar="A", help="ring, ...; auto (the default) takes the first"
+        "--algorithm", default="auto", metavar="A", help="ring, ...; auto (the default) is what NCCL would pick"
     )
+    parser.add_argument(
+        "--nccl", default="auto", metavar="P",
+        help="the platform whose latencies, rates and choices NCCL has; none: the links alone (default: the cluster's)",
+    )  # fmt: skip
     parser.add_argument("--detail", default="flow", metavar="D", help="flow: one activity (default); steps: every hop")
     parser.add_argument("--split", metavar="%K|/K", help="several groups at once, as NCCL_TESTS_SPLIT makes them")
     parser.add_argument("--json", metavar="FILE", help='write the numbers as JSON (B, s, B/s); "-" prints them alone')
@@ -103,6 +110,7 @@ class _Job:
 
     kind: str
     algorithm: str
+    nccl: str
     cluster: Cluster
     groups: tuple[tuple[int, ...], ...]
     note: str
@@ -118,13 +126,13 @@ class _Row:
 
 def _job(args: argparse.Namespace) -> _Job:
     from simcluster.cli.common import overrides_of
-    from simcluster.collective import algorithm_named
+    from simcluster.collective import methods_for
 
     kind = args.name.replace("-", "_").lower()
-    algorithm = algorithm_named(kind, args.algorithm)
     groups = _groups(args.gpus, args.split)
     cluster, note = _cluster_of(args.cluster, overrides_of(args), args.gpus)
-    return _Job(kind, algorithm, cluster, groups, note)
+    methods_for(cluster, kind, args.algorithm, nccl=args.nccl)
+    return _Job(kind, args.algorithm, args.nccl, cluster, groups, note)
 
 
 def _groups(gpus: int, split: str | None) -> tuple[tuple[int, ...], ...]:
@@ -197,7 +205,9 @@ def _rows(job: _Job, detail: str, sizes: Sequence[int]) -> Iterator[_Row]:
 
     if detail == "steps":
         transfers = len(sizes) * len(job.groups)
-        transfers *= num_transfers(job.cluster, job.groups[0], job.kind, algorithm=job.algorithm)
+        transfers *= num_transfers(
+            job.cluster, job.groups[0], job.kind, sizes[0], algorithm=job.algorithm, nccl=job.nccl
+        )
         if transfers > _MOST_TRANSFERS:
             raise InputError(
                 f"--detail steps: {transfers:,} transfers would take too long; up to {_MOST_TRANSFERS:,} are played: "
@@ -205,19 +215,26 @@ def _rows(job: _Job, detail: str, sizes: Sequence[int]) -> Iterator[_Row]:
             )
     for size in sizes:
         times = concurrent_times(
-            job.cluster, job.groups, job.kind, size, algorithm=job.algorithm, detail=detail  # type: ignore[arg-type]
+            job.cluster, job.groups, job.kind, size, algorithm=job.algorithm, nccl=job.nccl,
+            detail=detail,  # type: ignore[arg-type]
         )  # fmt: skip
-        limit = limit_of(job.cluster, job.groups, job.kind, size, algorithm=job.algorithm)
+        limit = limit_of(job.cluster, job.groups, job.kind, size, algorithm=job.algorithm, nccl=job.nccl)
         yield _Row(max(times, key=lambda time: time.duration), asdict(limit))
 
 
 def _headline(job: _Job, row: _Row) -> list[str]:
+    from simcluster.collective import methods_for
+
     hosts = len(set(job.cluster.host_of))
     groups = f"{len(job.groups)} groups of {len(job.groups[0])} GPUs at once" if len(job.groups) > 1 else ""
     used = sum(len(group) for group in job.groups)
     of = f"the first {used:,} of " if used < len(job.cluster.gpus) else ""
     where = f"{of}{len(job.cluster.gpus):,} GPUs in {hosts:,} machine{'s' * (hosts > 1)}{job.note}"
-    what = [job.kind, f"algorithm {job.algorithm}", f"detail {row.slowest.detail}"]
+    methods = methods_for(job.cluster, job.kind, job.algorithm, nccl=job.nccl)
+    platform = methods.platform
+    how = "NCCL's choice by size" if platform and job.algorithm == "auto" else f"algorithm {row.slowest.algorithm}"
+    how += f" as on {platform.name}" if platform else ""
+    what = [job.kind, how, f"detail {row.slowest.detail}"]
     return [", ".join([*what, *([groups] if groups else [])]), f"cluster  {job.cluster.name}: {where}"]
 
 
@@ -241,8 +258,24 @@ def _summary(job: _Job, row: _Row) -> list[str]:
         f"time     {time.duration * 1e3:.6f} ms" + (", the slowest group's" if len(job.groups) > 1 else ""),
         f"algbw    {format_bytes_per_second(time.algbw)}",
         f"busbw    {format_bytes_per_second(time.busbw)}  ({factor})",
+        *_nccl_lines(time),
         f"limit    {links} {load}: {limit['busy'] / time.duration:.1%} of the time",
         f"latency  {limit['latency'] * 1e3:.6f} ms in all rounds: {limit['latency'] / time.duration:.1%} of the time",
+    ]
+
+
+def _nccl_lines(time: CollectiveTime) -> list[str]:
+    """What NCCL picked and why, and what it makes of the call by itself."""
+    from simcluster.units import format_bytes_per_second
+
+    method = time.method
+    if method.pace is None:
+        return []
+    seconds = method.pace.latency + time.size / method.pace.bandwidth
+    return [
+        f"nccl     {method.why}",
+        f"         on free links {seconds * 1e3:.6f} ms: {method.pace.latency * 1e6:.1f} us latency, then "
+        f"{format_bytes_per_second(method.pace.bandwidth)} of algbw",
     ]
 
 
@@ -252,7 +285,8 @@ def _table_line(job: _Job, row: _Row, *, first: bool) -> str:
     size = int(time.size)
     count = size // _ELEMENT_BYTES // (len(time.gpus) if job.kind in _SPREAD else 1)
     cells = (str(size), str(count), "float", f"{time.duration * 1e6:.3f}")
-    line = _aligned((*cells, f"{time.algbw / 1e9:.2f}", f"{time.busbw / 1e9:.2f}"))
+    how = f"{time.algorithm} {time.method.protocol}".rstrip()
+    line = _aligned((*cells, f"{time.algbw / 1e9:.2f}", f"{time.busbw / 1e9:.2f}", how))
     if not first:
         return " " + line
     head = [f"# {text}" for text in _headline(job, row)]
@@ -260,15 +294,15 @@ def _table_line(job: _Job, row: _Row, *, first: bool) -> str:
 
 
 def _aligned(cells: Sequence[str]) -> str:
-    return "".join(cell.rjust(width) for cell, width in zip(cells, _WIDTHS, strict=True))
+    return "".join(cell.rjust(width) for cell, width in zip(cells, _WIDTHS, strict=True)).rstrip()
 
 
 def _document(job: _Job, detail: str, rows: Sequence[_Row]) -> dict[str, object]:
     """What --json writes, in B, s and B/s; of several groups the slowest one's times."""
     return {
         "collective": job.kind,
-        "algorithm": job.algorithm,
         "detail": detail,
+        "nccl": job.nccl,
         "cluster": job.cluster.name,
         "cluster_gpus": len(job.cluster.gpus),
         "groups": len(job.groups),
@@ -279,6 +313,8 @@ def _document(job: _Job, detail: str, rows: Sequence[_Row]) -> dict[str, object]
                 "time_s": row.slowest.duration,
                 "algbw_bytes_per_s": row.slowest.algbw,
                 "busbw_bytes_per_s": row.slowest.busbw,
+                "algorithm": row.slowest.algorithm,
+                "protocol": row.slowest.method.protocol,
                 "limit": row.limit,
             }
             for row in rows

@@ -8,7 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from simcluster.collectives import all_to_all, chain, halving_doubling, hierarchical, nvls, ring, sharp, tree
+from simcluster.collectives import (
+    all_to_all,
+    chain,
+    halving_doubling,
+    hierarchical,
+    nvls,
+    nvls_tree,
+    pat,
+    ring,
+    sharp,
+    tree,
+)
 from simcluster.collectives.description import SWITCH, Hop, Phase
 from simcluster.collectives.group import Group, Ring
 
@@ -22,6 +33,7 @@ ALGORITHMS: Mapping[str, Mapping[str, Algorithm]] = {
         "halving_doubling": halving_doubling.all_reduce,
         "hierarchical": hierarchical.all_reduce,
         "nvls": nvls.all_reduce,
+        "nvls_tree": nvls_tree.all_reduce,
         "sharp": sharp.all_reduce,
     },
     "reduce_scatter": {
@@ -29,12 +41,14 @@ ALGORITHMS: Mapping[str, Mapping[str, Algorithm]] = {
         "halving_doubling": halving_doubling.reduce_scatter,
         "hierarchical": hierarchical.reduce_scatter,
         "nvls": nvls.reduce_scatter,
+        "pat": pat.reduce_scatter,
     },
     "all_gather": {
         "ring": ring.all_gather,
         "halving_doubling": halving_doubling.all_gather,
         "hierarchical": hierarchical.all_gather,
         "nvls": nvls.all_gather,
+        "pat": pat.all_gather,
     },
     "broadcast": {"chain": chain.broadcast, "binomial": chain.binomial_broadcast},
     "reduce": {"chain": chain.reduce, "binomial": chain.binomial_reduce},

@@ -69,16 +69,21 @@ def _chains(group: Group, ring: Ring) -> list[list[int]]:
 
 def _upwards(chains: Sequence[Sequence[int]], parents: Sequence[int], *, share: float, channel: int) -> list[Hop]:
     """Hops from the ends of the chains to their heads, and from head to head up the tree, deepest machine first."""
+    hops = []
+    for node in deepest_first(parents):
+        chain = chains[node]
+        hops += [Hop(chain[k], chain[k - 1], share, channel=channel) for k in range(len(chain) - 1, 0, -1)]
+        if parents[node] >= 0:
+            hops.append(Hop(chain[0], chains[parents[node]][0], share, channel=channel))
+    return hops
+
+
+def deepest_first(parents: Sequence[int]) -> list[int]:
+    """The nodes of a tree such that every node comes before its parent."""
     depth = [0] * len(parents)
     for node in range(len(parents)):
         above = parents[node]
         while above >= 0:
             depth[node] += 1
             above = parents[above]
-    hops = []
-    for node in sorted(range(len(parents)), key=lambda node: -depth[node]):
-        chain = chains[node]
-        hops += [Hop(chain[k], chain[k - 1], share, channel=channel) for k in range(len(chain) - 1, 0, -1)]
-        if parents[node] >= 0:
-            hops.append(Hop(chain[0], chains[parents[node]][0], share, channel=channel))
-    return hops
+    return sorted(range(len(parents)), key=lambda node: -depth[node])

@@ -84,8 +84,10 @@ class Case:
         """The channels that the algorithm runs on."""
         graphs = self.platform.graphs(self.nodes)
         if self.algorithm in ("nvls", "nvls_tree"):
-            return graphs.nvls or graphs.ring
-        return graphs.tree if self.algorithm == "tree" else graphs.ring
+            graph = graphs.nvls or graphs.ring
+        else:
+            graph = graphs.tree if self.algorithm == "tree" else graphs.ring
+        return graph if self.nodes == 1 else graph.of_part(self.gpus_per_node, self.platform.gpus_per_node)
 
     def hop(self, between_nodes: bool) -> float:
         """Latency of one step inside a node or between nodes, us."""

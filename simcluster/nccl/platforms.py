@@ -7,7 +7,7 @@ Imports constants and errors only.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal
 
@@ -31,6 +31,18 @@ class Graph:
     inter: float
     plain_tree: bool = False
     wire: float = 0.0
+
+    def of_part(self, gpus: int, all_gpus: int) -> Graph:
+        """The channels between nodes when only ``gpus`` of a node's ``all_gpus`` take part: those of their own NICs.
+
+        The data-parallel group of a job with tp = 8 has one GPU a node, so one NIC a node.  NVLink then has room for
+        what the NICs bring, and with one GPU a node there is no NVLink hop: the wire alone counts.
+        """
+        if gpus == all_gpus:
+            return self
+        channels = max(1, self.channels * gpus // all_gpus)
+        rate = self.wire or self.inter
+        return replace(self, channels=channels, intra=rate if gpus == 1 else self.intra, inter=rate, wire=0.0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from simcluster.metrics import BREAKDOWN
-from simcluster.units import format_seconds
+from simcluster.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from simcluster.result import Result
@@ -30,7 +30,7 @@ _NAMES = {
 
 def summary(result: Result) -> str:
     """The answer, where the time went, memory, waiting, warnings."""
-    blocks = [_job(result.scenario), _answer(result), _where(result), _state(result)]
+    blocks = [_job(result.scenario), _answer(result), _where(result), _state(result), _collectives(result)]
     if result.without_faults is not None:
         blocks.append(_stragglers(result))
     blocks.append([f"warning: {text}" for text in result.warnings()])
@@ -89,6 +89,23 @@ def _where(result: Result) -> list[str]:
         seconds = breakdown[name]
         bar = "█" * round(_BAR * seconds / most) or "▏"
         lines.append(f"    {_NAMES[name]:<{width}}  {format_seconds(seconds):>9}  {seconds / total:>6.1%}  {bar}")
+    return lines
+
+
+def _collectives(result: Result) -> list[str]:
+    """What NCCL picked, a line for each axis and kind of collective; nothing where the links alone count."""
+    ways: dict[tuple[str, str, str], list[float]] = {}
+    for call in result.collectives:
+        if call["protocol"]:
+            way = f"{call['algorithm']} {call['protocol']}"
+            ways.setdefault((call["axis"], call["kind"], way), []).append(call["size_bytes"])
+    if not ways:
+        return []
+    lines = ["  what NCCL picks"]
+    for (axis, kind, way), sizes in ways.items():
+        low, high = format_bytes(min(sizes)), format_bytes(max(sizes))
+        span = low if low == high else f"{low} to {high}"
+        lines.append(f"    {axis} {kind} of {span}: {way}")
     return lines
 
 

@@ -44,7 +44,7 @@ class Cluster:
 
     ``gpus`` are the nodes in the order in which ranks are placed (machine by machine); everywhere else a GPU is its
     index in ``gpus`` and a link its index in ``links``.  ``device`` is the GPU's name in the device catalogue, or an
-    inline device document.
+    inline device document, ``nccl`` the platform that NCCL would take the machines for, if one is named.
     """
 
     name: str
@@ -57,6 +57,7 @@ class Cluster:
     capacity: NDArray[np.float64] = field(repr=False)
     latency: NDArray[np.float64] = field(repr=False)
     router: Router = field(repr=False)
+    nccl: str | None = None
 
     def route(self, src: int, dst: int) -> tuple[int, ...]:
         """Links from GPU ``src`` to GPU ``dst``, in order; empty when they are the same.
@@ -152,7 +153,9 @@ class Cluster:
         )
 
 
-def make_cluster(name: str, device: Device, graph: nx.DiGraph[str], routing: RoutingSpec = STATIC) -> Cluster:
+def make_cluster(
+    name: str, device: Device, graph: nx.DiGraph[str], routing: RoutingSpec = STATIC, nccl: str | None = None
+) -> Cluster:
     """Number the GPUs and links of a graph that follows the conventions above, and check it.
 
     InputError when there is no GPU, a link has no positive bandwidth or a negative latency, or two GPUs cannot reach
@@ -172,7 +175,7 @@ def make_cluster(name: str, device: Device, graph: nx.DiGraph[str], routing: Rou
     router = Router(compute_part(graph), gpus, index, routing)
     router.check_reachable()
     host_of = tuple(hosts[gpu][0] for gpu in gpus)
-    return Cluster(name, graph, gpus, host_of, device, links, index, capacity, latency, router)
+    return Cluster(name, graph, gpus, host_of, device, links, index, capacity, latency, router, nccl)
 
 
 def _check_edges(name: str, edges: list[tuple[str, str, dict[str, Any]]]) -> None:

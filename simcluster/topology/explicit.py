@@ -119,7 +119,7 @@ class GraphSpec(RoutedSpec):
             a, b = edge.between
             data = edge.link(self._medium(graph.nodes[a]["kind"], graph.nodes[b]["kind"]))
             graph.add_edges_from([(a, b)] if edge.one_way else [(a, b), (b, a)], **data)
-        return make_cluster(self.name, self.device, graph, self.routing)
+        return make_cluster(self.name, self.device, graph, self.routing, self.nccl)
 
     @staticmethod
     def _medium(a: str, b: str) -> str:

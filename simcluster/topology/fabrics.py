@@ -76,4 +76,4 @@ class MachinesSpec(RoutedSpec):
             fabric = self.fabric if network == COMPUTE else self.other_networks[network]
             prefix = ("" if network == COMPUTE else f"{network}.") + (f"plane{plane}." if planes else "")
             fabric.add(Site(graph, network, prefix), own, self.nodes)
-        return make_cluster(self.name, self.device, graph, self.routing)
+        return make_cluster(self.name, self.device, graph, self.routing, self.nccl)

@@ -77,7 +77,7 @@ class DgxSpec(RoutedSpec):
         full = min(self.nodes, self.fabric.nodes_per_unit) * self.nic.line_rate
         of_unit = {u: {f"unit{u}.leaf{i}": full for i in rails} for u in range(units)}
         self.fabric.grow(Site(graph, COMPUTE), of_unit, self.nic.link("infiniband"))
-        return make_cluster(self.name, self.device, graph, self.routing)
+        return make_cluster(self.name, self.device, graph, self.routing, self.nccl)
 
 
 class PcieBoxSpec(RoutedSpec):
@@ -124,7 +124,7 @@ class PcieBoxSpec(RoutedSpec):
         full = min(self.nodes, self.fabric.nodes_per_unit) * self.nics_per_node * self.nic.line_rate
         of_unit = {u: {leaf: full} for u, leaf in enumerate(leaves)}
         self.fabric.grow(Site(graph, COMPUTE), of_unit, self.nic.link("ethernet"))
-        return make_cluster(self.name, self.device, graph, self.routing)
+        return make_cluster(self.name, self.device, graph, self.routing, self.nccl)
 
     def _add_machine(self, graph: Graph, node: int, pcie: EdgeData, upstream: EdgeData) -> None:
         gpus = [f"node{node}.gpu{i}" for i in range(self.gpus_per_node)]

@@ -42,7 +42,7 @@ class FlatSpec(RoutedSpec):
         names = _add_numbered_gpus(graph, self.gpus, self.gpus_per_host)
         add_switches(graph, ["switch"], "leaf")
         connect(graph, ((gpu, "switch") for gpu in names), self.link.edge("network", self.path_latency / 2))
-        return make_cluster(self.name, self.device, graph, self.routing)
+        return make_cluster(self.name, self.device, graph, self.routing, self.nccl)
 
 
 class LeafSpineSpec(RoutedSpec):
@@ -81,7 +81,7 @@ class LeafSpineSpec(RoutedSpec):
         connect(graph, ports, self.link.edge("network", self.path_latency / 4))
         uplinks = ((leaf, spine) for leaf in leaves for spine in spines)
         connect(graph, uplinks, self.uplink.edge("network", self.path_latency / 4))
-        return make_cluster(self.name, self.device, graph, self.routing)
+        return make_cluster(self.name, self.device, graph, self.routing, self.nccl)
 
 
 def _add_numbered_gpus(graph: Graph, count: int, per_host: int) -> list[str]:

@@ -1,0 +1,79 @@
+"""NVLink SHARP inside the machines and double binary trees between them: NCCL's NVLSTree all-reduce.
+
+The NVSwitch of a machine adds up what its g GPUs hold and gives each a g-th of the sum; those with the same place in
+their machines add theirs up along two trees, each with half of the g-th, and the way back hands everything out.  One
+pipeline: a NIC carries what a double tree of S/g gives it, and NVLink S (1 + 1/g) and the hop to the NIC.
+Source: NCCL v2.30.7 src/graph/connect.cc and src/device/all_reduce.h.  Imports errors, description, group and tree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from simcluster.collectives.description import SWITCH, Hop, Phase
+from simcluster.collectives.group import Group
+from simcluster.collectives.tree import deepest_first, double_tree
+from simcluster.errors import InputError
+
+
+def all_reduce(group: Group) -> Sequence[Phase]:
+    """Channels 0 and 1 are the two trees, chunk l of each belongs to the l-th GPU of every machine."""
+    if group.num_ranks == 1:
+        return ()
+    machines = _machines(group)
+    up = list(_up_the_trees(machines))
+    down = [Hop(hop.target, hop.source, hop.share, channel=hop.channel, chunk=hop.chunk) for hop in reversed(up)]
+    each = len(machines[0])
+    phases = [phase for machine in machines for phase in _collected(machine, each)]
+    phases += [_phase(up, each, reduces=True), _phase(down, each, reduces=False)]
+    phases += [phase for machine in machines for phase in _copied(machine, each)]
+    return phases
+
+
+def _collected(machine: Sequence[int], each: int) -> tuple[Phase, Phase]:
+    """The switch reads everything from everybody; each GPU gets its part of the sum."""
+    read = [Hop(position, SWITCH, 0.5, channel=tree, count=each) for position in machine for tree in (0, 1)]
+    handed = [
+        Hop(SWITCH, position, 0.5 / each, channel=tree, chunk=local)
+        for local, position in enumerate(machine)
+        for tree in (0, 1)
+    ]
+    return _phase(read, each, reduces=True), _phase(handed, each, reduces=False)
+
+
+def _copied(machine: Sequence[int], each: int) -> tuple[Phase, Phase]:
+    """Each GPU writes its part of the result to the switch, which writes it to all."""
+    written = [
+        Hop(position, SWITCH, 0.5 / each, channel=tree, chunk=local)
+        for local, position in enumerate(machine)
+        for tree in (0, 1)
+    ]
+    copies = [Hop(SWITCH, position, 0.5, channel=tree, count=each) for position in machine for tree in (0, 1)]
+    return _phase(written, each, reduces=False), _phase(copies, each, reduces=False)
+
+
+def _up_the_trees(machines: Sequence[Sequence[int]]) -> Iterator[Hop]:
+    each = len(machines[0])
+    for tree, parents in enumerate(double_tree(len(machines))):
+        for node in deepest_first(parents):
+            for local in range(each if parents[node] >= 0 else 0):
+                source, target = machines[node][local], machines[parents[node]][local]
+                yield Hop(source, target, 0.5 / each, channel=tree, chunk=local)
+
+
+def _phase(hops: Sequence[Hop], chunks: int, *, reduces: bool) -> Phase:
+    return Phase(rounds=1, hops=hops, chunks=chunks, reduces=reduces, pipelined=True)
+
+
+def _machines(group: Group) -> list[list[int]]:
+    """Positions NVSwitch by NVSwitch; InputError when they are not several switches with equally many GPUs."""
+    members: dict[str, list[int]] = {}
+    for position, switch in enumerate(group.nvswitches):
+        members.setdefault(switch, []).append(position)
+    sizes = {len(positions) for positions in members.values()}
+    if "" in members or len(members) < 2 or len(sizes) > 1 or min(sizes) < 2:
+        raise InputError(
+            "nvls_tree joins several NVSwitches with equally many GPUs of the group on each, at least 2: use nvls on "
+            "one switch, tree or ring elsewhere"
+        )
+    return list(members.values())
