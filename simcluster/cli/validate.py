@@ -1,0 +1,239 @@
+"""simcluster validate: predicted against measured, for training steps and for collectives."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+from simcluster.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from simcluster.validation.reports import Overall, Part, Report
+    from simcluster.validation.scores import Point, Score
+
+EXAMPLES = """examples:
+  simcluster validate scenarios/validation/*.yaml --data measured/ --plot accuracy.png
+  simcluster validate korthikanti_table5 --rows
+  simcluster validate my_runs.yaml --json -
+
+A study is a file that names a table of measured runs, says which columns are which values of a scenario, and which
+one was measured; scenarios/validation has examples.  Errors are of step times, (predicted / measured) - 1; those of
+collectives are geometric means, exp(mean |ln(predicted / measured)|) - 1.  A study whose table is not here is skipped.
+"""
+
+_MOST_ROWS = 20  # of a study of steps without --rows
+_WORST = 3
+_KEPT = ("forward", "backward", "bubble", "optimizer")  # columns of the breakdown that stand also where all are 0
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """The command's arguments."""
+    parser = subparsers.add_parser(
+        "validate",
+        help="put predictions beside published or own measurements",
+        description="Simulate every row of tables of measured runs, and say how far the prediction is from each.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("studies", nargs="+", metavar="STUDY", help="a study file, or the name of one that ships")
+    parser.add_argument("--data", metavar="DIR", help="where tables lie that do not ship (default: $SIMCLUSTER_DATA)")
+    parser.add_argument("--rows", action="store_true", help="every row, also of long tables and of collectives")
+    parser.add_argument("--plot", metavar="FILE", help="draw predicted against measured (.png, .svg or .pdf)")
+    parser.add_argument("--json", metavar="FILE", help='write everything as JSON; "-" prints it alone')
+    parser.add_argument("--workers", type=int, default=1, metavar="N", help="simulate N rows at once (default: 1)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Load and check all studies, then simulate, print, draw."""
+    from simcluster.cli import common, drawing
+    from simcluster.validation import data_folder, load_study, overall, validate_studies
+
+    if args.workers < 1:
+        raise InputError(f"--workers {args.workers}: give 1 or more")
+    plot = drawing.figure_path(args.plot) if args.plot else None
+    common.check_json_path(args.json)
+    files = [load_study(path) for path in args.studies]
+    progress = _progress if sys.stderr.isatty() else _quiet
+    reports = validate_studies(files, data=data_folder(args.data), workers=args.workers, progress=progress)
+    together = overall(reports)
+    if args.json != "-":
+        for report in reports:
+            print("\n".join(_told(report, all_rows=args.rows)), end="\n\n")
+        print("\n".join(_overall_told(together, len(reports))))
+    if plot:
+        from simcluster.show.gantt import save_figure
+        from simcluster.show.validation_plot import plot_validation  # matplotlib: only when something is drawn
+
+        save_figure(plot_validation(reports), plot)
+    if args.json:
+        document = {"studies": [report.to_dict() for report in reports], "overall": together.to_dict()}
+        common.write_json(args.json, document)
+    return 0
+
+
+def _quiet(name: str, done: int, rows: int) -> None:
+    return
+
+
+def _progress(name: str, done: int, rows: int) -> None:
+    end = "\r" if done < rows else "\r\x1b[K"
+    print(f"\r{name}: row {done} of {rows}", end=end, file=sys.stderr, flush=True)
+
+
+# --- a study for people -----------------------------------------------------------------------------------------------
+
+
+def _told(report: Report, *, all_rows: bool) -> list[str]:
+    """A study's table and summary."""
+    study = report.study
+    lines = [f"{study.name}: {study.about}" if study.about else study.name, f"  source: {study.source}"]
+    if report.skipped:
+        return [*lines, f"  skipped: {report.skipped}"]
+    lines += [f"  assumed: {what}" for what in study.assumed]
+    body = _steps if study.kind == "steps" else _collectives
+    lines += ["", *body(report, all_rows)]
+    lines += _refused(report)
+    return lines + [f"  left out: {rows} {_rows(rows)}, {reason}" for reason, rows in report.left_out]
+
+
+def _steps(report: Report, all_rows: bool) -> list[str]:
+    from simcluster.cli.common import format_table
+
+    (part,) = report.parts
+    if part.score is None:
+        return ["no row could be simulated"]
+    few = all_rows or len(part.points) <= _MOST_ROWS
+    shown = part.points if few else report.worst(_MOST_ROWS)
+    rows = [[*_compared(point), point.note] for point in shown]
+    lines = format_table(["run", "measured", "predicted", "error", ""], rows).splitlines()
+    if not few:
+        lines.append(f"(the {len(shown)} rows that are furthest off, of {len(part.points)}; --rows shows all)")
+    lines += ["", f"{_score_text(part.score)}{_aim_text(part)}"]
+    lines.append(f"constants fitted on these rows: {part.why or 'none'}")
+    return [*lines, "", *_worst(report.worst(_WORST))]
+
+
+def _compared(point: Point) -> list[str]:
+    from simcluster.units import format_seconds
+
+    return [point.label, format_seconds(point.measured), format_seconds(point.predicted), f"{point.error:+.1%}"]
+
+
+def _worst(points: Sequence[Point]) -> list[str]:
+    """Where the predicted steps went in the rows that are furthest off."""
+    from simcluster.cli.common import format_table
+
+    names = [
+        name
+        for name in points[0].breakdown
+        if name in _KEPT or any(point.breakdown[name] >= 5e-4 * point.predicted for point in points)
+    ]
+    rows = [
+        [point.label, f"{point.error:+.1%}", *(f"{point.breakdown[name]:.4g}" for name in names)] for point in points
+    ]
+    return [
+        "furthest off; where the predicted step went (s)",
+        *format_table(["run", "error", *names], rows).splitlines(),
+    ]
+
+
+def _collectives(report: Report, all_rows: bool) -> list[str]:
+    from simcluster.cli.common import format_table
+
+    rows = [
+        [
+            f"{part.name}, {part.collective}",
+            part.role,
+            *_score_cells(part.score),
+            f"{part.small.mean:.1%} of {part.small.rows}" if part.small else "",
+            _aim_cell(part),
+        ]
+        for part in report.parts
+        if part.role != "degraded"
+    ]
+    header = ["set, collective", "constants", "sizes", "error", "worst", "bias", f"below {_threshold(report)}", "aim"]
+    lines = format_table(header, rows).splitlines() if rows else ["no row could be predicted"]
+    for part in report.parts:
+        if part.role == "degraded" and part.score:
+            lines.append(
+                f"degraded: {part.name}, {part.collective}: measured is {1 / (1 + part.score.bias):.2f} x slower than "
+                f"it should be ({part.score.rows} {_rows(part.score.rows)}; {part.why})"
+            )
+    return lines + (_sizes(report) if all_rows else [])
+
+
+def _sizes(report: Report) -> list[str]:
+    """Every size of every set."""
+    from simcluster.cli.common import format_table
+
+    lines: list[str] = []
+    for part in report.parts:
+        rows = [[*_compared(point), point.note] for point in part.points]
+        header = ["size", "measured", "predicted", "error", "NCCL picks"]
+        lines += ["", f"{part.name}, {part.collective}", *format_table(header, rows).splitlines()]
+    return lines
+
+
+def _threshold(report: Report) -> str:
+    small = getattr(report.study, "small", 0.0)
+    return f"{small / 2**20:g} MiB"
+
+
+def _score_cells(score: Score | None) -> list[str]:
+    if score is None:
+        return ["0", "", "", ""]
+    return [str(score.rows), f"{score.mean:.1%}", f"{score.worst:.1%}", f"{score.bias:+.1%}"]
+
+
+def _score_text(score: Score) -> str:
+    return (
+        f"{score.rows} {_rows(score.rows)}: mean absolute error {score.mean:.1%}, max {score.worst:.1%}, "
+        f"bias {score.bias:+.1%}"
+    )
+
+
+def _aim_text(part: Part) -> str:
+    return "" if part.aim is None else f"; aim: below {part.aim:.0%}, {'met' if part.met else 'not met'}"
+
+
+def _aim_cell(part: Part) -> str:
+    return "" if part.aim is None else f"< {part.aim:.0%} {'met' if part.met else 'NOT MET'}"
+
+
+def _refused(report: Report) -> list[str]:
+    """Rows without a prediction: one line a reason, with the rows that it hit."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for each in report.refused:
+        found.setdefault((each.group, each.reason), []).append(each.label)
+    lines = []
+    for (group, reason), labels in found.items():
+        which = labels[0] if len(labels) == 1 else f"{len(labels)} rows, {labels[0]} to {labels[-1]}"
+        what = " ".join(reason.split())
+        lines.append(
+            f"  failed: {which}: {what}" if group == report.study.name else f"  failed: {group}, {which}: {what}"
+        )
+    return lines
+
+
+def _overall_told(together: Overall, studies: int) -> list[str]:
+    lines = [f"overall: {studies} {'study' if studies == 1 else 'studies'}"]
+    if together.steps:
+        lines.append(f"  training steps: {_score_text(together.steps)}")
+    for score, what in ((together.fitted, "constants fitted on them"), (together.held_out, "held out")):
+        if score:
+            lines.append(
+                f"  collectives, {what}: {score.rows} {_rows(score.rows)}: geometric mean error {score.mean:.1%}, "
+                f"max {score.worst:.1%}, bias {score.bias:+.1%}"
+            )
+    if together.refused:
+        lines.append(f"  failed: {together.refused} {_rows(together.refused)}, each named above")
+    if together.skipped:
+        lines.append(f"  skipped: {together.skipped}, for want of their tables")
+    return lines
+
+
+def _rows(count: int) -> str:
+    return "row" if count == 1 else "rows"

@@ -1,0 +1,143 @@
+"""Predicted against measured, all studies in one picture: times on top, what they are off by below.
+
+Imports validation and the palette.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter
+
+from simcluster.errors import InputError
+from simcluster.show.palette import COMPUTE_KINDS, LANE_SURROUND, QUIET_TEXT, STREAMS, TEXT
+from simcluster.units import format_seconds
+from simcluster.validation.reports import Report
+from simcluster.validation.scores import Point
+
+_COLOURS = (
+    COMPUTE_KINDS["forward"], STREAMS["tp"], COMPUTE_KINDS["weight_grad"], COMPUTE_KINDS["recompute"],
+    STREAMS["dp"], COMPUTE_KINDS["backward"], STREAMS["cp"], COMPUTE_KINDS["optimizer"],
+)  # fmt: skip
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "*", "p", "h", "d")
+_BAND = 0.1
+_TITLES = {"steps": "training steps", "collectives": "collectives"}
+_SMALLEST_HALF_SPAN = 0.25  # of the lower panels: +-25 % are always in view
+_LARGEST_HALF_SPAN = 1.0
+_LEGEND_COLUMNS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class _Series:
+    """Points that are drawn alike, with their name and the mean error for the legend."""
+
+    name: str
+    points: Sequence[Point]
+    hollow: bool
+
+
+def plot_validation(reports: Sequence[Report]) -> Figure:
+    """Every point of the reports: a column of panels for training steps, and one for collectives.
+
+    Each study of steps and each set of collectives has its own colour and marker; sets that the study calls degraded
+    are hollow.  The grey band is +-10 %.  The figure belongs to no window: ``savefig`` it.  InputError without a point.
+    """
+    columns = {kind: _series(reports, kind) for kind in _TITLES}
+    columns = {kind: series for kind, series in columns.items() if series}
+    if not columns:
+        raise InputError("nothing to draw: no study has a row that was predicted")
+    rows = max(len(series) for series in columns.values())
+    lines = math.ceil(rows / _LEGEND_COLUMNS)
+    figure = Figure(figsize=(8.2 * len(columns), 8.0 + 0.2 * lines), layout="constrained")
+    panels = figure.subplots(2, len(columns), squeeze=False, height_ratios=[2.2, 1.0], sharex="col")
+    for column, (kind, series) in enumerate(columns.items()):
+        times, errors = panels[0][column], panels[1][column]
+        _draw(times, errors, series)
+        times.set_title(f"{_TITLES[kind]}: predicted against measured", fontsize=11, color=TEXT)
+        errors.legend(
+            *times.get_legend_handles_labels(),
+            loc="upper center",
+            bbox_to_anchor=(0.5, -0.24),
+            ncols=min(_LEGEND_COLUMNS, len(series)),
+            fontsize=8,
+            frameon=False,
+            labelcolor=TEXT,
+        )
+    return figure
+
+
+def _series(reports: Sequence[Report], kind: str) -> list[_Series]:
+    found = []
+    for report in reports:
+        if report.study.kind != kind:
+            continue
+        for part in report.parts:
+            name = f"{part.name}, {part.collective}" if part.collective else part.name
+            score = f" ({part.score.mean:.1%}, {part.role})" if part.score else ""
+            if part.points:
+                found.append(_Series(f"{name}{score}", part.points, part.role == "degraded"))
+    return found
+
+
+def _draw(times: Axes, errors: Axes, series: Sequence[_Series]) -> None:
+    for index, each in enumerate(series):
+        colour = _COLOURS[index % len(_COLOURS)]
+        measured = [point.measured for point in each.points]
+        style: dict[str, Any] = {
+            "marker": _MARKERS[index % len(_MARKERS)],
+            "linestyle": "none",
+            "markersize": 5.5,
+            "markeredgewidth": 1.0,
+            "color": colour,
+            "markerfacecolor": "none" if each.hollow else colour,
+            "alpha": 0.85,
+        }
+        times.plot(measured, [point.predicted for point in each.points], label=each.name, **style)
+        errors.plot(measured, [100 * point.error for point in each.points], **style)
+    points = [point for each in series for point in each.points]
+    low = 0.7 * min(min(point.measured, point.predicted) for point in points)
+    high = 1.4 * max(max(point.measured, point.predicted) for point in points)
+    _frame(times, errors, low, high)
+    largest = max(abs(point.error) for point in points)
+    span = 100 * min(max(1.1 * largest, _SMALLEST_HALF_SPAN), _LARGEST_HALF_SPAN)
+    errors.set_ylim(-span, span)
+
+
+def _frame(times: Axes, errors: Axes, low: float, high: float) -> None:
+    """Scales, the line where both are equal, and the band around it."""
+    ends = np.array([low, high])
+    for axes, middle, below, above in (
+        (times, ends, ends * (1 - _BAND), ends * (1 + _BAND)),
+        (errors, 0 * ends, 0 * ends - 100 * _BAND, 0 * ends + 100 * _BAND),
+    ):
+        axes.fill_between(ends, below, above, color=LANE_SURROUND, zorder=0, linewidth=0)
+        axes.plot(ends, middle, color=QUIET_TEXT, linewidth=0.9, zorder=1)
+        axes.set_xscale("log")
+        axes.set_xlim(low, high)
+        axes.tick_params(labelsize=8)
+        axes.spines[["top", "right"]].set_visible(False)
+        _time_ticks(axes, "x", low, high)
+    times.set_yscale("log")
+    times.set_ylim(low, high)
+    _time_ticks(times, "y", low, high)
+    times.set_ylabel("predicted", fontsize=9, color=TEXT)
+    errors.set_xlabel("measured", fontsize=9, color=TEXT)
+    errors.set_ylabel("predicted / measured − 1 (%)", fontsize=9, color=TEXT)
+    times.text(0.02, 0.97, "grey: within 10 %", transform=times.transAxes, va="top", fontsize=8, color=QUIET_TEXT)
+
+
+def _time_ticks(axes: Axes, which: str, low: float, high: float) -> None:
+    """Powers of ten with their unit; 1, 2, 5 of each where the axis spans less than two of them."""
+    steps = (1, 2, 5) if high / low < 100 else (1,)
+    powers = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
+    ticks = [step * 10.0**power for power in powers for step in steps]
+    axis = axes.xaxis if which == "x" else axes.yaxis
+    axis.set_major_locator(FixedLocator([tick for tick in ticks if low <= tick <= high]))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: format_seconds(value)))
+    axis.set_minor_formatter(NullFormatter())

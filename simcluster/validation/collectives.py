@@ -1,0 +1,185 @@
+"""Studies of single collectives: what NCCL should take for every measured size, set by set, all-reduces first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+
+from simcluster.collective import collective_times
+from simcluster.complaints import listed
+from simcluster.errors import InputError
+from simcluster.nccl import ALGORITHMS, COLLECTIVES, Algorithm, Platform, choose, load_platform
+from simcluster.scenario_files import load_cluster
+from simcluster.topology import Cluster
+from simcluster.units import format_bytes
+from simcluster.validation.expressions import Cell
+from simcluster.validation.measured import positive
+from simcluster.validation.reports import Part, Refused, Report
+from simcluster.validation.scores import Point, geometric_score
+from simcluster.validation.study import Collectives, MeasuredSet, StudyFile
+from simcluster.validation.tables import Row, check_columns, check_formulas, selected
+
+_NO_SET = MeasuredSet()
+_TOPOLOGIES = {
+    "dgx-a100": "dgx_a100",
+    "oci-gpu4": "oci_bm_gpu_b4_8",
+    "dgx-h100": "dgx_h100",
+    "dgx-b200": "dgx_b200",
+}
+"""The topology that ships for a platform of NCCL."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One collective that somebody timed: ``size`` B of the full buffer; ``algorithm`` None where NCCL chooses."""
+
+    collective: str
+    nodes: int
+    gpus_per_node: int
+    size: float
+    platform: Platform
+    algorithm: Algorithm | None
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """What a predictor says: seconds, and by which algorithm and protocol."""
+
+    seconds: float
+    by: str
+
+
+def formula(call: Call) -> Forecast:
+    """NCCL's choice by its tuner, and the time by the effective model of ``simcluster.nccl``; alone on the machine."""
+    if call.collective not in COLLECTIVES:
+        raise InputError(f"NCCL's tuner has no estimate for {call.collective}; it has for {listed(COLLECTIVES)}")
+    choice = choose(
+        call.collective,
+        nodes=call.nodes,
+        gpus_per_node=call.gpus_per_node,
+        size=call.size,
+        platform=call.platform,
+        algorithms=(call.algorithm,) if call.algorithm else None,
+    )
+    return Forecast(choice.prediction.seconds, f"{choice.algorithm} {choice.protocol}")
+
+
+def network(call: Call) -> Forecast:
+    """The call played on the flow network of the platform's topology, at NCCL's pace and with nothing else on it.
+
+    What NCCL's tuner does not know (all-to-all) takes what the links make of it.
+    """
+    cluster = _cluster(call.platform.name, call.nodes)
+    each = len(cluster.gpus) // call.nodes
+    group = [node * each + gpu for node in range(call.nodes) for gpu in range(call.gpus_per_node)]
+    algorithm = call.algorithm or "auto"
+    played = collective_times(cluster, group, call.collective, call.size, algorithm=algorithm, nccl=call.platform.name)
+    return Forecast(played.duration, f"{played.method.algorithm} {played.method.protocol}".strip())
+
+
+@cache
+def _cluster(platform: str, nodes: int) -> Cluster:
+    if platform not in _TOPOLOGIES:
+        raise InputError(f"no topology ships for {platform}; those with one: {listed(_TOPOLOGIES)}")
+    return load_cluster(_TOPOLOGIES[platform], [("nodes", nodes)])
+
+
+PREDICTORS: Mapping[str, Callable[[Call], Forecast]] = {"formula": formula, "network": network}
+"""What a study may name as its ``predictor``: another way to the seconds of a call is a function here."""
+
+
+def report_collectives(file: StudyFile, study: Collectives, table: tuple[Row, ...]) -> Report:
+    """The report of a study.  Raises InputError where the study asks for columns that the table lacks."""
+    check_columns(file, table, _columns(study))
+    check_formulas(file, table, [(("where",), study.where)])
+    rows, unfit = selected(file, table)
+    points: dict[tuple[str, str], list[Point]] = {}
+    refused: list[Refused] = []
+    left_out: dict[str, int] = {f"where {study.where}": unfit} if unfit else {}
+    for row in rows:
+        name, collective = row.texts[study.columns.set], row.texts[study.columns.collective]
+        of_set = study.sets.get(name, _NO_SET)
+        if of_set.left_out:
+            reason = f"{name}: {of_set.left_out}"
+            left_out[reason] = left_out.get(reason, 0) + 1
+            continue
+        try:
+            points.setdefault((name, collective), []).append(_point(study, of_set, row, f"{name}, {collective}"))
+        except InputError as problem:
+            refused.append(Refused(_size_text(row, study.columns.size), f"{name}, {collective}", str(problem)))
+    found = {key: each for key, each in points.items() if each}
+    ordered = sorted(found, key=lambda key: key[1] != "all_reduce")
+    parts = tuple(_part(study, name, collective, found[name, collective]) for name, collective in ordered)
+    return Report(file, parts, tuple(refused), tuple(left_out.items()))
+
+
+def _columns(study: Collectives) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    for meaning, column in study.columns:
+        if column is not None:
+            yield ("columns", meaning), column
+    yield from ((("measured", index, "column"), each.column) for index, each in enumerate(study.measured))
+
+
+def _point(study: Collectives, of_set: MeasuredSet, row: Row, group: str) -> Point:
+    call = _call(study, of_set, row)
+    present = [each for each in study.measured if row.cells[each.column] is not None]
+    if not present:
+        raise InputError(f"{listed(each.column for each in study.measured)} is empty: nothing was measured")
+    ranks = call.nodes * call.gpus_per_node
+    measured = present[0].seconds(row.cells, call.collective, ranks, call.size)
+    forecast = PREDICTORS[study.predictor](call)
+    return Point(format_bytes(call.size), group, forecast.seconds, measured, size=call.size, note=forecast.by)
+
+
+def _call(study: Collectives, of_set: MeasuredSet, row: Row) -> Call:
+    columns = study.columns
+    gpu = row.texts[columns.gpu]
+    platform = of_set.platform or study.platforms.get(gpu)
+    if platform is None:
+        raise InputError(f"the study has no platform for GPU {gpu!r}; it has for {listed(study.platforms)}")
+    collective = row.texts[columns.collective]
+    nodes, gpus = _count(row.cells, columns.nodes), _count(row.cells, columns.gpus)
+    if gpus % nodes:
+        raise InputError(f"{gpus} GPUs cannot be spread evenly over {nodes} nodes")
+    size = positive(row.cells, columns.size)
+    return Call(collective, nodes, gpus // nodes, size, load_platform(platform), _algorithm(study, of_set, row))
+
+
+def _size_text(row: Row, column: str) -> str:
+    size = row.cells[column]
+    return format_bytes(size) if isinstance(size, int | float) else row.label((column,))
+
+
+def _algorithm(study: Collectives, of_set: MeasuredSet, row: Row) -> Algorithm | None:
+    """What the run was left with; None where NCCL chose."""
+    if of_set.algorithm != "column":
+        return of_set.algorithm
+    text = row.texts[study.columns.algorithm] if study.columns.algorithm else ""
+    found = study.algorithms.get(text, text)
+    for known in ALGORITHMS:
+        if known == found:
+            return known
+    raise InputError(f"the study does not say what the algorithm {text!r} is; it knows {listed(study.algorithms)}")
+
+
+def _count(cells: Mapping[str, Cell], column: str) -> int:
+    value = positive(cells, column)
+    if not value.is_integer():
+        raise InputError(f"{column} must be a whole number, and is {value}")
+    return int(value)
+
+
+def _part(study: Collectives, name: str, collective: str, points: list[Point]) -> Part:
+    of_set = study.sets.get(name, _NO_SET)
+    ordered = sorted(points, key=lambda point: point.size)
+    return Part(
+        name=name,
+        collective=collective,
+        role="degraded" if of_set.degraded else "fitted" if collective in of_set.fitted else "held out",
+        points=tuple(ordered),
+        score=geometric_score([point for point in ordered if point.size >= study.small]),
+        small=geometric_score([point for point in ordered if point.size < study.small]),
+        aim=of_set.aim if collective == "all_reduce" else None,
+        why=of_set.degraded,
+    )

@@ -1,0 +1,182 @@
+"""Small formulas over the columns of a table, as study files write them: ``gpus // (tp * pp)``, ``v > 1``.
+
+Arithmetic, comparison, ``a if b else c``, ``and or not in``, ``min max ceil``; nothing else of Python, so that a study
+file can compute but not act.  Imports errors and complaints only.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import operator
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from simcluster.complaints import did_you_mean, listed
+from simcluster.errors import InputError
+
+Cell = bool | int | float | str | None
+"""What a table holds at one place; None where it holds nothing."""
+
+_MOST_LETTERS = 500
+_ARITHMETIC: Mapping[type[ast.operator], Callable[..., float]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+}
+_COMPARISONS: Mapping[type[ast.cmpop], Callable[..., bool]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.In: lambda item, items: item in items,
+    ast.NotIn: lambda item, items: item not in items,
+}
+_FUNCTIONS: Mapping[str, Callable[..., float]] = {"min": min, "max": max, "ceil": math.ceil}
+
+
+def name_of(column: str) -> str:
+    """What a formula calls a column: "SeqLen (T)" is SeqLen_T."""
+    return re.sub(r"\W+", "_", column).strip("_")
+
+
+@dataclass(frozen=True, slots=True)
+class Formula:
+    """A checked formula; ``names`` are the columns that it asks for, in order of appearance."""
+
+    text: str
+    names: tuple[str, ...]
+
+    def value(self, cells: Mapping[str, Cell]) -> Cell:
+        """Its value for the cells of one row by ``name_of`` their columns; whole numbers as int.
+
+        Raises InputError for a name that the row lacks, an empty cell in arithmetic, text where a number is needed,
+        and a division by zero.
+        """
+        try:
+            found = _value(ast.parse(self.text, mode="eval").body, cells)
+        except _WrongError as problem:
+            raise InputError(f"the formula {self.text!r}: {problem}") from None
+        if isinstance(found, tuple):
+            raise InputError(f"the formula {self.text!r} gives a list; one value is needed")
+        return whole(found)
+
+
+def whole(value: Cell) -> Cell:
+    """A number without fraction as int, anything else as it is: 4.0 of a table is a count."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def parse_formula(text: str) -> Formula:
+    """The formula in a text; InputError for what a formula may not contain."""
+    if len(text) > _MOST_LETTERS:
+        raise InputError(f"a formula has at most {_MOST_LETTERS} letters, this one has {len(text)}")
+    try:
+        body = ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise InputError(f"{text!r} is not a formula; write it as gpus // (tp * pp)") from None
+    functions = {id(node.func) for node in ast.walk(body) if isinstance(node, ast.Call)}
+    names: dict[str, None] = {}
+    for node in ast.walk(body):
+        if not _allowed(node):
+            raise InputError(
+                f"{text!r}: {ast.unparse(node) if isinstance(node, ast.expr) else type(node).__name__} is not allowed "
+                "in a formula; it has columns, numbers, quoted words, + - * / // %, comparisons, and, or, not, in, "
+                "'a if b else c', and min, max, ceil"
+            )
+        if isinstance(node, ast.Name) and id(node) not in functions:
+            names[node.id] = None
+    return Formula(text.strip(), tuple(names))
+
+
+def _allowed(node: ast.AST) -> bool:
+    if isinstance(node, ast.Constant):
+        return isinstance(node.value, bool | int | float | str) or node.value is None
+    if isinstance(node, ast.Call):
+        return isinstance(node.func, ast.Name) and node.func.id in _FUNCTIONS and bool(node.args) and not node.keywords
+    if isinstance(node, ast.BinOp):
+        return type(node.op) in _ARITHMETIC
+    if isinstance(node, ast.operator):
+        return type(node) in _ARITHMETIC
+    if isinstance(node, ast.cmpop):
+        return type(node) in _COMPARISONS
+    kinds = ast.Name | ast.expr_context | ast.UnaryOp | ast.unaryop | ast.BoolOp | ast.boolop | ast.Compare | ast.IfExp
+    return isinstance(node, kinds | ast.Tuple | ast.List) and not isinstance(node, ast.Invert)
+
+
+# --- values -----------------------------------------------------------------------------------------------------------
+
+
+class _WrongError(Exception):
+    """What is wrong with a formula's value; ``Formula.value`` says which formula."""
+
+
+_Value = Cell | tuple[Cell, ...]
+
+
+def _value(node: ast.expr, cells: Mapping[str, Cell]) -> _Value:
+    match node:
+        case ast.Constant(value=value):
+            return value  # type: ignore[return-value]  # _allowed has seen that it is a cell
+        case ast.Name(id=name):
+            if name not in cells:
+                raise _WrongError(f"there is no column {name!r}{did_you_mean(name, cells)}; there are {listed(cells)}")
+            return cells[name]
+        case ast.Tuple(elts=items) | ast.List(elts=items):
+            return tuple(_single(item, cells) for item in items)
+        case ast.IfExp(test=test, body=body, orelse=other):
+            return _value(body if _value(test, cells) else other, cells)
+        case ast.BoolOp(op=op, values=values):
+            truths = (bool(_value(each, cells)) for each in values)
+            return all(truths) if isinstance(op, ast.And) else any(truths)
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            return not _value(operand, cells)
+        case ast.UnaryOp(op=op, operand=operand):
+            number = _number(operand, cells)
+            return -number if isinstance(op, ast.USub) else number
+        case ast.Compare():
+            return _compared(node, cells)
+        case ast.BinOp(left=left, op=op, right=right):
+            try:
+                return _ARITHMETIC[type(op)](_number(left, cells), _number(right, cells))
+            except ZeroDivisionError:
+                raise _WrongError(f"{ast.unparse(right)} is 0, and {ast.unparse(node)} divides by it") from None
+        case ast.Call(func=ast.Name(id=name), args=arguments):
+            numbers = [_number(each, cells) for each in arguments]
+            return _FUNCTIONS[name](*numbers) if name == "ceil" else _FUNCTIONS[name](numbers)
+    raise AssertionError(f"{ast.dump(node)} passed the check of formulas")
+
+
+def _compared(node: ast.Compare, cells: Mapping[str, Cell]) -> bool:
+    left = _value(node.left, cells)
+    for op, comparator in zip(node.ops, node.comparators, strict=True):
+        right = _value(comparator, cells)
+        try:
+            if not _COMPARISONS[type(op)](left, right):
+                return False
+        except TypeError:
+            raise _WrongError(f"{left!r} cannot be compared with {right!r}") from None
+        left = right
+    return True
+
+
+def _single(node: ast.expr, cells: Mapping[str, Cell]) -> Cell:
+    value = _value(node, cells)
+    if isinstance(value, tuple):
+        raise _WrongError("a list inside a list")
+    return value
+
+
+def _number(node: ast.expr, cells: Mapping[str, Cell]) -> int | float:
+    value = _value(node, cells)
+    if value is None:
+        raise _WrongError(f"{ast.unparse(node)} is empty in this row")
+    if not isinstance(value, int | float):
+        raise _WrongError(f"{ast.unparse(node)} is {value!r}, and a number is needed")
+    return value

@@ -1,0 +1,123 @@
+"""What a source measured, as seconds: of a step, whatever the source gives instead, or of a collective.
+
+Everything is scored in seconds, so that studies can be put beside each other.  Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Annotated, Literal, Self
+
+from pydantic import BeforeValidator, model_validator
+
+from simcluster.complaints import listed
+from simcluster.errors import InputError
+from simcluster.nccl import bus_factor
+from simcluster.result import Facts
+from simcluster.spec import Spec
+from simcluster.validation.expressions import Cell, name_of, parse_formula
+
+Quantity = Literal[
+    "step_time", "tokens_per_s", "tokens_per_s_per_gpu", "samples_per_s", "flop_per_s_per_gpu", "mfu", "hfu"
+]
+_FRACTION = {"1": 1.0, "%": 0.01}
+_UNITS: Mapping[str, Mapping[str, float]] = {
+    "step_time": {"s": 1.0, "ms": 1e-3},
+    "tokens_per_s": {"tokens/s": 1.0},
+    "tokens_per_s_per_gpu": {"tokens/s": 1.0},
+    "samples_per_s": {"samples/s": 1.0},
+    "flop_per_s_per_gpu": {"TFLOP/s": 1e12, "GFLOP/s": 1e9},
+    "mfu": _FRACTION,
+    "hfu": _FRACTION,
+    "time": {"us": 1e-6, "ms": 1e-3, "s": 1.0},
+    "bus_bandwidth": {"GB/s": 1e9, "MB/s": 1e6},
+    "algorithm_bandwidth": {"GB/s": 1e9, "MB/s": 1e6},
+}
+
+
+def _checked_unit(quantity: str, unit: str) -> None:
+    if unit not in _UNITS[quantity]:
+        raise InputError(f"{quantity} is measured in {listed(_UNITS[quantity])}, not in {unit!r}")
+
+
+def _flop(value: object) -> object:
+    if isinstance(value, str) and value not in ("model", "hardware"):
+        parse_formula(value)
+    return value
+
+
+class Measured(Spec):
+    """The column that says how fast a step was.
+
+    Rates of FLOP and MFU need the source's count of a step's FLOP: "model" (3 x forward, causal attention at one half),
+    "hardware" (with what is recomputed), or the source's own formula over the columns.
+    """
+
+    column: str
+    quantity: Quantity
+    unit: str
+    flop: Annotated[str, BeforeValidator(_flop)] | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        _checked_unit(self.quantity, self.unit)
+        counts = self.quantity in ("flop_per_s_per_gpu", "mfu", "hfu")
+        if counts and self.flop is None:
+            raise InputError(f"{self.quantity} needs flop: model, hardware or the source's formula for a step's FLOP")
+        if self.flop is not None and not counts:
+            raise InputError(f"{self.quantity} does not depend on flop; leave it out")
+        return self
+
+    def seconds(self, cells: Mapping[str, Cell], facts: Facts) -> float:
+        """Seconds of the measured step; InputError unless the cell is a number above zero."""
+        value = positive(cells, self.column) * _UNITS[self.quantity][self.unit]
+        flop = self._flop_of_step(cells, facts) if self.flop else 0.0
+        of_step: Mapping[str, Callable[[], float]] = {
+            "step_time": lambda: value,
+            "tokens_per_s": lambda: facts.tokens / value,
+            "tokens_per_s_per_gpu": lambda: facts.tokens / facts.ranks / value,
+            "samples_per_s": lambda: facts.samples / value,
+            "flop_per_s_per_gpu": lambda: flop / facts.ranks / value,
+            "mfu": lambda: flop / facts.ranks / facts.peak_flops / value,
+            "hfu": lambda: flop / facts.ranks / facts.peak_flops / value,
+        }
+        return of_step[self.quantity]()
+
+    def _flop_of_step(self, cells: Mapping[str, Cell], facts: Facts) -> float:
+        if self.flop == "model":
+            return facts.model_flops
+        if self.flop == "hardware":
+            return facts.hardware_flops
+        found = parse_formula(str(self.flop)).value({name_of(name): cell for name, cell in cells.items()})
+        if isinstance(found, bool) or not isinstance(found, int | float) or found <= 0:
+            raise InputError(f"the formula {self.flop!r} gives {found!r} FLOP a step; it must be a number above zero")
+        return float(found)
+
+
+class MeasuredTime(Spec):
+    """A column that says how fast a collective was; the first that a row has counts."""
+
+    column: str
+    quantity: Literal["time", "bus_bandwidth", "algorithm_bandwidth"]
+    unit: str
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        _checked_unit(self.quantity, self.unit)
+        return self
+
+    def seconds(self, cells: Mapping[str, Cell], collective: str, ranks: int, size: float) -> float:
+        """Seconds of the measured collective; InputError unless the cell is a number above zero."""
+        value = positive(cells, self.column) * _UNITS[self.quantity][self.unit]
+        if self.quantity == "time":
+            return value
+        factor = bus_factor(collective, ranks) if self.quantity == "bus_bandwidth" else 1.0  # type: ignore[arg-type]
+        return size * factor / value
+
+
+def positive(cells: Mapping[str, Cell], column: str) -> float:
+    """A cell as a number above zero; InputError if it is not one."""
+    value = cells[column]
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+        raise InputError(f"{column} must be a number above zero, and is {'empty' if value is None else repr(value)}")
+    return float(value)

@@ -1,0 +1,55 @@
+"""Which dotted paths a scenario has, so that a study's mistyped path is found before anything is simulated."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from functools import cache
+from typing import cast, get_args
+
+from pydantic import BaseModel
+
+from simcluster.complaints import did_you_mean
+from simcluster.errors import InputError
+from simcluster.scenario import Scenario
+from simcluster.sections import LONG_NAMES
+from simcluster.topology import TopologySpec
+
+_BESIDE_THE_MODELS = {"model": ("preset",), "parallel": tuple(LONG_NAMES), "cluster": ("topology",)}
+"""Keys that files may have although the finished scenario does not: they are replaced when it is read."""
+
+
+def check_path(path: str) -> None:
+    """Raises InputError unless a scenario can have this path.
+
+    Parameters of a topology stand in ``cluster`` itself, as in files; those of every kind of topology are known.
+    """
+    models: list[type[BaseModel]] = [Scenario]
+    parts = path.split(".")
+    for position, part in enumerate(parts):
+        if part.isdecimal() and position:  # an item of a list
+            continue
+        above = ".".join(parts[:position])
+        extra = _BESIDE_THE_MODELS.get(above, ())
+        if above == "cluster":
+            models = list(_models(cast(Hashable, TopologySpec)))
+        known = list(dict.fromkeys(name for model in models for name in model.model_fields))
+        if not models:  # what lies below is free, or a single value
+            return
+        if part not in (*extra, *known):
+            where = f" in {above}" if above else ""
+            near = did_you_mean(part, known)
+            raise InputError(f"a scenario has no {path}: no {part!r}{where}{near}; known: {', '.join(known)}")
+        models = [
+            inner
+            for model in models
+            if part in model.model_fields
+            for inner in _models(cast(Hashable, model.model_fields[part].annotation))
+        ]
+
+
+@cache
+def _models(annotation: Hashable) -> tuple[type[BaseModel], ...]:
+    """The models that an annotation may hold: itself, members of a union, items of a list."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return (annotation,)
+    return tuple(dict.fromkeys(model for part in get_args(annotation) for model in _models(part)))

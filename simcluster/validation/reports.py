@@ -1,0 +1,165 @@
+"""What validating a study found: its points, their scores, and every row that gave none, with the reason.  Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from simcluster.validation.scores import Point, Score, geometric_score, relative_score, worst_first
+from simcluster.validation.study import Collectives, Steps, StudyFile
+
+Role = Literal["fitted", "held out", "degraded"]
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A row that could not be predicted or has nothing to compare with: why."""
+
+    label: str
+    group: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What is scored together: a study of steps, or a set of collectives of one kind.
+
+    ``fitted``: constants were fitted on these rows; ``degraded``: the study says that they are slower than they should
+    be, and ``why``.  ``score`` is of the points that count, ``small`` of the small sizes.
+    """
+
+    name: str
+    role: Role
+    points: tuple[Point, ...]
+    score: Score | None
+    small: Score | None = None
+    aim: float | None = None
+    why: str = ""
+    collective: str = ""
+
+    @property
+    def met(self) -> bool | None:
+        """Is the error below the aim?  None where there is no aim or no score."""
+        return None if self.aim is None or self.score is None else self.score.mean < self.aim
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """One study: its parts in the order in which they are told; ``skipped`` is the reason why there are none.
+
+    ``left_out`` counts the rows that the study itself leaves out, by reason.
+    """
+
+    file: StudyFile
+    parts: tuple[Part, ...] = ()
+    refused: tuple[Refused, ...] = ()
+    left_out: tuple[tuple[str, int], ...] = ()
+    skipped: str = ""
+
+    @property
+    def study(self) -> Steps | Collectives:
+        """The study itself."""
+        return self.file.study
+
+    @property
+    def points(self) -> list[Point]:
+        """Every point."""
+        return [point for part in self.parts for point in part.points]
+
+    def worst(self, count: int) -> list[Point]:
+        """The most wrong of the points that count."""
+        small = self.study.small if isinstance(self.study, Collectives) else 0.0
+        counted = [part for part in self.parts if part.role != "degraded"]
+        return worst_first([point for part in counted for point in part.points if point.size >= small])[:count]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as JSON: seconds, bytes, and errors as fractions."""
+        study = self.study
+        head = {"study": study.name, "kind": study.kind, "file": self.file.document.source, "source": study.source}
+        if self.skipped:
+            return {**head, "skipped": self.skipped}
+        return {
+            **head,
+            "original": study.original,
+            "assumed": list(study.assumed),
+            "parts": [_part_dict(part) for part in self.parts],
+            "refused": [asdict(each) for each in self.refused],
+            "left_out": [{"reason": reason, "rows": rows} for reason, rows in self.left_out],
+        }
+
+
+def _part_dict(part: Part) -> dict[str, Any]:
+    return {
+        "name": part.name,
+        **({"collective": part.collective} if part.collective else {}),
+        "role": part.role,
+        **({"why": part.why} if part.why else {}),
+        "score": _score_dict(part.score),
+        **({"small_sizes": _score_dict(part.small)} if part.small else {}),
+        "aim": part.aim,
+        "met": part.met,
+        "rows": [_point_dict(point) for point in part.points],
+    }
+
+
+def _score_dict(score: Score | None) -> dict[str, Any] | None:
+    if score is None:
+        return None
+    return {"rows": score.rows, "mean_error": score.mean, "worst_error": score.worst, "bias": score.bias}
+
+
+def _point_dict(point: Point) -> dict[str, Any]:
+    return {
+        "label": point.label,
+        **({"size_bytes": point.size} if point.size else {}),
+        "measured_s": point.measured,
+        "predicted_s": point.predicted,
+        "error": point.error,
+        **({"note": point.note} if point.note else {}),
+        **({"breakdown_s": dict(point.breakdown)} if point.breakdown else {}),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Overall:
+    """All studies together: steps in arithmetic means; all-reduces from the small size up in geometric ones."""
+
+    steps: Score | None
+    fitted: Score | None
+    held_out: Score | None
+    refused: int
+    skipped: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON."""
+        return {
+            "steps": _score_dict(self.steps),
+            "collectives_fitted": _score_dict(self.fitted),
+            "collectives_held_out": _score_dict(self.held_out),
+            "refused_rows": self.refused,
+            "skipped_studies": self.skipped,
+        }
+
+
+def overall(reports: Sequence[Report]) -> Overall:
+    """The scores over all rows of all studies; degraded sets and small sizes do not count."""
+
+    def counted(kind: type[Steps | Collectives], *roles: Role) -> list[Point]:
+        return [
+            point
+            for report in reports
+            if isinstance(report.study, kind)
+            for part in report.parts
+            if part.role in roles
+            for point in part.points
+            if not isinstance(report.study, Collectives) or point.size >= report.study.small
+        ]
+
+    return Overall(
+        steps=relative_score(counted(Steps, "fitted", "held out")),
+        fitted=geometric_score(counted(Collectives, "fitted")),
+        held_out=geometric_score(counted(Collectives, "held out")),
+        refused=sum(len(report.refused) for report in reports),
+        skipped=sum(bool(report.skipped) for report in reports),
+    )

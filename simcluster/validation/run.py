@@ -1,0 +1,71 @@
+"""Validate studies: everything is checked first, then rows are played, in worker processes if wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from multiprocessing import get_context
+from pathlib import Path
+
+from simcluster.validation.collectives import report_collectives
+from simcluster.validation.reports import Report
+from simcluster.validation.steps import Played, StepsPlan, Task, plan_steps, play, report_steps
+from simcluster.validation.study import Steps, StudyFile
+from simcluster.validation.tables import Missing, read_table
+
+Progress = Callable[[str, int, int], object]
+"""Called with a study's name, how many of its rows are done, and how many there are."""
+
+
+def validate_studies(
+    files: Sequence[StudyFile],
+    *,
+    data: Path | None = None,
+    workers: int = 1,
+    progress: Progress = lambda name, done, rows: None,
+) -> list[Report]:
+    """The report of every study, in order.
+
+    ``data`` is the directory of measured runs.  Raises InputError, before anything is simulated, for a study whose
+    table cannot be read or lacks what the study asks for; a row that cannot be simulated is in its report.
+    """
+    prepared = [_prepared(file, data) for file in files]
+    with _runner(workers) as runner:
+        return [
+            each if isinstance(each, Report) else report_steps(each, _played(each, runner, progress))
+            for each in prepared
+        ]
+
+
+def _prepared(file: StudyFile, data: Path | None) -> Report | StepsPlan:
+    """The report where it takes no simulation, else what is to be simulated."""
+    table = read_table(file, data)
+    if isinstance(table, Missing):
+        return Report(file, skipped=table.reason)
+    if isinstance(file.study, Steps):
+        return plan_steps(file, file.study, table)
+    return report_collectives(file, file.study, table)
+
+
+Runner = Callable[[Sequence[Task]], Iterator[Played | str]]
+
+
+@contextmanager
+def _runner(workers: int) -> Iterator[Runner]:
+    """Plays tasks one by one here, or side by side in fresh processes; answers come in the order of the tasks."""
+    if workers == 1:
+        yield lambda tasks: map(play, tasks)
+        return
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        yield lambda tasks: pool.map(play, tasks)
+
+
+def _played(plan: StepsPlan, runner: Runner, progress: Progress) -> dict[int, Played | str]:
+    """What every task gave, by its position."""
+    tasks = {index: task for index, task in enumerate(plan.tasks) if isinstance(task, Task)}
+    found: dict[int, Played | str] = {}
+    for index, answer in zip(tasks, runner(list(tasks.values())), strict=True):
+        found[index] = answer
+        progress(plan.study.name, len(found), len(tasks))
+    return found

@@ -1,0 +1,75 @@
+"""How far predictions are from measurements, as single numbers.  Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One measured run beside its prediction, in seconds.
+
+    ``group`` is what it belongs to inside its study (a set of runs); ``breakdown`` is where the predicted step went, in
+    seconds; ``note`` what else a person should know; ``size`` the bytes of a collective, 0 for a step.
+    """
+
+    label: str
+    group: str
+    predicted: float
+    measured: float
+    size: float = 0.0
+    note: str = ""
+    breakdown: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def error(self) -> float:
+        """Predicted over measured, minus 1: positive where the simulator is too slow."""
+        return self.predicted / self.measured - 1.0
+
+    @property
+    def distance(self) -> float:
+        """|ln(predicted / measured)|: as large for half as for twice."""
+        return abs(math.log(self.predicted / self.measured))
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """How far ``rows`` predictions are from what was measured, as fractions.
+
+    ``mean`` and ``worst`` are sizes of errors, ``bias`` their signed mean: positive where predictions are too long.
+    """
+
+    rows: int
+    mean: float
+    worst: float
+    bias: float
+
+
+def relative_score(points: Sequence[Point]) -> Score | None:
+    """Arithmetic means of |predicted / measured - 1|; None without points."""
+    if not points:
+        return None
+    errors = [point.error for point in points]
+    sizes = [abs(error) for error in errors]
+    return Score(len(points), math.fsum(sizes) / len(sizes), max(sizes), math.fsum(errors) / len(errors))
+
+
+def geometric_score(points: Sequence[Point]) -> Score | None:
+    """exp(mean |ln(predicted / measured)|) - 1, for times over many orders of magnitude; None without points."""
+    if not points:
+        return None
+    logs = [math.log(point.predicted / point.measured) for point in points]
+    sizes = [abs(each) for each in logs]
+    return Score(
+        len(points),
+        math.expm1(math.fsum(sizes) / len(sizes)),
+        math.expm1(max(sizes)),
+        math.expm1(math.fsum(logs) / len(logs)),
+    )
+
+
+def worst_first(points: Sequence[Point]) -> list[Point]:
+    """The points, the most wrong first; equals stay in their order."""
+    return sorted(points, key=lambda point: -point.distance)

@@ -1,0 +1,154 @@
+"""Studies of training steps: each row becomes a scenario, is simulated, and its step time is compared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from simcluster.complaints import listed
+from simcluster.errors import InputError
+from simcluster.result import Facts
+from simcluster.scenario import Scenario, from_document, load
+from simcluster.simulate import simulate
+from simcluster.validation.expressions import parse_formula
+from simcluster.validation.reports import Part, Refused, Report
+from simcluster.validation.scores import Point, relative_score
+from simcluster.validation.study import Column, Steps, StudyFile
+from simcluster.validation.tables import Row, check_columns, check_formulas, selected
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One row as a scenario to be played: the base, what the row changes, and the folder of paths in the base."""
+
+    base: Mapping[str, Any] | str
+    folder: Path
+    changes: tuple[tuple[str, Any], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """What is kept of a simulated row: seconds of the step and of its breakdown, the job's facts, warnings."""
+
+    step_time: float
+    breakdown: Mapping[str, float]
+    facts: Facts
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StepsPlan:
+    """A study that has been checked against its table: a task a row, or why the row has none."""
+
+    file: StudyFile
+    study: Steps
+    rows: tuple[Row, ...]
+    tasks: tuple[Task | str, ...]
+    left_out: int
+
+
+def plan_steps(file: StudyFile, study: Steps, table: tuple[Row, ...]) -> StepsPlan:
+    """The tasks of a study.  Raises InputError where the study asks for columns that the table lacks."""
+    check_columns(file, table, _columns(study))
+    check_formulas(file, table, _formulas(study))
+    rows, left_out = selected(file, table)
+    return StepsPlan(file, study, rows, tuple(_task(file, study, row) for row in rows), left_out)
+
+
+def _columns(study: Steps) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    yield from ((("columns", column), column) for column in study.columns)
+    yield from ((("label", index), column) for index, column in enumerate(study.label))
+    yield ("measured", "column"), study.measured.column
+
+
+def _formulas(study: Steps) -> Iterator[tuple[tuple[str | int, ...], str | None]]:
+    yield ("where",), study.where
+    yield from ((("derive", path), formula) for path, formula in study.derive.items())
+    if study.measured.flop not in ("model", "hardware"):
+        yield ("measured", "flop"), study.measured.flop
+
+
+def _task(file: StudyFile, study: Steps, row: Row) -> Task | str:
+    """The row as a scenario; the reason, if a cell has no meaning in this study."""
+    changes: list[tuple[str, Any]] = list(study.set.items())
+    try:
+        for name, column in study.columns.items():
+            changes += _changes(name, column, row)
+        cells = row.by_name()
+        changes += [(path, parse_formula(formula).value(cells)) for path, formula in study.derive.items()]
+    except InputError as problem:
+        return str(problem)
+    base = study.scenario
+    if isinstance(base, str) and ("/" in base or base.endswith((".yaml", ".yml"))):
+        base = str(file.document.folder / base)
+    return Task(base, file.document.folder, tuple(changes))
+
+
+def _changes(name: str, column: Column, row: Row) -> Iterator[tuple[str, Any]]:
+    """What one cell sets in the scenario; nothing for an empty one."""
+    cell, text = row.cells[name], row.texts[name]
+    if cell is None:
+        return
+    known = column.sets if column.sets is not None else column.values
+    if known is not None and text not in known:
+        raise InputError(f"the study does not say what {text!r} in column {name!r} means; it knows {listed(known)}")
+    if column.sets is not None:
+        yield from column.sets[text].items()
+        return
+    value: Any = cell if column.values is None else column.values[text]
+    for path in column.path:
+        yield path, f"{value} {column.unit}" if column.unit else value
+
+
+def play(task: Task) -> Played | str:
+    """The row simulated; the message, if it is a scenario that cannot be.  Runs in a worker process too."""
+    try:
+        result = simulate(_scenario(task))
+    except InputError as problem:
+        return str(problem)
+    return Played(result.step_time, dict(result.times.breakdown), result.facts, tuple(result.warnings()))
+
+
+def _scenario(task: Task) -> Scenario:
+    if isinstance(task.base, str):
+        return load(task.base, task.changes)
+    return from_document(task.base, task.changes, folder=task.folder)
+
+
+def report_steps(plan: StepsPlan, played: Mapping[int, Played | str]) -> Report:
+    """The report of a study from what its tasks gave, by their position."""
+    study = plan.study
+    points: list[Point] = []
+    refused: list[Refused] = []
+    for index, (row, task) in enumerate(zip(plan.rows, plan.tasks, strict=True)):
+        label = row.label(study.label)
+        answer = task if isinstance(task, str) else played[index]
+        try:
+            if isinstance(answer, str):
+                raise InputError(answer)
+            points.append(_point(label, study, row, answer))
+        except InputError as problem:
+            refused.append(Refused(label, study.name, str(problem)))
+    part = Part(
+        name=study.name,
+        role="fitted" if study.fitted else "held out",
+        points=tuple(points),
+        score=relative_score(points),
+        aim=study.aim,
+        why=study.fitted,
+    )
+    left_out = ((f"where {study.where}", plan.left_out),) if plan.left_out else ()
+    return Report(plan.file, (part,), tuple(refused), left_out)
+
+
+def _point(label: str, study: Steps, row: Row, played: Played) -> Point:
+    return Point(
+        label=label,
+        group=study.name,
+        predicted=played.step_time,
+        measured=study.measured.seconds(row.cells, played.facts),
+        note="; ".join(played.warnings),
+        breakdown=played.breakdown,
+    )

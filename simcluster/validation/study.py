@@ -1,0 +1,245 @@
+"""The study file: a table of measured runs, what its columns ask of the simulator, and how the answer is scored.
+
+A study carries a short table of a paper itself, as facts with their source; a long one stays where it is published, and
+the study names its CSV file.  Two kinds: ``steps`` are training steps on a base scenario, ``collectives`` single
+collectives as nccl-tests times them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, Field, StrictBool, StrictFloat, StrictInt, StrictStr, TypeAdapter, model_validator
+
+from simcluster.complaints import Complaint, RuleError, did_you_mean, listed
+from simcluster.documents import Document, read_document, shipped_folder, validate
+from simcluster.errors import InputError
+from simcluster.nccl import Algorithm, Collective, load_platform
+from simcluster.spec import Spec
+from simcluster.units import Bytes
+from simcluster.validation.expressions import parse_formula
+from simcluster.validation.measured import Measured, MeasuredTime
+from simcluster.validation.paths import check_path
+
+
+def _formula(value: object) -> object:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        value = str(value)  # a number alone is a formula too
+    if isinstance(value, str):
+        parse_formula(value)
+    return value
+
+
+def _path(value: object) -> object:
+    if isinstance(value, str):
+        check_path(value)
+    return value
+
+
+FormulaText = Annotated[str, BeforeValidator(_formula)]
+"""A formula over the columns, see ``expressions``."""
+
+ScenarioPath = Annotated[str, BeforeValidator(_path)]
+"""A dotted path into a scenario, such as parallel.tp."""
+
+Fraction = Annotated[float, Field(gt=0, lt=10)]
+CellValue = StrictBool | StrictInt | StrictFloat | StrictStr | None
+
+
+class InlineTable(Spec):
+    """A short table, copied: names of its columns, and rows of as many cells (null where there is nothing)."""
+
+    header: tuple[str, ...]
+    rows: tuple[tuple[CellValue, ...], ...]
+
+    @model_validator(mode="after")
+    def _rectangular(self) -> Self:
+        broken: list[Complaint] = [
+            (("rows", index), f"has {len(row)} cells, and the header has {len(self.header)} columns")
+            for index, row in enumerate(self.rows)
+            if len(row) != len(self.header)
+        ]
+        repeated = [name for name in dict.fromkeys(self.header) if self.header.count(name) > 1]
+        if repeated:
+            broken.append((("header",), f"names {repeated[0]!r} twice; every column has its own name"))
+        if not self.rows:
+            broken.append((("rows",), "is empty; a study needs at least one measured run"))
+        if broken:
+            raise RuleError(broken)
+        return self
+
+
+class _Study(Spec):
+    """What all studies say.
+
+    ``source`` is the paper and table, ``original`` where anybody finds it.  ``table`` is the table itself, or the name
+    of a CSV file in the directory of measured data ("x.csv"), or a path relative to the study ("./x.csv").  ``where``
+    is a formula that a row must fulfil to take part.  ``assumed`` lists what the source does not say.
+    """
+
+    name: str
+    about: str = ""
+    source: str
+    original: str
+    table: InlineTable | str
+    where: FormulaText | None = None
+    assumed: tuple[str, ...] = ()
+
+
+# --- training steps ---------------------------------------------------------------------------------------------------
+
+
+def _listed(value: object) -> object:
+    return [value] if isinstance(value, str) else value
+
+
+class Column(Spec):
+    """Where a column goes.
+
+    Its value is written to ``path`` (to each of them), translated by ``values`` where given, and with a ``unit`` behind
+    it where the scenario wants one; or, with ``sets``, every value stands for several paths with their values.  An
+    empty cell leaves the base scenario as it is.
+    """
+
+    path: Annotated[tuple[ScenarioPath, ...], BeforeValidator(_listed)] = ()
+    values: dict[str, Any] | None = None
+    unit: str | None = None
+    sets: dict[str, dict[ScenarioPath, Any]] | None = None
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Self:
+        if bool(self.path) == (self.sets is not None):
+            raise InputError("needs a path for its values, or sets of paths for each value; one of the two")
+        if self.sets is not None and (self.values is not None or self.unit is not None):
+            raise InputError("takes values and unit with a path only; sets says everything already")
+        return self
+
+
+def _column(value: object) -> object:
+    return {"path": value} if isinstance(value, str | list) else value
+
+
+class Steps(_Study):
+    """Measured training steps.
+
+    ``scenario`` is the base: a scenario file relative to the study, the name of one that ships, or the document itself.
+    ``set`` changes it for all rows, ``columns`` by the row, then ``derive`` by formulas over the row.  ``label`` names
+    the columns that name a row.  ``fitted`` says which constants were fitted on these rows; empty: none.  ``aim`` is
+    the mean absolute error that the study should stay below.
+    """
+
+    kind: Literal["steps"]
+    scenario: dict[str, Any] | str
+    set: dict[ScenarioPath, Any] = Field(default_factory=dict)
+    columns: dict[str, Annotated[Column, BeforeValidator(_column)]] = Field(default_factory=dict)
+    derive: dict[ScenarioPath, FormulaText] = Field(default_factory=dict)
+    label: tuple[str, ...] = ()
+    measured: Measured
+    fitted: str = ""
+    aim: Fraction | None = None
+
+
+# --- collectives ------------------------------------------------------------------------------------------------------
+
+
+def _platform(value: object) -> object:
+    if isinstance(value, str):
+        load_platform(value)
+    return value
+
+
+PlatformName = Annotated[str, BeforeValidator(_platform)]
+
+
+class MeasuredSet(Spec):
+    """What the study knows of one set of runs.
+
+    ``fitted`` are the collectives that the platform's constants were fitted on here; all others are held out.
+    ``algorithm`` is what the run was left with: one of NCCL's, or "column" for what the row says; left out, NCCL
+    chooses.  ``degraded`` says why the runs are slower than they should be, ``left_out`` why they cannot take part.
+    """
+
+    platform: PlatformName | None = None
+    fitted: tuple[Collective, ...] = ()
+    algorithm: Literal["column"] | Algorithm | None = None
+    aim: Fraction | None = None
+    degraded: str = ""
+    left_out: str = ""
+
+    @model_validator(mode="after")
+    def _one_fate(self) -> Self:
+        if self.degraded and self.left_out:
+            raise InputError("is degraded and left_out; it can be one of the two")
+        return self
+
+
+class CollectiveColumns(Spec):
+    """The columns that say which collective a row is; ``size`` is the full buffer in B, as nccl-tests counts it."""
+
+    set: str
+    gpu: str
+    nodes: str
+    gpus: str
+    collective: str
+    size: str
+    algorithm: str | None = None
+
+
+class Collectives(_Study):
+    """Measured collectives.
+
+    ``predictor``: the ``formula`` of NCCL's effective model, or the same played on the ``network`` of the platform's
+    topology: equal where the links are idle and as fast as NCCL counts them.  The platform of a row is its set's, else
+    its GPU's in ``platforms``.  Sizes below ``small`` are scored apart: there the host decides.  ``algorithms``
+    translates the source's names of algorithms.
+    """
+
+    kind: Literal["collectives"]
+    predictor: Literal["formula", "network"] = "formula"
+    columns: CollectiveColumns
+    measured: tuple[MeasuredTime, ...]
+    algorithms: dict[str, Algorithm] = Field(default_factory=dict)
+    platforms: dict[str, PlatformName] = Field(default_factory=dict)
+    sets: dict[str, MeasuredSet] = Field(default_factory=dict)
+    small: Bytes = 2.0**20
+
+
+Study = Annotated[Steps | Collectives, Field(discriminator="kind")]
+_ADAPTER: TypeAdapter[Steps | Collectives] = TypeAdapter(Study)
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class StudyFile:
+    """A study and the document that it was read from, which knows the line of every key."""
+
+    study: Steps | Collectives
+    document: Document
+
+    def error(self, path: Iterable[str | int], message: object) -> InputError:
+        """An error about one key of the file."""
+        return self.document.error(tuple(path), str(message))
+
+
+def load_study(path: str | Path) -> StudyFile:
+    """The study in a file, or the one that ships under that name.  InputError that names file, line, key and a fix."""
+    document = read_document(_study_path(Path(path)))
+    if "kind" not in document.data:
+        raise document.error((), "a study needs a kind, as in 'kind: steps'; known: steps, collectives")
+    return StudyFile(validate(_ADAPTER, document), document)
+
+
+def _study_path(path: Path) -> Path:
+    folder = shipped_folder("scenarios") / "validation"
+    names = sorted(found.stem for found in folder.glob("*.yaml"))
+    if path.exists() or path.suffix or len(path.parts) != 1:
+        return path
+    if path.name in names:
+        return folder / f"{path.name}.yaml"
+    near = did_you_mean(path.name, names)
+    raise InputError(f"{path}: no such file, and no study that ships{near}; there are {listed(names)}")
