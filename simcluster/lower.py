@@ -160,7 +160,8 @@ class _Lowering:
                 program.after[op] = tuple(ops[index] for index in part.after)
         if item.needs:
             self._waiting.append((rank, ops[0], item))
-        self._ended[self._classes.of_rank[rank], item.key] = ops[-1]
+        for key in (item.key, *item.also):
+            self._ended[self._classes.of_rank[rank], key] = ops[-1]
 
     def _row_set(self, part: Piece) -> int:
         self._program.row_sets.append(part.rows)

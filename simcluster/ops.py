@@ -98,7 +98,10 @@ class Need(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A segment played once.  ``key`` names its end for others; ``needs`` is what it waits for besides its lane."""
+    """A segment played once.
+
+    ``key`` names its end for others, and so does all in ``also``; ``needs`` is what it waits for besides its lane.
+    """
 
     segment: Segment
     key: Hashable
@@ -106,6 +109,7 @@ class Item:
     step: int = 0
     chunk: int = -1
     microbatch: int = -1
+    also: tuple[Hashable, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

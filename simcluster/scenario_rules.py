@@ -7,21 +7,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from simcluster.complaints import Complaint, did_you_mean, listed
 from simcluster.errors import InputError
 from simcluster.faults import SlowGpu
 from simcluster.parallel import AXES
-from simcluster.schedules import SCHEDULES
+from simcluster.schedules import SCHEDULES, Schedule, schedule_function
 from simcluster.topology.sizes import MAX_GPUS
 
 if TYPE_CHECKING:
     from simcluster.scenario import Scenario
     from simcluster.topology import TopologySpec
 
-TAKES_CHUNKS = ("interleaved",)
-"""Schedules that use more than one chunk a stage."""
+TAKES_CHUNKS = ("interleaved", "breadth-first", "hanayo")
+"""Schedules with as many chunks a stage as one asks for; all others have the chunks that their name says."""
 
 
 def broken_rules(scenario: Scenario, cluster_gpus: int) -> list[Complaint]:
@@ -32,6 +33,8 @@ def broken_rules(scenario: Scenario, cluster_gpus: int) -> list[Complaint]:
     found += _stages(scenario)
     if scenario.parallel.dp:  # otherwise the grid's complaint is enough
         found += _batch(scenario)
+    if not found:
+        found += _order(scenario)
     found += _device(scenario)
     found += _faults(scenario)
     if scenario.overlap.param_gather and scenario.parallel.zero < 1:
@@ -134,7 +137,7 @@ def _schedule(scenario: Scenario) -> Iterator[Complaint]:
     elif chunks > 1 and name not in TAKES_CHUNKS:
         what = f"{chunks} chunks need the schedule {listed(TAKES_CHUNKS)}, and it is {name}"
         yield ("pipeline", "chunks"), f"{what}; leave chunks out, or change the schedule"
-    elif name in TAKES_CHUNKS and scenario.parallel.pp == 1:
+    elif name == "interleaved" and scenario.parallel.pp == 1:
         what = f"{name} needs stages to take turns on, and parallel.pp is 1"
         yield ("pipeline", "schedule"), f"{what}; use pp 2 or more, or the schedule 1f1b"
 
@@ -151,6 +154,36 @@ def _stages(scenario: Scenario) -> Iterator[Complaint]:
         yield ("pipeline", "chunks"), f"{what}; every chunk holds as many layers: use chunks {fix}"
 
 
+def schedule_of(scenario: Scenario) -> Schedule:
+    """The order of the scenario's microbatches; InputError where its schedule cannot be made for them."""
+    return _made(scenario.pipeline.schedule, scenario.parallel.pp, scenario.microbatches, scenario.pipeline.chunks)
+
+
+@lru_cache(maxsize=16)
+def _made(name: str, stages: int, microbatches: int, chunks: int) -> Schedule:
+    return schedule_function(name)(stages, microbatches, chunks)
+
+
+def _order(scenario: Scenario) -> Iterator[Complaint]:
+    """The schedule can be made of these microbatches, and every slice of the model has as many layers."""
+    try:
+        schedule = schedule_of(scenario)
+    except InputError as error:
+        yield ("pipeline", "schedule"), str(error)
+        return
+    layers, slices = scenario.model.layers, len(schedule.routes[0])
+    if len(schedule.routes) > 1:
+        what = f"{schedule.name} keeps two copies of the model, one for each direction, and a step sums no gradients of"
+        fix = "use dualpipe-v, which needs one; `simcluster schedule` and simulate_costs play it"
+        yield ("pipeline", "schedule"), f"{what} copies yet; {fix}"
+    elif layers % slices:
+        what = (
+            f"{schedule.name} on pp {scenario.parallel.pp} cuts the model into {slices} slices of equally many layers"
+        )
+        fix = listed(near_divisors(layers, slices))
+        yield ("pipeline", "schedule"), f"{what}, and model.layers is {layers}; use a pp and schedule with {fix} slices"
+
+
 # --- the batch, the device, the faults ------------------------------------------------------------------------------
 
 
@@ -162,7 +195,7 @@ def _batch(scenario: Scenario) -> Iterator[Complaint]:
     if batch % together:
         fix = listed(near_multiples(together, batch))
         yield ("training", "global_batch"), f"{batch} is not a multiple of {sizes} = {together}; use {fix}"
-    elif scenario.pipeline.schedule in TAKES_CHUNKS and batch // together % pp:
+    elif scenario.pipeline.schedule == "interleaved" and batch // together % pp:
         fix = listed(near_multiples(together * pp, batch))
         what = f"{batch} over {sizes} is {batch // together} microbatches, not a multiple of pp {pp}"
         yield ("training", "global_batch"), f"{what} as {scenario.pipeline.schedule} needs; use {fix}"

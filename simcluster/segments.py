@@ -93,6 +93,60 @@ class Passes:
             self._backward(ops, self._embedding, -1)
         return ops.segment()
 
+    def input_grad(self, part: Pass) -> Segment:
+        """I of a stretch: what B does but for the weight gradients, so nothing hides the reductions over tp.
+
+        What is gathered for a weight gradient is gathered here, beside the input gradient as in B, and kept for W.
+        """
+        ops = _Ops(self._timer)
+        if part.boundary:
+            ops.collective("all_gather", "boundary", self.activation_bytes)
+        if part.lm_head:
+            self._input_grad(ops, self._lm_head, -1)
+        for layer in reversed(part.layers):
+            if self._full:
+                for block in self._layer:
+                    self._forward(ops, block, layer, "recompute")
+            for block in reversed(self._layer):
+                self._input_grad(ops, block, layer)
+        if part.embedding and self._split:  # nothing is before it, but its W needs the whole gradient
+            ops.collective("all_gather", self._embedding.name, self.activation_bytes)
+        return ops.segment()
+
+    def weight_grad(self, part: Pass) -> Segment:
+        """W of a stretch: products on what F and I left on the GPU, no traffic."""
+        ops = _Ops(self._timer)
+        blocks = [(self._lm_head, -1)] if part.lm_head else []
+        blocks += [(block, layer) for layer in reversed(part.layers) for block in reversed(self._layer)]
+        blocks += [(self._embedding, -1)] if part.embedding else []
+        for block, layer in blocks:
+            kernels = block.exit.weight_grad + block.body.weight_grad + block.entry.weight_grad
+            if block is self._embedding:  # its input has no gradient: whatever is left of B is here
+                kernels = block.exit.input_grad + block.body.input_grad + kernels
+            ops.compute(kernels, "weight_grad", f"{block.name}_weight_grad", layer)
+        return ops.segment()
+
+    def _input_grad(self, ops: _Ops, block: Block, layer: int) -> None:
+        body = block.body
+        if not self._full:
+            ops.compute(body.recompute, "recompute", block.name, layer)
+        ops.compute(block.exit.input_grad, "input_grad", f"{block.name}_add", layer)
+        if self._split and block is not self._lm_head:
+            ops.collective("all_gather", block.name, self.activation_bytes, layer)
+        first = f"{body.forward[0].name}_input_grad"  # of the column-parallel product, which comes last
+        rest = tuple(kernel for kernel in body.input_grad if kernel.name != first)
+        ops.compute(rest, "input_grad", block.name, layer)
+        if self._split:
+            ops.beside("all_gather", f"{block.name}_input", self.activation_bytes, layer)
+        own = tuple(kernel for kernel in body.input_grad if kernel.name == first)
+        ops.compute(own, "input_grad", f"{block.name}_input_grad", layer)
+        if self._split:
+            ops.join()
+        if self._tp > 1:
+            reduction = "reduce_scatter" if self._split else "all_reduce"
+            ops.collective(reduction, f"{block.name}_grad", self.activation_bytes, layer)
+        ops.compute(block.entry.input_grad, "input_grad", f"{block.name}_norm", layer)
+
     def _forward(self, ops: _Ops, block: Block, layer: int, kind: str) -> None:
         def kernels(section: Section) -> tuple[Kernel, ...]:
             return section.forward if kind == "forward" else section.recompute

@@ -26,7 +26,7 @@ from simcluster.network import Network
 from simcluster.parallel import Plan
 from simcluster.result import Facts, Result
 from simcluster.scenario import Scenario
-from simcluster.schedules import schedule_function
+from simcluster.scenario_rules import schedule_of
 from simcluster.segments import Passes
 from simcluster.stages import DataParallel, Job, stage_programs
 from simcluster.stepwise import Stepwise
@@ -95,7 +95,7 @@ def plan_job(scenario: Scenario, device: Device) -> tuple[Job, Facts]:
     precision = _PRECISION[training.precision]
     timer = partial(kernels_seconds, device, precision=precision)
     passes = Passes(model, shape, timer, overlap_tensor=scenario.overlap.tensor)
-    schedule = schedule_function(scenario.pipeline.schedule)(plan.pp, scenario.microbatches, scenario.pipeline.chunks)
+    schedule = schedule_of(scenario)
     split = plan.tp > 1 and (parallel.sequence_parallel or scenario.pipeline.scatter_gather)
     job = Job(
         model=model,

@@ -1,6 +1,7 @@
 """The program of every stage: the schedule's actions as items, with sends, gradient reduction and the optimizer.
 
-One step of a stage: its row of the schedule, a send behind every F and B that has a neighbour; then the gradients are
+One step of a stage: its row of the schedule, a send behind every F and every B (or I, where the schedule splits the
+backward) that has a neighbour, pairs [F|B] one after the other; then the gradients are
 reduced over dp (all at once, or in buckets beside the last backward), tied embedding gradients summed between first and
 last stage, the gradient norm taken over the model's ranks, and the optimizer run; with ZeRO-1 the reduction is a
 reduce-scatter, the optimizer works on 1/dp of the parameters and the new ones are gathered, behind it or, overlapped,
@@ -10,7 +11,7 @@ beside the next forward.  Pure; imports ops, segments, schedules and the plan.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from simcluster.model import (
@@ -21,7 +22,7 @@ from simcluster.model import (
 )
 from simcluster.ops import MAIN, Collective, Compute, Item, Need, Op, Segment, StageProgram, Transfer
 from simcluster.parallel import Plan
-from simcluster.schedules import Action, Schedule
+from simcluster.schedules import Action, Hop, Schedule
 from simcluster.segments import Pass
 
 _NORM_BYTES = 4.0  # one fp32 number
@@ -50,6 +51,8 @@ class PassMaker(Protocol):
 
     def forward(self, part: Pass) -> Segment: ...
     def backward(self, part: Pass) -> Segment: ...
+    def input_grad(self, part: Pass) -> Segment: ...
+    def weight_grad(self, part: Pass) -> Segment: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,53 +138,61 @@ class _Stage:
     # --- the pipeline -----------------------------------------------------------------------------------------------
 
     def _pipeline(self, step: int) -> None:
+        """The row, in order.
+
+        Of a fused pair the first half waits for what both need; what both make is there when the second ends.
+        """
         first_forward = {action.chunk: action for action in reversed(self._row) if action.kind == "F"}
-        last_backward = {action.chunk: action for action in self._row if action.kind == "B"}
-        for action in self._row:
-            if action.kind == "F":
-                self._forward(action, step, gathered=first_forward[action.chunk] == action)
-            else:
-                self._backward(action, step, reduced=last_backward[action.chunk] == action)
+        last_gradient = {action.chunk: action for action in self._row if action.kind in ("B", "W")}
+        halves = self._job.schedule.fused_at(self._stage)
+        held: list[Action] = []
+        for position, action in enumerate(self._row):
+            marked = first_forward if action.kind == "F" else last_gradient
+            key, needs = self._key(action, step), self._needs(action, step)
+            if position in halves:
+                needs += self._needs(self._row[position + 1], step)
+                self._act(action, step, needs, ("half", *key), (), cuts=marked[action.chunk] == action)
+                held = [action]
+                continue
+            also = tuple(self._key(half, step) for half in held)
+            self._act(action, step, () if held else needs, key, also, cuts=marked[action.chunk] == action)
+            for done in (*held, action):
+                self._send(done, step)
+            held = []
 
-    def _forward(self, action: Action, step: int, *, gathered: bool) -> None:
-        """F of a microbatch; the first one of a chunk waits for parameters that are gathered beside it."""
-        job, chunk = self._job, action.chunk
-        previous = job.schedule.previous_hop(action.microbatch, self._stage, chunk)
-        following = job.schedule.next_hop(action.microbatch, self._stage, chunk)
-        virtual = self._virtual(chunk)
-        needs = self._arrival("F", previous, step, action.microbatch, virtual - 1)
-        cut = gathered and self._gathers_ahead(step)
-        passes = list(reversed([part for part, _ in self._buckets[chunk]])) if cut else [self._whole(chunk)]
-        for index, part in enumerate(passes):
-            boundary = index == 0 and previous is not None and job.gather_boundary
-            segment = self._segment("F", Pass(part.layers, part.embedding, part.lm_head, boundary))
-            if cut:
-                needs += (Need(self._stage, ("gathered", step, chunk, len(passes) - 1 - index)),)
-            final = index == len(passes) - 1
-            key = ("F", step, action.microbatch, virtual) if final else ("F", step, action.microbatch, virtual, index)
-            self._put(MAIN, Item(segment, key, needs, step, chunk, action.microbatch))
-            needs = ()
-        self._send("F", following, step, action, virtual)
+    def _act(
+        self,
+        action: Action,
+        step: int,
+        needs: tuple[Need, ...],
+        key: tuple[object, ...],
+        also: tuple[object, ...],
+        *,
+        cuts: bool,
+    ) -> None:
+        """One action.
 
-    def _backward(self, action: Action, step: int, *, reduced: bool) -> None:
-        """B of a microbatch; the last one of a chunk gives out its gradients bucket by bucket."""
-        job, chunk = self._job, action.chunk
-        previous = job.schedule.previous_hop(action.microbatch, self._stage, chunk)
-        following = job.schedule.next_hop(action.microbatch, self._stage, chunk)
-        virtual = self._virtual(chunk)
-        needs = self._arrival("B", following, step, action.microbatch, virtual + 1)
-        cut = reduced and self._reduces_beside()
+        With ``cuts`` the first F of a chunk may wait for its parameters bucket by bucket, and the last B or W give out
+        its gradients so.
+        """
+        chunk, forward = action.chunk, action.kind == "F"
+        cut = cuts and (self._gathers_ahead(step) if forward else self._reduces_beside())
         passes = [part for part, _ in self._buckets[chunk]] if cut else [self._whole(chunk)]
+        if forward:
+            passes.reverse()
+        source, _ = self._neighbours(action)
+        sent = action.kind != "W" and source is not None and source[0] != self._stage and self._job.gather_boundary
         for index, part in enumerate(passes):
-            boundary = index == 0 and following is not None and job.gather_boundary
-            segment = self._segment("B", Pass(part.layers, part.embedding, part.lm_head, boundary))
+            segment = self._segment(action.kind, replace(part, boundary=sent and index == 0))
             final = index == len(passes) - 1
-            key = ("B", step, action.microbatch, virtual) if final else ("B", step, action.microbatch, virtual, index)
-            self._put(MAIN, Item(segment, key, needs, step, chunk, action.microbatch))
+            if cut and forward:
+                needs += (Need(self._stage, ("gathered", step, chunk, len(passes) - 1 - index)),)
+            name = key if final else (*key, index)
+            item = Item(segment, name, needs, step, chunk, action.microbatch, also if final else ())
+            self._put(MAIN, item)
             needs = ()
-            if cut:
-                self._reduce(step, chunk, index, key)
-        self._send("B", previous, step, action, virtual)
+            if cut and not forward:
+                self._reduce(step, chunk, index, name)
 
     def _whole(self, chunk: int) -> Pass:
         first, last = self._ends(chunk)
@@ -190,23 +201,38 @@ class _Stage:
     def _segment(self, kind: str, part: Pass) -> Segment:
         known = self._segments.get((kind, part))
         if known is None:
-            make = self._job.passes.forward if kind == "F" else self._job.passes.backward
+            passes = self._job.passes
+            make = {"F": passes.forward, "B": passes.backward, "I": passes.input_grad, "W": passes.weight_grad}[kind]
             known = self._segments[kind, part] = make(part)
         return known
 
-    def _arrival(
-        self, kind: str, hop: tuple[int, int] | None, step: int, microbatch: int, virtual: int
-    ) -> tuple[Need, ...]:
-        """What an action waits for: its neighbour's tensor, sent over or, on the same stage, just made."""
-        if hop is None:
-            return ()
-        made = kind if hop[0] == self._stage else f"send {kind}"
-        return (Need(hop[0], (made, step, microbatch, virtual)),)
+    def _neighbours(self, action: Action) -> tuple[Hop | None, Hop | None]:
+        """Where what the action needs is made, and where its result goes."""
+        before = self._job.schedule.previous_hop(action.microbatch, self._stage, action.chunk)
+        after = self._job.schedule.next_hop(action.microbatch, self._stage, action.chunk)
+        return (before, after) if action.kind == "F" else (after, before)
 
-    def _send(self, kind: str, hop: tuple[int, int] | None, step: int, action: Action, virtual: int) -> None:
-        if hop is None or hop[0] == self._stage:
+    def _key(self, action: Action, step: int) -> tuple[object, ...]:
+        """What the action makes: I makes for the stage before what B makes."""
+        made = "B" if action.kind == "I" else action.kind
+        return made, step, action.microbatch, self._virtual(action.chunk)
+
+    def _needs(self, action: Action, step: int) -> tuple[Need, ...]:
+        """What an action waits for: its neighbour's tensor, sent over or, on the same stage, just made."""
+        source, _ = self._neighbours(action)
+        if source is None or action.kind == "W":
+            return ()
+        made, step_back = ("F", -1) if action.kind == "F" else ("B", 1)
+        key = (step, action.microbatch, self._virtual(action.chunk) + step_back)
+        return (Need(source[0], (made if source[0] == self._stage else f"send {made}", *key)),)
+
+    def _send(self, action: Action, step: int) -> None:
+        """What an action made goes to its neighbour, if that is another stage."""
+        _, hop = self._neighbours(action)
+        if hop is None or hop[0] == self._stage or action.kind == "W":
             return
-        job = self._job
+        job, key = self._job, self._key(action, step)
+        kind = key[0]
         lane = f"send {kind}" if job.overlap_sends else MAIN
         name = "activation" if kind == "F" else "gradient"
         segment = self._segments.get((lane, kind, hop[0]))
@@ -214,9 +240,8 @@ class _Stage:
             work = Transfer(hop[0], job.send_bytes)
             segment = Segment((Op(work, "pp", "send", name, lane=lane),))
             self._segments[lane, kind, hop[0]] = segment
-        needs = (Need(self._stage, (kind, step, action.microbatch, virtual)),)
-        key = (f"send {kind}", step, action.microbatch, virtual)
-        self._put(lane, Item(segment, key, needs, step, action.chunk, action.microbatch))
+        sent = (f"send {kind}", *key[1:])
+        self._put(lane, Item(segment, sent, (Need(self._stage, key),), step, action.chunk, action.microbatch))
 
     # --- after the pipeline -----------------------------------------------------------------------------------------
 
@@ -264,7 +289,8 @@ class _Stage:
             )
         elif self._replicas > 1:
             self._block(step, self._reduction(), "dp", "gradients", self._parameters * data.gradient_bytes)
-        if job.model.tied_embeddings and job.plan.pp > 1 and self._stage in (0, job.plan.pp - 1):
+        ends = job.schedule.routes[0][0][0], job.schedule.routes[0][-1][0]
+        if job.model.tied_embeddings and ends[0] != ends[1] and self._stage in ends:
             size = lm_head_parameters_per_tp_rank(job.model, job.plan.tp) * data.gradient_bytes
             self._block(step, "all_reduce", "embedding", "embedding_gradients", size, needs)
             needs = ()

@@ -75,6 +75,40 @@ def test_every_action_is_where_the_longest_path_puts_it(
             assert own["chunk"].tolist() == [action.chunk for action in row]
 
 
+@settings(max_examples=60)
+@given(
+    shape=st.sampled_from(
+        [
+            ("zb-h1", 4, 8, 1), ("zb-h2", 4, 8, 1), ("zb-auto", 3, 6, 1), ("zb-v", 4, 8, 1), ("v-half", 4, 9, 1),
+            ("v-min", 4, 8, 1), ("breadth-first", 3, 5, 2), ("dualpipe-v", 4, 10, 1), ("hanayo", 2, 4, 4),
+            ("chimera", 4, 8, 1), ("dualpipe", 4, 8, 1),
+        ]
+    ),
+    F=SECONDS, I=SECONDS, W=SECONDS, send=st.sampled_from([0.0, 0.0002]),
+)  # fmt: skip
+def test_split_and_paired_actions_are_where_the_longest_path_puts_them(
+    shape: tuple[str, int, int, int],
+    F: float,
+    I: float,  # noqa: E741  (the papers' letter)
+    W: float,
+    send: float,
+) -> None:
+    """Every schedule with I and W, a V, two directions or pairs (which take the time of both, one after the other)."""
+    schedule, P, K, v = shape
+    made = schedule_function(schedule)(P, K, v)
+    share = P / len(made.routes[0])
+    run = pipeline(P, K, F, I + W, schedule, v, weight_grad=W, send=send)
+    times = {"F": F * share, "B": (I + W) * share, "I": (I + W - W) * share, "W": W * share}
+    expected = play(made, ActionCosts(**{kind: on_grid(time) for kind, time in times.items()}), on_grid(send))
+    assert run.step_time == pytest.approx(expected.makespan, rel=0, abs=1e-9)
+    for stage, row in enumerate(made.rows):
+        table = run.timeline_of(stage)
+        own = table[table["stream"] == "compute"].sort_values("start")
+        letters = {"forward": "F", "backward": "B", "input_grad": "I", "weight_grad": "W"}
+        assert [letters[kind] for kind in own["kind"]] == [action.kind for action in row]
+        assert own["microbatch"].tolist() == [action.microbatch for action in row]
+
+
 def test_one_stage_is_all_work_and_one_microbatch_all_wait() -> None:
     """P = 1 takes M T, M = 1 takes P T (modelling.md H.4)."""
     for schedule in ("gpipe", "1f1b"):

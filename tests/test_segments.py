@@ -91,6 +91,15 @@ def test_every_kernel_runs_once(shape: RankShape, overlap: bool, gated: bool) ->
     made.backward(ALL)
     backward = [section.recompute + section.input_grad + section.weight_grad for section in sections]
     assert Counter(seen) == Counter(kernel for kernels in backward for kernel in kernels)
+    seen.clear()
+    made.input_grad(ALL)
+    made.weight_grad(ALL)
+    assert Counter(seen) == Counter(kernel for kernels in backward for kernel in kernels)
+    seen.clear()
+    made.weight_grad(Pass((0,)))
+    assert Counter(seen) == Counter(
+        kernel for block in layer for part in (block.entry, block.body, block.exit) for kernel in part.weight_grad
+    )
 
 
 @given(shape=SHAPES, overlap=st.booleans(), cut=st.booleans())
@@ -104,6 +113,16 @@ def test_time_does_not_depend_on_where_a_chunk_is_cut(shape: RankShape, overlap:
         assert [replace(op, after=()) for op in together.ops] == [
             replace(op, after=()) for part in apart for op in part.ops
         ]
+
+
+@given(shape=SHAPES)
+def test_a_split_backward_moves_what_the_whole_one_moves(shape: RankShape) -> None:
+    """I has all the traffic of B, W none: what W needs gathered I has gathered."""
+    made = passes(shape)
+    assert traffic(made.input_grad(ALL)) == traffic(made.backward(ALL))
+    assert all(isinstance(op.work, Compute) and op.kind == "weight_grad" for op in made.weight_grad(ALL).ops)
+    kinds = {op.kind for op in made.input_grad(ALL).ops if isinstance(op.work, Compute)}
+    assert kinds <= {"input_grad", "recompute", "forward"}
 
 
 @given(shape=SHAPES, overlap=st.booleans())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from typing import Any
 
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from simcluster.model import Model, layer_parameters_per_tp_rank, stage_parameters_per_tp_rank
 from simcluster.ops import MAIN, Collective, Compute, Item, Op, Segment, StageProgram, Transfer
 from simcluster.parallel import Plan
-from simcluster.schedules import Action, schedule_function
+from simcluster.schedules import schedule_function
 from simcluster.segments import Pass
 from simcluster.stages import DataParallel, Job, layers_of, stage_programs
 
@@ -28,6 +29,7 @@ MODEL = Model(
     tied_embeddings=False,
 )
 LAYER = layer_parameters_per_tp_rank(MODEL, 1)
+LETTERS = {"forward": "F", "backward": "B", "input_grad": "I", "weight_grad": "W"}
 
 
 class Described:
@@ -38,6 +40,12 @@ class Described:
 
     def backward(self, part: Pass) -> Segment:
         return self._one("backward", part, 2.0)
+
+    def input_grad(self, part: Pass) -> Segment:
+        return self._one("input_grad", part, 1.0)
+
+    def weight_grad(self, part: Pass) -> Segment:
+        return self._one("weight_grad", part, 1.0)
 
     def _one(self, kind: str, part: Pass, seconds: float) -> Segment:
         ends = ("e" if part.embedding else "") + ("h" if part.lm_head else "") + ("b" if part.boundary else "")
@@ -191,6 +199,8 @@ def test_zero_one_gathers_behind_the_optimizer() -> None:
 def test_tied_embeddings_are_summed_between_the_ends() -> None:
     tied = MODEL.model_copy(update={"tied_embeddings": True})
     made = job(pp=4, model=tied)
+    folded = job(pp=2, schedule="zb-v", model=tied)  # both ends on stage 0, which sums them by itself
+    assert [works(folded, stage, "embedding_gradients") for stage in range(2)] == [[], []]
     for stage in range(4):
         expected = [Collective("all_reduce", "embedding", 4.0 * 1024 * 512)] if stage in (0, 3) else []
         assert works(made, stage, "embedding_gradients") == expected
@@ -255,6 +265,13 @@ def jobs(draw: st.DrawFn) -> Job:
                 ("interleaved", 1, 2),
                 ("interleaved", 2, 2),
                 ("interleaved", 4, 2),
+                ("breadth-first", 2, 2),
+                ("zb-h1", 4, 1),
+                ("zb-h2", 2, 1),
+                ("zb-v", 2, 1),
+                ("v-min", 4, 1),
+                ("dualpipe-v", 2, 1),
+                ("hanayo", 2, 4),
             ]
         )
     )
@@ -265,7 +282,7 @@ def jobs(draw: st.DrawFn) -> Job:
         chunks=chunks,
         dp=draw(st.sampled_from([1, 2, 3])),
         tp=draw(st.sampled_from([1, 2])),
-        microbatches=pp * draw(st.sampled_from([1, 2])),
+        microbatches=pp * draw(st.sampled_from([2] if schedule == "dualpipe-v" else [1, 2])),
         zero=zero,
         overlap_reduce=draw(st.booleans()),
         overlap_gather=zero == 1 and draw(st.booleans()),
@@ -280,7 +297,7 @@ def jobs(draw: st.DrawFn) -> Job:
 @given(made=jobs())
 def test_every_need_is_made_once_and_every_send_is_needed(made: Job) -> None:
     every = items(made)
-    ends = Counter((stage, item.key) for stage, _, item in every)
+    ends = Counter((stage, key) for stage, _, item in every for key in (item.key, *item.also))
     needed_by: dict[tuple[int, Any], list[int]] = {}
     for stage, _, item in every:
         for need in item.needs:
@@ -300,13 +317,26 @@ def test_every_need_is_made_once_and_every_send_is_needed(made: Job) -> None:
 @given(made=jobs())
 def test_the_main_lane_runs_the_row_of_the_schedule(made: Job) -> None:
     for program in stage_programs(made):
-        ran = [
-            (item.step, Action(item.key[0], item.microbatch, item.chunk))
-            for item in program.lanes[MAIN]
-            if item.microbatch >= 0 and len(item.key) == 4 and item.key[0] in "FB"
-        ]
+        passes = (item for item in program.lanes[MAIN] if item.segment.ops[0].kind in LETTERS)
+        ran = [(item.step, LETTERS[item.segment.ops[0].kind], item.microbatch, item.chunk) for item in passes]
         row = made.schedule.rows[program.stage]
-        assert ran == [(step, action) for step in range(made.steps) for action in row]
+        once = [action for action, _ in itertools.groupby(ran)]  # parts of one pass follow each other
+        assert once == [(step, *action) for step in range(made.steps) for action in row]
+
+
+def test_a_fused_pair_waits_for_both_and_both_are_there_at_its_end() -> None:
+    """DualPipe-V on two stages: stage 0 begins its first pair when the gradient for its B is there too."""
+    made = job(schedule="dualpipe-v", microbatches=4)
+    (program, _) = stage_programs(made)
+    first = made.schedule.fused_at(0)[0]
+    halves = [item for item in program.lanes[MAIN] if item.microbatch >= 0][first : first + 2]
+    forward, backward = made.schedule.rows[0][first : first + 2]
+    assert [item.microbatch for item in halves] == [forward.microbatch, backward.microbatch]
+    assert halves[0].key[0] == "half"
+    assert halves[1].needs == ()
+    both = {made.schedule.virtual_stage(each.microbatch, 0, each.chunk) for each in (forward, backward)}
+    assert {halves[0].key[-1], halves[1].key[-1]} == both
+    assert halves[1].also == (halves[0].key[1:],)
 
 
 @given(made=jobs())
@@ -316,14 +346,15 @@ def test_every_pass_covers_its_chunk_once(made: Job) -> None:
     ends: Counter[tuple[int, str, int, str]] = Counter()
     for _, _, item in items(made):
         op = item.segment.ops[0]
-        if op.kind in ("forward", "backward"):
+        if op.kind in LETTERS:
             layers, _, extra = op.name.partition(" ")
-            covered.update((item.step, op.kind, item.microbatch, int(layer)) for layer in layers.split("+"))
-            ends.update((item.step, op.kind, item.microbatch, end) for end in extra if end in "eh")
+            for kind in ("input_grad", "weight_grad") if op.kind == "backward" else (op.kind,):  # B = I + W
+                covered.update((item.step, kind, item.microbatch, int(layer)) for layer in layers.split("+"))
+                ends.update((item.step, kind, item.microbatch, end) for end in extra if end in "eh")
     keys = [
         (step, kind, microbatch)
         for step in range(made.steps)
-        for kind in ("forward", "backward")
+        for kind in ("forward", "input_grad", "weight_grad")
         for microbatch in range(made.schedule.num_microbatches)
     ]
     assert covered == Counter((*key, layer) for key in keys for layer in range(8))
@@ -339,8 +370,8 @@ def test_gradients_cover_the_parameters_of_the_stage_once(made: Job) -> None:
             made.model,
             plan.tp,
             layers=per_slice * made.schedule.num_chunks,
-            first=program.stage == 0,
-            last=program.stage == plan.pp - 1,
+            first=program.stage == made.schedule.routes[0][0][0],
+            last=program.stage == made.schedule.routes[0][-1][0],
         )
         for name, per_element in (("gradients", 4.0), ("parameters", 2.0)):
             sizes = [work.size for work in works(made, program.stage, name)]
@@ -349,11 +380,13 @@ def test_gradients_cover_the_parameters_of_the_stage_once(made: Job) -> None:
         share = plan.dp if made.data_parallel.zero else 1
         assert works(made, program.stage, "optimizer") == [Compute(parameters / share * 1e-9)] * made.steps
         reduced = [item for item in program.lanes.get("dp", []) if item.key[0] == "reduced"]
-        last = {action.chunk: action.microbatch for action in made.schedule.rows[program.stage] if action.kind == "B"}
+        row = made.schedule.rows[program.stage]
+        last = {action.chunk: action[:2] for action in row if action.kind in ("B", "W")}
         for item in reduced:
             (need,) = item.needs
-            kind, step, microbatch = need.key[:3]
-            assert (kind, step, microbatch) == ("B", item.step, last[item.chunk])
+            kind, step, microbatch = need.key[1:4] if need.key[0] == "half" else need.key[:3]
+            assert step == item.step
+            assert (kind, microbatch) == last[item.chunk]
 
 
 @given(made=jobs())
@@ -373,9 +406,11 @@ def test_buckets_are_at_least_as_large_as_asked_but_for_the_last_of_a_chunk(made
 def test_an_arriving_tensor_is_gathered_where_it_was_sent_split(made: Job) -> None:
     for _, _, item in items(made):
         op = item.segment.ops[0]
-        if op.kind in ("forward", "backward"):
-            arrives = any(need.key[0] in ("send F", "send B", "F", "B") for need in item.needs)
-            assert op.name.endswith("b") == (arrives and made.gather_boundary)
+        if op.kind in LETTERS:
+            sent = {"forward": "send F"}.get(op.kind, "send B")  # a half of a pair waits for the other's as well
+            arrives = any(need.key[0] == sent for need in item.needs)
+            if item.key[0] != "half" and not item.also:
+                assert op.name.endswith("b") == (arrives and made.gather_boundary)
 
 
 def test_layers_are_split_evenly_in_order() -> None:

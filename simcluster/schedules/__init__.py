@@ -1,20 +1,31 @@
 """Pipeline schedules: a function per schedule that returns data, a checker, and the exact timing of that data.
 
 To add one: write ``mine(num_stages, num_microbatches, num_chunks=1) -> Schedule`` in its own file and name it in
-SCHEDULES; the tests of every schedule then run on it.  Planning only: imports nothing of simcluster but its errors.
+SCHEDULES; the tests of every schedule then run on it.  One that is not shipped needs no name: ``make_schedule`` takes
+the function, or the Schedule itself.  Planning only: imports nothing of simcluster but its errors (``specs``, which a
+scenario file needs, also the base of documents).
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 from simcluster.errors import InputError
 from simcluster.schedules.actions import Action, Hop, Kind, Route, Schedule
+from simcluster.schedules.breadth_first import breadth_first
 from simcluster.schedules.check import check
+from simcluster.schedules.chimera import chimera
+from simcluster.schedules.controllable import v_half, v_min
+from simcluster.schedules.dualpipe import dualpipe
+from simcluster.schedules.dualpipe_v import dualpipe_v
 from simcluster.schedules.gpipe import gpipe
+from simcluster.schedules.hanayo import hanayo
 from simcluster.schedules.interleaved import interleaved
 from simcluster.schedules.one_f_one_b import one_f_one_b
-from simcluster.schedules.timing import Costs, ScheduleTiming, peak_in_flight, play
+from simcluster.schedules.timing import Costs, ScheduleTiming, SliceCosts, peak_in_flight, play
+from simcluster.schedules.zb_auto import Times, zb_auto
+from simcluster.schedules.zb_h import zb_h1, zb_h2
+from simcluster.schedules.zb_v import zb_v
 
 __all__ = [
     "SCHEDULES",
@@ -26,13 +37,26 @@ __all__ = [
     "Schedule",
     "ScheduleFunction",
     "ScheduleTiming",
+    "SliceCosts",
+    "breadth_first",
     "check",
+    "chimera",
+    "dualpipe",
+    "dualpipe_v",
     "gpipe",
+    "hanayo",
     "interleaved",
+    "make_schedule",
     "one_f_one_b",
     "peak_in_flight",
     "play",
     "schedule_function",
+    "v_half",
+    "v_min",
+    "zb_auto",
+    "zb_h1",
+    "zb_h2",
+    "zb_v",
 ]
 
 
@@ -46,8 +70,19 @@ SCHEDULES: dict[str, ScheduleFunction] = {
     "gpipe": gpipe,
     "1f1b": one_f_one_b,
     "interleaved": interleaved,
+    "breadth-first": breadth_first,
+    "zb-h1": zb_h1,
+    "zb-h2": zb_h2,
+    "zb-auto": zb_auto,
+    "zb-v": zb_v,
+    "v-half": v_half,
+    "v-min": v_min,
+    "dualpipe-v": dualpipe_v,
+    "dualpipe": dualpipe,
+    "chimera": chimera,
+    "hanayo": hanayo,
 }
-"""Every schedule that has a name."""
+"""Every schedule that has a name.  Chunks left at 1 mean the chunks that a schedule has by itself."""
 
 
 def schedule_function(name: str) -> ScheduleFunction:
@@ -59,3 +94,51 @@ def schedule_function(name: str) -> ScheduleFunction:
     near = difflib.get_close_matches(name.lower(), SCHEDULES, n=1)
     guess = f"did you mean {near[0]!r}? " if near else ""
     raise InputError(f"unknown schedule {name!r}; {guess}the schedules are {', '.join(SCHEDULES)}")
+
+
+class ScheduleMaker(Protocol):
+    """A schedule with parameters (``schedules.specs``)."""
+
+    def make(
+        self,
+        num_stages: int,
+        num_microbatches: int,
+        num_chunks: int = 1,
+        *,
+        costs: Times | None = None,
+        latency: Any = 0,
+    ) -> Schedule: ...
+
+
+def make_schedule(
+    what: str | Schedule | ScheduleFunction | ScheduleMaker,
+    num_stages: int,
+    num_microbatches: int,
+    num_chunks: int = 1,
+    *,
+    costs: Times | None = None,
+    latency: Any = 0,
+) -> Schedule:
+    """The schedule that somebody means: a name, a spec with parameters, a function of their own, or a Schedule.
+
+    ``costs`` and ``latency`` are the times of the run, for schedules that are made for times.  What is not shipped is
+    checked.  InputError for a name that does not exist, counts that the schedule cannot have or does not have, a broken
+    schedule (with the place marked) and a function that returns none.
+    """
+    if isinstance(what, str):
+        return schedule_function(what)(num_stages, num_microbatches, num_chunks)
+    if isinstance(what, Schedule):
+        made: object = what
+    elif callable(what):
+        made = what(num_stages, num_microbatches, num_chunks)
+    else:
+        return what.make(num_stages, num_microbatches, num_chunks, costs=costs, latency=latency)
+    if not isinstance(made, Schedule):
+        name = getattr(what, "__name__", repr(what))
+        raise InputError(f"schedule function {name!r} returned {type(made).__name__}; it must return a Schedule")
+    if (made.num_stages, made.num_microbatches) != (num_stages, num_microbatches):
+        raise InputError(
+            f"schedule {made.name!r} is for {made.num_stages} stages and {made.num_microbatches} microbatches; the job "
+            f"has {num_stages} and {num_microbatches}"
+        )
+    return check(made)

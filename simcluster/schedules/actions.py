@@ -132,6 +132,23 @@ def loop_route(num_stages: int, num_chunks: int) -> Route:
     return tuple((stage, chunk) for chunk in range(num_chunks) for stage in range(num_stages))
 
 
+def snake_route(num_stages: int, num_legs: int) -> Route:
+    """Down all stages, up again, and so on, without a hop at the turns; two legs are the V of the zero-bubble papers.
+
+    Leg j is chunk j of every stage.
+    """
+    return tuple(
+        (stage if leg % 2 == 0 else num_stages - 1 - stage, leg)
+        for leg in range(num_legs)
+        for stage in range(num_stages)
+    )
+
+
+def two_ways(num_stages: int) -> tuple[Route, Route]:
+    """The routes of a bidirectional schedule: chunk 0 of every stage downwards, chunk 1 (a second copy) upwards."""
+    return loop_route(num_stages, 1), tuple((stage, 1) for stage in reversed(range(num_stages)))
+
+
 def parse_row(text: str) -> tuple[tuple[Action, ...], tuple[int, ...]]:
     """A row written as ``F0.0 [F1.0|B0.1] B1.1``: its actions, and the positions where fused pairs begin.
 

@@ -13,9 +13,10 @@ _ORDER = {"F": (), "B": ("F",), "I": ("F",), "W": ("I",)}
 def check(schedule: Schedule) -> Schedule:
     """The schedule itself if it is sound, else InputError with the rows printed and the place marked.
 
-    Sound: routes stay inside the grid; every microbatch has, on every hop of its route and nowhere else, one F and
-    either one B or one I and one W; on its stage F comes before B or I, and I before W; a fused pair is one F and one
-    B or I; and a dry run ends, that is, no deadlock.
+    Sound: routes stay inside the grid, and all of them go through the whole model, so that a chunk is the same slice
+    of it on every route; every microbatch has, on every hop of its route and nowhere else, one F and either one B or
+    one I and one W; on its stage F comes before B or I, and I before W; a fused pair is one F and one B or I; and a dry
+    run ends, that is, no deadlock.
     """
     _check_shape(schedule)
     for stage in range(schedule.num_stages):
@@ -42,6 +43,14 @@ def require_one_chunk(name: str, num_chunks: int) -> None:
         )
 
 
+def require_own_chunks(name: str, num_chunks: int, own: int, why: str) -> None:
+    """InputError if other chunks are asked of a schedule than it has by itself; 1 stands for what it has."""
+    if num_chunks not in (1, own):
+        raise InputError(
+            f"schedule {name!r} has {own} chunks per stage ({why}), and {num_chunks} were asked for; leave chunks out"
+        )
+
+
 def _check_shape(schedule: Schedule) -> None:
     where = f"schedule {schedule.name!r}"
     require_counts(schedule.name, schedule.num_stages, schedule.num_microbatches, schedule.num_chunks)
@@ -61,6 +70,26 @@ def _check_shape(schedule: Schedule) -> None:
                 raise InputError(
                     f"{where}: route {index} visits chunk {chunk} of stage {stage}; there are {schedule.num_stages} "
                     f"stages of {schedule.num_chunks} chunk(s), counted from 0"
+                )
+    _check_slices(schedule)
+
+
+def _check_slices(schedule: Schedule) -> None:
+    """A chunk is one slice of the model, whoever comes by."""
+    where = f"schedule {schedule.name!r}"
+    slice_of: dict[Hop, tuple[int, int]] = {}
+    for index, hops in enumerate(schedule.routes):
+        if len(hops) != len(schedule.routes[0]):
+            raise InputError(
+                f"{where}: route {index} has {len(hops)} hops and route 0 has {len(schedule.routes[0])}; every route "
+                f"goes through the whole model, slice by slice"
+            )
+        for place, hop in enumerate(hops):
+            other, there = slice_of.setdefault(hop, (index, place))
+            if there != place:
+                raise InputError(
+                    f"{where}: chunk {hop[1]} of stage {hop[0]} is slice {there} of the model on route {other} and "
+                    f"slice {place} on route {index}; a chunk holds one slice: use another chunk for the other route"
                 )
 
 

@@ -10,26 +10,26 @@ from simcluster.schedules.check import require_counts
 from simcluster.schedules.one_f_one_b import alternate
 
 
-def interleaved(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Schedule:
-    """Microbatches go in groups of P through chunk 0, then the group through chunk 1, and so on; backward in reverse.
+def interleaved(
+    num_stages: int, num_microbatches: int, num_chunks: int = 1, *, group_size: int | None = None
+) -> Schedule:
+    """Microbatches go in groups through chunk 0, then the group through chunk 1, and so on; backward in reverse.
 
-    Stage r runs min(2 (P - 1 - r) + (v - 1) P, M v) forwards ahead.  With f and b the times of one chunk the makespan
-    is (M v + P - 1)(f + b): the bubble shrinks v times, for more messages and P + (P - 1) / v microbatches in flight on
-    stage 0.  With one chunk the makespan is that of 1F1B.  Source: Narayanan et al., arXiv:2104.04473, section 2.2, in
-    the order of Megatron-LM's ``forward_backward_pipelining_with_interleaving`` with groups of P.
-    InputError for counts below one, or microbatches that are no multiple of the stages (Megatron-LM's rule).
+    Stage r runs min(2 (P - 1 - r) + (v - 1) g, M v) forwards ahead, g the group size (P if left out).  With f and b the
+    times of one chunk the makespan is (M v + P - 1)(f + b): the bubble shrinks v times, for more messages and
+    2 (P - 1 - r) + (v - 1) g + 1 chunks in flight on stage r; larger groups hide messages better and hold more.  With
+    one chunk the makespan is that of 1F1B.  Source: Narayanan et al., arXiv:2104.04473, section 2.2, in the order of
+    Megatron-LM's ``forward_backward_pipelining_with_interleaving``; ``group_size`` is its
+    ``--microbatch-group-size-per-virtual-pipeline-stage``.
+    InputError for counts below one; without a group size, microbatches that are no multiple of the stages; with one,
+    groups (the last one too) of fewer microbatches than stages (Megatron-LM's rules).
     """
     require_counts("interleaved", num_stages, num_microbatches, num_chunks)
-    if num_microbatches % num_stages:
-        below = num_microbatches // num_stages * num_stages
-        fix = " or ".join(str(n) for n in (below, below + num_stages) if n)
-        raise InputError(
-            f"schedule 'interleaved': {num_microbatches} microbatches on {num_stages} stages; the microbatches must be "
-            f"a multiple of the stages, such as {fix} (or use schedule '1f1b', which takes any number)"
-        )
-    forwards = _in_groups("F", num_stages, num_microbatches, range(num_chunks))
-    backwards = _in_groups("B", num_stages, num_microbatches, range(num_chunks - 1, -1, -1))
-    ahead = [2 * (num_stages - 1 - stage) + (num_chunks - 1) * num_stages for stage in range(num_stages)]
+    group = num_stages if group_size is None else group_size
+    _require_groups(num_stages, num_microbatches, group, given=group_size is not None)
+    forwards = _in_groups("F", group, num_microbatches, range(num_chunks))
+    backwards = _in_groups("B", group, num_microbatches, range(num_chunks - 1, -1, -1))
+    ahead = [2 * (num_stages - 1 - stage) + (num_chunks - 1) * group for stage in range(num_stages)]
     return Schedule(
         name="interleaved",
         rows=tuple(alternate(forwards, backwards, warmup=warmup) for warmup in ahead),
@@ -40,10 +40,31 @@ def interleaved(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> 
     )
 
 
+def _require_groups(num_stages: int, num_microbatches: int, group: int, *, given: bool) -> None:
+    where = f"schedule 'interleaved': {num_microbatches} microbatches on {num_stages} stages"
+    if not given and num_microbatches % num_stages:
+        below = num_microbatches // num_stages * num_stages
+        fix = " or ".join(str(n) for n in (below, below + num_stages) if n)
+        raise InputError(
+            f"{where}; the microbatches must be a multiple of the stages, such as {fix} (or use schedule '1f1b', which "
+            f"takes any number)"
+        )
+    if isinstance(group, bool) or not isinstance(group, int) or group < num_stages:
+        raise InputError(
+            f"{where} in groups of {group!r}; a group has as many microbatches as stages or more, such as {num_stages}"
+        )
+    if 0 < num_microbatches % group < num_stages:
+        raise InputError(
+            f"{where} in groups of {group} leave {num_microbatches % group} for the last group, which needs "
+            f"{num_stages} or more; use {num_microbatches // group * group or group} or "
+            f"{num_microbatches // group * group + num_stages} microbatches, or another group size"
+        )
+
+
 def _in_groups(kind: Literal["F", "B"], group: int, num_microbatches: int, chunks: range) -> list[Action]:
     return [
         Action(kind, microbatch, chunk)
         for begin in range(0, num_microbatches, group)
         for chunk in chunks
-        for microbatch in range(begin, begin + group)
+        for microbatch in range(begin, min(begin + group, num_microbatches))
     ]

@@ -9,7 +9,8 @@ different stages adds the latency; sends and receives occupy no stage (asynchron
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Generic, TypeVar
@@ -43,6 +44,34 @@ class Costs(Generic[Time]):
 
 
 @dataclass(frozen=True, slots=True)
+class SliceCosts(Generic[Time]):
+    """A time for every slice of the model (virtual stage): uneven layers, an embedding, a head.
+
+    ``times[kind][v]`` is the duration of such an action on virtual stage v, wherever ``schedule`` has put it.
+    InputError where a kind that the schedule uses has no times, or not one for each virtual stage.
+    """
+
+    schedule: Schedule
+    times: Mapping[Kind, Sequence[Time]]
+
+    def __post_init__(self) -> None:
+        slices = len(self.schedule.routes[0])
+        for kind in sorted({action.kind for row in self.schedule.rows for action in row}):
+            if kind not in self.times:
+                raise InputError(f"schedule {self.schedule.name!r} uses {kind}, and {kind} has no times; give them")
+            if len(self.times[kind]) != slices:
+                raise InputError(
+                    f"schedule {self.schedule.name!r} has {slices} virtual stages, and {kind} has "
+                    f"{len(self.times[kind])} times; give one for each"
+                )
+
+    def __call__(self, kind: Kind, stage: int, chunk: int) -> Time:
+        """The duration of such an action."""
+        route = next(route for route in self.schedule.routes if (stage, chunk) in route)
+        return self.times[kind][route.index((stage, chunk))]
+
+
+@dataclass(frozen=True, slots=True)
 class ScheduleTiming(Generic[Time]):
     """A schedule played: ``starts[stage][i]`` and ``ends[stage][i]`` belong to ``schedule.rows[stage][i]``.
 
@@ -63,15 +92,21 @@ class ScheduleTiming(Generic[Time]):
     peak_in_flight: tuple[int, ...]
 
 
-def play(schedule: Schedule, costs: Callable[[Kind, int, int], Time], latency: Time | int = 0) -> ScheduleTiming[Time]:
+def play(
+    schedule: Schedule,
+    costs: Callable[[Kind, int, int], Time],
+    latency: Time | int = 0,
+    pair: Callable[[Time, Time], Time] | None = None,
+) -> ScheduleTiming[Time]:
     """Play every row in order, each action as soon as its stage and its input are there.
 
-    ``costs(kind, stage, chunk)`` is the duration of an action (Costs, or any function); a fused pair takes the sum of
-    its two.  Linear in the number of actions.  Supposes what ``check`` tests; InputError on a deadlock, and on costs or
-    a latency that are negative or not finite.
+    ``costs(kind, stage, chunk)`` is the duration of an action: Costs where all are alike, SliceCosts where virtual
+    stages differ, or any function.  ``pair(first, second)`` is the duration of a fused pair of these two durations,
+    their sum if left out.  Linear in the number of actions.  Supposes what ``check`` tests; InputError on a deadlock,
+    and on durations or a latency that are negative or not finite.
     """
     _require_duration(latency, "the latency between stages")
-    steps = _all_steps(schedule, costs, latency)
+    steps = _all_steps(schedule, costs, latency, pair or operator.add)
     zero = costs("F", *schedule.routes[0][0]) * 0
     starts, ends = _run(schedule, steps, zero)
     busy = tuple(sum((step[0] for step in row), start=zero) for row in steps)
@@ -137,7 +172,10 @@ class _Cells:
 
 
 def _all_steps(
-    schedule: Schedule, costs: Callable[[Kind, int, int], Time], latency: Time | int
+    schedule: Schedule,
+    costs: Callable[[Kind, int, int], Time],
+    latency: Time | int,
+    pair: Callable[[Time, Time], Time],
 ) -> list[list[Step[Time]]]:
     cells = _Cells(schedule)
     durations: dict[tuple[Kind, int, int], Time] = {}
@@ -145,7 +183,8 @@ def _all_steps(
     for stage in range(schedule.num_stages):
         row = _steps(schedule, stage, costs, latency, cells, durations)
         for position in schedule.fused_at(stage):
-            _fuse(row, position)
+            _fuse(row, position, pair)
+            _require_duration(row[position + 1][0], f"a fused pair on stage {stage}")
         rows.append(row)
     return rows
 
@@ -194,11 +233,11 @@ def _way(
     return schedule.virtual_stage(microbatch, *hop), delay_before, delay_after, after is None
 
 
-def _fuse(row: list[Step[Time]], position: int) -> None:
+def _fuse(row: list[Step[Time]], position: int, pair: Callable[[Time, Time], Time]) -> None:
     """Turn two steps into a pair: the first only waits, the second does the work of both and publishes both."""
     first, second = row[position], row[position + 1]
     row[position] = (first[0] * 0, first[1], first[2], second[4], second[4])
-    row[position + 1] = (first[0] + second[0], second[1], second[2], second[3], first[3])
+    row[position + 1] = (pair(first[0], second[0]), second[1], second[2], second[3], first[3])
 
 
 def _run(

@@ -1,0 +1,27 @@
+"""Breadth-first (looped GPipe): all microbatches through one chunk before any goes into the next."""
+
+from __future__ import annotations
+
+from simcluster.schedules.actions import Action, Schedule, loop_route
+from simcluster.schedules.check import require_counts
+
+
+def breadth_first(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Schedule:
+    """F of all microbatches through chunk 0, then chunk 1, and so on; then B, chunks and microbatches in reverse.
+
+    A chunk's weights are wanted once in each direction, which is what makes sharded weights cheap.  With f and b the
+    times of one chunk the makespan is (M v + P - 1)(f + b) for M >= P; all M v chunks are in flight.  Source:
+    Lamy-Poirier, arXiv:2211.05953, section 4.1, with B in the reverse order of F as torch's ``ScheduleLoopedBFS``.
+    InputError for counts below one.
+    """
+    require_counts("breadth-first", num_stages, num_microbatches, num_chunks)
+    forwards = [(m, chunk) for chunk in range(num_chunks) for m in range(num_microbatches)]
+    row = [Action("F", *each) for each in forwards] + [Action("B", *each) for each in reversed(forwards)]
+    return Schedule(
+        name="breadth-first",
+        rows=(tuple(row),) * num_stages,
+        num_microbatches=num_microbatches,
+        num_chunks=num_chunks,
+        routes=(loop_route(num_stages, num_chunks),),
+        route_of=(0,) * num_microbatches,
+    )

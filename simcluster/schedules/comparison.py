@@ -1,0 +1,85 @@
+"""What schedules are compared by: time, bubble and activations, for the same work per stage.  Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+from simcluster.schedules.actions import Schedule
+from simcluster.schedules.timing import Costs, ScheduleTiming, play
+
+
+@dataclass(frozen=True, slots=True)
+class StageTimes:
+    """Times of one microbatch through one stage's share of the model (1/P of it), alike for all stages.
+
+    A stage with v chunks takes a v-th of them for each; a schedule that holds the model twice, all of them for each of
+    its copies.  ``backward`` is B whole, ``input`` I and ``weight`` W; ``pair`` is a fused [F|B], None for F + B.
+    ``latency`` lies between stages and occupies none.
+    """
+
+    forward: Fraction
+    backward: Fraction
+    input: Fraction
+    weight: Fraction
+    latency: Fraction = Fraction(0)
+    pair: Fraction | None = None
+
+    def of_chunk(self, schedule: Schedule) -> Costs[Fraction]:
+        """The times of one chunk."""
+        return self.times(share_of_a_stage(schedule))
+
+    def times(self, share: Fraction | int = 1) -> Costs[Fraction]:
+        """The times of a stage, or of a part of it."""
+        return Costs(F=self.forward * share, B=self.backward * share, I=self.input * share, W=self.weight * share)
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """A schedule and its timing, with what it is compared by."""
+
+    schedule: Schedule
+    timing: ScheduleTiming[Fraction]
+    times: StageTimes
+
+    @property
+    def ideal(self) -> Fraction:
+        """M (F + B): what every stage would take without a bubble, and without overlap in pairs."""
+        return self.schedule.num_microbatches * (self.times.forward + self.times.backward)
+
+    @property
+    def longest_span(self) -> Fraction:
+        """From the first start to the last end on the stage where that is longest: the time from step to step where
+        stages may go on with the next step as they finish, as zero-bubble papers count."""
+        return max(self.timing.spans)
+
+    @property
+    def bubble_of_span(self) -> Fraction:
+        """1 - busy / longest span, with the mean busy time of the stages."""
+        busy = sum(self.timing.busy, start=Fraction(0)) / len(self.timing.busy)
+        return 1 - busy / self.longest_span if self.longest_span else Fraction(0)
+
+    @property
+    def peaks(self) -> tuple[Fraction, ...]:
+        """Per stage the most activations alive, in microbatches of a whole stage: half-stages count half."""
+        share = share_of_a_stage(self.schedule)
+        return tuple(peak * share for peak in self.timing.peak_in_flight)
+
+    @property
+    def copies(self) -> int:
+        """How often a stage's share of the weights is held: 2 where microbatches enter at both ends."""
+        held = {hop for route in self.schedule.routes for hop in route}
+        return -(-len(held) // len(self.schedule.routes[0]))
+
+
+def share_of_a_stage(schedule: Schedule) -> Fraction:
+    """Which part of a stage's share of the model one chunk is: 1/v, and 1 for each of two whole copies."""
+    return Fraction(schedule.num_stages, len(schedule.routes[0]))
+
+
+def play_stages(schedule: Schedule, times: StageTimes) -> Played:
+    """The schedule with these times; InputError as ``play``."""
+    together = None if times.pair is None else times.pair * share_of_a_stage(schedule)
+    pair = None if together is None else lambda _forward, _backward: together
+    timing = play(schedule, times.of_chunk(schedule), times.latency, pair)
+    return Played(schedule, timing, times)

@@ -1,0 +1,70 @@
+"""DualPipeV: DualPipe cut in half, on a V of stages, so that nothing is held twice."""
+
+from __future__ import annotations
+
+from simcluster.errors import InputError
+from simcluster.schedules.actions import Schedule, snake_route
+from simcluster.schedules.check import require_counts, require_own_chunks
+from simcluster.schedules.row_writer import RowWriter
+
+
+def dualpipe_v(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Schedule:
+    """P ranks hold slices r and 2 P - 1 - r; forwards run fused with backwards, to hide the communication of experts.
+
+    With f = i >= w and b the times of one chunk and f + b that of a fused pair the makespan is
+    2 M (f + b) + (P - 1)(f + 2 b - 3 w); at most 2 P + 1 half-stages in flight.  Source: DeepSeek's DualPipe repository
+    (README and ``dualpipev.py``), after Sea AI Lab's "cut in half"; DualPipe itself: arXiv:2412.19437, section 3.2.
+    InputError for counts below one, chunks other than two, or fewer than 2 P microbatches.
+    """
+    require_counts("dualpipe-v", num_stages, num_microbatches, num_chunks)
+    require_own_chunks("dualpipe-v", num_chunks, 2, "down the pipeline and up again")
+    if num_microbatches < 2 * num_stages:
+        raise InputError(
+            f"schedule 'dualpipe-v': {num_microbatches} microbatches on {num_stages} stages; it needs two or more for "
+            f"each stage, {2 * num_stages} here (or use schedule 'zb-v', which takes any number)"
+        )
+    written = [
+        eight_steps(num_stages, stage, num_microbatches, (0, 0), middle=stage == num_stages - 1)
+        for stage in range(num_stages)
+    ]
+    return Schedule(
+        name="dualpipe-v",
+        rows=tuple(tuple(row.actions) for row in written),
+        num_microbatches=num_microbatches,
+        num_chunks=2,
+        routes=(snake_route(num_stages, 2),),
+        route_of=(0,) * num_microbatches,
+        fused=tuple(tuple(row.fused) for row in written),
+    )
+
+
+def eight_steps(
+    half: int, place: int, per_chunk: int, first: tuple[int, int], *, middle: bool, near: int = 0
+) -> RowWriter:
+    """The row of the stage at ``place`` of ``half`` on the way to the middle, as DeepSeek lists its eight steps.
+
+    ``per_chunk`` microbatches go through each of the two chunks; ``near`` is the chunk whose microbatches come first,
+    ``first`` where the numbers of each chunk begin.  Only a stage in the middle has its first pair unfused.
+    """
+    row = RowWriter(first)
+    inner, far = half - place - 1, 1 - near
+    steady = per_chunk - 2 * half + place + 1
+
+    def run(words: str, times: int) -> None:
+        row.run(words.replace("n", str(near)).replace("f", str(far)), times)
+
+    run("Fn", 2 * inner)
+    run("Fn Ff", place + 1)
+    run("If Wf Ff", inner)
+    for index in range(steady):
+        run("Fn Bf" if middle and index == 0 else "[Fn|Bf]", 1)
+        run("[Ff|Bn]", 1)
+    run("Bf [Ff|Bn]", inner)
+    split = (place + 1) // 2  # from here on W is put off
+    for index in range(place + 1):
+        whole_first = index < split or (index == split and place % 2 == 0)
+        run("Bf" if whole_first else "If", 1)
+        run("Bn" if index < split else "In", 1)
+    run("W In", inner)
+    run("W", place + 1)
+    return row

@@ -1,0 +1,63 @@
+"""Hanayo: microbatches run through the stages in waves, down and up again, with one copy of the model."""
+
+from __future__ import annotations
+
+from simcluster.errors import InputError
+from simcluster.schedules.actions import Action, Route, Schedule, snake_route
+from simcluster.schedules.check import require_counts
+
+
+def hanayo(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Schedule:
+    """W waves are 2 W chunks per stage, on a route without a hop at its turns; chunks left at 1 mean one wave.
+
+    The order is that of list scheduling in slots of equal length, backward before forward, later slices before earlier
+    ones, with at most P microbatches under way.  With f and b the times of one chunk and M = k P the makespan is
+    2 W M (f + b) + 2 (P - 1)(max(f, b) + (k - 1) |b - f|); for M >= P, 2 W P - (P - 1 - r) chunks are in flight on
+    stage r.  Source of placement and waves: Liu et al., arXiv:2308.15762; the order is ours.
+    InputError for counts below one, or an odd number of chunks other than 1.
+    """
+    require_counts("hanayo", num_stages, num_microbatches, num_chunks)
+    if num_chunks > 1 and num_chunks % 2:
+        raise InputError(
+            f"schedule 'hanayo': a wave is two chunks per stage, down and up, and {num_chunks} were asked for; use "
+            f"{num_chunks - 1} or {num_chunks + 1}"
+        )
+    num_legs = max(2, num_chunks)
+    route = snake_route(num_stages, num_legs)
+    return Schedule(
+        name="hanayo",
+        rows=_in_slots(num_stages, num_microbatches, route),
+        num_microbatches=num_microbatches,
+        num_chunks=num_legs,
+        routes=(route,),
+        route_of=(0,) * num_microbatches,
+    )
+
+
+def _in_slots(num_stages: int, num_microbatches: int, route: Route) -> tuple[tuple[Action, ...], ...]:
+    """The rows by list scheduling: in every slot every stage takes the best that is ready, at most one pass.
+
+    A microbatch makes 2 S passes through the S slices: forward to the last, then backward to the first.
+    """
+    rows: list[list[Action]] = [[] for _ in range(num_stages)]
+    num_slices = len(route)
+    under_way: list[int] = []  # microbatches from the oldest to the youngest
+    passes = [0] * num_microbatches
+    entered = 0
+    while entered < num_microbatches or under_way:
+        if entered < num_microbatches and len(under_way) < num_stages:
+            under_way.append(entered)
+            entered += 1
+        best: dict[int, tuple[tuple[int, int], int, Action]] = {}
+        for microbatch in under_way:
+            done = passes[microbatch]
+            back = done >= num_slices
+            stage, chunk = route[2 * num_slices - 1 - done if back else done]
+            rank = (-1, 0) if back else (0, -done)
+            if stage not in best or rank < best[stage][0]:
+                best[stage] = (rank, microbatch, Action("B" if back else "F", microbatch, chunk))
+        for stage, (_, microbatch, action) in best.items():
+            rows[stage].append(action)
+            passes[microbatch] += 1
+        under_way = [microbatch for microbatch in under_way if passes[microbatch] < 2 * num_slices]
+    return tuple(map(tuple, rows))

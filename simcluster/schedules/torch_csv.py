@@ -1,0 +1,171 @@
+"""Schedules in the CSV format of ``torch.distributed.pipelining``, which torchtitan reads too.  Pure: text to text.
+
+A row per rank, a cell per action: ``<stage><op><microbatch>`` with F, B, I, W, and ``(0F7;7B3)OVERLAP_F_B`` for a fused
+pair; an empty cell is idle.  "Stage" there is a slice of the model, our virtual stage, and "rank" our stage.  Format as
+written and read by torch 2.13, ``torch/distributed/pipelining/schedules.py`` (``_dump_csv``, ``_load_csv``).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import cast
+
+from simcluster.errors import InputError
+from simcluster.schedules.actions import Action, Hop, Kind, Route, Schedule
+from simcluster.schedules.check import check
+
+_CELL = re.compile(r"([0-9]{1,9})(F|B|I|W)([0-9]{1,9})")
+_PAIR = re.compile(r"\(([^;()]+);([^;()]+)\)OVERLAP_F_B")
+_AROUND = re.compile(r"[0-9]+(SEND_F|RECV_F|SEND_B|RECV_B|UNSHARD|RESHARD|REDUCE_GRAD)[0-9]*")
+
+
+@dataclass(frozen=True, slots=True)
+class _Pass:
+    """A cell: kind, slice of the model, microbatch."""
+
+    kind: Kind
+    place: int
+    microbatch: int
+
+
+def to_csv(schedule: Schedule) -> str:
+    """The schedule as torch reads it, idle time left out; a line per stage, the last one ended by a newline.
+
+    Torch keeps a slice of the model on one rank: see ``torch_can_run``.
+    """
+    lines = []
+    for stage, row in enumerate(schedule.rows):
+        cells: list[str] = []
+        second = False
+        for position, action in enumerate(row):
+            place = schedule.virtual_stage(action.microbatch, stage, action.chunk)
+            cell = f"{place}{action.kind}{action.microbatch}"
+            if second:
+                cells[-1] = f"({cells[-1]};{cell})OVERLAP_F_B"
+            else:
+                cells.append(cell)
+            second = position in schedule.fused_at(stage)
+        lines.append(",".join(cells) + "\n")
+    return "".join(lines)
+
+
+def torch_can_run(schedule: Schedule) -> bool:
+    """Is every slice of the model on one rank only?  Not so where there is a second copy for the other direction."""
+    return len({tuple(stage for stage, _ in route) for route in schedule.routes}) == 1
+
+
+def from_csv(text: str, name: str = "csv") -> tuple[Schedule, Mapping[str, int]]:
+    """The schedule in such a file, and how many actions of which kind were left out.
+
+    Left out are SEND_* and RECV_*, which the simulator derives from the order itself, and UNSHARD, RESHARD and
+    REDUCE_GRAD, which belong to how parameters are sharded and not to the schedule.  A microbatch's route is where its
+    passes stand, so files with two directions are read as well.  On each rank chunks are numbered by slice.
+    InputError, with the line and the cell, for what is no action, a blank line, and slices or microbatches that are
+    missing or on two ranks; and as ``check``.
+    """
+    left_out: Counter[str] = Counter()
+    lines = text.split("\n")
+    if lines[-1] == "":
+        lines.pop()
+    rows = [_cells(line.rstrip("\r"), number, name, left_out) for number, line in enumerate(lines, start=1)]
+    if not rows:
+        raise InputError(f"schedule {name!r}: the file is empty; it has a line for every rank")
+    ranks = _ranks(rows, name)
+    routes, route_of, chunks = _routes(ranks)
+    actions = tuple(
+        tuple(
+            Action(each.kind, each.microbatch, chunks[rank][route_of[each.microbatch], each.place])
+            for pair in row
+            for each in pair
+        )
+        for rank, row in enumerate(rows)
+    )
+    fused = tuple(_fused(row) for row in rows)
+    schedule = Schedule(
+        name=name,
+        rows=actions,
+        num_microbatches=len(route_of),
+        num_chunks=1 + max(chunk for route in routes for _, chunk in route),
+        routes=routes,
+        route_of=route_of,
+        fused=fused if any(fused) else (),
+    )
+    return check(schedule), dict(left_out)
+
+
+def _cells(line: str, number: int, name: str, left_out: Counter[str]) -> list[tuple[_Pass, ...]]:
+    """The passes of a line: one of each cell, two of a pair."""
+    where = f"schedule {name!r}, line {number}"
+    if not line.strip(" ,\t"):
+        raise InputError(f"{where} is blank: torch takes it for a rank that does nothing; delete it")
+    row: list[tuple[_Pass, ...]] = []
+    for column, cell in enumerate(line.split(","), start=1):
+        word = cell.strip()
+        pair = _PAIR.fullmatch(word)
+        passes = [_CELL.fullmatch(part.strip()) for part in (pair.groups() if pair else (word,))]
+        around = _AROUND.fullmatch(word)
+        if around:
+            left_out[around[1]] += 1
+        elif word and None in passes:
+            raise InputError(
+                f"{where}, cell {column}: {word!r} is not an action; write <stage><op><microbatch> with F, B, I or W, "
+                f"as in 0F0 or 7B3, or a pair (0F7;7B3)OVERLAP_F_B"
+            )
+        elif word:
+            row.append(tuple(_Pass(cast(Kind, each[2]), int(each[1]), int(each[3])) for each in passes if each))
+    return row
+
+
+def _ranks(rows: list[list[tuple[_Pass, ...]]], name: str) -> list[list[int]]:
+    """``[microbatch][slice]`` is the rank that runs it."""
+    found: dict[tuple[int, int], int] = {}
+    for rank, row in enumerate(rows):
+        for each in (each for pair in row for each in pair):
+            there = found.setdefault((each.microbatch, each.place), rank)
+            if there != rank:
+                raise InputError(
+                    f"schedule {name!r}: microbatch {each.microbatch} runs on stage {each.place} on line {there + 1} "
+                    f"and again on line {rank + 1}; all its passes through a stage belong to one rank"
+                )
+    if not found:
+        raise InputError(f"schedule {name!r} has no F, B, I or W at all")
+    microbatches, places = 1 + max(m for m, _ in found), 1 + max(place for _, place in found)
+    for microbatch in range(microbatches):
+        for place in range(places):
+            if (microbatch, place) not in found:
+                raise InputError(
+                    f"schedule {name!r}: microbatch {microbatch} never runs on stage {place}; there are {places} "
+                    f"stages and {microbatches} microbatches, both counted from 0, and each goes through all"
+                )
+    return [[found[microbatch, place] for place in range(places)] for microbatch in range(microbatches)]
+
+
+def _routes(ranks: list[list[int]]) -> tuple[tuple[Route, ...], tuple[int, ...], list[dict[tuple[int, int], int]]]:
+    """Routes in the order of their first microbatch, each microbatch's, and per rank (route, slice) -> chunk."""
+    ways = list(dict.fromkeys(tuple(way) for way in ranks))
+    chunks: list[dict[tuple[int, int], int]] = [{} for _ in range(1 + max(max(way) for way in ways))]
+    held: dict[Hop, int] = {}  # (rank, slice) -> chunk: routes that meet in a slice share its chunk
+    sizes: Counter[int] = Counter()
+    for index, way in enumerate(ways):
+        for place, rank in enumerate(way):
+            if (rank, place) not in held:
+                held[rank, place] = sizes[rank]
+                sizes[rank] += 1
+            chunks[rank][index, place] = held[rank, place]
+    routes = tuple(
+        tuple((rank, chunks[rank][index, place]) for place, rank in enumerate(way)) for index, way in enumerate(ways)
+    )
+    return routes, tuple(ways.index(tuple(way)) for way in ranks), chunks
+
+
+def _fused(row: list[tuple[_Pass, ...]]) -> tuple[int, ...]:
+    """Where the pairs of a row begin, counted in passes."""
+    positions, position = [], 0
+    for cell in row:
+        if len(cell) == 2:
+            positions.append(position)
+        position += len(cell)
+    return tuple(positions)

@@ -1,0 +1,47 @@
+"""ZB-V: a zero-bubble schedule on a V of stages, with the memory of 1F1B."""
+
+from __future__ import annotations
+
+from simcluster.schedules.actions import Action, Schedule, snake_route
+from simcluster.schedules.check import require_counts, require_own_chunks
+from simcluster.schedules.row_writer import RowWriter
+
+
+def zb_v(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Schedule:
+    """Stage r holds slices r and 2 P - 1 - r of the model, so that a microbatch comes back to where it went in.
+
+    With f = i = w the times of one chunk and M >= 2 P - 1 the span of every stage is 6 M f, without bubble, and the
+    makespan 6 M f + (P - 1) f; at most 2 P half-stages in flight on every stage.  A shorter step is the same schedule
+    with the microbatches that it lacks left out.  Source: Qi et al., arXiv:2401.10241, section 6.
+    InputError for counts below one or chunks other than two.
+    """
+    require_counts("zb-v", num_stages, num_microbatches, num_chunks)
+    require_own_chunks("zb-v", num_chunks, 2, "down the pipeline and up again")
+    enough = max(num_microbatches, 2 * num_stages - 1)
+    rows = [
+        tuple(action for action in _row(num_stages, stage, enough) if action.microbatch < num_microbatches)
+        for stage in range(num_stages)
+    ]
+    return Schedule(
+        name="zb-v",
+        rows=tuple(rows),
+        num_microbatches=num_microbatches,
+        num_chunks=2,
+        routes=(snake_route(num_stages, 2),),
+        route_of=(0,) * num_microbatches,
+    )
+
+
+def _row(num_stages: int, stage: int, num_microbatches: int) -> list[Action]:
+    """The hand-written order of one stage, for 2 P - 1 microbatches or more."""
+    row = RowWriter()
+    row.run("F0", 2 * (num_stages - stage) - 1)
+    row.run("F1 F0", stage)
+    row.run("F1 I1 W1", num_stages - stage)
+    while row.count("F1") < num_microbatches:
+        row.run("F0 I0 W0 F1 I1 W1" if row.count("F0") < num_microbatches else "I0 W0 F1 I1 W1")
+    row.run("I0 I1", stage)
+    row.run("I0 W0", num_stages - stage)
+    row.run("W1", num_microbatches - row.count("W1"))
+    row.run("W0", num_microbatches - row.count("W0"))
+    return row.actions
