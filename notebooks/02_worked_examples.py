@@ -26,7 +26,8 @@ import pandas as pd
 
 import simcluster
 from simcluster import Costs, simulate_costs
-from simcluster.collective import collective_times, limit_of
+from simcluster.collective import collective_times
+from simcluster.collective_loads import limit_of
 from simcluster.flops import model_flops_per_sequence, torchtitan_flops_per_sequence
 from simcluster.layers import RankShape
 from simcluster.memory import activation_bytes_per_layer, recipe_named, state_bytes
@@ -193,7 +194,7 @@ table(start)
 start = len(rows)
 selene = simcluster.load("gpt3_175b_64xa100").cluster.built
 for where, gpus, rate, alpha in [("in one machine", range(8), 240e9, 3.4e-6), ("across 8 machines", range(0, 64, 8), 23.7e9, 14e-6)]:
-    played = collective_times(selene, gpus, "all_reduce", 100e6)
+    played = collective_times(selene, gpus, "all_reduce", 100e6, nccl="none")  # the links alone, as the formula
     add(f"all-reduce of 100 MB on 8 A100 {where}", ring_seconds(8, 100e6, rate, alpha), played.duration, "ms", 1e-3)
 table(start)
 
