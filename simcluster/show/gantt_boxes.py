@@ -23,7 +23,7 @@ NARROW_KIND = 24.0  # pixels: recompute above this stays apart from the backward
 JOIN_GAP = 8.0  # pixels: a wider gap inside an action is worth seeing; a narrower one if it is half of its neighbours
 SEVERAL = "several"  # the kind of a joined box of communication with more than one kind in it
 _MINOR = 0.2  # of the time: other kinds with less do not count
-_BACKWARD = ("backward", "input_grad", "weight_grad", "recompute")  # kinds that alternate inside one backward action
+_BACKWARD = ("backward", "input_grad", "recompute")  # kinds that alternate inside one backward action; W is its own
 
 
 @dataclass(frozen=True, slots=True)
