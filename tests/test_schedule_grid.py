@@ -90,24 +90,26 @@ def test_command_prints_order_grid_bubble_and_peak(capsys: pytest.CaptureFixture
     for expected in (
         *order_lines(one_f_one_b(4, 8)),
         GRID_1F1B,
-        "assumed: F = 1, B = 2 for one microbatch through one chunk, latency 0 between stages",
+        "assumed: F = 1, B = 2 for one microbatch through one stage, latency 0 between stages, all stages equal",
         "makespan           33\n",
         "bubble over total  27.27%",
         "bubble over ideal  37.50%",
-        "r0       24     9    33               4\n",
-        "r3       24     9    24               1\n",
+        "bubble of span     27.27%",
+        "r0       24     9    33               4           4\n",
+        "r3       24     9    24               1           1\n",
     ):
         assert expected in out
 
 
 def test_command_writes_json_alone(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     arguments = ["schedule", "interleaved", "--stages", "4", "--microbatches", "8", "--chunks", "2"]
-    arguments += ["--forward", "0.1", "--backward", "0.2", "--latency", "0.05"]
+    arguments += ["--forward", "0.2", "--backward", "0.4", "--latency", "0.05"]  # a chunk takes half of that
     assert main([*arguments, "--json", "-"]) == 0
     text = capsys.readouterr().out
     document = json.loads(text)
     assert document["makespan"] == float(Fraction(57, 10) + 2 * Fraction(1, 20) * 7)
     assert document["peak_in_flight"] == [11, 9, 7, 5]
+    assert document["peak_of_a_stage"] == [5.5, 4.5, 3.5, 2.5]
     assert [parse_row(row)[0] for row in document["rows"]] == list(interleaved(4, 8, 2).rows)
     target = tmp_path / "out.json"
     assert main([*arguments, "--json", str(target)]) == 0
@@ -127,7 +129,24 @@ def test_command_leaves_out_what_nobody_reads(capsys: pytest.CaptureFixture[str]
     ("arguments", "says"),
     [
         (["1fb1", "--stages", "4", "--microbatches", "8"], "did you mean '1f1b'"),
-        (["1f1b", "--stages", "4"], "--microbatches"),
+        (["1f1b", "--stages", "4"], "--microbatches required"),
+        (["1f1b"], "--stages and --microbatches required"),
+        ([], "a NAME is required"),
+        (["1f1b", "gpipe", "--stages", "4", "--microbatches", "8", "--chunks", "2"], "none of these takes chunks"),
+        (
+            ["1f1b", "--stages", "4", "--microbatches", "8", "--backward", "3", "--input", "1", "--weight", "1"],
+            "the sum",
+        ),
+        (["1f1b", "--stages", "4", "--microbatches", "8", "--backward", "3", "--input", "4"], "the sum of"),
+        (["1f1b", "zb-v", "--stages", "4", "--microbatches", "8", "--csv", "x.csv"], "--csv writes one schedule"),
+        (["all", "--stages", "4", "--microbatches", "8", "--csv", "x.csv"], "--csv writes one schedule"),
+        (["--csv", "x.csv"], "a NAME is required"),
+        (["--gallery", "x.png", "--csv", "x.csv"], "need a NAME"),
+        (["--gallery", "x.jpeg"], "a picture ends in"),
+        (["1f1b", "--stages", "4", "--microbatches", "8", "--plot", "x.txt"], "a picture ends in"),
+        (["nowhere.csv"], "cannot read nowhere.csv"),
+        (["nowhere.py:f", "--stages", "4", "--microbatches", "8"], "cannot read nowhere.py: there is no such file"),
+        (["dualpipe", "--stages", "3", "--microbatches", "8"], "an even number of stages"),
         (["1f1b", "--stages", "0", "--microbatches", "8"], "'0' is not a whole number of at least 1"),
         (["1f1b", "--stages", "4.5", "--microbatches", "8"], "'4.5' is not a whole number"),
         (["1f1b", "--stages", "99999", "--microbatches", "99999"], "actions are too many"),
@@ -147,3 +166,115 @@ def test_command_refuses_clearly(capsys: pytest.CaptureFixture[str], arguments: 
     assert out == ""
     assert says in err
     assert "Traceback" not in err
+
+
+def test_command_compares_several(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    names = ["1f1b", "interleaved", "zb-h2", "zb-v", "dualpipe"]
+    assert main(["schedule", *names, "--stages", "4", "--microbatches", "8"]) == 0
+    lines = capsys.readouterr().out.split("\n")
+    assert lines[0].startswith("4 stages, 8 microbatches; assumed: F = 1, B = 2 (I = 1, W = 1) for one microbatch")
+    assert "(1/2 of that for a chunk)" in lines[0]
+    table = {line.split()[0]: " ".join(line.split()) for line in lines[3:8]}
+    assert table["1f1b"] == "1f1b 1 33 27.27% 37.50% 27.27% 1x 4 4 3 2 1"
+    assert table["interleaved"] == "interleaved 2 28.5 15.79% 18.75% 15.79% 1x 5.5 5.5 4.5 3.5 2.5"
+    assert table["zb-h2"] == "zb-h2 1 27 11.11% 12.50% 0.00% 1x 7 7 7 7 7"
+    assert table["zb-v"] == "zb-v 2 25.5 5.88% 6.25% 0.00% 1x 4 4 4 4 4"
+    assert table["dualpipe"] == "dualpipe 1 26 7.69% 8.33% 7.69% 2x 5 5 5 5 5"
+    assert [line for line in lines if line in names] == names  # a grid of each
+    assert main(["schedule", *names, "--stages", "4", "--microbatches", "8", "--json", "-"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert [each["schedule"] for each in document["schedules"]] == names
+    assert [each["copies_of_weights"] for each in document["schedules"]] == [1, 1, 1, 1, 2]
+    assert document["schedules"][3]["ideal"] == document["schedules"][3]["longest_span"] == 24
+
+
+def test_command_names_what_refuses_the_counts(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["schedule", "all", "--stages", "3", "--microbatches", "5", "--chunks", "4"]) == 0
+    out = capsys.readouterr().out
+    assert "left out: interleaved: 5 microbatches on 3 stages; the microbatches must be a multiple" in out
+    assert "left out: chimera:" in out
+    assert "\nhanayo              4 " in out
+
+
+def test_command_saves_and_loads_csv(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    target = tmp_path / "mine.csv"
+    assert main(["schedule", "zb-v", "--stages", "4", "--microbatches", "8", "--csv", str(target)]) == 0
+    assert capsys.readouterr().err == ""
+    assert main(["schedule", str(target), "--json", "-"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["schedule"], document["makespan"]) == ("mine.csv", 25.5)
+    assert main(["schedule", str(target), "zb-v", "--stages", "4", "--microbatches", "8"]) == 0
+    rows = [line.split()[1:] for line in capsys.readouterr().out.split("\n")[3:5]]
+    assert rows[0] == rows[1]
+    assert main(["schedule", str(target), "--stages", "5"]) == 2
+    assert "has 4 stages, and --stages is 5" in capsys.readouterr().err
+    assert main(["schedule", "chimera", "--stages", "2", "--microbatches", "2", "--csv", str(target)]) == 0
+    assert "note: chimera holds every slice of the model on two ranks" in capsys.readouterr().err
+    target.write_text("0F0,0SEND_F0,0B0\n1F0,1B0\n")
+    assert main(["schedule", str(target)]) == 0
+    assert "left out 1 SEND_F" in capsys.readouterr().err
+    target.write_text("0B0,0F0\n")
+    assert main(["schedule", str(target)]) == 2
+    assert "^^ <-- here, B0 comes before F0" in capsys.readouterr().err
+
+
+def test_command_takes_a_function(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    source = tmp_path / "mine.py"
+    source.write_text(
+        "from simcluster.schedules import one_f_one_b\n"
+        "def good(stages, microbatches, chunks):\n    return one_f_one_b(stages, microbatches)\n"
+        "def wrong(stages, microbatches, chunks):\n    return stages / 0\n"
+        "def none(stages, microbatches, chunks):\n    pass\n"
+    )
+    counts = ["--stages", "2", "--microbatches", "3"]
+    assert main(["schedule", f"{source}:good", *counts]) == 0
+    assert "r0 F0 F1 B0 F2 B1 B2" in capsys.readouterr().out
+    for function, says in [
+        ("wrong", "failed: ZeroDivisionError"),
+        ("none", "returned NoneType; it must return a Schedule"),
+        ("other", "has no function 'other'"),
+    ]:
+        assert main(["schedule", f"{source}:{function}", *counts]) == 2
+        assert says in capsys.readouterr().err
+    source.write_text("1 +\n")
+    assert main(["schedule", f"{source}:good", *counts]) == 2
+    assert "SyntaxError" in capsys.readouterr().err
+
+
+def test_command_gives_parameters_to_the_schedules_that_have_them(capsys: pytest.CaptureFixture[str]) -> None:
+    times = ["--forward", "10", "--input", "12", "--weight", "8", "--latency", "1"]
+    counts = ["--stages", "4", "--microbatches", "8", "--json", "-"]
+    assert main(["schedule", "zb-auto", *counts, *times, "--memory-limit", "6"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["makespan"] - 240, document["longest_span"] - 240) == (33, 32)
+    assert max(document["peak_in_flight"]) <= 6
+    grouped = [
+        "interleaved",
+        "--stages",
+        "2",
+        "--microbatches",
+        "6",
+        "--chunks",
+        "2",
+        "--group-size",
+        "3",
+        "--json",
+        "-",
+    ]
+    assert main(["schedule", *grouped]) == 0
+    assert json.loads(capsys.readouterr().out)["rows"][1].startswith("F0.0 F1.0 F2.0 F0.1 B0.1")
+    assert main(["schedule", "dualpipe", *counts, "--pair", "2"]) == 0
+    assert json.loads(capsys.readouterr().out)["makespan"] < 26
+    assert main(["schedule", "zb-h1", *counts, "--backward", "3"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["input"], document["weight"]) == (1.5, 1.5)
+
+
+def test_command_draws(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plot, gallery = tmp_path / "plot.svg", tmp_path / "gallery.png"
+    assert main(["schedule", "1f1b", "dualpipe", "--stages", "4", "--microbatches", "8", "--plot", str(plot)]) == 0
+    assert "<svg" in plot.read_text()[:400]
+    capsys.readouterr()
+    assert main(["schedule", "--gallery", str(gallery)]) == 0
+    assert capsys.readouterr().out == ""
+    assert gallery.read_bytes().startswith(b"\x89PNG")

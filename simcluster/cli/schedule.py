@@ -1,163 +1,166 @@
-"""simcluster schedule: the order of a pipeline schedule as a grid, its bubble and its in-flight peak."""
+"""simcluster schedule: pipeline schedules as grids, compared by bubble and activations, drawn, read and written."""
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import math
-import shutil
 from fractions import Fraction
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from simcluster.cli.common import format_table, output_path, write_json
+from simcluster.cli.common import check_json_path, output_path, write_json, write_text
 from simcluster.errors import InputError
 
 if TYPE_CHECKING:
-    from simcluster.schedules import Schedule, ScheduleTiming
+    from simcluster.cli.schedule_names import Meant
+    from simcluster.schedules import Schedule
+    from simcluster.schedules.comparison import Played, StageTimes
 
 _EXAMPLES = """\
 examples:
   simcluster schedule 1f1b --stages 4 --microbatches 8
-  simcluster schedule interleaved --stages 4 --microbatches 8 --chunks 2 --latency 0.5
-  simcluster schedule gpipe --stages 8 --microbatches 32 --forward 100 --backward 210 --json -
+  simcluster schedule 1f1b zb-h1 zb-v dualpipe-v --stages 4 --microbatches 8 --plot schedules.png
+  simcluster schedule all --stages 8 --microbatches 32 --forward 100 --input 110 --weight 90 --latency 5
+  simcluster schedule zb-auto --stages 4 --microbatches 8 --memory-limit 6 --csv mine.csv
+  simcluster schedule mine.csv my_schedules.py:my_schedule --stages 4 --microbatches 8
+  simcluster schedule --gallery schedules.png
 
-Times are in one unit of your choice. F is the forward and B the whole backward of one microbatch through one chunk;
-the latency lies between two stages and occupies neither of them (asynchronous send and receive).
+NAME is a schedule's name, "all", a CSV file of torch.distributed.pipelining, or FILE.py:FUNCTION of one's own, called
+as FUNCTION(stages, microbatches, chunks).  Times are in one unit of your choice, for one microbatch through one stage's
+share of the model, so that schedules with other chunks do the same work; the latency lies between two stages and
+occupies neither of them (asynchronous send and receive).
 """
 
-_MOST_ACTIONS = 1_000_000
-_MOST_PRINTED_ACTIONS = 4_096
-_MOST_COLUMNS = 4_000
-_MOST_GRID_LINES = 100
-_WIDTH_OF_A_FILE = 200
+_GALLERY = (4, 8)
 
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     """Declare the command and its options."""
     parser = subparsers.add_parser(
         "schedule",
-        help="the order of a pipeline schedule as a grid, its bubble and its in-flight peak",
-        description="Print a pipeline schedule: the order on each stage, the same in time, bubble and in-flight peak.",
+        help="pipeline schedules as grids: their bubbles and in-flight peaks, compared and drawn",
+        description="Print pipeline schedules: the order on each stage, the same in time, bubble and in-flight peak.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("name", metavar="NAME", help="the schedule, such as gpipe, 1f1b or interleaved")
-    parser.add_argument("--stages", type=_count, required=True, metavar="P", help="pipeline ranks")
-    parser.add_argument("--microbatches", type=_count, required=True, metavar="M", help="microbatches of one step")
-    parser.add_argument("--chunks", type=_count, default=1, metavar="V", help="model chunks per stage (default 1)")
-    parser.add_argument("--forward", type=_time, default=Fraction(1), metavar="F", help="time of one F (default 1)")
-    parser.add_argument("--backward", type=_time, default=Fraction(2), metavar="B", help="time of one B (default 2)")
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help="a schedule, such as 1f1b or zb-v; several are compared"
+    )
+    parser.add_argument("--stages", type=_count, metavar="P", help="pipeline ranks")
+    parser.add_argument("--microbatches", type=_count, metavar="M", help="microbatches of one step")
+    parser.add_argument(
+        "--chunks", type=_count, metavar="V", help="model chunks per stage, where it is open (default 1; compared: 2)"
+    )
+    parser.add_argument("--forward", type=_time, default=Fraction(1), metavar="F", help="time of F (default 1)")
+    parser.add_argument("--backward", type=_time, metavar="B", help="time of the whole B (default I + W)")
+    parser.add_argument("--input", type=_time, metavar="I", help="time of I, the input gradient (default B / 2, or 1)")
+    parser.add_argument("--weight", type=_time, metavar="W", help="time of W, the weight gradient (default B - I)")
+    parser.add_argument("--pair", type=_time, metavar="FB", help="time of a fused pair [F|B] (default F + B)")
     parser.add_argument("--latency", type=_time, default=Fraction(0), metavar="C", help="between stages (default 0)")
     parser.add_argument(
-        "--json", metavar="FILE", help="write the numbers as JSON; - for stdout, and nothing else there"
+        "--group-size", type=_count, metavar="G", help="microbatches of a group of interleaved (default P)"
+    )
+    parser.add_argument("--memory-limit", type=_count, metavar="N", help="microbatches alive on a stage, for zb-auto")
+    parser.add_argument("--json", metavar="FILE", help="write the numbers; - for stdout, and nothing else there")
+    parser.add_argument("--csv", metavar="FILE", help="write the one schedule as torch.distributed.pipelining reads it")
+    parser.add_argument("--plot", metavar="FILE", help="draw the schedules under each other (.png, .svg or .pdf)")
+    parser.add_argument(
+        "--gallery", metavar="FILE", help="draw all schedules on one page (default 4 stages, 8 microbatches)"
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the schedule; InputError for an unknown name or counts that the schedule cannot have."""
-    from simcluster.schedules import Costs, check, play, schedule_function
+    """Print what was asked for; InputError for an unknown name or counts that a schedule cannot have."""
+    from simcluster.cli.schedule_names import Meant, played
 
-    make = schedule_function(args.name)
-    if args.json not in (None, "-"):
-        output_path(args.json)
-    actions = 2 * args.stages * args.microbatches * args.chunks
-    if actions > _MOST_ACTIONS:
-        raise InputError(f"{actions:,} actions are too many; stages x microbatches x chunks may be up to "
-                         f"{_MOST_ACTIONS // 2:,} here")  # fmt: skip
-    if not args.forward + args.backward:
-        raise InputError("--forward and --backward are both zero; give at least one of them a time")
-    schedule = check(make(args.stages, args.microbatches, args.chunks))
-    timing = play(schedule, Costs(F=args.forward, B=args.backward), args.latency)
-    if args.json is not None:
-        write_json(args.json, _document(args, schedule, timing))
-    if args.json != "-":
-        print("\n".join(_report(args, schedule, timing)))
+    if not args.names and not args.gallery:
+        raise InputError("a NAME is required: a schedule such as 1f1b, or all; or --gallery FILE for a page of all")
+    _check_files(args)
+    meant = Meant(args.stages, args.microbatches, args.chunks, args.group_size, args.memory_limit, _times(args))
+    if args.names:
+        _answer(args, *played(args.names, meant))
+    if args.gallery:
+        _draw_gallery(args, meant)
     return 0
 
 
-def _report(args: argparse.Namespace, schedule: Schedule, timing: ScheduleTiming[Fraction]) -> list[str]:
-    chunks = f", {schedule.num_chunks} chunks per stage" if schedule.num_chunks > 1 else ""
-    lines = [
-        f"{schedule.name}: {schedule.num_stages} stages, {schedule.num_microbatches} microbatches{chunks}",
-        f"assumed: F = {_number(args.forward)}, B = {_number(args.backward)} for one microbatch through one chunk, "
-        f"latency {_number(args.latency)} between stages, all stages equal",
-        "",
-        *_order(schedule),
-        "",
-        *_time_grid(args, schedule, timing),
-        "",
-        *_numbers(args, schedule, timing),
-        "",
-    ]
-    header = ("stage", "busy", "idle", "span", "peak in flight")
-    columns = zip(timing.busy, timing.idle, timing.spans, timing.peak_in_flight, strict=True)
-    rows = [
-        (f"r{stage}", *(_number(time) for time in times), str(peak)) for stage, (*times, peak) in enumerate(columns)
-    ]
-    what = "microbatches" if schedule.num_chunks == 1 else f"chunks, each 1/{schedule.num_chunks} of a stage's layers"
-    lines.append(format_table(header, rows))
-    lines.append(f"(span: first start to last end on the stage; peak in flight: activations held at once, in {what})")
-    if schedule.name == "interleaved" and schedule.num_chunks == 1:
-        lines.append("note: with one chunk per stage nothing is interleaved; try --chunks 2")
-    return lines
+def _answer(args: argparse.Namespace, shown: list[Played], refused: list[tuple[str, str]]) -> None:
+    """Text, JSON, CSV and picture of the schedules that were named."""
+    from simcluster.cli.schedule_report import comparison, document, report
+
+    one = len(shown) == 1 and args.names != ["all"]
+    if args.json is not None:
+        write_json(args.json, document(shown[0]) if one else {"schedules": [document(each) for each in shown]})
+    if args.json != "-":
+        print("\n".join(report(shown[0]) if one else comparison(shown, refused)))
+    if args.csv:
+        _write_csv(args.csv, shown[0].schedule)
+    if args.plot:
+        from simcluster.show.gantt import save_figure
+        from simcluster.show.schedule_plot import plot_schedules
+
+        save_figure(plot_schedules(shown), Path(args.plot))
 
 
-def _order(schedule: Schedule) -> list[str]:
-    from simcluster.schedules.grid import order_lines
+def _check_files(args: argparse.Namespace) -> None:
+    """Refuse what cannot be written before the work is done."""
+    from simcluster.cli.drawing import figure_path
 
-    actions = sum(map(len, schedule.rows))
-    if actions > _MOST_PRINTED_ACTIONS:
-        return [f"order: left out, {actions:,} actions; --json FILE has it"]
-    example = "F0.1: forward of microbatch 0, chunk 1" if schedule.num_chunks > 1 else "F0: forward of microbatch 0"
-    return [f"order ({example}; each stage runs its row strictly in order)", *order_lines(schedule)]
-
-
-def _time_grid(args: argparse.Namespace, schedule: Schedule, timing: ScheduleTiming[Fraction]) -> list[str]:
-    """The grid where a person can still read it, else a line that says why it is left out."""
-    from simcluster.schedules.grid import common_unit, grid
-
-    unit = common_unit((args.forward, args.backward, args.latency))
-    if timing.makespan / unit <= _MOST_COLUMNS and sum(map(len, schedule.rows)) <= _MOST_PRINTED_ACTIONS:
-        width = shutil.get_terminal_size((_WIDTH_OF_A_FILE, 24)).columns
-        lines = grid(schedule, timing, unit=unit, width=width)
-        if len(lines) <= _MOST_GRID_LINES:
-            return [f"time (one column = {_number(unit)}, a dot is idle)", *lines]
-    return ["time: left out, too large to read as text"]
+    if not args.names and (args.json or args.csv or args.plot):
+        raise InputError("--json, --csv and --plot need a NAME, such as 1f1b or all; --gallery alone needs none")
+    check_json_path(args.json)
+    for name in filter(None, (args.plot, args.gallery)):
+        figure_path(name)
+    if args.csv:
+        output_path(args.csv)
+        if len(args.names) > 1 or args.names == ["all"]:
+            raise InputError("--csv writes one schedule, and several were named; name one")
 
 
-def _numbers(args: argparse.Namespace, schedule: Schedule, timing: ScheduleTiming[Fraction]) -> list[str]:
-    per_stage = schedule.num_microbatches * schedule.num_chunks
-    ideal = per_stage * (args.forward + args.backward)
-    return [
-        f"makespan           {_number(timing.makespan)}",
-        f"without bubble     {_number(ideal)}  (microbatches x chunks x (F + B))",
-        f"bubble over total  {float(timing.bubble_over_total):.2%}  (idle / makespan, mean over stages)",
-        f"bubble over ideal  {float(timing.bubble_over_ideal):.2%}  (idle / busy, mean over stages)",
-    ]
+def _times(args: argparse.Namespace) -> StageTimes:
+    """F, B, I and W from those of them that were given."""
+    from simcluster.schedules.comparison import StageTimes
+
+    backward, input_, weight = args.backward, args.input, args.weight
+    if backward is None:
+        input_ = Fraction(1) if input_ is None else input_
+        weight = Fraction(1) if weight is None else weight
+        backward = input_ + weight
+    elif input_ is None:
+        input_ = backward / 2 if weight is None else backward - weight
+    if weight is None:
+        weight = backward - input_
+    if input_ + weight != backward or input_ < 0 or weight < 0:
+        raise InputError("--backward B is the sum of --input I and --weight W; leave one of the three out")
+    if not args.forward + backward:
+        raise InputError("--forward and --backward are both zero; give at least one of them a time")
+    return StageTimes(args.forward, backward, input_, weight, args.latency, args.pair)
 
 
-def _document(args: argparse.Namespace, schedule: Schedule, timing: ScheduleTiming[Fraction]) -> dict[str, object]:
-    """What --json writes: times in the unit of the arguments, actions as text."""
-    return {
-        "schedule": schedule.name,
-        "stages": schedule.num_stages,
-        "microbatches": schedule.num_microbatches,
-        "chunks": schedule.num_chunks,
-        "forward": float(args.forward),
-        "backward": float(args.backward),
-        "latency": float(args.latency),
-        "makespan": float(timing.makespan),
-        "bubble_over_total": float(timing.bubble_over_total),
-        "bubble_over_ideal": float(timing.bubble_over_ideal),
-        "busy": [float(time) for time in timing.busy],
-        "idle": [float(time) for time in timing.idle],
-        "spans": [float(time) for time in timing.spans],
-        "peak_in_flight": list(timing.peak_in_flight),
-        "rows": [" ".join(action.label(schedule.num_chunks) for action in row) for row in schedule.rows],
-    }
+def _write_csv(name: str, schedule: Schedule) -> None:
+    import sys
+
+    from simcluster.schedules.torch_csv import to_csv, torch_can_run
+
+    write_text(output_path(name), to_csv(schedule))
+    if not torch_can_run(schedule):
+        print(
+            f"note: {schedule.name} holds every slice of the model on two ranks; simcluster reads {name}, torch, which "
+            f"keeps a slice on one rank, does not",
+            file=sys.stderr,
+        )
 
 
-def _number(value: Fraction) -> str:
-    return str(value) if value.denominator == 1 else f"{float(value):.6g}"
+def _draw_gallery(args: argparse.Namespace, meant: Meant) -> None:
+    """A page of all schedules that take the counts, whatever else was named."""
+    from simcluster.cli.schedule_names import played
+    from simcluster.show.gantt import save_figure
+    from simcluster.show.schedule_plot import plot_gallery
+
+    stages, microbatches = args.stages or _GALLERY[0], args.microbatches or _GALLERY[1]
+    everything = dataclasses.replace(meant, stages=stages, microbatches=microbatches)
+    save_figure(plot_gallery(played(["all"], everything)[0]), Path(args.gallery))
 
 
 def _count(text: str) -> int:

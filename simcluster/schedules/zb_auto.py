@@ -33,7 +33,7 @@ def zb_auto(
     ``costs(kind, stage, 0)`` and ``latency`` are in one unit of the caller's choice; only their ratios matter.
     ``memory_limit`` counts microbatches alive on one stage; left out, there is none.  Best is the shortest longest span
     of a stage (what a stage waits for when steps follow each other), then the shortest makespan, then the fewest alive;
-    never worse than zb-h1 and zb-h2 where they keep the limit, nor than what would be made for stages that are all alike.
+    never worse than zb-h1 and zb-h2 where they keep the limit, nor than what stages that are all alike would be given.
     Source: Qi et al., arXiv:2401.10241, section 3.1.
     InputError for counts or a limit below one, several chunks, and as ``play`` for impossible times.
     """

@@ -1,0 +1,135 @@
+"""What a NAME of ``simcluster schedule`` means: a shipped schedule, all of them, a CSV file, or one's own function."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from simcluster.errors import InputError
+from simcluster.schedules import SCHEDULES, Schedule, ScheduleFunction, check, make_schedule
+from simcluster.schedules.comparison import Played, StageTimes, play_stages
+from simcluster.schedules.interleaved import interleaved
+from simcluster.schedules.torch_csv import from_csv
+from simcluster.schedules.zb_auto import zb_auto
+
+TAKE_CHUNKS = ("interleaved", "breadth-first", "hanayo")
+"""Schedules whose number of chunks is the user's to choose."""
+
+_MOST_ACTIONS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Meant:
+    """The counts and times of the command line; None where they were left out."""
+
+    stages: int | None
+    microbatches: int | None
+    chunks: int | None
+    group_size: int | None
+    memory_limit: int | None
+    times: StageTimes
+
+
+def played(names: list[str], meant: Meant) -> tuple[list[Played], list[tuple[str, str]]]:
+    """The schedules of these names, played; and of "all" those that refuse the counts, with their reasons.
+
+    InputError where a name of its own is refused, and where all are.
+    """
+    several = len(names) > 1 or names == ["all"]
+    wanted = [(name, each) for name in names for each in (SCHEDULES if name == "all" else [name])]
+    if several and meant.chunks and not any(each in TAKE_CHUNKS for _, each in wanted):
+        raise InputError(f"--chunks {meant.chunks}: none of these takes chunks; {', '.join(TAKE_CHUNKS)} do")
+    shown: list[Played] = []
+    refused: list[tuple[str, str]] = []
+    for name, each in wanted:
+        try:
+            shown.append(play_stages(_schedule(each, meant, several=several), meant.times))
+        except InputError as error:
+            if name != "all":
+                raise
+            refused.append((each, str(error)))
+    if not shown:
+        raise InputError(f"no schedule takes these counts; the first says: {refused[0][1]}")
+    return shown, refused
+
+
+def _schedule(name: str, meant: Meant, *, several: bool) -> Schedule:
+    """The checked schedule behind a name; compared ones get chunks only where they take them."""
+    if name.endswith(".csv"):
+        return _from_csv_file(name, meant)
+    chunks = meant.chunks or 1
+    if several and ".py:" not in name:
+        chunks = (meant.chunks or 2) if name in TAKE_CHUNKS else 1
+    stages, microbatches = _counts(meant, chunks)
+    if ".py:" in name:
+        return make_schedule(_function_of(name), stages, microbatches, chunks)
+    if name == "interleaved":
+        return check(interleaved(stages, microbatches, chunks, group_size=meant.group_size))
+    if name == "zb-auto":
+        limit, latency = meant.memory_limit, meant.times.latency
+        costs = meant.times.times()
+        return check(zb_auto(stages, microbatches, chunks, costs=costs, latency=latency, memory_limit=limit))
+    return check(make_schedule(name, stages, microbatches, chunks))
+
+
+def _counts(meant: Meant, chunks: int) -> tuple[int, int]:
+    """Stages and microbatches, both given and not too many."""
+    stages, microbatches = meant.stages, meant.microbatches
+    if stages is None or microbatches is None:
+        missing = [name for name in ("stages", "microbatches") if getattr(meant, name) is None]
+        raise InputError(f"--{' and --'.join(missing)} required, as in --stages 4 --microbatches 8")
+    actions = 2 * stages * microbatches * chunks
+    if actions > _MOST_ACTIONS:
+        raise InputError(f"{actions:,} actions are too many; stages x microbatches x chunks may be up to "
+                         f"{_MOST_ACTIONS // 2:,} here")  # fmt: skip
+    return stages, microbatches
+
+
+def _from_csv_file(name: str, meant: Meant) -> Schedule:
+    """A schedule in torch's format; says on stderr which actions it left out."""
+    try:
+        text = Path(name).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as problem:
+        raise InputError(f"cannot read {name}: {problem}") from None
+    schedule, left_out = from_csv(text, name=Path(name).name)
+    for what, wanted in (("stages", meant.stages), ("microbatches", meant.microbatches)):
+        has = getattr(schedule, f"num_{what}")
+        if wanted not in (None, has):
+            raise InputError(f"{name} has {has} {what}, and --{what} is {wanted}; leave --{what} out, or change it")
+    if left_out:
+        counts = ", ".join(f"{count} {kind}" for kind, count in left_out.items())
+        print(f"note: {name}: left out {counts}: messages follow from the order, sharding is no part of it",
+              file=sys.stderr)  # fmt: skip
+    return schedule
+
+
+def _function_of(name: str) -> ScheduleFunction:
+    """FILE.py:FUNCTION, imported; a mistake in the file is its author's."""
+    import importlib.util
+
+    file, _, function = name.rpartition(":")
+    if not Path(file).is_file():
+        raise InputError(f"cannot read {file}: there is no such file")
+    spec = importlib.util.spec_from_file_location("simcluster_user_schedule", file)
+    assert spec is not None  # it ends in .py
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as problem:
+        raise InputError(f"cannot run {file}: {type(problem).__name__}: {problem}") from problem
+    found = getattr(module, function, None)
+    if not callable(found):
+        raise InputError(f"{file} has no function {function!r} to call with (stages, microbatches, chunks)")
+
+    def called(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Schedule:
+        try:
+            made: Schedule = found(num_stages, num_microbatches, num_chunks)
+        except InputError:
+            raise
+        except Exception as problem:
+            raise InputError(f"{name} failed: {type(problem).__name__}: {problem}") from problem
+        return made
+
+    return called

@@ -1,0 +1,179 @@
+"""The text and the JSON of ``simcluster schedule``: one schedule in full, or several side by side."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from fractions import Fraction
+
+from simcluster.cli.common import format_table
+from simcluster.schedules import Schedule
+from simcluster.schedules.comparison import Played, StageTimes, share_of_a_stage
+from simcluster.schedules.grid import common_unit, grid, order_lines
+
+_MOST_PRINTED_ACTIONS = 4_096
+_MOST_COLUMNS = 4_000
+_MOST_GRID_LINES = 100
+_MOST_PEAKS = 8
+_WIDTH_OF_A_FILE = 200
+
+
+def report(played: Played) -> list[str]:
+    """One schedule: the order, the same in time, its numbers, and those of every stage."""
+    schedule, timing = played.schedule, played.timing
+    chunks = f", {schedule.num_chunks} chunks per stage" if schedule.num_chunks > 1 else ""
+    lines = [
+        f"{schedule.name}: {schedule.num_stages} stages, {schedule.num_microbatches} microbatches{chunks}",
+        f"assumed: {assumed(played.times, [schedule])}",
+        "",
+        *_order(schedule),
+        "",
+        *_time_grid(played),
+        "",
+        *_numbers(played),
+        "",
+    ]
+    header = ("stage", "busy", "idle", "span", "peak in flight", "of a stage")
+    columns = zip(timing.busy, timing.idle, timing.spans, timing.peak_in_flight, played.peaks, strict=True)
+    rows = [
+        (f"r{stage}", number(busy), number(idle), number(span), str(peak), number(of_stage))
+        for stage, (busy, idle, span, peak, of_stage) in enumerate(columns)
+    ]
+    lines.append(format_table(header, rows))
+    share = share_of_a_stage(schedule)
+    what = "microbatches" if share == 1 else f"chunks, each {share} of a stage's layers"
+    lines.append(f"(span: first start to last end on the stage; peak in flight: activations held at once, in {what};")
+    lines.append(" of a stage: the same in microbatches of all its layers)")
+    return lines + _notes([played])
+
+
+def comparison(shown: Sequence[Played], refused: Sequence[tuple[str, str]]) -> list[str]:
+    """Several schedules: a row of numbers for each, the assumption, and each in time."""
+    schedules = [played.schedule for played in shown]
+    counts = {(schedule.num_stages, schedule.num_microbatches) for schedule in schedules}
+    stages, microbatches = min(counts)
+    head = f"{stages} stages, {microbatches} microbatches; " if len(counts) == 1 else ""
+    header = ("schedule", "chunks", "makespan", "bubble/total", "bubble/ideal", "bubble of span", "weights", "peak",
+              "peak of each stage")  # fmt: skip
+    rows = [_row(played) for played in shown]
+    lines = [f"{head}assumed: {assumed(shown[0].times, schedules)}", "", format_table(header, rows)]
+    lines += [
+        "(bubble/total: idle / makespan; bubble/ideal: idle / busy, the ideal being M (F + B) on every stage; both are",
+        " means over the stages.  bubble of span: 1 - busy / longest span of a stage, what is left where stages enter",
+        " the next step as they finish.  weights: copies of the model's parameters.  peak: most activations alive at",
+        " once, in microbatches of a whole stage)",
+        *_notes(shown),
+    ]
+    for name, why in refused:
+        lines.append(f"left out: {name}: {why.partition(': ')[2] or why}")
+    for played in shown:
+        lines += ["", played.schedule.name, *_time_grid(played)]
+    return lines
+
+
+def assumed(times: StageTimes, schedules: Sequence[Schedule]) -> str:
+    """The times that the numbers rest on, in words."""
+    kinds = {action.kind for schedule in schedules for row in schedule.rows for action in row}
+    backward = f"B = {number(times.backward)}"
+    if "I" in kinds:
+        backward += f" (I = {number(times.input)}, W = {number(times.weight)})"
+    pairs = "" if times.pair is None or not any(s.fused for s in schedules) else f", a pair {number(times.pair)}"
+    shares = sorted({share_of_a_stage(schedule) for schedule in schedules} - {Fraction(1)}, reverse=True)
+    parts = f" ({' or '.join(map(str, shares))} of that for a chunk)" if shares else ""
+    return (
+        f"F = {number(times.forward)}, {backward}{pairs} for one microbatch through one stage{parts}, "
+        f"latency {number(times.latency)} between stages, all stages equal"
+    )
+
+
+def document(played: Played) -> dict[str, object]:
+    """What --json writes: times in the unit of the arguments, actions as text."""
+    schedule, timing, times = played.schedule, played.timing, played.times
+    return {
+        "schedule": schedule.name,
+        "stages": schedule.num_stages,
+        "microbatches": schedule.num_microbatches,
+        "chunks": schedule.num_chunks,
+        "forward": float(times.forward),
+        "backward": float(times.backward),
+        "input": float(times.input),
+        "weight": float(times.weight),
+        "latency": float(times.latency),
+        "makespan": float(timing.makespan),
+        "ideal": float(played.ideal),
+        "longest_span": float(played.longest_span),
+        "bubble_over_total": float(timing.bubble_over_total),
+        "bubble_over_ideal": float(timing.bubble_over_ideal),
+        "bubble_of_span": float(played.bubble_of_span),
+        "busy": [float(time) for time in timing.busy],
+        "idle": [float(time) for time in timing.idle],
+        "spans": [float(time) for time in timing.spans],
+        "peak_in_flight": list(timing.peak_in_flight),
+        "peak_of_a_stage": [float(peak) for peak in played.peaks],
+        "copies_of_weights": played.copies,
+        "rows": [line.partition(" ")[2].strip() for line in order_lines(schedule)],
+    }
+
+
+def number(value: Fraction) -> str:
+    """As written where it is whole, else six digits."""
+    return str(value) if value.denominator == 1 else f"{float(value):.6g}"
+
+
+def _row(played: Played) -> tuple[str, ...]:
+    timing, peaks = played.timing, [number(peak) for peak in played.peaks]
+    shown = peaks if len(peaks) <= _MOST_PEAKS else [*peaks[: _MOST_PEAKS - 2], "..", peaks[-1]]
+    return (
+        played.schedule.name,
+        str(played.schedule.num_chunks // played.copies),
+        number(timing.makespan),
+        f"{float(timing.bubble_over_total):.2%}",
+        f"{float(timing.bubble_over_ideal):.2%}",
+        f"{float(played.bubble_of_span):.2%}",
+        f"{played.copies}x",
+        number(max(played.peaks)),
+        " ".join(shown),
+    )
+
+
+def _order(schedule: Schedule) -> list[str]:
+    actions = sum(map(len, schedule.rows))
+    if actions > _MOST_PRINTED_ACTIONS:
+        return [f"order: left out, {actions:,} actions; --json FILE has it"]
+    example = "F0.1: forward of microbatch 0, chunk 1" if schedule.num_chunks > 1 else "F0: forward of microbatch 0"
+    return [f"order ({example}; each stage runs its row strictly in order)", *order_lines(schedule)]
+
+
+def _time_grid(played: Played) -> list[str]:
+    """The grid where a person can still read it, else a line that says why it is left out."""
+    schedule, timing, times = played.schedule, played.timing, played.times
+    costs = times.of_chunk(schedule)
+    kinds = sorted({action.kind for row in schedule.rows for action in row})
+    durations = [costs(kind, 0, 0) for kind in kinds] + [times.latency]
+    if times.pair is not None and schedule.fused:
+        durations.append(times.pair * share_of_a_stage(schedule))
+    unit = common_unit(durations)
+    if timing.makespan / unit <= _MOST_COLUMNS and sum(map(len, schedule.rows)) <= _MOST_PRINTED_ACTIONS:
+        width = shutil.get_terminal_size((_WIDTH_OF_A_FILE, 24)).columns
+        lines = grid(schedule, timing, unit=unit, width=width)
+        if len(lines) <= _MOST_GRID_LINES:
+            return [f"time (one column = {number(unit)}, a dot is idle)", *lines]
+    return ["time: left out, too large to read as text"]
+
+
+def _numbers(played: Played) -> list[str]:
+    timing = played.timing
+    return [
+        f"makespan           {number(timing.makespan)}",
+        f"without bubble     {number(played.ideal)}  (microbatches x (F + B))",
+        f"bubble over total  {float(timing.bubble_over_total):.2%}  (idle / makespan, mean over stages)",
+        f"bubble over ideal  {float(timing.bubble_over_ideal):.2%}  (idle / busy, mean over stages)",
+        f"bubble of span     {float(played.bubble_of_span):.2%}  (1 - busy / the longest span of a stage, "
+        f"{number(played.longest_span)})",
+    ]
+
+
+def _notes(shown: Sequence[Played]) -> list[str]:
+    if any(played.schedule.name == "interleaved" and played.schedule.num_chunks == 1 for played in shown):
+        return ["note: with one chunk per stage nothing is interleaved; try --chunks 2"]
+    return []

@@ -1,0 +1,231 @@
+"""Pictures of schedules: who does what when, one panel per schedule under each other, or a page with all of them.
+
+A row is a stage.  Colours are kinds, lighter shades later chunks, hatching the microbatches that go up the pipeline;
+the two halves of a row are a fused pair.  All panels of a picture share one time axis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from matplotlib.patheffects import withStroke
+
+from simcluster.errors import InputError
+from simcluster.schedules import Schedule
+from simcluster.schedules.comparison import Played
+from simcluster.show.palette import IDLE, QUIET_TEXT, TEXT, Colour, colour_of, text_on
+from simcluster.show.ruler import Ruler
+
+_KINDS = {"F": "forward", "B": "backward", "I": "input_grad", "W": "weight_grad"}
+_NAMES = {"F": "F, forward", "B": "B, whole backward", "I": "I, input gradient", "W": "W, weight gradient"}
+_MOST_BOXES = 40_000
+_MOST_STAGES = 64
+_HEIGHT = 0.86  # of a row
+_HATCH = "/////"
+
+
+@dataclass(frozen=True, slots=True)
+class _Box:
+    """An action in time: row, begin and length, lower edge and height within the row (from below), and its look."""
+
+    stage: int
+    begin: float
+    length: float
+    low: float
+    height: float
+    kind: str
+    chunk: int
+    upward: bool
+    microbatch: int
+
+    @property
+    def colour(self) -> Colour:
+        return colour_of("compute", _KINDS[self.kind], self.chunk)
+
+
+def plot_schedules(shown: Sequence[Played], *, title: str | None = None, width: float = 14.0) -> Figure:
+    """One schedule under the other on one time axis, each with its makespan, bubbles and most activations alive.
+
+    ``width`` is in inches.  The figure belongs to no window: ``savefig`` it.  InputError for none, and for more than
+    40,000 actions or 64 stages, which nobody can read.
+    """
+    _require_readable(shown)
+    rows = [played.schedule.num_stages for played in shown]
+    heights = [0.34 + 0.23 * count for count in rows]
+    figure = Figure(figsize=(width, sum(heights) + 1.35), layout="constrained")
+    panels = figure.subplots(len(shown), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
+    _draw_all(figure, list(panels), shown, size=7.0, width=(width - 0.8) * 72)
+    panels[-1].set_xlabel("time, in the unit of the given times", fontsize=9, color=TEXT)
+    figure.suptitle(title or _title(shown), fontsize=11, color=TEXT, x=0.01, ha="left")
+    return figure
+
+
+def plot_gallery(shown: Sequence[Played], *, title: str | None = None, columns: int = 2, width: float = 16.0) -> Figure:
+    """All of them on one page, in columns from left to right; otherwise as ``plot_schedules``."""
+    _require_readable(shown)
+    lines = -(-len(shown) // columns)
+    most = max(played.schedule.num_stages for played in shown)
+    figure = Figure(figsize=(width, lines * (0.42 + 0.24 * most) + 1.3), layout="constrained")
+    panels = list(figure.subplots(lines, columns, sharex=True, squeeze=False).flat)
+    for empty in panels[len(shown) :]:
+        empty.set_visible(False)
+    _draw_all(figure, panels[: len(shown)], shown, size=6.2, width=(width / columns - 0.5) * 72)
+    for panel in panels[max(0, len(shown) - columns) : len(shown)]:
+        panel.set_xlabel("time, in the unit of the given times", fontsize=8, color=TEXT)
+        panel.tick_params(labelbottom=True)
+    figure.suptitle(title or _title(shown), fontsize=12, color=TEXT, x=0.01, ha="left")
+    return figure
+
+
+def _draw_all(figure: Figure, panels: list[Axes], shown: Sequence[Played], *, size: float, width: float) -> None:
+    """Panels and legend; ``size`` of the numbers and ``width`` of the time axis in points."""
+    end = max(float(played.timing.makespan) for played in shown)
+    ruler = Ruler(150)
+    seen: list[_Box] = []
+    for panel, played in zip(panels, shown, strict=True):
+        boxes = list(_boxes(played))
+        _draw_panel(panel, played, boxes)
+        _number(panel, boxes, ruler, size=size, points=width / end)
+        seen += boxes
+    panels[0].set_xlim(0, end)
+    _legend(figure, shown, seen)
+
+
+def _draw_panel(axes: Axes, played: Played, boxes: Sequence[_Box]) -> None:
+    schedule = played.schedule
+    looks: dict[tuple[Any, ...], list[_Box]] = {}
+    for box in boxes:
+        looks.setdefault((box.stage, box.low, box.height, box.colour, box.upward), []).append(box)
+    for (stage, low, height, colour, upward), alike in looks.items():
+        spans = [(box.begin, box.length) for box in alike]
+        with rc_context({"hatch.linewidth": 0.5, "hatch.color": "#FFFFFF"}):
+            axes.broken_barh(
+                spans, (stage + 0.5 - low - height, height), facecolor=colour, edgecolor="#FFFFFF", linewidth=0.5,
+                hatch=_HATCH if upward else None,
+            )  # fmt: skip
+    axes.axvline(float(played.ideal), color=TEXT, linewidth=0.9, linestyle=(0, (3, 2)), zorder=0.5)
+    axes.set_ylim(schedule.num_stages - 0.5, -0.5)
+    axes.set_yticks(range(schedule.num_stages), [f"r{stage}" for stage in range(schedule.num_stages)], fontsize=7)
+    axes.tick_params(axis="y", length=0, pad=2, colors=QUIET_TEXT)
+    axes.tick_params(axis="x", labelsize=7, length=2, colors=QUIET_TEXT)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.spines["bottom"].set_color(QUIET_TEXT)
+    axes.set_facecolor(IDLE)
+    axes.set_title(schedule.name, loc="left", fontsize=9, fontweight="bold", color=TEXT, pad=3)
+    axes.set_title(_numbers(played), loc="right", fontsize=8, color=TEXT, pad=3)
+
+
+def _boxes(played: Played) -> Iterator[_Box]:
+    """Every action as a box; those of a pair share the row's height, F above."""
+    schedule, timing = played.schedule, played.timing
+    for stage, row in enumerate(schedule.rows):
+        fused = schedule.fused_at(stage)
+        for position, (action, start, end) in enumerate(
+            zip(row, timing.starts[stage], timing.ends[stage], strict=True)
+        ):
+            upper, lower = position in fused, position - 1 in fused
+            height = _HEIGHT / 2 if upper or lower else _HEIGHT
+            upward = _goes_up(schedule, action.microbatch)
+            yield _Box(
+                stage=stage, begin=float(start), length=float(end - start),
+                low=(1 - _HEIGHT) / 2 + (_HEIGHT / 2 if upper else 0.0), height=height, kind=action.kind,
+                chunk=0 if len(schedule.routes) > 1 else action.chunk, upward=upward, microbatch=action.microbatch,
+            )  # fmt: skip
+
+
+def _goes_up(schedule: Schedule, microbatch: int) -> bool:
+    """Does the microbatch enter at another stage than microbatch 0?"""
+    return schedule.route(microbatch)[0][0] != schedule.routes[0][0][0]
+
+
+def _number(axes: Axes, boxes: Sequence[_Box], ruler: Ruler, *, size: float, points: float) -> None:
+    """Microbatch numbers in the boxes that have room for all of theirs; ``points`` is a unit of time."""
+    for box in boxes:
+        fits = size if box.height > _HEIGHT / 2 else size * 0.8
+        text = str(box.microbatch)
+        if ruler.width(text, fits) + 1.0 <= box.length * points:
+            number = axes.text(
+                box.begin + box.length / 2, box.stage + 0.5 - box.low - box.height / 2, text, fontsize=fits,
+                color=text_on(box.colour), ha="center", va="center_baseline", clip_on=True,
+            )  # fmt: skip
+            if box.upward:  # keep the hatching off the digits
+                number.set_path_effects([withStroke(linewidth=2.2, foreground=box.colour)])
+
+
+def _numbers(played: Played) -> str:
+    timing = played.timing
+    peak = f"{float(max(played.peaks)):g}"
+    copies = " · weights 2x" if played.copies > 1 else ""
+    return (
+        f"time {float(timing.makespan):g} · bubble {float(timing.bubble_over_total) * 100:.1f} % "
+        f"(of span: {float(played.bubble_of_span) * 100:.1f} %) · {peak} in flight{copies}"
+    )
+
+
+def _title(shown: Sequence[Played]) -> str:
+    """Counts and times, where all have the same."""
+    times = shown[0].times
+    counts = {(played.schedule.num_stages, played.schedule.num_microbatches) for played in shown}
+    head = ""
+    if len(counts) == 1:
+        stages, microbatches = min(counts)
+        head = f"{stages} stages, {microbatches} microbatches; "
+    pair = "" if times.pair is None else f", pair {float(times.pair):g}"
+    return (
+        f"{head}F = {float(times.forward):g}, B = {float(times.backward):g} (I = {float(times.input):g}, "
+        f"W = {float(times.weight):g}){pair} per microbatch and stage, latency {float(times.latency):g}"
+    )
+
+
+def _legend(figure: Figure, shown: Sequence[Played], boxes: Sequence[_Box]) -> None:
+    """What colours, shades, hatching, halves and the dashed line mean; only what is there."""
+    from matplotlib.lines import Line2D
+
+    kinds = {box.kind for box in boxes}
+    entries: list[tuple[Any, str]] = []
+    for kind, name in _NAMES.items():
+        if kind in kinds:
+            entries.append((Patch(facecolor=colour_of("compute", _KINDS[kind])), name))
+    if any(box.chunk for box in boxes):
+        lighter = colour_of("compute", "forward", 1)
+        entries.append((Patch(facecolor=lighter), "lighter: a later chunk of the stage"))
+    if any(box.upward for box in boxes):
+        with rc_context({"hatch.linewidth": 0.5, "hatch.color": "#FFFFFF"}):
+            up = Patch(facecolor=colour_of("compute", "forward"), hatch=_HATCH, edgecolor="#FFFFFF", linewidth=0)
+        entries.append((up, "hatched: enters at the last stage"))
+    entries.append((Patch(facecolor=IDLE, edgecolor=QUIET_TEXT, linewidth=0.5), "idle"))
+    line = Line2D([], [], color=TEXT, linewidth=0.9, linestyle=(0, (3, 2)))
+    entries.append((line, "M (F + B), no bubble"))
+    figure.legend(
+        [handle for handle, _ in entries], [name for _, name in entries], loc="outside lower left", ncols=len(entries),
+        fontsize=8, frameon=False, handlelength=1.6, columnspacing=1.4,
+        title=_caption(shown), title_fontsize=8, alignment="left",
+    )  # fmt: skip
+
+
+def _caption(shown: Sequence[Played]) -> str:
+    halves = "  Two halves of a row: a fused pair, F above B." if any(played.schedule.fused for played in shown) else ""
+    return (
+        "Numbers are microbatches.  bubble: idle part of the time; of span: of the longest time from first start to "
+        f"last end of a stage.  in flight: most activations alive, in microbatches of a whole stage.{halves}"
+    )
+
+
+def _require_readable(shown: Sequence[Played]) -> None:
+    if not shown:
+        raise InputError("nothing to draw: give at least one schedule")
+    boxes = sum(len(row) for played in shown for row in played.schedule.rows)
+    stages = max(played.schedule.num_stages for played in shown)
+    if boxes > _MOST_BOXES or stages > _MOST_STAGES:
+        raise InputError(
+            f"{boxes:,} actions on {stages} stages cannot be read in one picture; up to {_MOST_BOXES:,} and "
+            f"{_MOST_STAGES} can: draw fewer schedules, stages or microbatches"
+        )
+    if all(played.timing.makespan == 0 for played in shown):
+        raise InputError("nothing to draw: all times are zero")
