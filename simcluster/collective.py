@@ -2,22 +2,25 @@
 
 The numbers that nccl-tests print, played on the same network and from the same descriptions as a whole training step:
 as a *flow* (one activity that starts when the last rank has arrived) or in *steps* (every hop of every round is a
-transfer).  Imports collectives, methods, traffic, network, stepwise and
-the cluster's report; knows no model and no scenario.
+transfer).  Imports collectives, methods, traffic, network, stepwise and the cluster; knows no model and no scenario.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import Literal
+from weakref import WeakKeyDictionary
 
 import simpy
 
-from simcluster.clock import on_grid
+from simcluster.clock import TICK
+from simcluster.collective_request import arrivals_of, check, size_of, turned
 from simcluster.collectives import ALGORITHMS
+from simcluster.collectives.all_to_all import Parts
 from simcluster.complaints import did_you_mean
 from simcluster.errors import InputError
 from simcluster.methods import Method, Methods, activities, phases_of, round_of
@@ -25,10 +28,10 @@ from simcluster.nccl import load_platform
 from simcluster.network import Network
 from simcluster.stepwise import Stepwise
 from simcluster.topology import Cluster
-from simcluster.topology.describe import label
-from simcluster.traffic import Traffic, group_of, patterns
+from simcluster.traffic import Pattern, Traffic, group_of, patterns
 
 Detail = Literal["flow", "steps"]
+_MOST_KNOWN = 1024  # groups whose patterns are kept
 
 BUS_FACTOR: Mapping[str, Callable[[int], float]] = {
     "all_reduce": lambda ranks: 2 * (ranks - 1) / ranks,
@@ -80,139 +83,128 @@ class CollectiveTime:
         return self.algbw * BUS_FACTOR[self.kind](len(self.gpus))
 
 
-@dataclass(frozen=True, slots=True)
-class Limit:
-    """The links that a collective keeps busy longest.
-
-    ``ends`` says what they join ("nic -> leaf"); ``links`` of them carry ``load`` bytes each at ``bandwidth`` B/s,
-    which takes ``busy`` seconds.  ``latency`` is what the rounds' latencies add up to, in seconds, mean over the hops.
-    """
-
-    ends: str
-    medium: str
-    bandwidth: float
-    links: int
-    load: float
-    busy: float
-    latency: float
-
-
 def collective_times(
     cluster: Cluster,
     gpus: Sequence[int],
     kind: str,
-    size: float,
+    size: float | Parts,
     *,
     algorithm: str = "auto",
     detail: Detail = "flow",
     arrivals: Sequence[float] | None = None,
     nccl: str = "auto",
+    root: int = 0,
 ) -> CollectiveTime:
     """Play one collective of ``size`` bytes over the GPUs (indices in ``cluster.gpus``) of a group.
 
     ``kind`` is a key of ALGORITHMS.  ``nccl`` names the platform whose latencies, rates and choices NCCL would have
     there (see ``methods``): "auto" is what the cluster says, "none" leaves all to the links.  ``algorithm`` is one of
     the kind's; "auto" takes what NCCL would pick, without a platform the first.  A ``send`` goes from the first of two
-    GPUs to the second.  ``arrivals`` are seconds at which the ranks reach it (default: all at 0), taken to the clock's
-    grid.  InputError for an unknown collective, algorithm, detail or platform, a size that is not positive, fewer than
-    two ranks, a rank twice, a GPU that the cluster does not have, and arrivals that are not a time from 0 on per rank.
+    GPUs to the second, a broadcast comes from position ``root`` of the group and a reduce goes to it.  ``size`` may be
+    a matrix for an ``all_to_all``: ``size[i][j]`` bytes from position i to position j.  ``arrivals`` are seconds at
+    which the ranks reach it (default: all at 0), taken to the clock's grid.  InputError for an unknown collective,
+    algorithm, detail or platform, a size that is not positive, fewer than two ranks, a rank twice, a GPU that the
+    cluster does not have, a root that the group does not have, a matrix that is not one of sizes for this group, and
+    arrivals that are not a time from 0 on per rank.
     """
-    given = None if arrivals is None else [arrivals]
-    return concurrent_times(cluster, [gpus], kind, size, algorithm=algorithm, detail=detail, arrivals=given, nccl=nccl)[
-        0
-    ]
+    return concurrent_times(
+        cluster, [gpus], kind, size, algorithm=algorithm, detail=detail,
+        arrivals=None if arrivals is None else [arrivals], nccl=nccl, root=root,
+    )[0]  # fmt: skip
 
 
 def concurrent_times(
     cluster: Cluster,
     groups: Sequence[Sequence[int]],
     kind: str,
-    size: float,
+    size: float | Parts,
     *,
     algorithm: str = "auto",
     detail: Detail = "flow",
     arrivals: Sequence[Sequence[float]] | None = None,
     nccl: str = "auto",
+    root: int = 0,
 ) -> tuple[CollectiveTime, ...]:
     """Play the same collective in several groups at once, on one network; otherwise as ``collective_times``."""
     methods = methods_for(cluster, kind, algorithm, nccl=nccl, in_rounds=detail == "steps")
-    _check(cluster, groups, kind, size, detail)
-    starts = _arrivals(groups, arrivals)
+    total, parts = size_of(kind, size)
+    check(cluster, groups, kind, total, detail, root)
+    starts = arrivals_of(groups, arrivals)
     env = simpy.Environment(0.0)
     network = Network(env, cluster.capacity.tolist())
     finishes = [[math.nan] * len(group) for group in groups]
     done = []
-    for gpus, arrived, finished in zip(groups, starts, finishes, strict=True):
+    for given, arrived, finished in zip(groups, starts, finishes, strict=True):
+        turn = turned(range(len(given)), root)  # the root is position 0 of a description
+        gpus = [given[position] for position in turn]
         group = group_of(cluster, gpus)
-        method = methods.of(group, kind, size)
-        phases = phases_of(method, group, kind)
+        method = methods.of(group, kind, total)
         done.append(method)
         if detail == "steps":
+            phases = phases_of(method, group, kind, parts)
             pace = method.pace and round_of(phases, method.pace)
-            play = partial(Stepwise, network, cluster, gpus, phases, size, pace=pace)
-            _start_steps(env, play, arrived, finished)
+            play = partial(Stepwise, network, cluster, gpus, phases, total, pace=pace)
+            _start_steps(env, play, turn, arrived, finished)
         else:
-            _start_flow(env, network, activities(patterns(cluster, gpus, phases), size, method), arrived, finished)
+            found = _patterns(cluster, gpus, kind, method, parts)
+            _start_flow(env, network, activities(found, total, method), arrived, finished)
     env.run()
     return tuple(
-        CollectiveTime(kind, detail, tuple(gpus), size, arrived, tuple(finished), method)
+        CollectiveTime(kind, detail, tuple(gpus), total, arrived, tuple(finished), method)
         for gpus, arrived, finished, method in zip(groups, starts, finishes, done, strict=True)
     )
-
-
-def limit_of(
-    cluster: Cluster,
-    groups: Sequence[Sequence[int]],
-    kind: str,
-    size: float,
-    *,
-    algorithm: str = "auto",
-    nccl: str = "auto",
-) -> Limit:
-    """The links that the collective keeps busy longest when all groups run it at once; errors as above."""
-    load: dict[int, float] = {}
-    latency = 0.0
-    for traffics in collective_traffics(cluster, groups, kind, size, algorithm=algorithm, nccl=nccl):
-        latency = max(latency, sum(traffic.latency_seconds for traffic in traffics))
-        for traffic in traffics:
-            for link, flows in traffic.usage:
-                load[link] = load.get(link, 0.0) + flows * traffic.round_bytes * traffic.rounds
-    capacity = cluster.capacity
-    worst = max(load, key=lambda link: (load[link] / capacity[link], -link))
-    nature = _link_class(cluster, worst)
-    equal = [link for link in load if math.isclose(load[link], load[worst], rel_tol=1e-9)]
-    alike = sum(1 for link in equal if _link_class(cluster, link) == nature)
-    ends, medium, bandwidth = nature
-    return Limit(ends, medium, bandwidth, alike, load[worst], load[worst] / bandwidth, latency)
 
 
 def collective_traffics(
     cluster: Cluster,
     groups: Sequence[Sequence[int]],
     kind: str,
-    size: float,
+    size: float | Parts,
     *,
     algorithm: str = "auto",
     nccl: str = "auto",
+    root: int = 0,
 ) -> list[tuple[Traffic, ...]]:
     """What every group's collective moves, one activity after the other; errors as above."""
     methods = methods_for(cluster, kind, algorithm, nccl=nccl)
-    _check(cluster, groups, kind, size, "flow")
+    total, parts = size_of(kind, size)
+    check(cluster, groups, kind, total, "flow", root)
     found = []
-    for gpus in groups:
-        group = group_of(cluster, gpus)
-        method = methods.of(group, kind, size)
-        found.append(activities(patterns(cluster, gpus, phases_of(method, group, kind)), size, method))
+    for given in groups:
+        gpus = turned(given, root)
+        method = methods.of(group_of(cluster, gpus), kind, total)
+        found.append(activities(_patterns(cluster, gpus, kind, method, parts), total, method))
     return found
 
 
+def played(cluster: Cluster, groups: Sequence[Sequence[Traffic]]) -> list[tuple[Traffic, float, float]]:
+    """Activities with when they start and end (s) if all groups begin theirs at 0, each one after the other."""
+    env = simpy.Environment(0.0)
+    network = Network(env, cluster.capacity.tolist())
+    times: list[list[float]] = [[] for _ in groups]
+    for traffics, own in zip(groups, times, strict=True):
+        _in_turn(env, network, traffics, lambda _, own=own: own.append(env.now))  # type: ignore[misc]
+    env.run()
+    return [
+        (traffic, start, max(end, start + TICK))
+        for traffics, own in zip(groups, times, strict=True)
+        for traffic, (start, end) in zip(traffics, pairwise(own), strict=True)
+    ]
+
+
 def num_transfers(
-    cluster: Cluster, gpus: Sequence[int], kind: str, size: float, *, algorithm: str = "auto", nccl: str = "auto"
+    cluster: Cluster,
+    gpus: Sequence[int],
+    kind: str,
+    size: float | Parts,
+    *,
+    algorithm: str = "auto",
+    nccl: str = "auto",
 ) -> int:
     """How many transfers ``detail="steps"`` would play for one group: what its running time grows with."""
-    group = group_of(cluster, gpus)
-    method = methods_for(cluster, kind, algorithm, nccl=nccl, in_rounds=True).of(group, kind, size)
-    return sum(phase.rounds * len(phase.hops) for phase in phases_of(method, group, kind))
+    group, (total, parts) = group_of(cluster, gpus), size_of(kind, size)
+    method = methods_for(cluster, kind, algorithm, nccl=nccl, in_rounds=True).of(group, kind, total)
+    return sum(phase.rounds * len(phase.hops) for phase in phases_of(method, group, kind, parts))
 
 
 def methods_for(
@@ -233,47 +225,24 @@ def methods_for(
     return Methods({kind: algorithm}, platform=platform, launch=True, in_rounds=in_rounds)
 
 
-# --- checks -----------------------------------------------------------------------------------------------------------
-
-
-def _check(cluster: Cluster, groups: Sequence[Sequence[int]], kind: str, size: float, detail: str) -> None:
-    if detail not in ("flow", "steps"):
-        raise InputError(f"unknown detail {detail!r}{did_you_mean(detail, ('flow', 'steps'))}; known: flow, steps")
-    if not (size > 0 and math.isfinite(size)):
-        raise InputError(f"size is {size!r}; it must be a positive number of bytes")
-    if not groups:
-        raise InputError("groups: there is none; give at least one group of two or more GPUs")
-    have = len(cluster.gpus)
-    for group in groups:
-        if len(group) < 2:
-            raise InputError(f"{kind} over {len(group)} GPU{'s' * (len(group) != 1)}: a group has at least 2")
-        if kind == "send" and len(group) != 2:
-            raise InputError(f"send over {len(group)} GPUs: a send goes from one GPU to another, so give 2")
-        twice = [gpu for place, gpu in enumerate(group) if gpu in group[:place]] if len(set(group)) < len(group) else []
-        if twice:
-            raise InputError(f"GPU {twice[0]} is twice in a group; a GPU is one rank of a group")
-        outside = [gpu for gpu in group if not 0 <= gpu < have]
-        if outside:
-            raise InputError(
-                f"there is no GPU {outside[0]} in cluster {cluster.name!r}: it has {have}, numbered 0 to {have - 1}; "
-                "use fewer GPUs or a larger cluster"
-            )
-
-
-def _arrivals(
-    groups: Sequence[Sequence[int]], arrivals: Sequence[Sequence[float]] | None
-) -> tuple[tuple[float, ...], ...]:
-    if arrivals is None:
-        return tuple((0.0,) * len(group) for group in groups)
-    if [len(times) for times in arrivals] != [len(group) for group in groups]:
-        raise InputError("arrivals: give one time in seconds for each rank of each group")
-    wrong = [time for times in arrivals for time in times if not (time >= 0 and math.isfinite(time))]
-    if wrong:
-        raise InputError(f"arrivals: {wrong[0]!r} is not a time; seconds from 0 on are")
-    return tuple(tuple(on_grid(time) for time in times) for times in arrivals)
-
-
 # --- playing ----------------------------------------------------------------------------------------------------------
+
+
+_KNOWN: WeakKeyDictionary[Cluster, dict[Hashable, tuple[Pattern, ...]]] = WeakKeyDictionary()
+
+
+def _patterns(
+    cluster: Cluster, gpus: Sequence[int], kind: str, method: Method, parts: Parts | None
+) -> tuple[Pattern, ...]:
+    """What a group's collective puts on links, whatever its size: kept, because it is asked for again and again."""
+    known = _KNOWN.setdefault(cluster, {})
+    key = (tuple(gpus), kind, method.algorithm, None if parts is None else tuple(map(tuple, parts)))
+    if key not in known:
+        if len(known) >= _MOST_KNOWN:
+            known.clear()
+        phases = phases_of(method, group_of(cluster, gpus), kind, parts)
+        known[key] = patterns(cluster, gpus, phases)
+    return known[key]
 
 
 def _at(env: simpy.Environment, seconds: float, action: Callable[[], object]) -> None:
@@ -285,6 +254,19 @@ def _at(env: simpy.Environment, seconds: float, action: Callable[[], object]) ->
     timer.callbacks.append(wake)
 
 
+def _in_turn(
+    env: simpy.Environment,
+    network: Network,
+    traffics: Sequence[Traffic],
+    ended: Callable[[int], object],
+    number: int = 0,
+) -> None:
+    """Activities one after the other; ``ended(n)`` is called when n of them are over, 0 included."""
+    ended(number)
+    if number < len(traffics):
+        network.start(traffics[number], partial(_in_turn, env, network, traffics, ended, number + 1))
+
+
 def _start_flow(
     env: simpy.Environment,
     network: Network,
@@ -294,33 +276,25 @@ def _start_flow(
 ) -> None:
     """One activity per phase, one after the other, from the last arrival on; all ranks finish together."""
 
-    def play(index: int) -> None:
-        if index == len(traffics):
+    def ended(number: int) -> None:
+        if number == len(traffics):
             finished[:] = [env.now] * len(finished)
-        else:
-            network.start(traffics[index], partial(play, index + 1))
 
-    _at(env, max(arrived), partial(play, 0))
+    _at(env, max(arrived), partial(_in_turn, env, network, traffics, ended))
 
 
 def _start_steps(
     env: simpy.Environment,
     play: Callable[[Callable[[int], object]], Stepwise],
+    turn: Sequence[int],
     arrived: Sequence[float],
     finished: list[float],
 ) -> None:
-    """Every hop of every round, each rank from its own arrival on."""
+    """Every hop of every round, each rank from its own arrival on; position p is ``turn[p]`` of the group."""
 
     def done(position: int) -> None:
-        finished[position] = env.now
+        finished[turn[position]] = env.now
 
     player = play(done)
-    for position, time in enumerate(arrived):
-        _at(env, time, partial(player.arrive, position))
-
-
-def _link_class(cluster: Cluster, link: int) -> tuple[str, str, float]:
-    source, target = cluster.links[link]
-    edge = cluster.graph[source][target]
-    ends = f"{label(cluster.graph, source)} -> {label(cluster.graph, target)}"
-    return ends, str(edge["medium"]), float(cluster.capacity[link])
+    for position, place in enumerate(turn):
+        _at(env, arrived[place], partial(player.arrive, position))

@@ -1,30 +1,41 @@
 """What a single collective puts on every link, and where its flows collide.
 
-Imports collectives and the cluster with its report.
+Imports collective and the cluster with its report.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from simcluster.collective import collective_traffics
+import numpy as np
+
+from simcluster.collective import collective_traffics, played
+from simcluster.collectives.all_to_all import Parts
+from simcluster.collectives.description import Floats
 from simcluster.topology import Cluster
 from simcluster.topology.describe import label, switch_levels
+from simcluster.traffic import Traffic
 
 Link = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class LinkLoad:
-    """What one link carries: ``flows`` at once at most, ``bytes`` in all, ``busy`` seconds of the link for itself."""
+    """What one link carries: ``flows`` at once at most, ``bytes`` in all, ``busy`` seconds of the link for itself.
+
+    ``collisions`` is how many times as many flows that is as with whole flows dealt out evenly on the links of its
+    level: 1 or less is good.
+    """
 
     link: Link
     medium: str
     capacity: float
     flows: float
     bytes: float
+    collisions: float = 1.0
 
     @property
     def busy(self) -> float:
@@ -56,7 +67,24 @@ class Level:
 
         What modelling.md C.3 calls slowdown, if these links are what limits the flows.
         """
-        return self.most / max(self.mean, min(self.most, 1.0))
+        return _collisions(self.most, self.mean)
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """The links that a collective keeps busy longest.
+
+    ``ends`` says what they join ("nic -> leaf"); ``links`` of them carry ``load`` bytes each at ``bandwidth`` B/s,
+    which takes ``busy`` seconds.  ``latency`` is what the rounds' latencies add up to, in seconds, mean over the hops.
+    """
+
+    ends: str
+    medium: str
+    bandwidth: float
+    links: int
+    load: float
+    busy: float
+    latency: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +96,26 @@ class CollectiveLoads:
 
 
 def collective_loads(
-    cluster: Cluster, groups: Sequence[Sequence[int]], kind: str, size: float, *, algorithm: str = "auto"
+    cluster: Cluster,
+    groups: Sequence[Sequence[int]],
+    kind: str,
+    size: float | Parts,
+    *,
+    algorithm: str = "auto",
+    nccl: str = "auto",
+    root: int = 0,
 ) -> CollectiveLoads:
     """What a collective of ``size`` bytes puts on every link when all groups run it at once.
 
     Errors as those of ``collective.collective_times``.
     """
-    traffics = collective_traffics(cluster, groups, kind, size, algorithm=algorithm)
+    return loads_of(
+        cluster, collective_traffics(cluster, groups, kind, size, algorithm=algorithm, nccl=nccl, root=root)
+    )
+
+
+def loads_of(cluster: Cluster, traffics: Sequence[Sequence[Traffic]]) -> CollectiveLoads:
+    """What activities put on every link: of every group one after the other, of all groups at once."""
     moved: dict[int, float] = {}
     flows: dict[int, float] = {}
     for together in itertools.zip_longest(*traffics):  # the groups' first activities, their second ones, ...
@@ -90,7 +131,68 @@ def collective_loads(
         for link, total in moved.items()
     }
     ordered = sorted(loads, key=lambda link: (-loads[link].busy, link))
-    return CollectiveLoads(tuple(loads[link] for link in ordered), _levels(cluster, loads, ordered))
+    found = _levels(cluster, loads, ordered)
+    level = {(each.ends, each.medium, each.capacity): each for each in found}
+    links = [
+        replace(loads[link], collisions=_collisions(loads[link].flows, level[_nature(cluster, link)].mean))
+        for link in ordered
+    ]
+    return CollectiveLoads(tuple(links), found)
+
+
+def limit_of(
+    cluster: Cluster,
+    groups: Sequence[Sequence[int]],
+    kind: str,
+    size: float | Parts,
+    *,
+    algorithm: str = "auto",
+    nccl: str = "auto",
+    root: int = 0,
+) -> Limit:
+    """The links that the collective keeps busy longest when all groups run it at once; errors as above."""
+    return limit_among(
+        cluster, collective_traffics(cluster, groups, kind, size, algorithm=algorithm, nccl=nccl, root=root)
+    )
+
+
+def limit_among(cluster: Cluster, groups: Sequence[Sequence[Traffic]]) -> Limit:
+    """The same of activities: of every group one after the other, of all groups at once."""
+    load: dict[int, float] = {}
+    latency = 0.0
+    for traffics in groups:
+        latency = max(latency, sum(traffic.latency_seconds for traffic in traffics))
+        for traffic in traffics:
+            for link, flows in traffic.usage:
+                load[link] = load.get(link, 0.0) + flows * traffic.round_bytes * traffic.rounds
+    capacity = cluster.capacity
+    worst = max(load, key=lambda link: (load[link] / capacity[link], -link))
+    nature = _nature(cluster, worst)
+    equal = [link for link in load if math.isclose(load[link], load[worst], rel_tol=1e-9)]
+    alike = sum(1 for link in equal if _nature(cluster, link) == nature)
+    ends, medium, bandwidth = nature
+    return Limit(ends, medium, bandwidth, alike, load[worst], load[worst] / bandwidth, latency)
+
+
+def utilisation_over_time(
+    cluster: Cluster, traffics: Sequence[Sequence[Traffic]], links: Sequence[Link], bins: int = 400
+) -> tuple[Floats, Floats]:
+    """Edges (s) of ``bins`` equal bins, and each link's mean rate / capacity in each, (links, bins).
+
+    The groups' activities are played on one network.  An activity moves its bytes at an even pace from its start to its
+    end, so that a bin may be above 1 where the means of several meet.
+    """
+    spans = played(cluster, traffics)
+    edges = np.linspace(0.0, max(end for _, _, end in spans), bins + 1)
+    row = {cluster.link_index[link]: number for number, link in enumerate(links)}
+    matrix = np.zeros((len(links), bins))
+    for traffic, start, end in spans:
+        inside = np.diff(np.clip(edges, start, end)) / (end - start)
+        for link, flows in traffic.usage:
+            if link in row:
+                matrix[row[link]] += flows * traffic.round_bytes * traffic.rounds * inside
+    capacity = np.array([cluster.capacity[cluster.link_index[link]] for link in links])
+    return edges, matrix / (np.diff(edges) * capacity[:, None])
 
 
 def _levels(cluster: Cluster, loads: Mapping[int, LinkLoad], ordered: Sequence[int]) -> tuple[Level, ...]:
@@ -114,6 +216,10 @@ def _levels(cluster: Cluster, loads: Mapping[int, LinkLoad], ordered: Sequence[i
         name = loads[worst].link
         levels.append(Level(ends, medium, capacity, could, len(links), mean, loads[worst].flows, name))
     return tuple(levels)
+
+
+def _collisions(flows: float, mean: float) -> float:
+    return flows / max(mean, min(flows, 1.0))
 
 
 def _nature(cluster: Cluster, link: int) -> tuple[str, str, float]:

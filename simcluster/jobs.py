@@ -12,6 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
+from simcluster.collectives.description import Floats, Ints
 from simcluster.ops import Item, Op, Segment, StageProgram, Transfer
 from simcluster.parallel import Plan, Ranks
 from simcluster.traffic import Fabric, Spread
@@ -32,6 +33,11 @@ class PlacedFabric:
     def spread(self, src: int, dst: int, flow: int = 0) -> Spread:
         """Links from rank to rank, with the fraction of the flow's bytes on each."""
         return self.fabric.spread(self.gpus[src], self.gpus[dst], flow)
+
+    def together(self, src: Ints, dst: Ints, flow: Ints, weight: Floats) -> tuple[Floats, float]:
+        """What every link carries of many flows from rank to rank, and the longest of their latencies."""
+        gpus = np.array(self.gpus, dtype=np.int64)
+        return self.fabric.together(gpus[src], gpus[dst], flow, weight)
 
     def spread_latency(self, spread: Spread) -> float:
         """Seconds along these links."""

@@ -18,6 +18,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from simcluster.collectives import ALGORITHMS, Group, Phase
+from simcluster.collectives.all_to_all import UNEVEN, Parts
 from simcluster.errors import InputError
 from simcluster.nccl import ALGORITHMS as NCCL_ALGORITHMS
 from simcluster.nccl import COLLECTIVES, Algorithm, Collective, Platform, choose
@@ -141,9 +142,9 @@ def _round_of(rounds: Sequence[tuple[int, float]], pace: Pace) -> Pace:
     )
 
 
-def phases_of(method: Method, group: Group, kind: str) -> Sequence[Phase]:
-    """The description of a collective done by this method."""
-    return ALGORITHMS[kind][method.algorithm](group)
+def phases_of(method: Method, group: Group, kind: str, parts: Parts | None = None) -> Sequence[Phase]:
+    """The description of a collective done by this method; ``parts`` are the sizes of an uneven all-to-all."""
+    return ALGORITHMS[kind][method.algorithm](group) if parts is None else UNEVEN[method.algorithm](group, parts)
 
 
 def shape_of(group: Group) -> tuple[int, int]:

@@ -2,34 +2,35 @@
 
 An activity is a transfer, or a whole ring whose hops advance together.  It first pays its latency, occupying nothing,
 then moves ``rounds`` x ``round_bytes`` per flow.  Rates change only when an activity joins, ends, or a capacity
-changes; only the connected component that changed is solved again, once per instant, after all else of that instant.
+changes; links are shared out anew once per instant, after all else of that instant, as far as the change reaches.
 (SimGrid's rule for latency; modelling.md C.2.)  Imports the clock, fairness and Traffic.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 import simpy
 from simpy.events import EventPriority
 
 from simcluster.clock import on_grid
-from simcluster.fairness import fair_rates
+from simcluster.fairness import Sharer, Shares
 from simcluster.traffic import Traffic
 
 _LAST = EventPriority(2)  # after SimPy's URGENT (0) and NORMAL (1): the end of an instant
 
 
-class _Activity:
-    __slots__ = ("end", "number", "over", "rate", "remaining", "round_seconds", "then", "traffic", "updated")
+class _Activity(Sharer):
+    __slots__ = ("end", "over", "remaining", "round_seconds", "then", "traffic", "updated")
 
-    def __init__(self, number: int, traffic: Traffic, then: Callable[[], object]) -> None:
-        self.number = number
+    def __init__(self, traffic: Traffic, then: Callable[[], object]) -> None:
+        self.usage = traffic.usage
+        self.bound = traffic.bound
+        self.rate = -1.0
         self.traffic = traffic
         self.then = then
         self.remaining = float(traffic.rounds)  # in rounds, so that an undisturbed activity ends on an exact multiple
-        self.rate = 0.0
         self.round_seconds = math.inf
         self.updated = 0.0
         self.end = math.inf
@@ -41,19 +42,19 @@ class Network:
 
     def __init__(self, env: simpy.Environment, capacity: Sequence[float]) -> None:
         self._env = env
-        self._capacity = list(capacity)
-        self._users: list[dict[int, _Activity]] = [{} for _ in self._capacity]
+        self._shares: Shares[_Activity] = Shares(capacity)
         self._joins: dict[float, list[_Activity]] = {}  # by instant: one SimPy event each, however many activities
         self._ends: dict[float, list[_Activity]] = {}
-        self._dirty: dict[int, _Activity] = {}
         self._solve_due = False
-        self._started = 0
-        self.solves = 0
+
+    @property
+    def solves(self) -> int:
+        """Instants at which links had to be shared out anew."""
+        return self._shares.solves
 
     def start(self, traffic: Traffic, then: Callable[[], object]) -> None:
         """Begin an activity now; ``then`` is called at the instant its last byte has arrived."""
-        self._started += 1
-        activity = _Activity(self._started, traffic, then)
+        activity = _Activity(traffic, then)
         latency = traffic.latency_seconds
         if latency > 0:
             self._at(self._env.now + latency, activity, self._joins, self._join_all)
@@ -62,8 +63,8 @@ class Network:
 
     def set_capacity(self, link: int, capacity: float) -> None:
         """Change a link's capacity (B/s, zero allowed) from this instant on."""
-        self._capacity[link] = capacity
-        self._mark(self._users[link].values())
+        if self._shares.set_capacity(link, capacity):
+            self._solve_later()
 
     def _at(
         self,
@@ -89,23 +90,14 @@ class Network:
 
     def _join(self, activity: _Activity) -> None:
         activity.updated = self._env.now
-        all_users, number = self._users, activity.number
-        alone = True
-        for link, _ in activity.traffic.usage:
-            users = all_users[link]
-            if users:
-                alone = False
-            users[number] = activity
-        if alone:
-            self._set_rate(activity, activity.traffic.alone_rate(self._capacity))
+        if self._shares.join(activity):
+            self._set_end(activity)
         else:
-            self._mark((activity,))
+            self._solve_later()
 
-    def _mark(self, activities: Iterable[_Activity]) -> None:
-        """Remember what changed; solve once, at the end of this instant."""
-        for activity in activities:
-            self._dirty[activity.number] = activity
-        if self._dirty and not self._solve_due:
+    def _solve_later(self) -> None:
+        """Solve once, at the end of this instant."""
+        if not self._solve_due:
             self._solve_due = True
             end_of_instant = self._env.event()
             end_of_instant._ok, end_of_instant._value = True, None
@@ -115,44 +107,16 @@ class Network:
 
     def _solve(self, _: simpy.Event) -> None:
         self._solve_due = False
-        pending, self._dirty = self._dirty, {}
-        solved: dict[int, _Activity] = {}
-        for number, activity in pending.items():
-            if number in solved or activity.over:
-                continue
-            component = self._component(activity)
-            solved |= component
-            usages = {key: member.traffic.usage for key, member in component.items()}
-            bounds = {key: member.traffic.bound for key, member in component.items() if member.traffic.bound < math.inf}
-            rates = fair_rates(usages, self._capacity, bounds)
-            self.solves += 1
-            for key, member in component.items():
-                if rates[key] != member.rate:
-                    self._set_rate(member, rates[key])
+        for activity in self._shares.solve():
+            self._set_end(activity)
 
-    def _component(self, activity: _Activity) -> dict[int, _Activity]:
-        """All activities that share links, directly or through others, with this one."""
-        component = {activity.number: activity}
-        frontier = [activity]
-        seen: set[int] = set()
-        while frontier:
-            for link, _ in frontier.pop().traffic.usage:
-                if link in seen:
-                    continue
-                seen.add(link)
-                for number, other in self._users[link].items():
-                    if number not in component:
-                        component[number] = other
-                        frontier.append(other)
-        return component
-
-    def _set_rate(self, activity: _Activity, rate: float) -> None:
+    def _set_end(self, activity: _Activity) -> None:
+        """The activity's rate has changed: what it has done until now, and when it will end."""
         now = self._env.now
         if now > activity.updated and activity.round_seconds > 0:
             activity.remaining = max(0.0, activity.remaining - (now - activity.updated) / activity.round_seconds)
         activity.updated = now
-        activity.rate = rate
-        size = activity.traffic.round_bytes
+        rate, size = activity.rate, activity.traffic.round_bytes
         if rate <= 0 and size > 0:  # a dead link: nothing moves until its capacity comes back
             activity.round_seconds = activity.end = math.inf
             return
@@ -167,9 +131,6 @@ class Network:
             if activity.end != instant or activity.over:
                 continue
             activity.over = True
-            for link, _ in activity.traffic.usage:
-                users = self._users[link]
-                del users[activity.number]
-                if users:
-                    self._mark(users.values())
+            if self._shares.leave(activity):
+                self._solve_later()
             activity.then()

@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Protocol
 
+import numpy as np
+
 from simcluster.clock import on_grid
-from simcluster.collectives.description import SWITCH, Hop, Phase
+from simcluster.collectives.description import SWITCH, Floats, Hop, Ints, Phase, Table
 from simcluster.collectives.group import Group, Ring, rings_along
 from simcluster.fairness import Usage, solo_rate
 
@@ -24,9 +26,13 @@ class Fabric(Protocol):
     def host_of(self) -> Sequence[int]: ...
     def spread(self, src: int, dst: int, flow: int = 0) -> Spread: ...
     def spread_latency(self, spread: Spread) -> float: ...
+    def together(self, src: Ints, dst: Ints, flow: Ints, weight: Floats) -> tuple[Floats, float]: ...
     def uplinks(self, gpu: int) -> tuple[str, ...]: ...
     def nvswitch(self, gpu: int) -> str: ...
     def switch_ways(self, gpus: Sequence[int], turn: int) -> tuple[tuple[Spread, Spread], ...]: ...
+
+
+_ROOM = 1 << 20  # hops at a time: some hundred MB
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +101,9 @@ def group_rings(fabric: Fabric, gpus: Sequence[int]) -> tuple[Ring, ...]:
 def hop_spread(fabric: Fabric, gpus: Sequence[int], hop: Hop) -> Spread:
     """The directed links that a hop from rank to rank crosses, with the fraction of its bytes on each.
 
-    A channel is a flow of its own.
+    A channel is a flow of its own; what goes by another lane is one, too.
     """
-    source, target, flow = gpus[hop.source], gpus[hop.target], hop.channel
+    source, target, flow = gpus[hop.source], gpus[hop.target], hop.channel + hop.lane
     if hop.relay < 0 or hop.relay == hop.source:
         return fabric.spread(source, target, flow)
     relay = gpus[hop.relay]
@@ -135,6 +141,8 @@ def _one_by_one(fabric: Fabric, gpus: Sequence[int], phases: Iterable[Phase]) ->
 
 
 def _rounds(fabric: Fabric, gpus: Sequence[int], phase: Phase) -> Pattern:
+    if isinstance(phase.hops, Table):
+        return _many(fabric, gpus, phase.hops, phase.rounds)
     share = max(hop.share for hop in phase.hops)
     latencies: list[float] = []
 
@@ -147,6 +155,21 @@ def _rounds(fabric: Fabric, gpus: Sequence[int], phase: Phase) -> Pattern:
     usage = usage_of(flows())
     latency = max(latencies) if phase.rounds == 1 else sum(latencies) / len(latencies)
     return Pattern(usage, share, phase.rounds, latency)
+
+
+def _many(fabric: Fabric, gpus: Sequence[int], hops: Table, rounds: int) -> Pattern:
+    """As ``_rounds``, thousands of hops at a time; a table is of a single round."""
+    assert rounds == 1
+    place = np.array(gpus, dtype=np.int64)
+    share = max(float(part.share.max()) for part in hops.parts(_ROOM))
+    found = [
+        fabric.together(place[part.source], place[part.target], part.lane, part.share / share)
+        for part in hops.parts(_ROOM)
+    ]
+    load = np.sum([loads for loads, _ in found], axis=0)
+    used = np.flatnonzero(load)
+    usage = tuple(zip(used.tolist(), load[used].tolist(), strict=True))
+    return Pattern(usage, share, 1, max(latency for _, latency in found))
 
 
 def _pipeline(fabric: Fabric, gpus: Sequence[int], phases: Sequence[Phase]) -> Pattern:

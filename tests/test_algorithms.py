@@ -24,6 +24,7 @@ from simcluster.collective import BUS_FACTOR, collective_times, concurrent_times
 from simcluster.collectives import ALGORITHMS, SWITCH, Group, Hop, Phase, all_to_all, chain, tree
 from simcluster.errors import InputError
 from simcluster.methods import Methods
+from simcluster.scenario_files import load_cluster
 from simcluster.topology import Cluster, parse_topology
 from simcluster.traffic import Pattern, group_of, patterns
 
@@ -36,14 +37,25 @@ def named(kind: str) -> list[str]:
     return list(ALGORITHMS[kind])
 
 
-def machines_of(*sizes: int, nics_per_rank: float = 1.0, nvswitch: bool = True, mixed: bool = False) -> Group:
-    """A group with so many ranks on each machine, machine by machine or dealt out in turn (``mixed``)."""
+def machines_of(
+    *sizes: int, nics_per_rank: float = 1.0, shared: int = 0, nvswitch: bool = True, mixed: bool = False
+) -> Group:
+    """A group with so many ranks on each machine, machine by machine or dealt out in turn (``mixed``).
+
+    ``shared`` NICs, if not 0, are near all ranks of a machine, which take them in turn.
+    """
+
+    def near(host: int, local: int) -> tuple[str, ...]:
+        each = shared or max(1, int(nics_per_rank))
+        first = 0 if shared else int(local * nics_per_rank)
+        return tuple(f"nic{host}.{first + (local + turn) % each}" for turn in range(each))
+
     spots = [(host, local) for host, size in enumerate(sizes) for local in range(size)]
     if mixed:
         spots.sort(key=lambda spot: (spot[1], spot[0]))
     return Group(
         hosts=tuple(host for host, _ in spots),
-        nics=tuple((f"nic{host}.{int(local * nics_per_rank)}",) for host, local in spots),
+        nics=tuple(near(host, local) for host, local in spots),
         nvswitches=tuple(f"nvswitch{host}" if nvswitch else "" for host, _ in spots),
     )
 
@@ -54,6 +66,7 @@ def groups(ranks: int) -> dict[str, Group]:
         "one machine": machines_of(ranks),
         "one machine without NVSwitch": machines_of(ranks, nvswitch=False),
         "a machine each": machines_of(*[1] * ranks),
+        "a machine each, two NICs a rank": machines_of(*[1] * ranks, nics_per_rank=2),
         "unequal machines": machines_of(ranks - 1, 1),
     }
     for each in (8, 4, 2):
@@ -61,6 +74,9 @@ def groups(ranks: int) -> dict[str, Group]:
             machines = [each] * (ranks // each)
             found[f"machines of {each}"] = machines_of(*machines)
             found[f"machines of {each}, a NIC for two"] = machines_of(*machines, nics_per_rank=0.5)
+            found[f"machines of {each}, two NICs a rank"] = machines_of(*machines, nics_per_rank=2)
+            found[f"machines of {each}, two NICs for all"] = machines_of(*machines, shared=2)
+            found[f"machines of {each}, three NICs for all, dealt out"] = machines_of(*machines, shared=3, mixed=True)
             found[f"machines of {each}, ranks dealt out"] = machines_of(*machines, mixed=True)
     return found
 
@@ -74,6 +90,76 @@ def phases_of(kind: str, name: str, group: Group) -> Sequence[Phase] | None:
     assert name in refusal
     assert " use " in refusal, f"what would work? {refusal}"
     return None
+
+
+# --- NICs -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+def test_every_nic_of_a_machine_has_a_ring_of_its_own(ranks: int) -> None:
+    """Where machines have equally many ranks: ring r sends and receives by NIC r, and no two by the same one."""
+    for name, group in groups(ranks).items():
+        if len(group.machines) == 1 or name == "unequal machines":
+            assert len(group.rings) == 1
+            continue
+        for positions in group.machines:
+            sends, receives, have = [], [], dict.fromkeys(nic for p in positions for nic in group.nics[p])
+            for channel, ring in enumerate(group.rings):
+                assert sorted(ring.order) == list(range(ranks))
+                for place, source in enumerate(ring.order):
+                    target = ring.order[(place + 1) % ranks]
+                    leaver = source if ring.relays[place] < 0 else ring.relays[place]
+                    by = [group.nics[p][channel % len(group.nics[p])] for p in (leaver, target)]
+                    if group.hosts[source] != group.hosts[target]:
+                        sends += by[:1] if source in positions else []
+                        receives += by[1:] if target in positions else []
+            assert sorted(sends) == sorted(receives) == sorted(have), name
+
+
+def boxes(nics: int, rate: str, **changes: Any) -> Cluster:
+    """Two machines of 8 GPUs behind NVSwitch (370 GB/s) with this many NICs."""
+    machine = {
+        "gpus": 8,
+        "nvlink": {"line_rate": "370 GB/s", "latency": "1 us"},
+        "pcie": {"line_rate": "64 GB/s", "latency": "1 us"},
+        "gpus_per_pcie_switch": max(1, 8 // nics),
+        "nics": [{"count": nics, "link": {"line_rate": rate, "latency": "1 us"}}],
+        **changes,
+    }
+    document = {"kind": "machines", "device": "h100", "nodes": 2, "machine": machine}
+    return parse_topology({**document, "fabric": {"kind": "fat_tree", "nodes_per_unit": 1}}).build()
+
+
+@pytest.mark.parametrize(
+    ("nics", "rate", "busbw"),
+    [
+        (16, "22.5 GB/s", 16 * 22.5e9),  # two NICs a GPU: AWS p5en without its striping
+        (16, "11.85 GB/s", 16 * 11.85e9),  # OCI BM.GPU.B4.8 without its striping: 189.6 GB/s
+        (8, "45 GB/s", 8 * 45e9),
+        (8, "60 GB/s", 370e9),  # 480 GB/s of NICs: all 8 hops of a ring cross NVLink, the last one to the NIC's GPU
+        (4, "45 GB/s", 4 * 45e9),  # one NIC for two GPUs
+        (4, "120 GB/s", 4 * 64e9),  # as fast as PCIe
+        (2, "45 GB/s", 2 * 45e9),
+        (1, "45 GB/s", 45e9),
+    ],
+)
+def test_a_full_all_reduce_reaches_the_sum_of_the_nics(nics: int, rate: str, busbw: float) -> None:
+    """16 GPUs on 2 machines: busbw is the sum of a machine's NICs, unless NVLink or PCIe is slower."""
+    cluster = boxes(nics, rate)
+    found = collective_times(cluster, range(16), "all_reduce", 2.0**40, algorithm="ring")
+    assert found.busbw == pytest.approx(busbw, rel=1e-4)
+    used = link_bytes(cluster, range(16), "all_reduce", "ring", 1.0)
+    out = [size for (a, b), size in used.items() if ".nic" in a and "leaf" in b]
+    assert out == pytest.approx([2 * 15 / 16 / nics] * 2 * nics)
+
+
+def test_pcie_boxes_reach_the_sum_of_their_nics() -> None:
+    """8 GPUs under 2 PCIe switches share 2 NICs of 11.85 GB/s.
+
+    Every ring crosses each switch's 24 GB/s to the host bridge once, so two rings need 2 x 11.85 of them.
+    """
+    found = collective_times(load_cluster("pcie_ethernet"), range(16), "all_reduce", 2.0**40, algorithm="ring")
+    assert found.busbw == pytest.approx(2 * 0.948 * 12.5e9, rel=1e-4)
 
 
 # --- what ends up where -----------------------------------------------------------------------------------------------
@@ -650,6 +736,51 @@ def test_all_to_all_of_uneven_sizes_reaches_the_bound_of_its_busiest_port(parts:
     assert pairwise >= direct * (1 - 1e-9)
 
 
+@given(parts=matrices, data=st.data())
+def test_a_matrix_of_sizes_is_played_and_reaches_the_bound(parts: list[list[float]], data: st.DataObject) -> None:
+    """modelling.md D.1: max_i max(sum_j s_ij, sum_j s_ji) / B and one latency, in flow; the same bytes in steps."""
+    ranks = len(parts)
+    bound = all_to_all.busiest_port(parts)
+    if bound:
+        flow = collective_times(flat(ranks), range(ranks), "all_to_all", parts)
+        assert flow.duration == pytest.approx(5e-6 + bound / 50e9, rel=1e-9)
+        assert flow.size == max(map(sum, parts))
+        name = data.draw(st.sampled_from(["direct", "pairwise"]))
+        steps = collective_times(flat(ranks), range(ranks), "all_to_all", parts, algorithm=name, detail="steps")
+        assert steps.duration >= flow.duration * (1 - 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("kind", "size", "words"),
+    [
+        ("all_to_all", [[0.0, 1.0], [1.0, 0.0]], ["3 x 3"]),
+        ("all_to_all", [[0.0] * 3] * 3, ["empty"]),
+        ("all_to_all", [[0.0, -1.0, 0.0]] * 3, ["-1.0"]),
+        ("all_reduce", [[1.0] * 3] * 3, ["all_reduce has one size"]),
+    ],
+)
+def test_a_matrix_that_does_not_fit(kind: str, size: list[list[float]], words: list[str]) -> None:
+    with pytest.raises(InputError) as refused:
+        collective_times(flat(3), range(3), kind, size)
+    assert [word for word in words if word not in str(refused.value)] == []
+
+
+@pytest.mark.parametrize("name", ["chain", "binomial"])
+@pytest.mark.parametrize("kind", ["broadcast", "reduce"])
+def test_any_rank_can_be_the_root(kind: str, name: str) -> None:
+    """A rotation of the group, with arrivals and finishes in the group's own order."""
+    cluster, size = flat(6), 1e8
+    detail: Any = "flow" if name == "chain" else "steps"
+    play = partial(collective_times, cluster, kind=kind, size=size, algorithm=name, detail=detail)
+    arrivals = [0.0, 0.0, 0.0, 0.0, 0.3, 0.0]
+    turned = play(range(6), root=4, arrivals=arrivals)
+    plain = play([4, 5, 0, 1, 2, 3], arrivals=[0.3, 0.0, 0.0, 0.0, 0.0, 0.0])
+    assert turned.gpus == tuple(range(6))
+    assert [turned.finishes[position] for position in (4, 5, 0, 1, 2, 3)] == list(plain.finishes)
+    with pytest.raises(InputError, match="root is 6; a group of 6 GPUs has positions 0 to 5"):
+        play(range(6), root=6)
+
+
 def test_even_sizes_are_the_even_all_to_all() -> None:
     group = machines_of(4, 4)
     for function in (all_to_all.direct, all_to_all.pairwise, all_to_all.hierarchical):
@@ -835,7 +966,7 @@ def test_an_all_to_all_of_many_ranks_holds_no_list_of_its_messages() -> None:
     group = machines_of(*[8] * 10_000)
     (phase,) = all_to_all.direct(group)
     assert len(phase.hops) == 80_000 * 79_999
-    assert phase.hops[-1] == Hop(79_999, 79_998, 1 / 80_000, chunk=79_999 * 80_000 + 79_998)
+    assert phase.hops[-1] == Hop(79_999, 79_998, 1 / 80_000, chunk=79_999 * 80_000 + 79_998, lane=79_999)
     rounds = all_to_all.pairwise(group)
     assert len(rounds) == 79_999
     assert len(all_to_all.hierarchical(group)) == 7 + 9_999

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from simcluster.collective import collective_times
 from simcluster.nccl import choose, load_platform
 from simcluster.scenario_files import load_cluster
 
+BAD = Path(__file__).parent / "bad"
 TOPOLOGIES = Path(__file__).parent.parent / "topologies"
 
 
@@ -64,6 +66,7 @@ def test_one_size_says_what_limits_it(capsys: pytest.CaptureFixture[str]) -> Non
         "busbw": "448.5 GB/s  (algbw x 2(N-1)/N, N = 8)",
         "limit": "8 links gpu -> leaf (nvlink, 450 GB/s) carry 1.879 GB each: 99.7% of the time",
         "latency": "0.014000 ms in all rounds: 0.3% of the time",
+        "links": "no link carries more flows than an even share of its level's",
     }
 
 
@@ -87,6 +90,7 @@ def test_a_range_of_sizes_prints_the_table_of_nccl_tests(capsys: pytest.CaptureF
         "      268435456      67108864   float     11199.646    23.97    47.19              ring\n"
         "      536870912     134217728   float     21769.292    24.66    48.55              ring\n"
         "     1073741824     268435456   float     42908.584    25.02    49.27              ring\n"
+        "# links    no link carries more flows than an even share of its level's\n"
     )
 
 
@@ -150,6 +154,96 @@ def test_links_slow_down_what_nccl_counts_on(capsys: pytest.CaptureFixture[str])
     assert seconds() == pytest.approx(made.seconds, rel=1e-9)
     half = made.latency + 2 * 15 / 16 * 2**30 / 8 / 12.5e9
     assert seconds("nic.line_rate=100 Gbit/s", "nic.efficiency=1") == pytest.approx(half, rel=1e-9)
+
+
+# --- where flows meet -------------------------------------------------------------------------------------------------
+
+HASHED = ("all_reduce", "--size", "1GiB", "--gpus", "512", "--split", "%64", "--cluster", "leaf_spine_512",
+          "--routing.kind", "ecmp")  # fmt: skip
+
+
+def test_collisions_are_shown_by_level_and_link(capsys: pytest.CaptureFixture[str]) -> None:
+    """64 rings of 8 over 2:1: an even share is 2 flows an uplink, and the fullest one sets the pace."""
+    lines = output(capsys, *HASHED).splitlines()
+    levels = [line for line in lines if "leaf -> spine (50 GB/s): most 6 flows, mean 2: 3.00 x an even share" in line]
+    assert len(levels) == 1
+    assert levels[0].startswith("levels   ")
+    hottest = lines[[line.startswith("hottest") for line in lines].index(True) :]
+    assert len(hottest) == 3
+    assert all("11.27 GB in 6 flows, 3.00 x an even share" in line for line in hottest)
+    assert "limit    4 links leaf -> spine (network, 50 GB/s) carry 11.27 GB each: 100.0% of the time" in lines
+    (row,) = json.loads(output(capsys, *HASHED, "--json", "-"))["results"]
+    assert [level["ends"] for level in row["levels"] if level["collisions"] == 3.0] == [
+        "leaf -> spine",
+        "spine -> leaf",
+    ]
+    assert row["hottest"][0]["flows"] == 6.0
+    assert row["hottest"][0]["busy"] == row["limit"]["busy"]
+
+
+def test_links_as_a_table_and_as_a_picture(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    output(capsys, *HASHED, "--links", str(tmp_path / "links.csv"))
+    rows = list(csv.DictReader((tmp_path / "links.csv").read_text().splitlines()))
+    assert len(rows) == 2 * 512 + 2 * 219
+    assert max(float(row["flows"]) for row in rows) == 6.0
+    assert sum(float(row["bytes"]) for row in rows if row["link_from"].startswith("gpu")) == pytest.approx(
+        512 * 14 / 8 * 2**30
+    )
+    output(capsys, *HASHED, "--links", str(tmp_path / "links.png"))
+    assert (tmp_path / "links.png").stat().st_size > 10_000
+
+
+# --- uneven sizes and roots -------------------------------------------------------------------------------------------
+
+
+def test_uneven_sizes_from_a_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Rank 1 sends 6 MB, rank 2 receives 7 MB: 5 us + 7 MB / 50 GB/s."""
+    file = tmp_path / "sizes.csv"
+    file.write_text("# bytes\n0, 1MB, 2 MB\n1e6, 0, 5MB\n\n3000, 0, 7 GB\n".replace("7 GB", "0"))
+    job = ("all-to-all-v", "--sizes", str(file), "--cluster", "flat")
+    found = fields(output(capsys, *job))
+    assert found["time"] == "0.145000 ms"
+    assert found["size"] == "6 MB (6,000,000 B), the most that a rank has to send; 9.003 MB in all"
+    assert found["busbw"] == "48.28 GB/s  (what the busiest rank sends or receives over time)"
+    document = json.loads(output(capsys, *job, "--json", "-"))
+    assert document["collective"] == "all_to_all_v"
+    assert document["results"][0]["busbw_bytes_per_s"] == pytest.approx(7e6 / 145e-6)
+    pairwise = output(capsys, *job, "--algorithm", "pairwise", "--detail", "steps")
+    assert float(fields(pairwise)["time"].split()[0]) >= 0.145
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("0,1MB\n1MB,0,3\n", [":2:", "3 sizes in a file of 2 rows", "square"]),
+        ("0,-5\n1,0\n", [":1:", "'-5'", "0 or more"]),
+        ("0,nan\n1,0\n", [":1:", "'nan'"]),
+        ("0,much\n1,0\n", [":1:", "much"]),
+        ("0,0\n0,0\n", ["all sizes are 0"]),
+        ("5\n", ["1 rank", "at least 2"]),
+        ("", ["empty"]),
+        ("0,1,2\n1,0,2\n1,2,0\n", ["sizes of 3 ranks", "4 GPUs"]),
+    ],
+)
+def test_bad_sizes(text: str, words: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "sizes.csv"
+    file.write_text(text)
+    more = ["--gpus", "4"] if "4 GPUs" in words else []
+    assert cli.main(["collective", "all_to_all_v", "--sizes", str(file), "--cluster", "flat", *more]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.count("error:") == 1
+    assert [word for word in words if word not in printed.err] == [], printed.err
+
+
+def test_a_root_and_chosen_ranks(capsys: pytest.CaptureFixture[str]) -> None:
+    """From the second machine's GPU 0 to GPU 0 of the first: one message by the network."""
+    job = ("broadcast", "--size", "1GiB", "--ranks", "0,8", "--cluster", "dgx_h100", "--nccl", "none")
+    text = output(capsys, *job, "--root", "1", "--json", "-")
+    assert json.loads(text)["root"] == 1
+    (row,) = json.loads(text)["results"]
+    assert row["hottest"][0]["link"] == ["node1.gpu0", "node1.nic0"]
+    assert "2 of 64 GPUs" in output(capsys, *job)
 
 
 # --- JSON -------------------------------------------------------------------------------------------------------------
@@ -225,6 +319,18 @@ def test_overrides_reach_the_links(capsys: pytest.CaptureFixture[str]) -> None:
         ("--split %0", ["%0"]),
         ("--split %3", ["equal groups", "divides 8"]),
         ("--split %8", ["1 GPU", "at least 2"]),
+        ("--gpus 6 --algorithm halving_doubling", ["power of two", "has 6", "use 4 or 8"]),
+        ("--cluster disconnected_gpu --gpus 2", ["GPU gpu0 cannot reach GPU gpu1"]),
+        ("--cluster zero_bandwidth", ["zero_bandwidth.yaml:4:8:", "greater than zero"]),
+        ("--cluster negative_bandwidth", ["'-50 GB/s'", "greater than zero"]),
+        ("--cluster duplicate_node --gpus 2", ["two nodes are called 'gpu0'"]),
+        ("--cluster edge_to_nowhere --gpus 2", ["no node 'leef'", "did you mean leaf"]),
+        ("--root 0", ["all_reduce has no root", "broadcast and reduce"]),
+        ("--root -1", ["--root"]),
+        ("--sizes x.csv", ["all_to_all_v", "all_reduce has one --size"]),
+        ("--links no/x.csv", ["does not exist"]),
+        ("--links x.doc", ["x.doc", ".png"]),
+        ("--gpus 8 --ranks 1,2", ["give one"]),
         ("--gpus 9000 --detail steps", ["161,982,000 transfers", "--detail flow"]),
         ("--json no/x.json", ["does not exist"]),
         ("send", ["send over 8 GPUs", "give 2"]),
@@ -237,10 +343,29 @@ def test_bad_input_is_one_message_and_exit_2(
     name, rest = (changes, "") if changes in ("all_redoce", "send") else ("all_reduce", changes)
     good = {"--size": "1GiB", "--gpus": "8", "--cluster": "flat"}
     defaults = [word for option, value in good.items() if option not in rest for word in (option, value)]
-    assert cli.main(["collective", name, *defaults, *rest.split()]) == 2
+    words_given = [str(BAD / f"{word}.yaml") if (BAD / f"{word}.yaml").exists() else word for word in rest.split()]
+    assert cli.main(["collective", name, *defaults, *words_given]) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
     assert printed.err.startswith("simcluster: error: ")
+    assert [word for word in words if word not in printed.err] == [], printed.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("all_reduce --size 1MiB --ranks 0,3,3", ["GPU 3 is twice in a group"]),
+        ("all_reduce --size 1MiB --ranks 0,x", ["'0,x'", "0,8,16-19"]),
+        ("all_reduce --size 1MiB --ranks 5-3", ["over 0 GPUs"]),
+        ("broadcast --size 1MiB --gpus 4 --root 4", ["root is 4", "0 to 3"]),
+        ("all_to_all_v --size 1MiB", ["--sizes"]),
+        ("all_to_all_v --gpus 4", ["--sizes"]),
+    ],
+)
+def test_groups_that_are_none(arguments: str, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["collective", *arguments.split(), "--cluster", "flat"]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
     assert [word for word in words if word not in printed.err] == [], printed.err
 
 

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simcluster.clock import on_grid
-from simcluster.collective import collective_times, concurrent_times, limit_of, num_transfers
+from simcluster.collective import collective_times, concurrent_times, num_transfers
+from simcluster.collective_loads import limit_of
 from simcluster.collectives import ALGORITHMS, Hop, Phase, Ring
 from simcluster.collectives.group import rings_along
 from simcluster.errors import InputError

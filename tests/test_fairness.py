@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from fractions import Fraction
+from random import Random
+from typing import Any
 
-from hypothesis import given
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simcluster.fairness import Usage, fair_rates, solo_rate
+from simcluster.fairness import Sharer, Shares, Usage, fair_rates, solo_rate
+from simcluster.filling import Filling
 
 Usages = Mapping[int, Usage]
 
@@ -125,3 +130,163 @@ def test_units_change_no_bit(usages: Usages, capacity: list[float], exponent: in
     scale = 2.0**exponent
     scaled = fair_rates(usages, [scale * each for each in capacity])
     assert scaled == {key: scale * rate for key, rate in fair_rates(usages, capacity).items()}
+
+
+# --- solved again and again, and from anywhere ------------------------------------------------------------------------
+
+NUM_MORE = 12
+any_flows = st.one_of(st.integers(1, 3).map(float), st.integers(1, 2**40).map(lambda part: part / 2**40))
+any_usage = st.dictionaries(st.integers(0, NUM_MORE - 1), any_flows, min_size=1, max_size=5).map(
+    lambda flows: tuple(sorted(flows.items()))
+)
+uneven_usage = st.dictionaries(st.integers(0, NUM_MORE - 1), st.floats(0.01, 3.0), min_size=1, max_size=5).map(
+    lambda flows: tuple(sorted(flows.items()))
+)
+any_bound = st.one_of(st.just(math.inf), st.sampled_from([0.1, 0.3]), st.floats(0.001, 4.0))
+any_capacity = st.one_of(st.integers(0, 12).map(float), st.floats(0.1, 12.0))
+any_capacities = st.lists(any_capacity, min_size=NUM_MORE, max_size=NUM_MORE)
+
+
+def wanting(usages: st.SearchStrategy[Usage], most: int = 40) -> st.SearchStrategy[list[tuple[Usage, float]]]:
+    return st.lists(st.tuples(usages, any_bound), min_size=1, max_size=most)
+
+
+def rates_of(wants: Sequence[tuple[Usage, float]], capacity: Sequence[float]) -> list[float]:
+    bounds = {key: bound for key, (_, bound) in enumerate(wants)}
+    return list(fair_rates({key: usage for key, (usage, _) in enumerate(wants)}, capacity, bounds).values())
+
+
+@contextmanager
+def beginning(*, many: int, patience: float = 20_000, groups: int = 64) -> Iterator[None]:
+    """Numpy's guess from ``many`` changed links on or after ``patience`` visits, looking at ``groups`` rates a link."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("simcluster.fairness._MANY", many)
+        patch.setattr("simcluster.fairness._PATIENCE", patience)
+        patch.setattr("simcluster.filling._GROUPS", groups)
+        yield
+
+
+@given(wants=st.one_of(wanting(any_usage), wanting(uneven_usage)), capacity=any_capacities, groups=st.integers(1, 64))
+def test_numpy_and_the_search_give_the_same_bits(
+    wants: list[tuple[Usage, float]], capacity: list[float], groups: int
+) -> None:
+    with beginning(many=10**9, patience=math.inf):
+        searched = rates_of(wants, capacity)
+    with beginning(many=-1, groups=groups):
+        assert rates_of(wants, capacity) == searched
+    with beginning(many=10**9, patience=len(wants) // 2):
+        assert rates_of(wants, capacity) == searched
+
+
+@given(seed=st.integers(0, 2**32), flows=st.integers(1, 400), hops=st.integers(1, 5))
+@settings(max_examples=30)
+def test_numpy_and_the_search_give_the_same_bits_on_a_crowd(seed: int, flows: int, hops: int) -> None:
+    draw = Random(seed)
+    capacity = [draw.choice([25e9, 50e9, 100e9 / 3]) for _ in range(60)]
+    wants = [(tuple((link, 1.0) for link in sorted(draw.sample(range(60), hops))), math.inf) for _ in range(flows)]
+    with beginning(many=10**9, patience=math.inf):
+        searched = rates_of(wants, capacity)
+    for groups in (64, 1):
+        with beginning(many=-1, groups=groups):
+            assert rates_of(wants, capacity) == searched
+
+
+def test_a_share_does_not_fall_because_somebody_wants_less() -> None:
+    """Here a fifth, and a third of what two leave who want one bit less, round to different sides."""
+    capacity = 0.9715146326883947
+    wanted = math.nextafter(capacity / 5, 0)
+    assert (capacity - 2 * wanted) / 3 < capacity / 5
+    rates = [wanted, wanted, capacity / 5, capacity / 5, capacity / 5]
+    for flows in (1.0, 0.5):
+        usages = dict.fromkeys(range(5), ((0, flows),))
+        assert list(fair_rates(usages, [flows * capacity], {0: wanted, 1: wanted}).values()) == rates
+
+
+def test_what_numpy_finds_is_nearly_always_the_solution() -> None:
+    """Otherwise the guess were no use: of 2,000 flows over 500 links it leaves hardly a link to the search."""
+    draw = Random(1)
+    links = [50e9 * draw.choice([0.5, 1.0, 2.0]) for _ in range(500)]
+    users = [sorted(draw.sample(range(500), 4)) for _ in range(2000)]
+    by_link = [[number for number, own in enumerate(users) if link in own] for link in range(500)]
+    everybody = [number for own in by_link for number in own]
+    filling = Filling(links, [math.inf] * 2000, [len(own) for own in by_link], everybody, [1.0] * len(everybody))
+    _, rates, unfit = filling.solution()
+    assert len(unfit) < 5
+    exact = fair_rates({number: tuple((link, 1.0) for link in own) for number, own in enumerate(users)}, links)
+    assert rates == pytest.approx(list(exact.values()), rel=1e-12)
+
+
+@given(seed=st.integers(0, 2**32), count=st.integers(1, 40))
+def test_uneven_flows_too_may_come_in_any_order_and_be_split(seed: int, count: int) -> None:
+    """Weights that do not add up exactly, as in an all-to-all of uneven sizes."""
+    draw = Random(seed)
+    capacity = [draw.uniform(0.25, 0.3) * count for _ in range(4)]
+    wants = [
+        (tuple((link, draw.random()) for link in sorted(draw.sample(range(4), 2))), draw.choice([math.inf, 1.0]))
+        for _ in range(count)
+    ]
+    rates = rates_of(wants, capacity)
+    order = draw.sample(range(count), count)
+    assert rates_of([wants[number] for number in order], capacity) == [rates[number] for number in order]
+    usage, bound = wants[0]
+    half = (tuple((link, flows / 2) for link, flows in usage), bound)
+    assert rates_of([half, half, *wants[1:]], capacity) == [rates[0], *rates]
+
+
+changes = st.lists(
+    st.one_of(
+        st.tuples(st.just("join"), any_usage, any_bound),
+        st.tuples(st.just("leave"), st.integers(0, 100), st.none()),
+        st.tuples(st.just("capacity"), st.integers(0, NUM_MORE - 1), any_capacity),
+        st.tuples(st.just("solve"), st.none(), st.none()),
+    ),
+    max_size=60,
+)
+
+
+@given(capacity=any_capacities, story=changes)
+def test_what_came_before_changes_no_bit(capacity: list[float], story: list[tuple[str, Any, Any]]) -> None:
+    """After any story the rates are those of the present activities on the present links, solved from scratch.
+
+    And a solution tells exactly whose rate is another than before.
+    """
+    shares: Shares[Sharer] = Shares(capacity)
+    present: dict[Sharer, None] = {}
+    known: dict[Sharer, float] = {}
+    for what, first, second in [*story, ("solve", None, None)]:
+        if what == "join":
+            sharer = Sharer(first, second)
+            present[sharer] = None
+            if shares.join(sharer):
+                known[sharer] = sharer.rate
+        elif what == "leave" and known:
+            leaver = list(known)[first % len(known)]
+            shares.leave(leaver)
+            del present[leaver], known[leaver]
+        elif what == "capacity":
+            shares.set_capacity(first, second)
+        elif what == "solve":
+            changed = shares.solve()
+            assert len(changed) == len(dict.fromkeys(changed))
+            assert {each: each.rate for each in present if known.get(each) != each.rate} == {
+                each: each.rate for each in changed
+            }
+            known = {each: each.rate for each in present}
+            fresh = rates_of([(each.usage, each.bound) for each in present], shares.capacity)
+            assert list(known.values()) == fresh
+
+
+def test_a_change_is_followed_only_as_far_as_it_reaches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A chain of 1,000 links with a flow over each two neighbours and one on each; a flow on the last one ends."""
+    shares: Shares[Sharer] = Shares([1.0] * 1000)
+    sharers = [Sharer(((link, 1.0), (link + 1, 1.0))) for link in range(999)]
+    own = [Sharer(((link, 1.0),)) for link in range(1000)]
+    for sharer in (*sharers, *own):
+        shares.join(sharer)
+    shares.solve()
+    visited: list[int] = []
+    level_of = Shares._level_of
+    monkeypatch.setattr(Shares, "_level_of", lambda self, link: visited.append(link) or level_of(self, link))
+    shares.leave(own[-1])
+    shares.solve()
+    assert 0 < len(visited) < 50

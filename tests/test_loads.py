@@ -11,7 +11,8 @@ from conftest import Tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simcluster.collective_loads import collective_loads
+from simcluster.collective import collective_traffics, concurrent_times
+from simcluster.collective_loads import collective_loads, utilisation_over_time
 from simcluster.errors import InputError
 from simcluster.loads import LINK_COLUMNS, hottest, link_table, utilisation
 from simcluster.result import Result
@@ -166,6 +167,22 @@ def test_a_ring_loads_every_nic_alike() -> None:
     assert [load.busy for load in found.links] == sorted((load.busy for load in found.links), reverse=True)
 
 
+def test_utilisation_of_a_collective_adds_up_to_its_bytes() -> None:
+    """Groups that share uplinks, in phases; what is drawn is what was moved, and a full link is full."""
+    cluster = load_cluster("leaf_spine_512", [("routing.kind", "ecmp")])
+    groups = [range(start, 512, 64) for start in range(8)]
+    loads = collective_loads(cluster, groups, "all_reduce", 1e9, algorithm="halving_doubling")
+    traffics = collective_traffics(cluster, groups, "all_reduce", 1e9, algorithm="halving_doubling")
+    edges, matrix = utilisation_over_time(cluster, traffics, [load.link for load in loads.links], 50)
+    times = concurrent_times(cluster, groups, "all_reduce", 1e9, algorithm="halving_doubling")
+    assert edges[-1] == max(time.duration for time in times)
+    moved = (matrix * np.diff(edges)).sum(axis=1) * [load.capacity for load in loads.links]
+    np.testing.assert_allclose(moved, [load.bytes for load in loads.links], rtol=1e-9)
+    alone = collective_traffics(cluster, groups[:1], "all_reduce", 1e9, algorithm="ring")
+    links = [load.link for load in collective_loads(cluster, groups[:1], "all_reduce", 1e9, algorithm="ring").links]
+    assert utilisation_over_time(cluster, alone, links[:1], 50)[1].max() == pytest.approx(1.0, rel=1e-2)
+
+
 def test_hashed_rings_collide_and_sprayed_ones_do_not() -> None:
     """64 GPUs of one leaf send to another over 32 uplinks, 2:1: an even share is 2 flows an uplink."""
     pairs = [(gpu, 64 + gpu) for gpu in range(64)]
@@ -181,3 +198,6 @@ def test_hashed_rings_collide_and_sprayed_ones_do_not() -> None:
     assert levels["ecmp"].most >= 4
     assert levels["ecmp"].collisions == levels["ecmp"].most / 2
     assert levels["ecmp"].used < 32
+    hashed = load_cluster("leaf_spine_512", [("routing.kind", "ecmp")])
+    worst = max(collective_loads(hashed, pairs, "send", 1e6).links, key=lambda load: load.collisions)
+    assert worst.collisions == levels["ecmp"].collisions

@@ -12,6 +12,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from conftest import Table, Tiny
 from hypothesis import given, settings
@@ -132,6 +133,52 @@ def test_the_default_is_static_and_shortest_takes_the_first() -> None:
         assert nodes_of(shortest, shortest.route(0, dst), 0)[2] == "spine0"
     document = {"kind": "flat", "device": "h100", "gpus": 2, "link": {"line_rate": "1 GB/s"}, "path_latency": "1 us"}
     assert parse_topology(document).routing.kind == "static"
+
+
+@pytest.mark.parametrize(
+    "policy", [*POLICIES, {"kind": "static", "pxn": True}], ids=lambda policy: "-".join(map(str, policy.values()))
+)
+@pytest.mark.parametrize("maker", [*MAKERS, "rail_only"])
+def test_many_flows_together_are_the_sum_of_each(maker: str, policy: dict[str, Any]) -> None:
+    """``together`` is a shortcut and nothing else: the same links, weights and longest latency as flow by flow."""
+    cluster = {**MAKERS, "rail_only": rail_only}[maker](policy)
+    many = len(cluster.gpus)
+    pairs = [(src, dst) for src in range(many) for dst in range(many) if src != dst]
+    flows = [(src, dst, (src + 3 * dst) % 5, 1.0 + (src * dst) % 3) for src, dst in pairs]
+    src, dst, number = (np.array([flow[column] for flow in flows]) for column in range(3))
+    load, latency = cluster.together(src, dst, number, np.array([weight for *_, weight in flows]))
+    due = np.zeros(len(cluster.links))
+    slowest = 0.0
+    for one, other, flow, weight in flows:
+        spread = cluster.spread(one, other, flow)
+        slowest = max(slowest, cluster.spread_latency(spread))
+        for link, fraction in spread:
+            due[link] += weight * fraction
+    np.testing.assert_allclose(load, due, rtol=1e-12)
+    assert latency == pytest.approx(slowest, rel=1e-12)
+
+
+def test_an_all_to_all_of_a_thousand_gpus_does_not_take_its_time() -> None:
+    """A million pairs; flow by flow that took half a minute."""
+    cluster = load_cluster("dgx_h100", [("nodes", 128)])
+    loads = collective_loads(cluster, [range(1024)], "all_to_all", 1024.0 * 1024)
+    out = [load for load in loads.links if ".nic" in load.link[0] and "leaf" in load.link[1]]
+    assert len(out) == 1024
+    assert {load.bytes for load in out} == {1016.0 * 1024}  # to 1,016 GPUs of other machines
+
+
+# --- several NICs near a GPU ----------------------------------------------------------------------------------------
+
+
+def test_nics_near_a_gpu_are_taken_in_turn_by_flow_number() -> None:
+    """NCCL's rule, NIC (GPU index + channel) mod k, at both ends and under every policy that picks a path."""
+    for policy in POLICIES[:3]:
+        cluster = pcie_box(policy)
+        for src, dst, flow in itertools.product(range(4), range(4, 16), range(4)):
+            nodes = nodes_of(cluster, tuple(link for link, _ in cluster.spread(src, dst, flow)), src)
+            nics = [node for node in nodes if "nic" in node]
+            assert nics == [f"node0.nic{(src + flow) % 2}", f"node{dst // 4}.nic{(dst % 4 + flow) % 2}"]
+            assert nics[0] == cluster.uplinks(src)[flow % 2]
 
 
 # --- ECMP -----------------------------------------------------------------------------------------------------------

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simcluster.clock import TICK, on_grid
-from simcluster.collective import collective_times, concurrent_times, limit_of
+from simcluster.collective import collective_times, concurrent_times
+from simcluster.collective_loads import limit_of
 from simcluster.collectives import Hop, Phase
 from simcluster.errors import InputError
 from simcluster.network import Network

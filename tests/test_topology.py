@@ -246,10 +246,14 @@ def test_the_contended_rings_of_512_gpus_share_each_uplink_by_two():
     assert cluster.path_latency(cluster.route(0, 1)) == 3e-6  # two of the four links
 
 
-def test_shared_nics_are_taken_in_turn_by_destination():
+def test_shared_nics_are_taken_in_turn_by_the_gpus_of_a_machine():
+    """NCCL's rule, NIC (GPU index + channel) mod k, where a route leaves a machine and where it enters one."""
     cluster = pcie_box(2, nics=2)
     assert cluster.uplinks(0) == ("node0.nic0", "node0.nic1")
-    assert Counter(nodes_of(cluster, 0, dst)[3] for dst in range(8, 16)) == {"node0.nic0": 4, "node0.nic1": 4}
+    assert cluster.uplinks(3) == ("node0.nic1", "node0.nic0")
+    for src, dst in itertools.product(range(8), range(8, 16)):
+        nodes = nodes_of(cluster, src, dst)
+        assert (nodes[3], nodes[5]) == (f"node0.nic{src % 2}", f"node1.nic{dst % 2}")
     assert len(cluster.route(0, 3)) == 2  # one PCIe switch
     assert len(cluster.route(0, 4)) == 4  # across the host bridge
     assert len(cluster.route(0, 8)) == 8

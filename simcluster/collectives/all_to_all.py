@@ -9,10 +9,11 @@ machine (``Group.places``); the message from place i to place j is chunk i N + j
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from itertools import starmap
+from collections.abc import Callable, Mapping, Sequence
 
-from simcluster.collectives.description import Hop, Lazy, Phase
+import numpy as np
+
+from simcluster.collectives.description import Columns, Hop, Ints, Lazy, Phase, Table
 from simcluster.collectives.group import Group
 from simcluster.errors import InputError
 
@@ -21,25 +22,33 @@ Parts = Sequence[Sequence[float]]
 
 
 def direct(group: Group, parts: Parts | None = None) -> Sequence[Phase]:
-    """All messages at once, as NCCL's grouped sends and receives."""
-    ranks, message = group.num_ranks, _messages(group, parts)
-    if parts is not None:  # the sizes are N^2 numbers anyway; what is empty is not sent
-        every = starmap(message, ((i, (i + turn) % ranks) for turn in range(1, ranks) for i in range(ranks)))
-        return (_round(tuple(hop for hop in every if hop.share)),)
+    """All messages at once, as NCCL's grouped sends and receives; an empty one is not sent."""
+    ranks = group.num_ranks
+    places = np.array(group.places, dtype=np.int64)
+    numbers, sizes = None, np.full(1, 1 / max(ranks, 1))
+    if parts is not None:
+        share = _shares(group, parts)
+        turns = range(1, ranks)
+        sizes = np.array([share(i, (i + turn) % ranks) for turn in turns for i in range(ranks)], dtype=np.float64)
+        numbers = np.flatnonzero(sizes)
 
-    def make(number: int) -> Hop:
-        turn, i = divmod(number, ranks)
-        return message(i, (i + turn + 1) % ranks)
+    def columns(asked: Ints) -> Columns:
+        every = asked if numbers is None else numbers[asked]
+        turn, i = every // ranks + 1, every % ranks
+        j = (i + turn) % ranks
+        carried = np.broadcast_to(sizes, len(asked)) if numbers is None else sizes[every]
+        return Columns(places[i], places[j], carried, i * ranks + j, turn)
 
-    return (_round(Lazy(ranks * (ranks - 1), make)),)
+    return (_round(Table(ranks * (ranks - 1) if numbers is None else len(numbers), columns)),)
 
 
 def pairwise(group: Group, parts: Parts | None = None) -> Sequence[Phase]:
     """N-1 rounds: in round k every rank sends to the one k + 1 places on."""
-    ranks, message = group.num_ranks, _messages(group, parts)
+    ranks, places, share = group.num_ranks, group.places, _shares(group, parts)
 
     def make(number: int) -> Phase:
-        hops = (message(i, (i + number + 1) % ranks) for i in range(ranks))
+        pairs = [(i, (i + number + 1) % ranks) for i in range(ranks)]
+        hops = (Hop(places[i], places[j], share(i, j), chunk=i * ranks + j, lane=number + 1) for i, j in pairs)
         return _round(tuple(hop for hop in hops if hop.share))
 
     return Lazy(ranks - 1, make)
@@ -70,7 +79,8 @@ def hierarchical(group: Group, parts: Parts | None = None) -> Sequence[Phase]:
         for i in range(ranks):
             j, first = (i + (number + 1) * each) % ranks, i - i % each
             carried = each / ranks if parts is None else sum(share(s, j) for s in range(first, first + each))
-            hops.append(Hop(places[i], places[j], carried, chunk=first * ranks + j, count=each, stride=ranks))
+            chunk, lane = first * ranks + j, number + 1
+            hops.append(Hop(places[i], places[j], carried, chunk=chunk, count=each, stride=ranks, lane=lane))
         return _round(tuple(hop for hop in hops if hop.share))
 
     return Lazy(each - 1 + many - 1, lambda k: to_rail(k) if k < each - 1 else along_rail(k - each + 1))
@@ -78,12 +88,6 @@ def hierarchical(group: Group, parts: Parts | None = None) -> Sequence[Phase]:
 
 def _round(hops: Sequence[Hop]) -> Phase:
     return Phase(rounds=1, hops=hops, chunks=1, reduces=False)
-
-
-def _messages(group: Group, parts: Parts | None) -> Callable[[int, int], Hop]:
-    """The hop of the message from place i to place j."""
-    ranks, places, share = group.num_ranks, group.places, _shares(group, parts)
-    return lambda i, j: Hop(places[i], places[j], share(i, j), chunk=i * ranks + j)
 
 
 def _shares(group: Group, parts: Parts | None) -> Callable[[int, int], float]:
@@ -100,3 +104,21 @@ def _shares(group: Group, parts: Parts | None) -> Callable[[int, int], float]:
     if largest == 0:
         raise InputError("all_to_all: all messages are empty; at least one has a size above 0")
     return lambda i, j: parts[places[i]][places[j]] / largest
+
+
+UNEVEN: Mapping[str, Callable[[Group, Parts], Sequence[Phase]]] = {
+    "direct": direct,
+    "pairwise": pairwise,
+    "hierarchical": hierarchical,
+}
+"""Algorithms for messages of given sizes."""
+
+
+def busiest_port(parts: Parts) -> float:
+    """Bytes that the busiest rank sends or receives, what it keeps not counted.
+
+    Over the bandwidth of a port the least time that uneven sizes take (modelling.md D.1).
+    """
+    sends = [math.fsum(row) - row[i] for i, row in enumerate(parts)]
+    receives = [math.fsum(row[j] for row in parts) - parts[j][j] for j in range(len(parts))]
+    return max(*sends, *receives)

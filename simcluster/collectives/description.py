@@ -8,9 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeVar, overload
+from typing import TypeAlias, TypeVar, overload
+
+import numpy as np
+from numpy.typing import NDArray
 
 Item = TypeVar("Item")
+Ints: TypeAlias = NDArray[np.int64]
+Floats: TypeAlias = NDArray[np.float64]
 
 SWITCH = -1
 """A position in the network: the lowest switch above all ranks that exchange the same data with it in a phase.
@@ -27,7 +32,7 @@ class Hop:
     ``share`` is the part of the collective's size that it carries in a round.  ``relay``, if not -1, is the position
     whose NIC the bytes leave through (NVLink to that GPU first: NCCL's PXN).  ``channel`` numbers independent parts of
     the data (rings, trees).  In round 0 the hop carries ``count`` chunks of its channel, ``stride`` apart from
-    ``chunk`` on.
+    ``chunk`` on.  Its flow has number ``channel`` + ``lane``: GPUs near several NICs take them in turn by that.
     """
 
     source: int
@@ -38,6 +43,7 @@ class Hop:
     chunk: int = 0
     count: int = 1
     stride: int = 1
+    lane: int = 0
 
     def chunks(self, number: int, cycle: int) -> list[int]:
         """The chunks of round ``number``: each round those ``count`` before, in a circle of ``cycle`` chunks."""
@@ -87,3 +93,40 @@ class Lazy(Sequence[Item]):
     def __getitem__(self, index: int | slice) -> Item | Sequence[Item]:
         numbers = range(self._length)[index]
         return self._make(numbers) if isinstance(numbers, int) else [self._make(number) for number in numbers]
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Hops of one round, column by column: ``source``, ``target``, ``share``, ``chunk`` and ``lane`` of each."""
+
+    source: Ints
+    target: Ints
+    share: Floats
+    chunk: Ints
+    lane: Ints
+
+
+class Table(Lazy[Hop]):
+    """``length`` hops, made thousands at a time: ``columns(numbers)`` are those of the hops of these numbers."""
+
+    def __init__(self, length: int, columns: Callable[[Ints], Columns]) -> None:
+        super().__init__(length, self._hop)
+        self.columns = columns
+
+    def parts(self, room: int) -> Iterator[Columns]:
+        """All hops, so many at a time."""
+        for first in range(0, len(self), room):
+            yield self.columns(np.arange(first, min(first + room, len(self))))
+
+    def __iter__(self) -> Iterator[Hop]:
+        for part in self.parts(4096):
+            yield from _hops(part)
+
+    def _hop(self, number: int) -> Hop:
+        return next(_hops(self.columns(np.array([number]))))
+
+
+def _hops(part: Columns) -> Iterator[Hop]:
+    columns = (part.source, part.target, part.share, part.chunk, part.lane)
+    for source, target, share, chunk, lane in zip(*(each.tolist() for each in columns), strict=True):
+        yield Hop(source, target, share, chunk=chunk, lane=lane)

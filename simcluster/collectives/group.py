@@ -5,7 +5,7 @@ What an algorithm may know of the cluster.  Imports errors.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -24,8 +24,8 @@ class Ring:
 class Group:
     """The ranks of a collective, by position.
 
-    ``hosts[i]`` is the machine of position i, ``nics[i]`` the NICs by which it can leave it, ``nvswitches[i]`` the
-    NVSwitch that its GPU is linked to ("" for none).
+    ``hosts[i]`` is the machine of position i, ``nics[i]`` the NICs by which it leaves it on channel 0, 1, ... and round
+    again, ``nvswitches[i]`` the NVSwitch that its GPU is linked to ("" for none).
     """
 
     hosts: tuple[int, ...]
@@ -52,7 +52,7 @@ class Group:
 
     @cached_property
     def rings(self) -> tuple[Ring, ...]:
-        """Rings along the machines, one per rail (``rings_along``)."""
+        """Rings along the machines, one per NIC (``rings_along``)."""
         return rings_along(self.hosts, self.nics)
 
     def equal_machines(self, algorithm: str) -> tuple[tuple[int, ...], ...]:
@@ -70,48 +70,86 @@ class Group:
 
 
 def rings_along(hosts: Sequence[int], nics: Sequence[Sequence[str]]) -> tuple[Ring, ...]:
-    """Rings of a group laid along the machines: one per rail that the group can use (NCCL's rule, modelling.md D.3).
+    """Rings of a group laid along the machines: one per NIC that the group can use (NCCL's rule, modelling.md D.3).
 
-    ``hosts[i]`` is the machine of position i and ``nics[i]`` the NICs it can use.  Within one machine, or with one rank
-    a machine, there is one ring in the group's order.  Otherwise ring r enters every machine at the owner of its r-th
-    NIC, visits the machine's ranks and leaves through that same NIC, so that it stays on its rail; the last rank
-    reaches the owner over NVLink.  With unequal numbers of ranks a machine there is one ring, machine by machine.
+    ``hosts[i]`` is the machine of position i and ``nics[i]`` the NICs near it: what position i sends and receives on
+    channel c goes by ``nics[i][c]``, round and round.  Within one machine there is one ring in the group's order.
+    Otherwise ring r enters every machine at a rank near its r-th NIC, visits the machine's ranks and leaves through
+    that same NIC, so that it stays on its rail: from another rank near it, or, where there is none, from the last rank
+    by NVLink to the one that it entered at.  With unequal numbers of ranks a machine there is one ring, machine by
+    machine.
     """
     members: dict[int, list[int]] = {}
     for position, host in enumerate(hosts):
         members.setdefault(host, []).append(position)
-    sizes = {len(positions) for positions in members.values()}
-    if len(members) == 1 or max(sizes) == 1:
+    machines = list(members.values())
+    machine_by_machine = [position for positions in machines for position in positions]
+    if len(machines) == 1:
         return (_plain(range(len(hosts))),)
-    machine_by_machine = [position for positions in members.values() for position in positions]
-    owners = [_owners(positions, nics) for positions in members.values()]
-    count = min(len(of_host) for of_host in owners)
-    if len(sizes) > 1 or count <= 1:
+    gates = [_gates(positions, nics) for positions in machines] if len({*map(len, machines)}) == 1 else []
+    count = min(map(len, gates), default=0)
+    if count <= 1:
         return (_plain(machine_by_machine),)
-    return tuple(_rail_ring(list(members.values()), [of_host[rail] for of_host in owners]) for rail in range(count))
+    return tuple(_rail_ring(machines, [of_host[rail] for of_host in gates]) for rail in range(count))
 
 
 def _plain(order: Sequence[int]) -> Ring:
     return Ring(order=tuple(order), relays=(-1,) * len(order))
 
 
-def _owners(positions: Sequence[int], nics: Sequence[Sequence[str]]) -> list[int]:
-    """For each NIC of a machine that the group reaches, the first of its ranks that does."""
-    owner: dict[str, int] = {}
-    for position in positions:
-        for nic in nics[position]:
-            if nic not in owner:
-                owner[nic] = position
-                break
-    return list(owner.values())
+def _gates(positions: Sequence[int], nics: Sequence[Sequence[str]]) -> list[tuple[int, int]]:
+    """For every ring of a machine the rank where it enters and the one where it leaves, by one NIC of its own.
+
+    The same rank twice where no other one of the group is near that NIC.  Ranks take turns.
+    """
+    of_ring = _dealt([{nics[p][ring % len(nics[p])]: None for p in positions if nics[p]}
+                      for ring in range(len({nic for p in positions for nic in nics[p]}))])  # fmt: skip
+    busy = dict.fromkeys(positions, 0)
+    gates = []
+    for ring, nic in enumerate(of_ring):
+        near = [p for p in positions if nics[p] and nics[p][ring % len(nics[p])] == nic]
+        turn = ring * len(near) // len(of_ring)  # far from where the other rings enter
+        near = [*near[turn:], *near[:turn]]
+        entry = min(near, key=busy.__getitem__)
+        leave = near[near.index(entry) - 1]  # the last one that the ring comes to
+        busy[entry] += 1
+        busy[leave] += leave != entry
+        gates.append((entry, leave))
+    return gates
 
 
-def _rail_ring(members: Sequence[Sequence[int]], entries: Sequence[int]) -> Ring:
+def _dealt(wishes: Sequence[Mapping[str, None]]) -> list[str]:
+    """A NIC of its own for every ring from among those that it could have; up to the first ring that gets none.
+
+    Rings that came before make way if they can (Kuhn's algorithm for matchings).
+    """
+    ring_of: dict[str, int] = {}
+
+    def place(ring: int, asked: dict[str, None]) -> bool:
+        for nic in sorted(wishes[ring], key=ring_of.__contains__):  # free ones first
+            if nic in asked:
+                continue
+            asked[nic] = None
+            if nic not in ring_of or place(ring_of[nic], asked):
+                ring_of[nic] = ring
+                return True
+        return False
+
+    for ring in range(len(wishes)):
+        if not place(ring, {}):
+            break
+    return sorted(ring_of, key=ring_of.__getitem__)
+
+
+def _rail_ring(machines: Sequence[Sequence[int]], gates: Sequence[tuple[int, int]]) -> Ring:
     order: list[int] = []
     relays: list[int] = []
-    for positions, entry in zip(members, entries, strict=True):
+    for positions, (entry, leave) in zip(machines, gates, strict=True):
         turn = positions.index(entry)
         visit = [*positions[turn:], *positions[:turn]]
+        if leave != entry:
+            visit.remove(leave)
+            visit.append(leave)
         order += visit
-        relays += [-1] * (len(visit) - 1) + [entry]
+        relays += [-1] * (len(visit) - 1) + [entry if visit[-1] not in (entry, leave) else -1]
     return Ring(order=tuple(order), relays=tuple(relays))

@@ -5,7 +5,8 @@ Links that are exactly alike are one row.  Imports loads, units and the palette.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -13,16 +14,24 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
 from simcluster.errors import InputError
-from simcluster.loads import Floats, hottest, utilisation
+from simcluster.loads import Floats, Link, hottest, utilisation
 from simcluster.result import Result
 from simcluster.show.palette import COMPUTE_KINDS, LANE_SURROUND, QUIET_TEXT, STREAMS, TEXT
 from simcluster.units import format_bytes_per_second
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 _FILL = LinearSegmentedColormap.from_list("utilisation", ["#FFFFFF", COMPUTE_KINDS["forward"], STREAMS["dp"]])
 _ROW_HEIGHT = 0.26
+
+
+@dataclass(frozen=True, slots=True)
+class LinkRow:
+    """A link of ``capacity`` B/s for all ``alike``; ``mean`` and ``peak`` utilisation."""
+
+    link: Link
+    capacity: float
+    alike: int
+    mean: float
+    peak: float
 
 
 def plot_links(result: Result, *, n: int = 20, bins: int = 400, title: str | None = None) -> Figure:
@@ -34,25 +43,35 @@ def plot_links(result: Result, *, n: int = 20, bins: int = 400, title: str | Non
     table = hottest(result, n)
     if table.empty:
         raise InputError("no link carries anything in this run: it has no collective or transfer between GPUs")
-    links = list(zip(table["link_from"], table["link_to"], strict=True))
-    edges, matrix = utilisation(result, links, bins)
-    figure = Figure(figsize=(13.0, 1.9 + _ROW_HEIGHT * len(table)), layout="constrained")
+    rows = [
+        LinkRow((a, b), *numbers)
+        for a, b, *numbers in zip(
+            *(
+                table[name].tolist()
+                for name in ("link_from", "link_to", "capacity", "links", "utilisation", "peak_utilisation")
+            ),
+            strict=True,
+        )
+    ]
+    edges, matrix = utilisation(result, [row.link for row in rows], bins)
+    return plot_rows(rows, edges, matrix, title=title or f"{result.scenario.name}: hottest links")
+
+
+def plot_rows(rows: Sequence[LinkRow], edges: Floats, matrix: Floats, *, title: str) -> Figure:
+    """Links, a row each; ``matrix[row, bin]`` is rate / capacity between ``edges`` (s)."""
+    figure = Figure(figsize=(13.0, 1.9 + _ROW_HEIGHT * len(rows)), layout="constrained")
     over_time, mean = figure.subplots(1, 2, sharey=True, width_ratios=[4.2, 1.0])
     _draw_heat(figure, over_time, edges, matrix)
-    _draw_bars(mean, table)
-    over_time.set_yticks(np.arange(len(table)), _names(table), fontsize=8, color=TEXT)
-    over_time.set_ylim(len(table) - 0.5, -0.5)
-    name = title or f"{result.scenario.name}: hottest links"
-    figure.suptitle(name, fontsize=11, color=TEXT)
+    _draw_bars(mean, rows)
+    over_time.set_yticks(np.arange(len(rows)), [_name(row) for row in rows], fontsize=8, color=TEXT)
+    over_time.set_ylim(len(rows) - 0.5, -0.5)
+    figure.suptitle(title, fontsize=11, color=TEXT)
     return figure
 
 
-def _names(table: pd.DataFrame) -> list[str]:
-    columns = (table[name].tolist() for name in ("link_from", "link_to", "links", "capacity"))
-    return [
-        f"{a} → {b}" + (f"  ×{alike:,}" if alike > 1 else "") + f"   {format_bytes_per_second(capacity)}"
-        for a, b, alike, capacity in zip(*columns, strict=True)
-    ]
+def _name(row: LinkRow) -> str:
+    alike = f"  ×{row.alike:,}" if row.alike > 1 else ""
+    return f"{row.link[0]} → {row.link[1]}{alike}   {format_bytes_per_second(row.capacity)}"
 
 
 def _draw_heat(figure: Figure, axes: Axes, edges: Floats, matrix: Floats) -> None:
@@ -70,10 +89,11 @@ def _draw_heat(figure: Figure, axes: Axes, edges: Floats, matrix: Floats) -> Non
     bar.outline.set_edgecolor(QUIET_TEXT)
 
 
-def _draw_bars(axes: Axes, table: pd.DataFrame) -> None:
-    rows = np.arange(len(table))
-    axes.barh(rows, table["utilisation"] * 100, height=0.62, color=COMPUTE_KINDS["forward"], label="mean")
-    axes.plot(table["peak_utilisation"] * 100, rows, "|", color=TEXT, markersize=9, markeredgewidth=1.6, label="peak")
+def _draw_bars(axes: Axes, rows: Sequence[LinkRow]) -> None:
+    places = np.arange(len(rows))
+    means, peaks = ([100 * value for value in values] for values in zip(*((r.mean, r.peak) for r in rows), strict=True))
+    axes.barh(places, means, height=0.62, color=COMPUTE_KINDS["forward"], label="mean")
+    axes.plot(peaks, places, "|", color=TEXT, markersize=9, markeredgewidth=1.6, label="peak")
     axes.set_xlim(0, 105)
     axes.set_xlabel("of capacity (%)", fontsize=9, color=TEXT)
     axes.tick_params(axis="x", labelsize=8)

@@ -74,6 +74,13 @@ class Cluster:
         """
         return self.router.spread(src, dst, flow)
 
+    def together(
+        self, src: NDArray[np.int64], dst: NDArray[np.int64], flow: NDArray[np.int64], weight: NDArray[np.float64]
+    ) -> tuple[NDArray[np.float64], float]:
+        """What every link carries of many flows, each with its weight, and the longest of their latencies (s)."""
+        load, slowest = self.router.crowd.together(src, dst, flow, weight, self.latency)
+        return load, self.spread_latency(self.spread(int(src[slowest]), int(dst[slowest]), int(flow[slowest])))
+
     def spread_latency(self, spread: Spread) -> float:
         """Seconds that a flow's bytes need along their links: the mean over the bytes.
 

@@ -21,7 +21,10 @@ Pick: TypeAlias = Callable[[int, int], int]
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """What a choice may depend on: GPU numbers, the destination's place in tree order, the number of the flow."""
+    """What a choice may depend on: GPU numbers, the place in tree order of the NIC that it goes to, its number.
+
+    Policies do arithmetic with them, so that they work on arrays, of many flows, as well (``crowd``).
+    """
 
     src: int
     dst: int
@@ -36,7 +39,7 @@ class _Policy(Spec):
     error; left out: only where nothing else leads there.
     """
 
-    by_flow: ClassVar[bool] = False  # do flows between the same two GPUs go different ways?
+    by_flow: ClassVar[bool] = False  # does the way depend on the sender and the flow, too, or on the destination alone?
     pxn: bool | None = None
 
     def picks(self, flow: Flow) -> tuple[Pick, ...]:
@@ -56,7 +59,7 @@ class ShortestSpec(_Policy):
 
 
 class StaticSpec(_Policy):
-    """By destination, as InfiniBand's fat-tree routing does: way d mod k, where d numbers the GPUs leaf by leaf.
+    """By destination, as InfiniBand's fat-tree routing does: way d mod k, where d numbers the NICs leaf by leaf.
 
     D-Mod-K; E. Zahavi, "Fat-tree routing and node ordering providing contention free traffic for MPI global
     collectives", JPDC 72, 2012.

@@ -8,37 +8,37 @@ where those do not connect).  Where the nearest NICs lie on networks that never 
 fabric, the sender first hands over by NVLink to a GPU of its machine whose NIC reaches the destination (NCCL's PXN);
 with ``pxn: true`` it does so wherever that GPU is fewer switches away from the destination.
 
-Ties.  At a switch, and among equally near NICs, the policy (``policies``) picks one of the candidates, or splits evenly
-between all.  The default is static by destination, d mod k, where d numbers the GPUs in tree order, leaf by leaf.  Tree
-order is the GPU index itself wherever GPUs are numbered leaf by leaf; on a rail-optimised fabric it is not, and the
-plain index would send a whole rail's traffic (all d equal mod 8) over an eighth of the spines.  Inside a machine, which
-no switch has a say in, d is the GPU index, and of equally short ways the one with the fastest next link is taken:
-NVSwitch before a PCIe switch.
+Ties.  Of k equally near NICs flow number n takes NIC (i + n) mod k at both ends, i being the GPU's place in its machine
+(NCCL's rule: GPU index + channel).  At a switch the policy (``policies``) picks one of the candidates, or splits evenly
+between all; one that splits does so between the NICs, too.  The default is static by destination, d mod k, where d
+numbers the NICs in tree order, leaf by leaf.  With one NIC a GPU that is the GPU index itself wherever GPUs are
+numbered leaf by leaf; on a rail-optimised fabric it is not, and the plain index would send a whole rail's traffic (all
+d equal mod 8) over an eighth of the spines.  Inside a machine, which no switch has a say in, d is the GPU index, and of
+equally short ways the one with the fastest next link is taken: NVSwitch before a PCIe switch.
 
-Imports errors, ``policies`` and ``ways``.
+Imports errors, ``policies``, ``ways`` and ``crowd``.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import TypeAlias
 
 import networkx as nx
 
 from simcluster.errors import InputError
+from simcluster.topology.crowd import Crowd
 from simcluster.topology.policies import STATIC, Flow, Pick, RoutingSpec
-from simcluster.topology.ways import Doors, Port, Signature, Ways, natural
+from simcluster.topology.ways import WHOLE, Doors, Port, Signature, Ways, natural, signature_of, split
 
 __all__ = ["Router", "Spread", "natural"]
 
 Spread: TypeAlias = tuple[tuple[int, float], ...]
 """(link, fraction of the bytes) of a flow."""
-
-_WHOLE = 2**40
-"""Fractions are multiples of 1 / _WHOLE, so that sums of thousands of them are exact in any order (as on the clock's
-grid), and what enters a node leaves it to the last bit."""
 
 
 class Router:
@@ -54,7 +54,12 @@ class Router:
         self._gpus = tuple(gpus)
         self._link_index = link_index
         self._policy = policy
-        self._ways = Ways(graph, gpus)
+        self._ways = ways = Ways(graph, gpus)
+        self._place = [int(graph.nodes[gpu].get("local", number)) for number, gpu in enumerate(gpus)]
+        self._nics = math.lcm(*(max(1, len({port.node for port in ports})) for ports in ways.near.exits))
+        self._outsides: dict[tuple[int, Signature], tuple[int | None, list[Port]]] = {}
+        self._gates: dict[tuple[str, int], list[tuple[str, Signature]]] = {}
+        self._fabrics: dict[tuple[str, int, int], list[str]] = {}
         self._paths: dict[tuple[int, int, int], tuple[int, ...]] = {}
         self._sprays: dict[object, tuple[tuple[tuple[int, int], ...], tuple[tuple[str, int], ...]]] = {}
 
@@ -62,29 +67,40 @@ class Router:
 
     def route(self, src: int, dst: int) -> tuple[int, ...]:
         """Links from GPU to GPU: one path of the flow; InputError naming both when there is no way."""
-        flow = Flow(src, dst, self._ways.tree_order[dst], 0)
+        flow = Flow(src, dst, self._order(src, dst, 0), 0)
         picks = self._policy.picks(flow) or STATIC.picks(flow)
-        return self._path(flow, picks[0])
+        return self._path(flow, picks[0], 0)
 
     def spread(self, src: int, dst: int, number: int = 0) -> Spread:
-        """Every link that flow ``number`` from GPU to GPU uses, from source to destination, with its fraction."""
-        flow = Flow(src, dst, self._ways.tree_order[dst], number if self._policy.by_flow else 0)
+        """Every link that flow ``number`` from GPU to GPU uses, from source to destination, with its fraction.
+
+        ``number`` is one of NCCL's channels: where a GPU is near several NICs it says by which, and what goes by
+        another one may go another way.
+        """
+        flow = Flow(src, dst, self._order(src, dst, number), number if self._policy.by_flow else 0)
         picks = self._policy.picks(flow)
         if len(picks) == 1:
-            return tuple([(link, 1.0) for link in self._path(flow, picks[0])])
+            return tuple([(link, 1.0) for link in self._path(flow, picks[0], number)])
         units: dict[int, int] = defaultdict(int)
         if picks:
             course = self._course(src, dst)
-            for pick, part in zip(picks, _split(_WHOLE, len(picks)), strict=True):
-                for link in self._links(self._walk(src, dst, course, pick)):
+            for pick, part in zip(picks, split(WHOLE, len(picks)), strict=True):
+                for link in self._links(self._walk(src, dst, course, pick, number)):
                     units[link] += part
         else:
             self._spray(src, dst, units)
-        return tuple([(link, part / _WHOLE) for link, part in units.items()])
+        return tuple([(link, part / WHOLE) for link, part in units.items()])
+
+    @cached_property
+    def crowd(self) -> Crowd:
+        """The same for very many flows at once."""
+        return Crowd(self._ways, self._gpus, self._link_index, self._policy, self.spread)
 
     def uplinks(self, gpu: int) -> tuple[str, ...]:
-        """Nodes through which the GPU leaves its machine in the fewest hops; empty when it cannot."""
-        return tuple(dict.fromkeys(port.node for port in self._ways.near.exits[gpu]))
+        """Nodes through which the GPU leaves its machine in the fewest hops, by flow 0, 1, ...; empty if it cannot."""
+        nodes = list(dict.fromkeys(port.node for port in self._ways.near.exits[gpu]))
+        turn = self._place[gpu] % len(nodes) if nodes else 0
+        return (*nodes[turn:], *nodes[:turn])
 
     def check_reachable(self) -> None:
         """InputError naming two GPUs when one cannot reach the other.
@@ -127,10 +143,17 @@ class Router:
 
     def _outside(self, src: int, dst: int, doors: Doors) -> tuple[int | None, list[Port]]:
         """Hops of the shortest way over the fabric, None if there is none, and the ports by which it can leave."""
-        distance = self._ways.hops_across(doors.signatures[dst])
+        signature = doors.signatures[dst]
+        known = self._outsides.get((src, signature)) if doors is self._ways.near else None
+        if known is not None:
+            return known
+        distance = self._ways.hops_across(signature)
         costs = [(port.hops + 1 + distance[port.switch], port) for port in doors.exits[src] if port.switch in distance]
         best = min((cost for cost, _ in costs), default=None)
-        return best, [port for cost, port in costs if cost == best]
+        found = best, [port for cost, port in costs if cost == best]
+        if doors is self._ways.near:
+            self._outsides[src, signature] = found
+        return found
 
     def _relay(self, src: int, dst: int) -> tuple[int | None, int]:
         """The GPU joined to the sender by NVLink by whose NICs the destination is nearest, after its hops (or None)."""
@@ -160,23 +183,23 @@ class Router:
 
     # --- one path ----------------------------------------------------------------------------------------------------
 
-    def _path(self, flow: Flow, pick: Pick) -> tuple[int, ...]:
-        key = (flow.src, flow.dst, flow.number)
+    def _path(self, flow: Flow, pick: Pick, number: int) -> tuple[int, ...]:
+        key = (flow.src, flow.dst, number if self._policy.by_flow else number % self._nics)
         path = self._paths.get(key)
         if path is None:
-            nodes = self._walk(flow.src, flow.dst, self._course(flow.src, flow.dst), pick)
+            nodes = self._walk(flow.src, flow.dst, self._course(flow.src, flow.dst), pick, number)
             path = self._paths[key] = tuple(self._links(nodes))
         return path
 
-    def _walk(self, src: int, dst: int, course: tuple[int, Doors] | None, pick: Pick) -> list[str]:
+    def _walk(self, src: int, dst: int, course: tuple[int, Doors] | None, pick: Pick, number: int) -> list[str]:
         """Nodes from GPU to GPU, both included."""
         start, end, inside = self._gpus[src], self._gpus[dst], self._ways.walk_inside
         if course is None:
             return inside(start, end, dst)
         leaving, doors = course
-        ports = self._outside(leaving, dst, doors)[1]
+        ports = self._exits(leaving, dst, doors, number)
         port = ports[pick(self._ways.position[self._gpus[leaving]], len(ports))]
-        across = self._walk_fabric(port.switch, dst, doors, pick)
+        across = self._walk_fabric(port.switch, dst, doors, pick, number)
         return self._way_out(src, leaving, port, dst) + across[:-1] + inside(across[-1], end, dst)
 
     def _way_out(self, src: int, leaving: int, port: Port, dst: int) -> list[str]:
@@ -186,19 +209,69 @@ class Router:
             return way
         return self._ways.walk_inside(self._gpus[src], self._gpus[leaving], leaving)[:-1] + way
 
-    def _walk_fabric(self, switch: str, dst: int, doors: Doors, pick: Pick) -> list[str]:
+    def _walk_fabric(self, switch: str, dst: int, doors: Doors, pick: Pick, number: int) -> list[str]:
         """Switches from ``switch`` on, and the node of the destination's machine that the last one hands over to."""
-        ways, signature = self._ways, doors.signatures[dst]
+        key = (switch, dst, number % self._nics)
+        settled = not self._policy.by_flow and doors is self._ways.near  # then the source has no say any more
+        if settled and key in self._fabrics:
+            return self._fabrics[key]
+        ways, entry, signature = self._ways, "", doors.signatures[dst]
+        if len(doors.entries[dst]) > 1:
+            gates = self._entries(switch, dst, doors)
+            entry, signature = gates[(self._place[dst] + number) % len(gates)]
         distance = ways.hops_across(signature)
         path = [switch]
         while True:
             here = path[-1]
-            into = [port.node for port in doors.entries[dst] if port.switch == here and port.hops + 1 == distance[here]]
+            into = [
+                port.node
+                for port in doors.entries[dst]
+                if port.switch == here and port.hops + 1 == distance[here] and entry in ("", port.node)
+            ]
             onward = ways.onward(signature, here)
             candidates = ways.in_order(into + onward) if into and onward else into or onward
             path.append(candidates[pick(ways.position[here], len(candidates))])
             if path[-1] not in ways.switches:
-                return path
+                break
+        if settled:
+            self._fabrics[key] = path
+        return path
+
+    def _exits(self, leaving: int, dst: int, doors: Doors, number: int) -> list[Port]:
+        """The ports of the NIC (or GPU) by which the flow leaves its machine."""
+        ports = self._outside(leaving, dst, doors)[1]
+        if len(ports) == 1:
+            return ports
+        nodes = list(dict.fromkeys(port.node for port in ports))
+        node = nodes[(self._place[leaving] + number) % len(nodes)]
+        return [port for port in ports if port.node == node]
+
+    def _order(self, src: int, dst: int, number: int) -> int:
+        """The place in tree order of the NIC (or GPU) by which the flow enters the destination's machine."""
+        entries = self._ways.near.entries[dst]
+        if len(entries) < 2:
+            return self._ways.tree_order[entries[0].node] if entries else 0
+        course = self._course(src, dst)
+        if course is None:
+            return 0
+        port = self._exits(course[0], dst, course[1], number)[0]
+        gates = self._entries(port.switch, dst, course[1])
+        return self._ways.tree_order.get(gates[(self._place[dst] + number) % len(gates)][0], 0)
+
+    def _entries(self, switch: str, dst: int, doors: Doors) -> list[tuple[str, Signature]]:
+        """The NICs (or the GPU) by which the destination is entered soonest from the switch, each with where it is."""
+        known = self._gates.get((switch, dst)) if doors is self._ways.near else None
+        if known is not None:
+            return known
+        of_node: dict[str, list[Port]] = {}
+        for port in doors.entries[dst]:
+            of_node.setdefault(port.node, []).append(port)
+        best = self._ways.hops_across(doors.signatures[dst])[switch]
+        gates = [(node, signature_of(ports)) for node, ports in of_node.items()]
+        gates = [gate for gate in gates if self._ways.hops_across(gate[1]).get(switch) == best]
+        if doors is self._ways.near:
+            self._gates[switch, dst] = gates
+        return gates
 
     def _links(self, nodes: Sequence[str]) -> list[int]:
         index = self._link_index
@@ -210,12 +283,12 @@ class Router:
         """Add to ``units`` what every link carries of a flow that is split evenly wherever it can go two ways."""
         course, ways, end = self._course(src, dst), self._ways, self._gpus[dst]
         if course is None:
-            units.update(dict.fromkeys(self._links(ways.walk_inside(self._gpus[src], end, dst)), _WHOLE))
+            units.update(dict.fromkeys(self._links(ways.walk_inside(self._gpus[src], end, dst)), WHOLE))
             return
         leaving, doors = course
         starts: dict[str, int] = defaultdict(int)
         ports = self._outside(leaving, dst, doors)[1]
-        for port, part in zip(ports, _split(_WHOLE, len(ports)), strict=True):
+        for port, part in zip(ports, split(WHOLE, len(ports)), strict=True):
             starts[port.switch] += part
             for link in self._links([*self._way_out(src, leaving, port, dst), port.switch]):
                 units[link] += part
@@ -228,7 +301,7 @@ class Router:
         for link, part in across:
             units[link] += part
         for switch, whole in arrived:
-            for node, part in zip(into[switch], _split(whole, len(into[switch])), strict=True):
+            for node, part in zip(into[switch], split(whole, len(into[switch])), strict=True):
                 for link in self._links([switch, *ways.walk_inside(node, end, dst)]):
                     units[link] += part
 
@@ -252,7 +325,7 @@ class Router:
         for level in range(max(levels), 0, -1):
             for switch, whole in levels[level].items():
                 ends, onward = len(into.get(switch, ())), self._ways.onward(signature, switch)
-                parts = _split(whole, ends + len(onward))
+                parts = split(whole, ends + len(onward))
                 if ends:
                     arrived.append((switch, sum(parts[:ends])))
                 for node, part in zip(onward, parts[ends:], strict=True):
@@ -260,9 +333,3 @@ class Router:
                     levels[level - 1][node] += part
         self._sprays[key] = tuple(across), tuple(arrived)
         return self._sprays[key]
-
-
-def _split(whole: int, parts: int) -> list[int]:
-    """The whole in equal parts, as far as it divides: the first ones get one more."""
-    each, more = divmod(whole, parts)
-    return [each + 1] * more + [each] * (parts - more)

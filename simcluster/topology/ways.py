@@ -15,6 +15,13 @@ from functools import cached_property
 from typing import TypeAlias
 
 import networkx as nx
+import numpy as np
+from numpy.typing import NDArray
+
+Ints: TypeAlias = NDArray[np.int64]
+WHOLE = 2**40
+"""Fractions of a flow are multiples of 1 / WHOLE, so that sums of thousands of them are exact in any order (as on the
+clock's grid), and what enters a node leaves it to the last bit."""
 
 Signature: TypeAlias = tuple[tuple[str, int], ...]
 """Where a GPU is entered from the fabric: (switch, hops from that switch to the GPU), one per switch."""
@@ -43,6 +50,12 @@ def natural(name: str) -> tuple[tuple[int, str], ...]:
     return tuple((int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name) if part)
 
 
+def split(whole: int, parts: int) -> list[int]:
+    """The whole in equal parts, as far as it divides: the first ones get one more."""
+    each, more = divmod(whole, parts)
+    return [each + 1] * more + [each] * (parts - more)
+
+
 class Ways:
     """Neighbours in natural order of names, distances, and ports of one graph; filled as they are asked for."""
 
@@ -61,6 +74,7 @@ class Ways:
         self.tree_order = self._number_by_leaf()
         self._mates: dict[tuple[str, ...], list[int]] = {}
         self._inside: dict[str, dict[str, int]] = {}
+        self._walks: dict[tuple[str, str], list[str] | None] = {}
         self._fabric: dict[Signature, dict[str, int]] = {}
         self._forward: dict[tuple[Signature, str], list[str]] = {}
 
@@ -83,8 +97,20 @@ class Ways:
 
     def walk_inside(self, start: str, end: str, dst: int) -> list[str]:
         """Nodes from start to end in their machine; of equally short ways the faster, then way ``dst`` mod k."""
+        known = self.only_walk_inside(start, end)
+        return self._walk_inside(start, end, dst)[0] if known is None else known
+
+    def only_walk_inside(self, start: str, end: str) -> list[str] | None:
+        """``walk_inside`` where it is the same for every ``dst``; None where it is not."""
+        if (start, end) not in self._walks:
+            path, ties = self._walk_inside(start, end, 0)
+            self._walks[start, end] = None if ties else path
+        return self._walks[start, end]
+
+    def _walk_inside(self, start: str, end: str, dst: int) -> tuple[list[str], bool]:
+        """The nodes, and whether there was a choice."""
         hops = self.hops_inside(end)
-        path = [start]
+        path, ties = [start], False
         while path[-1] != end:
             here, left = path[-1], hops[path[-1]] - 1
             candidates = [
@@ -93,8 +119,18 @@ class Ways:
             if len(candidates) > 1:
                 fastest = max(self._bandwidth(here, node) for node in candidates)
                 candidates = [node for node in candidates if self._bandwidth(here, node) == fastest]
+            ties = ties or len(candidates) > 1
             path.append(candidates[dst % len(candidates)])
-        return path
+        return path, ties
+
+    def machine_of(self) -> Ints:
+        """For every GPU the number of its machine: GPUs with a way between them past no switch, either way."""
+        inside: nx.Graph[str] = nx.Graph(
+            (node, other) for node, onto in self._next.items() for other in onto if not {node, other} & self.switches
+        )
+        inside.add_nodes_from(self._gpus)
+        of_node = {node: number for number, part in enumerate(nx.connected_components(inside)) for node in part}
+        return np.array([of_node[gpu] for gpu in self._gpus], dtype=np.int64)
 
     def nvlink_mates(self, gpu: int) -> list[int]:
         """GPUs linked to this one directly or by one NVSwitch, in order."""
@@ -173,7 +209,7 @@ class Ways:
 
     def _doors(self, find: Callable[[str, Mapping[str, list[str]]], list[Port]]) -> Doors:
         exits, entries = ([find(gpu, neighbours) for gpu in self._gpus] for neighbours in (self._next, self._previous))
-        return Doors(exits, entries, [_signature(ports) for ports in entries])
+        return Doors(exits, entries, [signature_of(ports) for ports in entries])
 
     def _ports(self, gpu: str, neighbours: Mapping[str, list[str]]) -> list[Port]:
         """The GPU's ways to the fabric (or from it), in natural order of NIC and switch."""
@@ -202,17 +238,13 @@ class Ways:
         position = self.position
         return ports if len(ports) < 2 else sorted(ports, key=lambda port: (position[port.node], position[port.switch]))
 
-    def _number_by_leaf(self) -> list[int]:
-        """For each GPU its place in tree order: leaf by leaf, within a leaf by index; its index if it has no port."""
-
-        def leaf(gpu: int) -> int:
-            nearest = next(iter(self.near.entries[gpu]), None)
-            return -1 if nearest is None else self.position[nearest.switch]
-
-        order = [0] * len(self._gpus)
-        for place, gpu in enumerate(sorted(range(len(self._gpus)), key=leaf)):
-            order[gpu] = place
-        return order
+    def _number_by_leaf(self) -> dict[str, int]:
+        """For each node by which GPUs are entered its place in tree order: leaf by leaf, then by its first GPU."""
+        first: dict[str, tuple[int, int, int]] = {}
+        for gpu, ports in enumerate(self.near.entries):
+            for port in ports:
+                first.setdefault(port.node, (self.position[port.switch], gpu, self.position[port.node]))
+        return {node: number for number, node in enumerate(sorted(first, key=first.__getitem__))}
 
     def _between_switches(self, neighbours: Mapping[str, list[str]]) -> dict[str, list[str]]:
         among = self.switches
@@ -222,7 +254,8 @@ class Ways:
         return float(self._graph.adj[node][other]["bandwidth"])
 
 
-def _signature(ports: Iterable[Port]) -> Signature:
+def signature_of(ports: Iterable[Port]) -> Signature:
+    """The signature of a GPU that is entered by these ports."""
     nearest: dict[str, int] = {}
     for port in ports:
         nearest[port.switch] = min(port.hops + 1, nearest.get(port.switch, port.hops + 1))

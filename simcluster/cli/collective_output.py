@@ -1,0 +1,169 @@
+"""What simcluster collective prints of its job and writes as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+from simcluster.cli.collisions import hottest_lines, levels_document
+
+if TYPE_CHECKING:
+    from simcluster.collective import CollectiveTime
+    from simcluster.collective_loads import CollectiveLoads, Limit
+    from simcluster.topology import Cluster
+    from simcluster.traffic import Traffic
+
+ROOTED = ("broadcast", "reduce")
+_ELEMENT_BYTES = 4  # nccl-tests counts floats unless told otherwise
+_SPREAD = ("reduce_scatter", "all_gather", "all_to_all")  # their count is of one rank's part
+_BUS = {"all_reduce": "algbw x 2(N-1)/N", **dict.fromkeys(_SPREAD, "algbw x (N-1)/N")}
+_HEADER = (
+    ("size", "count", "type", "time", "algbw", "busbw", "algorithm"),
+    ("(B)", "(elements)", "", "(us)", "(GB/s)", "(GB/s)", ""),
+)
+_WIDTHS = (14, 14, 8, 14, 9, 9, 18)
+
+
+@dataclass(frozen=True)
+class Job:
+    """A collective over groups of a cluster.
+
+    ``note`` says how the cluster was made to fit, ``sizes`` are those of an uneven all-to-all.
+    """
+
+    kind: str
+    algorithm: str
+    nccl: str
+    cluster: Cluster
+    groups: tuple[tuple[int, ...], ...]
+    note: str
+    root: int = 0
+    sizes: tuple[tuple[float, ...], ...] = ()
+
+    @property
+    def name(self) -> str:
+        """What the user calls it."""
+        return "all_to_all_v" if self.sizes else self.kind
+
+    def busbw(self, time: CollectiveTime) -> float:
+        """B/s that the busiest port carries if the algorithm is optimal."""
+        from simcluster.collectives.all_to_all import busiest_port
+
+        return busiest_port(self.sizes) / time.duration if self.sizes and time.duration else time.busbw
+
+
+@dataclass(frozen=True)
+class Row:
+    """One size: the slowest group's times, what limits it, and what all groups put on the links."""
+
+    slowest: CollectiveTime
+    limit: Limit
+    loads: CollectiveLoads
+    traffics: Sequence[Sequence[Traffic]]
+
+
+def headline(job: Job, row: Row) -> list[str]:
+    from simcluster.collective import methods_for
+
+    hosts = len(set(job.cluster.host_of))
+    groups = f"{len(job.groups)} groups of {len(job.groups[0])} GPUs at once" if len(job.groups) > 1 else ""
+    used = sum(len(group) for group in job.groups)
+    first = "the first " if max(map(max, job.groups)) + 1 == used else ""
+    of = f"{first}{used:,} of " if used < len(job.cluster.gpus) or not first else ""
+    where = f"{of}{len(job.cluster.gpus):,} GPUs in {hosts:,} machine{'s' * (hosts > 1)}{job.note}"
+    methods = methods_for(job.cluster, job.kind, job.algorithm, nccl=job.nccl)
+    platform = methods.platform
+    how = "NCCL's choice by size" if platform and job.algorithm == "auto" else f"algorithm {row.slowest.algorithm}"
+    how += f" as on {platform.name}" if platform else ""
+    what = [job.name, how, f"detail {row.slowest.detail}"]
+    return [", ".join([*what, *([groups] if groups else [])]), f"cluster  {job.cluster.name}: {where}"]
+
+
+def summary(job: Job, row: Row) -> list[str]:
+    """One size for a person, with what limits it."""
+    from simcluster.units import format_bytes, format_bytes_per_second
+
+    time, limit = row.slowest, row.limit
+    ranks = len(time.gpus)
+    factor = f"{_BUS[job.kind]}, N = {ranks}" if job.kind in _BUS else "the same"
+    size = f"{format_bytes(time.size)} ({int(time.size):,} B)"
+    if job.sizes:
+        size += f", the most that a rank has to send; {format_bytes(sum(map(sum, job.sizes)))} in all"
+        factor = "what the busiest rank sends or receives over time"
+    several = limit.links > 1
+    links = f"{limit.links:,} links {limit.ends} ({limit.medium}, {format_bytes_per_second(limit.bandwidth)})"
+    if not several:
+        links = links.replace("links", "link", 1)
+    load = f"carr{'y' if several else 'ies'} {format_bytes(limit.load)}{' each' if several else ''}"
+    return [
+        *headline(job, row),
+        f"size     {size}",
+        f"time     {time.duration * 1e3:.6f} ms" + (", the slowest group's" if len(job.groups) > 1 else ""),
+        f"algbw    {format_bytes_per_second(time.algbw)}",
+        f"busbw    {format_bytes_per_second(job.busbw(time))}  ({factor})",
+        *_nccl_lines(time),
+        f"limit    {links} {load}: {limit.busy / time.duration:.1%} of the time",
+        f"latency  {limit.latency * 1e3:.6f} ms in all rounds: {limit.latency / time.duration:.1%} of the time",
+        *hottest_lines(row.loads),
+    ]
+
+
+def _nccl_lines(time: CollectiveTime) -> list[str]:
+    """What NCCL picked and why, and what it makes of the call by itself."""
+    from simcluster.units import format_bytes_per_second
+
+    method = time.method
+    if method.pace is None:
+        return []
+    seconds = method.pace.latency + time.size / method.pace.bandwidth
+    return [
+        f"nccl     {method.why}",
+        f"         on free links {seconds * 1e3:.6f} ms: {method.pace.latency * 1e6:.1f} us latency, then "
+        f"{format_bytes_per_second(method.pace.bandwidth)} of algbw",
+    ]
+
+
+def table_line(job: Job, row: Row, *, first: bool) -> str:
+    """A line of the table that users know from nccl-tests, after its head if it is the first."""
+    time = row.slowest
+    size = int(time.size)
+    count = size // _ELEMENT_BYTES // (len(time.gpus) if job.kind in _SPREAD else 1)
+    cells = (str(size), str(count), "float", f"{time.duration * 1e6:.3f}")
+    how = f"{time.algorithm} {time.method.protocol}".rstrip()
+    line = _aligned((*cells, f"{time.algbw / 1e9:.2f}", f"{job.busbw(time) / 1e9:.2f}", how))
+    if not first:
+        return " " + line
+    head = [f"# {text}" for text in headline(job, row)]
+    return "\n".join([*head, "#", *("#" + _aligned(texts) for texts in _HEADER), " " + line])
+
+
+def _aligned(cells: Sequence[str]) -> str:
+    return "".join(cell.rjust(width) for cell, width in zip(cells, _WIDTHS, strict=True)).rstrip()
+
+
+def document(job: Job, detail: str, rows: Sequence[Row]) -> dict[str, object]:
+    """What --json writes, in B, s and B/s; of several groups the slowest one's times."""
+    return {
+        "collective": job.name,
+        "detail": detail,
+        "nccl": job.nccl,
+        "cluster": job.cluster.name,
+        "cluster_gpus": len(job.cluster.gpus),
+        **({"root": job.root} if job.kind in ROOTED else {}),
+        "groups": len(job.groups),
+        "gpus_per_group": len(job.groups[0]),
+        "results": [
+            {
+                "size_bytes": row.slowest.size,
+                "time_s": row.slowest.duration,
+                "algbw_bytes_per_s": row.slowest.algbw,
+                "busbw_bytes_per_s": job.busbw(row.slowest),
+                "algorithm": row.slowest.algorithm,
+                "protocol": row.slowest.method.protocol,
+                "limit": asdict(row.limit),
+                **levels_document(row.loads),
+            }
+            for row in rows
+        ],
+    }

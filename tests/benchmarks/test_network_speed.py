@@ -1,0 +1,143 @@
+"""How fast the network is: links shared out anew, and rings played step by step, with SimGrid as the peer.
+
+``python -m pytest -m benchmark -s tests/benchmarks``
+
+Prints tables; red only where a prediction is wrong.  SimGrid (https://simgrid.org) is used where its C++ library and a
+compiler are installed (Debian: libsimgrid-dev): ``simgrid_steps.cpp`` plays the same transfers over the same routes
+with its CM02 model, without what it adds to fit TCP.  Wall times are medians; SimGrid's is that of its simulation
+alone, ours includes looking up the routes.
+"""
+# ruff: noqa: T201
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from fabric_cases import RingCase, flat_ring, random_flows, rings_on_a_tree
+
+from simcluster.fairness import Sharer, Shares
+
+pytestmark = pytest.mark.benchmark
+
+GIB = 2.0**30
+CASES: dict[str, Callable[[], RingCase]] = {
+    "64 rings of 8": lambda: rings_on_a_tree(64, 8, GIB),
+    "64 rings of 16": lambda: rings_on_a_tree(64, 16, GIB),
+    "flat ring of 1,024": lambda: flat_ring(1024, GIB),
+}
+RUNS = 3
+NEUTRAL = [
+    "network/model:CM02",
+    "network/TCP-gamma:0",  # no cap by window and latency
+    "network/weight-S:0",  # shares do not depend on bandwidths
+    "network/crosstraffic:0",
+    "network/latency-factor:1",
+    "network/bandwidth-factor:1",
+    "surf/precision:1e-9",
+    "maxmin/precision:1e-9",
+]
+
+
+def machine() -> str:
+    return f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
+
+
+def seconds(action: Callable[[], object]) -> float:
+    begun = time.perf_counter()
+    action()
+    return time.perf_counter() - begun
+
+
+# --- links shared out anew --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("num_flows", [1_000, 10_000, 100_000])
+def test_sharing_out_anew(num_flows: int) -> None:
+    """Random flows over 10,240 links: all at one instant, and then one after the other ends."""
+    usages, capacity = random_flows(num_flows)
+    all_at_once = []
+    for _ in range(RUNS):
+        shares: Shares[Sharer] = Shares(capacity)
+        sharers = [Sharer(usage) for usage in usages.values()]
+        for sharer in sharers:
+            shares.join(sharer)
+        all_at_once.append(seconds(shares.solve))
+    one, changed = [], 0
+    for sharer in sharers[:10]:
+        shares.leave(sharer)
+        begun = time.perf_counter()
+        changed += len(shares.solve())
+        one.append(time.perf_counter() - begun)
+    print(
+        f"\n{num_flows:7,d} random flows over 10,240 links: {1e3 * statistics.median(all_at_once):7.1f} ms; "
+        f"one flow ends: {1e3 * statistics.mean(one):7.2f} ms, {changed / len(one):,.0f} rates change"
+    )
+
+
+# --- rings ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def simgrid(tmp_path_factory: pytest.TempPathFactory) -> Path | str:
+    """The compiled player, or the reason why there is none."""
+    compiler = shutil.which("g++") or shutil.which("c++")
+    if not compiler:
+        return "no C++ compiler"
+    program = tmp_path_factory.mktemp("simgrid") / "simgrid_steps"
+    source = Path(__file__).with_name("simgrid_steps.cpp")
+    command = [compiler, "-O2", "-std=c++17", str(source), "-o", str(program), "-lsimgrid"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode == 0:
+        return program
+    return next((line for line in done.stderr.splitlines() if "error" in line), "it does not compile").strip()
+
+
+def by_simgrid(program: Path, case: RingCase) -> tuple[float, list[float]]:
+    """Wall seconds, and simulated seconds at which each ring is done."""
+    command = [str(program), "--log=root.thres:error", *(f"--cfg={each}" for each in NEUTRAL)]
+    words = subprocess.run(command, input=case.as_text(), capture_output=True, text=True, check=True).stdout.split()
+    assert int(words[1]) == case.transfers
+    return float(words[0]), [float(word) for word in words[2:]]
+
+
+def difference(some: Sequence[float], others: Sequence[float]) -> float:
+    """The largest relative one."""
+    return max(abs(one - other) / other for one, other in zip(some, others, strict=True))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_rings_in_steps(name: str, simgrid: Path | str) -> None:
+    """Predictions equal to SimGrid's to 1e-6 where it is there; its time beside ours."""
+    case = CASES[name]()
+    print(f"\n{case.name}: {case.transfers:,d} transfers ({machine()})")
+    walls, peers = [], []
+    for _ in range(RUNS):
+        walls.append(seconds(lambda: case.play("steps")))
+        if isinstance(simgrid, Path):
+            peers.append(by_simgrid(simgrid, case)[0])
+    ours, flow = case.play("steps"), case.play("flow")
+    flow_wall = statistics.median(seconds(lambda: case.play("flow")) for _ in range(RUNS))
+    wall = statistics.median(walls)
+    print(f"  in steps   {wall:8.3f} s    last ring done at {max(ours):.9f} s")
+    print(f"  as flows   {flow_wall:8.3f} s    last ring done at {max(flow):.9f} s")
+    if isinstance(simgrid, str):
+        print(f"  SimGrid    not here: {simgrid}")
+        return
+    theirs = by_simgrid(simgrid, case)[1]
+    peer = statistics.median(peers)
+    print(f"  SimGrid    {peer:8.3f} s    last ring done at {max(theirs):.9f} s")
+    apart = difference(ours, theirs)
+    print(f"  our steps take {wall / peer:.2f} x its time; largest relative difference of a ring's end {apart:.1e}")
+    assert apart < 1e-6
