@@ -6,7 +6,7 @@ pandas when a table is asked for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -94,49 +94,80 @@ _TEXT = ("stream", "kind", "name", "group")
 def expand(program: Program, ready: Floats, start: Floats, end: Floats, group_name: Callable[[str, int], str]) -> Spans:
     """All spans of a played program: chains row by row, meetings once, and what receivers see of a send."""
     words = _Words()
-    parts: list[dict[str, npt.NDArray[Any]]] = []
-    lane_rank = np.array(program.lane_rank, dtype=np.int64)
-    lane_stage = np.array(program.lane_stage, dtype=np.int64)
-    lane = np.array(program.lane, dtype=np.int64)
-    columns = {name: np.array(getattr(program, name), dtype=np.int64) for name in ("step", "chunk", "microbatch")}
-    met = np.array(program.meeting, dtype=np.int64) >= 0
-    for row_set, ops in _by_row_set(program):
-        rows = program.row_sets[row_set]
-        rank = int(lane_rank[lane[ops[0]]])
-        many = len(rows)
-        offsets = np.array([(row.start, row.end) for row in rows])
-        begin = (start[ops][:, None] + offsets[None, :, 0]).ravel()
-        finish = (start[ops][:, None] + offsets[None, :, 1]).ravel()
-        could = begin
-        if met[ops[0]]:
-            could, begin, finish = ready[ops], start[ops], end[ops]
-        part = {name: np.repeat(column[ops], many) for name, column in columns.items()}
-        part["op"] = np.repeat(ops, many)
-        part["rank"] = np.full(len(begin), rank)
-        part["stage"] = np.full(len(begin), int(lane_stage[lane[ops[0]]]))
-        for name in ("stream", "kind", "name"):
-            part[name] = np.tile([words(getattr(row, name)) for row in rows], len(ops))
-        part["group"] = np.tile([words(group_name(row.axis, rank) if row.axis else "") for row in rows], len(ops))
-        part["layer"] = np.tile([row.layer for row in rows], len(ops))
-        part["bytes"] = np.tile([row.bytes for row in rows], len(ops))
-        part["ready"], part["start"], part["end"] = could, begin, finish
-        parts.append(part)
+    table = _Rows.of(program, words)
+    numbers = np.array(program.rows, dtype=np.int64)
+    many = table.count[numbers]  # rows of each op
+    op = np.repeat(np.arange(len(numbers)), many)
+    row = np.repeat(table.first[numbers] - np.cumsum(many) + many, many) + np.arange(len(op))
+    lane = np.array(program.lane, dtype=np.int64)[op]
+    rank = np.array(program.lane_rank, dtype=np.int64)[lane]
+    begin = start[op] + table.start[row]
+    met = (np.array(program.meeting, dtype=np.int64) >= 0)[op]
+    part: dict[str, npt.NDArray[Any]] = {
+        name: np.array(getattr(program, name), dtype=np.int64)[op] for name in ("step", "chunk", "microbatch")
+    }
+    part |= {name: column[row] for name, column in table.columns.items()}
+    part |= {
+        "op": op,
+        "rank": rank,
+        "stage": np.array(program.lane_stage, dtype=np.int64)[lane],
+        "group": _group_codes(table.axes, program.lane_rank, group_name, words)[table.axis[row], rank],
+        "ready": np.where(met, ready[op], begin),
+        "start": np.where(met, start[op], begin),
+        "end": np.where(met, end[op], start[op] + table.end[row]),
+    }
+    parts = [part]
     if program.receives:
         parts.append(_receives(program, start, end, words))
     names = ("op", *COLUMNS)
-    table = {name: np.concatenate([part[name] for part in parts]) for name in names}
-    order = np.lexsort((table["op"], table["end"], table["start"], table["rank"]))
-    return Spans(tuple(words.all), *(table[name][order] for name in names))
+    joined = {name: np.concatenate([part.pop(name) for part in parts]) for name in names}
+    order = np.lexsort((joined["op"], joined["end"], joined["start"], joined["rank"]))
+    return Spans(tuple(words.all), *(joined.pop(name)[order] for name in names))
 
 
-def _by_row_set(program: Program) -> Iterator[tuple[int, Ints]]:
-    """Ops that leave the same rows, together."""
-    rows = np.array(program.rows, dtype=np.int64)
-    order = np.argsort(rows, kind="stable")
-    bounds = np.flatnonzero(np.diff(rows[order])) + 1
-    for ops in np.split(order, bounds):
-        if len(ops):
-            yield int(rows[ops[0]]), ops
+@dataclass(frozen=True)
+class _Rows:
+    """The rows of all row sets, one after the other: where each set begins, how many it has, and what is in them."""
+
+    first: Ints
+    count: Ints
+    start: Floats
+    end: Floats
+    axis: Ints  # a place in ``axes``
+    axes: tuple[str, ...]
+    columns: dict[str, npt.NDArray[Any]]  # stream, kind and name (codes of words), layer and bytes
+
+    @classmethod
+    def of(cls, program: Program, words: _Words) -> _Rows:
+        count = np.array([len(rows) for rows in program.row_sets], dtype=np.int64)
+        rows = [row for rows in program.row_sets for row in rows]
+        axes = dict.fromkeys(["", *(row.axis for row in rows)])
+        number = {axis: place for place, axis in enumerate(axes)}
+        columns: dict[str, npt.NDArray[Any]] = {
+            name: np.array([words(getattr(row, name)) for row in rows], dtype=np.int64)
+            for name in ("stream", "kind", "name")
+        }
+        columns["layer"] = np.array([row.layer for row in rows], dtype=np.int64)
+        columns["bytes"] = np.array([row.bytes for row in rows], dtype=np.float64)
+        return cls(
+            first=np.cumsum(count) - count,
+            count=count,
+            start=np.array([row.start for row in rows], dtype=np.float64),
+            end=np.array([row.end for row in rows], dtype=np.float64),
+            axis=np.array([number[row.axis] for row in rows], dtype=np.int64),
+            axes=tuple(axes),
+            columns=columns,
+        )
+
+
+def _group_codes(
+    axes: Sequence[str], ranks: Sequence[int], group_name: Callable[[str, int], str], words: _Words
+) -> Ints:
+    """The code of the name of every simulated rank's group, by axis and rank; of no axis that of no name."""
+    codes = np.zeros((len(axes), max(ranks, default=-1) + 1), dtype=np.int64)
+    for rank in dict.fromkeys(ranks):
+        codes[:, rank] = [words(group_name(axis, rank) if axis else "") for axis in axes]
+    return codes
 
 
 def _receives(program: Program, start: Floats, end: Floats, words: _Words) -> dict[str, npt.NDArray[Any]]:

@@ -42,6 +42,11 @@ class RingCase:
         times = concurrent_times(self.cluster, self.groups, "all_reduce", self.size, algorithm="ring", detail=detail)
         return [max(time.finishes) for time in times]
 
+    def nudged(self, by: float) -> RingCase:
+        """Each link's capacity changed a little, up or down, by up to this part of it."""
+        factors = 1 + by * np.random.default_rng(SEED).uniform(-1, 1, len(self.cluster.capacity))
+        return replace(self, cluster=replace(self.cluster, capacity=self.cluster.capacity * factors))
+
     def as_text(self) -> str:
         """The same for ``simgrid_steps.cpp``."""
         cluster = self.cluster

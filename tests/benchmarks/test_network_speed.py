@@ -6,6 +6,10 @@ Prints tables; red only where a prediction is wrong.  SimGrid (https://simgrid.o
 compiler are installed (Debian: libsimgrid-dev): ``simgrid_steps.cpp`` plays the same transfers over the same routes
 with its CM02 model, without what it adds to fit TCP.  Wall times are medians; SimGrid's is that of its simulation
 alone, ours includes looking up the routes.
+
+When the last ring is done must agree to 1e-6.  So must the end of every ring, unless the case does not settle it,
+for rings that meet on their way around hold each other back, round after round, and so may magnify the last bits.
+Whether it does is seen by changing all capacities by 1e-11, here, without SimGrid.
 """
 # ruff: noqa: T201
 
@@ -45,9 +49,12 @@ NEUTRAL = [
     "network/crosstraffic:0",
     "network/latency-factor:1",
     "network/bandwidth-factor:1",
-    "surf/precision:1e-9",
-    "maxmin/precision:1e-9",
+    "network/optim:Full",  # its default, Lazy, is slower here, and ends many rings up to 1 % apart from Full
+    "surf/precision:1e-12",
+    "maxmin/precision:1e-12",
 ]
+CLOSE = 1e-6
+NUDGE = 1e-11
 
 
 def machine() -> str:
@@ -137,7 +144,11 @@ def test_rings_in_steps(name: str, simgrid: Path | str) -> None:
         return
     theirs = by_simgrid(simgrid, case)[1]
     peer = statistics.median(peers)
+    last, each = difference([max(ours)], [max(theirs)]), difference(ours, theirs)
     print(f"  SimGrid    {peer:8.3f} s    last ring done at {max(theirs):.9f} s")
-    apart = difference(ours, theirs)
-    print(f"  our steps take {wall / peer:.2f} x its time; largest relative difference of a ring's end {apart:.1e}")
-    assert apart < 1e-6
+    print(f"  our steps take {wall / peer:.2f} x its time; apart by {last:.1e} (last ring), {each:.1e} (any ring)")
+    assert last < CLOSE
+    if each >= CLOSE:
+        moved = difference(case.nudged(NUDGE).play("steps"), ours)
+        print(f"  capacities changed by {NUDGE:.0e} move a ring's end by {moved:.1e}: the case does not settle it")
+        assert moved >= CLOSE
