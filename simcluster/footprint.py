@@ -20,6 +20,7 @@ from simcluster.memory import (
 from simcluster.model import Model, stage_parameters_per_tp_rank
 from simcluster.parallel import Plan
 from simcluster.schedules import Schedule
+from simcluster.step_plan import Slices
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,17 +40,24 @@ class Footprint:
 
 
 def stage_footprint(
-    model: Model, shape: RankShape, plan: Plan, schedule: Schedule, recipe: Recipe, *, zero: int, stage: int
+    model: Model,
+    shape: RankShape,
+    plan: Plan,
+    schedule: Schedule,
+    slices: Slices,
+    recipe: Recipe,
+    *,
+    zero: int,
+    stage: int,
 ) -> Footprint:
     """The peak of one stage's ranks over a step."""
-    per_chunk = model.layers // len(schedule.routes[0])
-    first = any(schedule.is_first(0, stage, chunk) for chunk in range(schedule.num_chunks))
-    last = any(schedule.is_last(0, stage, chunk) for chunk in range(schedule.num_chunks))
-    parameters = stage_parameters_per_tp_rank(
-        model, plan.tp, layers=per_chunk * schedule.num_chunks, first=first, last=last
-    )
+    chunks = range(schedule.num_chunks)
+    held_slices = [schedule.slice_of(stage, chunk) for chunk in chunks]
+    layers = [slices.counts[number] for number in held_slices]
+    first, last = 0 in held_slices, len(slices.counts) - 1 in held_slices
+    parameters = stage_parameters_per_tp_rank(model, plan.tp, layers=sum(layers), first=first, last=last)
     state = state_bytes(parameters, recipe, zero=zero, dp=plan.dp * plan.cp)
-    kept = [_kept(model, shape, schedule, per_chunk, stage, chunk) for chunk in range(schedule.num_chunks)]
+    kept = [_kept(model, shape, schedule, layers[chunk], stage, chunk) for chunk in chunks]
     held = peak = 0.0
     for action in schedule.rows[stage]:
         if action.kind == "F":
@@ -64,8 +72,8 @@ def stage_footprint(
 def _kept(model: Model, shape: RankShape, schedule: Schedule, layers: int, stage: int, chunk: int) -> float:
     """Bytes that one microbatch leaves in one chunk from its F to its backward."""
     size = layers * activation_bytes_per_layer(model, shape)
-    if schedule.is_first(0, stage, chunk):
+    if schedule.slice_of(stage, chunk) == 0:
         size += embedding_activation_bytes(model, shape)
-    if schedule.is_last(0, stage, chunk):
+    if schedule.slice_of(stage, chunk) == len(schedule.routes[0]) - 1:
         size += head_activation_bytes(model, shape)
     return size

@@ -28,7 +28,8 @@ from simcluster.result import Facts, Result
 from simcluster.scenario import Scenario
 from simcluster.scenario_rules import schedule_of
 from simcluster.segments import Passes
-from simcluster.stages import DataParallel, Job, stage_programs
+from simcluster.stages import stage_programs
+from simcluster.step_plan import DataParallel, Job, Slices
 from simcluster.stepwise import Stepwise
 from simcluster.topology import Cluster
 
@@ -96,11 +97,13 @@ def plan_job(scenario: Scenario, device: Device) -> tuple[Job, Facts]:
     timer = partial(kernels_seconds, device, precision=precision)
     passes = Passes(model, shape, timer, overlap_tensor=scenario.overlap.tensor)
     schedule = schedule_of(scenario)
+    slices = Slices.even(model.layers, len(schedule.routes[0]))
     split = plan.tp > 1 and (parallel.sequence_parallel or scenario.pipeline.scatter_gather)
     job = Job(
         model=model,
         plan=plan,
         schedule=schedule,
+        slices=slices,
         passes=passes,
         data_parallel=_data_parallel(scenario, device, plan, recipe),
         send_bytes=passes.activation_bytes / (plan.tp if split else 1),
@@ -109,7 +112,7 @@ def plan_job(scenario: Scenario, device: Device) -> tuple[Job, Facts]:
         steps=scenario.steps,
     )
     footprints = tuple(
-        stage_footprint(model, shape, plan, schedule, recipe, zero=parallel.zero, stage=stage)
+        stage_footprint(model, shape, plan, schedule, slices, recipe, zero=parallel.zero, stage=stage)
         for stage in range(plan.pp)
     )
     facts = Facts(

@@ -18,6 +18,7 @@ from simcluster.model import Model, parameters
 from simcluster.parallel import Plan
 from simcluster.schedules import schedule_function
 from simcluster.simulate import simulate
+from simcluster.step_plan import Slices
 
 SCENARIOS = Path(__file__).parent.parent / "scenarios"
 MODEL = Model(
@@ -32,7 +33,8 @@ HEAD = head_activation_bytes(MODEL, SHAPE)
 def footprints(schedule: str, P: int, M: int, v: int = 1, **other: Any) -> list[Footprint]:
     made = schedule_function(schedule)(P, M, v)
     settings = {"recipe": recipe_named("mixed-16"), "zero": 0, **other}
-    return [stage_footprint(MODEL, SHAPE, Plan(pp=P), made, stage=stage, **settings) for stage in range(P)]
+    slices = Slices.even(MODEL.layers, len(made.routes[0]))
+    return [stage_footprint(MODEL, SHAPE, Plan(pp=P), made, slices, stage=stage, **settings) for stage in range(P)]
 
 
 def in_flight(schedule: str, P: int, M: int, v: int = 1) -> list[float]:

@@ -10,12 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from simcluster.errors import InputError
 from simcluster.model import Model, layer_parameters_per_tp_rank, stage_parameters_per_tp_rank
 from simcluster.ops import MAIN, Collective, Compute, Item, Op, Segment, StageProgram, Transfer
 from simcluster.parallel import Plan
 from simcluster.schedules import schedule_function
 from simcluster.segments import Pass
-from simcluster.stages import DataParallel, Job, layers_of, stage_programs
+from simcluster.stages import stage_programs
+from simcluster.step_plan import DataParallel, Job, Slices, balanced
 
 MODEL = Model(
     layers=8,
@@ -82,9 +84,11 @@ def job(
         "overlap_sends": True,
         "steps": 1,
     }
+    order = schedule_function(schedule)(pp, microbatches, chunks)
+    fields["slices"] = Slices.even(MODEL.layers, len(order.routes[0]))
     return Job(
         plan=Plan(tp=tp, dp=dp, pp=pp),
-        schedule=schedule_function(schedule)(pp, microbatches, chunks),
+        schedule=order,
         data_parallel=DataParallel(**data),
         **{**fields, **other},
     )
@@ -415,7 +419,45 @@ def test_an_arriving_tensor_is_gathered_where_it_was_sent_split(made: Job) -> No
 
 def test_layers_are_split_evenly_in_order() -> None:
     made = job(schedule="interleaved", pp=2, chunks=2)
-    assert [layers_of(made, virtual) for virtual in range(4)] == [(0, 1), (2, 3), (4, 5), (6, 7)]
+    assert [made.slices.of(virtual) for virtual in range(4)] == [(0, 1), (2, 3), (4, 5), (6, 7)]
+
+
+def test_uneven_slices_are_in_the_programs() -> None:
+    made = job(pp=2, slices=Slices((5, 3)))
+    assert made.whole(0, 0).layers == (0, 1, 2, 3, 4)
+    assert made.whole(1, 0).layers == (5, 6, 7)
+    assert [made.slices.slice_of(layer) for layer in range(8)] == [0] * 5 + [1] * 3
+
+
+def longest(seconds: list[int], first: int, last: int, counts: tuple[int, ...]) -> int:
+    """Of a cut, the slice with most to do."""
+    ends = list(itertools.accumulate(counts))
+    sums = [sum(seconds[end - count : end]) for end, count in zip(ends, counts, strict=True)]
+    sums[0] += first
+    sums[-1] += last
+    return max(sums)
+
+
+@given(
+    seconds=st.lists(st.integers(1, 9), min_size=1, max_size=8),
+    first=st.integers(0, 9),
+    last=st.integers(0, 30),
+    data=st.data(),
+)
+def test_no_cut_is_better_balanced(seconds: list[int], first: int, last: int, data: st.DataObject) -> None:
+    slices = data.draw(st.integers(1, len(seconds)))
+    cut = balanced(seconds, first, last, slices)
+    assert cut.layers == len(seconds)
+    cuts = (
+        tuple(b - a for a, b in itertools.pairwise((0, *ends, len(seconds))))
+        for ends in itertools.combinations(range(1, len(seconds)), slices - 1)
+    )
+    assert longest(seconds, first, last, cut.counts) == min(longest(seconds, first, last, each) for each in cuts)
+
+
+def test_more_slices_than_layers_are_refused() -> None:
+    with pytest.raises(InputError, match="at least one layer"):
+        balanced([1.0], 0.0, 0.0, 2)
 
 
 @pytest.mark.parametrize(("zero", "axis"), [(0, "model"), (1, "world")])

@@ -99,6 +99,13 @@ class Schedule:
             )
         return place
 
+    def slice_of(self, stage: int, chunk: int) -> int:
+        """Which slice of the model this chunk of this stage holds, whoever comes by; InputError if nobody does."""
+        place = next((places[stage, chunk] for places in self._places if (stage, chunk) in places), None)
+        if place is None:
+            raise InputError(f"schedule {self.name!r}: no microbatch visits chunk {chunk} of stage {stage}")
+        return place
+
     def visits(self, microbatch: int, stage: int, chunk: int) -> bool:
         """Does this microbatch come by this chunk of this stage?"""
         return (stage, chunk) in self._places[self.route_of[microbatch]]
