@@ -17,14 +17,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from simcluster import plots
     from simcluster.collective import collective_times
-    from simcluster.compare import compare
+    from simcluster.compare import compare, differences
     from simcluster.errors import InputError
     from simcluster.fixed import Costs, simulate_costs
     from simcluster.result import Result
     from simcluster.scenario import Scenario, load, load_text
     from simcluster.scenario_files import load_cluster
+    from simcluster.schedules.comparison import play_schedules
     from simcluster.simulate import simulate
     from simcluster.together import simulate_together
+    from simcluster.whatif import what_if_free
 
 _HOME = {
     "Costs": "simcluster.fixed",
@@ -33,13 +35,16 @@ _HOME = {
     "Scenario": "simcluster.scenario",
     "collective_times": "simcluster.collective",
     "compare": "simcluster.compare",
+    "differences": "simcluster.compare",
     "load": "simcluster.scenario",
     "load_cluster": "simcluster.scenario_files",
     "load_text": "simcluster.scenario",
+    "play_schedules": "simcluster.schedules.comparison",
     "plots": "simcluster.plots",
     "simulate": "simcluster.simulate",
     "simulate_costs": "simcluster.fixed",
     "simulate_together": "simcluster.together",
+    "what_if_free": "simcluster.whatif",
 }
 
 __all__ = [
@@ -49,13 +54,16 @@ __all__ = [
     "Scenario",
     "collective_times",
     "compare",
+    "differences",
     "load",
     "load_cluster",
     "load_text",
+    "play_schedules",
     "plots",
     "simulate",
     "simulate_costs",
     "simulate_together",
+    "what_if_free",
 ]
 
 

@@ -1,20 +1,24 @@
 """Consecutive ops that wait for nothing outside become one event: a chain, with offsets to expand it afterwards.
 
-Exact, because durations lie on the clock's grid, where addition is associative.  Pure; imports ops and program rows.
+Exact, because durations lie on the clock's grid, where addition is associative.  Pure; imports ops, program rows
+and rhythm.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from simcluster.ops import Collective, Op, Segment, Timed, Transfer
-from simcluster.program import SpanRow
+from simcluster.ops import Collective, Compute, Copy, Op, Receive, Segment, Timed, Transfer
+from simcluster.program import Pace, SpanRow
+from simcluster.rhythm import Chain
 
 Duration = Callable[[Op], float | None]
 """Seconds of an op that depends on nothing but its lane; None for one that others have a say in."""
 Numbered = Callable[[Op], int]
 """The number of what an op moves over links; -1 for nothing."""
+Pressure = Callable[[Op], float]
+"""What an op does to the computation beside it; 0 for what does nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +36,43 @@ class Piece:
     after: tuple[int, ...] = ()
 
 
-def pieces(segment: Segment, duration: Duration, traffic: Numbered = lambda op: -1) -> tuple[Piece, ...]:
-    """The fewest events that play a segment exactly."""
+def pieces(
+    segment: Segment, duration: Duration, traffic: Numbered = lambda op: -1, pressure: Pressure | None = None
+) -> tuple[Piece, ...]:
+    """The fewest events that play a segment exactly.
+
+    With a ``pressure`` computation feels the communication beside it, in the segment and outside: what does something
+    to it is then either in one event with all else or meets others.
+    """
     known = [duration(op) for op in segment.ops]
     if all(seconds is not None for seconds in known):
-        return (_whole(segment, [seconds or 0.0 for seconds in known], traffic),)
-    return _split(segment, known, traffic)
+        whole = _whole(segment, [seconds or 0.0 for seconds in known], traffic)
+        return (whole if pressure is None else _paced(segment, whole, pressure),)
+    if pressure is None:
+        return _split(segment, known, traffic)
+    known = [None if pressure(op) else seconds for op, seconds in zip(segment.ops, known, strict=True)]
+    return tuple(
+        replace(piece, rows=tuple(replace(row, pace=_pace(op, row)) for row, op in zip(piece.rows, ops, strict=True)))
+        for piece in _split(segment, known, traffic)
+        for ops in (segment.ops[piece.first : piece.first + len(piece.rows)],)
+    )
+
+
+def _pace(op: Op, row: SpanRow) -> Pace:
+    """How a row goes on that has no other lane beside it in its chain."""
+    return Pace(row.end - row.start, op.work.sensitivity if isinstance(op.work, Compute) else None)
+
+
+def _paced(segment: Segment, whole: Piece, pressure: Pressure) -> Piece:
+    """The same with the segment's own communication slowing down the computation beside it."""
+    paces = [
+        _pace(op, row)._replace(pressure=pressure(op), lane=op.lane, after=op.after)
+        for op, row in zip(segment.ops, whole.rows, strict=True)
+    ]
+    alone = Chain(paces).under(0.0)
+    rows = zip(whole.rows, paces, alone.start, alone.end, strict=True)
+    timed = tuple(replace(row, pace=pace, start=start, end=end) for row, pace, start, end in rows)
+    return replace(whole, seconds=alone.last, rows=timed)
 
 
 def _whole(segment: Segment, seconds: list[float], traffic: Numbered) -> Piece:
@@ -77,7 +112,8 @@ def _split(segment: Segment, known: list[float | None], traffic: Numbered) -> tu
         piece_of.append(len(found))
         if seconds is None:
             after = tuple(piece_of[earlier] for earlier in op.after)
-            found.append(Piece(op.lane, index, None, (_row(op, 0.0, 0.0, traffic),), after))
+            rows = () if isinstance(op.work, Receive) else (_row(op, 0.0, 0.0, traffic),)
+            found.append(Piece(op.lane, index, None, rows, after))
             continue
         run.append((index, op, seconds))
         if index in awaited:
@@ -87,6 +123,6 @@ def _split(segment: Segment, known: list[float | None], traffic: Numbered) -> tu
 
 
 def _row(op: Op, start: float, end: float, traffic: Numbered) -> SpanRow:
-    size = op.work.size if isinstance(op.work, Collective | Transfer) else 0.0
+    size = op.work.size if isinstance(op.work, Collective | Transfer | Copy) else 0.0
     axis = op.work.axis if isinstance(op.work, Collective | Timed) else ""
-    return SpanRow(op.stream, op.kind, op.name, op.layer, axis, size, start, end, traffic(op))
+    return SpanRow(op.stream, op.kind, op.name, op.layer, axis, size, start, end, traffic(op), op.memory)

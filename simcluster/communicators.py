@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Hashable, Iterable, Sequence
+from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from simcluster.collectives import Phase
 from simcluster.fairness import Usage
 from simcluster.fold import Communicator
 from simcluster.methods import Method, Methods, activities, phases_of
-from simcluster.ops import MAIN, Collective, Compute, StageProgram, Transfer, Work
+from simcluster.ops import MAIN, Collective, Compute, Copy, Host, Receive, StageProgram, Transfer, Work
 from simcluster.parallel import Layout
-from simcluster.traffic import Fabric, Pattern, Traffic, group_of, patterns
+from simcluster.traffic import Fabric, Pattern, Traffic, copy_pattern, group_of, patterns
 
 Call = tuple[str, float]
 """What the network is asked for: a kind of collective (or "send") and its size in bytes."""
 
 
 class Communicators:
-    """Numbered: every group of every axis that the programs name, then every pair that sends.
+    """Numbered: every group of every axis that the programs name, every pair that sends, every rank's way to its host.
 
     ``methods`` says how each collective is done.
     """
@@ -43,6 +43,10 @@ class Communicators:
         for (source, target), sizes in used.sends.items():
             for pair in zip(stage_ranks[source], stage_ranks[target], strict=True):
                 self._add(("send", source, target), pair, sizes, "pp" not in used.beside)
+        for (stage, direction), sizes in used.copies.items():
+            for rank in stage_ranks[stage]:
+                way = (copy_pattern(fabric, rank, direction),) if sizes else ()
+                self._enter(("copy", direction), [rank], dict.fromkeys(sizes, Method("")), {("copy", ""): way}, False)
 
     def number(self, kind: Hashable, rank: int) -> int:
         """The communicator of this kind that the rank belongs to (of a pair: that it sends on)."""
@@ -84,13 +88,25 @@ class Communicators:
         group = group_of(self._fabric, ranks)
         methods = {(kind, size): self._methods.of(group, kind, size) for kind, size in calls}
         drawn: dict[tuple[str, str], tuple[Pattern, ...]] = {}
-        place: dict[Usage, int] = {}
-        nature = []
         for call, method in methods.items():
             described = call[0], method.algorithm
             if described not in drawn:
                 drawn[described] = patterns(self._fabric, ranks, phases_of(method, group, call[0]))
-            for part in drawn[described]:
+        self._enter(axis, ranks, methods, drawn, blocking)
+
+    def _enter(
+        self,
+        axis: Hashable,
+        ranks: Sequence[int],
+        methods: dict[Call, Method],
+        drawn: Mapping[tuple[str, str], tuple[Pattern, ...]],
+        blocking: bool,
+    ) -> None:
+        """The next number, for these ranks; ``drawn`` are the patterns of each kind and algorithm."""
+        place: dict[Usage, int] = {}
+        nature = []
+        for call, method in methods.items():
+            for part in drawn[call[0], method.algorithm]:
                 index = place.setdefault(part.usage, len(place))
                 nature.append((call, method.pace, index, part.share, part.rounds, part.latency))
         number = len(self.all)
@@ -106,12 +122,14 @@ class _Used:
     """What the programs ask of the network, in order of first use.
 
     ``axes`` names those with collectives, given times included; ``sends[source, target]`` lists the calls of sending
-    stages; ``beside`` has the axes with items beside the main lane, "pp" for all sends.
+    stages, ``copies[stage, direction]`` those with their host's memory; ``beside`` has the axes with items beside the
+    main lane, "pp" for all sends.
     """
 
     def __init__(self, programs: Sequence[StageProgram]) -> None:
         self.axes: dict[str, None] = {}
         self.sends: dict[tuple[int, int], dict[Call, None]] = {}
+        self.copies: dict[tuple[int, str], dict[Call, None]] = {}
         self.beside: dict[str, None] = {}
         self._calls: dict[tuple[str, int], dict[Call, None]] = {}
         for program in programs:
@@ -133,7 +151,12 @@ class _Used:
             if work.seconds < 0:
                 calls["send", work.size] = None
             return "pp"
-        if isinstance(work, Compute):
+        if isinstance(work, Copy):
+            calls = self.copies.setdefault((stage, work.direction), {})
+            if work.seconds < 0:
+                calls["copy", work.size] = None
+            return ""
+        if isinstance(work, Compute | Receive | Host):
             return ""
         self.axes[work.axis] = None
         if isinstance(work, Collective):

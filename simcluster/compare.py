@@ -10,6 +10,7 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from simcluster.attribution import attribute
 from simcluster.errors import InputError
 from simcluster.metrics import BREAKDOWN
 from simcluster.result import Result
@@ -35,12 +36,7 @@ def compare(variants: Sequence[Variant], names: Sequence[str] | None = None) -> 
     """
     import pandas as pd
 
-    if not variants:
-        raise InputError("nothing to compare: give at least one scenario")
-    if names is not None and len(names) != len(variants):
-        raise InputError(f"{len(names)} names for {len(variants)} variants; give one name each")
-    results = [result_of(variant) for variant in variants]
-    index = _distinct(names if names is not None else [result.scenario.name for result in results])
+    results, index = _results_of(variants, names)
     first = results[0].step_time
     rows = []
     for result in results:
@@ -51,6 +47,29 @@ def compare(variants: Sequence[Variant], names: Sequence[str] | None = None) -> 
         }  # fmt: skip
         rows.append(row | {name: values[name] for name in _COLUMNS} | values["breakdown_s"])
     return pd.DataFrame(rows, index=pd.Index(index, name="variant"))
+
+
+def differences(variants: Sequence[Variant], names: Sequence[str] | None = None) -> pd.DataFrame:
+    """One row a variant: the seconds by which its step is longer than the first one's, cause by cause.
+
+    The columns are ``attribution.CAUSES``: those of the breakdown, with each axis' exposed communication split into
+    traffic (another time on free links), hiding (another part beside compute) and contention (links shared with
+    others).  A row sums to the difference of the step times.  Variants, names and errors are as in ``compare``.
+    """
+    import pandas as pd
+
+    results, index = _results_of(variants, names)
+    rows = [attribute(results[0], result) for result in results]
+    return pd.DataFrame(rows, index=pd.Index(index, name="variant"))
+
+
+def _results_of(variants: Sequence[Variant], names: Sequence[str] | None) -> tuple[list[Result], list[str]]:
+    if not variants:
+        raise InputError("nothing to compare: give at least one scenario")
+    if names is not None and len(names) != len(variants):
+        raise InputError(f"{len(names)} names for {len(variants)} variants; give one name each")
+    results = [result_of(variant) for variant in variants]
+    return results, _distinct(names if names is not None else [result.scenario.name for result in results])
 
 
 def result_of(variant: Variant) -> Result:

@@ -20,6 +20,7 @@ from simcluster.catalogue.devices import device_document, device_names, overlaid
 from simcluster.complaints import did_you_mean, listed
 from simcluster.documents import Document, validate
 from simcluster.errors import InputError
+from simcluster.interference import InterferenceSpec
 from simcluster.kernels import Kernel
 from simcluster.spec import Spec
 from simcluster.units import Bytes, BytesPerSecond, FlopPerSecond, Seconds
@@ -104,7 +105,7 @@ class TilesMatmul(Spec):
         for rows, columns in self.tiles:
             tiles = math.ceil(kernel.m / rows) * math.ceil(kernel.n / columns) * kernel.batch
             tile_flops = 2.0 * rows * columns * kernel.k * best_reuse / _reuse(rows, columns)
-            waves = math.ceil(tiles / device.multiprocessors)
+            waves = math.ceil(tiles / (device.multiprocessors - device.reserved))
             sustained = tiles * tile_flops / power
             clocked = waves * device.multiprocessors * tile_flops / self.clock
             product = min(product, max(sustained, clocked) / peak)
@@ -125,6 +126,7 @@ class CalculonMatmul(Spec):
     def seconds(self, kernel: Kernel, device: Device, precision: str) -> float:
         """Duration of a product without its launch."""
         compute = kernel.flops / (device.peak_flops(precision) * _step(_CALCULON_FLOPS, kernel.flops))
+        compute /= 1.0 - device.reserved / device.multiprocessors
         memory = kernel.bytes / (device.memory_bandwidth * _step(_CALCULON_BYTES, kernel.bytes))
         return compute + memory if self.combine == "sum" else max(compute, memory)
 
@@ -186,7 +188,7 @@ class AttentionModel(Spec):
         forward = kernel.flops <= 4.0 * kernel.batch * kernel.m * kernel.n * kernel.k
         blocks = math.ceil(kernel.m / self.rows) * kernel.batch
         efficiency = constants.forward if forward else constants.backward
-        efficiency *= min(1.0, blocks / device.multiprocessors)
+        efficiency *= min(blocks, device.multiprocessors - device.reserved) / device.multiprocessors
         compute = kernel.flops / (device.peak_flops("bf16" if precision == "fp8" else precision) * efficiency)
         return max(compute, kernel.bytes / (device.memory_bandwidth * device.memory_efficiency))
 
@@ -195,7 +197,9 @@ class Device(Spec):
     """One GPU: what it computes, holds and moves, and how much of that kernels of a given size reach.
 
     A memory-bound kernel of B bytes reaches ``memory_efficiency`` x B / (B + ``memory_half_size``) of
-    ``memory_bandwidth``; ``launch`` is the time between dependent kernels.
+    ``memory_bandwidth``; ``launch`` is the time between dependent kernels.  ``reserved`` of the multiprocessors are
+    never there for computation (DeepSeek-V3 keeps 20 of 132 for communication, arXiv:2412.19437).  ``interference`` is
+    what communication beside computation does to it, where a source says so (``simcluster.interference``).
     """
 
     name: str
@@ -208,7 +212,17 @@ class Device(Spec):
     memory_efficiency: Fraction
     memory_half_size: Bytes
     launch: Seconds
+    reserved: Annotated[int, Field(strict=True, ge=0)] = 0
+    interference: InterferenceSpec | None = None
     source: str = ""
+
+    @model_validator(mode="after")
+    def _some_left(self) -> Self:
+        if self.reserved >= self.multiprocessors:
+            raise InputError(
+                f"reserved: {self.reserved} leaves none of {self.multiprocessors} multiprocessors; use fewer"
+            )
+        return self
 
     def peak_flops(self, precision: str) -> float:
         """Peak FLOP/s at a precision; InputError listing what the device has if that is not among it."""

@@ -5,8 +5,8 @@ The engine knows no model, schedule, scenario or folding.  Imports the program, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,8 @@ import simpy
 
 from simcluster.errors import InputError
 from simcluster.network import Network
-from simcluster.program import Meeting, Program
+from simcluster.pacing import Flight, Pacing
+from simcluster.program import Meeting, Program, RowTimes
 from simcluster.stepwise import Stepwise
 
 Times = npt.NDArray[np.float64]
@@ -27,13 +28,15 @@ class DeadlockError(InputError):
 @dataclass(frozen=True)
 class Record:
     """Seconds per op: when it could have begun by itself, when it began, when it ended; ``last`` is the op that arrived
-    last at its meeting (itself elsewhere).  ``events`` counts what SimPy played."""
+    last at its meeting (itself elsewhere).  ``events`` counts what SimPy played.  ``slowed`` has, for every op that
+    communication beside it slowed down, when its rows started and ended, in seconds from its start."""
 
     ready: Times
     start: Times
     end: Times
     last: npt.NDArray[np.int64]
     events: int
+    slowed: Mapping[int, RowTimes] = field(default_factory=dict)
 
 
 class _CountingEnvironment(simpy.Environment):
@@ -65,6 +68,7 @@ class _Engine:
         self._program = program
         self._env = _CountingEnvironment()
         self._network = Network(self._env, capacity)
+        self._pacing = Pacing(self._env, self._network, program)
         self._steps = steps
         count = len(program.seconds)
         self._ready = [0.0] * count
@@ -77,7 +81,12 @@ class _Engine:
         self._players: dict[int, tuple[Stepwise, dict[int, simpy.Event]]] = {}
 
     def run(self) -> Record:
-        lanes = [self._env.process(self._lane(ops)) for ops in self._program.lanes if ops]
+        ranks = self._program.lane_rank
+        lanes = [
+            self._env.process(self._lane(ops, rank))
+            for ops, rank in zip(self._program.lanes, ranks, strict=True)
+            if ops
+        ]
         self._env.run()
         if any(lane.is_alive for lane in lanes):
             raise DeadlockError(self._explain())
@@ -87,9 +96,10 @@ class _Engine:
             end=np.array(self._end),
             last=np.array(self._last, dtype=np.int64),
             events=self._env.played,
+            slowed=self._pacing.slowed,
         )
 
-    def _lane(self, ops: Sequence[int]) -> Generator[simpy.Event, object, None]:
+    def _lane(self, ops: Sequence[int], rank: int) -> Generator[simpy.Event, object, None]:
         """One in-order queue of a rank: wait for what the op needs, do it, tell who waits for it."""
         env, program, done = self._env, self._program, self._done
         seconds, after, meeting = program.seconds, program.after, program.meeting
@@ -100,10 +110,12 @@ class _Engine:
                     self._waiters.setdefault(other, []).append(event)
                     yield event
             self._ready[op] = self._start[op] = env.now
-            if meeting[op] < 0:
-                yield simpy.Timeout(env, seconds[op])
-            else:
+            if meeting[op] >= 0:
                 yield self._meet(meeting[op], op)
+            elif self._pacing.disturbs(rank, program.rows[op]):
+                yield self._pacing.compute(op, rank, program.rows[op])
+            else:
+                yield simpy.Timeout(env, seconds[op])
             self._end[op] = env.now
             done[op] = 1
             if op in self._waiters:
@@ -124,16 +136,26 @@ class _Engine:
             for member, _ in arrivals:
                 self._start[member] = self._env.now
                 self._last[member] = op
-            self._move(meeting, 0, [event for _, event in arrivals])
+            flight = self._pacing.begin(meeting) if meeting.ranks else None
+            self._move(meeting, 0, [event for _, event in arrivals], flight)
         return over
 
-    def _move(self, meeting: Meeting, index: int, over: Sequence[simpy.Event]) -> None:
+    def _move(self, meeting: Meeting, index: int, over: Sequence[simpy.Event], flight: Flight | None) -> None:
         """Play a meeting's activities one after the other."""
         if index == len(meeting.traffics):
+            if flight:
+                self._pacing.finish(flight)
             for event in over:
                 event.succeed()
             return
-        self._network.start(meeting.traffics[index], lambda: self._move(meeting, index + 1, over))
+
+        def then() -> None:
+            self._move(meeting, index + 1, over, flight)
+
+        if flight:
+            self._pacing.start(flight, index, then)
+        else:
+            self._network.start(meeting.traffics[index], then)
 
     def _step_by_step(self, number: int, meeting: Meeting, op: int, over: simpy.Event) -> None:
         """Arrive at a meeting whose members begin and end one by one."""

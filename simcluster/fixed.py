@@ -7,72 +7,62 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
 from simcluster.collectives.description import Floats, Ints
 from simcluster.engine import play
 from simcluster.errors import InputError
+from simcluster.fixed_costs import Costs, StageCosts, planning_times, require_seconds
+from simcluster.lanes import Lanes
 from simcluster.lower import Choices, lower
 from simcluster.methods import Methods
 from simcluster.ops import MAIN, Compute, Item, Need, Op, Segment, StageProgram, Timed, Transfer
 from simcluster.parallel import Plan
 from simcluster.result import Run
-from simcluster.schedules import Action, Hop, Schedule, schedule_function
+from simcluster.schedules import Action, Hop, Schedule, ScheduleFunction, ScheduleMaker, make_schedule
 from simcluster.traffic import Spread
 
+__all__ = ["Costs", "OptimizerSync", "seconds_between_steps", "simulate_costs"]
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Costs:
-    """Seconds of one microbatch on one stage (all its chunks together), and of what surrounds it.
-
-    ``weight_grad`` is the part of ``backward`` that is W where the schedule splits it; left out, half of it.
-    ``tensor_parallel`` is one blocking collective over tp, of which F and B have ``collectives`` each; ``send`` one
-    stage boundary, beside computation; ``grad_reduce`` the blocking reduction over dp after the last B.
-    """
-
-    forward: float
-    backward: float
-    tensor_parallel: float = 0.0
-    collectives: int = 2
-    weight_grad: float | None = None
-    send: float = 0.0
-    grad_reduce: float = 0.0
-    optimizer: float = 0.0
-
-    def __post_init__(self) -> None:
-        if self.weight_grad is not None and not 0 <= self.weight_grad <= self.backward:
-            raise InputError(
-                f"weight_grad {self.weight_grad!r} is W's part of backward {self.backward!r}: from 0 to all of it"
-            )
-        for name in ("forward", "backward", "tensor_parallel", "send", "grad_reduce", "optimizer"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise InputError(f"{name} {getattr(self, name)!r} must be a finite number of seconds, 0 or more")
-        if self.collectives < 0:
-            raise InputError(f"collectives {self.collectives!r} must be how many F and B have of them, 0 or more")
+OptimizerSync = Literal["all_reduce", "post_validation"]
+"""How the stages agree on the gradient norm and on overflow: before the optimizer, all together, or by a check that
+goes along with the next step, so that no stage waits (arXiv:2401.10241 section 4)."""
 
 
 def simulate_costs(
-    costs: Costs,
+    costs: Costs | Sequence[Costs],
     *,
     stages: int,
     microbatches: int,
-    schedule: str = "1f1b",
+    schedule: str | Schedule | ScheduleFunction | ScheduleMaker = "1f1b",
     chunks: int = 1,
     tp: int = 1,
     dp: int = 1,
+    steps: int = 1,
+    blocking_sends: bool = False,
+    optimizer_sync: OptimizerSync = "post_validation",
+    sync: float = 0.0,
     slowness: Mapping[int, float] | None = None,
     folded: bool = True,
 ) -> Run:
-    """Play one step of a pipeline with these times on tp x dp x stages ranks.
+    """Play steps of a pipeline with these times on tp x dp x stages ranks.
 
-    ``slowness[rank]`` multiplies that rank's compute times.  Raises InputError as the schedule does, for a size below 1
-    and for the slowness of a rank that is not there.
+    ``costs`` is one for a whole stage, all alike, or one for each slice of the model (virtual stage) in forward order.
+    ``schedule`` is a name, one with parameters (``schedules.specs``), a function or a ready Schedule; chunks are those
+    that it has.  Messages go beside computation or, ``blocking_sends``, hold up the sender as in Megatron-LM's default.
+    With ``optimizer_sync`` all_reduce every stage waits for all others before its optimizer, and ``sync`` seconds more.
+    ``slowness[rank]`` multiplies that rank's compute times.  Raises InputError as the schedule does, for a size below
+    1, costs that are not one a slice, and for the slowness of a rank that is not there.
     """
     plan = Plan(tp=tp, dp=dp, pp=stages)
-    order = schedule_function(schedule)(stages, microbatches, chunks)
-    programs = [_stage(costs, order, plan, stage) for stage in range(stages)]
+    _require(steps, optimizer_sync, sync)
+    times, latency = planning_times(costs, stages)
+    order = make_schedule(schedule, stages, microbatches, chunks, costs=times, latency=latency)
+    given = StageCosts(costs, order)
+    end = sync if optimizer_sync == "all_reduce" and stages * tp > 1 else None
+    programs = [_Stage(given, order, plan, stage, blocking_sends, end).program(steps) for stage in range(stages)]
     slow = [1.0] * plan.num_ranks
     for rank, factor in (slowness or {}).items():
         if rank not in range(plan.num_ranks) or not 0 < factor < math.inf:
@@ -81,58 +71,112 @@ def simulate_costs(
         slow[rank] = factor
     choices = Choices(methods=Methods({}), folded=folded)
     lowered = lower(programs, plan, _NoFabric(plan.num_ranks), [], slowness=slow, choices=choices)
-    return Run(lowered=lowered, record=play(lowered.program, []), steps=1, ranks=range(plan.num_ranks))
+    return Run(lowered=lowered, record=play(lowered.program, []), steps=steps, ranks=range(plan.num_ranks))
 
 
-def _stage(costs: Costs, schedule: Schedule, plan: Plan, stage: int) -> StageProgram:
-    lanes: dict[str, list[Item]] = {MAIN: []}
-    share = schedule.num_stages / len(schedule.routes[0])  # a second copy of the model does not make chunks smaller
-    forward = _pass("forward", costs.forward * share, costs, plan.tp)
-    weight = costs.backward / 2 if costs.weight_grad is None else costs.weight_grad
-    segments = {
-        "F": forward,
-        "B": _pass("backward", costs.backward * share, costs, plan.tp),
-        "I": _pass("input_grad", (costs.backward - weight) * share, costs, plan.tp),
-        "W": Segment((Op(Compute(weight * share), "compute", "weight_grad", "weight_grad"),)),
-    }
-    sends: dict[tuple[str, int], Segment] = {}
-    waiting: list[Action] = []  # the first half of a fused pair
-    firsts = schedule.fused_at(stage)
-    for position, action in enumerate(schedule.rows[stage]):
-        pair = [*waiting, action]
-        together = [*pair, schedule.rows[stage][position + 1]] if position in firsts else pair
-        lanes[MAIN].append(_item(segments[action.kind], schedule, stage, action, together))
-        waiting = [action] if position in firsts else []
-        for done in () if waiting else pair:
-            _, target = _neighbours(schedule, stage, done)
-            if done.kind != "W" and target is not None and target[0] != stage:
-                kind = _makes(done)
-                send = sends.setdefault((kind, target[0]), _send(kind, target[0], costs))
-                key = _key(schedule, stage, done)
-                item = Item(send, ("send", *key), (Need(stage, key),), 0, done.chunk, done.microbatch)
-                lanes.setdefault(f"send {kind}", []).append(item)
-    if plan.dp > 1 and costs.grad_reduce:
-        reduce = Op(Timed("dp", costs.grad_reduce), "dp", "all_reduce", "gradients")
-        lanes[MAIN].append(Item(Segment((reduce,)), "grad_reduce"))
-    if costs.optimizer:
-        update = Op(Compute(costs.optimizer), "compute", "optimizer", "optimizer")
-        lanes[MAIN].append(Item(Segment((update,)), "optimizer"))
-    return StageProgram(stage, lanes)
+def seconds_between_steps(run: Run) -> float:
+    """The time from the end of one step to the end of the next, as a training log shows it: the last two steps' of a
+    run.  Of a run of one step its length.
+
+    Differs from the length of a step where stages go on without waiting for each other: they are in two steps at once.
+    """
+    spans = run.spans
+    ends = [float(spans.end[spans.step == step].max()) for step in range(run.steps)]
+    return ends[-1] - (ends[-2] if len(ends) > 1 else 0.0)
 
 
-def _item(segment: Segment, schedule: Schedule, stage: int, action: Action, together: Sequence[Action]) -> Item:
+def _require(steps: int, optimizer_sync: str, sync: float) -> None:
+    if steps < 1:
+        raise InputError(f"steps {steps!r} must be at least 1")
+    if optimizer_sync not in ("all_reduce", "post_validation"):
+        raise InputError(f"optimizer_sync {optimizer_sync!r} must be all_reduce or post_validation")
+    require_seconds("sync", sync)
+
+
+class _Stage:
+    """The program of one stage in the making.  ``end`` is the all-reduce over the stages before the optimizer, or
+    None."""
+
+    def __init__(
+        self, costs: StageCosts, schedule: Schedule, plan: Plan, stage: int, blocking: bool, end: float | None
+    ) -> None:
+        self._costs, self._schedule, self._plan, self._stage = costs, schedule, plan, stage
+        self._blocking, self._end = blocking, end
+        self._lanes = Lanes(stage, pipelined=plan.pp > 1)
+
+    def program(self, steps: int) -> StageProgram:
+        for step in range(steps):
+            self._pipeline(step)
+            self._finish(step)
+        return self._lanes.program()
+
+    def _pipeline(self, step: int) -> None:
+        """The row, in order; what a fused pair makes is sent behind the pair."""
+        schedule, stage = self._schedule, self._stage
+        row, firsts = schedule.rows[stage], schedule.fused_at(stage)
+        waiting: list[Action] = []  # the first half of a fused pair
+        for position, action in enumerate(row):
+            pair = [*waiting, action]
+            together = [*pair, row[position + 1]] if position in firsts else pair
+            self._lanes.put(MAIN, _item(self._pass(action), schedule, stage, action, together, step))
+            waiting = [action] if position in firsts else []
+            for done in () if waiting else pair:
+                self._send(done, step)
+
+    def _pass(self, action: Action) -> Segment:
+        kind, chunk = action.kind, action.chunk
+        seconds = self._costs.seconds(kind, self._stage, chunk)
+        costs = self._costs.of(self._stage, chunk)
+        if self._target(action) is not None:
+            seconds += costs.send_launch
+        return self._lanes.once((kind, chunk, seconds), lambda: _pass(kind, seconds, costs, self._plan.tp))
+
+    def _target(self, action: Action) -> int | None:
+        """The other stage that waits for what the action makes, if there is one."""
+        _, target = _neighbours(self._schedule, self._stage, action)
+        return None if action.kind == "W" or target is None or target[0] == self._stage else target[0]
+
+    def _send(self, done: Action, step: int) -> None:
+        target = self._target(done)
+        if target is None:
+            return
+        kind, seconds = _makes(done), self._costs.of(self._stage, done.chunk).send
+        lane = MAIN if self._blocking else f"send {kind}"
+        send = self._lanes.once((lane, kind, target, seconds), lambda: _send(kind, target, seconds, lane))
+        key = _key(self._schedule, self._stage, done, step)
+        item = Item(send, ("send", *key), (Need(self._stage, key),), step, done.chunk, done.microbatch)
+        self._lanes.put(lane, item)
+
+    def _finish(self, step: int) -> None:
+        """Gradients over dp, agreement of the stages, optimizer."""
+        grad_reduce, optimizer = self._costs.after(self._stage)
+        if self._plan.dp > 1 and grad_reduce:
+            self._block("grad_reduce", Op(Timed("dp", grad_reduce), "dp", "all_reduce", "gradients"), step)
+        if self._end is not None:
+            stream = "pp" if self._plan.pp > 1 else "tp"
+            self._block("sync", Op(Timed("model", self._end), stream, "all_reduce", "gradient_norm"), step)
+        if optimizer:
+            self._block("optimizer", Op(Compute(optimizer), "compute", "optimizer", "optimizer"), step)
+
+    def _block(self, key: str, op: Op, step: int) -> None:
+        self._lanes.put(MAIN, Item(self._lanes.once(key, lambda: Segment((op,))), (key, step), (), step))
+
+
+def _item(
+    segment: Segment, schedule: Schedule, stage: int, action: Action, together: Sequence[Action], step: int
+) -> Item:
     """One action.  Of a fused pair ([F|B] is ``together``) the first half waits for what both need, and what both make
     is there at the end of the second."""
     first, last = together[0], together[-1]
     needs = tuple(
-        need for half in (together if action == first else ()) for need in _needs(schedule, stage, half)
+        need for half in (together if action == first else ()) for need in _needs(schedule, stage, half, step)
     )  # fmt: skip
     if len(together) == 1:
-        return Item(segment, _key(schedule, stage, action), needs, 0, action.chunk, action.microbatch)
+        return Item(segment, _key(schedule, stage, action, step), needs, step, action.chunk, action.microbatch)
+    half = _key(schedule, stage, first, step)
     if action == first:
-        return Item(segment, ("half", *_key(schedule, stage, first)), needs, 0, action.chunk, action.microbatch)
-    made = _key(schedule, stage, last), (_key(schedule, stage, first),)
-    return Item(segment, made[0], (), 0, action.chunk, action.microbatch, made[1])
+        return Item(segment, ("half", *half), needs, step, action.chunk, action.microbatch)
+    return Item(segment, _key(schedule, stage, last, step), (), step, action.chunk, action.microbatch, (half,))
 
 
 def _makes(action: Action) -> str:
@@ -140,9 +184,9 @@ def _makes(action: Action) -> str:
     return "B" if action.kind == "I" else action.kind
 
 
-def _key(schedule: Schedule, stage: int, action: Action) -> tuple[str, int, int]:
+def _key(schedule: Schedule, stage: int, action: Action, step: int) -> tuple[str, int, int, int]:
     here = schedule.virtual_stage(action.microbatch, stage, action.chunk)
-    return _makes(action), action.microbatch, here
+    return _makes(action), step, action.microbatch, here
 
 
 def _neighbours(schedule: Schedule, stage: int, action: Action) -> tuple[Hop | None, Hop | None]:
@@ -152,29 +196,33 @@ def _neighbours(schedule: Schedule, stage: int, action: Action) -> tuple[Hop | N
     return (before, after) if action.kind == "F" else (after, before)
 
 
-def _needs(schedule: Schedule, stage: int, action: Action) -> tuple[Need, ...]:
+def _needs(schedule: Schedule, stage: int, action: Action, step: int) -> tuple[Need, ...]:
     source, _ = _neighbours(schedule, stage, action)
     if source is None or action.kind == "W":
         return ()
-    kind, microbatch, here = _key(schedule, stage, action)
-    key = (kind, microbatch, here + (-1 if kind == "F" else 1))
+    *made, here = _key(schedule, stage, action, step)
+    key = (*made, here + (-1 if action.kind == "F" else 1))
     return (Need(source[0], key if source[0] == stage else ("send", *key)),)
 
 
-def _send(kind: str, to_stage: int, costs: Costs) -> Segment:
-    """A tensor over a stage boundary, on a lane of its own."""
+def _send(kind: str, to_stage: int, seconds: float, lane: str) -> Segment:
+    """A tensor over a stage boundary."""
     name = "activation" if kind == "F" else "gradient"
-    return Segment((Op(Transfer(to_stage, 0.0, costs.send), "pp", "send", name, lane=f"send {kind}"),))
+    return Segment((Op(Transfer(to_stage, 0.0, seconds), "pp", "send", name, lane=lane),))
+
+
+_NAMES = {"F": "forward", "B": "backward", "I": "input_grad", "W": "weight_grad"}
 
 
 def _pass(kind: str, seconds: float, costs: Costs, tp: int) -> Segment:
-    """F or B of a chunk: compute in equal parts with a collective behind each."""
-    if tp == 1 or not costs.tensor_parallel or not costs.collectives:
-        return Segment((Op(Compute(seconds), "compute", kind, kind),))
+    """A pass of a chunk: compute; where it has collectives (W has none), in equal parts with one behind each."""
+    name = _NAMES[kind]
+    if kind == "W" or tp == 1 or not costs.tensor_parallel or not costs.collectives:
+        return Segment((Op(Compute(seconds), "compute", name, name),))
     ops = []
     for _ in range(costs.collectives):
-        ops.append(Op(Compute(seconds / costs.collectives), "compute", kind, kind))
-        ops.append(Op(Timed("tp", costs.tensor_parallel), "tp", "all_reduce", kind))
+        ops.append(Op(Compute(seconds / costs.collectives), "compute", name, name))
+        ops.append(Op(Timed("tp", costs.tensor_parallel), "tp", "all_reduce", name))
     return Segment(tuple(ops))
 
 
@@ -201,3 +249,6 @@ class _NoFabric:
 
     def switch_ways(self, gpus: Sequence[int], turn: int) -> tuple[tuple[Spread, Spread], ...]:
         return tuple(((), ()) for _ in gpus)
+
+    def host_way(self, gpu: int, direction: str) -> Spread:
+        return ()

@@ -95,17 +95,20 @@ def model_flops_per_sequence(model: Model) -> float:
     return model.layers * layer_flops(model, 1).total.total + lm_head_flops(model, 1).total
 
 
-def hardware_flops_per_sequence(model: Model, recompute: Recompute) -> float:
-    """Model FLOPs plus what is computed twice: core attention (selective) or every layer's forward (full).
+def hardware_flops_per_sequence(model: Model, recompute: Recompute, *, every: int = 1) -> float:
+    """Model FLOPs plus what is computed twice: core attention (selective) or a layer's whole forward (full).
 
-    The numerator of HFU.  The embedding and the LM head are never recomputed.  A flash kernel stores no scores, so
-    selective recompute adds nothing to it: ask for "none" there.
+    In every layer, or in those whose number divides by ``every``.  The numerator of HFU.  The
+    embedding and the LM head are never recomputed.  A flash kernel stores no scores, so selective recompute adds
+    nothing to it: ask for "none" there.
     """
     layer = layer_flops(model, 1)
     again = {"none": 0.0, "selective": layer.core.forward, "full": layer.total.forward}
     if recompute not in again:
         raise InputError(f"recompute {recompute!r} is not one of {', '.join(again)}")
-    return model_flops_per_sequence(model) + model.layers * again[recompute]
+    if every < 1:
+        raise InputError(f"every {every} must be at least 1: each layer, each second one, ...")
+    return model_flops_per_sequence(model) + -(-model.layers // every) * again[recompute]
 
 
 def korthikanti_flops_per_sequence(model: Model) -> float:

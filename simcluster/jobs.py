@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from simcluster.collectives.description import Floats, Ints
-from simcluster.ops import Item, Op, Segment, StageProgram, Transfer
+from simcluster.ops import Item, Op, Receive, Segment, StageProgram, Transfer
 from simcluster.parallel import Plan, Ranks
 from simcluster.traffic import Fabric, Spread
 
@@ -54,6 +54,10 @@ class PlacedFabric:
     def switch_ways(self, gpus: Sequence[int], turn: int) -> tuple[tuple[Spread, Spread], ...]:
         """Ways of the ranks to a switch above all of them, and back."""
         return self.fabric.switch_ways([self.gpus[gpu] for gpu in gpus], turn)
+
+    def host_way(self, gpu: int, direction: str) -> Spread:
+        """Links between the rank's GPU and its host's memory."""
+        return self.fabric.host_way(self.gpus[gpu], direction)
 
 
 @dataclass(frozen=True)
@@ -118,6 +122,8 @@ def _shifted_item(item: Item, by: int, segments: dict[int, Segment]) -> Item:
 
 def _shifted_segment(segment: Segment, by: int) -> Segment:
     def shifted(op: Op) -> Op:
+        if isinstance(op.work, Receive):
+            return replace(op, work=Receive(op.work.from_stage + by))
         if not isinstance(op.work, Transfer):
             return op
         return replace(op, work=op.work._replace(to_stage=op.work.to_stage + by))

@@ -7,7 +7,7 @@ Imports nothing of simcluster.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 KernelKind = Literal["matmul", "attention", "memory"]
@@ -59,3 +59,15 @@ class Block:
     entry: Section
     body: Section
     exit: Section
+
+
+def in_pieces(kernel: Kernel, pieces: int) -> tuple[Kernel, ...]:
+    """A matmul cut along its rows into equal pieces: each reads its rows, writes its rows, and reads all weights again.
+
+    Rows that do not divide are rounded up, as padding would.
+    """
+    rows = -(-kernel.m // pieces)
+    elements = kernel.m * kernel.k + kernel.m * kernel.n + kernel.k * kernel.n
+    own = (rows * kernel.k + rows * kernel.n + kernel.k * kernel.n) / elements
+    piece = replace(kernel, m=rows, flops=kernel.flops * rows / kernel.m, bytes=kernel.bytes * own)
+    return (piece,) * pieces

@@ -16,6 +16,7 @@ from simcluster.kernels import Kernel, Section
 from simcluster.model import Model, Recompute, tensor_shard
 
 Attention = Literal["fused", "unfused"]
+Logits = Literal["fp32", "in-place"]
 
 FP32_BYTES = 4.0  # softmax statistics and logits of the loss, whatever the precision of the rest
 _MASK_BYTES = 1.0  # a dropout mask is one byte an element
@@ -26,9 +27,11 @@ _FLASH_BACKWARD = 2.5  # five products against two: scores are formed again (arX
 class RankShape:
     """What decides the shapes of one rank's kernels besides the model.
 
-    ``attention``: "fused" is a flash kernel, "unfused" the separate products and softmax before it.  ``element_bytes``:
-    size of activations and weights.  ``grad_accumulate_bytes``: size of an element of the main gradient that W adds to
-    (read and written); 0 if W only writes a gradient of ``element_bytes``.
+    ``attention``: "fused" is a flash kernel, "unfused" the separate products and softmax before it.  ``recompute`` is
+    done in the layers whose number divides by ``recompute_every``.  ``logits``: the loss keeps a copy in "fp32", or
+    writes their gradient over them, "in-place".  ``temporaries``: count what lives inside a layer's backward.
+    ``element_bytes``: size of activations and weights.  ``grad_accumulate_bytes``: size of an element of the main
+    gradient that W adds to (read and written); 0 if W only writes a gradient of ``element_bytes``.
     """
 
     micro_batch: int
@@ -36,20 +39,27 @@ class RankShape:
     cp: int = 1
     sequence_parallel: bool = False
     recompute: Recompute = "none"
+    recompute_every: int = 1
     attention: Attention = "fused"
     dropout: bool = False
+    logits: Logits = "fp32"
+    temporaries: bool = False
     element_bytes: float = 2.0
     grad_accumulate_bytes: float = 4.0
 
     def __post_init__(self) -> None:
-        for name, value in (("micro_batch", self.micro_batch), ("tp", self.tp), ("cp", self.cp)):
-            if value < 1:
-                raise InputError(f"{name} {value} must be at least 1")
+        for name in ("micro_batch", "tp", "cp", "recompute_every"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} {getattr(self, name)} must be at least 1")
         if self.element_bytes <= 0 or self.grad_accumulate_bytes < 0:
             raise InputError(
                 f"element_bytes {self.element_bytes} must be positive and grad_accumulate_bytes "
                 f"{self.grad_accumulate_bytes} not negative; usual are 2 and 4"
             )
+
+    def recomputes(self, layer: int) -> bool:
+        """Does the layer of this number run something again in backward?"""
+        return self.recompute != "none" and layer % self.recompute_every == 0
 
     def gradient_bytes(self, weights: float) -> float:
         """Traffic of storing the gradient of so many weights: added to the main gradient, or written once."""

@@ -183,7 +183,14 @@ def _spans(result: Run) -> dict[int, tuple[Floats, Floats]]:
     own = (rank >= result.ranks.start) & (rank < result.ranks.stop)
     meeting, rows = np.array(program.meeting, dtype=np.int64), np.array(program.rows, dtype=np.int64)
     found: dict[int, list[tuple[Floats, Floats]]] = {}
-    for numbers, ops in _by_row_set(rows, own & (meeting < 0)):
+    for op, times in record.slowed.items():
+        for row, (begin, end) in zip(program.row_sets[program.rows[op]], times, strict=True):
+            if own[op] and row.traffic >= 0:
+                spans = record.start[[op]] + begin, record.start[[op]] + end
+                found.setdefault(row.traffic, []).append(spans)
+    at_full_speed = np.ones(len(rows), dtype=bool)
+    at_full_speed[list(record.slowed)] = False
+    for numbers, ops in _by_row_set(rows, own & (meeting < 0) & at_full_speed):
         for row in program.row_sets[numbers]:
             if row.traffic >= 0:
                 spans = record.start[ops] + row.start, record.start[ops] + row.end

@@ -7,15 +7,31 @@ wait for nothing outside are played as one event (``chains``).  Pure; imports op
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
 from simcluster.chains import Piece, pieces
 from simcluster.clock import on_grid
 from simcluster.collectives import Phase
 from simcluster.communicators import Communicators
 from simcluster.fold import Classes, fold, unfolded
+from simcluster.interference import Beside, Interference
 from simcluster.methods import Methods, Pace, round_of
-from simcluster.ops import Collective, Compute, Item, Op, StageProgram, Timed, Transfer
+from simcluster.nccl import bus_factor
+from simcluster.ops import (
+    MAIN,
+    Collective,
+    Compute,
+    Copy,
+    Host,
+    Item,
+    Op,
+    Receive,
+    Segment,
+    StageProgram,
+    Timed,
+    Transfer,
+)
 from simcluster.parallel import Layout
 from simcluster.program import Meeting, Program
 from simcluster.traffic import Fabric, Traffic
@@ -23,11 +39,15 @@ from simcluster.traffic import Fabric, Traffic
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """How a job is played: by which methods, in flow or in steps; ranks folded or each by itself."""
+    """How a job is played: by which methods, in flow or in steps; ranks folded or each by itself.
+
+    ``interference`` is what communication beside computation does to it, None for nothing.
+    """
 
     methods: Methods
     steps: bool = False
     folded: bool = True
+    interference: Interference | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +95,7 @@ def lower(
         classes = fold(colours, communicators.all, capacity)
     else:
         classes = unfolded(len(stages), communicators.all, len(capacity))
-    lowering = _Lowering(stage_ranks, communicators, classes, capacity, slowness, steps=choices.steps)
+    lowering = _Lowering(stage_ranks, communicators, classes, capacity, slowness, fabric.host_of, choices)
     for rank in classes.rank_representatives:
         lowering.add(rank, programs[stages[rank]])
     return lowering.finish()
@@ -89,18 +109,21 @@ class _Lowering:
         classes: Classes,
         capacity: Sequence[float],
         slowness: Sequence[float],
-        *,
-        steps: bool,
+        host_of: Sequence[int],
+        choices: Choices,
     ) -> None:
         self._communicators = communicators
         self._classes = classes
         self._capacity = [float(capacity[link]) for link in classes.link_representatives]
         self._slowness = slowness
-        self._in_steps = steps
+        self._host_of = host_of
+        self._in_steps = choices.steps
+        self._interference = choices.interference
         self._steps: list[StepsOf] = []
         self._program = Program()
         self._meetings: dict[Hashable, int] = {}
         self._ended: dict[tuple[int, Hashable], int] = {}  # (rank class, key) -> the item's last op
+        self._receiving: list[tuple[int, Hashable]] = []  # (op, name of the meeting that its sender makes)
         self._waiting: list[tuple[int, int, Item]] = []  # (rank, first op, item) of items that wait for others
         self._traffic: dict[Hashable, int] = {}  # -> the number in the program's traffics
         self._known_parties: dict[int, int] = {}
@@ -115,16 +138,27 @@ class _Lowering:
         for items in stage.lanes.values():
             for item in items:
                 if id(item.segment) not in known:
-                    parts = pieces(item.segment, lambda op: self._duration(rank, op), lambda op: self._moved(rank, op))
+                    parts = self._pieces(rank, item.segment)
                     known[id(item.segment)] = parts, [self._row_set(part) for part in parts]
                     for part in parts:
                         if part.lane not in lanes:
                             lanes[part.lane] = self._program.add_lane(rank, stage.stage, part.lane)
                 self._add_item(rank, item, *known[id(item.segment)], lanes)
 
+    def _pieces(self, rank: int, segment: Segment) -> tuple[Piece, ...]:
+        own = segment.ops[0].lane
+        return pieces(
+            segment,
+            lambda op: self._duration(rank, op, own),
+            lambda op: self._moved(rank, op),
+            (lambda op: self._pressure(rank, op)) if self._interference else None,
+        )
+
     def finish(self) -> Lowered:
         """Tie the waits between ranks and hand over the program."""
         program = self._program
+        for receive, name in self._receiving:
+            program.meeting[receive] = self._meetings[name]
         for rank, op, item in self._waiting:
             others = []
             for need in item.needs:
@@ -132,7 +166,7 @@ class _Lowering:
                 other = self._ended[self._classes.of_rank[peer], need.key]
                 others.append(other)
                 assert need.stage == self._stage_of[rank] or program.meeting[other] >= 0, (item.key, need)
-                if program.row_sets[program.rows[other]][0].kind == "send":
+                if need.stage != self._stage_of[rank]:
                     program.receives.append((other, op))
             program.after[op] = program.after[op] + tuple(others)
         return Lowered(program, self._classes, self._communicators, self._capacity, self._steps)
@@ -167,16 +201,31 @@ class _Lowering:
         self._program.row_sets.append(part.rows)
         return len(self._program.row_sets) - 1
 
-    def _communicator(self, work: Collective | Timed | Transfer, rank: int) -> int:
+    def _communicator(self, work: Collective | Timed | Transfer | Receive | Copy, rank: int) -> int:
         """The communicator that an op of a rank uses."""
+        if isinstance(work, Receive):
+            sender = self._stage_ranks[work.from_stage][self._place[rank]]
+            return self._communicators.number(("send", work.from_stage, self._stage_of[rank]), sender)
         if isinstance(work, Transfer):
             return self._communicators.number(("send", self._stage_of[rank], work.to_stage), rank)
+        if isinstance(work, Copy):
+            return self._communicators.number(("copy", work.direction), rank)
         return self._communicators.number(work.axis, rank)
 
-    def _duration(self, rank: int, op: Op) -> float | None:
-        """Seconds of an op that only its own class has a say in: compute, and collectives on links of their own."""
+    def _duration(self, rank: int, op: Op, own_lane: str) -> float | None:
+        """Seconds of an op that only its own class has a say in: compute, and collectives on links of their own.
+
+        A collective that computation drags is none of these, nor one that slows down computation outside its segment
+        (whose first op is on ``own_lane``).
+        """
         if isinstance(op.work, Compute):
             return on_grid(op.work.seconds * self._slowness[rank])
+        if isinstance(op.work, Host):
+            return on_grid(op.work.seconds)
+        if isinstance(op.work, Receive):
+            return None
+        if self._disturbs(op) and self._interference and (op.lane == own_lane or self._interference.drag):
+            return None
         number = self._communicator(op.work, rank)
         group = self._classes.of_communicator[number]
         if isinstance(op.work, Transfer) or self._classes.shared[group] or self._parties(number) > 1:
@@ -192,17 +241,15 @@ class _Lowering:
             self._known_parties[number] = len({self._classes.of_rank[rank] for rank in ranks})
         return self._known_parties[number]
 
-    def _traffics(self, number: int, work: Collective | Timed | Transfer) -> tuple[Traffic, ...]:
+    def _traffics(self, number: int, work: Collective | Timed | Transfer | Copy) -> tuple[Traffic, ...]:
         """The activities of a collective or transfer, on link classes."""
-        if isinstance(work, Timed):
-            return (Traffic((), 0.0, 1, work.seconds),)
-        if isinstance(work, Transfer) and work.seconds >= 0:
+        if isinstance(work, Timed) or (isinstance(work, Transfer | Copy) and work.seconds >= 0):
             return (Traffic((), 0.0, 1, work.seconds),)
         return self._program.traffics[self._traffic_number(number, work)]
 
-    def _traffic_number(self, number: int, work: Collective | Transfer) -> int:
+    def _traffic_number(self, number: int, work: Collective | Transfer | Copy) -> int:
         group = self._classes.of_communicator[number]
-        kind = work.kind if isinstance(work, Collective) else "send"
+        kind = work.kind if isinstance(work, Collective) else "copy" if isinstance(work, Copy) else "send"
         known = self._traffic.get((group, kind, work.size))
         if known is None:
             usages = self._classes.quotient[group]
@@ -213,15 +260,23 @@ class _Lowering:
     def _moved(self, rank: int, op: Op) -> int:
         """The number of what an op moves over links, -1 for nothing and for what takes a given time."""
         work = op.work
-        if isinstance(work, Compute | Timed) or (isinstance(work, Transfer) and work.seconds >= 0):
+        if isinstance(work, Compute | Timed | Receive | Host):
+            return -1
+        if isinstance(work, Transfer | Copy) and work.seconds >= 0:
             return -1
         return self._traffic_number(self._communicator(work, rank), work)
 
     def _meeting(self, rank: int, item: Item, index: int) -> tuple[int, int]:
         """The meeting that an op of an item takes part in, and its position there; made by its first comer."""
-        work = item.segment.ops[index].work
-        assert not isinstance(work, Compute)
+        op = item.segment.ops[index]
+        work = op.work
+        assert not isinstance(work, Compute | Host)
         number = self._communicator(work, rank)
+        if isinstance(work, Receive):
+            assert isinstance(item.key, tuple), item.key
+            name = (self._classes.of_communicator[number], item.key[1], index)
+            self._receiving.append((len(self._program.seconds), name))
+            return -1, -1  # the sender makes the meeting; they are brought together in the end
         name = (self._classes.of_communicator[number], item.key, index)
         position = self._communicators.position(number, rank) if self._in_steps else -1
         if name not in self._meetings:
@@ -232,7 +287,44 @@ class _Lowering:
                 pace = self._communicators.method(number, work.kind, work.size).pace
                 pace = pace and round_of(phases, pace)
                 self._steps.append(StepsOf(self._communicators.all[number].ranks, phases, work.size, pace))
-            parties = 1 if isinstance(work, Transfer) else self._parties(number)
+            parties = 1 + work.rendezvous if isinstance(work, Transfer) else self._parties(number)
             self._meetings[name] = len(self._program.meetings)
-            self._program.meetings.append(Meeting(parties, self._traffics(number, work), steps))
+            meeting = Meeting(parties, self._traffics(number, work), steps)
+            beside = op.lane != MAIN or isinstance(work, Transfer)  # what blocks all its ranks disturbs none
+            if self._interference and beside and steps < 0 and not isinstance(work, Copy):
+                meeting = self._disturbing(meeting, number, work, self._interference)
+            self._program.meetings.append(meeting)
         return self._meetings[name], position
+
+    def _disturbing(
+        self, meeting: Meeting, number: int, work: Collective | Timed | Transfer, interference: Interference
+    ) -> Meeting:
+        """The meeting with what it does to computation on its ranks, and what that does to it."""
+        ranks = self._communicators.all[number].ranks
+        pressure = interference.pressure(self._beside(number, work))
+        if not pressure and not interference.drag:
+            return meeting
+        played = dict.fromkeys(self._classes.rank_representatives[self._classes.of_rank[rank]] for rank in ranks)
+        return replace(meeting, ranks=tuple(played), pressure=pressure, drag=interference.drag)
+
+    def _pressure(self, rank: int, op: Op) -> float:
+        """What an op does to the computation beside it in its segment."""
+        if isinstance(op.work, Compute | Receive | Copy | Host) or not self._interference or not self._disturbs(op):
+            return 0.0
+        return self._interference.pressure(self._beside(self._communicator(op.work, rank), op.work))
+
+    def _disturbs(self, op: Op) -> bool:
+        """Is it communication beside computation?  A copy engine takes no SM (what it takes of HBM is not counted)."""
+        return op.lane != MAIN and not isinstance(op.work, Copy | Host)
+
+    def _beside(self, number: int, work: Collective | Timed | Transfer) -> Beside:
+        """A communication as the GPUs feel it that take part."""
+        ranks = self._communicators.all[number].ranks
+        alone = sum(traffic.alone_seconds(self._capacity) for traffic in self._traffics(number, work))
+        sent = 0.0
+        if isinstance(work, Transfer):
+            sent = work.size
+        elif isinstance(work, Collective):
+            sent = work.size * bus_factor(cast(Any, work.kind), len(ranks))
+        between_nodes = any(self._host_of[rank] != self._host_of[ranks[0]] for rank in ranks)
+        return Beside(between_nodes, sent / alone if alone > 0 else 0.0)

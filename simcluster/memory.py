@@ -7,7 +7,7 @@ multiplied by the microbatches in flight, which is the schedule's business.  Cou
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal
 
@@ -27,7 +27,8 @@ class Recipe:
     """Bytes kept for each parameter under Adam.  A bare "12" or "16" means two things each, so recipes have names.
 
     ``optimizer`` holds both moments, and the fp32 master copy of the weight if ``master``; without one the update reads
-    and writes the weight itself.
+    and writes the weight itself.  ``weight`` counts every copy that stays, quantized ones too; ``gathered`` is
+    what the all-gather of ZeRO sends of it.
     """
 
     name: str
@@ -35,6 +36,11 @@ class Recipe:
     gradient: float
     optimizer: float
     master: bool
+    copies: float = 0.0  # of ``weight``: made on each rank from what was gathered
+
+    @property
+    def gathered(self) -> float:
+        return self.weight - self.copies
 
     @property
     def total(self) -> float:
@@ -55,6 +61,13 @@ class Recipe:
 #           theoretical_memory_usage.py.
 # bf16-12:  16-bit weights and gradients, fp32 moments, no master copy.  (The other "12", K = 12 of the ZeRO paper, is
 #           the optimizer part of mixed-16 alone.)
+#
+# fp8, as Transformer Engine's modules keep it (its user guide, "Using FP8 with Transformer Engine", and
+# ``quantized_model_init``); gradients and master as in mixed-18:
+# fp8-20:   16-bit weights, and of each an fp8 copy and its transpose, which Hopper's fp8 products need.
+# fp8-19:   the same where the product takes either order and no transpose is kept (Blackwell).
+# fp8-params-18, fp8-params-17: the fp8 copy is the only weight (``fp8_param_gather``), with or without its transpose.
+# fp8-13:   DeepSeek-V3 (arXiv:2412.19437 section 3.3): fp8 weights, fp32 gradients and master, bf16 moments.
 RECIPES: Mapping[str, Recipe] = MappingProxyType(
     {
         recipe.name: recipe
@@ -63,6 +76,11 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
             Recipe("fp32-16", weight=4, gradient=4, optimizer=8, master=False),
             Recipe("mixed-18", weight=2, gradient=4, optimizer=12, master=True),
             Recipe("bf16-12", weight=2, gradient=2, optimizer=8, master=False),
+            Recipe("fp8-20", weight=4, gradient=4, optimizer=12, master=True, copies=2),
+            Recipe("fp8-19", weight=3, gradient=4, optimizer=12, master=True, copies=1),
+            Recipe("fp8-params-18", weight=2, gradient=4, optimizer=12, master=True, copies=1),
+            Recipe("fp8-params-17", weight=1, gradient=4, optimizer=12, master=True),
+            Recipe("fp8-13", weight=1, gradient=4, optimizer=8, master=True),
         )
     }
 )
@@ -112,15 +130,35 @@ def state_bytes(parameters: float, recipe: Recipe, *, zero: int = 0, dp: int = 1
 # --- activations ----------------------------------------------------------------------------------------------------
 
 Keep = Literal["input", "core", "other"]
+Half = Literal["F", "I", "W"]
 
 
 @dataclass(frozen=True, slots=True)
-class _Tensor:
-    """A tensor kept for backward on one rank.  ``keep``: the layer's "input", of the attention "core", or "other"."""
+class Tensor:
+    """A tensor that the backward of a block reads, with its bytes on one rank.
 
+    ``keep``: the layer's "input", of the attention "core", or "other"; what recomputation drops goes by it.  ``made``
+    in F, or in I for W (a gradient of a weight product's output; what is gathered over tp for W).  ``read`` tells which
+    half of the backward reads it last, where a schedule splits it: W the two operands of each weight product, I all
+    else (statistics and inputs of softmax, norm and activation function, masks, Q, K and V).
+    """
+
+    block: str
     name: str
     bytes: float
     keep: Keep = "other"
+    made: Half = "F"
+    read: Half = "I"
+
+
+def tensors(model: Model, shape: RankShape) -> list[Tensor]:
+    """Every tensor of one layer, of the embedding and of the LM head, in the order in which they are made.
+
+    Those made in F are what a full backward reads; those made in I exist only where the backward is split.  GPT-style
+    without tensor parallelism W reads 32 s b h of a layer (14 of inputs, 18 of gradients), as the zero-bubble papers
+    have it.  Under sequence parallelism I leaves W what it has gathered over tp, whole.
+    """
+    return [*_attention(model, shape), *_mlp(model, shape), *_embedding(model, shape), *_lm_head(model, shape)]
 
 
 def activation_parts(model: Model, shape: RankShape) -> dict[str, float]:
@@ -132,7 +170,7 @@ def activation_parts(model: Model, shape: RankShape) -> dict[str, float]:
     Selective recompute drops what the unfused attention core makes (softmax, its dropout); full keeps the layer's
     input alone.  Source: arXiv:2205.05198 section 4 and table 2; the Llama form is the same listing for its tensors.
     """
-    return {tensor.name: tensor.bytes for tensor in _tensors(model, shape) if _is_kept(tensor, shape)}
+    return {tensor.name: tensor.bytes for tensor in _layer(model, shape) if is_kept(tensor, shape)}
 
 
 def activation_bytes_per_layer(model: Model, shape: RankShape) -> float:
@@ -145,7 +183,7 @@ def working_bytes(model: Model, shape: RankShape) -> float:
 
     Alive on a rank for a single layer at a time.  Zero without recomputation.
     """
-    return sum(tensor.bytes for tensor in _tensors(model, shape) if not _is_kept(tensor, shape))
+    return sum(tensor.bytes for tensor in _layer(model, shape) if not is_kept(tensor, shape))
 
 
 def embedding_activation_bytes(model: Model, shape: RankShape) -> float:
@@ -153,18 +191,17 @@ def embedding_activation_bytes(model: Model, shape: RankShape) -> float:
 
     arXiv:2205.05198 section 4.3.  The token numbers themselves are not counted.
     """
-    return _MASK_BYTES * _edge_tokens(model, shape) * model.hidden_size if shape.dropout else 0.0
+    return sum(tensor.bytes for tensor in _embedding(model, shape) if tensor.made == "F")
 
 
 def head_activation_parts(model: Model, shape: RankShape) -> dict[str, float]:
     """Bytes that the final norm, LM head and loss keep of one microbatch on the last stage, by tensor.
 
     4 s b h (1 + V / h) / t under sequence parallelism (arXiv:2205.05198 section 4.3): norm input, head input, and the
-    fp32 logits over the rank's share of the padded vocabulary.  Alive from the last stage's F to its I only.
+    fp32 logits over the rank's share of the padded vocabulary.  Alive from the last stage's F to its I only.  A fused
+    loss that writes the gradient over the logits keeps them in the precision of the product.
     """
-    hidden = shape.element_bytes * _edge_tokens(model, shape) * model.hidden_size
-    logits = _FP32_BYTES * _tokens(model, shape) * tensor_shard(model, shape.tp).vocab
-    return {"final_norm_input": hidden, "head_input": hidden, "logits": logits}
+    return {tensor.name: tensor.bytes for tensor in _lm_head(model, shape) if tensor.made == "F"}
 
 
 def head_activation_bytes(model: Model, shape: RankShape) -> float:
@@ -173,54 +210,134 @@ def head_activation_bytes(model: Model, shape: RankShape) -> float:
 
 
 def head_working_bytes(model: Model, shape: RankShape) -> float:
-    """Logits in the precision of the product, alive only until the loss has copied them to fp32."""
+    """Logits in the precision of the product, alive only until the loss has copied them to fp32.
+
+    As large, their gradient: made from the fp32 ones, and read by both products of the head's backward.  None where the
+    loss works in place.
+    """
+    if shape.logits == "in-place":
+        return 0.0
     return shape.element_bytes * _tokens(model, shape) * tensor_shard(model, shape.tp).vocab
 
 
-def _is_kept(tensor: _Tensor, shape: RankShape) -> bool:
+def temporary_bytes(block: str, model: Model, shape: RankShape) -> float:
+    """What lives inside a block's backward at its highest point, beyond what F kept, in bytes.
+
+    The gradient that comes in (gathered, under sequence parallelism, beside the shard that the residual path keeps),
+    and in the MLP those of what the activation function read, while the gradient of its output is as large as the kept
+    output that it replaces.  The head's: the gradient of its input before and after the reduction.  Zero unless
+    ``shape.temporaries``, and for the embedding, whose table's gradient is added in place.
+    """
+    if not shape.temporaries or block == "embedding":
+        return 0.0
+    e, tokens, edge = shape.element_bytes, _tokens(model, shape), _edge_tokens(model, shape)
+    shard = tensor_shard(model, shape.tp)
+    incoming = e * model.hidden_size * (tokens + (edge if edge < tokens else 0.0))
+    if block == "mlp":
+        return incoming + e * tokens * shard.ffn * (2 if model.gated_mlp else 1)
+    if block == "attention":
+        return incoming + e * tokens * (shard.heads + 2 * shard.kv_heads) * model.head_dim
+    return incoming
+
+
+def is_kept(tensor: Tensor, shape: RankShape) -> bool:
+    """Does it stay from F to the backward?  What does not is recomputed.  Embedding and LM head are never."""
+    if tensor.block in ("embedding", "lm_head"):
+        return tensor.made == "F"
     if shape.recompute == "full":
         return tensor.keep == "input"
-    return shape.recompute == "none" or tensor.keep != "core"
+    return tensor.made == "F" and (shape.recompute == "none" or tensor.keep != "core")
 
 
-def _tensors(model: Model, shape: RankShape) -> list[_Tensor]:
-    """Every tensor that the backward of one layer reads, in the order in which the forward makes them."""
-    e = shape.element_bytes
-    tokens, edge = _tokens(model, shape), _edge_tokens(model, shape)
+def _layer(model: Model, shape: RankShape) -> list[Tensor]:
+    """What the forward of one layer makes and its backward reads."""
+    return [tensor for tensor in (*_attention(model, shape), *_mlp(model, shape)) if tensor.made == "F"]
+
+
+def _attention(model: Model, shape: RankShape) -> list[Tensor]:
+    e, tokens, edge = shape.element_bytes, _tokens(model, shape), _edge_tokens(model, shape)
     shard = tensor_shard(model, shape.tp)
     hidden = e * edge * model.hidden_size
     query = e * tokens * shard.heads * model.head_dim
     kv = e * tokens * shard.kv_heads * model.head_dim
-    ffn = e * tokens * shard.ffn
-    mask = [_MASK_BYTES * edge * model.hidden_size] if shape.dropout else []
-    mlp = ("gate", "up", "mlp_product") if model.gated_mlp else ("gelu_input", "gelu_output")
     return [
-        _Tensor("attention_norm_input", hidden, "input"),
-        _Tensor("qkv_input", hidden),
-        _Tensor("query", query),
-        _Tensor("key", kv),
-        _Tensor("value", kv),
-        *_core_tensors(model, shape),
-        _Tensor("projection_input", query),
-        *(_Tensor("attention_dropout_mask", size) for size in mask),
-        _Tensor("mlp_norm_input", hidden),
-        _Tensor("mlp_input", hidden),
-        *(_Tensor(name, ffn) for name in mlp),
-        *(_Tensor("mlp_dropout_mask", size) for size in mask),
+        Tensor("attention", "attention_norm_input", hidden, "input"),
+        *_operands("attention", "qkv_input", model, shape),
+        Tensor("attention", "query", query),
+        Tensor("attention", "key", kv),
+        Tensor("attention", "value", kv),
+        *_core(model, shape),
+        Tensor("attention", "projection_input", query, read="W"),
+        *_mask("attention", "attention_dropout_mask", model, shape),
+        Tensor("attention", "projection_output_grad", e * tokens * model.hidden_size, made="I", read="W"),
+        Tensor("attention", "qkv_output_grad", query + 2 * kv, made="I", read="W"),
     ]
 
 
-def _core_tensors(model: Model, shape: RankShape) -> list[_Tensor]:
+def _mlp(model: Model, shape: RankShape) -> list[Tensor]:
+    e, tokens, edge = shape.element_bytes, _tokens(model, shape), _edge_tokens(model, shape)
+    ffn = e * tokens * tensor_shard(model, shape.tp).ffn
+    inputs = ("gate", "up") if model.gated_mlp else ("gelu_input",)
+    return [
+        Tensor("mlp", "mlp_norm_input", e * edge * model.hidden_size),
+        *_operands("mlp", "mlp_input", model, shape),
+        *(Tensor("mlp", name, ffn) for name in inputs),
+        Tensor("mlp", "mlp_product" if model.gated_mlp else "gelu_output", ffn, read="W"),
+        *_mask("mlp", "mlp_dropout_mask", model, shape),
+        Tensor("mlp", "mlp_down_output_grad", e * tokens * model.hidden_size, made="I", read="W"),
+        Tensor("mlp", "mlp_up_output_grad", len(inputs) * ffn, made="I", read="W"),
+    ]
+
+
+def _embedding(model: Model, shape: RankShape) -> list[Tensor]:
+    """All of its backward is W, which needs the gradient of its output whole on every rank of tp."""
+    gradient = shape.element_bytes * _tokens(model, shape) * model.hidden_size
+    return [
+        *(replace(mask, read="W") for mask in _mask("embedding", "embedding_dropout_mask", model, shape)),
+        Tensor("embedding", "embedding_output_grad", gradient, made="I", read="W"),
+    ]
+
+
+def _lm_head(model: Model, shape: RankShape) -> list[Tensor]:
+    edge, tokens = _edge_tokens(model, shape), _tokens(model, shape)
+    hidden = shape.element_bytes * edge * model.hidden_size
+    logits = tokens * tensor_shard(model, shape.tp).vocab
+    gradient = Tensor("lm_head", "logits_grad", shape.element_bytes * logits, made="I", read="W")
+    loss = [Tensor("lm_head", "logits", _FP32_BYTES * logits), gradient]
+    if shape.logits == "in-place":
+        loss = [replace(gradient, name="logits", made="F")]
+    return [
+        Tensor("lm_head", "final_norm_input", hidden),
+        *_operands("lm_head", "head_input", model, shape),
+        *loss,
+    ]
+
+
+def _operands(block: str, name: str, model: Model, shape: RankShape) -> list[Tensor]:
+    """The input of a column-parallel product: under sequence parallelism F keeps the shard, and I gathers it for W."""
+    size = shape.element_bytes * model.hidden_size
+    shard = Tensor(block, name, size * _edge_tokens(model, shape))
+    if not (shape.sequence_parallel and shape.tp > 1):
+        return [replace(shard, read="W")]
+    return [shard, Tensor(block, f"{name}_gathered", size * _tokens(model, shape), made="I", read="W")]
+
+
+def _mask(block: str, name: str, model: Model, shape: RankShape) -> list[Tensor]:
+    size = _MASK_BYTES * _edge_tokens(model, shape) * model.hidden_size
+    return [Tensor(block, name, size)] if shape.dropout else []
+
+
+def _core(model: Model, shape: RankShape) -> list[Tensor]:
     """A fused kernel keeps a statistic per row and draws its dropout again; unfused attention keeps whole squares."""
     rows = _tokens(model, shape) * tensor_shard(model, shape.tp).heads
     if shape.attention == "fused":
-        return [_Tensor("log_sum_exp", _FP32_BYTES * rows)]
+        return [Tensor("attention", "log_sum_exp", _FP32_BYTES * rows)]
     square = rows * model.sequence_length
-    kept = [_Tensor("softmax_output", shape.element_bytes * square, "core")]
+    sizes = {"softmax_output": shape.element_bytes * square}
     if shape.dropout:
-        kept.append(_Tensor("softmax_dropout_mask", _MASK_BYTES * square, "core"))
-        kept.append(_Tensor("softmax_dropout_output", shape.element_bytes * square, "core"))
-    return kept
+        sizes["softmax_dropout_mask"] = _MASK_BYTES * square
+        sizes["softmax_dropout_output"] = shape.element_bytes * square
+    return [Tensor("attention", name, size, "core") for name, size in sizes.items()]
 
 
 def _tokens(model: Model, shape: RankShape) -> float:

@@ -1,9 +1,9 @@
 """From spans to numbers: where the time of a step went.  Each metric is a function of the table alone.
 
 At any instant a rank is in exactly one state: computing (by kind); else communicating (exposed, by axis); else waiting,
-for members of its own group that are late (straggler_wait) or for the pipeline (bubble).  So the breakdown sums to the
-step.  Definitions: contract.md, "Result JSON"; overlap as HolisticTraceAnalysis counts it (|C and N| / |N|).
-Imports the timeline.
+for its host (other; optimizer while that updates), for members of its own group that are late (straggler_wait) or for
+the pipeline (bubble).  So the breakdown sums to the step.  Definitions: contract.md, "Result JSON"; overlap as
+HolisticTraceAnalysis counts it (|C and N| / |N|).  Imports the timeline.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ import numpy as np
 
 from simcluster.timeline import Floats, Spans
 
+Mask = np.ndarray[tuple[int], np.dtype[np.bool_]]
+
 BREAKDOWN = (
     "forward", "backward", "recompute", "exposed_tp", "exposed_pp", "exposed_dp", "exposed_cp", "exposed_ep", "bubble",
     "straggler_wait", "optimizer", "other",
 )  # fmt: skip
 
-_COMPUTE_KINDS = {
+COMPUTE_KINDS = {
     "forward": ("forward",),
     "backward": ("backward", "input_grad", "weight_grad"),
     "recompute": ("recompute",),
@@ -29,7 +31,9 @@ _COMPUTE_KINDS = {
 }
 # When several axes are in flight and nothing computes, the first of these is what holds the rank up: the collectives
 # inside a layer block it, a stage boundary is next, and the reduction of gradients is waited for last.
-_EXPOSED = ("tp", "cp", "ep", "pp", "dp")
+EXPOSED = ("tp", "cp", "ep", "pp", "dp")
+BESIDE = ("d2h", "h2d", "host")
+"""Streams of copies to and from the host, which are no communication between ranks, and of the host's own work."""
 # A late member of one of these groups is a straggler; across stages it is a bubble.
 _GROUPS_OF_A_STAGE = ("tp", "cp", "ep", "dp")
 
@@ -98,10 +102,10 @@ def _mean(values: Sequence[float], share: Floats) -> float:
 
 def _pipeline_window(spans: Spans, step: int) -> Window:
     """First start and last end of a step's compute for microbatches, on any rank."""
-    inside = (spans.microbatch >= 0) & (spans.step == step) & (spans.stream == spans.code("compute"))
-    if not inside.any():
+    work = (spans.microbatch >= 0) & (spans.step == step) & (spans.stream == spans.code("compute"))
+    if not work.any():
         return 0.0, 0.0
-    return float(spans.start[inside].min()), float(spans.end[inside].max())
+    return float(spans.start[work].min()), float(spans.end[work].max())
 
 
 def rank_time(spans: Spans, total: float, windows: Sequence[Window]) -> RankTime:
@@ -112,28 +116,32 @@ def rank_time(spans: Spans, total: float, windows: Sequence[Window]) -> RankTime
     length = np.diff(edges)
     free = np.ones(len(length), dtype=bool)
     states = dict.fromkeys(BREAKDOWN, 0.0)
-    for state, kinds in _COMPUTE_KINDS.items():
+    for state, kinds in COMPUTE_KINDS.items():
         mask = compute & np.isin(spans.kind, [spans.code(kind) for kind in kinds if spans.code(kind) >= 0])
-        covered = _covered(edges, spans.start[mask], spans.end[mask])
+        covered = inside(edges, spans.start[mask], spans.end[mask])
         states[state] = float(length[covered & free].sum())
         free &= ~covered
     computing = ~free
     communicating = np.zeros(len(length), dtype=bool)
-    for axis in _EXPOSED:
+    for axis in EXPOSED:
         mask = spans.stream == spans.code(axis)
         if not mask.any():
             continue
-        covered = _covered(edges, spans.start[mask], spans.end[mask])
+        covered = inside(edges, spans.start[mask], spans.end[mask])
         communicating |= covered
         states[f"exposed_{axis}"] = float(length[covered & free].sum())
         free &= ~covered
-    waiting = free & _covered(edges, spans.ready[late], spans.start[late])
+    held_up = _held_up(spans, edges, free)
+    states["optimizer"] += float(length[held_up & _covered(spans, edges, ("host",))].sum())
+    states["other"] += float(length[held_up & ~_covered(spans, edges, ("host",))].sum())
+    free &= ~held_up
+    waiting = free & inside(edges, spans.ready[late], spans.start[late])
     states["straggler_wait"] = float(length[waiting].sum())
     states["bubble"] = float(length[free & ~waiting].sum())
     idle = 0.0
     for step, (first, last) in enumerate(windows):
-        own = (spans.microbatch >= 0) & (spans.step == step)
-        empty = ~_covered(edges, spans.start[own], spans.end[own])
+        own = (spans.microbatch >= 0) & (spans.step == step) & ~_on(spans, BESIDE)
+        empty = ~inside(edges, spans.start[own], spans.end[own])
         idle += float(length[(edges[:-1] >= first) & (edges[1:] <= last) & empty].sum())
     return RankTime(
         states=states,
@@ -143,10 +151,39 @@ def rank_time(spans: Spans, total: float, windows: Sequence[Window]) -> RankTime
     )
 
 
-def _covered(edges: Floats, start: Floats, end: Floats) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def _held_up(spans: Spans, edges: Floats, free: Mask) -> Mask:
+    """Which intervals of a rank that neither computes nor communicates are spent on waiting for its host.
+
+    Idle time belongs to copies and host work where it ends as one of them ends, and as far back as they reach without
+    a break: a copy that ends in the middle of a bubble holds nothing up.
+    """
+    found = np.zeros(len(free), dtype=bool)
+    own = _on(spans, BESIDE)
+    if not own.any():
+        return found
+    beside = free & inside(edges, spans.start[own], spans.end[own])
+    for place in np.unique(np.searchsorted(edges, spans.end[own])).tolist():
+        if place < len(free) and free[place]:
+            continue
+        while place and beside[place - 1] and not found[place - 1]:
+            place -= 1
+            found[place] = True
+    return found
+
+
+def _on(spans: Spans, streams: Sequence[str]) -> Mask:
+    return np.isin(spans.stream, [spans.code(stream) for stream in streams if spans.code(stream) >= 0])
+
+
+def _covered(spans: Spans, edges: Floats, streams: Sequence[str]) -> Mask:
+    own = _on(spans, streams)
+    return inside(edges, spans.start[own], spans.end[own])
+
+
+def inside(edges: Floats, start: Floats, end: Floats) -> Mask:
     """Which of the intervals between consecutive edges lie inside one of the given ones (whose ends are edges)."""
     depth = np.zeros(len(edges), dtype=np.int64)
     np.add.at(depth, np.searchsorted(edges, start), 1)
     np.add.at(depth, np.searchsorted(edges, end), -1)
-    covered: np.ndarray[tuple[int], np.dtype[np.bool_]] = np.cumsum(depth[:-1]) > 0
+    covered: Mask = np.cumsum(depth[:-1]) > 0
     return covered

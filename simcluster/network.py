@@ -21,8 +21,10 @@ from simcluster.traffic import Traffic
 _LAST = EventPriority(2)  # after SimPy's URGENT (0) and NORMAL (1): the end of an instant
 
 
-class _Activity(Sharer):
-    __slots__ = ("end", "over", "remaining", "round_seconds", "then", "traffic", "updated")
+class Activity(Sharer):
+    """What moves."""
+
+    __slots__ = ("drag", "end", "over", "remaining", "round_seconds", "then", "traffic", "updated")
 
     def __init__(self, traffic: Traffic, then: Callable[[], object]) -> None:
         self.usage = traffic.usage
@@ -35,6 +37,7 @@ class _Activity(Sharer):
         self.updated = 0.0
         self.end = math.inf
         self.over = False
+        self.drag = 1.0  # how many times as long a round takes because of what runs beside it on its GPUs
 
 
 class Network:
@@ -42,9 +45,9 @@ class Network:
 
     def __init__(self, env: simpy.Environment, capacity: Sequence[float]) -> None:
         self._env = env
-        self._shares: Shares[_Activity] = Shares(capacity)
-        self._joins: dict[float, list[_Activity]] = {}  # by instant: one SimPy event each, however many activities
-        self._ends: dict[float, list[_Activity]] = {}
+        self._shares: Shares[Activity] = Shares(capacity)
+        self._joins: dict[float, list[Activity]] = {}  # by instant: one SimPy event each, however many activities
+        self._ends: dict[float, list[Activity]] = {}
         self._solve_due = False
 
     @property
@@ -52,14 +55,25 @@ class Network:
         """Instants at which links had to be shared out anew."""
         return self._shares.solves
 
-    def start(self, traffic: Traffic, then: Callable[[], object]) -> None:
-        """Begin an activity now; ``then`` is called at the instant its last byte has arrived."""
-        activity = _Activity(traffic, then)
+    def start(self, traffic: Traffic, then: Callable[[], object], drag: float = 1.0) -> Activity:
+        """Begin an activity now; ``then`` is called at the instant its last byte has arrived (see ``set_drag``)."""
+        activity = Activity(traffic, then)
+        activity.drag = drag
         latency = traffic.latency_seconds
         if latency > 0:
             self._at(self._env.now + latency, activity, self._joins, self._join_all)
         else:
             self._join(activity)
+        return activity
+
+    def set_drag(self, activity: Activity, drag: float) -> None:
+        """From this instant on the activity's rounds take ``drag`` times as long as its share of the links allows.
+
+        The share stays as large as before: what it does not use is not given to others.  Latency is not dragged.
+        """
+        activity.drag = drag
+        if activity.rate >= 0 and not activity.over:
+            self._set_end(activity)
 
     def set_capacity(self, link: int, capacity: float) -> None:
         """Change a link's capacity (B/s, zero allowed) from this instant on."""
@@ -69,8 +83,8 @@ class Network:
     def _at(
         self,
         instant: float,
-        activity: _Activity,
-        agenda: dict[float, list[_Activity]],
+        activity: Activity,
+        agenda: dict[float, list[Activity]],
         action: Callable[[simpy.Event], None],
     ) -> None:
         """Put an activity on an agenda; the first one of an instant brings the SimPy event."""
@@ -88,7 +102,7 @@ class Network:
         for activity in self._joins.pop(instant):
             self._join(activity)
 
-    def _join(self, activity: _Activity) -> None:
+    def _join(self, activity: Activity) -> None:
         activity.updated = self._env.now
         if self._shares.join(activity):
             self._set_end(activity)
@@ -110,7 +124,7 @@ class Network:
         for activity in self._shares.solve():
             self._set_end(activity)
 
-    def _set_end(self, activity: _Activity) -> None:
+    def _set_end(self, activity: Activity) -> None:
         """The activity's rate has changed: what it has done until now, and when it will end."""
         now = self._env.now
         if now > activity.updated and activity.round_seconds > 0:
@@ -120,7 +134,7 @@ class Network:
         if rate <= 0 and size > 0:  # a dead link: nothing moves until its capacity comes back
             activity.round_seconds = activity.end = math.inf
             return
-        activity.round_seconds = on_grid(size / rate) if size else 0.0
+        activity.round_seconds = on_grid(size / rate * activity.drag) if size else 0.0
         activity.end = now + on_grid(activity.remaining * activity.round_seconds)
         self._at(activity.end, activity, self._ends, self._finish_all)
 

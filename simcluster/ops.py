@@ -9,15 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 MAIN = "main"
+Direction = Literal["d2h", "h2d"]
+"""Which way a copy goes: from device to host, or back."""
 
 
 class Compute(NamedTuple):
-    """Kernels on one GPU at full speed, in seconds."""
+    """Kernels on one GPU at full speed, in seconds; ``sensitivity`` is how much they feel of communication beside them.
+
+    1 is in full: they take (1 + pressure) x seconds beside a communication of that pressure (interference.py).
+    """
 
     seconds: float
+    sensitivity: float = 1.0
 
 
 class Collective(NamedTuple):
@@ -38,15 +44,57 @@ class Timed(NamedTuple):
 class Transfer(NamedTuple):
     """``size`` bytes to the rank of ``to_stage`` with the same place on the other axes.
 
-    ``seconds``, if not -1, is its known duration: then no link is used.
+    ``seconds``, if not -1, is its known duration: then no link is used.  ``rendezvous``: it begins when the receiver
+    has posted its Receive, too; otherwise the receiver is always ready.
     """
 
     to_stage: int
     size: float
     seconds: float = -1.0
+    rendezvous: bool = False
 
 
-Work = Compute | Collective | Timed | Transfer
+class Receive(NamedTuple):
+    """The receiver's side of a Transfer at a rendezvous, from the rank of ``from_stage`` with the same place.
+
+    The key of its item is ("receive", the key of the sender's item); both items have no other op.  It leaves no span of
+    its own: what the receiver sees of a transfer belongs to the op that waits for it.
+    """
+
+    from_stage: int
+
+
+class Copy(NamedTuple):
+    """``size`` bytes between the GPU and its host's memory, over the rank's own way there (``Cluster.host_way``).
+
+    ``direction`` is "d2h" to the host or "h2d" from it.  Done by a copy engine: no SM is taken, computation goes on.
+    ``seconds``, if not -1, is its known duration: then no link is used.
+    """
+
+    direction: Direction
+    size: float
+    seconds: float = -1.0
+
+
+class Host(NamedTuple):
+    """Work of the host's processors for the rank, in seconds; a slow GPU does not slow it down."""
+
+    seconds: float
+
+
+Work = Compute | Collective | Timed | Transfer | Receive | Copy | Host
+
+
+class Change(NamedTuple):
+    """Memory that comes or goes on the rank with an op, in bytes: ``start`` as the op starts, ``end`` as it ends.
+
+    Positive allocates, negative frees.  ``pool`` is what the memory is for: "activations", "parameters" (gathered for
+    use), "gradients" (unsharded, come and go) or "other" (working sets, logits, buffers that come and go).
+    """
+
+    pool: str
+    start: float
+    end: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +112,7 @@ class Op:
     layer: int = -1
     lane: str = MAIN
     after: tuple[int, ...] = ()
+    memory: tuple[Change, ...] = ()
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -27,6 +27,9 @@ _SPANS: dict[str, tuple[str, ...]] = {
     "model": ("tp", "pp"),
     "world": ("tp", "cp", "dp", "pp"),
 }
+SHARDING = ("shard", "shard_reduce", "replica")
+"""Communicators inside a dp group: ranks that share the parameters between them (a second one, of the same ranks, for
+gradients that travel beside parameters), and ranks that have the same shard."""
 
 
 class Layout(Protocol):
@@ -42,7 +45,10 @@ class Layout(Protocol):
 class Plan:
     """Sizes of the axes and the grid of ranks, shape (pp, dp, cp, tp) whatever the order.
 
-    Raises InputError for a size below 1.
+    ``shard`` is how many of the ranks that hold the same parameters share them where those are sharded (0: all of
+    them); consecutive ones do.  ``copies``, where the model is held more than once, lists the stages that hold the same
+    parts of it, each stage once: their ranks are replicas, too.  Raises InputError for a size below 1, or a shard that
+    does not divide these ranks.
     """
 
     tp: int = 1
@@ -50,6 +56,8 @@ class Plan:
     dp: int = 1
     pp: int = 1
     order: tuple[str, ...] = AXES
+    shard: int = 0
+    copies: tuple[tuple[int, ...], ...] = ()
     grid: Ranks = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -57,6 +65,10 @@ class Plan:
         for axis, size in sizes.items():
             if size < 1:
                 raise InputError(f"{axis} {size} must be at least 1, the size of an axis that is not there")
+        if self.shard < 0 or (self.dp * self.cp) % (self.shard or 1):
+            raise InputError(f"{self.shard} ranks to a shard group do not divide dp {self.dp} x cp {self.cp}")
+        assert not self.copies or sorted(sum(self.copies, ())) == list(range(self.pp)), self.copies
+        assert len({len(stages) for stages in self.copies}) <= 1, self.copies
         assert sorted(self.order) == sorted(AXES), self.order
         slowest_first = list(reversed(self.order))
         ranks = np.arange(self.num_ranks, dtype=np.int64).reshape([sizes[axis] for axis in slowest_first])
@@ -67,6 +79,16 @@ class Plan:
     def num_ranks(self) -> int:
         """GPUs of the job."""
         return self.tp * self.cp * self.dp * self.pp
+
+    @property
+    def replicas(self) -> int:
+        """Ranks that hold the same parameters."""
+        return self.dp * self.cp * (len(self.copies[0]) if self.copies else 1)
+
+    @property
+    def shard_size(self) -> int:
+        """Ranks that share parameters between them where those are sharded."""
+        return self.shard or self.replicas
 
     def stages(self) -> Ranks:
         """Stage (pipeline rank) of every rank, shape (ranks,)."""
@@ -84,6 +106,14 @@ class Plan:
         names = ("pp", "dp", "cp", "tp")
         if axis == "embedding":
             return self._in_order(np.stack([self.grid[0].ravel(), self.grid[-1].ravel()], axis=1))
+        if axis in SHARDING:
+            shards = self.groups("dp").reshape(-1, self.replicas // self.shard_size, self.shard_size)
+            if axis == "replica":
+                shards = np.transpose(shards, (0, 2, 1))
+            return self._in_order(shards.reshape(-1, shards.shape[-1]))
+        if axis == "dp" and self.copies:
+            together = [np.moveaxis(self.grid[list(stages)], -1, 0).reshape(self.tp, -1) for stages in self.copies]
+            return self._in_order(np.sort(np.concatenate(together), axis=1))
         inside = [names.index(name) for name in names if name in _SPANS[axis]]
         outside = [index for index in range(4) if index not in inside]
         size = int(np.prod([self.grid.shape[index] for index in inside]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -10,7 +10,10 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
+    from simcluster.result import Result, Run
+    from simcluster.schedules.comparison import Played
     from simcluster.topology import Cluster
+    from simcluster.whatif import Free
 
 
 class HasTimeline(Protocol):
@@ -81,6 +84,58 @@ def topology(cluster: Cluster) -> Figure:
     from simcluster.show.topology_plot import plot_topology
 
     return plot_topology(cluster)
+
+
+def schedules(played: Sequence[Played], *, columns: int = 1, title: str | None = None, width: float = 14.0) -> Figure:
+    """Schedules with given times (`simcluster.play_schedules`), on one time axis under each other or in columns.
+
+    Each with its makespan, bubbles and most activations alive.  InputError for none, and for more than can be read.
+    """
+    from simcluster.show.schedule_plot import plot_gallery, plot_schedules
+
+    if columns == 1:
+        return plot_schedules(played, title=title, width=width)
+    return plot_gallery(played, title=title, columns=columns, width=width)
+
+
+def memory(result: Result, *, ranks: Sequence[int] | None = None, window: tuple[float, float] | None = None) -> Figure:
+    """Memory of a result over time: a panel for each rank, its pools stacked on the model state, and its peak.
+
+    Left out, `ranks` are the fullest and three others; `window` is in seconds.  InputError for more than 12 ranks.
+    """
+    from simcluster.show.memory_plot import plot_memory
+
+    return plot_memory(result, ranks=ranks, window=window)
+
+
+def overlap(named_results: Sequence[tuple[str, Run]]) -> Figure:
+    """Communication that is hidden, exposed, or waits for a late member: of one result every collective, of several
+    every axis side by side.  InputError where nothing communicates."""
+    from simcluster.show.overlap_plot import plot_overlap
+
+    return plot_overlap(named_results)
+
+
+def critical(result: Result, free: Sequence[Free] | None = None, *, title: str | None = None) -> Figure:
+    """The critical path of a result by kind of op, and its step if each kind were free.
+
+    ``free`` is what `simcluster.what_if_free` found; left out, it is played now.
+    """
+    from simcluster.show.critical_plot import plot_critical
+    from simcluster.units import format_seconds
+    from simcluster.whatif import what_if_free
+
+    text = title or f"{result.scenario.name}: what its {format_seconds(result.step_time)} a step wait for"
+    found = what_if_free(result) if free is None else free
+    return plot_critical(result.critical_path.by_kind(), found, result.step_time, title=text)
+
+
+def waterfall(step_times: Mapping[str, float], causes: pd.DataFrame) -> Figure:
+    """From the first variant's step time to every other's, cause by cause: `causes` is `simcluster.differences`' table,
+    `step_times` are seconds by variant.  InputError without two variants."""
+    from simcluster.show.waterfall import plot_waterfall
+
+    return plot_waterfall(step_times, causes)
 
 
 def save_figure(figure: Figure, path: str | Path) -> None:

@@ -1,12 +1,16 @@
-"""What the engine plays: numbered ops on lanes, with what each waits for.  Columns, not objects; imports traffic only.
+"""What the engine plays: numbered ops on lanes, with what each waits for.  Columns, not objects.
 
 The program knows nothing of models, schedules or folding: a lane belongs to a rank, and a rank may stand for many.
+Imports ops and traffic.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
+from simcluster.ops import MAIN, Change
 from simcluster.traffic import Traffic
 
 
@@ -16,18 +20,44 @@ class Meeting:
 
     ``traffics`` are played one after the other.  ``steps``, if not -1, is the number of its step-by-step description:
     then every party begins at its own arrival, as ``position`` of the group, and ends on its own.
+
+    ``ranks`` are those whose computation goes on beside it and feels it: a row of the timeline then takes
+    (1 + sensitivity x ``pressure``) as long, and the transfer (1 + ``drag``) as long while one of them computes.
     """
 
     parties: int
     traffics: tuple[Traffic, ...]
     steps: int = -1
+    ranks: tuple[int, ...] = ()
+    pressure: float = 0.0
+    drag: float = 0.0
+
+
+RowTimes = Sequence[tuple[float, float]]
+"""Start and end of every row of an op, in seconds from the op's start."""
+
+
+class Pace(NamedTuple):
+    """How a row of a chain goes on beside communication.
+
+    It takes ``seconds`` at full speed.  ``sensitivity`` is how much a computation feels, None for what is none;
+    ``pressure`` what a collective on another lane of the chain does to the computation beside it.  The row follows the
+    one before it on its ``lane`` and the rows ``after`` (by their place in the chain).
+    """
+
+    seconds: float
+    sensitivity: float | None = None
+    pressure: float = 0.0
+    lane: str = MAIN
+    after: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class SpanRow:
     """One row of the timeline that an op leaves: offsets in seconds from the op's start (chains have many rows).
 
-    ``traffic`` is the number in the program's ``traffics`` of what it moves over links, -1 for nothing.
+    ``traffic`` is the number in the program's ``traffics`` of what it moves over links, -1 for nothing; ``pace`` says
+    what communication beside it does to it, None for nothing.
     """
 
     stream: str
@@ -39,6 +69,8 @@ class SpanRow:
     start: float
     end: float
     traffic: int = -1
+    memory: tuple[Change, ...] = ()
+    pace: Pace | None = None
 
 
 @dataclass
@@ -91,7 +123,8 @@ class Program:
 
     def describe(self, op: int) -> str:
         """The op for an error message: 'rank 3 main: forward attention, microbatch 2'."""
-        row = self.row_sets[self.rows[op]][0]
         lane = self.lane[op]
-        where = f"rank {self.lane_rank[lane]} {self.lane_name[lane]}: {row.kind} {row.name}"
+        where = f"rank {self.lane_rank[lane]} {self.lane_name[lane]}"
+        for row in self.row_sets[self.rows[op]][:1]:  # a receive has none
+            where += f": {row.kind} {row.name}"
         return where + (f", microbatch {self.microbatch[op]}" if self.microbatch[op] >= 0 else "")

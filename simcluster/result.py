@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from simcluster.contention import free_seconds
+from simcluster.critical_path import CriticalPath, critical_path
 from simcluster.engine import Record
+from simcluster.fits import Remedies, remedies
 from simcluster.footprint import Footprint
+from simcluster.host_copies import activations_in_host, copies_of, fullest_box
 from simcluster.lower import Lowered
+from simcluster.memory_timeline import MemoryTimeline, Peak, memory_timeline
 from simcluster.metrics import StepTime, step_time
+from simcluster.overlap import Overlaps, overlaps
 from simcluster.timeline import Spans, expand
 from simcluster.waits import Wait, waits
 
@@ -58,7 +64,8 @@ class Run:
         """The spans of the simulated ranks, as columns."""
         program, record = self.lowered.program, self.record
         group_name = self.lowered.communicators.group_name
-        return expand(program, record.ready, record.start, record.end, group_name).only(self.ranks)
+        spans = expand(program, record.ready, record.start, record.end, group_name, record.slowed)
+        return spans.only(self.ranks)
 
     @cached_property
     def timeline(self) -> pd.DataFrame:
@@ -67,14 +74,18 @@ class Run:
 
     def timeline_of(self, rank: int) -> pd.DataFrame:
         """The timeline of any rank: that of the rank which was simulated for it, under its own name and groups."""
-        classes, first = self.lowered.classes, self.ranks.start
-        representative = classes.rank_representatives[classes.of_rank[first + rank]]
-        frame = self.timeline[self.timeline["rank"] == representative - first].reset_index(drop=True)
+        first = self.ranks.start
+        frame = self.timeline[self.timeline["rank"] == self.simulated_for(rank)].reset_index(drop=True)
         frame["rank"] = rank
         axes = {name: name.rstrip("0123456789") for name in frame["group"].unique()}
         names = {name: self.lowered.communicators.group_name(axis, first + rank) for name, axis in axes.items()}
         frame["group"] = frame["group"].map(names)
         return frame
+
+    def simulated_for(self, rank: int) -> int:
+        """The simulated rank that stands for any rank of the job."""
+        classes, first = self.lowered.classes, self.ranks.start
+        return classes.rank_representatives[classes.of_rank[first + rank]] - first
 
     @cached_property
     def weights(self) -> dict[int, int]:
@@ -97,6 +108,39 @@ class Run:
         return float(self.record.end[last].max()) / self.steps
 
     @cached_property
+    def overlap(self) -> Overlaps:
+        """Communication that is hidden, exposed, or waiting for a peer: per collective, per axis and per rank."""
+        free = free_seconds(self.lowered, self.spans, self.ranks.start)
+        return overlaps(self.spans, self.weights, free, steps=self.steps)
+
+    @cached_property
+    def critical_path(self) -> CriticalPath:
+        """The chain of ops that decides how long the job takes."""
+        record = self.record
+        times = {"ready": record.ready, "start": record.start, "end": record.end}
+        return critical_path(self.lowered.program, times, record.last, self.spans, self.ranks, steps=self.steps)
+
+    @cached_property
+    def memory_timeline(self) -> MemoryTimeline:
+        """What the simulated ranks allocate and free, over time; without model state, which stays."""
+        program, record = self.lowered.program, self.record
+        found = memory_timeline(program, record.ready, record.start, record.end, record.slowed)
+        return found.only(self.ranks)
+
+    def peak_of(self, rank: int) -> Peak:
+        """When a simulated rank holds most, without model state."""
+        return self.memory_timeline.peak(rank, self._stages[rank])
+
+    @cached_property
+    def _stages(self) -> dict[int, int]:
+        """The job's stage of every simulated rank."""
+        program, first = self.lowered.program, self.ranks.start
+        pairs = zip(program.lane_rank, program.lane_stage, strict=True)
+        stages = {rank - first: stage for rank, stage in pairs if rank in self.ranks}
+        lowest = min(stages.values())
+        return {rank: stage - lowest for rank, stage in stages.items()}
+
+    @cached_property
     def waits(self) -> list[Wait]:
         """Who waited for whom, longest first."""
         record = self.record
@@ -114,10 +158,58 @@ class Result(Run):
     facts: Facts
     without_faults: float | None = None
 
+    @cached_property
+    def memory_peak(self) -> Peak:
+        """When and on which rank most memory is held, and the op that brought it there."""
+        peaks = [self.peak_of(rank) for rank in sorted(self.weights)]
+        return max(peaks, key=lambda peak: self.facts.footprints[peak.stage].holding(peak.pools).total)
+
+    def memory_table(self, ranks: Sequence[int] | None = None) -> pd.DataFrame:
+        """One row per change of memory, of every simulated rank or of these."""
+        table = self.memory_timeline.frame()
+        if ranks is None:
+            return table
+        import pandas as pd
+
+        parts = [table[table["rank"] == self.simulated_for(rank)].assign(rank=rank) for rank in ranks]
+        return pd.concat(parts, ignore_index=True)
+
     @property
     def memory(self) -> Footprint:
-        """Bytes on the rank that holds most."""
-        return max(self.facts.footprints, key=lambda footprint: footprint.total)
+        """Bytes on the rank that holds most, when it does."""
+        return self.facts.footprints[self.memory_peak.stage].holding(self.memory_peak.pools)
+
+    @cached_property
+    def host_memory(self) -> float:
+        """Bytes of offloaded state and activations in the fullest host memory; every rank's own peak is counted."""
+        if self.scenario.memory.offload == type(self.scenario.memory.offload)():
+            return 0.0
+        stages, box_of = self._stages, self.scenario.cluster.built.box_of
+        held = {
+            rank: activations_in_host(self.spans, rank) + self.facts.footprints[stages[rank]].host
+            for rank in self.weights
+        }
+        return fullest_box((box_of(rank), held[self.simulated_for(rank)]) for rank in range(self.facts.ranks))
+
+    @property
+    def host_copies(self) -> dict[str, dict[str, float]]:
+        """Copies to (d2h) and from the host (h2d): bytes and seconds per step of the mean rank, and what they hide."""
+        found = {}
+        for direction in ("d2h", "h2d"):
+            copies = copies_of(self.spans, self.weights, direction, steps=self.steps)
+            if copies.bytes:
+                found[direction] = {"bytes": copies.bytes, "wire_s": copies.seconds, "hidden_s": copies.hidden}
+        return found
+
+    @property
+    def fits(self) -> bool:
+        """Does the fullest GPU hold it all?"""
+        return self.memory.total <= self.facts.memory
+
+    @cached_property
+    def remedies(self) -> Remedies | None:
+        """What would make it fit; None if it does."""
+        return None if self.fits else remedies(self.scenario)
 
     @property
     def mfu(self) -> float:
@@ -149,7 +241,9 @@ class Result(Run):
         if memory > capacity:
             found.append(f"does not fit: needs {memory / 1e9:.1f} GB a GPU, which has {capacity / 1e9:.1f} GB")
         elif memory > 0.9 * capacity:
-            found.append(f"tight: needs {memory / capacity:.0%} of a GPU's memory, before fragmentation and buffers")
+            counted = self.scenario.memory != type(self.scenario.memory)()
+            more = "" if counted else ", before fragmentation and buffers"
+            found.append(f"tight: needs {memory / capacity:.0%} of a GPU's memory{more}")
         plan = self.scenario.parallel
         hosts = self.scenario.cluster.built.host_of
         if any(
@@ -183,15 +277,21 @@ class Result(Run):
             "overlap_fraction": times.overlap_fraction,
             "straggler_slowdown": self.step_time / self.without_faults if self.without_faults else 1.0,
             "peak_memory_bytes": memory.total,
-            "fits": memory.total <= facts.memory,
+            "host_memory_bytes": self.host_memory,
+            "fits": self.fits,
+            "fits_with": None if self.remedies is None else self.remedies.to_dict(),
             "breakdown_s": dict(times.breakdown),
+            "overlap": self.overlap.rows(),
+            "critical_path_s": self.critical_path.by_kind(),
             "memory_bytes": {
                 "parameters": memory.parameters,
                 "gradients": memory.gradients,
                 "optimizer": memory.optimizer,
                 "activations": memory.activations,
-                "other": memory.other,
+                "other": memory.other + memory.buffers,
             },
+            "memory_peak": self.memory_peak.to_dict(),
+            "host_copies": self.host_copies,
             "collectives": self.collectives,
             "engine": {
                 "events": self.record.events,

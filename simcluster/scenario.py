@@ -25,11 +25,15 @@ from simcluster.documents import (
 )
 from simcluster.errors import InputError
 from simcluster.faults import Fault
+from simcluster.inputs.schedule_files import function_in, is_function
 from simcluster.model import Model
 from simcluster.overrides import parse_override
+from simcluster.pipeline_rules import order_rules
 from simcluster.scenario_files import resolve
 from simcluster.scenario_rules import broken_rules, oversize
-from simcluster.sections import Collectives, Count, Measured, Overlap, Parallel, Pipeline, Training
+from simcluster.schedules import Schedule, ScheduleFunction, make_schedule
+from simcluster.schedules.specs import Rows
+from simcluster.sections import Collectives, Count, Fsdp, Measured, Memory, Overlap, Parallel, Pipeline, Training
 from simcluster.spec import Spec
 from simcluster.topology import Cluster, TopologySpec
 
@@ -65,7 +69,9 @@ class Scenario(Spec):
     parallel: Parallel = Parallel()
     pipeline: Pipeline = Pipeline()
     training: Training
+    memory: Memory = Memory()
     overlap: Overlap = Overlap()
+    fsdp: Fsdp = Fsdp()
     collectives: Collectives = Collectives()
     faults: tuple[Fault, ...] = ()
     steps: Annotated[int, Field(strict=True, ge=1, le=100_000)] = 1
@@ -88,10 +94,39 @@ class Scenario(Spec):
         others = parallel.tp * parallel.pp * parallel.cp
         if not parallel.dp and self.gpus % others == 0:
             object.__setattr__(self, "parallel", parallel.model_copy(update={"dp": self.gpus // others}))
+        self._call_schedule()
         broken = broken_rules(self, cluster_gpus)
         if broken:
             raise RuleError(broken)
         return self
+
+    def _call_schedule(self) -> None:
+        """A schedule FILE.py:FUNCTION becomes the rows that the function gives for the counts of this scenario."""
+        name, together = self.pipeline.schedule, self.parallel.dp * self.training.micro_batch
+        if not isinstance(name, str) or not is_function(name):
+            return
+        if not together or self.training.global_batch % together:
+            return  # the rules complain
+        counts = self.parallel.pp, self.microbatches, self.pipeline.chunks
+        try:
+            rows = Rows.of(make_schedule(function_in(name), *counts))
+        except InputError as error:
+            raise RuleError([(("pipeline", "schedule"), str(error))]) from None
+        pipeline = self.pipeline.model_copy(update={"schedule": rows, "chunks": 1})
+        object.__setattr__(self, "pipeline", pipeline)
+
+    def with_schedule(self, what: Schedule | ScheduleFunction) -> Self:
+        """The same scenario with a schedule of one's own: the data, or a function (stages, microbatches, chunks).
+
+        Raises InputError for one that is broken (the place is marked) or for other stages and microbatches.
+        """
+        schedule = make_schedule(what, self.parallel.pp, self.microbatches, self.pipeline.chunks)
+        pipeline = self.pipeline.model_copy(update={"schedule": Rows.of(schedule), "chunks": 1})
+        changed = self.model_copy(update={"pipeline": pipeline})
+        broken = list(order_rules(changed))
+        if broken:
+            raise RuleError(broken)
+        return changed
 
     @property
     def dp(self) -> int:

@@ -18,8 +18,11 @@ from simcluster.complaints import KeyPath, did_you_mean, shown
 from simcluster.documents import Document, Mark, read_document, read_json, shipped_names, shipped_path, validate
 from simcluster.errors import InputError
 from simcluster.inputs.import_documents import ENDINGS, expand_import, import_document, is_importable, rooted
+from simcluster.inputs.schedule_files import is_csv, is_function, schedule_in_csv
 from simcluster.overrides import apply_overrides
-from simcluster.scenario_rules import TAKES_CHUNKS, oversize
+from simcluster.scenario_rules import oversize
+from simcluster.schedules import TAKES_CHUNKS
+from simcluster.schedules.specs import Rows
 from simcluster.sections import LONG_NAMES
 from simcluster.topology import Cluster, TopologySpec
 
@@ -30,7 +33,7 @@ _TOPOLOGY_ENDINGS = (".yaml", ".yml", *ENDINGS)
 def resolve(document: Document, overrides: Iterable[tuple[str, Any]] = ()) -> Document:
     """The document with overrides applied and everything that it refers to in place."""
     document = apply_overrides(_short_names(document), _schedule_alone([_short_name(pair) for pair in overrides]))
-    document = _resolve_model(_resolve_cluster(document))
+    document = _resolve_schedule(_resolve_model(_resolve_cluster(document)))
     if "name" not in document.data:
         name = Path(document.source).stem if document.marks and document.source != "<text>" else "scenario"
         document = replace(document, data={"name": name, **document.data})
@@ -52,7 +55,9 @@ def _schedule_alone(overrides: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
     """
     given = dict(overrides)
     schedule = given.get("pipeline.schedule")
-    if schedule is None or schedule in TAKES_CHUNKS or "pipeline.chunks" in given or "pipeline" in given:
+    name = schedule.get("name") if isinstance(schedule, Mapping) else schedule
+    takes = name in TAKES_CHUNKS or (isinstance(name, str) and is_function(name))
+    if schedule is None or takes or "pipeline.chunks" in given or "pipeline" in given:
         return overrides
     return [*overrides, ("pipeline.chunks", 1)]
 
@@ -201,3 +206,27 @@ def _config(path: Path, given: Mapping[str, Any]) -> dict[str, Any]:
     length = given.get("sequence_length")
     fields = model_from_config(read_json(path), sequence_length=length if isinstance(length, int) else None)
     return {"name": path.parent.name or path.stem, **fields}
+
+
+# --- the schedule -----------------------------------------------------------------------------------------------------
+
+
+def _resolve_schedule(document: Document) -> Document:
+    """The rows of a CSV file in its place; FILE.py:FUNCTION, which is called when the counts are known, with its path.
+
+    Paths are relative to the scenario file, those of overrides to where one is.
+    """
+    section = document.data.get("pipeline")
+    where: KeyPath = ("pipeline", "schedule")
+    name = section.get("schedule") if isinstance(section, Mapping) else None
+    if not isinstance(name, str) or not (is_csv(name) or is_function(name)):
+        return document
+    folder = Path() if document.mark(where).place == "override" else document.folder
+    schedule: Any = str(folder / name)
+    if is_csv(name):
+        try:
+            schedule = Rows.of(schedule_in_csv(folder / name)[0]).model_dump(mode="json", exclude_none=True)
+        except InputError as error:
+            raise document.error(where, str(error)) from None
+    assert isinstance(section, Mapping)
+    return replace(document, data={**document.data, "pipeline": {**section, "schedule": schedule}})

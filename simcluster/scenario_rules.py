@@ -7,36 +7,37 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from simcluster.complaints import Complaint, did_you_mean, listed
+from simcluster.complaints import Complaint, listed
 from simcluster.errors import InputError
 from simcluster.faults import SlowGpu
+from simcluster.near import divisors, near_divisors, near_multiples
 from simcluster.parallel import AXES
-from simcluster.schedules import SCHEDULES, Schedule, schedule_function
+from simcluster.pipeline_rules import order_rules, schedule_rules, stage_rules
+from simcluster.sensitivity import interference_on
 from simcluster.topology.sizes import MAX_GPUS
 
 if TYPE_CHECKING:
     from simcluster.scenario import Scenario
     from simcluster.topology import TopologySpec
 
-TAKES_CHUNKS = ("interleaved", "breadth-first", "hanayo")
-"""Schedules with as many chunks a stage as one asks for; all others have the chunks that their name says."""
-
 
 def broken_rules(scenario: Scenario, cluster_gpus: int) -> list[Complaint]:
     """Every broken rule of a scenario on a cluster of so many GPUs, most basic first; none when it can be planned."""
     found = list(_grid(scenario, cluster_gpus))
     found += _tensor(scenario)
-    found += _schedule(scenario)
-    found += _stages(scenario)
+    found += schedule_rules(scenario)
+    found += stage_rules(scenario)
     if scenario.parallel.dp:  # otherwise the grid's complaint is enough
         found += _batch(scenario)
     if not found:
-        found += _order(scenario)
+        found += order_rules(scenario)
     found += _device(scenario)
+    found += _interference(scenario)
     found += _faults(scenario)
+    found += _sharding(scenario)
+    found += _offload(scenario)
     if scenario.overlap.param_gather and scenario.parallel.zero < 1:
         what = "there are no sharded parameters to gather with parallel.zero 0"
         found.append((("overlap", "param_gather"), f"{what}; set zero to 1, or param_gather to false"))
@@ -56,24 +57,6 @@ def oversize(topology: TopologySpec) -> str | None:
         if uplinks > MAX_GPUS
         else None
     )
-
-
-def near_divisors(number: int, wanted: int) -> list[int]:
-    """The divisors of ``number`` nearest to ``wanted``, one on each side where there is one."""
-    divisors = _divisors(number)
-    below = [divisor for divisor in divisors if divisor < wanted][-1:]
-    return below + [divisor for divisor in divisors if divisor > wanted][:1]
-
-
-def near_multiples(step: int, wanted: int) -> list[int]:
-    """The positive multiples of ``step`` nearest to ``wanted``, one on each side where there is one."""
-    below = wanted // step * step
-    return [multiple for multiple in (below, below + step) if multiple > 0]
-
-
-def _divisors(number: int) -> list[int]:
-    small = [candidate for candidate in range(1, int(number**0.5) + 1) if number % candidate == 0]
-    return sorted({*small, *(number // candidate for candidate in small)})
 
 
 # --- GPUs -----------------------------------------------------------------------------------------------------------
@@ -104,7 +87,7 @@ def _grid(scenario: Scenario, cluster_gpus: int) -> Iterator[Complaint]:
 
 
 def _smaller(gpus: int) -> str:
-    return f"choose tp, pp and cp whose product divides {gpus} (one of {', '.join(map(str, _divisors(gpus)[:12]))})"
+    return f"choose tp, pp and cp whose product divides {gpus} (one of {', '.join(map(str, divisors(gpus)[:12]))})"
 
 
 # --- the model on the grid -------------------------------------------------------------------------------------------
@@ -126,62 +109,6 @@ def _tensor(scenario: Scenario) -> Iterator[Complaint]:
     if undivided:
         fix = listed(near_divisors(math.gcd(*split.values()), tp))
         yield ("parallel", "tp"), f"tp {tp} does not divide {', '.join(undivided)}; use tp {fix}"
-
-
-def _schedule(scenario: Scenario) -> Iterator[Complaint]:
-    """The schedule exists, and has the stages and chunks that it needs."""
-    name, chunks = scenario.pipeline.schedule, scenario.pipeline.chunks
-    if name not in SCHEDULES:
-        what = f"unknown schedule {name!r}{did_you_mean(name, SCHEDULES)}"
-        yield ("pipeline", "schedule"), f"{what}; known: {', '.join(SCHEDULES)}"
-    elif chunks > 1 and name not in TAKES_CHUNKS:
-        what = f"{chunks} chunks need the schedule {listed(TAKES_CHUNKS)}, and it is {name}"
-        yield ("pipeline", "chunks"), f"{what}; leave chunks out, or change the schedule"
-    elif name == "interleaved" and scenario.parallel.pp == 1:
-        what = f"{name} needs stages to take turns on, and parallel.pp is 1"
-        yield ("pipeline", "schedule"), f"{what}; use pp 2 or more, or the schedule 1f1b"
-
-
-def _stages(scenario: Scenario) -> Iterator[Complaint]:
-    """Every stage and chunk has as many layers as the others."""
-    layers, pp, chunks = scenario.model.layers, scenario.parallel.pp, scenario.pipeline.chunks
-    if layers % pp:
-        what = f"pp {pp} does not divide model.layers {layers}; every stage holds as many layers"
-        yield ("parallel", "pp"), f"{what}: use pp {listed(near_divisors(layers, pp))}"
-    elif layers % (pp * chunks):
-        what = f"pp {pp} x chunks {chunks} = {pp * chunks} does not divide model.layers {layers}"
-        fix = listed(near_divisors(layers // pp, chunks))
-        yield ("pipeline", "chunks"), f"{what}; every chunk holds as many layers: use chunks {fix}"
-
-
-def schedule_of(scenario: Scenario) -> Schedule:
-    """The order of the scenario's microbatches; InputError where its schedule cannot be made for them."""
-    return _made(scenario.pipeline.schedule, scenario.parallel.pp, scenario.microbatches, scenario.pipeline.chunks)
-
-
-@lru_cache(maxsize=16)
-def _made(name: str, stages: int, microbatches: int, chunks: int) -> Schedule:
-    return schedule_function(name)(stages, microbatches, chunks)
-
-
-def _order(scenario: Scenario) -> Iterator[Complaint]:
-    """The schedule can be made of these microbatches, and every slice of the model has as many layers."""
-    try:
-        schedule = schedule_of(scenario)
-    except InputError as error:
-        yield ("pipeline", "schedule"), str(error)
-        return
-    layers, slices = scenario.model.layers, len(schedule.routes[0])
-    if len(schedule.routes) > 1:
-        what = f"{schedule.name} keeps two copies of the model, one for each direction, and a step sums no gradients of"
-        fix = "use dualpipe-v, which needs one; `simcluster schedule` and simulate_costs play it"
-        yield ("pipeline", "schedule"), f"{what} copies yet; {fix}"
-    elif layers % slices:
-        what = (
-            f"{schedule.name} on pp {scenario.parallel.pp} cuts the model into {slices} slices of equally many layers"
-        )
-        fix = listed(near_divisors(layers, slices))
-        yield ("pipeline", "schedule"), f"{what}, and model.layers is {layers}; use a pp and schedule with {fix} slices"
 
 
 # --- the batch, the device, the faults ------------------------------------------------------------------------------
@@ -212,6 +139,59 @@ def _device(scenario: Scenario) -> Iterator[Complaint]:
         device.peak_flops(scenario.training.precision.removesuffix("-mixed"))
     except InputError as error:
         yield ("training", "precision"), str(error)
+
+
+def _interference(scenario: Scenario) -> Iterator[Complaint]:
+    """What slows computation down leaves some of the GPU, and is asked for where it is modelled."""
+    choice, where = scenario.overlap.interference, ("overlap", "interference")
+    if isinstance(choice, str):
+        return
+    if scenario.collectives.detail == "steps":
+        yield where, "is not modelled with collectives.detail: steps; use detail: flow, or interference: none"
+    try:
+        device = scenario.cluster.device
+    except InputError:
+        return  # said already
+    try:
+        interference_on(device, choice)
+    except InputError as error:
+        yield where, str(error)
+
+
+def _sharding(scenario: Scenario) -> Iterator[Complaint]:
+    """Keys of fsdp that say something, and shard groups of equally many ranks."""
+    fsdp, parallel = scenario.fsdp, scenario.parallel
+    changed = [name for name, field in type(fsdp).model_fields.items() if getattr(fsdp, name) != field.default]
+    idle = [name for name in changed if parallel.zero < (2 if name == "sync_every_microbatch" else 3)]
+    if idle:
+        what = f"is for parameters sharded by FSDP, and parallel.zero is {parallel.zero}"
+        yield ("fsdp", idle[0]), f"{what}; set zero to 3, or leave {listed(idle)} out"
+    ranks, group = parallel.dp * parallel.cp, fsdp.shard_group or 1
+    if not idle and ranks and ranks % group:
+        fix = listed(near_divisors(ranks, group))
+        yield ("fsdp", "shard_group"), f"groups of {group} do not divide the {ranks} ranks of dp x cp; use {fix}"
+    if not idle and fsdp.prefetch > 1 and not scenario.overlap.param_gather:
+        what = f"{fsdp.prefetch} units are to be gathered ahead of use, and overlap.param_gather false gathers none"
+        yield ("fsdp", "prefetch"), f"{what}; set param_gather to true, or leave prefetch out"
+
+
+def _offload(scenario: Scenario) -> Iterator[Complaint]:
+    """There is a way to host memory, and what the host does has a rate."""
+    chosen, cluster = scenario.memory.offload, scenario.cluster.built
+    where = ("memory", "offload")
+    if chosen.optimizer == "host" and chosen.host_update is None:
+        what = "is needed for optimizer: host: what the processors of a box reach in Adam on their memory"
+        yield (*where, "host_update"), f'{what}, reads and writes together, as in host_update: "100 GB/s"'
+    if chosen.optimizer != "host" and chosen.host_update is not None:
+        what = f"says how fast the host updates, and memory.offload.optimizer is {chosen.optimizer}"
+        yield (*where, "host_update"), f"{what}; set it to host, or leave host_update out"
+    if chosen.activations or chosen.optimizer != "none":
+        try:
+            for rank in range(min(scenario.gpus, len(cluster.gpus))):
+                for direction in ("d2h", "h2d"):
+                    cluster.host_way(rank, direction)
+        except InputError as error:
+            yield where, str(error)
 
 
 def _faults(scenario: Scenario) -> Iterator[Complaint]:

@@ -10,18 +10,22 @@ Where the traffic goes (Megatron-LM; arXiv:1909.08053 section 3, arXiv:2205.0519
 * vocabulary parallel loss: three all-reduces of one number a token (maximum, true logit, sum);
 * without sequence parallelism a stage boundary may be sent split over tp and gathered on arrival (``boundary``).
 
-Pure.  Imports ops, kernels and layers; how long kernels take is the ``timer``'s business.
+Every op says what memory comes and goes with it (``residency``).
+
+Pure.  Imports ops, kernels, layers and residency; how long kernels take is the ``timer``'s business.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from simcluster.kernels import Block, Kernel, Section
 from simcluster.layers import RankShape, attention_block, embedding_block, lm_head_block, mlp_block
 from simcluster.model import Model
-from simcluster.ops import MAIN, Collective, Compute, Op, Segment
+from simcluster.ops import Compute, Segment
+from simcluster.residency import Phase, residencies, visits
+from simcluster.segment_ops import OpsInMaking, Worker
 
 _LOSS_BYTES = 4.0  # the loss is computed in fp32
 
@@ -46,182 +50,186 @@ class Pass:
 class Passes:
     """Makes segments for the ranks of a plan; everything about one layer is computed once and repeated."""
 
-    def __init__(self, model: Model, shape: RankShape, timer: Timer, *, overlap_tensor: bool) -> None:
-        self._timer = timer
+    def __init__(
+        self,
+        model: Model,
+        shape: RankShape,
+        timer: Timer,
+        *,
+        overlap_tensor: bool,
+        tensor_pieces: int = 1,
+        sensitivity: Timer = lambda kernels: 1.0,
+    ) -> None:
+        """``overlap_tensor``: the input gradient's reduction goes beside the weight gradient.
+
+        ``tensor_pieces``: products and the collectives around them are cut into so many pieces that overlap.
+        ``sensitivity`` is how much kernels feel of communication beside them (``ops.Compute``).
+        """
+        self._work: Worker = lambda kernels: Compute(timer(kernels), sensitivity(kernels))
         self._tp = shape.tp
         self._split = shape.sequence_parallel and shape.tp > 1
-        self._full = shape.recompute == "full"
         self._overlap = overlap_tensor
+        self._pieces = tensor_pieces if shape.tp > 1 else 1
+        self._reduction = "reduce_scatter" if self._split else "all_reduce"
         tokens = shape.micro_batch * model.sequence_length // shape.cp
         self.activation_bytes = shape.element_bytes * tokens * model.hidden_size
         self._token_bytes = _LOSS_BYTES * tokens
-        self._layer = (attention_block(model, shape), mlp_block(model, shape))
-        self._embedding = embedding_block(model, shape)
-        self._lm_head = lm_head_block(model, shape)
+        self._recomputed = _blocks(model, shape)
+        self._plain = _blocks(model, replace(shape, recompute="none"))
+        self._shape = shape
+        self._residencies = residencies(model, shape)
 
     def forward(self, part: Pass) -> Segment:
         """F of a stretch."""
-        ops = _Ops(self._timer)
-        if part.boundary:
-            ops.collective("all_gather", "boundary", self.activation_bytes)
-        if part.embedding:
-            self._forward(ops, self._embedding, -1, "forward")
-        for layer in part.layers:
-            for block in self._layer:
-                self._forward(ops, block, layer, "forward")
-        if part.lm_head:
-            self._forward(ops, self._lm_head, -1, "forward")
-            if self._tp > 1:
-                for name in ("loss_maximum", "loss_logit", "loss_sum"):
-                    ops.collective("all_reduce", name, self._token_bytes)
-        return ops.segment()
+        return self._pass("F", part)
 
     def backward(self, part: Pass) -> Segment:
         """B of a stretch: recomputation where the mode asks for it, input gradients and weight gradients."""
-        ops = _Ops(self._timer)
-        if part.boundary:
-            ops.collective("all_gather", "boundary", self.activation_bytes)
-        if part.lm_head:
-            self._backward(ops, self._lm_head, -1)
-        for layer in reversed(part.layers):
-            if self._full:
-                for block in self._layer:
-                    self._forward(ops, block, layer, "recompute")
-            for block in reversed(self._layer):
-                self._backward(ops, block, layer)
-        if part.embedding:
-            self._backward(ops, self._embedding, -1)
-        return ops.segment()
+        return self._pass("B", part)
 
     def input_grad(self, part: Pass) -> Segment:
         """I of a stretch: what B does but for the weight gradients, so nothing hides the reductions over tp.
 
         What is gathered for a weight gradient is gathered here, beside the input gradient as in B, and kept for W.
         """
-        ops = _Ops(self._timer)
-        if part.boundary:
-            ops.collective("all_gather", "boundary", self.activation_bytes)
-        if part.lm_head:
-            self._input_grad(ops, self._lm_head, -1)
-        for layer in reversed(part.layers):
-            if self._full:
-                for block in self._layer:
-                    self._forward(ops, block, layer, "recompute")
-            for block in reversed(self._layer):
-                self._input_grad(ops, block, layer)
-        if part.embedding and self._split:  # nothing is before it, but its W needs the whole gradient
-            ops.collective("all_gather", self._embedding.name, self.activation_bytes)
-        return ops.segment()
+        return self._pass("I", part)
 
     def weight_grad(self, part: Pass) -> Segment:
         """W of a stretch: products on what F and I left on the GPU, no traffic."""
-        ops = _Ops(self._timer)
-        blocks = [(self._lm_head, -1)] if part.lm_head else []
-        blocks += [(block, layer) for layer in reversed(part.layers) for block in reversed(self._layer)]
-        blocks += [(self._embedding, -1)] if part.embedding else []
-        for block, layer in blocks:
-            kernels = block.exit.weight_grad + block.body.weight_grad + block.entry.weight_grad
-            if block is self._embedding:  # its input has no gradient: whatever is left of B is here
-                kernels = block.exit.input_grad + block.body.input_grad + kernels
-            ops.compute(kernels, "weight_grad", f"{block.name}_weight_grad", layer)
+        return self._pass("W", part)
+
+    def _pass(self, kind: str, part: Pass) -> Segment:
+        ops = OpsInMaking(self._work)
+        if part.boundary and kind != "W":
+            ops.collective("all_gather", "boundary", self.activation_bytes)
+        again = self._residencies.runs_again
+        order = visits(kind, part.layers, embedding=part.embedding, lm_head=part.lm_head, again=again)
+        for phase, name, layer in order:
+            begin = len(ops)
+            blocks = self._recomputed if self._shape.recomputes(layer) else self._plain
+            self._visit(ops, phase, blocks[name], layer)
+            ops.hold(begin, name, self._residencies.of(name, layer).changes(phase, split=kind in ("I", "W")))
         return ops.segment()
 
-    def _input_grad(self, ops: _Ops, block: Block, layer: int) -> None:
+    def _visit(self, ops: OpsInMaking, phase: Phase, block: Block, layer: int) -> None:
+        if phase in ("forward", "recompute"):
+            self._forward(ops, block, layer, phase)
+        elif phase == "backward":
+            self._backward(ops, block, layer)
+        elif phase == "weight_grad":
+            self._weight_grad(ops, block, layer)
+        elif block.name != "embedding":
+            self._input_grad(ops, block, layer)
+        elif self._split:  # nothing is before it, but its W needs the whole gradient
+            ops.collective("all_gather", block.name, self.activation_bytes)
+
+    def _weight_grad(self, ops: OpsInMaking, block: Block, layer: int) -> None:
+        kernels = block.exit.weight_grad + block.body.weight_grad + block.entry.weight_grad
+        if block.name == "embedding":  # its input has no gradient: whatever is left of B is here
+            kernels = block.exit.input_grad + block.body.input_grad + kernels
+        ops.compute(kernels, "weight_grad", f"{block.name}_weight_grad", layer)
+
+    def _input_grad(self, ops: OpsInMaking, block: Block, layer: int) -> None:
         body = block.body
-        if not self._full:
+        if not self._residencies.runs_again(layer):
             ops.compute(body.recompute, "recompute", block.name, layer)
         ops.compute(block.exit.input_grad, "input_grad", f"{block.name}_add", layer)
-        if self._split and block is not self._lm_head:
-            ops.collective("all_gather", block.name, self.activation_bytes, layer)
         first = f"{body.forward[0].name}_input_grad"  # of the column-parallel product, which comes last
         rest = tuple(kernel for kernel in body.input_grad if kernel.name != first)
-        ops.compute(rest, "input_grad", block.name, layer)
-        if self._split:
-            ops.beside("all_gather", f"{block.name}_input", self.activation_bytes, layer)
+        gathers = self._split and block.name != "lm_head"
+        self._body(ops, rest, "input_grad", block.name, layer, gathers=gathers)
         own = tuple(kernel for kernel in body.input_grad if kernel.name == first)
-        ops.compute(own, "input_grad", f"{block.name}_input_grad", layer)
-        if self._split:
-            ops.join()
-        if self._tp > 1:
-            reduction = "reduce_scatter" if self._split else "all_reduce"
-            ops.collective(reduction, f"{block.name}_grad", self.activation_bytes, layer)
+        self._leave(ops, own, (), "input_grad", block.name, layer)
         ops.compute(block.entry.input_grad, "input_grad", f"{block.name}_norm", layer)
 
-    def _forward(self, ops: _Ops, block: Block, layer: int, kind: str) -> None:
+    def _forward(self, ops: OpsInMaking, block: Block, layer: int, kind: str) -> None:
         def kernels(section: Section) -> tuple[Kernel, ...]:
             return section.forward if kind == "forward" else section.recompute
 
         ops.compute(kernels(block.entry), kind, f"{block.name}_norm", layer)
-        if self._split and block is not self._embedding:
-            ops.collective("all_gather", block.name, self.activation_bytes, layer)
-        ops.compute(kernels(block.body), kind, block.name, layer)
-        if self._tp > 1 and block is not self._lm_head:
-            ops.collective("reduce_scatter" if self._split else "all_reduce", block.name, self.activation_bytes, layer)
+        gathers, reduces = self._split and block.name != "embedding", self._tp > 1 and block.name != "lm_head"
+        self._body(ops, kernels(block.body), kind, block.name, layer, gathers=gathers, reduces=reduces)
         ops.compute(kernels(block.exit), kind, f"{block.name}_add", layer)
+        if self._tp > 1 and block.name == "lm_head":
+            for name in ("loss_maximum", "loss_logit", "loss_sum"):
+                ops.collective("all_reduce", name, self._token_bytes)
 
-    def _backward(self, ops: _Ops, block: Block, layer: int) -> None:
+    def _body(
+        self,
+        ops: OpsInMaking,
+        kernels: Sequence[Kernel],
+        kind: str,
+        name: str,
+        layer: int,
+        *,
+        gathers: bool,
+        reduces: bool = False,
+    ) -> None:
+        """Kernels between a gather of the first one's operand and a reduction of the last one's result, where they are.
+
+        Both are waited for, or cut into pieces that overlap with those of these products.
+        """
+        rest = list(kernels)
+        cut = self._pieces > 1
+        if gathers and cut and rest and rest[0].kind == "matmul":
+            ops.gathered(rest.pop(0), self._pieces, kind, name, self.activation_bytes, layer)
+        elif gathers:
+            ops.collective("all_gather", name, self.activation_bytes, layer)
+        last = rest.pop() if reduces and cut and rest and rest[-1].kind == "matmul" else None
+        ops.compute(rest, kind, name, layer)
+        if last:
+            ops.reduced(last, self._pieces, kind, name, (self._reduction, name, self.activation_bytes), layer)
+            ops.join()
+        elif reduces:
+            ops.collective(self._reduction, name, self.activation_bytes, layer)
+
+    def _leave(
+        self, ops: OpsInMaking, own: Sequence[Kernel], weight: Sequence[Kernel], kind: str, name: str, layer: int
+    ) -> None:
+        """A backward's way out of a block: the column product's input gradient, its sum over tp, its weight gradient.
+
+        What the weight gradient needs is gathered beside the input gradient; the sum goes beside the weight gradient if
+        that is asked for, and piece by piece behind the input gradient's pieces.
+        """
+        called, size = f"{name}_input_grad", self.activation_bytes
+        reduction = (self._reduction, f"{name}_grad", size)
+        if self._split:
+            ops.beside("all_gather", f"{name}_input", size, layer)
+        if self._pieces > 1:
+            ops.reduced(own[0], self._pieces, kind, called, reduction, layer)
+        else:
+            ops.compute(own, kind, called, layer)
+        ops.join(1 if self._split else 0)
+        beside = self._overlap and bool(weight)
+        if self._tp > 1 and self._pieces == 1 and beside:
+            ops.beside(*reduction, layer)
+        if not beside:
+            ops.join()
+        ops.compute(weight, kind, f"{name}_weight_grad", layer)
+        ops.join()
+        if self._tp > 1 and self._pieces == 1 and not beside:
+            ops.collective(*reduction, layer)
+
+    def _backward(self, ops: OpsInMaking, block: Block, layer: int) -> None:
         body = block.body
-        if not self._full:
+        if not self._residencies.runs_again(layer):
             ops.compute(body.recompute, "recompute", block.name, layer)
         ops.compute(block.exit.input_grad + block.exit.weight_grad, "backward", f"{block.name}_add", layer)
-        if self._split and block is not self._lm_head:
-            ops.collective("all_gather", block.name, self.activation_bytes, layer)
-        if block is self._embedding:
-            ops.compute(body.input_grad + body.weight_grad, "backward", block.name, layer)
+        gathers = self._split and block.name != "lm_head"
+        if block.name == "embedding":
+            self._body(ops, body.input_grad + body.weight_grad, "backward", block.name, layer, gathers=gathers)
             return
         first = body.forward[0].name  # the column-parallel product: its gradients come last
         own_input = tuple(kernel for kernel in body.input_grad if kernel.name == f"{first}_input_grad")
         own_weight = tuple(kernel for kernel in body.weight_grad if kernel.name.startswith(f"{first}_"))
         rest = tuple(kernel for kernel in body.input_grad if kernel not in own_input)
         rest += tuple(kernel for kernel in body.weight_grad if kernel not in own_weight)
-        ops.compute(rest, "backward", block.name, layer)
-        if self._split:
-            ops.beside("all_gather", f"{block.name}_input", self.activation_bytes, layer)
-        ops.compute(own_input, "backward", f"{block.name}_input_grad", layer)
-        if self._split:
-            ops.join()
-        reduction = "reduce_scatter" if self._split else "all_reduce"
-        if self._tp > 1 and self._overlap:
-            ops.beside(reduction, f"{block.name}_grad", self.activation_bytes, layer)
-        ops.compute(own_weight, "backward", f"{block.name}_weight_grad", layer)
-        if self._tp > 1 and self._overlap:
-            ops.join()
-        elif self._tp > 1:
-            ops.collective(reduction, f"{block.name}_grad", self.activation_bytes, layer)
+        self._body(ops, rest, "backward", block.name, layer, gathers=gathers)
+        self._leave(ops, own_input, own_weight, "backward", block.name, layer)
         ops.compute(block.entry.input_grad + block.entry.weight_grad, "backward", f"{block.name}_norm", layer)
 
 
-class _Ops:
-    """Ops in the making: what goes beside the main lane is joined by the next op on it."""
-
-    def __init__(self, timer: Timer) -> None:
-        self._timer = timer
-        self._ops: list[Op] = []
-        self._main = -1  # the last op on the main lane
-        self._beside = -1  # an op on the tp lane that nobody has joined yet
-        self._joining: tuple[int, ...] = ()
-
-    def compute(self, kernels: Sequence[Kernel], kind: str, name: str, layer: int) -> None:
-        if kernels:
-            self._add(Compute(self._timer(kernels)), "compute", kind, name, layer)
-
-    def collective(self, kind: str, name: str, size: float, layer: int = -1) -> None:
-        self._add(Collective(kind, "tp", size), "tp", kind, name, layer)
-
-    def beside(self, kind: str, name: str, size: float, layer: int) -> None:
-        """A collective on the tp lane, from the end of the last main op on."""
-        after = (self._main,) if self._main >= 0 else ()
-        self._ops.append(Op(Collective(kind, "tp", size), "tp", kind, name, layer, "tp", after))
-        self._beside = len(self._ops) - 1
-
-    def join(self) -> None:
-        """The next op on the main lane waits for what goes beside it."""
-        self._joining += (self._beside,)
-
-    def segment(self) -> Segment:
-        return Segment(tuple(self._ops))
-
-    def _add(self, work: Compute | Collective, stream: str, kind: str, name: str, layer: int) -> None:
-        self._ops.append(Op(work, stream, kind, name, layer, MAIN, self._joining))
-        self._joining = ()
-        self._main = len(self._ops) - 1
+def _blocks(model: Model, shape: RankShape) -> dict[str, Block]:
+    """Every block of the model on a rank, by name."""
+    made = (block(model, shape) for block in (embedding_block, attention_block, mlp_block, lm_head_block))
+    return {block.name: block for block in made}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from simcluster.device import (
@@ -13,44 +13,55 @@ from simcluster.device import (
     optimizer_seconds,
     zero_gradients_seconds,
 )
-from simcluster.engine import play
+from simcluster.engine import DeadlockError, play
 from simcluster.faults import SlowGpu, SlowLink
 from simcluster.flops import hardware_flops_per_sequence, model_flops_per_sequence
-from simcluster.footprint import stage_footprint
-from simcluster.layers import RankShape
 from simcluster.lower import Choices, StepsOf, lower
-from simcluster.memory import Recipe, recipe_named
+from simcluster.memory import Recipe
+from simcluster.memory_plan import ELEMENT_BYTES, footprints_of, offload_of, plan_of, recipe_of, shape_of, sharding_of
 from simcluster.methods import Methods
 from simcluster.nccl import load_platform
 from simcluster.network import Network
+from simcluster.ops import StageProgram
+from simcluster.own_times import OwnTimes, boundary_passes
 from simcluster.parallel import Plan
+from simcluster.pipeline_rules import goes_by_own_times, schedule_of, slices_of
 from simcluster.result import Facts, Result
 from simcluster.scenario import Scenario
-from simcluster.scenario_rules import schedule_of
+from simcluster.schedules import Schedule, ScheduleFunction
 from simcluster.segments import Passes
+from simcluster.sensitivity import interference_on, sensitivity_on
 from simcluster.stages import stage_programs
 from simcluster.step_plan import DataParallel, Job, Slices
 from simcluster.stepwise import Stepwise
 from simcluster.topology import Cluster
 
 _PRECISION = {"bf16-mixed": "bf16", "fp16-mixed": "fp16", "fp32": "fp32"}
-_ELEMENT_BYTES = {"bf16-mixed": 2.0, "fp16-mixed": 2.0, "fp32": 4.0}
-_RECIPE = {"bf16-mixed": "mixed-18", "fp16-mixed": "mixed-16", "fp32": "fp32-16"}
 _BUCKET_PARAMETERS = 40e6  # Megatron-LM: max(40e6, 1e6 x dp) parameters a bucket
 _BUCKET_PARAMETERS_PER_REPLICA = 1e6
 
 
-def simulate(scenario: Scenario, *, folded: bool = True) -> Result:
+def simulate(scenario: Scenario, *, schedule: Schedule | ScheduleFunction | None = None, folded: bool = True) -> Result:
     """Replay the scenario's steps as events.
 
-    ``folded=False`` plays every rank by itself, with the same result to the bit.  With faults, the step is replayed
-    without them as well, for the slowdown.
+    ``schedule`` takes the place of the scenario's: a Schedule, or a function (stages, microbatches, chunks) that
+    returns one; InputError, with the place marked, if it is broken.  ``folded=False`` plays every rank by itself, with
+    the same result to the bit.  With faults, the step is replayed without them as well, for the slowdown.
     """
-    clean = _replay(scenario.model_copy(update={"faults": ()}), folded=folded) if scenario.faults else None
-    return _replay(scenario, folded=folded, without_faults=clean.step_time if clean else None)
+    if schedule is not None:
+        scenario = scenario.with_schedule(schedule)
+    clean = replay(scenario.model_copy(update={"faults": ()}), folded=folded) if scenario.faults else None
+    return replay(scenario, folded=folded, without_faults=clean.step_time if clean else None)
 
 
-def _replay(scenario: Scenario, *, folded: bool, without_faults: float | None = None) -> Result:
+Change = Callable[[Sequence[StageProgram]], Sequence[StageProgram]]
+"""Makes other programs of a job's: what if some of their ops were different?"""
+
+
+def replay(
+    scenario: Scenario, *, folded: bool = True, without_faults: float | None = None, change: Change = list
+) -> Result:
+    """Replay the scenario once, with its programs changed if a change is given."""
     cluster = scenario.cluster.built.scaled(
         [(*fault.between, fault.factor) for fault in scenario.faults if isinstance(fault, SlowLink)]
     )
@@ -58,14 +69,23 @@ def _replay(scenario: Scenario, *, folded: bool, without_faults: float | None = 
     job, facts = plan_job(scenario, device)
     slow = slowness(scenario)
     lowered = lower(
-        stage_programs(job),
+        change(stage_programs(job)),
         job.plan,
         cluster,
         cluster.capacity.tolist(),
         slowness=slow,
         choices=choices_of(scenario, folded=folded),
     )
-    record = play(lowered.program, lowered.capacity, [partial(_stepwise, cluster, steps) for steps in lowered.steps])
+    try:
+        steps = [partial(_stepwise, cluster, steps) for steps in lowered.steps]
+        record = play(lowered.program, lowered.capacity, steps)
+    except DeadlockError as error:
+        if scenario.pipeline.p2p == "async":
+            raise
+        raise DeadlockError(
+            f"{error}\n  The order of {job.schedule.name} does not work in blocking pairs (pipeline.p2p: rendezvous): "
+            f"a send waits for a receive that comes later; use pipeline.p2p: async, or another schedule"
+        ) from None
     return Result(
         lowered=lowered,
         record=record,
@@ -80,25 +100,21 @@ def _replay(scenario: Scenario, *, folded: bool, without_faults: float | None = 
 def plan_job(scenario: Scenario, device: Device) -> tuple[Job, Facts]:
     """Everything that is known before the clock starts."""
     model, parallel, training = scenario.model, scenario.parallel, scenario.training
-    plan = Plan(tp=parallel.tp, cp=parallel.cp, dp=scenario.dp, pp=parallel.pp, order=parallel.order)
-    recipe = recipe_named(training.memory_recipe or _RECIPE[training.precision])
-    shape = RankShape(
-        micro_batch=training.micro_batch,
-        tp=plan.tp,
-        cp=plan.cp,
-        sequence_parallel=parallel.sequence_parallel,
-        recompute=training.recompute,
-        attention=training.attention,
-        dropout=training.dropout,
-        element_bytes=_ELEMENT_BYTES[training.precision],
-        grad_accumulate_bytes=recipe.gradient,
-    )
+    plan, recipe, shape = plan_of(scenario), recipe_of(scenario), shape_of(scenario)
     precision = _PRECISION[training.precision]
     timer = partial(kernels_seconds, device, precision=precision)
-    passes = Passes(model, shape, timer, overlap_tensor=scenario.overlap.tensor)
-    schedule = schedule_of(scenario)
-    slices = Slices.even(model.layers, len(schedule.routes[0]))
+    sensitivity = sensitivity_on(device, interference_on(device, scenario.overlap.interference), precision)
+    passes = Passes(
+        model,
+        shape,
+        timer,
+        overlap_tensor=scenario.overlap.tensor,
+        tensor_pieces=scenario.overlap.tensor_pieces,
+        sensitivity=sensitivity,
+    )
     split = plan.tp > 1 and (parallel.sequence_parallel or scenario.pipeline.scatter_gather)
+    send_bytes = passes.activation_bytes / (plan.tp if split else 1)
+    schedule, slices = _arrange(scenario, plan, passes, send_bytes, split=split)
     job = Job(
         model=model,
         plan=plan,
@@ -106,29 +122,46 @@ def plan_job(scenario: Scenario, device: Device) -> tuple[Job, Facts]:
         slices=slices,
         passes=passes,
         data_parallel=_data_parallel(scenario, device, plan, recipe),
-        send_bytes=passes.activation_bytes / (plan.tp if split else 1),
+        send_bytes=send_bytes,
         gather_boundary=split and not parallel.sequence_parallel,
         overlap_sends=scenario.overlap.pipeline,
         steps=scenario.steps,
+        rendezvous=scenario.pipeline.p2p == "rendezvous",
+        offload=offload_of(scenario),
     )
-    footprints = tuple(
-        stage_footprint(model, shape, plan, schedule, slices, recipe, zero=parallel.zero, stage=stage)
-        for stage in range(plan.pp)
-    )
+    again = hardware_flops_per_sequence(model, training.recompute, every=training.recompute_every)
     facts = Facts(
         ranks=plan.num_ranks,
         samples=training.global_batch,
         tokens=scenario.tokens_per_step,
         model_flops=model_flops_per_sequence(model) * training.global_batch,
-        hardware_flops=hardware_flops_per_sequence(model, training.recompute) * training.global_batch,
+        hardware_flops=again * training.global_batch,
         peak_flops=device.peak_flops(precision),
         memory=device.memory,
-        footprints=footprints,
+        footprints=footprints_of(scenario, job),
     )
     return job, facts
 
 
+def _arrange(
+    scenario: Scenario, plan: Plan, passes: Passes, send_bytes: float, *, split: bool
+) -> tuple[Schedule, Slices]:
+    """The order of microbatches and the cut of the model, by the times of the run where the scenario says so."""
+    flow = scenario.collectives.model_copy(update={"detail": "flow"})
+    methods = choices_of(scenario.model_copy(update={"collectives": flow}), folded=True).methods
+    own = OwnTimes(plan, scenario.cluster.built, methods, passes)
+    schedule = schedule_of(scenario)
+    slices = slices_of(scenario, schedule) or own.cut(scenario.model.layers, schedule)
+    if goes_by_own_times(scenario):
+        whole = [slices.whole(schedule.slice_of(stage, 0)) for stage in range(plan.pp)]
+        gathered = split and not scenario.parallel.sequence_parallel
+        times = own.of_schedule(boundary_passes(whole, gathered=gathered), send_bytes)
+        schedule = schedule_of(scenario, *times)
+    return schedule, slices
+
+
 def _data_parallel(scenario: Scenario, device: Device, plan: Plan, recipe: Recipe) -> DataParallel:
+    gathered = ELEMENT_BYTES[scenario.training.precision] if scenario.parallel.zero == 3 else recipe.gathered
     bucket = max(_BUCKET_PARAMETERS, _BUCKET_PARAMETERS_PER_REPLICA * plan.dp) * recipe.gradient
 
     def update(parameters: float) -> float:
@@ -140,10 +173,12 @@ def _data_parallel(scenario: Scenario, device: Device, plan: Plan, recipe: Recip
         overlap_reduce=scenario.overlap.grad_reduce,
         overlap_gather=scenario.overlap.param_gather,
         gradient_bytes=recipe.gradient,
-        parameter_bytes=recipe.weight,
+        parameter_bytes=gathered,
         bucket_bytes=scenario.overlap.bucket_size or bucket,
         optimizer_seconds=update,
         norm_seconds=lambda parameters: gradient_norm_seconds(device, parameters, recipe=recipe),
+        sharding=sharding_of(scenario),
+        zero_seconds=lambda parameters: zero_gradients_seconds(device, parameters, recipe=recipe),
     )
 
 
@@ -165,7 +200,8 @@ def choices_of(scenario: Scenario, *, folded: bool) -> Choices:
     methods = Methods(
         named, platform=None if platform in (None, "none") else load_platform(platform), in_rounds=in_steps
     )
-    return Choices(methods=methods, steps=in_steps, folded=folded)
+    interference = None if in_steps else interference_on(scenario.cluster.device, scenario.overlap.interference)
+    return Choices(methods=methods, steps=in_steps, folded=folded, interference=interference)
 
 
 def _stepwise(cluster: Cluster, steps: StepsOf, network: Network, on_done: Callable[[int], object]) -> Stepwise:

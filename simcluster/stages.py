@@ -11,10 +11,12 @@ from dataclasses import replace
 
 from simcluster.boundaries import Boundaries, Key
 from simcluster.lanes import Lanes
-from simcluster.ops import MAIN, Item, Need, Segment, StageProgram
+from simcluster.offload import OffloadedActivations
+from simcluster.ops import MAIN, Change, Item, Need, Segment, StageProgram
 from simcluster.replicas import Replicas
 from simcluster.schedules import Action
 from simcluster.segments import Pass
+from simcluster.sharded import Sharded
 from simcluster.step_plan import Job
 
 
@@ -30,7 +32,8 @@ class _Stage:
         self._row = job.schedule.rows[stage]
         self._lanes = Lanes(stage, pipelined=job.plan.pp > 1)
         self._boundaries = Boundaries(job, self._lanes)
-        self._replicas = Replicas(job, self._lanes)
+        self._offloaded = OffloadedActivations(job, self._lanes)
+        self._replicas = (Sharded if job.data_parallel.zero == 3 else Replicas)(job, self._lanes)
 
     def program(self) -> StageProgram:
         for step in range(self._job.steps):
@@ -46,10 +49,13 @@ class _Stage:
         """
         halves = self._job.schedule.fused_at(self._stage)
         held: list[Action] = []
+        meets = self._boundaries.rendezvous(self._row, halves)
         for position, action in enumerate(self._row):
-            key, needs = self._boundaries.key(action, step), self._boundaries.needs(action, step)
+            if position in meets:
+                self._boundaries.meet(self._row[position : position + meets[position]], step)
+            key, needs = self._boundaries.key(action, step), self._needs(action, step)
             if position in halves:
-                needs += self._boundaries.needs(self._row[position + 1], step)
+                needs += self._needs(self._row[position + 1], step)
                 self._act(action, step, needs, ("half", *key), ())
                 held = [action]
                 continue
@@ -57,14 +63,19 @@ class _Stage:
             self._act(action, step, () if held else needs, key, also)
             for done in (*held, action):
                 self._boundaries.send(done, step)
+                self._offloaded.after(done, step)
             held = []
+        self._boundaries.meet((), step)
+
+    def _needs(self, action: Action, step: int) -> tuple[Need, ...]:
+        return self._boundaries.needs(action, step) + self._offloaded.needs(action, step)
 
     def _act(self, action: Action, step: int, needs: tuple[Need, ...], key: Key, also: tuple[Key, ...]) -> None:
         """One action, in one piece or in the parts that its replicas cut it into."""
         split = self._boundaries.arrives_split(action)
         parts = self._replicas.parts(action, step)
         for index, part in enumerate(parts):
-            segment = self._segment(action.kind, replace(part.work, boundary=split and index == 0))
+            segment = self._segment(action.kind, replace(part.work, boundary=split and index == 0), part.memory)
             final = index == len(parts) - 1
             name = key if final else (*key, index)
             item = Item(
@@ -74,7 +85,7 @@ class _Stage:
             needs = ()
             self._replicas.after(action, step, part, name)
 
-    def _segment(self, kind: str, part: Pass) -> Segment:
+    def _segment(self, kind: str, part: Pass, memory: tuple[Change, ...]) -> Segment:
         passes = self._job.passes
         make = {"F": passes.forward, "B": passes.backward, "I": passes.input_grad, "W": passes.weight_grad}[kind]
-        return self._lanes.once((kind, part), lambda: make(part))
+        return self._lanes.holding((kind, part), self._lanes.once((kind, part), lambda: make(part)), memory)

@@ -6,14 +6,15 @@ pandas when a table is asked for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from simcluster.program import Program
+from simcluster.program import Program, RowTimes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -91,8 +92,18 @@ class Spans:
 _TEXT = ("stream", "kind", "name", "group")
 
 
-def expand(program: Program, ready: Floats, start: Floats, end: Floats, group_name: Callable[[str, int], str]) -> Spans:
-    """All spans of a played program: chains row by row, meetings once, and what receivers see of a send."""
+def expand(
+    program: Program,
+    ready: Floats,
+    start: Floats,
+    end: Floats,
+    group_name: Callable[[str, int], str],
+    slowed: Mapping[int, RowTimes] = MappingProxyType({}),
+) -> Spans:
+    """All spans of a played program: chains row by row, meetings once, and what receivers see of a send.
+
+    ``slowed`` has start and end of an op's rows, in seconds from its start, where they are not what the rows say.
+    """
     words = _Words()
     table = _Rows.of(program, words)
     numbers = np.array(program.rows, dtype=np.int64)
@@ -101,7 +112,11 @@ def expand(program: Program, ready: Floats, start: Floats, end: Floats, group_na
     row = np.repeat(table.first[numbers] - np.cumsum(many) + many, many) + np.arange(len(op))
     lane = np.array(program.lane, dtype=np.int64)[op]
     rank = np.array(program.lane_rank, dtype=np.int64)[lane]
-    begin = start[op] + table.start[row]
+    begin, finish = start[op] + table.start[row], start[op] + table.end[row]
+    place = np.cumsum(many) - many
+    for number, times in slowed.items():
+        own = slice(place[number], place[number] + len(times))
+        begin[own], finish[own] = start[number] + np.array(times).T
     met = (np.array(program.meeting, dtype=np.int64) >= 0)[op]
     part: dict[str, npt.NDArray[Any]] = {
         name: np.array(getattr(program, name), dtype=np.int64)[op] for name in ("step", "chunk", "microbatch")
@@ -114,7 +129,7 @@ def expand(program: Program, ready: Floats, start: Floats, end: Floats, group_na
         "group": _group_codes(table.axes, program.lane_rank, group_name, words)[table.axis[row], rank],
         "ready": np.where(met, ready[op], begin),
         "start": np.where(met, start[op], begin),
-        "end": np.where(met, end[op], start[op] + table.end[row]),
+        "end": np.where(met, end[op], finish),
     }
     parts = [part]
     if program.receives:

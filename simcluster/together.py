@@ -84,11 +84,14 @@ def _check(jobs: Sequence[Placed], cluster: Cluster) -> None:
                 )
             owner[gpu] = name
     if len({_key(choices_of(job.scenario, folded=True)) for job in jobs}) > 1:
-        raise InputError("jobs that run together must play collectives alike; give them the same collectives section")
+        raise InputError(
+            "jobs that run together must play collectives alike; give them the same collectives section and the same "
+            "overlap.interference"
+        )
 
 
 def _key(choices: Choices) -> tuple[object, ...]:
-    return (choices.methods.key, choices.steps)
+    return (choices.methods.key, choices.steps, choices.interference)
 
 
 def _play(jobs: Sequence[Placed], cluster: Cluster, steps: Sequence[int], *, folded: bool) -> list[Result]:

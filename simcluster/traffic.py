@@ -30,6 +30,7 @@ class Fabric(Protocol):
     def uplinks(self, gpu: int) -> tuple[str, ...]: ...
     def nvswitch(self, gpu: int) -> str: ...
     def switch_ways(self, gpus: Sequence[int], turn: int) -> tuple[tuple[Spread, Spread], ...]: ...
+    def host_way(self, gpu: int, direction: str) -> Spread: ...
 
 
 _ROOM = 1 << 20  # hops at a time: some hundred MB
@@ -96,6 +97,12 @@ def group_rings(fabric: Fabric, gpus: Sequence[int]) -> tuple[Ring, ...]:
     """The rings of a group whose position i runs on GPU number ``gpus[i]``."""
     host_of = fabric.host_of
     return rings_along([host_of[gpu] for gpu in gpus], [fabric.uplinks(gpu) for gpu in gpus])
+
+
+def copy_pattern(fabric: Fabric, gpu: int, direction: str) -> Pattern:
+    """A copy between the GPU and its host's memory: one flow, one round."""
+    way = fabric.host_way(gpu, direction)
+    return Pattern(usage_of([(1.0, way)]), 1.0, 1, fabric.spread_latency(way))
 
 
 def hop_spread(fabric: Fabric, gpus: Sequence[int], hop: Hop) -> Spread:

@@ -1,4 +1,4 @@
-"""Who waited for whom, and how long: at collectives for the last member, in the pipeline for the sender.
+"""Who waited for whom, and how long: at collectives for the last member, in the pipeline for the sender (or receiver).
 
 Imports the program's columns only.
 """
@@ -35,13 +35,21 @@ def waits(
     rank_of = np.array(program.lane_rank, dtype=np.int64)[lane]
     found: dict[tuple[int, int, str], float] = {}
     late = np.flatnonzero((ready < start) & (last != np.arange(len(last))))
+    late = late[np.lexsort((start[late], ready[late]))]
+    met = dict.fromkeys(send for send, _ in program.receives if program.meetings[program.meeting[send]].parties > 1)
+    until: dict[tuple[int, int, str], float] = {}  # a send and a receive may wait for the same rank at the same time
     for op in late.tolist():
-        key = (int(rank_of[op]), int(rank_of[last[op]]), "group")
-        found[key] = found.get(key, 0.0) + float(start[op] - ready[op])
+        pair = op in met or not program.row_sets[program.rows[op]]  # a send or its receive at a rendezvous
+        key = (int(rank_of[op]), int(rank_of[last[op]]), "pipeline" if pair else "group")
+        begin = max(float(ready[op]), until.get(key, 0.0)) if pair else float(ready[op])
+        found[key] = found.get(key, 0.0) + max(0.0, float(start[op]) - begin)
+        until[key] = max(until.get(key, 0.0), float(start[op]))
     before = np.full(len(lane), -1, dtype=np.int64)
     for ops in program.lanes:
         before[ops[1:]] = ops[:-1]
     for send, receiver in program.receives:
+        if send in met:
+            continue
         free = end[before[receiver]] if before[receiver] >= 0 else 0.0
         gap = float(min(start[send], ready[receiver]) - free)
         if gap > 0:  # until the send began; from then on it is communication

@@ -94,9 +94,9 @@ def within(module: str, *parts: str) -> bool:
 # --- libraries behind fences ------------------------------------------------------------------------------------------
 
 FENCES = {
-    "simpy": ("network", "engine", "stepwise", "collective"),
+    "simpy": ("network", "engine", "pacing", "stepwise", "collective"),
     "matplotlib": ("show",),
-    "pandas": ("timeline", "loads", "result", "compare", "cli", "show", "plots"),
+    "pandas": ("timeline", "memory_timeline", "loads", "result", "compare", "cli", "show", "plots"),
     "ruamel": ("documents",),
     "networkx": ("topology", "inputs", "show"),
 }
@@ -122,9 +122,10 @@ def test_heavy_libraries_are_imported_when_needed() -> None:
 PLANNING = (
     "units", "clock", "ops", "kernels", "model", "layers", "layer_sections", "flops", "device", "memory", "footprint",
     "parallel", "schedules", "segments", "stages", "chains", "fold", "fairness", "traffic", "communicators", "program",
-    "lower", "collectives",
+    "lower", "collectives", "interference", "sensitivity", "residency", "offload", "buffers",
+    "memory_plan", "fits",
 )  # fmt: skip
-CLOCK = ("simpy", *(f"simcluster.{name}" for name in ("engine", "network", "stepwise", "simulate")))
+CLOCK = ("simpy", *(f"simcluster.{name}" for name in ("engine", "network", "pacing", "stepwise", "simulate")))
 MODEL_SIDE = tuple(
     f"simcluster.{name}"
     for name in (
@@ -133,8 +134,11 @@ MODEL_SIDE = tuple(
 )  # fmt: skip
 NEVER = {
     **dict.fromkeys(PLANNING, (*CLOCK, "simcluster.result", "simcluster.scenario", "matplotlib", "pandas")),
-    **dict.fromkeys(("engine", "network", "stepwise", "fairness"), MODEL_SIDE),
-    **dict.fromkeys(("metrics", "timeline", "waits"), (*CLOCK, *MODEL_SIDE)),
+    **dict.fromkeys(("engine", "network", "pacing", "stepwise", "fairness"), MODEL_SIDE),
+    **dict.fromkeys(
+        ("metrics", "timeline", "memory_timeline", "waits", "overlap", "critical_path", "host_copies"),
+        (*CLOCK, *MODEL_SIDE),
+    ),
     **dict.fromkeys(("scenario", "topology", "inputs"), CLOCK),
 }
 

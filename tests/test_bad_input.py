@@ -54,7 +54,7 @@ SCENARIOS = {
     "impossible_product": ["tp 2 x pp 2 x cp 1 x dp 3 = 12", "8 GPUs", "dp to 2"],
     "two_names_of_one_axis": ["tensor_model_parallel_size", "another name of tp"],
     "order_twice": ["parallel.order", "[tp, tp, dp, pp]", "once"],
-    "zero_three": ["parallel.zero", "not modelled yet", "0 (off) or 1"],
+    "zero_four": ["parallel.zero", "0 (off)", "3 (parameters", "got 4"],
     "context_parallel": ["parallel.cp", "not modelled yet"],
     "sequence_parallel_alone": ["parallel.sequence_parallel", "tp is 1", "2 or more"],
     "unknown_preset": ["model.preset", "gpt3-175b"],

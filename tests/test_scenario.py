@@ -15,9 +15,9 @@ from pydantic import ValidationError
 from simcluster.errors import InputError
 from simcluster.faults import SlowGpu, SlowLink
 from simcluster.model import Model
+from simcluster.near import near_divisors, near_multiples
 from simcluster.parallel import Plan
 from simcluster.scenario import Scenario, from_document, load, load_text
-from simcluster.scenario_rules import near_divisors, near_multiples
 from simcluster.sections import LONG_NAMES
 from simcluster.topology import DgxSpec
 

@@ -144,7 +144,7 @@ def test_command_leaves_out_what_nobody_reads(capsys: pytest.CaptureFixture[str]
         (["--gallery", "x.png", "--csv", "x.csv"], "need a NAME"),
         (["--gallery", "x.jpeg"], "a picture ends in"),
         (["1f1b", "--stages", "4", "--microbatches", "8", "--plot", "x.txt"], "a picture ends in"),
-        (["nowhere.csv"], "cannot read nowhere.csv"),
+        (["nowhere.csv"], "nowhere.csv: no such file"),
         (["nowhere.py:f", "--stages", "4", "--microbatches", "8"], "cannot read nowhere.py: there is no such file"),
         (["dualpipe", "--stages", "3", "--microbatches", "8"], "an even number of stages"),
         (["1f1b", "--stages", "0", "--microbatches", "8"], "'0' is not a whole number of at least 1"),

@@ -439,20 +439,41 @@ def longest(seconds: list[int], first: int, last: int, counts: tuple[int, ...]) 
 
 
 @given(
-    seconds=st.lists(st.integers(1, 9), min_size=1, max_size=8),
+    seconds=st.lists(st.integers(1, 9), min_size=2, max_size=8),
     first=st.integers(0, 9),
     last=st.integers(0, 30),
+    empty_ends=st.booleans(),
     data=st.data(),
 )
-def test_no_cut_is_better_balanced(seconds: list[int], first: int, last: int, data: st.DataObject) -> None:
+def test_no_cut_is_better_balanced(
+    seconds: list[int], first: int, last: int, empty_ends: bool, data: st.DataObject
+) -> None:
     slices = data.draw(st.integers(1, len(seconds)))
-    cut = balanced(seconds, first, last, slices)
+    hollow = empty_ends and slices > 1
+    cut = balanced(seconds, first, last, slices, empty_ends=empty_ends)
     assert cut.layers == len(seconds)
+    assert min(cut.counts[1:-1], default=1) >= 1
+    assert hollow or min(cut.counts) >= 1
     cuts = (
         tuple(b - a for a, b in itertools.pairwise((0, *ends, len(seconds))))
-        for ends in itertools.combinations(range(1, len(seconds)), slices - 1)
+        for ends in itertools.combinations_with_replacement(range(len(seconds) + 1), slices - 1)
     )
-    assert longest(seconds, first, last, cut.counts) == min(longest(seconds, first, last, each) for each in cuts)
+    legal = [each for each in cuts if min(each[1:-1], default=1) >= 1 and (hollow or min(each) >= 1)]
+    assert longest(seconds, first, last, cut.counts) == min(longest(seconds, first, last, each) for each in legal)
+
+
+def test_an_end_without_layers() -> None:
+    """The embedding and the LM head take as long as a layer: arXiv:2407.21783 leaves those chunks without one."""
+    assert balanced([1.0] * 6, 1.0, 1.0, 8, empty_ends=True).counts == (0, 1, 1, 1, 1, 1, 1, 0)
+    with pytest.raises(InputError, match=r"5 layers cannot fill 8 slices .* but for the first and the last"):
+        balanced([1.0] * 5, 1.0, 1.0, 8, empty_ends=True)
+
+
+def test_layers_of_stages_are_spread_over_their_chunks() -> None:
+    order = schedule_function("interleaved")(4, 4, 2)  # stage s holds slices s and s + 4
+    assert Slices.of_stages([3, 4, 5, 3], order).counts == (1, 2, 3, 2, 2, 2, 2, 1)
+    folded = schedule_function("zb-v")(2, 4)  # stage 0 holds slices 0 and 3, both ends of the model
+    assert Slices.of_stages([3, 6], folded).counts == (2, 3, 3, 1)
 
 
 def test_more_slices_than_layers_are_refused() -> None:

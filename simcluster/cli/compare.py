@@ -6,13 +6,14 @@ import argparse
 from typing import TYPE_CHECKING
 
 from simcluster.cli.common import add_override_arguments
+from simcluster.errors import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
 
 EXAMPLE = """examples:
   simcluster compare gpt3_175b_64xa100 --vary pipeline.schedule=gpipe,1f1b,interleaved --gantt schedules.png
-  simcluster compare a.yaml b.yaml
+  simcluster compare gpt3_175b_64xa100 gpt3_175b_64xa100_full_recompute --waterfall why.png
 """
 
 
@@ -33,31 +34,43 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     add_override_arguments(parser, "change all of them; also --a.b c")
     parser.add_argument("--gantt", metavar="FILE", help="draw the timelines under each other (.png, .svg or .pdf)")
+    parser.add_argument("--waterfall", metavar="FILE", help="draw where the difference from the first one went")
+    parser.add_argument("--overlap", metavar="FILE", help="draw how much communication each hides, exposes, waits for")
     parser.add_argument("--json", metavar="FILE", help='write the table as JSON; "-" prints it alone')
     parser.add_argument("--csv", metavar="FILE", help="write the table as CSV")
 
 
 def run(args: argparse.Namespace) -> int:
     """Replay all variants; print the table; draw."""
+    from simcluster import plots
     from simcluster.cli import common, drawing
-    from simcluster.compare import compare, result_of, variations
+    from simcluster.compare import compare, differences, result_of, variations
     from simcluster.overrides import expand_vary
 
     vary = [expand_vary(text) for text in args.vary]
     overrides = common.overrides_of(args)
     scenarios = [pair for path in args.scenarios for pair in variations(path, overrides, vary).items()]
-    gantt = drawing.figure_path(args.gantt) if args.gantt else None
+    gantt, waterfall, overlap = (
+        drawing.figure_path(name) if name else None for name in (args.gantt, args.waterfall, args.overlap)
+    )
+    if waterfall and len(scenarios) < 2:
+        raise InputError("--waterfall draws differences: give at least two scenarios, or one and --vary")
     table_file = common.output_path(args.csv) if args.csv else None
     common.check_json_path(args.json)
     results = [result_of(scenario) for _, scenario in scenarios]
     table = compare(results, [name for name, _ in scenarios])
+    causes = differences(results, list(table.index))
     if args.json != "-":
-        print(_text(table))
+        print(_text(table, causes))
     if gantt:
         from simcluster.show.gantt import compare_gantts, save_figure  # matplotlib: only when something is drawn
 
         timelines = [(str(name), result.timeline) for name, result in zip(table.index, results, strict=True)]
         save_figure(compare_gantts(timelines), gantt)
+    if waterfall:
+        plots.save_figure(plots.waterfall(dict(zip(table.index, table["step_time_s"], strict=True)), causes), waterfall)
+    if overlap:
+        plots.save_figure(plots.overlap(list(zip(table.index, results, strict=True))), overlap)
     if args.json:
         rows = [{"variant": name, **row} for name, row in zip(table.index, table.to_dict("records"), strict=True)]
         common.write_json(args.json, rows)
@@ -66,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _text(table: pd.DataFrame) -> str:
+def _text(table: pd.DataFrame, causes: pd.DataFrame) -> str:
     """Numbers of every variant, then where each one's difference from the first went."""
     from simcluster.cli.common import format_table
     from simcluster.compare import attribution
@@ -91,16 +104,41 @@ def _text(table: pd.DataFrame) -> str:
         text += "\n! does not fit on its GPU"
     if len(table) == 1:
         return text
-    parts = attribution(table)
+    first = f"{table.index[0]!r}"
+    return "\n\n".join(
+        [
+            text,
+            f"where the difference from {first} went (seconds a step, mean over ranks)\n"
+            + _differences(attribution(table), total="sum"),
+            *_communication(causes, first),
+        ]
+    )
+
+
+def _communication(causes: pd.DataFrame, first: str) -> list[str]:
+    """What exposed communication changed by, and what it does to compute beside it, where that differs."""
+    reasons = ("_traffic", "_hiding", "_contention")
+    parts = causes[[name for name in causes.columns if name.endswith(reasons) or name == "interference"]]
+    if not (parts.abs() > 1e-12).any(axis=None):
+        return []
+    return [
+        f"why exposed communication differs from that of {first} (seconds a step, mean over ranks)\n"
+        + _differences(parts.rename(columns=lambda name: name.replace("_", " ")))
+        + "\ntraffic: time on free links (bytes, algorithm, link rates); hiding: the part beside compute;"
+        "\ncontention: links shared with others; interference: compute slowed by communication beside it"
+    ]
+
+
+def _differences(parts: pd.DataFrame, total: str = "") -> str:
+    """Columns that differ anywhere, a line for every variant but the first; with their sum if that has a name."""
+    from simcluster.cli.common import format_table
+
     shown = [name for name in parts.columns if (parts[name].abs() > 1e-12).any()]
     lines = [
-        [str(name), *(_signed(row[part]) for part in shown), _signed(float(row.sum()))]
+        [str(name), *(_signed(row[part]) for part in shown), *([_signed(float(row.sum()))] if total else [])]
         for name, row in parts.iloc[1:].iterrows()
     ]
-    return (
-        f"{text}\n\nwhere the difference from {table.index[0]!r} went (seconds a step, mean over ranks)\n"
-        + format_table(["variant", *shown, "sum"], lines)
-    )
+    return format_table(["variant", *shown, *([total] if total else [])], lines)
 
 
 def _signed(seconds: float) -> str:

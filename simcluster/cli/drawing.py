@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from simcluster.cli.common import output_path
+from simcluster.cli.common import output_path, table_path, write_table
 from simcluster.errors import InputError
 
 if TYPE_CHECKING:
@@ -66,9 +66,23 @@ def draw(result: Result, path: Path, window: tuple[float, float] | None, ranks: 
     save_figure(figure, path)
 
 
+def memory_path(name: str) -> Path:
+    """Where memory goes: a table or a picture, refused before the work is done if nothing can be written there."""
+    return table_path(name) if Path(name).suffix in (".csv", ".parquet") else figure_path(name)
+
+
+def write_memory(result: Result, path: Path, window: tuple[float, float] | None, ranks: list[int] | None) -> None:
+    """Memory over time, as a table of changes or a picture by the file's ending."""
+    if path.suffix in (".csv", ".parquet"):
+        write_table(path, result.memory_table(ranks))
+        return
+    from simcluster.plots import memory, save_figure
+
+    save_figure(memory(result, ranks=ranks, window=window), path)
+
+
 def write_links(result: Result, path: Path) -> None:
     """What every link carried, as a table or a picture by the file's ending."""
-    from simcluster.cli.common import write_table
     from simcluster.loads import link_table
 
     if path.suffix == ".csv":

@@ -9,6 +9,8 @@ from simcluster.cli.common import add_override_arguments
 EXAMPLE = """examples:
   simcluster run scenarios/gpt3_175b_64xa100.yaml --gantt step.png
   simcluster run gpt3_175b_64xa100 --pipeline.schedule 1f1b
+  simcluster run gpt3_175b_64xa100 --explain --critical path.png
+  simcluster run gpt3_175b_64xa100 --memory memory.png --ranks 0,32
   simcluster run gpt3_175b_64xa100 --json -
 """
 
@@ -28,6 +30,14 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("--timeline", metavar="FILE", help="write one row per span (.csv or .parquet)")
     parser.add_argument("--links", metavar="FILE", help="what every link carried (.csv, or a picture)")
     parser.add_argument("--gantt", metavar="FILE", help="draw the timeline (.png, .svg or .pdf)")
+    parser.add_argument(
+        "--explain", action="store_true", help="also print overlap, the critical path, and the step if a kind were free"
+    )
+    parser.add_argument("--critical", metavar="FILE", help="draw the critical path, and the step if a kind were free")
+    parser.add_argument(
+        "--overlap", metavar="FILE", help="draw what communication compute hides, collective by collective"
+    )
+    parser.add_argument("--memory", metavar="FILE", help="memory over time (a picture; .csv or .parquet: every change)")
     parser.add_argument("--window", metavar="T0:T1", help='draw only this part, as in "1.2 s:1.3 s"')
     parser.add_argument("--ranks", metavar="R,R", help="draw only these ranks, as in 0,8,16")
     parser.add_argument("--verbose", action="store_true", help="say on stderr what the simulator itself took")
@@ -38,31 +48,46 @@ def run(args: argparse.Namespace) -> int:
     import sys
     import time
 
+    from simcluster import plots
     from simcluster.cli import common, drawing
     from simcluster.scenario import load
+    from simcluster.show.explanation import explanation
     from simcluster.show.summary import summary
     from simcluster.simulate import simulate
+    from simcluster.whatif import what_if_free
 
     begun = time.perf_counter()
     scenario = load(args.scenario, common.overrides_of(args))
     window, ranks = drawing.window_of(args.window), drawing.ranks_of(args.ranks, scenario.gpus)
     timeline = common.table_path(args.timeline) if args.timeline else None
     gantt = drawing.figure_path(args.gantt) if args.gantt else None
+    critical, overlap = (drawing.figure_path(name) if name else None for name in (args.critical, args.overlap))
     links = common.output_path(args.links) if args.links else None
     if links and links.suffix != ".csv":
         drawing.figure_path(args.links)
+    memory = drawing.memory_path(args.memory) if args.memory else None
     common.check_json_path(args.json)
     result = simulate(scenario)
+    free = what_if_free(result) if args.explain or critical else []
     if args.json != "-":
         print(summary(result))
+        if args.explain:
+            print("\n" + explanation(result, free))
     if timeline:
         common.write_table(timeline, result.timeline)
     if gantt:
         drawing.draw(result, gantt, window, ranks)
+    if critical:
+        plots.save_figure(plots.critical(result, free), critical)
+    if overlap:
+        plots.save_figure(plots.overlap([(scenario.name, result)]), overlap)
     if links:
         drawing.write_links(result, links)
+    if memory:
+        drawing.write_memory(result, memory, window, ranks)
     if args.json:
-        common.write_json(args.json, result.to_dict())
+        played = {"step_time_if_free_s": {each.kind: each.step_time for each in free}} if free else {}
+        common.write_json(args.json, {**result.to_dict(), **played})
     if args.verbose:
         print(f"simulated in {time.perf_counter() - begun:.2f} s, {common.peak_memory()}", file=sys.stderr)
     return 0

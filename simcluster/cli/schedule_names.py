@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 
 from simcluster.errors import InputError
-from simcluster.schedules import SCHEDULES, Schedule, ScheduleFunction, check, make_schedule
+from simcluster.inputs.schedule_files import function_in, is_csv, is_function, schedule_in_csv
+from simcluster.schedules import SCHEDULES, TAKES_CHUNKS, Schedule, check, make_schedule
 from simcluster.schedules.comparison import Played, StageTimes, play_stages
 from simcluster.schedules.interleaved import interleaved
-from simcluster.schedules.torch_csv import from_csv
 from simcluster.schedules.zb_auto import zb_auto
-
-TAKE_CHUNKS = ("interleaved", "breadth-first", "hanayo")
-"""Schedules whose number of chunks is the user's to choose."""
 
 _MOST_ACTIONS = 1_000_000
 
@@ -38,8 +34,8 @@ def played(names: list[str], meant: Meant) -> tuple[list[Played], list[tuple[str
     """
     several = len(names) > 1 or names == ["all"]
     wanted = [(name, each) for name in names for each in (SCHEDULES if name == "all" else [name])]
-    if several and meant.chunks and not any(each in TAKE_CHUNKS for _, each in wanted):
-        raise InputError(f"--chunks {meant.chunks}: none of these takes chunks; {', '.join(TAKE_CHUNKS)} do")
+    if several and meant.chunks and not any(each in TAKES_CHUNKS for _, each in wanted):
+        raise InputError(f"--chunks {meant.chunks}: none of these takes chunks; {', '.join(TAKES_CHUNKS)} do")
     shown: list[Played] = []
     refused: list[tuple[str, str]] = []
     for name, each in wanted:
@@ -56,14 +52,14 @@ def played(names: list[str], meant: Meant) -> tuple[list[Played], list[tuple[str
 
 def _schedule(name: str, meant: Meant, *, several: bool) -> Schedule:
     """The checked schedule behind a name; compared ones get chunks only where they take them."""
-    if name.endswith(".csv"):
+    if is_csv(name):
         return _from_csv_file(name, meant)
     chunks = meant.chunks or 1
-    if several and ".py:" not in name:
-        chunks = (meant.chunks or 2) if name in TAKE_CHUNKS else 1
+    if several and not is_function(name):
+        chunks = (meant.chunks or 2) if name in TAKES_CHUNKS else 1
     stages, microbatches = _counts(meant, chunks)
-    if ".py:" in name:
-        return make_schedule(_function_of(name), stages, microbatches, chunks)
+    if is_function(name):
+        return make_schedule(function_in(name), stages, microbatches, chunks)
     if name == "interleaved":
         return check(interleaved(stages, microbatches, chunks, group_size=meant.group_size))
     if name == "zb-auto":
@@ -88,11 +84,7 @@ def _counts(meant: Meant, chunks: int) -> tuple[int, int]:
 
 def _from_csv_file(name: str, meant: Meant) -> Schedule:
     """A schedule in torch's format; says on stderr which actions it left out."""
-    try:
-        text = Path(name).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as problem:
-        raise InputError(f"cannot read {name}: {problem}") from None
-    schedule, left_out = from_csv(text, name=Path(name).name)
+    schedule, left_out = schedule_in_csv(name)
     for what, wanted in (("stages", meant.stages), ("microbatches", meant.microbatches)):
         has = getattr(schedule, f"num_{what}")
         if wanted not in (None, has):
@@ -102,34 +94,3 @@ def _from_csv_file(name: str, meant: Meant) -> Schedule:
         print(f"note: {name}: left out {counts}: messages follow from the order, sharding is no part of it",
               file=sys.stderr)  # fmt: skip
     return schedule
-
-
-def _function_of(name: str) -> ScheduleFunction:
-    """FILE.py:FUNCTION, imported; a mistake in the file is its author's."""
-    import importlib.util
-
-    file, _, function = name.rpartition(":")
-    if not Path(file).is_file():
-        raise InputError(f"cannot read {file}: there is no such file")
-    spec = importlib.util.spec_from_file_location("simcluster_user_schedule", file)
-    assert spec is not None  # it ends in .py
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except Exception as problem:
-        raise InputError(f"cannot run {file}: {type(problem).__name__}: {problem}") from problem
-    found = getattr(module, function, None)
-    if not callable(found):
-        raise InputError(f"{file} has no function {function!r} to call with (stages, microbatches, chunks)")
-
-    def called(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Schedule:
-        try:
-            made: Schedule = found(num_stages, num_microbatches, num_chunks)
-        except InputError:
-            raise
-        except Exception as problem:
-            raise InputError(f"{name} failed: {type(problem).__name__}: {problem}") from problem
-        return made
-
-    return called

@@ -10,6 +10,7 @@ from simcluster.cli.common import format_table
 from simcluster.schedules import Schedule
 from simcluster.schedules.comparison import Played, StageTimes, share_of_a_stage
 from simcluster.schedules.grid import common_unit, grid, order_lines
+from simcluster.schedules.text import row_texts
 
 _MOST_PRINTED_ACTIONS = 4_096
 _MOST_COLUMNS = 4_000
@@ -111,7 +112,7 @@ def document(played: Played) -> dict[str, object]:
         "peak_in_flight": list(timing.peak_in_flight),
         "peak_of_a_stage": [float(peak) for peak in played.peaks],
         "copies_of_weights": played.copies,
-        "rows": [line.partition(" ")[2].strip() for line in order_lines(schedule)],
+        "rows": row_texts(schedule),
     }
 
 

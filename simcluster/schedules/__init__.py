@@ -29,6 +29,7 @@ from simcluster.schedules.zb_v import zb_v
 
 __all__ = [
     "SCHEDULES",
+    "TAKES_CHUNKS",
     "Action",
     "Costs",
     "Hop",
@@ -83,6 +84,9 @@ SCHEDULES: dict[str, ScheduleFunction] = {
     "hanayo": hanayo,
 }
 """Every schedule that has a name.  Chunks left at 1 mean the chunks that a schedule has by itself."""
+
+TAKES_CHUNKS = ("interleaved", "breadth-first", "hanayo")
+"""Schedules with as many chunks a stage as one asks for."""
 
 
 def schedule_function(name: str) -> ScheduleFunction:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+from simcluster.schedules import TAKES_CHUNKS, make_schedule
 from simcluster.schedules.actions import Schedule
 from simcluster.schedules.timing import Costs, ScheduleTiming, play
 
@@ -83,3 +85,30 @@ def play_stages(schedule: Schedule, times: StageTimes) -> Played:
     pair = None if together is None else lambda _forward, _backward: together
     timing = play(schedule, times.of_chunk(schedule), times.latency, pair)
     return Played(schedule, timing, times)
+
+
+UNIT_TIMES = StageTimes(Fraction(1), Fraction(2), Fraction(1), Fraction(1))
+"""F = I = W = 1, and a whole backward is 2: what schedules are usually drawn with."""
+
+
+def play_schedules(
+    schedules: Sequence[str | Schedule],
+    *,
+    stages: int,
+    microbatches: int,
+    chunks: int = 2,
+    times: StageTimes = UNIT_TIMES,
+) -> list[Played]:
+    """Schedules by name, or made already, played with the same times; ``chunks`` a stage where a schedule takes them.
+
+    InputError for an unknown name and for counts that a schedule cannot have.
+    """
+    return [
+        play_stages(
+            make_schedule(each, stages, microbatches, chunks if each in TAKES_CHUNKS else 1)
+            if isinstance(each, str)
+            else each,
+            times,
+        )
+        for each in schedules
+    ]

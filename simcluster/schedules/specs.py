@@ -1,17 +1,21 @@
 """Schedules with parameters of their own, as a scenario file writes them: ``schedule: {name: zb-auto, ...}``.
 
-Schedules without parameters are written by their name alone.  Apart from the rest of the package, since it needs
-pydantic.
+Schedules without parameters are written by their name alone; ``rows`` is one written out.  Apart from the rest of the
+package, since it needs pydantic.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import BeforeValidator, Discriminator, Field, Tag
 
-from simcluster.schedules.actions import Schedule
+from simcluster.errors import InputError
+from simcluster.schedules import SCHEDULES, make_schedule
+from simcluster.schedules.actions import Route, Schedule, loop_route, parse_row
 from simcluster.schedules.interleaved import interleaved
+from simcluster.schedules.text import row_texts
 from simcluster.schedules.timing import Costs
 from simcluster.schedules.zb_auto import Times, zb_auto
 from simcluster.spec import Spec
@@ -42,12 +46,14 @@ class Interleaved(Spec):
 class ZbAuto(Spec):
     """Automatic zero bubble under a limit of microbatches alive on one stage.
 
+    ``weight_memory`` is the part of a microbatch's activations that stays from I to W.
     ``forward``, ``input``, ``weight`` and ``latency`` are the times of F, I, W and a message in one unit (only ratios
     matter), alike for all stages; left out, all three, the times of the run itself are used where it knows them.
     """
 
     name: Literal["zb-auto"]
     memory_limit: Count | None = None
+    weight_memory: Annotated[float, Field(ge=0, le=1)] = 1.0
     forward: Time | None = None
     input: Time | None = None
     weight: Time | None = None
@@ -68,9 +74,124 @@ class ZbAuto(Spec):
             forward, input_, weight = (1.0 if time is None else time for time in given)
             costs, latency = Costs(F=forward, B=input_ + weight, I=input_, W=weight), self.latency
         return zb_auto(
-            num_stages, num_microbatches, num_chunks, costs=costs, latency=latency, memory_limit=self.memory_limit
+            num_stages,
+            num_microbatches,
+            num_chunks,
+            costs=costs,
+            latency=latency,
+            memory_limit=self.memory_limit,
+            weight_memory=self.weight_memory,
         )
 
 
-ScheduleSpec = Annotated[Interleaved | ZbAuto, Field(discriminator="name")]
+class Rows(Spec):
+    """A schedule written out, as grids print it: ``rows: ["F0 F1 B0 B1", "F0 B0 F1 B1"]``, a row for each stage.
+
+    ``F3.1`` is microbatch 3 through chunk 1, ``[F3|B1]`` a fused pair.  ``routes`` are the ways of microbatches through
+    the model, as texts of stage.chunk ("0.0 1.0 1.1 0.1"), and ``route_of`` each microbatch's; left out, all go through
+    chunk 0 of every stage in turn, then chunk 1, and so on.  ``title`` is what it is called.
+    """
+
+    name: Literal["rows"]
+    rows: tuple[str, ...]
+    routes: tuple[str, ...] | None = None
+    route_of: tuple[int, ...] | None = None
+    title: str = "rows"
+
+    @classmethod
+    def of(cls, schedule: Schedule) -> Self:
+        """The document of a schedule; ``make`` gives an equal one."""
+        plain = schedule.routes == (loop_route(schedule.num_stages, schedule.num_chunks),)
+        return cls(
+            name="rows",
+            rows=tuple(row_texts(schedule)),
+            routes=None if plain else tuple(" ".join(f"{stage}.{chunk}" for stage, chunk in route)
+                                            for route in schedule.routes),
+            route_of=None if plain else schedule.route_of,
+            title=schedule.name,
+        )  # fmt: skip
+
+    def make(
+        self,
+        num_stages: int,
+        num_microbatches: int,
+        num_chunks: int = 1,
+        *,
+        costs: Times | None = None,
+        latency: Any = 0,
+    ) -> Schedule:
+        """The schedule, checked; InputError where it is broken or for other stages and microbatches."""
+        parsed = [parse_row(row) for row in self.rows]
+        actions = tuple(row for row, _ in parsed)
+        fused = tuple(positions for _, positions in parsed)
+        every = [action for row in actions for action in row]
+        microbatches = 1 + max((action.microbatch for action in every), default=-1)
+        chunks = 1 + max((action.chunk for action in every), default=0)
+        routes: tuple[Route, ...] = (loop_route(len(actions), chunks),)
+        if self.routes is not None:
+            routes = tuple(_route(text) for text in self.routes)
+        schedule = Schedule(
+            name=self.title,
+            rows=actions,
+            num_microbatches=microbatches,
+            num_chunks=chunks,
+            routes=routes,
+            route_of=self.route_of if self.route_of is not None else (0,) * microbatches,
+            fused=fused if any(fused) else (),
+        )
+        made = make_schedule(schedule, num_stages, num_microbatches)
+        if num_chunks not in (1, chunks):
+            raise InputError(f"schedule {self.title!r} has {chunks} chunks per stage, and {num_chunks} were asked for; "
+                             f"leave chunks out")  # fmt: skip
+        return made
+
+
+def _route(text: str) -> Route:
+    hops = []
+    for word in text.split():
+        stage, dot, chunk = word.partition(".")
+        if not (dot and stage.isdecimal() and chunk.isdecimal()):
+            raise InputError(f"route {text!r}: {word!r} is no hop; write stage.chunk, as in 0.0 1.0 1.1 0.1")
+        hops.append((int(stage), int(chunk)))
+    return tuple(hops)
+
+
+ScheduleSpec = Annotated[Interleaved | ZbAuto | Rows, Field(discriminator="name")]
 """A schedule with parameters, told apart by its name."""
+
+_WITH_PARAMETERS = ("interleaved", "zb-auto", "rows")
+
+
+def _written(value: object) -> object:
+    """A name, whether or not it is written as a mapping; complains about what is neither."""
+    if isinstance(value, str | Spec):
+        return value
+    if not isinstance(value, Mapping) or not isinstance(value.get("name"), str):
+        raise InputError(
+            "must be a schedule's name, a mapping such as {name: interleaved, group_size: 8}, a CSV file of "
+            "torch.distributed.pipelining, or FILE.py:FUNCTION"
+        )
+    name = value["name"]
+    if name in SCHEDULES and len(value) == 1:
+        return name
+    if name not in _WITH_PARAMETERS:
+        what = "takes no parameters" if name in SCHEDULES else "is no schedule"
+        raise InputError(f"{name!r} {what}; {', '.join(_WITH_PARAMETERS)} have parameters, any other is a name alone")
+    return value
+
+
+def _kind(value: object) -> str:
+    if isinstance(value, Mapping):
+        return str(value["name"])
+    return value.name if isinstance(value, Interleaved | ZbAuto | Rows) else "text"
+
+
+ScheduleChoice = Annotated[
+    Annotated[str, Tag("text")]
+    | Annotated[Interleaved, Tag("interleaved")]
+    | Annotated[ZbAuto, Tag("zb-auto")]
+    | Annotated[Rows, Tag("rows")],
+    Discriminator(_kind),
+    BeforeValidator(_written),
+]
+"""A schedule by its name alone, or with parameters."""

@@ -12,7 +12,12 @@ _ACTIONS_AROUND = 8
 
 def order_lines(schedule: Schedule) -> list[str]:
     """One line per stage, ``r0 F0 F1 B0 B1``; ``F3.1`` is microbatch 3, chunk 1, and ``[F3|B1]`` a fused pair."""
-    return [_name(schedule, stage) + "".join(_pieces(schedule, stage)).rstrip() for stage in range(schedule.num_stages)]
+    return [_name(schedule, stage) + row for stage, row in enumerate(row_texts(schedule))]
+
+
+def row_texts(schedule: Schedule) -> list[str]:
+    """The rows as ``actions.parse_row`` reads them."""
+    return ["".join(_pieces(schedule, stage)).rstrip() for stage in range(schedule.num_stages)]
 
 
 def marked_lines(schedule: Schedule, marks: Mapping[int, tuple[int, str]]) -> str:

@@ -10,13 +10,14 @@ from typing import Any
 from simcluster.errors import InputError
 from simcluster.schedules.actions import Action, Kind, Schedule, loop_route
 from simcluster.schedules.check import require_counts, require_one_chunk
-from simcluster.schedules.timing import Costs, ScheduleTiming, peak_in_flight, play
+from simcluster.schedules.timing import Costs, ScheduleTiming, play
 from simcluster.schedules.zb_h import zb_h1, zb_h2
 
 Times = Callable[[Kind, int, int], Any]
 """Duration of (kind, stage, chunk), as ``play`` takes it: floats, ints or Fractions."""
 
 _UNIT: Costs[Any] = Costs(F=1, B=2, I=1, W=1)
+_ROUNDING = 1e-9  # of sums of parts of microbatches
 
 
 def zb_auto(
@@ -27,11 +28,14 @@ def zb_auto(
     costs: Times = _UNIT,
     latency: Any = 0,
     memory_limit: int | None = None,
+    weight_memory: float = 1,
 ) -> Schedule:
     """The best of a handful of schedules that a heuristic makes for these times, at most ``memory_limit`` in flight.
 
     ``costs(kind, stage, 0)`` and ``latency`` are in one unit of the caller's choice; only their ratios matter.
-    ``memory_limit`` counts microbatches alive on one stage; left out, there is none.  Best is the shortest longest span
+    ``memory_limit`` counts microbatches alive on one stage; left out, there is none.  ``weight_memory`` is the part of
+    a microbatch's activations that I leaves behind for W, from 0 to 1: the paper's M_W / M_B, 32 / (34 + 5 a s / h)
+    for a layer without flash attention; the limit then counts parts of microbatches.  Best is the shortest longest span
     of a stage (what a stage waits for when steps follow each other), then the shortest makespan, then the fewest alive;
     never worse than zb-h1 and zb-h2 where they keep the limit, nor than what stages that are all alike would be given.
     Source: Qi et al., arXiv:2401.10241, section 3.1.
@@ -43,18 +47,22 @@ def zb_auto(
         raise InputError(
             f"schedule 'zb-auto': a memory limit of {memory_limit} microbatches; a stage must hold one at least"
         )
+    if not 0 <= weight_memory <= 1:
+        raise InputError(
+            f"schedule 'zb-auto': a weight memory of {weight_memory}; it is the part that W still needs, from 0 to 1"
+        )
     limit = min(memory_limit or num_microbatches, num_microbatches)
     kinds: tuple[Kind, ...] = ("F", "I", "W")
     each = [{kind: costs(kind, stage, 0) for kind in kinds} for stage in range(num_stages)]
     alike = {kind: sum(times[kind] for times in each) for kind in kinds}  # as if all were, in a unit P times as small
     profiles = [(each, latency)] + [([alike] * num_stages, latency * num_stages)] * (each != each[:1] * num_stages)
     made = [
-        _Heuristic(num_microbatches, limit, times, wire, _Taste(*taste)).schedule()
+        _Heuristic(num_microbatches, limit, weight_memory, times, wire, _Taste(*taste)).schedule()
         for times, wire in profiles
         for taste in itertools.product((False, True), (False, True), (True, False))
     ]
     by_hand = [make(num_stages, num_microbatches) for make in (zb_h1, zb_h2)]
-    made += [schedule for schedule in by_hand if max(peak_in_flight(schedule)) <= limit]
+    made += [schedule for schedule in by_hand if _most_alive(schedule, weight_memory) <= limit + _ROUNDING]
     timings = [play(schedule, costs, latency) for schedule in made]
     best = min(range(len(made)), key=lambda index: _cost(timings[index]))
     return Schedule(
@@ -65,6 +73,12 @@ def zb_auto(
         routes=made[best].routes,
         route_of=made[best].route_of,
     )
+
+
+def _most_alive(schedule: Schedule, weight_memory: float) -> float:
+    """Microbatches alive at once on the worst stage, in parts of one."""
+    step = {"F": 1, "I": weight_memory - 1, "W": -weight_memory}
+    return max(max(itertools.accumulate(step[action.kind] for action in row)) for row in schedule.rows)
 
 
 def _cost(timing: ScheduleTiming[Any]) -> tuple[Any, Any, int]:
@@ -86,8 +100,8 @@ class _Taste:
 class _Stage:
     """One stage's row being written, with the ends of its F and I and the bubble so far."""
 
-    def __init__(self, times: dict[Kind, Any], limit: int) -> None:
-        self.times, self.limit = times, limit
+    def __init__(self, times: dict[Kind, Any], limit: int, weight_memory: float) -> None:
+        self.times, self.limit, self._weight_memory = times, limit, weight_memory
         self.row: list[Action] = []
         self.ends: dict[Kind, list[Any]] = {"F": [], "I": [], "W": []}
         self.now: Any = 0
@@ -99,7 +113,8 @@ class _Stage:
 
     @property
     def full(self) -> bool:
-        return self.count("F") - self.count("W") >= self.limit
+        alive = self.count("F") - self.count("I") + self._weight_memory * (self.count("I") - self.count("W"))
+        return alive + 1 > self.limit + _ROUNDING
 
     @property
     def has_weight(self) -> bool:
@@ -119,9 +134,15 @@ class _Heuristic:
     """Rounds of one F and one I per stage, with W where it fits, after a warm-up as deep as memory and time allow."""
 
     def __init__(
-        self, num_microbatches: int, limit: int, times: list[dict[Kind, Any]], latency: Any, taste: _Taste
+        self,
+        num_microbatches: int,
+        limit: int,
+        weight_memory: float,
+        times: list[dict[Kind, Any]],
+        latency: Any,
+        taste: _Taste,
     ) -> None:
-        self._stages = [_Stage(each, limit) for each in times]
+        self._stages = [_Stage(each, limit, weight_memory) for each in times]
         self._num_microbatches, self._latency, self._taste = num_microbatches, latency, taste
 
     def schedule(self) -> Schedule:

@@ -29,6 +29,21 @@ STREAMS: Mapping[str, str] = MappingProxyType(
 )
 """Fill of each communication stream, from the most frequent traffic to the rarest: also the order of lanes."""
 
+MEMORY: Mapping[str, str] = MappingProxyType(
+    {
+        "parameters": "#6E7276",
+        "gradients": "#9CA0A4",
+        "optimizer": "#C9CCCF",
+        "buffers": "#E3E5E8",
+        "activations": "#0072B2",
+        "gathered": "#332288",
+        "unsharded": "#009E73",
+        "other": "#D55E00",
+        "lost": "#E69F00",
+    }
+)
+"""Fill of each part of a rank's memory: greys stay, colours come and go."""
+
 WAITING = "#D9D9D9"
 WAITING_HATCH = "#8C8C8C"
 IDLE = "#FFFFFF"

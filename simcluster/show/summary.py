@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from simcluster.fits import MOST_CHANGES
 from simcluster.metrics import BREAKDOWN
 from simcluster.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
+    from simcluster.fits import Remedy
     from simcluster.result import Result
     from simcluster.scenario import Scenario
 
@@ -34,6 +36,7 @@ def summary(result: Result) -> str:
     if result.without_faults is not None:
         blocks.append(_stragglers(result))
     blocks.append([f"warning: {text}" for text in result.warnings()])
+    blocks.append(_remedies(result))
     blocks.append(_engine(result))
     return "\n\n".join("\n".join(lines) for lines in blocks if lines)
 
@@ -43,14 +46,17 @@ def layout(scenario: Scenario) -> str:
     parallel, pipeline = scenario.parallel, scenario.pipeline
     parts = [f"tp {parallel.tp}" + (" (sequence parallel)" if parallel.sequence_parallel else "")]
     chunks = f" x {pipeline.chunks} chunks" if pipeline.chunks > 1 else ""
-    parts.append(f"pp {parallel.pp}{chunks}" + (f" ({pipeline.schedule})" if parallel.pp > 1 else ""))
-    parts.append(f"dp {parallel.dp}" + (f" (ZeRO-{parallel.zero})" if parallel.zero else ""))
+    parts.append(f"pp {parallel.pp}{chunks}" + (f" ({pipeline.schedule_name})" if parallel.pp > 1 else ""))
+    groups = f", groups of {scenario.fsdp.shard_group}" if scenario.fsdp.shard_group else ""
+    parts.append(f"dp {parallel.dp}" + (f" (ZeRO-{parallel.zero}{groups})" if parallel.zero else ""))
     return ", ".join(parts)
 
 
 def _job(scenario: Scenario) -> list[str]:
     training = scenario.training
     recompute = "no recompute" if training.recompute == "none" else f"{training.recompute} recompute"
+    if training.recompute != "none" and training.recompute_every > 1:
+        recompute += f" of 1 layer in {training.recompute_every}"
     return [
         scenario.name,
         f"{scenario.gpus:,} GPUs of {scenario.cluster.built.name} | {layout(scenario)}",
@@ -120,8 +126,12 @@ def _state(result: Result) -> list[str]:
             ("optimizer", memory.optimizer),
             ("activations", memory.activations),
             ("other", memory.other),
+            ("buffers", memory.buffers),
         )
+        if size or name != "buffers"
     ]
+    headroom = capacity - memory.total
+    parts.append(f"{'free' if headroom >= 0 else 'short of'} {abs(headroom) / 1e9:.1f}")
     lines = []
     if result.scenario.parallel.pp > 1:
         lines.append(
@@ -137,8 +147,44 @@ def _state(result: Result) -> list[str]:
         f"  memory       {memory.total / 1e9:.1f} of {capacity / 1e9:.1f} GB on the fullest GPU  "
         f"{'█' * filled}{'░' * (_BAR - filled)}"
     )
+    if result.memory_peak.kind:
+        lines.append(f"               at {result.memory_peak.describe()}, on rank {result.memory_peak.rank}")
     lines.append(f"               GB: {', '.join(parts)}")
-    return lines
+    return lines + _host(result)
+
+
+def _host(result: Result) -> list[str]:
+    """What went to host memory and back; nothing if nothing did."""
+    names = {"d2h": "to the host", "h2d": "back"}
+    copies = [
+        f"{copy['bytes'] / 1e9:.1f} GB {names[direction]} in {format_seconds(copy['wire_s'])}, "
+        f"{copy['hidden_s'] / copy['wire_s']:.0%} beside computation"
+        for direction, copy in result.host_copies.items()
+    ]
+    if not copies:
+        return []
+    return [
+        f"  offload      {result.host_memory / 1e9:.1f} GB in the fullest host memory",
+        f"               a rank copies {'; '.join(copies)}",
+    ]
+
+
+def _remedies(result: Result) -> list[str]:
+    """What would make a job fit that does not; nothing if it does."""
+    remedies = result.remedies
+    if remedies is None:
+        return []
+
+    def command(remedy: Remedy) -> str:
+        return "  ".join(f"--set {text}" for text in remedy.overrides())
+
+    if not remedies.found:
+        closest = f"; closest: {command(remedies.closest)}" if remedies.closest else ""
+        return [f"  no {MOST_CHANGES} changes make it fit: {remedies.short}{closest}"]
+    number = remedies.found[0].changes
+    what = "one change" if number == 1 else f"{number} changes together"
+    lines = [f"  would fit with {what} (likely fastest first):"]
+    return lines + [f"    {command(each)}  ({each.memory / 1e9:.1f} GB)" for each in remedies.found]
 
 
 def _stragglers(result: Result) -> list[str]:

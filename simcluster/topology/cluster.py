@@ -9,8 +9,8 @@ Graph conventions (``networkx.DiGraph``, one edge per direction)
 * edge: ``line_rate`` (B/s, what the standard says), ``efficiency`` (0..1], ``bandwidth`` = line_rate x efficiency (B/s,
   payload), ``latency`` (s), ``source`` (where the numbers come from), ``medium`` ("nvlink", "pcie", "infiniband", ...).
 
-Static: nothing that happens at run time is stored here.  Imports ``errors``, ``links``, ``policies``, ``routing``
-and ``switch_trees``.
+Static: nothing that happens at run time is stored here.  Imports ``errors``, ``host_ways``, ``links``,
+``policies``, ``routing`` and ``switch_trees``.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ import networkx as nx
 import numpy as np
 
 from simcluster.errors import InputError
+from simcluster.topology.host_ways import HostWays
 from simcluster.topology.links import compute_part
 from simcluster.topology.policies import STATIC, RoutingSpec
 from simcluster.topology.routing import Router, Spread
@@ -104,6 +105,18 @@ class Cluster:
         ``switch_trees``).  InputError when there is none.
         """
         return self._switch_trees.ways(gpus, turn)
+
+    def host_way(self, gpu: int, direction: str) -> Spread:
+        """Links from a GPU to its host's memory ("d2h") or back ("h2d"): see ``host_ways``; InputError without any."""
+        return self._host_ways.way(self.gpus[gpu], direction)
+
+    def box_of(self, gpu: int) -> tuple[int, int]:
+        """What has the memory that the GPU copies to: the machine and, in a rack, its tray (0 without trays)."""
+        return self.host_of[gpu], int(self.graph.nodes[self.gpus[gpu]].get("tray", 0))
+
+    @cached_property
+    def _host_ways(self) -> HostWays:
+        return HostWays(self.graph, self.link_index)
 
     @cached_property
     def _switch_trees(self) -> SwitchTrees:

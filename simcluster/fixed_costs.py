@@ -1,0 +1,116 @@
+"""Given times of a pipeline: of one microbatch on one stage, or on every slice of the model.  Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+from simcluster.errors import InputError
+from simcluster.schedules import Kind, Schedule
+from simcluster.schedules.zb_auto import Times
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Costs:
+    """Seconds of one microbatch on one stage (all its chunks together) or one slice, and of what surrounds it.
+
+    ``weight_grad`` is the part of ``backward`` that is W where the schedule splits it; left out, half of it.
+    ``tensor_parallel`` is one blocking collective over tp, of which F and B have ``collectives`` each; ``send`` one
+    stage boundary, beside computation; ``grad_reduce`` the blocking reduction over dp after the last B.  ``launch`` is
+    what the host adds to every pass (F, B, I or W), ``send_launch`` what it adds to a pass for the message behind it.
+    """
+
+    forward: float
+    backward: float
+    tensor_parallel: float = 0.0
+    collectives: int = 2
+    weight_grad: float | None = None
+    send: float = 0.0
+    grad_reduce: float = 0.0
+    optimizer: float = 0.0
+    launch: float = 0.0
+    send_launch: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.weight_grad is not None and not 0 <= self.weight_grad <= self.backward:
+            raise InputError(
+                f"weight_grad {self.weight_grad!r} is W's part of backward {self.backward!r}: from 0 to all of it"
+            )
+        for field in fields(self):
+            if field.name not in ("weight_grad", "collectives"):
+                require_seconds(field.name, getattr(self, field.name))
+        if self.collectives < 0:
+            raise InputError(f"collectives {self.collectives!r} must be how many F and B have of them, 0 or more")
+
+    def seconds(self, kind: Kind) -> float:
+        """Compute of one pass, without what the host adds."""
+        weight = self.backward / 2 if self.weight_grad is None else self.weight_grad
+        return {"F": self.forward, "B": self.backward, "I": self.backward - weight, "W": weight}[kind]
+
+
+def require_seconds(name: str, value: float) -> None:
+    """Raises InputError unless the value is a finite number, 0 or more."""
+    if not 0 <= value < math.inf:
+        raise InputError(f"{name} {value!r} must be a finite number of seconds, 0 or more")
+
+
+class StageCosts:
+    """What every chunk of every stage costs, for a schedule that places the slices of the model.
+
+    One Costs: all stages are alike, and it is that of a whole stage, which its chunks share evenly.  A sequence: one
+    for each slice of the model (virtual stage) in forward order, wherever the schedule puts it.
+    """
+
+    def __init__(self, costs: Costs | Sequence[Costs], schedule: Schedule) -> None:
+        self._schedule = schedule
+        self._slices = None if isinstance(costs, Costs) else tuple(costs)
+        self._alike = costs if isinstance(costs, Costs) else None
+        depth = len(schedule.routes[0])
+        # a second copy of the model (two routes) does not make chunks smaller
+        self._share = schedule.num_stages / depth
+        if self._slices is not None:
+            require_slices(self._slices, depth, schedule.name)
+
+    def of(self, stage: int, chunk: int) -> Costs:
+        """The costs that hold there; compute is ``seconds`` of this object."""
+        if self._alike is not None:
+            return self._alike
+        assert self._slices is not None
+        route = next(route for route in self._schedule.routes if (stage, chunk) in route)
+        return self._slices[route.index((stage, chunk))]
+
+    def seconds(self, kind: Kind, stage: int, chunk: int) -> float:
+        """Compute of one pass there, with what the host adds to it."""
+        costs = self.of(stage, chunk)
+        share = 1.0 if self._alike is None else self._share
+        return costs.seconds(kind) * share + costs.launch
+
+    def after(self, stage: int) -> tuple[float, float]:
+        """Seconds of the reduction over dp and of the optimizer on a stage: of all its slices."""
+        if self._alike is not None:
+            return self._alike.grad_reduce, self._alike.optimizer
+        here = [self.of(stage, chunk) for chunk in range(self._schedule.num_chunks)]
+        return math.fsum(each.grad_reduce for each in here), math.fsum(each.optimizer for each in here)
+
+
+def require_slices(slices: Sequence[Costs], depth: int, name: str) -> None:
+    """Raises InputError unless there is one Costs for each slice of the model."""
+    if len(slices) != depth:
+        raise InputError(
+            f"{len(slices)} costs for the {depth} slices (stages x chunks) of schedule {name!r}; give one for each, in "
+            "forward order, or a single Costs for stages that are all alike"
+        )
+
+
+def planning_times(costs: Costs | Sequence[Costs], stages: int) -> tuple[Times, float]:
+    """What a schedule that is made for times is made for: durations by (kind, stage, chunk), and of a message.
+
+    Such schedules have one slice a stage.
+    """
+    if isinstance(costs, Costs):
+        return (lambda kind, stage, chunk: costs.seconds(kind)), costs.send
+    slices = tuple(costs)
+    if not slices or len(slices) % stages:
+        require_slices(slices, stages, "to be made")
+    return (lambda kind, stage, chunk: slices[chunk * stages + stage].seconds(kind)), max(each.send for each in slices)

@@ -1,0 +1,60 @@
+"""Schedules that somebody keeps in a file: torch's CSV, or a Python function.  Imports errors and schedules."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from simcluster.errors import InputError
+from simcluster.inputs.files import decode, read_bytes
+from simcluster.schedules import Schedule, ScheduleFunction
+from simcluster.schedules.torch_csv import from_csv
+
+
+def is_csv(name: str) -> bool:
+    """Does the name mean a CSV file?"""
+    return name.endswith(".csv")
+
+
+def is_function(name: str) -> bool:
+    """Does the name mean FILE.py:FUNCTION?"""
+    return ".py:" in name
+
+
+def schedule_in_csv(path: str | Path) -> tuple[Schedule, Mapping[str, int]]:
+    """The checked schedule in a file of torch.distributed.pipelining, and how many of which actions were left out.
+
+    Raises InputError for a file that cannot be read and as ``torch_csv.from_csv``.
+    """
+    return from_csv(decode(read_bytes(path), str(path)), name=Path(path).name)
+
+
+def function_in(name: str) -> ScheduleFunction:
+    """FILE.py:FUNCTION, imported; a mistake in the file is its author's, and an InputError that says so."""
+    import importlib.util
+
+    file, _, function = name.rpartition(":")
+    if not Path(file).is_file():
+        raise InputError(f"cannot read {file}: there is no such file")
+    spec = importlib.util.spec_from_file_location("simcluster_user_schedule", file)
+    if spec is None or spec.loader is None:
+        raise InputError(f"{name} is not FILE.py:FUNCTION")
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as problem:
+        raise InputError(f"cannot run {file}: {type(problem).__name__}: {problem}") from problem
+    found = getattr(module, function, None)
+    if not callable(found):
+        raise InputError(f"{file} has no function {function!r} to call with (stages, microbatches, chunks)")
+
+    def called(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Schedule:
+        try:
+            made: Schedule = found(num_stages, num_microbatches, num_chunks)
+        except InputError:
+            raise
+        except Exception as problem:
+            raise InputError(f"{name} failed: {type(problem).__name__}: {problem}") from problem
+        return made
+
+    return called

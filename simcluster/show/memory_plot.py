@@ -1,0 +1,110 @@
+"""A picture of memory over time: model state below, what comes and goes on it, the capacity, and the op at the peak.
+
+Imports the result, units and the palette.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from simcluster.errors import InputError
+from simcluster.memory_timeline import POOLS, Floats, Peak
+from simcluster.result import Result
+from simcluster.show.palette import LANE_SURROUND, MEMORY, QUIET_TEXT, TEXT
+from simcluster.units import format_seconds
+
+_GB = 1e9
+_MOST_RANKS = 12
+_DRAWN = 4  # ranks, where none are named
+_VECTOR_UP_TO = 20_000  # steps of a curve: above, an SVG or PDF holds a picture of them
+
+
+def plot_memory(
+    result: Result, *, ranks: Sequence[int] | None = None, window: tuple[float, float] | None = None
+) -> Figure:
+    """Memory of some ranks over a run, a panel each on one scale; at most 12.
+
+    Left out, ``ranks`` are the one that holds most and, evenly over the pipeline, three others.  ``window`` is in
+    seconds.  The figure belongs to no window: ``savefig`` it.  InputError for too many ranks and for a run in which
+    nothing is allocated.
+    """
+    if not len(result.memory_timeline):
+        raise InputError("nothing is allocated or freed in this run, so there is no memory to draw")
+    chosen = _some(result) if ranks is None else list(ranks)
+    if len(chosen) > _MOST_RANKS:
+        raise InputError(f"a picture of memory has at most {_MOST_RANKS} ranks, and {len(chosen)} are named")
+    figure = Figure(figsize=(13.0, 1.5 + 2.1 * len(chosen)), layout="constrained")
+    panels = figure.subplots(len(chosen), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
+    begin, end = window or (0.0, result.step_time * result.steps)
+    scale, unit = (1.0, "s") if end >= 1 else (1e3, "ms") if end >= 1e-3 else (1e6, "us")
+    for rank, axes in zip(chosen, panels, strict=True):
+        _draw(axes, result, rank, scale)
+    panels[-1].set_xlim(begin * scale, end * scale)
+    panels[-1].set_ylim(0, 1.08 * max(result.facts.memory, result.memory.total) / _GB)
+    panels[-1].set_xlabel(f"time ({unit})", fontsize=9, color=TEXT)
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles[::-1], labels[::-1], loc="outside right upper", fontsize=8, frameon=False)
+    most = f"{result.memory.total / _GB:.1f} of {result.facts.memory / _GB:.1f} GB on rank {result.memory_peak.rank}"
+    figure.suptitle(f"{result.scenario.name}: {most}", x=0.01, ha="left", fontsize=11, color=TEXT)
+    return figure
+
+
+def _some(result: Result) -> list[int]:
+    """The fullest of the simulated ranks and others evenly between the first and the last, in order."""
+    simulated = sorted(result.weights)
+    if len(simulated) <= _DRAWN:
+        return simulated
+    places = np.linspace(0, len(simulated) - 1, _DRAWN).round().astype(int).tolist()
+    evenly = [simulated[place] for place in places]
+    fullest = result.memory_peak.rank
+    return evenly if fullest in evenly else sorted([fullest, *(rank for rank in evenly[1:])])
+
+
+def _draw(axes: Axes, result: Result, rank: int, scale: float) -> None:
+    """One rank: its state, its pools stacked on it, and its own peak."""
+    simulated = result.simulated_for(rank)
+    time, pools = result.memory_timeline.curve(simulated)
+    peak = result.peak_of(simulated)
+    state = result.facts.footprints[peak.stage].holding(dict.fromkeys(POOLS, 0.0))
+    edges = np.concatenate([[0.0], time, [max(result.step_time * result.steps, *time[-1:])]])
+    level = np.zeros(len(edges))
+    layers: list[tuple[str, str, Floats | float]] = [
+        ("parameters", "parameters", state.parameters),
+        ("gradients", "gradients", state.gradients),
+        ("optimizer", "optimizer", state.optimizer),
+        ("buffers", "buffers of libraries", state.buffers),
+        ("activations", "activations", pools["activations"]),
+        ("gathered", "gathered parameters", pools["parameters"]),
+        ("unsharded", "unsharded gradients", pools["gradients"]),
+        ("other", "recomputed, logits, received", pools["other"]),
+        ("lost", "lost to fragmentation", (state.fragmentation - 1.0) * sum(pools.values())),
+    ]
+    for name, label, size in layers:
+        if not np.any(size):
+            continue
+        top = level + (size if isinstance(size, float) else np.concatenate([[0.0], size, [0.0]]))
+        filled = axes.fill_between(
+            edges * scale, level / _GB, top / _GB, step="post", color=MEMORY[name], linewidth=0, label=label
+        )
+        filled.set_rasterized(len(edges) > _VECTOR_UP_TO)
+        level = top
+    axes.axhline(result.facts.memory / _GB, color=TEXT, linestyle="--", linewidth=1.0, label="capacity")
+    _mark(axes, peak, float(level.max()), scale)
+    axes.set_ylabel(f"rank {rank}\nstage {peak.stage}   GB", fontsize=9, color=TEXT)
+    axes.tick_params(labelsize=8)
+    axes.grid(axis="y", color=LANE_SURROUND, linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _mark(axes: Axes, peak: Peak, size: float, scale: float) -> None:
+    """A point at the peak, and the op that brought it there in words."""
+    if not peak.kind:
+        return
+    axes.plot([peak.time * scale], [size / _GB], "v", color=TEXT, markersize=6)
+    text = f"{size / _GB:.1f} GB at {format_seconds(peak.time)}: {peak.describe()}"
+    axes.set_title(f"▼ {text}", fontsize=8, color=QUIET_TEXT, loc="left", pad=3)

@@ -1,0 +1,64 @@
+"""The way between a GPU and its host's memory: which links a copy takes.
+
+Over PCIe switches to the nearest host bridge (NVLink-C2C where the GPU hangs on the host's processor by it).  Where the
+machine's description ends at a NIC, as that of a DGX does, the GPU's one PCIe link stands for the way: the x16 uplink
+that the GPU has into the PCIe switch, over which it reaches host memory and its NIC alike.  So a copy to the host
+contends with what the GPU sends to other machines by its NIC, and with nothing on NVLink (modelling of the observation
+in NVIDIA/nccl issue 1023).  The host's memory itself has no limit here.
+
+Imports errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import pairwise
+
+import networkx as nx
+
+from simcluster.errors import InputError
+
+Hops = tuple[tuple[int, float], ...]
+"""(link, fraction of the bytes), as ``routing.Spread``."""
+
+
+class HostWays:
+    """The ways of one graph's GPUs; filled as they are asked for."""
+
+    def __init__(self, graph: nx.DiGraph[str], link_index: Mapping[tuple[str, str], int]) -> None:
+        self._graph = graph
+        self._link_index = link_index
+        self._known: dict[tuple[str, str], Hops] = {}
+
+    def way(self, gpu: str, direction: str) -> Hops:
+        """Links from the GPU to host memory ("d2h") or back ("h2d"), in order; InputError where there is none."""
+        if (gpu, direction) not in self._known:
+            nodes = self._nodes(gpu, direction)
+            if direction == "h2d":
+                nodes.reverse()
+            pairs = pairwise(nodes)
+            self._known[gpu, direction] = tuple([(self._link_index[pair], 1.0) for pair in pairs])
+        return self._known[gpu, direction]
+
+    def _nodes(self, gpu: str, direction: str) -> list[str]:
+        """From the GPU to the host bridge that is the fewest hops away, or over the GPU's own PCIe link."""
+        graph = self._graph
+        near = graph.adj if direction == "d2h" else graph.pred
+        paths = [[gpu]]
+        seen = {gpu: None}
+        for path in paths:
+            for node in near[path[-1]]:
+                if graph.nodes[node]["kind"] == "host":
+                    return [*path, node]
+                if graph.nodes[node]["kind"] == "pcie" and node not in seen:
+                    seen[node] = None
+                    paths.append([*path, node])
+        for kind in ("pcie", "nic"):
+            own = [node for node in near[gpu] if graph.nodes[node]["kind"] == kind]
+            own.sort(key=lambda node: "network" in graph.nodes[node])  # the NIC of the collectives first
+            if own:
+                return [gpu, own[0]]
+        raise InputError(
+            f"GPU {gpu} has no link to host memory: its cluster has neither a host bridge nor a PCIe link to a PCIe "
+            "switch or a NIC; use a topology whose machines have them, such as dgx_h100 or pcie_ethernet"
+        )

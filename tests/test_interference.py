@@ -1,0 +1,497 @@
+"""Communication and computation beside each other: two rates, against integration by hand and closed forms."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import Table, Tiny
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_fold import documents
+
+from simcluster.chains import pieces
+from simcluster.clock import TICK, on_grid
+from simcluster.device import kernels_seconds, load_device
+from simcluster.engine import Record, play
+from simcluster.errors import InputError
+from simcluster.interference import Beside, Factor, Interference, MemoryBandwidth, Multiprocessors
+from simcluster.kernels import Kernel
+from simcluster.ops import MAIN, Compute, Op, Segment, Timed
+from simcluster.program import Meeting, Pace, Program, SpanRow
+from simcluster.sensitivity import interference_on, sensitivity_on
+from simcluster.simulate import simulate
+from simcluster.timeline import expand
+from simcluster.traffic import Traffic
+
+Row = tuple[float, float | None]
+"""Seconds at full speed, and the sensitivity (None: a collective on the main lane)."""
+
+
+def row(seconds: float, sensitivity: float | None, start: float = 0.0) -> SpanRow:
+    return SpanRow("compute", "forward", "", -1, "", 0.0, start, start + seconds, pace=Pace(seconds, sensitivity))
+
+
+def program(
+    main: Sequence[Sequence[Row]], side: Sequence[tuple[float, float]], x: float, y: float, *, collapsed: bool = True
+) -> Program:
+    """One rank: chains of rows on its main lane; beside it pauses, each with a transfer behind it."""
+    made = Program()
+    lanes = made.add_lane(0, 0, "main"), made.add_lane(0, 0, "dp")
+    for chain in main:
+        for part in [chain] if collapsed else [[one] for one in chain]:
+            rows, at = [], 0.0
+            for seconds, sensitivity in part:
+                rows.append(row(seconds, sensitivity, at))
+                at += seconds
+            made.row_sets.append(tuple(rows))
+            made.add_op(lanes[0], len(made.row_sets) - 1, seconds=at)
+    for pause, seconds in side:
+        made.row_sets.append((row(pause, None),))
+        made.add_op(lanes[1], len(made.row_sets) - 1, seconds=pause)
+        made.meetings.append(Meeting(1, (Traffic(((0, 1.0),), seconds, 1, 0.0),), ranks=(0,), pressure=x, drag=y))
+        made.add_op(lanes[1], len(made.row_sets) - 1, meeting=len(made.meetings) - 1)
+    return made
+
+
+def spans(made: Program) -> list[tuple[int, float, float]]:
+    """(lane, start, end) of every row of the timeline."""
+    record = play(made, [1.0])
+    found = expand(made, record.ready, record.start, record.end, lambda axis, rank: "", record.slowed)
+    lanes = np.array(made.lane)[found.op].tolist()
+    return sorted(zip(lanes, found.start.tolist(), found.end.tolist(), strict=True))
+
+
+def by_hand(
+    main: Sequence[Row], side: Sequence[tuple[float, float]], x: float, y: float
+) -> list[tuple[int, float, float]]:
+    """The same in exact fractions: from one change of rates to the next."""
+    queues = [
+        [(Fraction(seconds), feels is not None, Fraction(feels or 0)) for seconds, feels in main],
+        [part for pause, seconds in side for part in ((Fraction(pause), False, Fraction(0)),
+                                                      (Fraction(seconds), True, Fraction(0)))],
+    ]  # fmt: skip
+    found: list[tuple[int, float, float]] = []
+    now, place, since = Fraction(0), [0, 0], [Fraction(0), Fraction(0)]
+    left = [queue[0][0] if queue else None for queue in queues]
+    while any(part is not None for part in left):
+        busy = [part is not None and queue[at][1] for part, queue, at in zip(left, queues, place, strict=True)]
+        slow = [Fraction(1), Fraction(1)]
+        if all(busy):
+            slow = [1 + queues[0][place[0]][2] * Fraction(x), 1 + Fraction(y)]
+        step = min(part * slow[lane] for lane, part in enumerate(left) if part is not None)
+        now += step
+        for lane, part in enumerate(left):
+            if part is None:
+                continue
+            left[lane] = part - step / slow[lane]
+            if left[lane] == 0:
+                found.append((lane, float(since[lane]), float(now)))
+                place[lane] += 1
+                since[lane] = now
+                left[lane] = queues[lane][place[lane]][0] if place[lane] < len(queues[lane]) else None
+    return sorted(found)
+
+
+# --- the engine's rates -----------------------------------------------------------------------------------------------
+
+
+def test_the_oracle() -> None:
+    """modelling.md C.5: 10 s of computation beside 6 s of communication, 18.9 % and 10 % slower: 11.0491 s."""
+    ends = {lane: end for lane, _, end in spans(program([[(10.0, 1.0)]], [(0.0, 6.0)], 0.189, 0.1))}
+    assert ends[1] == pytest.approx(6.6, abs=TICK)
+    assert ends[0] == pytest.approx(6.6 + 10 - 6.6 / 1.189, abs=4 * TICK)
+    assert round(ends[0], 4) == 11.0491
+
+
+@given(offset=st.floats(0, 12), x=st.floats(0, 2), y=st.floats(0, 2))
+def test_the_oracle_from_any_offset(offset: float, x: float, y: float) -> None:
+    """While both last, one of them ends first; what is left goes on at full speed."""
+    compute, transfer, offset = 10.0, 6.0, on_grid(offset)
+    beside = min((compute - offset) * (1 + x), transfer * (1 + y)) if offset < compute else 0.0
+    ends = {lane: end for lane, _, end in spans(program([[(compute, 1.0)]], [(offset, transfer)], x, y))}
+    assert ends[0] == pytest.approx(compute + beside * x / (1 + x), abs=8 * TICK)
+    assert ends[1] == pytest.approx(offset + transfer + beside * y / (1 + y), abs=8 * TICK)
+
+
+lengths = st.floats(0, 2).map(on_grid)
+long = st.floats(1e-3, 2).map(on_grid)
+chains = st.lists(
+    st.lists(st.tuples(lengths, st.sampled_from([None, 0.0, 0.5, 1.0, 1.7])), min_size=1, max_size=5),
+    min_size=1, max_size=3,
+)  # fmt: skip
+sides = st.lists(st.tuples(lengths, long), min_size=1, max_size=4)
+slowdowns = st.sampled_from([0.0, 0.1, 0.189, 0.75, 2.0])
+
+
+@settings(max_examples=200)
+@given(main=chains, side=sides, x=slowdowns, y=slowdowns)
+def test_any_mixture_is_that_by_hand(
+    main: list[list[Row]], side: list[tuple[float, float]], x: float, y: float
+) -> None:
+    flat = [one for chain in main for one in chain if one[0] > 1e-6]
+    if not flat:
+        return
+    exact = by_hand(flat, side, x, y)
+    found = spans(program([flat], side, x, y))
+    assert [lane for lane, _, _ in found] == [lane for lane, _, _ in exact]
+    for (_, start, end), (_, wanted_start, wanted_end) in zip(found, exact, strict=True):
+        assert start == pytest.approx(wanted_start, abs=200 * TICK)
+        assert end == pytest.approx(wanted_end, abs=200 * TICK)
+
+
+@settings(max_examples=200)
+@given(main=chains, side=sides, x=slowdowns, y=slowdowns)
+def test_a_chain_is_its_ops_to_the_bit(
+    main: list[list[Row]], side: list[tuple[float, float]], x: float, y: float
+) -> None:
+    assert spans(program(main, side, x, y)) == spans(program(main, side, x, y, collapsed=False))
+
+
+@st.composite
+def segments(draw: st.DrawFn) -> Segment:
+    """Computation and collectives on the main lane, and collectives beside it that are joined there."""
+    ops = [Op(Compute(draw(long), draw(st.sampled_from([0.5, 1.0]))), "compute", "backward", "0")]
+    beside: list[int] = []
+    for number in range(1, draw(st.integers(2, 12))):
+        what = draw(st.sampled_from(["compute", "collective", "beside", "beside"]))
+        if what == "beside":
+            back = draw(st.integers(0, number - 1))
+            ops.append(Op(Timed("tp", draw(lengths)), "tp", "all_gather", str(number), lane="tp", after=(back,)))
+            beside.append(number)
+            continue
+        joins = tuple(index for index in beside if draw(st.booleans()))
+        beside = [index for index in beside if index not in joins]
+        work = (
+            Timed("tp", draw(lengths))
+            if what == "collective"
+            else Compute(draw(lengths), draw(st.sampled_from([0.0, 1.0])))
+        )
+        ops.append(Op(work, "compute", "backward", str(number), after=joins))
+    ops.append(Op(Compute(draw(lengths)), "compute", "backward", "last", after=tuple(beside)))
+    return Segment(tuple(ops))
+
+
+def played(segment: Segment, side: list[tuple[float, float]], inner: float, x: float, *, whole: bool) -> list[Any]:
+    """The timeline of a segment whose collectives beside it have that pressure, with transfers from outside as well."""
+
+    def duration(op: Op) -> float | None:
+        assert isinstance(op.work, Compute | Timed)
+        return op.work.seconds if whole or op.lane == MAIN else None
+
+    found = pieces(segment, duration, pressure=lambda op: inner if op.lane != MAIN else 0.0)
+    assert (len(found) == 1) == (whole or all(op.lane == MAIN for op in segment.ops))
+    made = program([], side, x, 0.0)
+    lanes = {"main": 0, "tp": made.add_lane(0, 0, "tp")}
+    first = len(made.seconds)
+    for piece in found:
+        made.row_sets.append(piece.rows)
+        meeting = -1
+        if piece.seconds is None:
+            work = segment.ops[piece.first].work
+            assert isinstance(work, Timed)
+            meeting = len(made.meetings)
+            made.meetings.append(Meeting(1, (Traffic((), 0.0, 1, work.seconds),), ranks=(0,), pressure=inner))
+        rows = len(made.row_sets) - 1
+        op = made.add_op(
+            lanes[piece.lane], rows, seconds=-1.0 if piece.seconds is None else piece.seconds, meeting=meeting
+        )
+        made.after[op] = tuple(first + index for index in piece.after)
+    record = play(made, [1.0])
+    spans = expand(made, record.ready, record.start, record.end, lambda axis, rank: "", record.slowed)
+    columns = (spans.name, spans.start, spans.end)
+    return sorted(
+        (spans.words[name], start, end) for name, start, end in zip(*map(np.ndarray.tolist, columns), strict=True)
+    )
+
+
+@settings(max_examples=300)
+@given(segment=segments(), side=sides, inner=slowdowns, x=slowdowns)
+def test_a_segment_in_one_event_is_its_ops_to_the_bit(
+    segment: Segment, side: list[tuple[float, float]], inner: float, x: float
+) -> None:
+    assert played(segment, side, inner, x, whole=True) == played(segment, side, inner, x, whole=False)
+
+
+def test_a_collective_that_is_over_earlier_than_it_would_be_undisturbed() -> None:
+    """From outside the first computation is held up until the collective beside it is over, and the second has none."""
+    compute = ("compute", "backward")
+    gather = Op(Timed("tp", 1.5), "tp", "all_gather", "gather", lane="tp", after=(0,))
+    ops = [Op(Compute(0.25), *compute, "0"), gather, Op(Compute(1.0), *compute, "1"), Op(Compute(1.0), *compute, "2"),
+           Op(Compute(0.5), *compute, "last", after=(1,))]  # fmt: skip
+    whole, apart = (played(Segment(tuple(ops)), [(0.25, 0.9)], 0.1, 2.0, whole=one) for one in (True, False))
+    assert whole == apart
+    times = {name: (start, end) for name, start, end in whole}
+    assert times["gather"][1] < times["2"][0]
+    assert times["2"][1] - times["2"][0] == 1.0
+
+
+@given(segment=segments(), inner=slowdowns)
+def test_what_planning_knows_of_a_segment_is_what_the_engine_plays(segment: Segment, inner: float) -> None:
+    """With nothing outside, the offsets of its rows are the timeline, and nothing is slowed while it is played."""
+    alone = played(segment, [], inner, 0.0, whole=True)
+    assert alone == played(segment, [], inner, 0.0, whole=False)
+
+
+@given(main=chains, side=sides)
+def test_no_pressure_and_no_drag_change_nothing(main: list[list[Row]], side: list[tuple[float, float]]) -> None:
+    disturbed = program(main, side, 0.0, 0.0)
+    plain = program(main, side, 0.0, 0.0)
+    plain.meetings = [replace(meeting, ranks=()) for meeting in plain.meetings]
+    assert spans(disturbed) == spans(plain)
+    assert play(disturbed, [1.0]).slowed == {}
+
+
+def test_a_chain_is_one_event_while_nothing_is_beside_it() -> None:
+    rows: list[Row] = [(0.5, 1.0), (0.25, None)] * 20
+    alone = play(program([rows], [(100.0, 1.0)], 0.5, 0.5), [1.0])
+    beside = play(program([rows], [(1.0, 1.0)], 0.5, 0.5), [1.0])
+    assert alone.slowed == {}
+    assert alone.events < 20
+    assert alone.events < beside.events < 40
+
+
+def test_the_strongest_of_several_communications_counts() -> None:
+    made = program([[(8.0, 1.0)]], [(0.0, 2.0)], 1.0, 0.0)
+    lane = made.add_lane(0, 0, "pp")
+    made.meetings.append(Meeting(1, (Traffic(((1, 1.0),), 4.0, 1, 0.0),), ranks=(0,), pressure=0.25))
+    made.add_op(lane, 1, meeting=1)
+    record = play(made, [1.0, 1.0])
+    assert record.end[0] == pytest.approx(4 + 8 - 2 / 2 - 2 / 1.25, abs=8 * TICK)
+
+
+def test_all_ranks_of_a_communication_feel_it_and_one_that_computes_drags_it() -> None:
+    made = program([[(3.0, 1.0)]], [(0.0, 4.0)], 0.5, 1.0)
+    other = made.add_lane(1, 0, "main")
+    made.row_sets.append((row(1.0, None), row(5.0, 1.0, 1.0)))
+    made.add_op(other, len(made.row_sets) - 1, seconds=6.0)
+    made.meetings[0] = replace(made.meetings[0], ranks=(0, 1))
+    record = play(made, [1.0])
+    # both drag it until 8 s, when rank 1 has had 1 s of its own and 7 s at 1 / 1.5
+    assert record.end[2] == pytest.approx(8.0)
+    assert record.end[0] == pytest.approx(4.5)
+    assert record.end[3] == pytest.approx(8.0 + 5.0 - 7 / 1.5, abs=8 * TICK)
+    assert record.slowed[3] == ((0.0, 1.0), (1.0, record.end[3]))
+
+
+def test_a_dragged_transfer_keeps_its_share_of_a_link() -> None:
+    """Two transfers on one link; the one beside computation takes twice as long, the other does not gain by it."""
+    made = program([[(100.0, 1.0)]], [(0.0, 4.0)], 0.0, 1.0)
+    lane = made.add_lane(1, 0, "dp")
+    made.meetings.append(Meeting(1, (Traffic(((0, 1.0),), 4.0, 1, 0.0),)))
+    made.add_op(lane, 1, meeting=1)
+    record = play(made, [1.0])
+    assert record.end[3] == 8.0  # half of the link until 8 s
+    assert record.end[2] == 12.0  # 2 s worth done at 8 s, the other 2 s worth on the whole link
+
+
+# --- where pressure and sensitivity come from -------------------------------------------------------------------------
+
+
+def test_a_factor_in_a_node_and_between_nodes() -> None:
+    spec = Factor(kind="factor", compute=0.2, compute_between_nodes=0.02)
+    found = [Interference(spec, 108, 2e12).pressure(Beside(far, 1e11)) for far in (False, True)]
+    assert found == [0.2, 0.02]
+    assert Interference(Factor(kind="factor", compute=0.2), 108, 2e12).pressure(Beside(True, 1e11)) == 0.2
+    assert Factor(kind="factor", compute=0.2, compute_between_nodes=0.0).pressure(Beside(True, 0.0), 1, 1.0) == 0.0
+
+
+def test_memory_bandwidth_oracle() -> None:
+    """modelling.md C.5: A100, 300 GB/s over NVLink, 3 bytes each: 1 / (1 - 900 / 2039) = 1.79 (measured 1.83)."""
+    a100 = load_device("a100-80gb")
+    found = interference_on(a100, MemoryBandwidth(kind="hbm", bytes_per_byte=3.0))
+    assert found is not None
+    assert 1 + found.pressure(Beside(False, 300e9)) == pytest.approx(1.79, abs=0.005)
+    assert found.pressure(Beside(False, 1e15)) == 1.0  # no more than a fair share
+    feels = sensitivity_on(a100, found, "bf16")
+    assert feels([Kernel("add", "memory", 0.0, 1e9)]) == pytest.approx(1.0, abs=0.01)
+    assert feels([Kernel("product", "matmul", 2 * 8192.0**3, 3 * 2 * 8192.0**2, 8192, 8192, 8192)]) < 0.05
+
+
+def test_waves_oracle() -> None:
+    """modelling.md C.5: 132 tiles on 132 multiprocessors, 24 of them taken: two waves instead of one, on the clock's
+    ceiling twice as long (measured on H100: 1.70)."""
+    h100 = load_device({"base": "h100", "matmul": {"power": 1.0, "clock": 0.5, "epilogue": 0.0, "tiles": [[128, 128]]}})
+    product = Kernel("product", "matmul", 2.0 * 132 * 128 * 128 * 8192, 1.0, 132 * 128, 128, 8192)
+    found = interference_on(h100, Multiprocessors(kind="sms", channels=24))
+    assert found is not None
+    slower = 1 + sensitivity_on(h100, found, "bf16")([product]) * found.pressure(Beside(False, 0.0))
+    alone = kernels_seconds(h100, [product], precision="bf16")
+    assert slower == pytest.approx((2 * (alone - h100.launch) + h100.launch) / alone)
+    assert sensitivity_on(h100, found, "bf16")([Kernel("add", "memory", 0.0, 1e9)]) == 0.0
+    assert sensitivity_on(h100, None, "bf16")([product]) == 1.0
+
+
+@pytest.mark.parametrize("reserved", [0, 20, 131])
+def test_reserved_multiprocessors_slow_products_and_attention(reserved: int) -> None:
+    kernels = [
+        Kernel("product", "matmul", 2 * 4096.0**3, 3 * 2 * 4096.0**2, 4096, 4096, 4096),
+        Kernel("attention", "attention", 2.0 * 4096 * 4096 * 128 * 32, 1e6, 4096, 4096, 128, 32),
+    ]
+    whole, less = load_device("h100"), load_device({"base": "h100", "reserved": reserved})
+    for kernel in kernels:
+        ratio = kernels_seconds(less, [kernel], precision="bf16") / kernels_seconds(whole, [kernel], precision="bf16")
+        assert (ratio == 1.0) if not reserved else (1.0 < ratio < 132)
+
+
+def test_reserving_all_multiprocessors_is_an_error() -> None:
+    with pytest.raises(InputError, match="leaves none of 132"):
+        load_device({"base": "h100", "reserved": 132})
+
+
+def test_auto_is_what_the_device_says() -> None:
+    own: dict[str, Any] = {"base": "h100", "interference": {"kind": "factor", "compute": 0.5}}
+    found = interference_on(load_device(own), "auto")
+    assert found is not None
+    assert found.pressure(Beside(False, 0.0)) == 0.5
+    assert interference_on(load_device(own), "none") is None
+    assert interference_on(load_device({**own, "interference": None}), "auto") is None
+    assert interference_on(load_device({**own, "interference": None}), Multiprocessors(kind="sms")) is not None
+
+
+def test_every_device_that_says_something_says_where_it_is_from() -> None:
+    from simcluster.device import device_names
+
+    for name in device_names():
+        spec = load_device(name).interference
+        assert spec is None or "arXiv" in spec.source or "calculon" in spec.source
+
+
+# --- whole steps ------------------------------------------------------------------------------------------------------
+
+mechanisms = st.one_of(
+    st.fixed_dictionaries({
+        "kind": st.just("factor"),
+        "compute": st.sampled_from([0.0, 0.189, 1.0]),
+        "compute_between_nodes": st.sampled_from([0.0, 0.02, 0.5]),
+        "communication": st.sampled_from([0.0, 0.1, 1.0]),
+    }),
+    st.fixed_dictionaries({"kind": st.just("sms"), "channels": st.sampled_from([1, 24, 60])}),
+    st.fixed_dictionaries({
+        "kind": st.just("hbm"), "bytes_per_byte": st.sampled_from([2.0, 3.0]),
+        "communication": st.sampled_from([0.0, 0.3]),
+    }),
+)  # fmt: skip
+
+
+@settings(max_examples=40)
+@given(document=documents(), mechanism=mechanisms)
+def test_folded_is_unfolded_to_the_bit(
+    tiny: Tiny, table: Table, document: dict[str, Any], mechanism: dict[str, Any]
+) -> None:
+    document["overlap"] = {**document["overlap"], "interference": mechanism}
+    scenario = tiny(**document)
+    folded, plain = simulate(scenario), simulate(scenario, folded=False)
+    assert folded.step_time == plain.step_time
+    for rank in range(scenario.gpus):
+        ours, theirs = table(folded, rank), table(plain, rank)
+        assert ours.equals(theirs), f"rank {rank}\n{ours.compare(theirs) if len(ours) == len(theirs) else ''}"
+
+
+@settings(max_examples=30)
+@given(document=documents())
+def test_factors_of_nothing_are_none_to_the_bit(tiny: Tiny, table: Table, document: dict[str, Any]) -> None:
+    """Played through all the machinery with x = y = 0 or not at all, the timeline is the same."""
+    nothing = {"kind": "factor", "compute": 0.0, "communication": 0.0}
+    overlap = document["overlap"]
+    ours = simulate(tiny(**{**document, "overlap": {**overlap, "interference": nothing}}))
+    theirs = simulate(tiny(**{**document, "overlap": {**overlap, "interference": "none"}}))
+    assert ours.step_time == theirs.step_time
+    for rank in theirs.weights:
+        assert table(ours, rank).equals(table(theirs, rank))
+
+
+CLOSED_SET: list[dict[str, Any]] = [
+    {"gpus": 4, "parallel": {"dp": 4}, "overlap": {"grad_reduce": True, "bucket_size": "1 MB"}},
+    {"gpus": 4, "parallel": {"dp": 4, "zero": 1},
+     "overlap": {"grad_reduce": True, "param_gather": True, "bucket_size": "1 MB"}},
+    {"gpus": 4, "parallel": {"pp": 4}},
+    {"gpus": 4, "parallel": {"tp": 4, "sequence_parallel": True}, "overlap": {"tensor": True},
+     "model": {"hidden_size": 1024, "sequence_length": 2048}},
+    {"gpus": 8, "parallel": {"tp": 2, "pp": 2, "dp": 2},
+     "overlap": {"grad_reduce": True, "tensor": True, "bucket_size": "1 MB"}},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("number", range(len(CLOSED_SET)))
+@pytest.mark.parametrize("knob", ["compute", "communication"])
+def test_more_interference_never_makes_these_steps_shorter(tiny: Tiny, number: int, knob: str) -> None:
+    document = dict(CLOSED_SET[number])
+    gpus = document.pop("gpus")
+    times = []
+    for slower in (0.0, 0.05, 0.189, 0.5, 1.0, 4.0):
+        mechanism = {"kind": "factor", "compute": 0.1, "communication": 0.1, knob: slower}
+        overlap = {**document.get("overlap", {}), "interference": mechanism}
+        cluster = {"topology": "flat", "gpus": gpus}
+        times.append(simulate(tiny(**{**document, "cluster": cluster, "overlap": overlap})).step_time)
+    assert times == sorted(times)
+    assert times[-1] > times[0]
+
+
+@pytest.mark.parametrize("tokens", [128, 4096])  # the transfer is longer, the computation is longer
+@pytest.mark.parametrize("x", [0.0, 0.189, 1.0])
+def test_a_bucket_beside_the_backward_costs_what_the_closed_form_says(tiny: Tiny, x: float, tokens: int) -> None:
+    """Bucket 1 of 2 travels t_m beside the rest of the backward t_c, which takes min(t_c (1 + x), t_m) x / (1 + x)
+    more."""
+
+    def run(**interference: Any) -> tuple[list[tuple[str, float, float]], float]:
+        overlap = {"grad_reduce": True, "bucket_size": "3 MB", "interference": interference or "none"}
+        result = simulate(
+            tiny(
+                cluster={"topology": "flat", "gpus": 2},
+                model={"layers": 2, "sequence_length": tokens},
+                parallel={"dp": 2},
+                overlap=overlap,
+            )
+        )
+        frame = result.timeline_of(0)
+        kept = frame[(frame["stream"] == "dp") | (frame["kind"] == "backward")]
+        return list(zip(kept["stream"], kept["start"], kept["end"], strict=True)), result.step_time
+
+    plain, plain_step = run()
+    slowed, step = run(kind="factor", compute=x)
+    first, *more = [(start, end) for stream, start, end in plain if stream == "dp"]
+    assert len(more) == 1
+    backward = max(end for stream, _, end in plain if stream == "compute")
+    t_m, t_c = first[1] - first[0], backward - first[0]
+    assert (t_m > t_c * (1 + x)) if tokens == 128 else (0 < t_m < t_c)
+    lost = min(t_c * (1 + x), t_m) * x / (1 + x)
+    assert max(end for stream, _, end in slowed if stream == "compute") == pytest.approx(backward + lost, abs=1e-11)
+    queued = max(first[1], backward + lost)  # the second bucket follows both
+    assert step - plain_step == pytest.approx(queued - max(first[1], backward), abs=1e-11)
+    assert (step > plain_step) == (x > 0 and tokens > 128)
+
+
+def test_a_receiver_feels_what_it_receives(tiny: Tiny) -> None:
+    """Forward only, two stages: the send of one microbatch runs beside both stages' work on others."""
+    overlap = {"interference": {"kind": "factor", "compute": 1.0}}
+    scenario = tiny(cluster={"topology": "flat", "gpus": 2}, parallel={"pp": 2}, overlap=overlap)
+    result = simulate(scenario)
+    program = result.lowered.program
+    sends = [meeting for meeting in program.meetings if meeting.ranks]
+    assert {meeting.ranks for meeting in sends} == {(0, 1), (1, 0)}
+    ranks = {program.lane_rank[program.lane[op]] for op in result.record.slowed}
+    assert ranks == {0, 1}
+
+
+def test_steps_do_not_model_it_and_say_so(tiny: Tiny) -> None:
+    mechanism = {"kind": "sms", "channels": 24}
+    with pytest.raises(ValueError, match=r"not modelled with collectives\.detail: steps"):
+        tiny(overlap={"interference": mechanism}, collectives={"detail": "steps"})
+    with pytest.raises(ValueError, match="leaves none of"):
+        tiny(overlap={"interference": {"kind": "sms", "channels": 500}})
+    tiny(collectives={"detail": "steps"})
+
+
+def test_given_times_know_no_interference() -> None:
+    from simcluster.fixed import Costs, simulate_costs
+
+    run = simulate_costs(Costs(forward=1.0, backward=2.0, send=0.5), stages=2, microbatches=4)
+    assert not any(meeting.ranks for meeting in run.lowered.program.meetings)
+    assert isinstance(run.record, Record)
+    assert math.isfinite(run.step_time)

@@ -1,0 +1,195 @@
+"""What memory holds besides state and activations: buffers, fragmentation, temporaries; and every k-th layer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from conftest import Tiny, tiny_scenario
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simcluster.buffers import kept_by_megatron_te, nccl_buffer_bytes
+from simcluster.catalogue.models import model_document
+from simcluster.errors import InputError
+from simcluster.flops import hardware_flops_per_sequence, layer_flops, model_flops_per_sequence
+from simcluster.footprint import Footprint
+from simcluster.layers import RankShape
+from simcluster.memory import (
+    RECIPES,
+    activation_bytes_per_layer,
+    activation_parts,
+    head_activation_bytes,
+    head_working_bytes,
+    recipe_named,
+    temporary_bytes,
+)
+from simcluster.memory_plan import planned_footprints
+from simcluster.model import Model
+from simcluster.nccl import load_platform
+from simcluster.parallel import Plan
+from simcluster.scenario import from_document
+from simcluster.simulate import simulate
+
+LLAMA = Model(**{**model_document("llama3-70b"), "sequence_length": 4096})
+FOUR: dict[str, Any] = {"cluster": {"topology": "flat", "gpus": 4}, "parallel": {"pp": 2}}
+
+
+def planned(**sections: Any) -> tuple[Footprint, ...]:
+    return planned_footprints(tiny_scenario(**{**FOUR, **sections}))
+
+
+def test_nothing_is_added_unless_asked_for() -> None:
+    for each in planned():
+        assert (each.buffers, each.fragmentation, each.unsharded) == (0.0, 1.0, 0.0)
+
+
+@given(st.floats(1, 4))
+def test_fragmentation_is_a_factor_on_what_comes_and_goes(factor: float) -> None:
+    for plain, lossy in zip(planned(), planned(memory={"fragmentation": factor}), strict=True):
+        lost = (factor - 1) * (plain.activations + plain.other)
+        assert lossy.activations == plain.activations
+        assert lossy.other == pytest.approx(plain.other + lost, rel=1e-12)
+        assert lossy.parameters + lossy.gradients + lossy.optimizer == (
+            plain.parameters + plain.gradients + plain.optimizer
+        )
+
+
+def test_a_run_loses_what_the_plan_does_and_adds_up(tiny: Tiny) -> None:
+    memory = {"fragmentation": 1.25, "workspace": "1 MB", "communication_buffers": "2 MB"}
+    plain, lossy = simulate(tiny(**FOUR)), simulate(tiny(**FOUR, memory=memory))
+    moving = plain.memory.activations + plain.memory.other
+    assert lossy.memory.total == pytest.approx(plain.memory.total + 0.25 * moving + 3e6, rel=1e-12)
+    values = lossy.to_dict()
+    assert sum(values["memory_bytes"].values()) == pytest.approx(values["peak_memory_bytes"], rel=1e-12)
+    assert values["memory_bytes"]["other"] == lossy.memory.other + 3e6
+    assert lossy.step_time == plain.step_time
+
+
+def test_nccl_takes_channels_times_buffers_for_both_directions_of_every_group() -> None:
+    one_set = 4 * 2**20 + 4_915_200 + 512 * 2**10
+    h100 = load_platform("dgx-h100")
+    channels = h100.graphs(2).ring.channels
+    assert nccl_buffer_bytes(Plan(tp=8, dp=2), h100, machines=2) == 2 * 2 * channels * one_set
+    assert nccl_buffer_bytes(Plan(tp=2), None, machines=1) == 2 * 16 * one_set
+    assert nccl_buffer_bytes(Plan(), h100, machines=1) == 0
+    automatic = planned(memory={"communication_buffers": "auto"})
+    assert {each.buffers for each in automatic} == {2 * 2 * 16 * one_set}  # pp 2, dp 2
+
+
+def test_megatron_te_keeps_a_gradient_for_each_shape_of_weight() -> None:
+    h, q, kv, f, vocab = 8192, 8192, 1024, 28672, 128256
+    layer = 2 * (h * (q + 2 * kv) + q * h + 3 * h * f)
+    assert kept_by_megatron_te(LLAMA, RankShape(1), last=False) == layer
+    assert kept_by_megatron_te(LLAMA, RankShape(1), last=True) == layer + 2 * vocab * h
+    split = RankShape(1, tp=8, sequence_parallel=True)
+    assert kept_by_megatron_te(LLAMA, split, last=False) == layer / 8
+    padded = 126 * 1024
+    assert kept_by_megatron_te(LLAMA, split, last=True) == layer / 8 + 2 * padded * h / 8 + 2 * 4096 * h
+
+
+def test_a_loss_in_place_keeps_the_16_bit_logits_alone() -> None:
+    logits = 4096 * 128256
+    usual, fused = RankShape(1), RankShape(1, logits="in-place")
+    assert head_activation_bytes(LLAMA, usual) - head_activation_bytes(LLAMA, fused) == 2 * logits
+    assert (head_working_bytes(LLAMA, usual), head_working_bytes(LLAMA, fused)) == (2 * logits, 0)
+
+
+def test_temporaries_of_a_backward() -> None:
+    n, h, f = 4096, 8192, 28672
+    assert temporary_bytes("mlp", LLAMA, RankShape(1)) == 0
+    assert temporary_bytes("mlp", LLAMA, RankShape(1, temporaries=True)) == 2 * n * (h + 2 * f)
+    split = RankShape(1, tp=8, sequence_parallel=True, temporaries=True)
+    assert temporary_bytes("mlp", LLAMA, split) == 2 * n * (h + h / 8 + 2 * f / 8)
+    assert temporary_bytes("lm_head", LLAMA, split) == 2 * n * (h + h / 8)
+    assert temporary_bytes("embedding", LLAMA, split) == 0
+
+
+@pytest.mark.parametrize("recompute", ["none", "full"])
+def test_temporaries_only_add_and_the_run_agrees(recompute: str, tiny: Tiny) -> None:
+    training = {"global_batch": 4, "recompute": recompute}
+    plain, more = (simulate(tiny(training=training, memory={"backward_temporaries": on})) for on in (False, True))
+    assert more.memory.total > plain.memory.total
+    (footprint,) = more.facts.footprints
+    assert more.memory.total == pytest.approx(footprint.total, rel=1e-12)
+
+
+# --- recipes ----------------------------------------------------------------------------------------------------------
+
+
+def test_fp8_recipes_gather_what_is_the_weight_and_not_its_copies() -> None:
+    gathered = {name: recipe.gathered for name, recipe in RECIPES.items() if name.startswith("fp8")}
+    assert gathered == {"fp8-20": 2, "fp8-19": 2, "fp8-params-18": 1, "fp8-params-17": 1, "fp8-13": 1}
+    assert all(recipe.gathered == recipe.weight for name, recipe in RECIPES.items() if not name.startswith("fp8"))
+    state = planned(training={"global_batch": 4, "memory_recipe": "fp8-20"})[0]
+    assert state.parameters == 4 / 2 * planned()[0].parameters
+    assert recipe_named("fp8-13").total == 13
+
+
+# --- every k-th layer -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["selective", "full"])
+@pytest.mark.parametrize("every", [1, 2, 3, 4, 9])
+def test_every_kth_layer_is_recomputed_and_no_other(mode: str, every: int, tiny: Tiny) -> None:
+    """Layers 0, k, 2 k of four run again on the device, are kept small, and count in the hardware's FLOPs."""
+    training = {"global_batch": 4, "recompute": mode, "recompute_every": every, "attention": "unfused"}
+    result = simulate(tiny(training=training, cluster={"topology": "flat", "gpus": 2}, parallel={"pp": 2}))
+    timeline = result.timeline
+    again = range(0, 4, every)
+    assert set(timeline[timeline["kind"] == "recompute"]["layer"]) == set(again)
+    model, again_shape = result.scenario.model, RankShape(1, recompute=mode, attention="unfused")  # type: ignore[arg-type]
+    plain = activation_bytes_per_layer(model, RankShape(1, attention="unfused"))
+    less = activation_bytes_per_layer(model, again_shape)
+    first = [less if layer in again else plain for layer in (0, 1)]
+    working = sum(activation_parts(model, RankShape(1, attention="unfused")).values()) - less
+    footprint = result.facts.footprints[0]
+    assert 2 * sum(first) - working <= footprint.activations <= 2 * sum(first)  # two microbatches in flight
+    own = layer_flops(model, 1)
+    extra = {"selective": own.core.forward, "full": own.total.forward}[mode]
+    assert result.facts.hardware_flops - result.facts.model_flops == pytest.approx(4 * len(again) * extra, rel=1e-12)
+
+
+def test_less_recomputation_is_faster_and_larger(tiny: Tiny) -> None:
+    results = [
+        simulate(tiny(training={"global_batch": 4, "recompute": "full", "recompute_every": every}))
+        for every in (1, 2, 4)
+    ]
+    none = simulate(tiny())
+    times = [each.step_time for each in (*results, none)]
+    sizes = [each.memory.activations for each in (*results, none)]
+    assert times == sorted(times, reverse=True)
+    assert len(set(times)) == 4
+    assert sizes == sorted(sizes)
+
+
+@given(st.integers(1, 12), st.integers(1, 12))
+def test_hardware_flops_of_every_kth_layer(layers: int, every: int) -> None:
+    model = LLAMA.model_copy(update={"layers": layers})
+    found = hardware_flops_per_sequence(model, "full", every=every) - model_flops_per_sequence(model)
+    expected = len(range(0, layers, every)) * layer_flops(model, 1).total.forward
+    assert found == pytest.approx(expected, rel=1e-9)
+
+
+# --- what is refused --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("memory", "message"),
+    [
+        ({"fragmentation": 0.9}, "fragmentation"),
+        ({"communication_buffers": "some"}, "auto, none or an amount"),
+        ({"library": "deepspeed"}, "library"),
+        ({"workspace": 64}, "workspace"),
+    ],
+)
+def test_bad_memory_sections_name_the_key(memory: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        tiny_scenario(memory=memory)
+
+
+def test_a_document_with_amounts_reads_back() -> None:
+    scenario = tiny_scenario(memory={"communication_buffers": "1 GB", "workspace": "64 MiB", "fragmentation": 1.1})
+    assert from_document(scenario.document()) == scenario
+    with pytest.raises(InputError, match="every 0"):
+        hardware_flops_per_sequence(LLAMA, "full", every=0)
