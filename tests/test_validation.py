@@ -25,7 +25,8 @@ from simcluster.validation.expressions import name_of, parse_formula
 from simcluster.validation.measured import Measured, MeasuredTime
 from simcluster.validation.paths import check_path
 from simcluster.validation.steps import Task, plan_steps
-from simcluster.validation.study import InlineTable, Steps
+from simcluster.validation.study import Steps
+from simcluster.validation.study_head import InlineTable
 from simcluster.validation.tables import Missing, read_table
 
 ROOT = Path(__file__).parents[1]

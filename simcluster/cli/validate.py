@@ -1,4 +1,4 @@
-"""simcluster validate: predicted against measured, for training steps and for collectives."""
+"""simcluster validate: predicted against measured, for training steps, pipelines of given times and collectives."""
 
 from __future__ import annotations
 
@@ -93,7 +93,11 @@ def _told(report: Report, *, all_rows: bool) -> list[str]:
     if report.skipped:
         return [*lines, f"  skipped: {report.skipped}"]
     lines += [f"  assumed: {what}" for what in study.assumed]
-    body = _steps if study.kind == "steps" else _collectives
+    lines += [
+        f"  constant: {name} = {constant.value:g}: {constant.source}"
+        for name, constant in getattr(study, "constants", {}).items()
+    ]
+    body = _collectives if study.kind == "collectives" else _steps
     lines += ["", *body(report, all_rows)]
     lines += _refused(report)
     return lines + [f"  left out: {rows} {_rows(rows)}, {reason}" for reason, rows in report.left_out]
@@ -107,18 +111,31 @@ def _steps(report: Report, all_rows: bool) -> list[str]:
         return ["no row could be simulated"]
     few = all_rows or len(part.points) <= _MOST_ROWS
     shown = part.points if few else report.worst(_MOST_ROWS)
-    rows = [[*_compared(point), point.note] for point in shown]
-    lines = format_table(["run", "measured", "predicted", "error", ""], rows).splitlines()
+    memory = report.study.kind == "memory"
+    rows = [[*_compared(point, memory=memory), point.note] for point in shown]
+    against = getattr(report.study, "against", "measured")
+    lines = format_table(["run", against, "predicted", "error", ""], rows).splitlines()
     if not few:
         lines.append(f"(the {len(shown)} rows that are furthest off, of {len(part.points)}; --rows shows all)")
     lines += ["", f"{_score_text(part.score)}{_aim_text(part)}"]
     lines.append(f"constants fitted on these rows: {part.why or 'none'}")
-    return [*lines, "", *_worst(report.worst(_WORST))]
+    return [*lines, *_by(part), *([] if memory else ["", *_worst(report.worst(_WORST))])]
 
 
-def _compared(point: Point) -> list[str]:
+def _by(part: Part) -> list[str]:
+    """The score for each value of the columns that the study names."""
+    from simcluster.cli.common import format_table
+
+    rows = [[f"{column} {value}", *_score_cells(score)] for column, value, score in part.by]
+    return ["", *format_table(["of these", "rows", "error", "worst", "bias"], rows).splitlines()] if rows else []
+
+
+def _compared(point: Point, *, memory: bool = False) -> list[str]:
     from simcluster.units import format_seconds
 
+    if memory:
+        return [point.label, *(f"{size / 1e9:.2f} GB" for size in (point.measured, point.predicted)),
+                f"{point.error:+.2%}"]  # fmt: skip
     return [point.label, format_seconds(point.measured), format_seconds(point.predicted), f"{point.error:+.1%}"]
 
 
@@ -196,11 +213,11 @@ def _score_text(score: Score) -> str:
 
 
 def _aim_text(part: Part) -> str:
-    return "" if part.aim is None else f"; aim: below {part.aim:.0%}, {'met' if part.met else 'not met'}"
+    return "" if part.aim is None else f"; aim: below {100 * part.aim:g}%, {'met' if part.met else 'not met'}"
 
 
 def _aim_cell(part: Part) -> str:
-    return "" if part.aim is None else f"< {part.aim:.0%} {'met' if part.met else 'NOT MET'}"
+    return "" if part.aim is None else f"< {100 * part.aim:g}% {'met' if part.met else 'NOT MET'}"
 
 
 def _refused(report: Report) -> list[str]:
@@ -222,6 +239,10 @@ def _overall_told(together: Overall, studies: int) -> list[str]:
     lines = [f"overall: {studies} {'study' if studies == 1 else 'studies'}"]
     if together.steps:
         lines.append(f"  training steps: {_score_text(together.steps)}")
+    if together.memory:
+        lines.append(f"  memory: {_score_text(together.memory)}")
+    if together.schedules:
+        lines.append(f"  pipelines of given times: {_score_text(together.schedules)}")
     for score, what in ((together.fitted, "constants fitted on them"), (together.held_out, "held out")):
         if score:
             lines.append(

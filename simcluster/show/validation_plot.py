@@ -6,7 +6,7 @@ Imports validation and the palette.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter
 
 from simcluster.errors import InputError
 from simcluster.show.palette import COMPUTE_KINDS, LANE_SURROUND, QUIET_TEXT, STREAMS, TEXT
-from simcluster.units import format_seconds
+from simcluster.units import format_bytes, format_seconds
 from simcluster.validation.reports import Report
 from simcluster.validation.scores import Point
 
@@ -27,7 +27,10 @@ _COLOURS = (
 )  # fmt: skip
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "*", "p", "h", "d")
 _BAND = 0.1
-_TITLES = {"steps": "training steps", "collectives": "collectives"}
+_TITLES = {
+    "steps": "training steps", "memory": "memory", "schedules": "pipelines of given times",
+    "collectives": "collectives",
+}  # fmt: skip
 _SMALLEST_HALF_SPAN = 0.25  # of the lower panels: +-25 % are always in view
 _LARGEST_HALF_SPAN = 1.0
 _LEGEND_COLUMNS = 2
@@ -43,7 +46,7 @@ class _Series:
 
 
 def plot_validation(reports: Sequence[Report]) -> Figure:
-    """Every point of the reports: a column of panels for training steps, and one for collectives.
+    """Every point of the reports: a column of panels for every kind of study.
 
     Each study of steps and each set of collectives has its own colour and marker; sets that the study calls degraded
     are hollow.  The grey band is +-10 %.  The figure belongs to no window: ``savefig`` it.  InputError without a point.
@@ -58,7 +61,7 @@ def plot_validation(reports: Sequence[Report]) -> Figure:
     panels = figure.subplots(2, len(columns), squeeze=False, height_ratios=[2.2, 1.0], sharex="col")
     for column, (kind, series) in enumerate(columns.items()):
         times, errors = panels[0][column], panels[1][column]
-        _draw(times, errors, series)
+        _draw(times, errors, series, format_bytes if kind == "memory" else format_seconds)
         times.set_title(f"{_TITLES[kind]}: predicted against measured", fontsize=11, color=TEXT)
         errors.legend(
             *times.get_legend_handles_labels(),
@@ -85,7 +88,7 @@ def _series(reports: Sequence[Report], kind: str) -> list[_Series]:
     return found
 
 
-def _draw(times: Axes, errors: Axes, series: Sequence[_Series]) -> None:
+def _draw(times: Axes, errors: Axes, series: Sequence[_Series], text: Callable[[float], str]) -> None:
     for index, each in enumerate(series):
         colour = _COLOURS[index % len(_COLOURS)]
         measured = [point.measured for point in each.points]
@@ -103,13 +106,13 @@ def _draw(times: Axes, errors: Axes, series: Sequence[_Series]) -> None:
     points = [point for each in series for point in each.points]
     low = 0.7 * min(min(point.measured, point.predicted) for point in points)
     high = 1.4 * max(max(point.measured, point.predicted) for point in points)
-    _frame(times, errors, low, high)
+    _frame(times, errors, low, high, text)
     largest = max(abs(point.error) for point in points)
     span = 100 * min(max(1.1 * largest, _SMALLEST_HALF_SPAN), _LARGEST_HALF_SPAN)
     errors.set_ylim(-span, span)
 
 
-def _frame(times: Axes, errors: Axes, low: float, high: float) -> None:
+def _frame(times: Axes, errors: Axes, low: float, high: float, text: Callable[[float], str]) -> None:
     """Scales, the line where both are equal, and the band around it."""
     ends = np.array([low, high])
     for axes, middle, below, above in (
@@ -122,22 +125,22 @@ def _frame(times: Axes, errors: Axes, low: float, high: float) -> None:
         axes.set_xlim(low, high)
         axes.tick_params(labelsize=8)
         axes.spines[["top", "right"]].set_visible(False)
-        _time_ticks(axes, "x", low, high)
+        _ticks(axes, "x", low, high, text)
     times.set_yscale("log")
     times.set_ylim(low, high)
-    _time_ticks(times, "y", low, high)
+    _ticks(times, "y", low, high, text)
     times.set_ylabel("predicted", fontsize=9, color=TEXT)
     errors.set_xlabel("measured", fontsize=9, color=TEXT)
     errors.set_ylabel("predicted / measured − 1 (%)", fontsize=9, color=TEXT)
     times.text(0.02, 0.97, "grey: within 10 %", transform=times.transAxes, va="top", fontsize=8, color=QUIET_TEXT)
 
 
-def _time_ticks(axes: Axes, which: str, low: float, high: float) -> None:
+def _ticks(axes: Axes, which: str, low: float, high: float, text: Callable[[float], str]) -> None:
     """Powers of ten with their unit; 1, 2, 5 of each where the axis spans less than two of them."""
     steps = (1, 2, 5) if high / low < 100 else (1,)
     powers = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
     ticks = [step * 10.0**power for power in powers for step in steps]
     axis = axes.xaxis if which == "x" else axes.yaxis
     axis.set_major_locator(FixedLocator([tick for tick in ticks if low <= tick <= high]))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: format_seconds(value)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: text(value)))
     axis.set_minor_formatter(NullFormatter())

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from simcluster.validation.schedule_study import Schedules
 from simcluster.validation.scores import Point, Score, geometric_score, relative_score, worst_first
-from simcluster.validation.study import Collectives, Steps, StudyFile
+from simcluster.validation.study import AnyStudy, Collectives, Memory, Steps, StudyFile
 
 Role = Literal["fitted", "held out", "degraded"]
 
@@ -26,7 +27,8 @@ class Part:
     """What is scored together: a study of steps, or a set of collectives of one kind.
 
     ``fitted``: constants were fitted on these rows; ``degraded``: the study says that they are slower than they should
-    be, and ``why``.  ``score`` is of the points that count, ``small`` of the small sizes.
+    be, and ``why``.  ``score`` is of the points that count, ``small`` of the small sizes, ``by`` of the points with one
+    value of a column: (column, value, score).
     """
 
     name: str
@@ -37,6 +39,7 @@ class Part:
     aim: float | None = None
     why: str = ""
     collective: str = ""
+    by: tuple[tuple[str, str, Score], ...] = ()
 
     @property
     def met(self) -> bool | None:
@@ -58,7 +61,7 @@ class Report:
     skipped: str = ""
 
     @property
-    def study(self) -> Steps | Collectives:
+    def study(self) -> AnyStudy:
         """The study itself."""
         return self.file.study
 
@@ -83,23 +86,34 @@ class Report:
             **head,
             "original": study.original,
             "assumed": list(study.assumed),
-            "parts": [_part_dict(part) for part in self.parts],
+            "parts": [_part_dict(part, "bytes" if study.kind == "memory" else "s") for part in self.parts],
             "refused": [asdict(each) for each in self.refused],
             "left_out": [{"reason": reason, "rows": rows} for reason, rows in self.left_out],
         }
 
 
-def _part_dict(part: Part) -> dict[str, Any]:
+def scores_by(values: Sequence[str], points: Sequence[Point]) -> list[tuple[str, Score]]:
+    """The score of the points with each value, in order of appearance; ``values`` has one for every point."""
+    found = []
+    for value in dict.fromkeys(values):
+        score = relative_score([point for own, point in zip(values, points, strict=True) if own == value])
+        assert score is not None  # it appears
+        found.append((value, score))
+    return found
+
+
+def _part_dict(part: Part, unit: str) -> dict[str, Any]:
     return {
         "name": part.name,
         **({"collective": part.collective} if part.collective else {}),
         "role": part.role,
         **({"why": part.why} if part.why else {}),
         "score": _score_dict(part.score),
+        **({"by": [{"column": c, "value": v, **(_score_dict(s) or {})} for c, v, s in part.by]} if part.by else {}),
         **({"small_sizes": _score_dict(part.small)} if part.small else {}),
         "aim": part.aim,
         "met": part.met,
-        "rows": [_point_dict(point) for point in part.points],
+        "rows": [_point_dict(point, unit) for point in part.points],
     }
 
 
@@ -109,12 +123,12 @@ def _score_dict(score: Score | None) -> dict[str, Any] | None:
     return {"rows": score.rows, "mean_error": score.mean, "worst_error": score.worst, "bias": score.bias}
 
 
-def _point_dict(point: Point) -> dict[str, Any]:
+def _point_dict(point: Point, unit: str) -> dict[str, Any]:
     return {
         "label": point.label,
         **({"size_bytes": point.size} if point.size else {}),
-        "measured_s": point.measured,
-        "predicted_s": point.predicted,
+        f"measured_{unit}": point.measured,
+        f"predicted_{unit}": point.predicted,
         "error": point.error,
         **({"note": point.note} if point.note else {}),
         **({"breakdown_s": dict(point.breakdown)} if point.breakdown else {}),
@@ -123,9 +137,14 @@ def _point_dict(point: Point) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Overall:
-    """All studies together: steps in arithmetic means; all-reduces from the small size up in geometric ones."""
+    """All studies together: steps in arithmetic means; all-reduces from the small size up in geometric ones.
+
+    ``schedules`` are steps whose passes were given; what a source has calculated itself is not among them.
+    """
 
     steps: Score | None
+    memory: Score | None
+    schedules: Score | None
     fitted: Score | None
     held_out: Score | None
     refused: int
@@ -135,6 +154,8 @@ class Overall:
         """As JSON."""
         return {
             "steps": _score_dict(self.steps),
+            "memory": _score_dict(self.memory),
+            "schedules": _score_dict(self.schedules),
             "collectives_fitted": _score_dict(self.fitted),
             "collectives_held_out": _score_dict(self.held_out),
             "refused_rows": self.refused,
@@ -145,11 +166,12 @@ class Overall:
 def overall(reports: Sequence[Report]) -> Overall:
     """The scores over all rows of all studies; degraded sets and small sizes do not count."""
 
-    def counted(kind: type[Steps | Collectives], *roles: Role) -> list[Point]:
+    def counted(kind: type[AnyStudy], *roles: Role) -> list[Point]:
         return [
             point
             for report in reports
             if isinstance(report.study, kind)
+            and not (isinstance(report.study, Schedules) and report.study.against == "calculated")
             for part in report.parts
             if part.role in roles
             for point in part.points
@@ -158,6 +180,8 @@ def overall(reports: Sequence[Report]) -> Overall:
 
     return Overall(
         steps=relative_score(counted(Steps, "fitted", "held out")),
+        memory=relative_score(counted(Memory, "fitted", "held out")),
+        schedules=relative_score(counted(Schedules, "fitted", "held out")),
         fitted=geometric_score(counted(Collectives, "fitted")),
         held_out=geometric_score(counted(Collectives, "held out")),
         refused=sum(len(report.refused) for report in reports),

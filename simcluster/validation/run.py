@@ -9,9 +9,19 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from simcluster.validation.collectives import report_collectives
+from simcluster.validation.memory import report_memory
 from simcluster.validation.reports import Report
+from simcluster.validation.schedule_study import Schedules
+from simcluster.validation.schedules import (
+    SchedulePlayed,
+    SchedulesPlan,
+    ScheduleTask,
+    plan_schedules,
+    play_schedule,
+    report_schedules,
+)
 from simcluster.validation.steps import Played, StepsPlan, Task, plan_steps, play, report_steps
-from simcluster.validation.study import Steps, StudyFile
+from simcluster.validation.study import Memory, Steps, StudyFile
 from simcluster.validation.tables import Missing, read_table
 
 Progress = Callable[[str, int, int], object]
@@ -32,39 +42,54 @@ def validate_studies(
     """
     prepared = [_prepared(file, data) for file in files]
     with _runner(workers) as runner:
-        return [
-            each if isinstance(each, Report) else report_steps(each, _played(each, runner, progress))
-            for each in prepared
-        ]
+        return [each if isinstance(each, Report) else _reported(each, runner, progress) for each in prepared]
 
 
-def _prepared(file: StudyFile, data: Path | None) -> Report | StepsPlan:
+Plan = StepsPlan | SchedulesPlan
+AnyTask = Task | ScheduleTask
+Answer = Played | SchedulePlayed | str
+Runner = Callable[[Sequence[AnyTask]], Iterator[Answer]]
+
+
+def _prepared(file: StudyFile, data: Path | None) -> Report | Plan:
     """The report where it takes no simulation, else what is to be simulated."""
     table = read_table(file, data)
     if isinstance(table, Missing):
         return Report(file, skipped=table.reason)
     if isinstance(file.study, Steps):
         return plan_steps(file, file.study, table)
+    if isinstance(file.study, Memory):
+        return report_memory(file, file.study, table)
+    if isinstance(file.study, Schedules):
+        return plan_schedules(file, file.study, table)
     return report_collectives(file, file.study, table)
-
-
-Runner = Callable[[Sequence[Task]], Iterator[Played | str]]
 
 
 @contextmanager
 def _runner(workers: int) -> Iterator[Runner]:
     """Plays tasks one by one here, or side by side in fresh processes; answers come in the order of the tasks."""
     if workers == 1:
-        yield lambda tasks: map(play, tasks)
+        yield lambda tasks: map(_play, tasks)
         return
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        yield lambda tasks: pool.map(play, tasks)
+        yield lambda tasks: pool.map(_play, tasks)
 
 
-def _played(plan: StepsPlan, runner: Runner, progress: Progress) -> dict[int, Played | str]:
+def _play(task: AnyTask) -> Answer:
+    return play(task) if isinstance(task, Task) else play_schedule(task)
+
+
+def _reported(plan: Plan, runner: Runner, progress: Progress) -> Report:
+    answers = _played(plan, runner, progress)
+    if isinstance(plan, StepsPlan):
+        return report_steps(plan, {n: each for n, each in answers.items() if not isinstance(each, SchedulePlayed)})
+    return report_schedules(plan, {n: each for n, each in answers.items() if not isinstance(each, Played)})
+
+
+def _played(plan: Plan, runner: Runner, progress: Progress) -> dict[int, Answer]:
     """What every task gave, by its position."""
-    tasks = {index: task for index, task in enumerate(plan.tasks) if isinstance(task, Task)}
-    found: dict[int, Played | str] = {}
+    tasks = {index: task for index, task in enumerate(plan.tasks) if not isinstance(task, str)}
+    found: dict[int, Answer] = {}
     for index, answer in zip(tasks, runner(list(tasks.values())), strict=True):
         found[index] = answer
         progress(plan.study.name, len(found), len(tasks))

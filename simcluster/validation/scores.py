@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One measured run beside its prediction, in seconds.
+    """One measured run beside its prediction, in seconds, or in bytes where memory is studied.
 
     ``group`` is what it belongs to inside its study (a set of runs); ``breakdown`` is where the predicted step went, in
     seconds; ``note`` what else a person should know; ``size`` the bytes of a collective, 0 for a step.

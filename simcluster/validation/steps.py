@@ -15,7 +15,7 @@ from simcluster.simulate import simulate
 from simcluster.validation.expressions import parse_formula
 from simcluster.validation.reports import Part, Refused, Report
 from simcluster.validation.scores import Point, relative_score
-from simcluster.validation.study import Column, Steps, StudyFile
+from simcluster.validation.study import Column, OnScenarios, Steps, StudyFile
 from simcluster.validation.tables import Row, check_columns, check_formulas, selected
 
 
@@ -51,26 +51,31 @@ class StepsPlan:
 
 def plan_steps(file: StudyFile, study: Steps, table: tuple[Row, ...]) -> StepsPlan:
     """The tasks of a study.  Raises InputError where the study asks for columns that the table lacks."""
+    check_asked(file, study, table)
+    check_columns(file, table, [(("measured", "column"), study.measured.column)])
+    if study.measured.flop not in ("model", "hardware"):
+        check_formulas(file, table, [(("measured", "flop"), study.measured.flop)])
+    rows, left_out = selected(file, table)
+    return StepsPlan(file, study, rows, tuple(task_of(file, study, row) for row in rows), left_out)
+
+
+def check_asked(file: StudyFile, study: OnScenarios, table: tuple[Row, ...]) -> None:
+    """Raises InputError where what makes scenarios of the rows asks for columns that the table lacks."""
     check_columns(file, table, _columns(study))
     check_formulas(file, table, _formulas(study))
-    rows, left_out = selected(file, table)
-    return StepsPlan(file, study, rows, tuple(_task(file, study, row) for row in rows), left_out)
 
 
-def _columns(study: Steps) -> Iterator[tuple[tuple[str | int, ...], str]]:
+def _columns(study: OnScenarios) -> Iterator[tuple[tuple[str | int, ...], str]]:
     yield from ((("columns", column), column) for column in study.columns)
     yield from ((("label", index), column) for index, column in enumerate(study.label))
-    yield ("measured", "column"), study.measured.column
 
 
-def _formulas(study: Steps) -> Iterator[tuple[tuple[str | int, ...], str | None]]:
+def _formulas(study: OnScenarios) -> Iterator[tuple[tuple[str | int, ...], str | None]]:
     yield ("where",), study.where
     yield from ((("derive", path), formula) for path, formula in study.derive.items())
-    if study.measured.flop not in ("model", "hardware"):
-        yield ("measured", "flop"), study.measured.flop
 
 
-def _task(file: StudyFile, study: Steps, row: Row) -> Task | str:
+def task_of(file: StudyFile, study: OnScenarios, row: Row) -> Task | str:
     """The row as a scenario; the reason, if a cell has no meaning in this study."""
     changes: list[tuple[str, Any]] = list(study.set.items())
     try:
@@ -105,13 +110,14 @@ def _changes(name: str, column: Column, row: Row) -> Iterator[tuple[str, Any]]:
 def play(task: Task) -> Played | str:
     """The row simulated; the message, if it is a scenario that cannot be.  Runs in a worker process too."""
     try:
-        result = simulate(_scenario(task))
+        result = simulate(scenario_of(task))
     except InputError as problem:
         return str(problem)
     return Played(result.step_time, dict(result.times.breakdown), result.facts, tuple(result.warnings()))
 
 
-def _scenario(task: Task) -> Scenario:
+def scenario_of(task: Task) -> Scenario:
+    """The scenario that a task stands for; InputError if it cannot be."""
     if isinstance(task.base, str):
         return load(task.base, task.changes)
     return from_document(task.base, task.changes, folder=task.folder)

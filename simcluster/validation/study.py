@@ -1,8 +1,9 @@
 """The study file: a table of measured runs, what its columns ask of the simulator, and how the answer is scored.
 
 A study carries a short table of a paper itself, as facts with their source; a long one stays where it is published, and
-the study names its CSV file.  Two kinds: ``steps`` are training steps on a base scenario, ``collectives`` single
-collectives as nccl-tests times them.
+the study names its CSV file.  Kinds: ``steps`` are training steps on a base scenario, ``memory`` what scenarios
+hold on a GPU, ``schedules`` pipelines whose passes were timed one by one, ``collectives`` single collectives as
+nccl-tests times them.
 """
 
 from __future__ import annotations
@@ -12,82 +13,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, StrictBool, StrictFloat, StrictInt, StrictStr, TypeAdapter, model_validator
+from pydantic import BeforeValidator, Field, TypeAdapter, model_validator
 
-from simcluster.complaints import Complaint, RuleError, did_you_mean, listed
+from simcluster.complaints import did_you_mean, listed
 from simcluster.documents import Document, read_document, shipped_folder, validate
 from simcluster.errors import InputError
 from simcluster.nccl import Algorithm, Collective, load_platform
 from simcluster.spec import Spec
 from simcluster.units import Bytes
-from simcluster.validation.expressions import parse_formula
 from simcluster.validation.measured import Measured, MeasuredTime
-from simcluster.validation.paths import check_path
-
-
-def _formula(value: object) -> object:
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        value = str(value)  # a number alone is a formula too
-    if isinstance(value, str):
-        parse_formula(value)
-    return value
-
-
-def _path(value: object) -> object:
-    if isinstance(value, str):
-        check_path(value)
-    return value
-
-
-FormulaText = Annotated[str, BeforeValidator(_formula)]
-"""A formula over the columns, see ``expressions``."""
-
-ScenarioPath = Annotated[str, BeforeValidator(_path)]
-"""A dotted path into a scenario, such as parallel.tp."""
-
-Fraction = Annotated[float, Field(gt=0, lt=10)]
-CellValue = StrictBool | StrictInt | StrictFloat | StrictStr | None
-
-
-class InlineTable(Spec):
-    """A short table, copied: names of its columns, and rows of as many cells (null where there is nothing)."""
-
-    header: tuple[str, ...]
-    rows: tuple[tuple[CellValue, ...], ...]
-
-    @model_validator(mode="after")
-    def _rectangular(self) -> Self:
-        broken: list[Complaint] = [
-            (("rows", index), f"has {len(row)} cells, and the header has {len(self.header)} columns")
-            for index, row in enumerate(self.rows)
-            if len(row) != len(self.header)
-        ]
-        repeated = [name for name in dict.fromkeys(self.header) if self.header.count(name) > 1]
-        if repeated:
-            broken.append((("header",), f"names {repeated[0]!r} twice; every column has its own name"))
-        if not self.rows:
-            broken.append((("rows",), "is empty; a study needs at least one measured run"))
-        if broken:
-            raise RuleError(broken)
-        return self
-
-
-class _Study(Spec):
-    """What all studies say.
-
-    ``source`` is the paper and table, ``original`` where anybody finds it.  ``table`` is the table itself, or the name
-    of a CSV file in the directory of measured data ("x.csv"), or a path relative to the study ("./x.csv").  ``where``
-    is a formula that a row must fulfil to take part.  ``assumed`` lists what the source does not say.
-    """
-
-    name: str
-    about: str = ""
-    source: str
-    original: str
-    table: InlineTable | str
-    where: FormulaText | None = None
-    assumed: tuple[str, ...] = ()
-
+from simcluster.validation.memory_study import MeasuredBytes
+from simcluster.validation.schedule_study import Schedules
+from simcluster.validation.study_head import FormulaText, Fraction, ScenarioPath, StudyHead
 
 # --- training steps ---------------------------------------------------------------------------------------------------
 
@@ -122,8 +59,8 @@ def _column(value: object) -> object:
     return {"path": value} if isinstance(value, str | list) else value
 
 
-class Steps(_Study):
-    """Measured training steps.
+class OnScenarios(StudyHead):
+    """What studies of scenarios say.
 
     ``scenario`` is the base: a scenario file relative to the study, the name of one that ships, or the document itself.
     ``set`` changes it for all rows, ``columns`` by the row, then ``derive`` by formulas over the row.  ``label`` names
@@ -131,15 +68,27 @@ class Steps(_Study):
     the mean absolute error that the study should stay below.
     """
 
-    kind: Literal["steps"]
     scenario: dict[str, Any] | str
     set: dict[ScenarioPath, Any] = Field(default_factory=dict)
     columns: dict[str, Annotated[Column, BeforeValidator(_column)]] = Field(default_factory=dict)
     derive: dict[ScenarioPath, FormulaText] = Field(default_factory=dict)
     label: tuple[str, ...] = ()
-    measured: Measured
     fitted: str = ""
     aim: Fraction | None = None
+
+
+class Steps(OnScenarios):
+    """Measured training steps."""
+
+    kind: Literal["steps"]
+    measured: Measured
+
+
+class Memory(OnScenarios):
+    """Measured bytes on the GPUs of training jobs; nothing is played, since memory is planned."""
+
+    kind: Literal["memory"]
+    measured: tuple[MeasuredBytes, ...]
 
 
 # --- collectives ------------------------------------------------------------------------------------------------------
@@ -188,7 +137,7 @@ class CollectiveColumns(Spec):
     algorithm: str | None = None
 
 
-class Collectives(_Study):
+class Collectives(StudyHead):
     """Measured collectives.
 
     ``predictor``: the ``formula`` of NCCL's effective model, or the same played on the ``network`` of the platform's
@@ -207,8 +156,9 @@ class Collectives(_Study):
     small: Bytes = 2.0**20
 
 
-Study = Annotated[Steps | Collectives, Field(discriminator="kind")]
-_ADAPTER: TypeAdapter[Steps | Collectives] = TypeAdapter(Study)
+AnyStudy = Steps | Memory | Schedules | Collectives
+Study = Annotated[AnyStudy, Field(discriminator="kind")]
+_ADAPTER: TypeAdapter[AnyStudy] = TypeAdapter(Study)
 
 
 # --- files ------------------------------------------------------------------------------------------------------------
@@ -218,7 +168,7 @@ _ADAPTER: TypeAdapter[Steps | Collectives] = TypeAdapter(Study)
 class StudyFile:
     """A study and the document that it was read from, which knows the line of every key."""
 
-    study: Steps | Collectives
+    study: AnyStudy
     document: Document
 
     def error(self, path: Iterable[str | int], message: object) -> InputError:
@@ -230,7 +180,8 @@ def load_study(path: str | Path) -> StudyFile:
     """The study in a file, or the one that ships under that name.  InputError that names file, line, key and a fix."""
     document = read_document(_study_path(Path(path)))
     if "kind" not in document.data:
-        raise document.error((), "a study needs a kind, as in 'kind: steps'; known: steps, collectives")
+        known = "steps, memory, schedules, collectives"
+        raise document.error((), f"a study needs a kind, as in 'kind: steps'; known: {known}")
     return StudyFile(validate(_ADAPTER, document), document)
 
 

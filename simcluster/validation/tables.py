@@ -16,7 +16,8 @@ from pathlib import Path
 from simcluster.complaints import did_you_mean, listed
 from simcluster.errors import InputError
 from simcluster.validation.expressions import Cell, Formula, name_of, parse_formula, whole
-from simcluster.validation.study import InlineTable, StudyFile
+from simcluster.validation.study import StudyFile
+from simcluster.validation.study_head import InlineTable
 
 ENVIRONMENT = "SIMCLUSTER_DATA"
 
@@ -133,10 +134,14 @@ def check_columns(file: StudyFile, rows: Sequence[Row], wanted: Iterable[tuple[t
 
 
 def check_formulas(
-    file: StudyFile, rows: Sequence[Row], wanted: Iterable[tuple[tuple[str | int, ...], str | None]]
+    file: StudyFile,
+    rows: Sequence[Row],
+    wanted: Iterable[tuple[tuple[str | int, ...], str | None]],
+    names: Sequence[str] = (),
 ) -> None:
-    """Raises InputError for the first (key of the study, formula) that asks for a column which the table lacks."""
-    known = list(rows[0].by_name())
+    """Raises InputError for the first (key of the study, formula) that asks for what is neither a column of the table
+    nor one of the study's own ``names``."""
+    known = [*rows[0].by_name(), *names]
     for path, text in wanted:
         for name in parse_formula(text).names if text else ():
             if name not in known:

@@ -1,0 +1,73 @@
+"""Studies of memory: each row becomes a scenario, and what its stages hold is compared with what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from simcluster.errors import InputError
+from simcluster.footprint import Footprint
+from simcluster.memory_plan import planned_footprints
+from simcluster.validation.measured import positive
+from simcluster.validation.memory_study import MeasuredBytes
+from simcluster.validation.reports import Part, Refused, Report
+from simcluster.validation.scores import Point, relative_score
+from simcluster.validation.steps import Task, check_asked, scenario_of, task_of
+from simcluster.validation.study import Memory, StudyFile
+from simcluster.validation.tables import Row, check_columns, selected
+
+
+def report_memory(file: StudyFile, study: Memory, table: tuple[Row, ...]) -> Report:
+    """The report of a study.  Raises InputError where the study asks for columns that the table lacks."""
+    check_asked(file, study, table)
+    asked = [(("measured", index, "column"), each.column) for index, each in enumerate(study.measured)]
+    check_columns(file, table, asked)
+    rows, left_out = selected(file, table)
+    points: list[Point] = []
+    refused: list[Refused] = []
+    for row in rows:
+        label = row.label(study.label)
+        try:
+            points += _points(label, study, row, task_of(file, study, row))
+        except InputError as problem:
+            refused.append(Refused(label, study.name, str(problem)))
+    part = Part(
+        name=study.name,
+        role="fitted" if study.fitted else "held out",
+        points=tuple(points),
+        score=relative_score(points),
+        aim=study.aim,
+        why=study.fitted,
+    )
+    outside = ((f"where {study.where}", left_out),) if left_out else ()
+    return Report(file, (part,), tuple(refused), outside)
+
+
+def _points(label: str, study: Memory, row: Row, task: Task | str) -> Iterator[Point]:
+    if isinstance(task, str):
+        raise InputError(task)
+    asked = [each for each in study.measured if row.cells[each.column] is not None]
+    if not asked:
+        names = ", ".join(each.column for each in study.measured)
+        raise InputError(f"has nothing measured: {names} are empty")
+    footprints = planned_footprints(scenario_of(task))
+    for each in asked:
+        whole = positive(row.cells, each.column) * each.scale
+        if each.baseline is not None:
+            whole *= each.of_stages(_changed(task, list(each.baseline.items())))
+        yield Point(
+            label=label if len(study.measured) == 1 else f"{label}: {_named(each)}",
+            group=study.name,
+            predicted=each.of_stages(footprints),
+            measured=whole,
+            note=f"{row.texts[each.column]} % of the baseline" if each.unit == "%" else "",
+        )
+
+
+def _changed(task: Task, changes: Sequence[tuple[str, Any]]) -> tuple[Footprint, ...]:
+    return planned_footprints(scenario_of(replace(task, changes=(*task.changes, *changes))))
+
+
+def _named(each: MeasuredBytes) -> str:
+    return each.quantity.replace("_", " ")

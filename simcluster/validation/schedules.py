@@ -1,0 +1,240 @@
+"""Studies of pipelines whose passes were timed: each row is played from its times, and its step time is compared."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from simcluster.errors import InputError
+from simcluster.fixed import Costs, OptimizerSync, seconds_between_steps, simulate_costs
+from simcluster.schedules.specs import Interleaved, ZbAuto
+from simcluster.validation.expressions import Cell, parse_formula
+from simcluster.validation.reports import Part, Refused, Report, scores_by
+from simcluster.validation.schedule_study import Schedules
+from simcluster.validation.scores import Point, relative_score
+from simcluster.validation.study import StudyFile
+from simcluster.validation.tables import Row, check_columns, check_formulas, selected
+
+_STEPS = 3  # where stages run on into the next step: the second is already as long as all that follow
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleTask:
+    """One row as a pipeline to be played: ``costs`` slice by slice, and the row's own seconds a step."""
+
+    stages: int
+    microbatches: int
+    chunks: int
+    schedule: str | Interleaved | ZbAuto
+    costs: tuple[Costs, ...]
+    blocking_sends: bool
+    optimizer_sync: OptimizerSync
+    sync: float
+    measured: float
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulePlayed:
+    """What is kept of a played row: seconds from step to step, and where they went on the mean rank."""
+
+    step_time: float
+    breakdown: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulesPlan:
+    """A study that has been checked against its table: a task a row, or why the row has none."""
+
+    file: StudyFile
+    study: Schedules
+    rows: tuple[Row, ...]
+    tasks: tuple[ScheduleTask | str, ...]
+    left_out: int
+
+
+def plan_schedules(file: StudyFile, study: Schedules, table: tuple[Row, ...]) -> SchedulesPlan:
+    """The tasks of a study.  Raises InputError where the study asks for columns that the table lacks."""
+    labels = [(("label", index), column) for index, column in enumerate(study.label)]
+    groups = [(("by", index), column) for index, column in enumerate(study.by)]
+    check_columns(file, table, [(("schedule", "column"), study.schedule.column), *labels, *groups])
+    check_formulas(file, table, [(("where",), study.where)])
+    names = list(study.constants)
+    for name, formula in study.derive.items():
+        check_formulas(file, table, [(("derive", name), formula)], names)
+        names.append(name)
+    check_formulas(file, table, _formulas(study), names)
+    rows, left_out = selected(file, table)
+    return SchedulesPlan(file, study, rows, tuple(_task(study, row) for row in rows), left_out)
+
+
+def _formulas(study: Schedules) -> Iterator[tuple[tuple[str | int, ...], str | None]]:
+    for name in ("stages", "microbatches", "chunks", "slowdown", "blocking_sends", "optimizer_sync", "sync"):
+        yield (name,), getattr(study, name)
+    yield ("measured",), study.measured
+    yield from ((("costs", name), formula) for name, formula in study.costs)
+    for kind, sizes in study.slices.items():
+        yield from ((("slices", kind, place), formula) for place, formula in sizes)
+    for word, known in study.schedule.values.items():
+        for name in ("memory_limit", "weight_memory", "group_size"):
+            yield ("schedule", "values", word, name), getattr(known, name)
+
+
+def _task(study: Schedules, row: Row) -> ScheduleTask | str:
+    try:
+        return _Reader(study, row).task()
+    except InputError as problem:
+        return str(problem)
+
+
+class _Reader:
+    """The formulas of a study on one row."""
+
+    def __init__(self, study: Schedules, row: Row) -> None:
+        self._study, self._row = study, row
+        self._cells: dict[str, Cell] = row.by_name()
+        self._cells |= {name: constant.value for name, constant in study.constants.items()}
+        for name, formula in study.derive.items():
+            self._cells[name] = parse_formula(formula).value(self._cells)
+
+    def task(self) -> ScheduleTask:
+        """The row as a pipeline; InputError where a cell or a formula has no meaning."""
+        study = self._study
+        stages, chunks = self._count("stages", study.stages), self._count("chunks", study.chunks)
+        measured = self._number("measured", study.measured)
+        if not measured > 0:
+            raise InputError(f"measured {study.measured!r} gives {measured:g} s; it must be above zero")
+        how = parse_formula(study.optimizer_sync).value(self._cells)
+        return ScheduleTask(
+            stages=stages,
+            microbatches=self._count("microbatches", study.microbatches),
+            chunks=chunks,
+            schedule=self._schedule(),
+            costs=self._costs(stages * chunks, chunks),
+            blocking_sends=bool(parse_formula(study.blocking_sends).value(self._cells)),
+            optimizer_sync=how,  # type: ignore[arg-type]  # simulate_costs says what it may be
+            sync=self._number("sync", study.sync),
+            measured=measured,
+        )
+
+    def _schedule(self) -> str | Interleaved | ZbAuto:
+        study, word = self._study, self._row.texts[self._study.schedule.column]
+        known = study.schedule.values.get(word)
+        if known is None:
+            names = ", ".join(study.schedule.values)
+            raise InputError(f"the study does not say which schedule {word!r} is; it knows {names}")
+        if known.name == "interleaved" and known.group_size:
+            return Interleaved(name="interleaved", group_size=self._count("group_size", known.group_size))
+        if known.name != "zb-auto":
+            return known.name
+        costs = study.costs
+        return ZbAuto(
+            name="zb-auto",
+            memory_limit=self._count("memory_limit", known.memory_limit) if known.memory_limit else None,
+            weight_memory=self._number("weight_memory", known.weight_memory) if known.weight_memory else 1.0,
+            forward=self._number("forward", costs.forward),
+            input=self._number("input_grad", costs.input_grad),
+            weight=self._number("weight_grad", costs.weight_grad),
+            latency=self._number("send", costs.send),
+        )
+
+    def _costs(self, slices: int, chunks: int) -> tuple[Costs, ...]:
+        """The times of the mean slice, dealt out by the sizes of the slices, and slowed down."""
+        costs = self._study.costs
+        slower = 1 + self._number("slowdown", self._study.slowdown)
+        forward, input_grad, weight_grad = (
+            [self._number(kind, formula) / chunks * slower * size for size in self._sizes(kind, slices)]
+            for kind, formula in (
+                ("forward", costs.forward), ("input_grad", costs.input_grad), ("weight_grad", costs.weight_grad)
+            )
+        )  # fmt: skip
+        send, launch, send_launch = (
+            self._number(name, getattr(costs, name)) for name in ("send", "launch", "send_launch")
+        )
+        optimizer = self._number("optimizer", costs.optimizer) / chunks
+        return tuple(
+            Costs(
+                forward=f,
+                backward=i + w,
+                weight_grad=w,
+                send=send,
+                optimizer=optimizer,
+                launch=launch,
+                send_launch=send_launch,
+            )
+            for f, i, w in zip(forward, input_grad, weight_grad, strict=True)
+        )
+
+    def _sizes(self, kind: str, slices: int) -> list[float]:
+        """Each slice relative to the mean one."""
+        given = self._study.slices.get(kind)  # type: ignore[call-overload]
+        if given is None or slices == 1:
+            return [1.0] * slices
+        first, inner, last = (self._number(kind, text) for text in (given.first, given.inner, given.last))
+        sizes = [first, *[inner] * (slices - 2), last]
+        if min(sizes) < 0 or not sum(sizes):
+            raise InputError(f"the slices of {kind} have sizes {first:g}, {inner:g}, {last:g}; none may be below zero")
+        return [size * slices / math.fsum(sizes) for size in sizes]
+
+    def _number(self, what: str, formula: str) -> float:
+        value = parse_formula(formula).value(self._cells)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise InputError(f"{what} {formula!r} gives {value!r}; it must be a number")
+        return float(value)
+
+    def _count(self, what: str, formula: str) -> int:
+        value = parse_formula(formula).value(self._cells)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise InputError(f"{what} {formula!r} gives {value!r}; it must be a whole number from 1 on")
+        return value
+
+
+def play_schedule(task: ScheduleTask) -> SchedulePlayed | str:
+    """The row played; the message, if it is a pipeline that cannot be.  Runs in a worker process too."""
+    try:
+        run = simulate_costs(
+            task.costs,
+            stages=task.stages,
+            microbatches=task.microbatches,
+            schedule=task.schedule,
+            chunks=task.chunks,
+            steps=_STEPS if task.optimizer_sync == "post_validation" else 1,
+            blocking_sends=task.blocking_sends,
+            optimizer_sync=task.optimizer_sync,
+            sync=task.sync,
+        )
+    except InputError as problem:
+        return str(problem)
+    seconds = seconds_between_steps(run)
+    states = dict(run.times.breakdown)
+    states["bubble"] += seconds - math.fsum(states.values())  # the first step fills the pipeline alone
+    return SchedulePlayed(seconds, states)
+
+
+def report_schedules(plan: SchedulesPlan, played: Mapping[int, SchedulePlayed | str]) -> Report:
+    """The report of a study from what its tasks gave, by their position."""
+    study = plan.study
+    points: list[Point] = []
+    rows: list[Row] = []
+    refused: list[Refused] = []
+    for index, (row, task) in enumerate(zip(plan.rows, plan.tasks, strict=True)):
+        label = row.label(study.label)
+        answer = task if isinstance(task, str) else played[index]
+        if isinstance(task, str) or isinstance(answer, str):
+            refused.append(Refused(label, study.name, str(answer)))
+            continue
+        points.append(Point(label, study.name, answer.step_time, task.measured, breakdown=answer.breakdown))
+        rows.append(row)
+    part = Part(
+        name=study.name,
+        role="fitted" if study.fitted else "held out",
+        points=tuple(points),
+        score=relative_score(points),
+        aim=study.aim,
+        why=study.fitted,
+        by=tuple(
+            (column, *score) for column in study.by for score in scores_by([row.texts[column] for row in rows], points)
+        ),
+    )
+    left_out = ((f"where {study.where}", plan.left_out),) if plan.left_out else ()
+    return Report(plan.file, (part,), tuple(refused), left_out)
