@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 from simcluster.errors import InputError
 
-COMMANDS = ("run", "compare", "schedule", "topology", "collective", "share", "validate")
+COMMANDS = ("run", "compare", "schedule", "topology", "collective", "share", "validate", "replay")
 TAKES_OVERRIDES = ("run", "compare", "topology", "collective")
 """Commands whose document can be changed by --parallel.tp 8, --parallel.tp=8 or parallel.tp=8."""
 

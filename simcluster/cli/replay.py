@@ -1,0 +1,220 @@
+"""simcluster replay: replay a recorded job, say who straggles, and ask what if."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from simcluster.errors import InputError
+
+if TYPE_CHECKING:
+    from simcluster.replay import Recorded, Straggling
+    from simcluster.replay.measure import Mitigation
+    from simcluster.replay.whatif import Answer
+
+EXAMPLES = """examples:
+  simcluster replay trace.parquet
+  simcluster replay trace.parquet --heatmap who.png --gantt step.png --steps 16
+  simcluster replay trace.parquet --what-if last-stage=mean --what-if links=2x --what-if schedule=zb-h1
+  simcluster replay trace.parquet --what-if last-stage=mean+schedule=interleaved:2 --json -
+
+TRACE is a Parquet file with a row for every op: dp_rank, stage, rank, step, optype, start_ts, duration (s), seq_id, mc,
+mb_id, gmc.  A replay leaves out the delays between ops; how much that changes is the replay error.  S is the replayed
+time over the time if every op took what is typical of its type (the mean of compute, the median of communication); that
+of a group keeps the recorded times of the group only (arXiv:2505.05713).
+
+what can be asked (several changes at once with + between them):
+"""
+
+_WORST = 5
+_ASSUMED = """\
+  another schedule: I and W are taken as half of the measured backward each; a stage's time is shared out evenly over
+  its chunks, and what the last stage takes longer than the others stays with the end of the model"""
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """The command's arguments."""
+    parser = subparsers.add_parser(
+        "replay",
+        help="replay a recorded job, find its stragglers, ask what if",
+        description="Replay an op-level trace of a real job as events, and measure what straggles.",
+        epilog=EXAMPLES + _questions(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("trace", help="the recorded trace (.parquet)")
+    parser.add_argument("--steps", metavar="N,N", help="replay only these steps, as in 16,17")
+    parser.add_argument("--what-if", action="append", default=[], metavar="KEY=VALUE", help="change something; repeat")
+    parser.add_argument("--json", metavar="FILE", help='write the result as JSON; "-" prints it alone')
+    parser.add_argument("--timeline", metavar="FILE", help="write the replayed timeline (.csv or .parquet)")
+    parser.add_argument("--gantt", metavar="FILE", help="draw the first step (.png, .svg or .pdf)")
+    parser.add_argument("--heatmap", metavar="FILE", help="draw who straggles over (dp rank, stage)")
+
+
+def _questions() -> str:
+    return "".join(
+        f"  {line}\n"
+        for line in (
+            "last-stage=mean       passes of the last stage scaled to the mean of the other stages",
+            "stage=N, dp=N         what is typical instead of what stage N, or dp rank N, took",
+            "worker=DP,STAGE       the same for one worker",
+            "type=OPTYPE           the same for one op type, as in type=backward-compute",
+            "links=2x              messages and collectives twice as fast",
+            "compute=1.1x          all compute 1.1 times as fast",
+            "schedule=NAME[:V]     the same measured times in another order, as in interleaved:2",
+        )
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Read, check where results go, replay, measure, print, write."""
+    from simcluster.cli import common, drawing
+    from simcluster.replay import load_trace, measure
+    from simcluster.replay.whatif import ask, own_schedule
+
+    heatmap = drawing.figure_path(args.heatmap) if args.heatmap else None
+    gantt = drawing.figure_path(args.gantt) if args.gantt else None
+    timeline = common.table_path(args.timeline) if args.timeline else None
+    common.check_json_path(args.json)
+    job = load_trace(args.trace, _steps(args.steps))
+    answers = [ask(job, question) for question in args.what_if]
+    found = measure(job)
+    events = _played_as_events(job, found)
+    schedule = own_schedule(job)
+    if args.json != "-":
+        blocks = [
+            _job(job, schedule),
+            _answer(found),
+            _who(found),
+            _answers(answers),
+            [f"note: {n}" for n in job.notes],
+        ]
+        blocks.append([f"replayed {len(job.steps)} steps as {events:,} events; what-ifs and slowdowns by longest paths "
+                       "through the same program, which give the same times to the bit"])  # fmt: skip
+        print("\n\n".join("\n".join(lines) for lines in blocks if lines))
+    if timeline:
+        from simcluster.replay.spans import spans
+
+        common.write_table(timeline, spans(job).frame())
+    if gantt:
+        _draw_step(job, gantt)
+    if heatmap:
+        _draw_heatmap(job, found, heatmap)
+    if args.json:
+        common.write_json(args.json, _document(job, found, answers, schedule, events))
+    return 0
+
+
+def _steps(text: str | None) -> list[int] | None:
+    if text is None:
+        return None
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise InputError(f"--steps {text!r}: steps are whole numbers with commas between them, as in 16,17") from None
+
+
+def _played_as_events(job: Recorded, found: Straggling) -> int:
+    """Every step on the event engine too: both ways must agree to the bit."""
+    times, events = job.events()
+    if (times != found.replayed).any():
+        raise RuntimeError("the event engine and the longest path disagree on a replayed step")
+    return events
+
+
+def _job(job: Recorded, schedule: str) -> list[str]:
+    order = f", {schedule}" if schedule else ""
+    microbatches = max(int(graph.microbatch.max()) for graph in job.graphs) + 1
+    return [
+        f"{job.name}: {job.replicas} dp ranks x {job.stages} stages, {microbatches} microbatches{order}; "
+        f"{len(job.steps)} steps"
+    ]
+
+
+def _answer(found: Straggling) -> list[str]:
+    from simcluster.units import format_seconds
+
+    def line(name: str, seconds: float, text: str) -> str:
+        return f"  {name:<14}{format_seconds(seconds):>9}   {text}".rstrip()
+
+    low, high = found.by_step.min(), found.by_step.max()
+    return [
+        line("measured", found.measured.mean(), "mean of a step"),
+        line("replayed", found.replayed.mean(), f"mean error {found.error:.2%}: delays between ops are left out"),
+        line("T_ideal", found.ideal.mean(), "if every op took what is typical of its type"),
+        f"  {'S':<14}{found.slowdown:>9.4f}   slowdown by stragglers (single steps {low:.3f} to {high:.3f})",
+    ]
+
+
+def _who(found: Straggling) -> list[str]:
+    from simcluster.cli.common import format_table
+
+    rows = [[name, f"{value:.4f}"] for name, value in found.by_type.items()]
+    lines = ["slowdown by what the op type alone does", *format_table(("op type", "S"), rows).splitlines(), ""]
+    stages = [[f"stage {stage}", f"{value:.4f}"] for stage, value in enumerate(found.by_stage)]
+    ranked = sorted(enumerate(found.by_replica.tolist()), key=lambda entry: -entry[1])
+    replicas = [[f"dp rank {dp}", f"{value:.4f}"] for dp, value in ranked[:_WORST]]
+    lines += ["by stage, and the worst dp ranks", *format_table(("group", "S"), stages + replicas).splitlines(), ""]
+    names = ", ".join(f"dp {dp} stage {stage} ({found.by_worker[dp, stage]:.3f})" for dp, stage in found.worst[:_WORST])
+    more = f" and {len(found.worst) - _WORST} more" if len(found.worst) > _WORST else ""
+    lines.append(f"  M_W {_share(found.worst_workers)}   of the excess goes without the worst 3 %: {names}{more}")
+    lines.append(f"  M_S {_share(found.last_stage)}   of the excess goes without the last stage's")
+    return lines
+
+
+def _share(found: Mitigation) -> str:
+    return f"{'none':>7}" if found.removed is None else f"{found.removed:>7.4f}"
+
+
+def _answers(answers: list[Answer]) -> list[str]:
+    from simcluster.cli.common import format_table
+    from simcluster.units import format_seconds
+
+    if not answers:
+        return []
+    rows = [[answer.question, format_seconds(answer.after), f"{answer.change:+.2%}"] for answer in answers]
+    header = ["what if", "step", "change"]
+    lines = format_table(header, [["as recorded", format_seconds(answers[0].before), ""], *rows]).splitlines()
+    if any("schedule=" in answer.question for answer in answers):
+        lines.append(_ASSUMED)
+    return lines
+
+
+def _draw_step(job: Recorded, path: Path) -> None:
+    from simcluster.replay.spans import spans
+    from simcluster.show.gantt import gantt, save_figure
+
+    table = spans(job).frame()
+    first = table[table["step"] == job.steps[0]]
+    figure = gantt(first, title=f"{job.name}, step {job.steps[0]}, replayed", num_ranks=len(job.ranks))
+    save_figure(figure, path)
+
+
+def _draw_heatmap(job: Recorded, found: Straggling, path: Path) -> None:
+    from simcluster.show.gantt import save_figure
+    from simcluster.show.straggler_heatmap import straggler_heatmap
+
+    title = f"{job.name}: a step takes {found.slowdown - 1:.1%} longer; how much by each worker"
+    figure = straggler_heatmap(
+        found.by_worker,
+        by_replica=found.by_replica.tolist(),
+        by_stage=found.by_stage.tolist(),
+        title=title,
+        worst=found.worst,
+    )
+    save_figure(figure, path)
+
+
+def _document(job: Recorded, found: Straggling, answers: list[Answer], schedule: str, events: int) -> dict[str, Any]:
+    return {
+        "trace": job.name,
+        "dp_ranks": job.replicas,
+        "stages": job.stages,
+        "schedule": schedule or None,
+        **found.to_dict(),
+        "what_if": [
+            {"question": a.question, "step_time_s": a.after, "before_s": a.before, "change": a.change} for a in answers
+        ],
+        "notes": list(job.notes),
+        "engine": {"events": events, "slowdowns": "longest paths through the same program"},
+    }

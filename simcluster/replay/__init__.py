@@ -1,0 +1,48 @@
+"""Recorded jobs: read a trace, rebuild who waited for whom, replay it, measure its stragglers, ask what if.
+
+job = load_trace("trace.parquet")
+print(measure(job).slowdown)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from simcluster.replay.checks import check
+from simcluster.replay.measure import Mitigation, Straggling, measure
+from simcluster.replay.rebuild import rebuild
+from simcluster.replay.recorded import Recorded
+from simcluster.replay.trace import Trace, read_trace, trace_of
+from simcluster.replay.transfers import transferred
+
+__all__ = [
+    "Mitigation",
+    "Recorded",
+    "Straggling",
+    "Trace",
+    "load_trace",
+    "measure",
+    "read_trace",
+    "recorded",
+    "trace_of",
+]
+
+
+def load_trace(path: str | Path, steps: Sequence[int] | None = None) -> Recorded:
+    """A recorded job (or these steps of it) from a Parquet file; ``notes`` say what was repaired or assumed.
+
+    Raises InputError, naming the row, for a trace that cannot be replayed.
+    """
+    return recorded(read_trace(path), steps)
+
+
+def recorded(trace: Trace, steps: Sequence[int] | None = None) -> Recorded:
+    """As ``load_trace``, of a trace in memory."""
+    trace, notes = check(trace, steps)
+    graphs, more = transferred(rebuild(trace), trace.name)
+    stages = int(trace.stage.max()) + 1
+    _, first = np.unique(trace.dp_rank * stages + trace.stage, return_index=True)
+    return Recorded(trace.name, graphs, tuple(trace.rank[first].tolist()), (*notes, *more))

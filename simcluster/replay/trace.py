@@ -1,0 +1,148 @@
+"""A recorded job: one row for every op of every worker, in the columns of ByteDance's straggler traces.
+
+Source of the format: the traces published with "Understanding Stragglers in Large Model Training Using What-if
+Analysis" (arXiv:2505.05713).  A worker is a (dp rank, stage); of a tensor- or sequence-parallel group one rank is
+recorded.  ``start_ts`` and ``duration`` are seconds; ``start_ts`` counts from the first op of the step.  ``seq_id``
+numbers the ops of one type on one worker; ``mb_id`` is the microbatch, ``mc`` the chunk on the stage and ``gmc`` the
+chunk in the whole model, each -1 where it means nothing.  Imports errors and numpy.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from simcluster.errors import InputError
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+COLUMNS = (
+    "dp_rank", "stage", "rank", "step", "optype", "start_ts", "duration", "seq_id", "mc", "mb_id", "gmc",
+)  # fmt: skip
+
+FORWARD, BACKWARD = "forward-compute", "backward-compute"
+WEIGHT, NORM = "weight-grad-compute", "gradient-norm"
+"""Two types that the format does not have and simulated runs do: W of a split backward, the local part of the norm."""
+LAUNCH = "launch of "
+"""How types begin that no trace has: the part of a pass before it launches a collective."""
+MESSAGES = {
+    "forward-send": "forward-pp-comm",
+    "forward-recv": "forward-pp-comm",
+    "backward-send": "backward-pp-comm",
+    "backward-recv": "backward-pp-comm",
+}
+"""Halves of a message between stages, and the name of the whole."""
+SCOPES = {
+    "params-all-gather": "replicas",
+    "grads-reduce-scatter": "replicas",
+    "grads-all-reduce": "replicas",
+    "embedding-grads-all-reduce": "pipeline",
+    "optimizer-clip-main-grad": "job",
+    "layernorm-grads-all-reduce": "worker",
+}
+"""Collectives, and who takes part: the replicas of a stage, the stages of a replica, all, or a tensor-parallel group
+of which one rank is recorded."""
+
+METADATA = "simcluster"
+BLOCKING = {"sends": "blocking"}
+"""In the file's metadata, under that key: sends hold up their worker until they are over.  The format cannot say it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """Columns over the recorded ops; ``optype`` is a code into ``words``, ``row`` the number of the row in the file.
+
+    ``blocking``: a send holds up its worker until it is over.  Where that is not known, sends go beside compute.
+    """
+
+    name: str
+    words: tuple[str, ...]
+    dp_rank: Ints
+    stage: Ints
+    rank: Ints
+    step: Ints
+    optype: Ints
+    start_ts: Floats
+    duration: Floats
+    seq_id: Ints
+    mc: Ints
+    mb_id: Ints
+    gmc: Ints
+    row: Ints
+    blocking: bool = False
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    def where(self, chosen: Mask | Ints) -> Trace:
+        """The same trace with these rows only, in this order."""
+        names = [each.name for each in fields(self)][2:-1]
+        return replace(self, **{name: getattr(self, name)[chosen] for name in names})
+
+    def is_type(self, optypes: Sequence[str] | Mapping[str, object]) -> Mask:
+        """Which ops are of one of these types."""
+        return np.isin(self.optype, [code for code, word in enumerate(self.words) if word in optypes])
+
+    def describe(self, index: int) -> str:
+        """A row for a message: 'row 17 (dp_rank 0, stage 1, step 23, forward-send 2)'."""
+        return (
+            f"row {self.row[index]} (dp_rank {self.dp_rank[index]}, stage {self.stage[index]}, step {self.step[index]},"
+            f" {self.words[self.optype[index]]} {self.seq_id[index]})"
+        )
+
+
+def read_trace(path: str | Path) -> Trace:
+    """A trace from a Parquet file, unchecked (``checks.check`` does that).
+
+    Raises InputError where pyarrow is missing, the file is none or cut, or columns are missing or of the wrong type.
+    """
+    try:
+        import pyarrow as arrow  # type: ignore[import-untyped]  # an extra; slow to import
+        import pyarrow.parquet as parquet  # type: ignore[import-untyped]
+    except ImportError:
+        raise InputError(f"cannot read {path}: Parquet needs pyarrow; pip install 'simcluster[parquet]'") from None
+    if not Path(path).is_file():
+        raise InputError(f"cannot read {path}: there is no such file")
+    try:
+        table = parquet.read_table(path)
+    except (arrow.ArrowException, OSError) as problem:
+        first = str(problem).splitlines()[0]
+        raise InputError(f"cannot read {path}: it is no whole Parquet file (cut, or another format): {first}") from None
+    missing = [name for name in COLUMNS if name not in table.column_names]
+    if missing:
+        raise InputError(
+            f"{path} lacks the column{'s' * (len(missing) > 1)} {', '.join(missing)}; a trace has {', '.join(COLUMNS)}"
+        )
+    columns = {}
+    for name in COLUMNS:
+        holes = table.column(name).null_count
+        if holes:
+            row = int(np.flatnonzero(table.column(name).is_null().to_numpy())[0])
+            raise InputError(f"{path}, row {row}: {name} is empty ({holes} rows in all); every op needs one")
+        columns[name] = table.column(name).to_numpy()
+    said = (table.schema.metadata or {}).get(METADATA.encode())
+    return trace_of(columns, name=Path(path).stem, blocking=said is not None and json.loads(said) == BLOCKING)
+
+
+def trace_of(columns: Mapping[str, Any], *, name: str, blocking: bool = False) -> Trace:
+    """A trace from columns in memory, such as those of a table; InputError for one of the wrong type."""
+    words, codes = np.unique(np.asarray(columns["optype"], dtype=str), return_inverse=True)
+    found: dict[str, Any] = {}
+    for column in COLUMNS:
+        if column == "optype":
+            continue
+        kind = np.float64 if column in ("start_ts", "duration") else np.int64
+        try:
+            found[column] = np.asarray(columns[column]).astype(kind)
+        except (TypeError, ValueError):
+            raise InputError(f"trace {name!r}: column {column} must hold numbers") from None
+    found |= {"optype": codes.astype(np.int64), "row": np.arange(len(codes), dtype=np.int64)}
+    return Trace(name=name, words=tuple(map(str, words)), blocking=blocking, **found)

@@ -1,0 +1,544 @@
+"""Recorded jobs: published traces with their published results, runs of our own and back, bad traces, what-ifs."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simcluster.cli import main
+from simcluster.engine import play
+from simcluster.errors import InputError
+from simcluster.fixed import Costs, simulate_costs
+from simcluster.longest_path import LongestPath
+from simcluster.metrics import step_time
+from simcluster.parallel import Plan
+from simcluster.program import Meeting, Program, SpanRow
+from simcluster.replay import Recorded, Trace, load_trace, measure, read_trace, recorded, trace_of
+from simcluster.replay.measure import worst_workers
+from simcluster.replay.spans import spans
+from simcluster.replay.trace import BACKWARD, COLUMNS, FORWARD
+from simcluster.replay.whatif import QUESTIONS, ask, in_order, own_schedule
+from simcluster.replay.written import save_trace, trace_of_run, write_trace
+from simcluster.simulate import simulate
+from simcluster.traffic import Traffic
+
+ROOT = Path(__file__).parents[1]
+DATA = Path(os.environ.get("SIMCLUSTER_DATA", ROOT.parent / "shared" / "validation")) / "bytedance"
+needs_traces = pytest.mark.skipif(
+    not (DATA / "trace-SE.parquet").is_file(),
+    reason="needs the published traces: name the directory of measured runs in SIMCLUSTER_DATA",
+)
+
+NEAR = pytest.approx  # of the published results: their arithmetic is float32
+
+
+def published(kind: str, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((DATA / f"{kind}-{name}.json").read_text())
+    return found
+
+
+# --- published traces, published results ------------------------------------------------------------------------------
+
+
+@needs_traces
+@pytest.mark.parametrize(("name", "error"), [("ST", 0.01886371), ("SE", 0.005134846)])
+def test_published_traces_give_the_published_results(name: str, error: float) -> None:
+    job = load_trace(DATA / f"trace-{name}.parquet")
+    found, result = measure(job), published("result", name)
+    of_step = [(str(step), index) for index, step in enumerate(found.steps)]
+    for key, times in (("base", found.measured), ("nodelay", found.replayed), ("noblk", found.ideal)):
+        expected = result[f"step_t_{key}"]
+        assert len(expected) == len(times)
+        assert [times[index] for _, index in of_step] == NEAR([expected[step] for step, _ in of_step], rel=1e-6)
+    assert found.slowdown == NEAR(result["blocking_slowdown"], rel=1e-6)
+    assert found.launch == NEAR(result["launch_slowdown"], rel=1e-6)
+    assert found.by_type == NEAR(result["blocking_decompose_by_optype"], rel=1e-6)
+    by_replica, by_stage = (result[f"blocking_decompose_by_{key}"] for key in ("dp_rank", "stage"))
+    assert found.by_replica.tolist() == NEAR([by_replica[str(dp)] for dp in range(job.replicas)], rel=1e-6)
+    assert found.by_stage.tolist() == NEAR([by_stage[str(stage)] for stage in range(job.stages)], rel=1e-6)
+    for mitigation, kind in ((found.worst_workers, "mw"), (found.last_stage, "ms")):
+        expected = published(kind, name)
+        assert mitigation.removed == NEAR(expected[f"M{kind[1]}"], rel=1e-6, abs=1e-7)
+        assert mitigation.added == NEAR(expected["add"], rel=1e-6)
+        assert (mitigation.without, mitigation.alone) == NEAR((expected["trem"], expected["tadd"]), rel=1e-6)
+    assert found.error <= error
+
+
+@needs_traces
+@pytest.mark.parametrize("name", ["ST", "SE"])
+def test_published_traces_play_alike_as_events(name: str) -> None:
+    job = load_trace(DATA / f"trace-{name}.parquet")
+    times, events = job.events()
+    assert times.tolist() == job.times(lambda graph: graph.seconds).tolist()
+    assert events > 100 * len(job.steps)
+    assert own_schedule(job) == "1f1b"
+    assert ask(job, "schedule=1f1b").change == 0.0  # the schedule that was recorded, rebuilt from its rows
+
+
+@needs_traces
+def test_what_published_traces_cannot_say() -> None:
+    job = load_trace(DATA / "trace-ST.parquet")
+    shorter, faster, other = (ask(job, text) for text in ("last-stage=mean", "links=2x", "schedule=zb-h1"))
+    assert shorter.change < -0.2  # its last stage takes 1.6 times as long as the others
+    assert -0.05 < faster.change < 0
+    assert -0.25 < other.change < -0.15
+    assert ask(job, "last-stage=mean+schedule=zb-h1").after < min(shorter.after, other.after)
+
+
+# --- our own runs, recorded and replayed ------------------------------------------------------------------------------
+
+COSTS = Costs(forward=0.010, backward=0.020, weight_grad=0.009, send=0.001, grad_reduce=0.004, optimizer=0.003)
+SLOW = {"faults": [{"kind": "slow_gpu", "rank": 3, "factor": 1.4}]}
+JOB: dict[str, Any] = {
+    "cluster": {"topology": "flat", "gpus": 4},
+    "parallel": {"pp": 2, "dp": 2},
+    "training": {"global_batch": 16},
+}
+
+
+def from_costs(
+    *, stages: int = 3, dp: int = 3, microbatches: int = 5, slowness: dict[int, float] | None = None, **options: Any
+) -> tuple[Trace, float]:
+    run = simulate_costs(COSTS, stages=stages, dp=dp, microbatches=microbatches, slowness=slowness, **options)
+    blocking = bool(options.get("blocking_sends"))
+    return trace_of_run(run, Plan(tp=1, dp=dp, pp=stages), blocking=blocking, name="own"), run.step_time
+
+
+@given(
+    stages=st.integers(1, 4),
+    dp=st.integers(1, 3),
+    extra=st.integers(0, 4),
+    factor=st.floats(1.0, 2.0),
+    schedule=st.sampled_from(["gpipe", "1f1b", "zb-h1"]),
+    blocking=st.booleans(),
+)
+@settings(max_examples=25)
+def test_a_recorded_run_replays_in_its_own_time(
+    stages: int, dp: int, extra: int, factor: float, schedule: str, *, blocking: bool
+) -> None:
+    slow = {dp * stages - 1: factor}
+    trace, seconds = from_costs(
+        stages=stages, dp=dp, microbatches=stages + extra, slowness=slow, schedule=schedule, blocking_sends=blocking
+    )
+    found = measure(recorded(trace))
+    assert found.measured.tolist() == pytest.approx([seconds], rel=1e-12)
+    assert found.replayed.tolist() == pytest.approx([seconds], rel=1e-12)
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "interleaved", "zb-v", "gpipe"])
+def test_a_scenario_with_a_slow_gpu_there_and_back(tiny: Any, tmp_path: Path, schedule: str) -> None:
+    pipeline = {"schedule": schedule, "chunks": 2 if schedule == "interleaved" else 1}
+    result = simulate(tiny(pipeline=pipeline, **SLOW, **JOB))
+    write_trace(result, tmp_path / "own.parquet")
+    job = load_trace(tmp_path / "own.parquet")
+    found = measure(job)
+    assert job.notes == ()
+    assert found.replayed.tolist() == pytest.approx([result.step_time], rel=1e-9)
+    assert found.slowdown > 1.05
+    if schedule != "zb-v":  # there the stage with the head, and not the slow one, is the longest
+        assert found.worst == ((1, 1),)
+
+
+@pytest.mark.parametrize("stages", [1, 2])
+def test_collectives_beside_passes_are_launched_from_inside_them(tiny: Any, tmp_path: Path, stages: int) -> None:
+    job = {"cluster": {"topology": "flat", "gpus": 4}, "training": {"global_batch": 16}}
+    beside = {"grad_reduce": True, "param_gather": True, "bucket_size": "100 kB"}
+    result = simulate(tiny(parallel={"pp": stages, "zero": 1}, overlap=beside, **SLOW, **job))
+    write_trace(result, tmp_path / "own.parquet")
+    replayed = load_trace(tmp_path / "own.parquet")
+    assert sum(optype.startswith("launch") for optype in replayed.graphs[0].optype) >= 4
+    assert measure(replayed).replayed.tolist() == pytest.approx([result.step_time], rel=0.01)
+    assert len(spans(replayed)) == len(read_trace(tmp_path / "own.parquet"))
+    with pytest.raises(InputError, match="collectives beside its passes"):
+        ask(replayed, "schedule=gpipe")
+
+
+def test_uniform_workers_have_no_stragglers() -> None:
+    found = measure(recorded(from_costs()[0]))
+    assert found.slowdown == pytest.approx(1.0, abs=1e-9)
+    assert found.by_worker == pytest.approx(np.ones((3, 3)), abs=1e-9)
+    assert found.last_stage.removed is None
+    json.dumps(found.to_dict(), allow_nan=False)
+
+
+def test_the_slow_worker_is_found_and_explains_the_excess() -> None:
+    trace, _ = from_costs(slowness={4: 1.5})  # dp rank 1, stage 1
+    found = measure(recorded(trace))
+    assert found.worst == ((1, 1),)
+    assert found.by_worker.max() == found.by_worker[1, 1]
+    assert found.worst_workers.removed is not None
+    assert found.worst_workers.removed > 0.9  # all of it, and more: the mean, which it gets, contains the slow one
+    assert found.worst_workers.alone > found.last_stage.alone
+
+
+def test_sends_that_hold_up_their_worker_are_said_in_the_file(tmp_path: Path) -> None:
+    trace, seconds = from_costs(blocking_sends=True)
+    save_trace(trace, tmp_path / "own.parquet")
+    assert measure(load_trace(tmp_path / "own.parquet")).replayed[0] == pytest.approx(seconds, rel=1e-12)
+    assert measure(recorded(replace(trace, blocking=False))).replayed[0] < seconds * 0.999
+
+
+def test_steps_are_chosen_and_kept_apart() -> None:
+    trace, _ = from_costs(steps=3, slowness={0: 1.2}, optimizer_sync="all_reduce")
+    whole, one = measure(recorded(trace)), measure(recorded(trace, steps=[1]))
+    assert whole.steps == (0, 1, 2)
+    assert one.steps == (1,)
+    assert one.replayed[0] == whole.replayed[1]
+    assert (whole.replayed <= whole.measured * (1 + 1e-12)).all()
+
+
+def test_the_timeline_of_a_replay_is_one_of_ours() -> None:
+    trace, seconds = from_costs()
+    job = recorded(trace)
+    found = spans(job)
+    assert len(found) == len(trace)
+    weights = dict.fromkeys(job.ranks, 1)
+    times = step_time(found, weights, steps=1)
+    assert times.step_seconds == pytest.approx(seconds, rel=1e-12)
+    assert sum(times.breakdown.values()) == pytest.approx(seconds, rel=1e-9)
+    assert times.breakdown["forward"] == pytest.approx(5 * COSTS.forward, rel=1e-9)
+    assert set(found.frame()["chunk"]) == {-1, 0}
+
+
+# --- the fast way is the engine's way ---------------------------------------------------------------------------------
+
+
+@st.composite
+def programs(draw: Any) -> tuple[Program, np.ndarray[Any, Any]]:
+    """Lanes of ops that meet in random groups, all in an order that can happen."""
+    lanes, length = draw(st.integers(1, 5)), draw(st.integers(1, 25))
+    program = Program()
+    program.row_sets = [(SpanRow("compute", "other", "op", -1, "", 0.0, 0.0, 0.0),)]
+    for lane in range(lanes):
+        program.add_lane(lane, 0, "main")
+    ticks = st.integers(0, 1000).map(lambda number: number * 2.0**-12)
+    for _ in range(length):
+        members = draw(st.lists(st.integers(0, lanes - 1), min_size=1, max_size=lanes, unique=True))
+        after = tuple(draw(st.lists(st.integers(0, len(program.seconds) - 1), max_size=3))) if program.seconds else ()
+        meets = len(members) > 1
+        if meets:
+            parts = draw(st.lists(ticks, min_size=1, max_size=2))
+            program.meetings.append(Meeting(len(members), tuple(Traffic((), 0.0, 1, part) for part in parts)))
+        for lane in members:
+            op = program.add_op(lane, 0, seconds=-1.0 if meets else draw(ticks),
+                                meeting=len(program.meetings) - 1 if meets else -1)  # fmt: skip
+            program.after[op] = after
+    cases = [program.seconds] + [[s if s < 0 else draw(ticks) for s in program.seconds] for _ in range(2)]
+    return program, np.array(cases).T
+
+
+@given(programs())
+@settings(max_examples=150)
+def test_the_longest_path_is_the_engine_to_the_bit(case: tuple[Program, np.ndarray[Any, Any]]) -> None:
+    program, seconds = case
+    found = LongestPath(program)(seconds)
+    for number in range(seconds.shape[1]):
+        record = play(replace(program, seconds=seconds[:, number].tolist()), [])
+        for name in ("ready", "start", "end"):
+            assert getattr(record, name).tolist() == getattr(found, name)[:, number].tolist(), name
+
+
+def test_the_longest_path_refuses_what_it_cannot_do() -> None:
+    program = Program()
+    program.row_sets = [(SpanRow("compute", "other", "op", -1, "", 0.0, 0.0, 0.0),)]
+    first, second = (program.add_op(program.add_lane(rank, 0, "main"), 0, seconds=1.0) for rank in range(2))
+    program.after[first], program.after[second] = (second,), (first,)
+    with pytest.raises(InputError, match="2 ops wait for each other, the first rank 0 main"):
+        LongestPath(program)
+    program.meetings.append(Meeting(2, (Traffic(((0, 1.0),), 1e6, 1, 0.0),)))
+    with pytest.raises(InputError, match="share need the engine"):
+        LongestPath(program)
+
+
+# --- bad traces -------------------------------------------------------------------------------------------------------
+
+Change = Callable[[dict[str, Any]], None]
+
+
+def columns_of(trace: Trace) -> dict[str, Any]:
+    columns = {name: getattr(trace, name).copy() for name in COLUMNS if name != "optype"}
+    return {**columns, "optype": np.array(trace.words, dtype=object)[trace.optype]}
+
+
+def drop(**where: Any) -> Change:
+    def change(columns: dict[str, Any]) -> None:
+        keep = ~np.all([columns[name] == value for name, value in where.items()], axis=0)
+        assert not keep.all()
+        for name in columns:
+            columns[name] = columns[name][keep]
+
+    return change
+
+
+def put(column: str, value: float, **where: Any) -> Change:
+    def change(columns: dict[str, Any]) -> None:
+        chosen = np.all([columns[name] == wanted for name, wanted in where.items()], axis=0)
+        assert chosen.any()
+        columns[column] = np.where(chosen, value, columns[column])
+
+    return change
+
+
+def twice(columns: dict[str, Any]) -> None:
+    for name in columns:
+        columns[name] = np.concatenate([columns[name], columns[name][3:4]])
+
+
+def without_passes(columns: dict[str, Any]) -> None:
+    drop(optype=FORWARD)(columns)
+    drop(optype=BACKWARD)(columns)
+
+
+BAD: dict[str, tuple[Change, str]] = {
+    "empty": (drop(step=0), "no rows"),
+    "negative": (
+        put("duration", -0.1, dp_rank=1, stage=2, optype=FORWARD, seq_id=3),
+        r"row \d+ \(dp_rank 1, stage 2, step 0, forward-compute 3\): duration -0.1 s is negative",
+    ),
+    "not a number": (
+        put("start_ts", np.nan, dp_rank=0, stage=0, optype=BACKWARD, seq_id=0),
+        r"row \d+ .*backward-compute 0\): start_ts is no number",
+    ),
+    "no such worker": (drop(dp_rank=1, stage=1), "no row of dp_rank 1, stage 1 .*1 of 9 workers"),
+    "no replica": (drop(dp_rank=1), "no row of dp_rank 1, stage 0 .*3 of 9"),
+    "twice": (twice, r"row \d+ .*the same op as in row 3"),
+    "send lost": (
+        drop(dp_rank=2, stage=0, optype="forward-send", seq_id=2),
+        r"forward-compute 2\) needs a forward-send, and number 2 of dp_rank 2, stage 0 is missing \(4 of 5",
+    ),
+    "receive lost": (
+        drop(dp_rank=0, stage=1, optype="backward-recv", seq_id=4),
+        "needs a backward-recv, and number 4 of dp_rank 0, stage 1",
+    ),
+    "pass lost": (
+        drop(dp_rank=0, stage=1, optype=FORWARD, seq_id=4),
+        r"row \d+ .*forward-send 4\) has no pass of a microbatch",
+    ),
+    "collective lost": (
+        drop(dp_rank=1, stage=0, optype="grads-all-reduce"),
+        r"grads-all-reduce 0\) has 2 of 3 members; that of dp_rank 1, stage 0 is missing",
+    ),
+    "no passes": (without_passes, "nothing to replay"),
+    "jumping clock": (
+        put("start_ts", 1e-3, dp_rank=1, stage=1, optype="forward-recv", seq_id=4),
+        "forward-(recv|send).*ends .* ms before its last member begins",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_traces_are_refused_with_their_row(name: str) -> None:
+    change, message = BAD[name]
+    columns = columns_of(from_costs()[0])
+    change(columns)
+    with pytest.raises(InputError, match=message):
+        measure(recorded(trace_of(columns, name="bad")))
+
+
+def test_a_step_that_lacks_a_worker_is_left_out_and_said() -> None:
+    columns = columns_of(from_costs(steps=3)[0])
+    drop(dp_rank=2, stage=1, step=1)(columns)
+    job = recorded(trace_of(columns, name="cut"))
+    assert job.steps == (0, 2)
+    assert job.notes == ("step 1 has no row of dp_rank 2, stage 1; 1 of 3 steps are left out: 1",)
+
+
+def test_clocks_that_differ_are_shifted_and_said() -> None:
+    trace, seconds = from_costs(slowness={4: 1.3})
+    columns = columns_of(trace)
+    late = (columns["dp_rank"] == 2) & (columns["stage"] == 1)
+    columns["start_ts"] = np.where(late, columns["start_ts"] + 0.0075, columns["start_ts"])
+    job = recorded(trace_of(columns, name="skewed"))
+    assert measure(job).replayed[0] == pytest.approx(seconds, rel=1e-6)
+    assert measure(job).measured[0] == pytest.approx(seconds, rel=1e-6)
+    assert len(job.notes) == 1
+    assert "shifted 1 of 9 workers' clocks, most that of dp_rank 2, stage 1 (by -7.5 ms)" in job.notes[0]
+
+
+def test_clocks_that_differ_by_microseconds_are_said() -> None:
+    columns = columns_of(from_costs()[0])
+    recv = (columns["optype"] == "forward-recv") & (columns["seq_id"] == 1)
+    columns["duration"] = np.where(recv, 1e-6, columns["duration"])
+    send = (columns["optype"] == "forward-send") & (columns["seq_id"] == 1)
+    columns["start_ts"] = np.where(send, columns["start_ts"] + 50e-6, columns["start_ts"])
+    job = recorded(trace_of(columns, name="skewed"))
+    assert len(job.notes) == 1
+    assert "by up to 49 us" in job.notes[0]
+    assert "assumed that they took no time" in job.notes[0]
+
+
+def test_unknown_op_types_are_kept_and_said() -> None:
+    columns = columns_of(from_costs()[0])
+    columns["optype"] = np.where(columns["optype"] == "optimizer", "my-update", columns["optype"])
+    job = recorded(trace_of(columns, name="other"))
+    assert "my-update" in job.notes[0]
+    assert job.typical["my-update"] == pytest.approx(COSTS.optimizer)
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    path = tmp_path / "own.parquet"
+    save_trace(from_costs(slowness={4: 1.5}, steps=2, optimizer_sync="all_reduce")[0], path)
+    return path
+
+
+def test_files_that_are_none_are_refused(own: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no such file"):
+        read_trace(tmp_path / "nothing.parquet")
+    cut = tmp_path / "cut.parquet"
+    cut.write_bytes(own.read_bytes()[:-40])
+    with pytest.raises(InputError, match="no whole Parquet file"):
+        read_trace(cut)
+    import pyarrow.parquet as parquet
+
+    table = parquet.read_table(own)
+    parquet.write_table(table.drop_columns(["gmc", "duration"]), cut)
+    with pytest.raises(InputError, match="lacks the columns duration, gmc"):
+        read_trace(cut)
+    holes = table.to_pandas()
+    holes.loc[7, "duration"] = None
+    holes.to_parquet(cut)
+    with pytest.raises(InputError, match=r"row 7: duration is empty|duration is no number"):
+        load_trace(cut)
+    with pytest.raises(InputError, match="has no step 7; it has 0, 1"):
+        load_trace(own, steps=[7])
+
+
+def test_without_pyarrow_the_extra_is_named(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(InputError, match=r"pip install 'simcluster\[parquet\]'"):
+        read_trace(own)
+    with pytest.raises(InputError, match=r"pip install 'simcluster\[parquet\]'"):
+        save_trace(from_costs()[0], own)
+
+
+# --- what if ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def job() -> Recorded:
+    return recorded(from_costs(slowness={4: 1.5}, microbatches=6)[0])
+
+
+def test_counterfactuals_do_what_they_say(job: Recorded) -> None:
+    clean = from_costs(microbatches=6)[1]
+    answer = ask(job, "worker=1,1")
+    assert answer.after == pytest.approx(clean, rel=0.06)  # the mean contains the slow one itself
+    assert answer.after > clean
+    assert ask(job, "stage=1").after <= answer.after
+    assert ask(job, "dp=1").change < 0
+    assert ask(job, "compute=2x+links=2x").after == pytest.approx(ask(job, "links=1x").after / 2, rel=1e-9)
+    assert ask(job, f"type={FORWARD}+type={BACKWARD}").after < answer.before
+    assert ask(job, "links=1000x").change < 0
+
+
+def test_the_schedule_that_was_recorded_is_known_and_rebuilt(job: Recorded) -> None:
+    assert own_schedule(job) == "1f1b"
+    assert ask(job, "schedule=1f1b").after == ask(job, "schedule=1f1b").before
+
+
+@pytest.mark.parametrize("name", ["gpipe", "1f1b", "zb-h1", "interleaved:2", "zb-v", "v-half"])
+def test_another_schedule_takes_what_it_takes_when_played(name: str) -> None:
+    """Uniform stages without a head: the rebuilt job is the job on that schedule, up to when receives are posted."""
+    plain, _, chunks = name.partition(":")
+    costs = Costs(forward=0.010, backward=0.020)
+    before = simulate_costs(costs, stages=3, microbatches=6, dp=2)
+    after = simulate_costs(costs, stages=3, microbatches=6, dp=2, schedule=plain, chunks=int(chunks or 1))
+    answer = ask(recorded(trace_of_run(before, Plan(tp=1, dp=2, pp=3), name="own")), f"schedule={name}")
+    assert answer.after == pytest.approx(after.step_time, rel=1e-9)
+
+
+def test_without_its_long_last_stage() -> None:
+    run = simulate_costs(
+        [Costs(forward=1, backward=2), Costs(forward=1, backward=2), Costs(forward=2, backward=3)],
+        stages=3,
+        microbatches=6,
+    )
+    job = recorded(trace_of_run(run, Plan(tp=1, dp=1, pp=3), name="long"))
+    even = simulate_costs(Costs(forward=1, backward=2), stages=3, microbatches=6)
+    assert ask(job, "last-stage=mean").after == pytest.approx(even.step_time)
+    assert measure(job).by_stage.argmax() == 2
+    moved = in_order(job, "zb-v").graphs[0]  # the end of the model, and its excess, are on stage 0 of a V
+    forward = np.array(moved.optype) == FORWARD
+    by_stage = [moved.seconds[forward & (moved.stage == stage)].sum() for stage in range(3)]
+    assert by_stage == pytest.approx([12, 6, 6])
+
+
+@pytest.mark.parametrize(
+    ("question", "message"),
+    [
+        ("linx=2x", "did you mean 'links'"),
+        ("links", "ask one of"),
+        ("links=fast", "how many times as fast"),
+        ("links=0x", "how many times as fast"),
+        ("worker=1", "a dp rank and a stage"),
+        ("worker=9,0", "dp rank from 0 to 2"),
+        ("stage=3", "stage from 0 to 2"),
+        ("type=gemm", "no ops of that type"),
+        ("last-stage=2", "only last-stage=mean"),
+        ("schedule=zb-h7", "did you mean 'zb-h"),
+        ("schedule=interleaved:two", "chunks are a whole number"),
+    ],
+)
+def test_questions_that_have_no_answer(job: Recorded, question: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        ask(job, question)
+
+
+def test_worst_workers_are_three_percent() -> None:
+    assert worst_workers(np.array([[1.0, 1.2], [1.2, 1.1]])) == ((0, 1),)
+    assert len(worst_workers(np.ones((50, 2)))) == 3
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+def test_the_command(own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = {name: tmp_path / f"{name}.{end}" for name, end in
+             {"heatmap": "png", "gantt": "png", "timeline": "parquet", "json": "json"}.items()}  # fmt: skip
+    options = [word for name, path in files.items() for word in (f"--{name}", str(path))]
+    asked = ["--what-if", "worker=1,1", "--what-if", "last-stage=mean+schedule=zb-h1"]
+    assert main(["replay", str(own), *asked, *options]) == 0
+    text = capsys.readouterr().out
+    for expected in ("3 dp ranks x 3 stages, 5 microbatches, 1f1b; 2 steps", "T_ideal", "dp 1 stage 1", "M_S",
+                     "worker=1,1", "half of the measured backward"):  # fmt: skip
+        assert expected in text
+    assert all(path.stat().st_size > 1000 for path in files.values())
+    document = json.loads(files["json"].read_text())
+    assert document["worst_workers"]["workers"] == [[1, 1]]
+    assert [answer["question"] for answer in document["what_if"]] == asked[1::2]
+    assert document["slowdown"] == pytest.approx(document["replayed_s"] / document["ideal_s"])
+
+
+def test_the_command_prints_json_alone(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["replay", str(own), "--steps", "1", "--json", "-"]) == 0
+    assert [step["step"] for step in json.loads(capsys.readouterr().out)["steps"]] == [1]
+
+
+def test_the_command_refuses_before_it_works(own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = tmp_path / "other.parquet"
+    shutil.copy(own, other)
+    for arguments, message in (
+        (["--heatmap", "who.txt"], "a picture ends in"),
+        (["--steps", "one"], "whole numbers"),
+        (["--what-if", "sun=shine"], "ask one of"),
+    ):
+        assert main(["replay", str(other), *arguments]) == 2
+        assert message in capsys.readouterr().err
+
+
+def test_help_names_every_question(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["replay", "--help"])
+    text = capsys.readouterr().out
+    assert all(f"{key}=" in text for key in QUESTIONS)

@@ -1,0 +1,77 @@
+"""What stragglers cost a simulated job: exact counterfactuals, and the estimator that works from the trace alone."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from simcluster.simulate import simulate
+from simcluster.straggling import Stragglers, stragglers
+
+JOB: dict[str, Any] = {
+    "cluster": {"topology": "flat", "gpus": 8},
+    "parallel": {"pp": 2, "dp": 4},
+    "training": {"global_batch": 32},
+}
+
+
+def slow(rank: int, factor: float) -> dict[str, Any]:
+    return {"kind": "slow_gpu", "rank": rank, "factor": factor}
+
+
+def found(tiny: Any, *faults: dict[str, Any], **sections: Any) -> Stragglers:
+    return stragglers(simulate(tiny(faults=list(faults), **{**JOB, **sections})))
+
+
+def test_one_slow_gpu_is_all_of_the_excess(tiny: Any) -> None:
+    one = found(tiny, slow(5, 1.3))
+    cause = next(cause for cause in one.causes if cause.what == "slow gpu, rank 5, factor 1.3")
+    assert cause.without == one.clean
+    assert cause.alone == one.step_time
+    assert cause.cost == pytest.approx(1 - 1 / one.slowdown)
+    assert one.by_worker[1, 1] == one.slowdown > 1.1  # rank 5 is dp rank 1 of stage 1
+    assert (one.by_worker == 1).sum() == 7
+
+
+def test_the_estimator_is_near_the_exact_counterfactual(tiny: Any) -> None:
+    """It idealises by the mean over all workers, which contains the slow one: it promises less than can be gained."""
+    for rank, factor in ((5, 1.3), (6, 1.15), (4, 2.0)):
+        one = found(tiny, slow(rank, factor))
+        cause = next(cause for cause in one.causes if cause.what.startswith("slow"))
+        assert cause.estimated_cost is not None
+        assert 0.6 * cause.cost < cause.estimated_cost < cause.cost
+        exact = np.unravel_index(int(one.by_worker.argmax()), one.by_worker.shape)
+        assert one.estimated.worst == (tuple(map(int, exact)),)
+
+
+def test_the_lesser_of_two_slow_gpus_costs_nothing_while_the_other_is_there(tiny: Any) -> None:
+    two = found(tiny, slow(5, 1.5), slow(6, 1.2))
+    costs = {cause.what: cause for cause in two.causes}
+    greater, lesser = costs["slow gpu, rank 5, factor 1.5"], costs["slow gpu, rank 6, factor 1.2"]
+    assert greater.cost > 0.1
+    assert abs(lesser.cost) < 0.01
+    assert lesser.alone is not None
+    assert lesser.alone > two.clean * 1.05
+    assert two.causes.index(greater) < two.causes.index(lesser)
+
+
+def test_a_long_last_stage_is_a_cause(tiny: Any) -> None:
+    model = {"vocab_size": 32000, "layers": 8}  # a head of several layers' time
+    long = found(tiny, model=model)
+    assert long.slowdown == 1.0
+    assert [cause.what for cause in long.causes] == ["uneven stages"]
+    assert long.causes[0].cost > 0.05
+    json.dumps(long.to_dict(), allow_nan=False)
+
+
+def test_a_slow_link_has_no_worker(tiny: Any) -> None:
+    link = {"kind": "slow_link", "between": ["gpu0", "switch"], "factor": 0.1}
+    one = found(tiny, link)
+    assert one.slowdown > 1.0
+    assert (one.by_worker == 1).all()
+    cause = next(cause for cause in one.causes if cause.what.startswith("slow link, between gpu0 - switch"))
+    assert cause.estimate is None
+    assert cause.without == one.clean
