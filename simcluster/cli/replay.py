@@ -18,11 +18,13 @@ EXAMPLES = """examples:
   simcluster replay trace.parquet --heatmap who.png --gantt step.png --steps 16
   simcluster replay trace.parquet --what-if last-stage=mean --what-if links=2x --what-if schedule=zb-h1
   simcluster replay trace.parquet --what-if last-stage=mean+schedule=interleaved:2 --json -
+  simcluster replay profiles/ --what-if worker=3 --what-if links=2x --cluster dgx_h100 --export replayed/
 
-TRACE is a Parquet file with a row for every op: dp_rank, stage, rank, step, optype, start_ts, duration (s), seq_id, mc,
-mb_id, gmc.  A replay leaves out the delays between ops; how much that changes is the replay error.  S is the replayed
-time over the time if every op took what is typical of its type (the mean of compute, the median of communication); that
-of a group keeps the recorded times of the group only (arXiv:2505.05713).
+TRACE is a folder of PyTorch profiles (Kineto's JSON, one file a rank), or a Parquet file with a row for every op:
+dp_rank, stage, rank, step, optype, start_ts, duration (s), seq_id, mc, mb_id, gmc.  A replay leaves out the delays
+between ops; how much that changes is the replay error.  S is the replayed time over the time if every op took what is
+typical of its type (the mean of compute, the median of communication); that of a group keeps the recorded times of the
+group only (arXiv:2505.05713).
 
 what can be asked (several changes at once with + between them):
 """
@@ -42,13 +44,15 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         epilog=EXAMPLES + _questions(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("trace", help="the recorded trace (.parquet)")
+    parser.add_argument("trace", help="the recorded trace (.parquet), or a folder of PyTorch profiles")
     parser.add_argument("--steps", metavar="N,N", help="replay only these steps, as in 16,17")
     parser.add_argument("--what-if", action="append", default=[], metavar="KEY=VALUE", help="change something; repeat")
     parser.add_argument("--json", metavar="FILE", help='write the result as JSON; "-" prints it alone')
     parser.add_argument("--timeline", metavar="FILE", help="write the replayed timeline (.csv or .parquet)")
     parser.add_argument("--gantt", metavar="FILE", help="draw the first step (.png, .svg or .pdf)")
     parser.add_argument("--heatmap", metavar="FILE", help="draw who straggles over (dp rank, stage)")
+    parser.add_argument("--cluster", metavar="FILE", help="profiles: compare collectives with this cluster's model")
+    parser.add_argument("--export", metavar="FOLDER", help="profiles: write the replayed job back, one file a rank")
 
 
 def _questions() -> str:
@@ -62,6 +66,7 @@ def _questions() -> str:
             "links=2x              messages and collectives twice as fast",
             "compute=1.1x          all compute 1.1 times as fast",
             "schedule=NAME[:V]     the same measured times in another order, as in interleaved:2",
+            "of profiles: links, compute, type; worker=RANK, host=2x (launches), layer=NAME (takes no time)",
         )
     )
 
@@ -69,9 +74,16 @@ def _questions() -> str:
 def run(args: argparse.Namespace) -> int:
     """Read, check where results go, replay, measure, print, write."""
     from simcluster.cli import common, drawing
+    from simcluster.kineto import is_profile
     from simcluster.replay import load_trace, measure
     from simcluster.replay.whatif import ask, own_schedule
 
+    if is_profile(args.trace):
+        from simcluster.cli import profiles
+
+        return profiles.run(args, _steps(args.steps))
+    if args.export or args.cluster:
+        raise InputError("--export and --cluster are for PyTorch profiles: give their folder")
     heatmap = drawing.figure_path(args.heatmap) if args.heatmap else None
     gantt = drawing.figure_path(args.gantt) if args.gantt else None
     timeline = common.table_path(args.timeline) if args.timeline else None

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from simcluster.replay.trace import MESSAGES, SCOPES, Floats, Ints
+from simcluster.replay.trace import COLLECTIVE, MESSAGES, SCOPES, Floats, Ints
 
 MAIN = "main"
 Lane = tuple[int, str]
@@ -21,7 +21,7 @@ Lane = tuple[int, str]
 
 def is_communication(optype: str) -> bool:
     """Is the type one whose length depends on others: a message or a collective?"""
-    return optype in MESSAGES or optype in SCOPES or optype in MESSAGES.values()
+    return optype in MESSAGES or optype in SCOPES or optype in MESSAGES.values() or optype.startswith(COLLECTIVE)
 
 
 @dataclass(frozen=True)

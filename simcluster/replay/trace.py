@@ -33,6 +33,8 @@ WEIGHT, NORM = "weight-grad-compute", "gradient-norm"
 """Two types that the format does not have and simulated runs do: W of a split backward, the local part of the norm."""
 LAUNCH = "launch of "
 """How types begin that no trace has: the part of a pass before it launches a collective."""
+COLLECTIVE = "comm:"
+"""How the types of collectives begin that a profiler named: comm:all_reduce:default_pg."""
 MESSAGES = {
     "forward-send": "forward-pp-comm",
     "forward-recv": "forward-pp-comm",

@@ -145,12 +145,20 @@ def _ops(spans: list[_Span]) -> list[_Op]:
 
 
 def _widen(found: dict[tuple[int, str, int, int], list[float]], span: _Span) -> None:
-    """A collective inside a pass belongs to the one of its microbatch that had begun last."""
+    """A collective belongs to the pass of its microbatch that is under way, or else begins with it."""
     keys = [(span.step, phase, span.microbatch, span.chunk) for phase in (FORWARD, BACKWARD, WEIGHT)]
-    begun = [key for key in keys if key in found and found[key][0] <= span.ready]
-    if begun:
-        times = found[max(begun, key=lambda key: found[key][0])]
-        times[1] = max(times[1], span.end)
+    passes = [found[key] for key in keys if key in found]
+    inside = [times for times in passes if times[0] <= span.ready <= times[1]]
+    behind = [times for times in passes if times[0] > span.ready]
+    if inside:
+        times = max(inside)
+    elif behind:  # as a backward pass does with the all-gather of its input
+        times = min(behind)
+    elif passes:
+        times = max(passes)
+    else:
+        return
+    times[:] = min(times[0], span.ready), max(times[1], span.end)
 
 
 def _other(span: _Span, found: dict[tuple[int, str, int, int], list[float]]) -> _Op:

@@ -1,0 +1,200 @@
+"""simcluster replay FOLDER: PyTorch profiles of a job's ranks, replayed, measured and asked what if."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from simcluster.cli import common
+from simcluster.cli.common import format_table
+from simcluster.errors import InputError
+from simcluster.units import format_bytes, format_bytes_per_second, format_seconds
+
+if TYPE_CHECKING:
+    from simcluster.kineto import ProfiledJob
+    from simcluster.kineto.bandwidth import Reached
+    from simcluster.kineto.breakdown import LayerTime, RankTime
+    from simcluster.replay import Straggling
+    from simcluster.replay.whatif import Answer
+
+_STATES = ("step", "computing", "exposed", "waiting", "idle")
+_MOST = 12
+"""Rows of a table that people see; JSON has all."""
+
+
+def run(args: argparse.Namespace, steps: Sequence[int] | None) -> int:
+    """Read the profiles, replay, measure, print, write."""
+    from simcluster.kineto import load_profiles
+    from simcluster.kineto.bandwidth import reached
+    from simcluster.kineto.breakdown import breakdown, layers
+    from simcluster.kineto.whatif import ask
+    from simcluster.replay import measure
+
+    _check(args)
+    common.check_json_path(args.json)
+    cluster = None
+    if args.cluster:
+        from simcluster.scenario_files import load_cluster
+
+        cluster = load_cluster(args.cluster, [])
+    job = load_profiles(args.trace, steps)
+    answers = [ask(job, question) for question in args.what_if]
+    found, ranks, parts, calls = measure(job), breakdown(job), layers(job), reached(job, cluster)
+    times, events = job.events()
+    if (times != found.replayed).any():
+        raise RuntimeError("the event engine and the longest path disagree on a replayed step")
+    written = _export(job, args) if args.export else []
+    if args.json != "-":
+        blocks = [
+            _answer(job, found), _ranks(job, found, ranks), _types(found), _layers(job, parts), _calls(calls),
+            _answers(answers), written, [f"note: {note}" for note in job.notes],
+            [f"replayed {len(job.steps)} steps as {events:,} events; what-ifs and slowdowns by longest paths through "
+             "the same program, which give the same times to the bit"],
+        ]  # fmt: skip
+        print("\n\n".join("\n".join(lines) for lines in blocks if lines))
+    if args.json:
+        common.write_json(args.json, _document(job, found, ranks, parts, calls, answers, events))
+    return 0
+
+
+def _check(args: argparse.Namespace) -> None:
+    for option in ("timeline", "gantt", "heatmap"):
+        if getattr(args, option):
+            raise InputError(
+                f"--{option} is for recorded jobs in Parquet; of profiles, write --export FOLDER, for Perfetto"
+            )
+    if args.export and len(args.what_if) > 1:
+        raise InputError("--export writes one timeline: give it one --what-if at most (several changes with + in it)")
+
+
+def _export(job: ProfiledJob, args: argparse.Namespace) -> list[str]:
+    from simcluster.kineto.whatif import changed
+    from simcluster.kineto.written import write_profiles
+
+    what = f"with {args.what_if[0]}" if args.what_if else "as replayed"
+    paths = write_profiles(changed(job, args.what_if[0]) if args.what_if else job, args.export)
+    return [f"wrote {len(paths)} profiles {what} to {args.export}"]
+
+
+def _answer(job: ProfiledJob, found: Straggling) -> list[str]:
+    def line(name: str, seconds: float, text: str) -> str:
+        return f"  {name:<14}{format_seconds(seconds):>9}   {text}".rstrip()
+
+    kind = "GPUs" if job.steps_of_ranks[0].on_device else "CPUs"
+    steps = f"step{'s' * (len(job.steps) > 1)} {', '.join(map(str, job.steps[:8]))}" + ", ..." * (len(job.steps) > 8)
+    low, high = found.by_step.min(), found.by_step.max()
+    return [
+        f"{job.name}: profiles of {len(job.ranks)} rank{'s' * (len(job.ranks) > 1)} on {kind}, {steps}",
+        line("measured", found.measured.mean(), "mean of a step, first start to last end"),
+        line("replayed", found.replayed.mean(), f"mean error {found.error:.2%}"),
+        line("T_ideal", found.ideal.mean(), "if every op took what is typical of it over ranks and steps"),
+        f"  {'S':<14}{found.slowdown:>9.4f}   slowdown by stragglers (single steps {low:.3f} to {high:.3f})",
+    ]
+
+
+def _ranks(job: ProfiledJob, found: Straggling, ranks: Sequence[RankTime]) -> list[str]:
+    order = sorted(range(len(ranks)), key=lambda worker: -found.by_replica[worker])[:_MOST]
+    rows = [
+        [
+            f"rank {ranks[worker].rank}", f"{found.by_replica[worker]:.4f}",
+            *(format_seconds(getattr(ranks[worker], name)) for name in _STATES),
+            f"{ranks[worker].overlap:.1%}",
+        ]
+        for worker in order
+    ]  # fmt: skip
+    header = ("rank", "S", *_STATES, "overlap")
+    lines = [
+        f"where time went, slowest first{_of(len(order), len(job.ranks))}",
+        *format_table(header, rows).splitlines(),
+    ]
+    lines.append(
+        "  waiting: in a collective that not all have reached; exposed: all have, and nothing computes beside it"
+    )
+    return lines
+
+
+def _of(shown: int, count: int) -> str:
+    return f" ({shown} of {count})" if shown < count else ""
+
+
+def _types(found: Straggling) -> list[str]:
+    rows = [[name, f"{value:.4f}"] for name, value in list(found.by_type.items())[:_MOST]]
+    return ["slowdown by what the op type alone does", *format_table(("op type", "S"), rows).splitlines()]
+
+
+def _layers(job: ProfiledJob, parts: Sequence[LayerTime]) -> list[str]:
+    if not parts:
+        return []
+    rows = []
+    for part in parts[:_MOST]:
+        worst = int(part.seconds.argmax())
+        mean = float(part.seconds.mean())
+        over = f"{part.seconds[worst] / mean - 1:+.1%} (rank {job.ranks[worst]})" if mean else ""
+        rows.append([f"{part.label.phase} {part.label.layer}".strip(), format_seconds(mean), over])
+    title = f"compute by part of the model, mean of a rank and step{_of(len(rows), len(parts))}"
+    return [title, *format_table(("part", "time", "slowest"), rows).splitlines()]
+
+
+def _calls(calls: Sequence[Reached]) -> list[str]:
+    if not calls:
+        return []
+    with_model = any(call.modelled is not None for call in calls)
+    header = [
+        "collective",
+        "ranks",
+        "size",
+        "calls",
+        "median",
+        "bus bandwidth",
+        *["model", "its bus bandwidth"] * with_model,
+    ]
+    rows = []
+    for call in calls[:_MOST]:
+        row = [
+            f"{call.kind} {call.group}", str(len(call.ranks)), _known(call.bytes, format_bytes), str(call.count),
+            format_seconds(call.seconds), _known(call.bus_bandwidth, format_bytes_per_second),
+        ]  # fmt: skip
+        if with_model:
+            row.append("-" if call.modelled is None else format_seconds(call.modelled))
+            row.append(_known(call.modelled_bandwidth, format_bytes_per_second))
+        rows.append(row)
+    title = f"collectives, from the last arrival on{_of(len(rows), len(calls))}"
+    return [title, *format_table(header, rows).splitlines()]
+
+
+def _known(value: float | None, text: Any) -> str:
+    return "-" if value is None or math.isnan(value) else str(text(value))
+
+
+def _answers(answers: Sequence[Answer]) -> list[str]:
+    if not answers:
+        return []
+    rows = [[answer.question, format_seconds(answer.after), f"{answer.change:+.2%}"] for answer in answers]
+    header = ("what if", "step", "change")
+    return format_table(header, [["as recorded", format_seconds(answers[0].before), ""], *rows]).splitlines()
+
+
+def _document(
+    job: ProfiledJob, found: Straggling, ranks: Sequence[RankTime], parts: Sequence[LayerTime],
+    calls: Sequence[Reached], answers: Sequence[Answer], events: int,
+) -> dict[str, Any]:  # fmt: skip
+    measured = found.to_dict()
+    keep = ("steps", "measured_s", "replayed_s", "ideal_s", "replay_error", "slowdown", "slowdown_by_type", "typical_s")
+    slowdown = found.by_replica.tolist()
+    return {
+        "trace": job.name,
+        **{key: measured[key] for key in keep},
+        "ranks": [{**rank.to_dict(), "slowdown": slowdown[worker]} for worker, rank in enumerate(ranks)],
+        "layers": [
+            {"phase": part.label.phase, "layer": part.label.layer, "seconds_by_rank": part.seconds.tolist()}
+            for part in parts
+        ],
+        "collectives": [call.to_dict() for call in calls],
+        "what_if": [
+            {"question": a.question, "step_time_s": a.after, "before_s": a.before, "change": a.change} for a in answers
+        ],
+        "notes": list(job.notes),
+        "engine": {"events": events, "slowdowns": "longest paths through the same program"},
+    }  # fmt: skip

@@ -1,0 +1,119 @@
+"""Where the time of profiled ranks went, as recorded: by state, by layer, and what collectives reached.
+
+At any instant a rank is in one state: computing (a kernel, or an operator of a CPU); else in a collective, waiting
+while a member has not arrived and exposed once all have; else copying; else idle.  Overlap is |C and N| / |N| as
+HolisticTraceAnalysis counts it (C computing, N in collectives, waiting included).  Imports the profiled job.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from simcluster.kineto.job import ProfiledJob
+from simcluster.kineto.labels import Label
+from simcluster.kineto.rebuild import COPY, HOST, Profiled
+from simcluster.replay.graph import is_communication
+from simcluster.replay.trace import Floats, Ints, Mask
+
+
+@dataclass(frozen=True)
+class RankTime:
+    """Mean seconds of a rank in a step.  The states sum to the step of all ranks (first start to last end);
+    ``step`` is the rank's own, ``overlap`` the part of its time in collectives during which it computed."""
+
+    rank: int
+    step: float
+    computing: float
+    exposed: float
+    waiting: float
+    copying: float
+    idle: float
+    overlap: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class LayerTime:
+    """Mean seconds of compute of a part of the model in a step, by rank."""
+
+    label: Label
+    seconds: Floats
+
+
+def breakdown(job: ProfiledJob) -> list[RankTime]:
+    """Every rank's time, mean over the steps."""
+    tables = [
+        [_of_rank(graph, worker, float(length)) for worker in range(len(job.ranks))]
+        for graph, length in zip(job.steps_of_ranks, job.measured[_order(job)], strict=True)
+    ]
+    mean = np.mean(np.array(tables), axis=0)
+    found = []
+    for rank, row in zip(job.ranks, mean, strict=True):
+        step, computing, exposed, waiting, copying, idle, both, there = map(float, row)
+        overlap = both / there if there else 0.0
+        found.append(RankTime(rank, step, computing, exposed, waiting, copying, idle, overlap))
+    return found
+
+
+def _order(job: ProfiledJob) -> list[int]:
+    """Places of the graphs' steps in the job's order of steps."""
+    return [job.steps.index(graph.steps[0]) for graph in job.steps_of_ranks]
+
+
+def _of_rank(graph: Profiled, worker: int, length: float) -> list[float]:
+    """Own step, the states, and the overlapped and whole time in collectives."""
+    ops = np.flatnonzero(graph.worker == worker)
+    start, end = graph.began[ops, 0], graph.ended[ops, 0]
+    kinds = [graph.optype[op] for op in ops]
+    comm = np.array([is_communication(kind) for kind in kinds], dtype=bool)
+    host = np.array([kind == HOST for kind in kinds], dtype=bool)
+    copy = np.array([kind == COPY for kind in kinds], dtype=bool)
+    arrived = _arrived(graph)[ops]
+    edges = np.unique(np.concatenate([start, end, np.minimum(arrived[comm], end[comm])]))
+    width = np.diff(edges)
+    computing = _covered(edges, start[~(comm | host | copy)], end[~(comm | host | copy)])
+    there = _covered(edges, start[comm], end[comm])
+    late = _covered(edges, start[comm], np.minimum(arrived[comm], end[comm]))
+    going = _covered(edges, np.minimum(arrived[comm], end[comm]), end[comm])
+    copying = _covered(edges, start[copy], end[copy])
+    states = [
+        computing, ~computing & going, ~computing & ~going & late, ~computing & ~there & copying,
+    ]  # fmt: skip
+    seconds = [float(width[state].sum()) for state in states]
+    busy = ops[~host] if graph.on_device else ops
+    own = float(graph.ended[busy].max() - graph.began[busy].min()) if len(busy) else 0.0
+    idle = max(0.0, length - sum(seconds))
+    return [own, *seconds, idle, float(width[computing & there].sum()), float(width[there].sum())]
+
+
+def _arrived(graph: Profiled) -> Floats:
+    """When the last member of each op's collective arrived; of others, their own start."""
+    arrived = graph.began[:, 0].copy()
+    for group in graph.groups:
+        arrived[list(group)] = arrived[list(group)].max()
+    return np.asarray(arrived)
+
+
+def _covered(edges: Floats, start: Floats, end: Floats) -> Mask:
+    """Which pieces between edges lie in one of the intervals."""
+    depth: Ints = np.zeros(len(edges), dtype=np.int64)
+    np.add.at(depth, np.searchsorted(edges, start), 1)
+    np.add.at(depth, np.searchsorted(edges, end), -1)
+    return np.asarray(np.cumsum(depth)[:-1] > 0)
+
+
+def layers(job: ProfiledJob) -> list[LayerTime]:
+    """Compute of every part of the model, in the order in which it is met."""
+    found: dict[Label, Floats] = {}
+    for graph in job.steps_of_ranks:
+        for op, label in enumerate(graph.labels):
+            if graph.optype[op] not in (HOST, COPY) and not is_communication(graph.optype[op]):
+                taken = graph.ended[op, 0] - graph.began[op, 0]
+                found.setdefault(label, np.zeros(len(job.ranks)))[graph.worker[op]] += taken
+    return [LayerTime(label, seconds / len(job.graphs)) for label, seconds in found.items()]

@@ -1,0 +1,70 @@
+"""What the software on the host costs: the time to issue kernels and collectives, one after the other, to the GPU.
+
+A GPU runs what has been issued; where kernels are shorter than the time it takes to issue them, the host decides how
+long a pass takes ("launch-bound").  The host begins to issue a pass when the GPU may begin it, which is so where
+sending waits for the GPU (Megatron-LM's blocking sends); a host that runs ahead through a whole pass loses less.
+Numbers depend on framework, Python and processor; CUDA graphs make them vanish.  Pure; imports the catalogue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator
+
+from simcluster.catalogue import catalogue_path
+from simcluster.complaints import did_you_mean
+from simcluster.documents import read_document
+from simcluster.errors import InputError
+from simcluster.spec import Spec
+from simcluster.units import Seconds
+
+IDEAL = "ideal"
+"""Software that costs nothing: everything is issued in time."""
+
+
+class Software(Spec):
+    """Seconds of the host for each kernel and each collective that it issues, and for each microbatch on each stage.
+
+    ``microbatch`` is what comes besides: reading it, handing it to the tp ranks, masks, averaging the loss.  ``kernel`` counts the kernels of our model of a layer (13 in the forward of a GPT layer without fused attention);
+    real libraries issue more and smaller ones.
+    """
+
+    name: str = "inline"
+    kernel: Seconds
+    collective: Seconds
+    microbatch: Seconds = 0.0
+    source: str = ""
+
+
+def software_names() -> tuple[str, ...]:
+    """Those that ship."""
+    return (IDEAL, *_catalogue())
+
+
+def load_software(name: str) -> Software | None:
+    """The software of that name, None for ``ideal``; InputError with those there are."""
+    if name == IDEAL:
+        return None
+    known = _catalogue()
+    if name not in known:
+        raise InputError(
+            f"there is no software {name!r}{did_you_mean(name, software_names())}; those that ship: "
+            f"{', '.join(software_names())}; or give its times, as in {{kernel: 10 us, collective: 20 us}}"
+        )
+    return Software.model_validate({"name": name, **known[name]})
+
+
+@cache
+def _catalogue() -> Mapping[str, Any]:
+    return read_document(catalogue_path("software.yaml")).data
+
+
+def _named(value: object) -> object:
+    return load_software(value) if isinstance(value, str) else value
+
+
+SoftwareChoice = Annotated[Software | None, BeforeValidator(_named)]
+"""A name from the catalogue, ``ideal`` (None), or times of one's own."""

@@ -1,0 +1,693 @@
+"""PyTorch profiles: real ones of CPUs, synthetic ones of GPUs whose every figure is known, bad ones, and back again."""
+
+from __future__ import annotations
+
+import copy
+import gzip
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gpu_profiles import GROUP_ARGS, Job, Rank, documents, played, step_seconds, write
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simcluster.cli import main
+from simcluster.errors import InputError
+from simcluster.kineto import ProfiledJob, load_profiles
+from simcluster.kineto.bandwidth import reached
+from simcluster.kineto.breakdown import breakdown, layers
+from simcluster.kineto.clocks import align
+from simcluster.kineto.comm import Groups, comm_of, kind_of
+from simcluster.kineto.labels import Label
+from simcluster.kineto.whatif import QUESTIONS, ask, changed
+from simcluster.kineto.written import write_profiles
+from simcluster.replay import measure
+from simcluster.scenario_files import load_cluster
+
+REAL = Path(__file__).parent / "inputs" / "kineto"
+SLOW = Job(slow={2: 1.25}, clock={1: 1500.0, 2: -700.0, 3: 2.5e6})
+Documents = list[dict[str, Any]]
+
+
+def load(found: Documents, tmp_path: Path, steps: list[int] | None = None) -> ProfiledJob:
+    return load_profiles(write(found, tmp_path / "profiles"), steps)
+
+
+@pytest.fixture(scope="module")
+def slow(tmp_path_factory: pytest.TempPathFactory) -> ProfiledJob:
+    return load(documents(SLOW), tmp_path_factory.mktemp("slow"))
+
+
+def near(seconds: float | list[float]) -> Any:
+    """Files count nanoseconds."""
+    return pytest.approx(seconds, abs=3e-9)
+
+
+# --- a job on GPUs of which everything is known -----------------------------------------------------------------------
+
+
+def test_replay_takes_what_was_recorded(slow: ProfiledJob) -> None:
+    found = measure(slow)
+    assert found.measured.tolist() == near(step_seconds(SLOW))
+    assert found.replayed.tolist() == near(step_seconds(SLOW))
+    assert slow.events()[0].tolist() == found.replayed.tolist()
+    assert slow.steps == (5, 6)
+
+
+def test_the_slow_rank_is_found(slow: ProfiledJob) -> None:
+    found, even = measure(slow), SLOW.with_(slow=dict.fromkeys(range(4), (3 + 1.25) / 4))
+    assert found.slowdown == pytest.approx(sum(step_seconds(SLOW)) / sum(step_seconds(even)), rel=1e-6)
+    assert found.worst == ((2, 0),)
+    assert found.by_replica.tolist() == pytest.approx([1.0, 1.0, found.slowdown, 1.0], rel=1e-6)
+    assert next(iter(found.by_type)) == "backward"
+    assert found.by_type["comm:all_reduce:default_pg"] == pytest.approx(1.0, abs=1e-6)
+
+
+def spans(pairs: list[tuple[float, float]]) -> set[int]:
+    """Whole microseconds that are in one of the spans."""
+    return {us for start, end in pairs for us in range(round(start), round(end))}
+
+
+def states(rank: Rank, ranks: list[Rank], first: float, last: float) -> dict[str, float]:
+    """A rank's states by counting microseconds."""
+    compute, comm = spans(rank.compute), spans(rank.comm)
+    arrived = [max(each) for each in zip(*(other.arrivals for other in ranks), strict=True)]
+    late = spans([(start, at) for (start, _), at in zip(rank.comm, arrived, strict=True)]) - compute
+    exposed = comm - compute - late
+    states = {"computing": compute, "exposed": exposed, "waiting": late}
+    found = {name: len({us for us in each if first <= us < last}) * 1e-6 for name, each in states.items()}
+    return found | {"overlap": len(comm & compute) / len(comm)}
+
+
+def test_where_time_went_is_what_counting_microseconds_gives(slow: ProfiledJob) -> None:
+    ranks = played(SLOW)
+    for found in breakdown(slow):
+        known = states(ranks[found.rank], ranks, 0.0, 1e9)
+        assert found.overlap == pytest.approx(known["overlap"], rel=1e-6)
+        for name in ("computing", "exposed", "waiting"):
+            assert getattr(found, name) == near(known[name] / SLOW.steps), name
+        whole = found.computing + found.exposed + found.waiting + found.copying + found.idle
+        assert whole == near(float(slow.measured.mean()))
+    waiting = [found.waiting for found in breakdown(slow)]
+    assert waiting[2] == near(0.0)
+    assert min(waiting[0], waiting[1], waiting[3]) > 1e-4
+
+
+def test_compute_is_known_by_layer_and_phase(slow: ProfiledJob) -> None:
+    found = {part.label: part.seconds.tolist() for part in layers(slow)}
+    for layer in range(SLOW.layers):
+        assert found[Label("forward", f"layers.{layer}")] == near([200e-6, 200e-6, 250e-6, 200e-6])
+        assert found[Label("backward", f"layers.{layer}")] == near([400e-6, 400e-6, 500e-6, 400e-6])
+    assert found[Label("optimizer", "")] == near([100e-6] * 4)
+    assert len(found) == 2 * SLOW.layers + 1
+
+
+def test_bus_bandwidth_counts_from_the_last_arrival(slow: ProfiledJob) -> None:
+    (found,) = reached(slow, load_cluster("dgx_h100", []))
+    size = 2 * (1 << 20)
+    assert (found.kind, found.group, found.ranks) == ("all_reduce", "default_pg", (0, 1, 2, 3))
+    assert (found.bytes, found.count) == (size, SLOW.layers * SLOW.steps)
+    assert found.seconds == near(300e-6)
+    assert found.bus_bandwidth == pytest.approx(size * 2 * 3 / 4 / 300e-6, rel=1e-4)
+    assert found.modelled is not None
+    assert 5e-6 < found.modelled < 300e-6
+    assert found.modelled_bandwidth == pytest.approx(size * 1.5 / found.modelled)
+
+
+def test_offsets_of_clocks_are_told(slow: ProfiledJob) -> None:
+    (note,) = slow.notes
+    assert "rank 1 +1500.0 us, rank 2 -700.0 us, rank 3 +2500000.0 us" in note
+
+
+ASKED = {
+    "links=2x": {"transfer": 150.0},
+    "links=0.1x": {"transfer": 3000.0},
+    "compute=2x": {"forward": 100.0, "backward": 200.0, "update": 50.0},
+    "compute=0.5x+links=0.5x": {"forward": 400.0, "backward": 800.0, "update": 200.0, "transfer": 600.0},
+    "worker=2": {"slow": {2: 1.0625}},
+    "rank=2": {"slow": {2: 1.0625}},
+    "type=comm:all_reduce:default_pg": {},
+    "host=3x": {},
+}
+
+
+@pytest.mark.parametrize("sync_events", [True, False])
+@pytest.mark.parametrize("question", ASKED)
+def test_a_what_if_is_the_job_that_is_so(question: str, sync_events: bool, tmp_path: Path) -> None:
+    """Also where waits between streams are not recorded but inferred."""
+    job = load(documents(SLOW.with_(sync_events=sync_events)), tmp_path)
+    assert any("inferred" in note for note in job.notes) is not sync_events
+    known = step_seconds(SLOW.with_(**ASKED[question]))
+    assert ask(job, question).after == near(float(np.mean(known)))
+
+
+@pytest.mark.parametrize("sync_events", [True, False])
+def test_waits_that_cost_nothing_are_known_too(sync_events: bool, tmp_path: Path) -> None:
+    """All-reduces hidden behind compute: slower links would not be."""
+    known = SLOW.with_(tail=900.0, transfer=50.0, sync_events=sync_events, steps=1)
+    job = load(documents(known), tmp_path)
+    assert measure(job).replayed.tolist() == near(step_seconds(known))
+    after = step_seconds(known.with_(transfer=2500.0))
+    assert after[0] > 2 * step_seconds(known)[0]
+    assert ask(job, "links=0.02x").after == near(after[0])
+
+
+def test_recorded_waits_are_taken_as_they_are(tmp_path: Path) -> None:
+    """The optimizer waits for the first all-reduce alone; what had ended when it began suggests all of them."""
+    known = SLOW.with_(tail=900.0, transfer=50.0, first=True, steps=1)
+    slower = step_seconds(known.with_(transfer=2500.0))[0]
+    assert ask(load(documents(known), tmp_path), "links=0.02x").after == near(slower)
+
+
+@pytest.mark.parametrize("launch", [5.0, 30.0])
+def test_a_host_that_waits_goes_on_when_the_device_is_done(launch: float, tmp_path: Path) -> None:
+    """It reads a number back after forward; then faster compute lets it launch backward earlier."""
+    known = SLOW.with_(item=True, backward=20.0, launch=launch, slow={})
+    job = load(documents(known), tmp_path)
+    assert measure(job).error < 1e-6
+    faster = step_seconds(known.with_(forward=100.0, backward=10.0, update=50.0))
+    assert ask(job, "compute=2x").after == near(faster[0])
+
+
+def test_small_kernels_wait_for_their_launches(tmp_path: Path) -> None:
+    known = SLOW.with_(forward=2.0, backward=2.0, update=2.0, transfer=2.0, slow={}, launch=20.0)
+    job = load(documents(known), tmp_path)
+    assert measure(job).error < 1e-6
+    assert ask(job, "host=2x").after == near(step_seconds(known.with_(launch=10.0))[0])
+    assert ask(job, "compute=2x").change > -0.01
+
+
+def test_a_layer_can_be_taken_out(slow: ProfiledJob) -> None:
+    """Rank 2 computes 750 us less, but its last all-reduce then waits 100 us for the one before."""
+    assert ask(slow, "layer=layers.1").after == near(float(slow.measured.mean()) - 750e-6 + 100e-6)
+
+
+@given(
+    forward=st.integers(50, 300),
+    backward=st.integers(50, 500),
+    transfer=st.integers(20, 900),
+    factor=st.floats(1.0, 2.0),
+    ahead=st.lists(st.integers(-(10**6), 10**6), min_size=3, max_size=3),
+    lag=st.integers(0, 8),
+    sync_events=st.booleans(),
+)
+@settings(max_examples=25, deadline=None)
+def test_any_such_job_replays(
+    tmp_path_factory: pytest.TempPathFactory, forward: int, backward: int, transfer: int, factor: float,
+    ahead: list[int], lag: int, sync_events: bool,
+) -> None:  # fmt: skip
+    known = Job(
+        ranks=3, layers=3, steps=1, forward=forward, backward=backward, transfer=transfer, slow={1: factor},
+        clock=dict(enumerate(map(float, ahead))), lag=lag, sync_events=sync_events,
+    )  # fmt: skip
+    job = load(documents(known), tmp_path_factory.mktemp("any"))
+    assert measure(job).replayed.tolist() == pytest.approx(step_seconds(known), abs=20e-9)
+    for found in breakdown(job):
+        parts = (found.computing, found.exposed, found.waiting, found.copying, found.idle)
+        assert min(parts) > -1e-9
+        assert sum(parts) == near(float(job.measured[0]))
+
+
+# --- and back ---------------------------------------------------------------------------------------------------------
+
+
+def same(one: ProfiledJob, other: ProfiledJob) -> None:
+    """Two jobs with the same ops, waits and times."""
+    assert one.ranks == other.ranks
+    assert one.steps == other.steps
+    for a, b in zip(one.steps_of_ranks, other.steps_of_ranks, strict=True):
+        streams = [(lane, len(ops)) for lane, ops in a.lanes.items() if lane[1] != "main"]
+        assert streams == [(lane, len(ops)) for lane, ops in b.lanes.items() if lane[1] != "main"]
+        assert len(a.groups) == len(b.groups)
+        for lane, _ in streams:
+            for x, y in zip(a.lanes[lane], b.lanes[lane], strict=True):
+                assert (a.names[x], a.optype[x]) == (b.names[y], b.optype[y])
+                assert a.labels[x] == b.labels[y] or not a.on_device
+                assert float(a.seconds[x, 0]) == pytest.approx(float(b.seconds[y, 0]), abs=10e-9)
+                waited = [[g.names[o] for o in g.after[op] if g.source[o]] for g, op in ((a, x), (b, y))]
+                assert waited[0] == waited[1]
+
+
+@pytest.mark.parametrize("source", ["gpu", "inferred", "cpu"])
+def test_what_is_written_is_read_again(source: str, tmp_path: Path) -> None:
+    known = SLOW.with_(sync_events=source == "gpu")
+    job = load_profiles(REAL) if source == "cpu" else load(documents(known), tmp_path)
+    paths = write_profiles(job, tmp_path / "again")
+    assert [path.name for path in paths] == [f"rank{rank}.json.gz" for rank in job.ranks]
+    again = load_profiles(tmp_path / "again")
+    same(job, again)
+    one, other = measure(job), measure(again)
+    assert other.measured.tolist() == pytest.approx(one.replayed.tolist(), abs=50e-9)
+    assert other.replayed.tolist() == pytest.approx(one.replayed.tolist(), abs=50e-9)
+    assert other.slowdown == pytest.approx(one.slowdown, rel=3e-4)
+    assert [call.bytes for call in reached(job)] == [call.bytes for call in reached(again)]
+    assert [part.label for part in layers(job)] == [part.label for part in layers(again)]
+
+
+def test_a_what_if_is_written_too(slow: ProfiledJob, tmp_path: Path) -> None:
+    write_profiles(changed(slow, "links=0.1x"), tmp_path / "again")
+    again = load_profiles(tmp_path / "again")
+    assert again.measured.tolist() == pytest.approx(step_seconds(SLOW.with_(transfer=3000.0)), abs=50e-9)
+
+
+def test_written_profiles_are_as_other_tools_want_them(slow: ProfiledJob, tmp_path: Path) -> None:
+    """HolisticTraceAnalysis looks for the rank in the text; Perfetto drops events that overlap on a track."""
+    for rank, path in enumerate(write_profiles(slow, tmp_path / "again")):
+        text = gzip.decompress(path.read_bytes()).decode()
+        match = re.search(r'"rank":\s+(\d+)', text)
+        assert match is not None
+        assert int(match[1]) == rank
+        kernels = [event for event in json.loads(text)["traceEvents"] if event.get("cat") == "kernel"]
+        launches = {
+            event["args"]["correlation"]: event["ts"]
+            for event in json.loads(text)["traceEvents"]
+            if event["name"] == "cudaLaunchKernel"
+        }
+        assert len(kernels) == SLOW.steps * (3 * SLOW.layers + 1)
+        for stream in (7, 20):
+            own = sorted((event["ts"], event["dur"]) for event in kernels if event["tid"] == stream)
+            ends = [round(ts + dur, 3) for ts, dur in own]
+            assert all(end <= following[0] for end, following in zip(ends, own[1:], strict=False))
+        assert all(launches[event["args"]["correlation"]] <= event["ts"] + 0.1 for event in kernels)
+
+
+def test_nothing_is_written_over_other_profiles(slow: ProfiledJob, tmp_path: Path) -> None:
+    (tmp_path / "mine.json").write_text("{}")
+    with pytest.raises(InputError, match=r"holds mine\.json; name an empty folder"):
+        write_profiles(slow, tmp_path)
+
+
+# --- profiles that PyTorch wrote --------------------------------------------------------------------------------------
+
+
+def test_real_profiles_of_two_gloo_ranks() -> None:
+    """Made by inputs/kineto/make_traces.py: rank 1 has four times the batch."""
+    job = load_profiles(REAL)
+    found = measure(job)
+    assert job.ranks == (0, 1)
+    assert job.steps == (2, 3, 4)
+    assert found.error < 0.01
+    assert found.worst == ((1, 0),)
+    assert found.by_replica[1] > 1.2 > found.by_replica[0]
+    calls = {call.bytes: call for call in reached(job)}
+    assert {size: call.count for size, call in calls.items()} == {4.0: 3, 2 * (256 * 256 + 256) * 4.0: 6}
+    names = {(part.label.phase, part.label.layer) for part in layers(job)}
+    for layer in range(4):
+        assert {("forward", f"layers.{layer}"), ("backward", f"layers.{layer}")} <= names
+    first, second = breakdown(job)
+    assert first.waiting > 10 * second.waiting
+    assert first.computing < second.computing / 2
+    for graph in job.graphs:
+        launching = {before for op, each in enumerate(graph.after) for before in each if op in sum(graph.groups, ())}
+        assert {graph.optype[op] for op in launching} <= {"forward", "backward", "other"}
+    faster = ask(job, "worker=1")
+    assert -0.6 < faster.change < -0.2
+
+
+TORCH = os.environ.get("SIMCLUSTER_TORCH_PYTHON")
+
+
+@pytest.mark.skipif(not TORCH, reason="needs a Python that has PyTorch: name it in SIMCLUSTER_TORCH_PYTHON")
+def test_profiles_made_now(tmp_path: Path) -> None:
+    subprocess.run([str(TORCH), REAL / "make_traces.py", tmp_path], check=True, timeout=300)
+    job = load_profiles(tmp_path)
+    assert measure(job).error < 0.05
+    assert job.ranks == (0, 1)
+
+
+# --- bad ones ---------------------------------------------------------------------------------------------------------
+
+
+def events(found: Documents, rank: int, **wanted: str) -> list[dict[str, Any]]:
+    return [
+        event
+        for event in found[rank]["traceEvents"]
+        if all(str(event.get(key)).startswith(value) for key, value in wanted.items())
+    ]
+
+
+def negative(found: Documents) -> None:
+    events(found, 1, cat="kernel")[3]["dur"] = -5.0
+
+
+def no_number(found: Documents) -> None:
+    events(found, 1, cat="kernel")[3]["ts"] = "soon"
+
+
+def infinite(found: Documents) -> None:
+    events(found, 1, cat="kernel")[3]["ts"] = float("nan")
+
+
+def fewer_collectives(found: Documents) -> None:
+    found[1]["traceEvents"].remove(events(found, 1, name="ncclDev")[2])
+
+
+def another_collective(found: Documents) -> None:
+    events(found, 1, name="ncclDev")[2]["args"]["Collective name"] = "broadcast"
+
+
+def another_size(found: Documents) -> None:
+    events(found, 1, name="ncclDev")[2]["args"]["In msg nelems"] = 7
+
+
+def skipped_number(found: Documents) -> None:
+    events(found, 1, name="ncclDev")[2]["args"]["Seq"] = 1000
+
+
+def no_steps(found: Documents) -> None:
+    for event in events(found, 2, name="ProfilerStep"):
+        event["name"] = "something"
+
+
+def no_common_step(found: Documents) -> None:
+    for number, event in enumerate(events(found, 2, name="ProfilerStep")):
+        event["name"] = f"ProfilerStep#{100 + number}"
+
+
+def no_events(found: Documents) -> None:
+    found[0]["traceEvents"] = []
+
+
+def no_list(found: Documents) -> None:
+    del found[0]["traceEvents"]
+
+
+def no_kernels(found: Documents) -> None:
+    found[3]["traceEvents"] = [e for e in found[3]["traceEvents"] if e.get("cat") not in ("kernel", "cuda_sync")]
+
+
+BAD: dict[Callable[[Documents], None], str] = {
+    negative: r"rank1\.json\.gz, event \d+ \(sm90_xmma_gemm_bf16_forward, ts .*\): dur -5 us is negative",
+    no_number: r"rank1\.json\.gz, event \d+ \(sm90.*\): ts and dur must be numbers of microseconds",
+    infinite: r"rank1\.json\.gz, event \d+ \(sm90.*\): ts or dur is no number",
+    fewer_collectives: r"step 5: rank 0, event \d+ \(nccl.*\): all_reduce of 2097152 B in group 0 \(default_pg\), "
+    r"Seq 3 is number 2 of its group in the step, but rank 1 has all_reduce .*, Seq 4 there \(event \d+\)",
+    another_collective: r"but rank 1 has broadcast of 2097152 B in group 0 \(default_pg\), Seq 3 there",
+    another_size: r"but rank 1 has all_reduce of 14 B in group 0",
+    skipped_number: r"rank 1 has all_reduce .* Seq 4 there",
+    no_steps: r"rank2\.json\.gz \(rank 2\) has no ProfilerStep# annotation and rank0\.json\.gz has",
+    no_common_step: r"no step is in the profiles of all ranks",
+    no_events: r"rank0\.json\.gz has no events with times: nothing was recorded, or the file was cut",
+    no_list: r"rank0\.json\.gz has no list traceEvents: it is no trace of PyTorch's profiler",
+    no_kernels: r"rank3\.json\.gz \(rank 3\) has no kernels and other ranks have",
+}
+
+
+@pytest.mark.parametrize("spoil", BAD, ids=lambda spoil: spoil.__name__)
+def test_bad_profiles_are_refused_by_name(spoil: Callable[[Documents], None], tmp_path: Path) -> None:
+    """Of one step, so that there is no other to go on with."""
+    found = documents(SLOW.with_(steps=1))
+    spoil(found)
+    with pytest.raises(InputError, match=BAD[spoil]):
+        load(found, tmp_path)
+
+
+def test_files_that_are_cut_are_named(tmp_path: Path) -> None:
+    folder = write(documents(SLOW), tmp_path / "profiles")
+    path = folder / "rank1.json.gz"
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(InputError, match=r"rank1\.json\.gz: its gzip stream is cut or damaged"):
+        load_profiles(folder)
+    path.write_bytes(gzip.compress(gzip.decompress(whole)[:5000]))
+    with pytest.raises(InputError, match=r"rank1\.json\.gz: the file is cut \(line 1, byte \d+.*take the file out"):
+        load_profiles(folder)
+    path.write_bytes(b"hello")
+    with pytest.raises(InputError, match=r"rank1\.json\.gz: it is no JSON"):
+        load_profiles(folder)
+    path.write_bytes(b"\x80abc{}")
+    with pytest.raises(InputError, match=r"rank1\.json\.gz: it is no text"):
+        load_profiles(folder)
+
+
+def test_folders_that_are_none(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no profiles"):
+        load_profiles(tmp_path)
+    with pytest.raises(InputError, match="no such file or folder"):
+        load_profiles(tmp_path / "nothing.json")
+    folder = write(documents(SLOW), tmp_path / "profiles")
+    shutil.copy(folder / "rank1.json.gz", folder / "rank9.json.gz")
+    with pytest.raises(InputError, match=r"rank1\.json\.gz and rank9\.json\.gz are both of rank 1"):
+        load_profiles(folder)
+
+
+def test_a_missing_rank_is_told(tmp_path: Path) -> None:
+    """Its collectives are those of the others; who waited for it is not known."""
+    found = documents(SLOW)
+    job = load([found[0], found[1], found[3]], tmp_path)
+    assert any("1 of 4 ranks have no profile (2)" in note for note in job.notes)
+    (call,) = reached(job)
+    assert call.seconds > 301e-6
+    assert measure(job).error < 1e-6
+
+
+def test_one_rank_alone_replays(tmp_path: Path) -> None:
+    job = load([documents(SLOW)[2]], tmp_path)
+    assert measure(job).replayed.tolist() == near(step_seconds(SLOW))
+    assert reached(job) == []
+
+
+def test_a_step_that_is_cut_is_left_out(tmp_path: Path) -> None:
+    found = documents(SLOW)
+    last = events(found, 1, name="ncclDev")[-1]
+    found[1]["traceEvents"].remove(last)
+    job = load(found, tmp_path)
+    assert job.steps == (5,)
+    assert any(note.startswith("step 6 is left out, as if it had been cut: rank 0, event") for note in job.notes)
+    assert any("has only 3 in that group, rank 0 4" in note for note in job.notes)
+
+
+def test_a_step_that_a_rank_lacks_is_left_out(tmp_path: Path) -> None:
+    found = documents(SLOW)
+    events(found, 3, name="ProfilerStep#5")[0]["name"] = "ProfilerStep#99"
+    job = load(found, tmp_path)
+    assert job.steps == (6,)
+    assert any("step 5 is not in rank 3's profile; left out: 5, 99" in note for note in job.notes)
+
+
+def test_steps_can_be_chosen(tmp_path: Path) -> None:
+    assert load(documents(SLOW), tmp_path, [6]).steps == (6,)
+    with pytest.raises(InputError, match="has no step 7; it has 5, 6"):
+        load(documents(SLOW), tmp_path, [7])
+
+
+def test_without_steps_all_is_one(tmp_path: Path) -> None:
+    found = documents(SLOW.with_(steps=1))
+    for rank in range(4):
+        for event in events(found, rank, name="ProfilerStep"):
+            event["name"] = "mine"
+    job = load(found, tmp_path)
+    assert job.steps == (0,)
+    assert measure(job).replayed.tolist() == near(step_seconds(SLOW.with_(steps=1)))
+    assert any("taken for one step, number 0" in note for note in job.notes)
+
+
+def test_kernels_without_launches_replay_with_a_warning(tmp_path: Path) -> None:
+    """Profiles of the device alone (no CPU activities): streams and collectives are still there."""
+    found = documents(SLOW)
+    for rank in range(4):
+        found[rank]["traceEvents"] = [
+            event for event in found[rank]["traceEvents"] if event.get("cat") in ("kernel", "user_annotation")
+        ]
+    job = load(found, tmp_path)
+    assert any("no launch" in note for note in job.notes)
+    assert measure(job).replayed.tolist() == pytest.approx(step_seconds(SLOW), rel=1e-3)
+
+
+# --- parts ------------------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.floats(-5.0, 5.0), min_size=2, max_size=6), st.randoms(use_true_random=False))
+def test_clocks_are_found_whoever_shares_collectives(offsets: list[float], random: Any) -> None:
+    """A chain of pairs is enough; ends that one rank sees late do not move the median."""
+    shared = []
+    for number in range(len(offsets) * 9):
+        pair = number % (len(offsets) - 1)
+        start = number * 1.0
+        late = 0.3 if number // (len(offsets) - 1) % 9 == 4 else 0.0
+        shared.append(
+            {
+                rank: (start - offsets[rank], start + 0.5 - offsets[rank] + (late if rank == pair else 0.0))
+                for rank in (pair, pair + 1)
+            }
+        )
+    ranks = list(range(len(offsets)))
+    found = align(ranks, dict.fromkeys(ranks, ""), shared)
+    for rank in ranks:
+        assert found.offset[rank] == pytest.approx(offsets[rank] - offsets[0], abs=1e-9)
+
+
+def test_clocks_of_one_host_are_one_unless_that_cannot_be() -> None:
+    hosts = {0: "a", 1: "a"}
+    found = align([0, 1], hosts, [{0: (0.0, 1.0), 1: (0.5, 1.2)}])
+    assert found.offset == {0: 0.0, 1: 0.0}
+    found = align([0, 1], hosts, [{0: (0.0, 1.0), 1: (2.5, 3.0)}])
+    assert found.offset == {0: 0.0, 1: -2.0}
+
+
+def test_what_clocks_cannot_tell_is_said() -> None:
+    hosts = dict.fromkeys(range(3), "")
+    alone = align([0, 1, 2], hosts, [{0: (0.0, 1.0), 1: (0.0, 1.0)}])
+    assert any("rank 2 shared no collective" in note for note in alone.notes)
+    drifting = [{0: (float(n), n + 0.5), 1: (n * 1.0001, n * 1.0001 + 0.5)} for n in range(40)]
+    found = align([0, 1], {0: "", 1: ""}, drifting)
+    assert any("rank 1's drifts by +100.0 us a second" in note for note in found.notes)
+    crossed = [{0: (0.0, 1.0), 1: (0.0, 1.0)}] * 3 + [{0: (5.0, 6.0), 1: (8.0, 9.0)}]
+    found = align([0, 1], {0: "", 1: ""}, crossed)
+    assert any("1 of 4 collectives still end on a rank before another began" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "all_reduce"),
+        ("ncclKernel_AllGather_RING_LL_Sum_int8_t", "all_gather"),
+        ("ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL", "reduce_scatter"),
+        ("ncclDevKernel_SendRecv", "send_recv"),
+        ("_allgather_base", "all_gather"),
+        ("reduce_scatter_tensor_coalesced", "reduce_scatter"),
+        ("all_to_allv", "all_to_all"),
+        ("gloo:all_reduce", "all_reduce"),
+        ("ncclDevKernel_Broadcast_RING_LL", "broadcast"),
+        ("ncclDevKernel_Reduce_Sum_f32_RING_LL", "reduce"),
+    ],
+)
+def test_kinds_of_collectives(text: str, kind: str) -> None:
+    assert kind_of(text) == kind
+
+
+def test_sizes_are_the_full_buffer() -> None:
+    """Of an all-gather what is gathered, of a reduce-scatter what a rank gives (nccl-tests)."""
+    groups = Groups.of({"pg_config": [{"pg_name": "3", "pg_desc": "dp", "ranks": [1, 5]}]})
+    args = {"In msg nelems": 10, "Out msg nelems": 20, "dtype": "BFloat16", "Process Group Name": "3", "Group size": 2}
+    gather = comm_of("ncclDevKernel_AllGather_RING_LL", args | {"Collective name": "_allgather_base"}, groups, 1)
+    assert (gather.kind, gather.bytes, gather.ranks, gather.type) == ("all_gather", 40.0, (1, 5), "comm:all_gather:dp")
+    args |= {"In msg nelems": 20, "Out msg nelems": 10, "Collective name": "_reduce_scatter_base"}
+    assert comm_of("ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL", args, groups, 1).bytes == 40.0
+    strided = args | {"Process Group Name": "9", "Group size": 3, "Global rank start": 2, "Global rank stride": 4}
+    assert comm_of("ncclDevKernel", strided, groups, 2).ranks == (2, 6, 10)
+    shortened = strided | {"Process Group Ranks": "[2, 6, ...]"}
+    assert comm_of("ncclDevKernel", shortened, groups, 2).ranks == (2, 6, 10)
+
+
+def test_messages_meet_by_who_sends_to_whom(tmp_path: Path) -> None:
+    """Rank 0's transfers become sends to rank 1, whose become receives; PyTorch names the other side only."""
+    found = documents(SLOW.with_(steps=1, ranks=2, slow={1: 1.5}))
+    for rank, kind in ((0, "send"), (1, "recv")):
+        for event in events(found, rank, name="ncclDev"):
+            event["name"] = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
+            event["args"] |= {"Collective name": kind, **({"Dst Rank": "1"} if kind == "send" else {"Src Rank": 0})}
+    job = load(found, tmp_path)
+    assert [len(group) for group in job.graphs[0].groups] == [2] * SLOW.layers
+    (call,) = reached(job)
+    assert (call.kind, call.ranks, call.count) == ("send", (0, 1), SLOW.layers)
+    assert measure(job).replayed.tolist() == near(step_seconds(SLOW.with_(steps=1, ranks=2, slow={1: 1.5})))
+
+
+def test_messages_that_do_not_say_between_whom_are_told(tmp_path: Path) -> None:
+    """Several in one kernel: of two ranks they meet, of more nobody knows."""
+    for ranks in (2, 4):
+        known = SLOW.with_(steps=1, ranks=ranks)
+        found = documents(known)
+        for rank in range(ranks):
+            for event in events(found, rank, name="ncclDev"):
+                event["name"] = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
+                event["args"]["Collective name"] = "coalesced"
+        (tmp_path / str(ranks)).mkdir()
+        job = load(found, tmp_path / str(ranks))
+        told = [note for note in job.notes if "do not say between which ranks" in note]
+        assert len(told) == (ranks > 2)
+        assert len(job.graphs[0].groups) == (SLOW.layers if ranks == 2 else 0)
+
+
+def test_collectives_without_a_group_are_told(tmp_path: Path) -> None:
+    found = documents(SLOW)
+    for rank in range(4):
+        del found[rank]["distributedInfo"]["pg_config"], found[rank]["distributedInfo"]["world_size"]
+        for event in events(found, rank, name="ncclDev"):
+            for name in GROUP_ARGS:
+                del event["args"][name]
+    job = load(found, tmp_path)
+    assert any("32 collectives do not say their process group" in note for note in job.notes)
+    assert measure(job).replayed.tolist() == near(step_seconds(SLOW))
+    assert len(job.graphs[0].groups) == SLOW.layers
+
+
+def test_what_lies_outside_of_steps_is_told(tmp_path: Path) -> None:
+    found = documents(SLOW)
+    for rank in range(4):
+        found[rank]["traceEvents"].remove(events(found, rank, name="ProfilerStep#6")[0])
+    job = load(found, tmp_path)
+    assert job.steps == (5,)
+    assert "52 ops of all ranks were launched outside of every step: left out" in job.notes
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+def test_the_command_replays_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write(documents(SLOW), tmp_path / "profiles")
+    arguments = [
+        "replay",
+        str(folder),
+        "--what-if",
+        "links=2x",
+        "--cluster",
+        "dgx_h100",
+        "--export",
+        str(tmp_path / "x"),
+    ]
+    assert main([*arguments, "--json", str(tmp_path / "out.json")]) == 0
+    text = capsys.readouterr().out
+    for wanted in (
+        "profiles of 4 ranks on GPUs, steps 5, 6", "mean error 0.00%", "S                1.1525", "rank 2  1.1525",
+        "all_reduce default_pg", "10.49 GB/s", "links=2x     3.25 ms  -4.41%", "wrote 4 profiles with links=2x",
+        "forward layers.3   212.5 us  +17.6% (rank 2)",
+    ):  # fmt: skip
+        assert wanted in text, wanted
+    found = json.loads((tmp_path / "out.json").read_text())
+    assert found["slowdown"] == pytest.approx(1.1525424)
+    assert [rank["slowdown"] for rank in found["ranks"]].index(max(r["slowdown"] for r in found["ranks"])) == 2
+    assert found["collectives"][0]["bus_bandwidth"] == pytest.approx(10.49e9, rel=1e-3)
+    assert load_profiles(tmp_path / "x").measured.mean() == pytest.approx(3.25e-3, abs=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--what-if", "worker=7"], "give a rank that has a profile: 0, 1, 2, 3"),
+        (["--what-if", "wroker=7"], "did you mean 'worker'?"),
+        (["--what-if", "links=fast"], "give how many times as fast, as in 2x"),
+        (["--what-if", "layer=head"], "the profiles name layers.0, layers.1"),
+        (["--what-if", "type=gemm"], "it has backward, comm:all_reduce:default_pg, forward"),
+        (["--heatmap", "a.png"], "--heatmap is for recorded jobs in Parquet"),
+        (["--export", "x", "--what-if", "links=2x", "--what-if", "host=2x"], "one --what-if at most"),
+    ],
+)
+def test_the_command_refuses(
+    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write(documents(SLOW.with_(steps=1)), tmp_path / "profiles")
+    assert main(["replay", str(folder), *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_cluster_must_have_all_ranks(tmp_path: Path) -> None:
+    found = copy.deepcopy(documents(SLOW.with_(steps=1, ranks=2)))
+    job = load(found, tmp_path)
+    small = load_cluster("dgx_h100", [("gpus_per_node", 1), ("nodes", 1)])
+    with pytest.raises(InputError, match="has 1 GPUs and a profile is of rank 1"):
+        reached(job, small)
+
+
+def test_every_question_is_explained_by_example() -> None:
+    for key, text in QUESTIONS.items():
+        assert text.startswith(f"{key}=")
