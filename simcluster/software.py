@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator
 
@@ -28,14 +28,28 @@ IDEAL = "ideal"
 class Software(Spec):
     """Seconds of the host for each kernel and each collective that it issues, and for each microbatch on each stage.
 
-    ``microbatch`` is what comes besides: reading it, handing it to the tp ranks, masks, averaging the loss.  ``kernel`` counts the kernels of our model of a layer (13 in the forward of a GPT layer without fused attention);
-    real libraries issue more and smaller ones.
+    ``microbatch`` is what comes besides: reading it, handing it to the tp ranks, masks, averaging the loss.  ``kernel``
+    counts the kernels of our model of a layer (13 in the forward of a GPT layer without fused attention); real
+    libraries issue more and smaller ones.
+
+    ``kernels``: those that device memory limits are ``fused`` by hand, as in Megatron-LM and its libraries;
+    ``compiled`` by torch.compile, block by block, with an eager loss; or ``eager``, each step of an expression one
+    (``eager_sections``).  ``checkpoint``: a full recompute runs the ``whole`` forward again, or stops when it has what
+    backward reads (``early-stop``: torch.utils.checkpoint without re-entrance, PyTorch 2.1 and later), before the last
+    product and its reduction.  ``accumulate``: a weight gradient's product adds to the main gradient itself
+    (Megatron-LM's --gradient-accumulation-fusion, of 2022), or a ``separate`` kernel does.  ``optimizer``: Adam writes
+    the model's weights too, and the reduction averages; or ``passes`` of their own copy the weights and divide the
+    gradients by dp (Megatron-LM's Float16OptimizerWithFloat16Params and its local DistributedDataParallel).
     """
 
     name: str = "inline"
-    kernel: Seconds
-    collective: Seconds
+    kernel: Seconds = 0.0
+    collective: Seconds = 0.0
     microbatch: Seconds = 0.0
+    kernels: Literal["fused", "compiled", "eager"] = "fused"
+    checkpoint: Literal["whole", "early-stop"] = "whole"
+    accumulate: Literal["fused", "separate"] = "fused"
+    optimizer: Literal["fused", "passes"] = "fused"
     source: str = ""
 
 

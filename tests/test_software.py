@@ -1,0 +1,105 @@
+"""What the host costs: a pass takes as long as it takes to issue it, where the GPU would be faster."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simcluster.chains import pieces
+from simcluster.errors import InputError
+from simcluster.kernels import Kernel
+from simcluster.ops import Collective, Compute, Op
+from simcluster.scenario import from_document, load
+from simcluster.segment_ops import Issue, OpsInMaking
+from simcluster.simulate import simulate
+from simcluster.software import Software, load_software, software_names
+
+
+def kernel(seconds: float) -> Kernel:
+    return Kernel("k", "memory", seconds, 1.0)
+
+
+def seconds_of(op: Op) -> float:
+    return op.work.size if isinstance(op.work, Collective) else op.work.seconds  # type: ignore[union-attr]
+
+
+@given(
+    kernels=st.lists(st.integers(1, 20), min_size=2, max_size=8),
+    issue=st.integers(0, 30),
+    begin=st.integers(0, 50),
+)
+def test_the_last_kernel_waits_until_it_is_issued(kernels: list[int], issue: int, begin: int) -> None:
+    """One op a kernel: the pass takes what the GPU needs, or what the host needs and the last kernel behind it."""
+    ops = OpsInMaking(lambda some: Compute(sum(each.flops for each in some)), Issue(issue, 0.0, begin))
+    ops.begin_microbatch()
+    for each in kernels:
+        ops.compute((kernel(each),), "forward", "k", 0)
+    (event,) = pieces(ops.segment(), seconds_of)
+    host = begin + issue * len(kernels)
+    assert event.seconds == max(sum(kernels), host + kernels[-1] if host > kernels[0] else 0)
+
+
+def test_a_pass_of_one_op_takes_the_longer() -> None:
+    ops = OpsInMaking(lambda some: Compute(5.0), Issue(3.0, 0.0))
+    ops.compute((kernel(1), kernel(1)), "weight_grad", "w", 0)
+    (op,) = ops.segment().ops
+    assert op.work == Compute(6.0)
+
+
+def test_collectives_are_issued_too() -> None:
+    ops = OpsInMaking(lambda some: Compute(1.0), Issue(0.0, 10.0))
+    ops.compute((kernel(1),), "forward", "k", 0)
+    ops.collective("all_reduce", "k", 2.0)
+    ops.collective("all_reduce", "k", 2.0)
+    (event,) = pieces(ops.segment(), seconds_of)
+    assert event.seconds == 20.0 + 2.0
+
+
+SLOW = {"kernel": "100 us", "collective": "100 us", "microbatch": "1 ms"}
+
+
+def test_launching_shows_as_other_and_the_breakdown_still_sums() -> None:
+    base = simulate(load("tiny_3d", {"overlap.interference": "none"}))
+    slow = simulate(load("tiny_3d", {"overlap.interference": "none", "software": SLOW}))
+    assert slow.step_time > base.step_time
+    assert base.times.breakdown["other"] == 0
+    assert slow.times.breakdown["other"] > 0.3 * slow.step_time
+    assert sum(slow.times.breakdown.values()) == pytest.approx(slow.step_time)
+    assert slow.times.breakdown["forward"] == pytest.approx(base.times.breakdown["forward"])
+
+
+def test_a_host_without_cost_is_the_ideal_one_to_the_bit() -> None:
+    free = {"kernel": "0 s", "collective": "0 s"}
+    assert simulate(load("tiny_3d", {"software": free})).step_time == simulate(load("tiny_3d")).step_time
+    assert simulate(load("tiny_3d", {"software": "ideal"})).step_time == simulate(load("tiny_3d")).step_time
+
+
+def test_folded_is_unfolded() -> None:
+    scenario = load("tiny_3d", {"software": SLOW})
+    folded, plain = simulate(scenario), simulate(scenario, folded=False)
+    assert folded.step_time == plain.step_time
+    assert folded.times.breakdown == pytest.approx(plain.times.breakdown)
+
+
+def test_large_kernels_hide_the_host() -> None:
+    """GPT-3 175B with micro batches of one: every pass of a stage takes longer than it takes to issue it."""
+    changes = {"training.global_batch": 16, "overlap.interference": "none"}
+    named = load("gpt3_175b_64xa100", {**changes, "software": "megatron-deepspeed"})
+    hosted = simulate(named)
+    assert named.software is not None
+    in_no_time = named.software.model_copy(update={"kernel": 0.0, "collective": 0.0, "microbatch": 0.0})
+    base = simulate(named.model_copy(update={"software": in_no_time}))
+    assert hosted.step_time < 1.02 * base.step_time
+
+
+def test_names() -> None:
+    assert load_software("ideal") is None
+    assert all(isinstance(load_software(name), Software) for name in software_names() if name != "ideal")
+    with pytest.raises(InputError, match="megatron-deepspeed"):
+        load_software("megatron-deepsped")
+
+
+def test_a_document_of_its_own() -> None:
+    scenario = load("tiny_dp", {"software": "megatron-deepspeed"})
+    assert from_document(scenario.document()) == scenario

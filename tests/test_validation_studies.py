@@ -1,0 +1,168 @@
+"""The studies that ship: every one can be read, and what this simulator answers for those of Megatron-LM."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from simcluster.device import clip_seconds, copy_seconds, kernel_seconds, load_device, memory_seconds, unscale_seconds
+from simcluster.kernels import Kernel
+from simcluster.layers import RankShape, attention_block, lm_head_block, mlp_block
+from simcluster.model import Model, padded_vocab
+from simcluster.own_times import OwnTimes
+from simcluster.recipes import RECIPES
+from simcluster.scenario import from_document, load
+from simcluster.segments import Pass
+from simcluster.simulate import choices_of, plan_job, simulate
+from simcluster.validation import Report, load_study, validate_studies
+from simcluster.validation.study import Steps, StudyFile
+from simcluster.validation.study_head import InlineTable
+
+STUDIES = Path(__file__).parents[1] / "scenarios" / "validation"
+
+
+def rows_of(name: str, *keep: tuple[object, ...]) -> StudyFile:
+    """A study with those of its rows that begin so."""
+    file = load_study(STUDIES / f"{name}.yaml")
+    study = file.study
+    assert isinstance(study, Steps)
+    assert isinstance(study.table, InlineTable)
+    rows = tuple(row for row in study.table.rows if any(row[: len(begin)] == begin for begin in keep))
+    assert len(rows) >= len(keep)
+    table = InlineTable(header=study.table.header, rows=rows)
+    return StudyFile(study.model_copy(update={"table": table}), file.document)
+
+
+def answers(file: StudyFile) -> list[tuple[float, float]]:
+    """(predicted, measured) seconds of each row."""
+    (report,) = validate_studies([file])
+    assert isinstance(report, Report)
+    assert not report.refused
+    return [(point.predicted, point.measured) for point in report.points]
+
+
+@pytest.mark.parametrize("path", sorted(STUDIES.glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_study_can_be_read_and_says_where_it_comes_from(path: Path) -> None:
+    study = load_study(path).study
+    assert study.source
+    assert study.original
+
+
+# --- what the papers measured -----------------------------------------------------------------------------------------
+
+
+def test_korthikanti_table_5_meets_its_aim() -> None:
+    (report,) = validate_studies([load_study(STUDIES / "korthikanti_table5.yaml")])
+    assert report.parts[0].met
+
+
+LAYER_22B = [  # arXiv:2205.05198, table 4: forward and backward of one layer, ms
+    (False, "none", 7.7, 11.9),
+    (True, "none", 7.2, 11.8),
+    (False, "full", 7.7, 19.5),
+    (False, "selective", 7.7, 13.2),
+    (True, "selective", 7.2, 13.1),
+]
+
+
+def layer_seconds(sequence_parallel: bool, recompute: str) -> tuple[float, float]:
+    """Forward and backward of one layer of 22B on its own."""
+    changes = {
+        "gpus": 8, "cluster.nodes": 1, "model": {"layers": 1, "hidden_size": 6144, "heads": 64, "vocab_size": 51200,
+        "sequence_length": 2048}, "parallel.pp": 1, "parallel.sequence_parallel": sequence_parallel,
+        "pipeline": {"schedule": "1f1b"}, "training.global_batch": 4, "training.micro_batch": 4,
+        "training.recompute": recompute, "overlap.interference": "none",
+    }  # fmt: skip
+    scenario = load("gpt3_175b_64xa100", changes)
+    job, _ = plan_job(scenario, load_device("a100-80gb"))
+    own = OwnTimes(job.plan, scenario.cluster.built, choices_of(scenario, folded=True).methods, job.passes)
+    part = Pass((0,))
+    ((forward, backward),) = own._played([[job.passes.forward(part), job.passes.backward(part)]])
+    return forward, backward
+
+
+@pytest.mark.parametrize(("sequence_parallel", "recompute", "forward", "backward"), LAYER_22B)
+def test_one_layer_of_22b(sequence_parallel: bool, recompute: str, forward: float, backward: float) -> None:
+    found = [seconds * 1e3 for seconds in layer_seconds(sequence_parallel, recompute)]
+    assert found == pytest.approx([forward, backward], rel=0.08)
+    assert sum(found) == pytest.approx(forward + backward, rel=0.06)
+
+
+def test_crossovers_of_sc21() -> None:
+    """Which of two layouts wins: interleaving at both batches, the scatter-gather, and micro batches of two."""
+    twelve = [predicted for predicted, _ in answers(rows_of("megatron_sc21_figures", (12,)))]
+    assert twelve[2] < twelve[0]
+    assert twelve[3] < twelve[1]
+    eighteen = [predicted for predicted, _ in answers(rows_of("megatron_sc21_figures", (18,)))]
+    assert eighteen[2] < eighteen[0]
+    assert eighteen[3] < eighteen[1]
+    points = answers(rows_of("megatron_sc21_figures", (16, "B=128")))
+    best, measured_best = (min(range(3), key=lambda place: points[place][which]) for which in (0, 1))
+    assert best == measured_best == 1
+
+
+# --- the mechanisms behind it -----------------------------------------------------------------------------------------
+
+
+def product(n: int) -> Kernel:
+    return Kernel("p", "matmul", 2.0 * 4096 * n * 4096, 2.0 * (4096 * 4096 + 2 * 4096 * n), 4096, n, 4096)
+
+
+def test_a_vocabulary_that_nothing_pads_slows_its_products() -> None:
+    device = load_device("a100-80gb")
+    odd, even = (kernel_seconds(device, product(n), precision="fp16") for n in (50257, 50304))
+    assert odd == pytest.approx(even / 0.36, rel=0.02)
+    assert kernel_seconds(device, product(50260), precision="tf32") == pytest.approx(
+        kernel_seconds(device, product(50304), precision="tf32"), rel=0.02
+    )
+    model = Model(layers=1, hidden_size=1024, heads=16, vocab_size=50257, sequence_length=1024)
+    whole = model.model_copy(update={"vocab_multiple": 1})
+    assert [padded_vocab(model, 1), padded_vocab(whole, 1), padded_vocab(whole, 4)] == [50304, 50257, 50260]
+    assert lm_head_block(whole, RankShape(micro_batch=1)).body.forward[0].n == 50257
+
+
+def test_softmax_and_dropout_of_an_unfused_core_are_slower_than_memory() -> None:
+    device = load_device("a100-80gb")
+    model = Model(layers=1, hidden_size=1024, heads=16, vocab_size=512, sequence_length=1024)
+    block = attention_block(model, RankShape(micro_batch=1, attention="unfused", dropout=True))
+    slow = [kernel for kernel in (*block.body.forward, *block.body.input_grad) if kernel.by_row]
+    assert [kernel.name for kernel in slow] == [
+        "softmax", "probabilities_dropout", "probabilities_dropout_input_grad", "softmax_input_grad"
+    ]  # fmt: skip
+    for kernel in slow:
+        expected = memory_seconds(device, kernel.bytes / device.by_row)
+        assert kernel_seconds(device, kernel, precision="fp16") == expected > memory_seconds(device, kernel.bytes)
+
+
+def test_gradients_added_by_a_kernel_of_their_own_move_the_product_s_output_twice_more() -> None:
+    model = Model(layers=1, hidden_size=1024, heads=16, vocab_size=512, sequence_length=1024)
+    fused, apart = (
+        mlp_block(model, RankShape(micro_batch=1, accumulate=how)).body.weight_grad for how in ("fused", "separate")
+    )
+    weights = 2 * 4 * 1024 * 1024
+    assert len(apart) == len(fused) + 2
+    assert sum(k.bytes for k in apart) - sum(k.bytes for k in fused) == 2 * 2 * weights
+    assert sum(k.flops for k in apart) == sum(k.flops for k in fused)
+
+
+def test_the_passes_behind_a_step() -> None:
+    """fp16 divides gradients by the loss scale; software that copies and divides in passes of its own pays for each."""
+    device, recipe = load_device("a100-80gb"), RECIPES["mixed-18"]
+    slow = 1 / (device.memory_bandwidth * device.memory_efficiency)
+    for function, size in ((unscale_seconds, 8), (clip_seconds, 8), (copy_seconds, 4)):
+        longer, shorter = (function(device, many, recipe=recipe) for many in (2e9, 1e9))
+        assert longer - shorter == pytest.approx(1e9 * size * slow)
+    base = load("tiny_dp").document()
+    base["training"]["memory_recipe"] = "mixed-18"
+
+    def optimizer(precision: str, software: str) -> float:
+        training = {**base["training"], "precision": precision}
+        result = simulate(from_document({**base, "training": training, "software": software}))
+        return result.times.breakdown["optimizer"]
+
+    assert (
+        optimizer("bf16-mixed", "ideal")
+        < optimizer("fp16-mixed", "ideal")
+        < optimizer("fp16-mixed", "megatron-lm-2022")
+    )
