@@ -30,8 +30,9 @@ from simcluster.collective import collective_times
 from simcluster.collective_loads import limit_of
 from simcluster.flops import model_flops_per_sequence, torchtitan_flops_per_sequence
 from simcluster.layers import RankShape
-from simcluster.memory import activation_bytes_per_layer, recipe_named, state_bytes
+from simcluster.memory import activation_bytes_per_layer
 from simcluster.model import parameters, stage_parameters_per_tp_rank
+from simcluster.recipes import recipe_named, state_bytes
 from simcluster.topology import parse_topology
 
 pd.set_option("display.max_colwidth", None, "display.max_rows", None)

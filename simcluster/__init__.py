@@ -18,13 +18,17 @@ if TYPE_CHECKING:
     from simcluster import plots
     from simcluster.collective import collective_times
     from simcluster.compare import compare, differences
+    from simcluster.distribution import compare_replicas
     from simcluster.errors import InputError
     from simcluster.fixed import Costs, simulate_costs
+    from simcluster.mitigations import what_pays
+    from simcluster.montecarlo import monte_carlo
     from simcluster.result import Result
     from simcluster.scenario import Scenario, load, load_text
     from simcluster.scenario_files import load_cluster
     from simcluster.schedules.comparison import play_schedules
     from simcluster.simulate import simulate
+    from simcluster.straggling import stragglers
     from simcluster.together import simulate_together
     from simcluster.whatif import what_if_free
 
@@ -35,16 +39,20 @@ _HOME = {
     "Scenario": "simcluster.scenario",
     "collective_times": "simcluster.collective",
     "compare": "simcluster.compare",
+    "compare_replicas": "simcluster.distribution",
     "differences": "simcluster.compare",
     "load": "simcluster.scenario",
     "load_cluster": "simcluster.scenario_files",
     "load_text": "simcluster.scenario",
+    "monte_carlo": "simcluster.montecarlo",
     "play_schedules": "simcluster.schedules.comparison",
     "plots": "simcluster.plots",
     "simulate": "simcluster.simulate",
     "simulate_costs": "simcluster.fixed",
     "simulate_together": "simcluster.together",
+    "stragglers": "simcluster.straggling",
     "what_if_free": "simcluster.whatif",
+    "what_pays": "simcluster.mitigations",
 }
 
 __all__ = [
@@ -54,16 +62,20 @@ __all__ = [
     "Scenario",
     "collective_times",
     "compare",
+    "compare_replicas",
     "differences",
     "load",
     "load_cluster",
     "load_text",
+    "monte_carlo",
     "play_schedules",
     "plots",
     "simulate",
     "simulate_costs",
     "simulate_together",
+    "stragglers",
     "what_if_free",
+    "what_pays",
 ]
 
 

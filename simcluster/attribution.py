@@ -72,7 +72,7 @@ def grouped(causes: dict[str, float]) -> dict[str, float]:
 
 def _states(run: Run) -> dict[str, float]:
     """The breakdown with what slows compute down apart from it."""
-    slowed = slowed_seconds(run.lowered.program, run.record.slowed, run.weights, run.ranks.start)
+    slowed = slowed_seconds(run.lowered.program, run.record.start, run.record.slowed, run.weights, run.ranks.start)
     found = dict(run.times.breakdown)
     for state, kinds in COMPUTE_KINDS.items():
         found[state] -= sum(slowed.get(kind, 0.0) for kind in kinds) / run.steps

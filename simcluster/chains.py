@@ -58,6 +58,21 @@ def pieces(
     )
 
 
+def singly(
+    segment: Segment, duration: Duration, traffic: Numbered = lambda op: -1, pressure: Pressure | None = None
+) -> tuple[Piece, ...]:
+    """Every op an event of its own: the plain run that ``pieces`` must equal."""
+    found = []
+    for index, op in enumerate(segment.ops):
+        seconds = None if pressure is not None and pressure(op) else duration(op)
+        row = _row(op, 0.0, seconds or 0.0, traffic)
+        if pressure is not None:
+            row = replace(row, pace=_pace(op, row))
+        rows = () if isinstance(op.work, Receive) else (row,)
+        found.append(Piece(op.lane, index, seconds, rows, op.after))
+    return tuple(found)
+
+
 def _pace(op: Op, row: SpanRow) -> Pace:
     """How a row goes on that has no other lane beside it in its chain."""
     return Pace(row.end - row.start, op.work.sensitivity if isinstance(op.work, Compute) else None)

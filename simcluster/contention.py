@@ -12,6 +12,7 @@ import numpy as np
 
 from simcluster.communicators import Communicators
 from simcluster.lower import Lowered
+from simcluster.profiles import STEADY, Profile, stretched
 from simcluster.program import Program, RowTimes, SpanRow
 from simcluster.timeline import Floats, Spans
 
@@ -46,7 +47,7 @@ def _alone(
 ) -> float | None:
     """Seconds of one call with the links to itself; None for one of given duration."""
     try:
-        usages = communicators.all[number].usages
+        usages = communicators.bindings.usages(number)
         traffics = communicators.traffics(number, kind, size, usages)
     except KeyError:
         return None
@@ -98,11 +99,16 @@ def _sends(lowered: Lowered, capacity: Sequence[float], spans: Spans, free: Floa
 
 
 def slowed_seconds(
-    program: Program, slowed: Mapping[int, RowTimes], weights: Mapping[int, int], first_rank: int = 0
+    program: Program,
+    start: Floats,
+    slowed: Mapping[int, RowTimes],
+    weights: Mapping[int, int],
+    first_rank: int = 0,
 ) -> dict[str, float]:
     """Seconds that compute of each kind takes longer because communication goes on beside it, over the whole run.
 
-    The mean over ranks; ``slowed`` is the record's, ``weights[rank]`` how many ranks a simulated one stands for.
+    The mean over ranks; ``start`` and ``slowed`` are the record's, ``weights[rank]`` how many ranks a simulated one
+    stands for.  What a GPU that is slow at times loses by itself is not counted.
     """
     total = sum(weights.values())
     planned: dict[int, dict[str, float]] = {}  # by row set, with nothing from outside: a segment's own communication
@@ -112,7 +118,9 @@ def slowed_seconds(
             longer = planned[number]
         else:
             rows = program.row_sets[number]
-            longer = _longer(rows, slowed.get(op) or [(row.start, row.end) for row in rows])
+            speed = program.speeds.get(program.lane_rank[program.lane[op]], STEADY)
+            times = slowed.get(op) or [(row.start, row.end) for row in rows]
+            longer = _longer(rows, times, speed, float(start[op]))
             if op not in slowed:
                 planned[number] = longer
         share = weights.get(program.lane_rank[program.lane[op]] - first_rank, 0) / total
@@ -121,10 +129,11 @@ def slowed_seconds(
     return found
 
 
-def _longer(rows: Sequence[SpanRow], times: RowTimes) -> dict[str, float]:
-    """Seconds by kind that computations take longer than at full speed."""
+def _longer(rows: Sequence[SpanRow], times: RowTimes, speed: Profile, begin: float) -> dict[str, float]:
+    """Seconds by kind that computations of an op that began then take longer than at their rank's own speed."""
     found: dict[str, float] = {}
     for row, (start, end) in zip(rows, times, strict=True):
         if row.pace is not None and row.pace.sensitivity is not None:
-            found[row.kind] = found.get(row.kind, 0.0) + (end - start) - row.pace.seconds
+            own = row.pace.seconds if speed is STEADY else stretched(speed, begin + start, row.pace.seconds)
+            found[row.kind] = found.get(row.kind, 0.0) + (end - start) - own
     return found

@@ -26,7 +26,7 @@ from simcluster.spec import Spec
 from simcluster.units import Bytes, BytesPerSecond, FlopPerSecond, Seconds
 
 if TYPE_CHECKING:
-    from simcluster.memory import Recipe
+    from simcluster.recipes import Recipe
 
 __all__ = [
     "AttentionKernel",
@@ -36,6 +36,8 @@ __all__ = [
     "MatmulModel",
     "Peak",
     "TilesMatmul",
+    "clip_seconds",
+    "copy_seconds",
     "device_document",
     "device_names",
     "gradient_norm_seconds",
@@ -44,12 +46,15 @@ __all__ = [
     "load_device",
     "memory_seconds",
     "optimizer_seconds",
+    "unscale_seconds",
     "zero_gradients_seconds",
 ]
 
 Fraction = Annotated[float, Field(strict=True, gt=0, le=1)]
 Count = Annotated[int, Field(strict=True, gt=0)]
 
+_ALIGNED_BYTES = 16  # NVIDIA, "Matrix Multiplication Background": efficient where dimensions are multiples of 16 B
+_MASTER_BYTES = 4  # an fp32 copy of a weight
 _ELEMENT_BYTES = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
 
 
@@ -86,6 +91,9 @@ class TilesMatmul(Spec):
     ``epilogue``: the share of the output's traffic that is not hidden behind the product.  It is what makes a shallow
     product slow, efficiency k / (k + k0) with k0 in proportion to the bytes moved for an output element: 2 for a 16-bit
     result, 8 when it is added to an fp32 gradient.
+
+    ``misaligned``: the share of these rates where rows do not begin at multiples of 16 B (a side of the product is no
+    multiple of 8 elements of 16 bits: a vocabulary of 50,257), which takes kernels that load element by element.
     """
 
     kind: Literal["tiles"]
@@ -94,11 +102,14 @@ class TilesMatmul(Spec):
     power_fp8: Fraction | None = None
     clock: Fraction
     epilogue: Annotated[float, Field(strict=True, ge=0)]
+    misaligned: Fraction = 1.0
     source: str = ""
 
     def seconds(self, kernel: Kernel, device: Device, precision: str) -> float:
         """Duration of a product without its launch."""
         peak, bandwidth = device.peak_flops(precision), device.memory_bandwidth * device.memory_efficiency
+        if _misaligned(kernel, _ELEMENT_BYTES[precision]):
+            peak *= self.misaligned
         power = self.power_fp8 if precision == "fp8" and self.power_fp8 is not None else self.power
         best_reuse = max(_reuse(rows, columns) for rows, columns in self.tiles)
         product = math.inf
@@ -131,7 +142,6 @@ class CalculonMatmul(Spec):
         return compute + memory if self.combine == "sum" else max(compute, memory)
 
 
-# (from this many FLOP or bytes on, efficiency)
 _CALCULON_FLOPS = ((128e9, 0.95), (16e9, 0.90), (1e9, 0.60), (0.0, 0.10))
 _CALCULON_BYTES = ((100e6, 0.90), (10e6, 0.75), (1e6, 0.60), (0.0, 0.30))
 
@@ -143,6 +153,11 @@ def _step(table: tuple[tuple[float, float], ...], size: float) -> float:
 def _reuse(rows: int, columns: int) -> float:
     """FLOPs of a tile for each operand element that it reads, up to a factor of 2."""
     return rows * columns / (rows + columns)
+
+
+def _misaligned(kernel: Kernel, element_bytes: int) -> bool:
+    """Does a row of an operand or of the result end beside a boundary of 16 B?"""
+    return any(side * element_bytes % _ALIGNED_BYTES for side in (kernel.m, kernel.n, kernel.k))
 
 
 def _output_traffic(kernel: Kernel, element_bytes: int) -> float:
@@ -197,9 +212,10 @@ class Device(Spec):
     """One GPU: what it computes, holds and moves, and how much of that kernels of a given size reach.
 
     A memory-bound kernel of B bytes reaches ``memory_efficiency`` x B / (B + ``memory_half_size``) of
-    ``memory_bandwidth``; ``launch`` is the time between dependent kernels.  ``reserved`` of the multiprocessors are
-    never there for computation (DeepSeek-V3 keeps 20 of 132 for communication, arXiv:2412.19437).  ``interference`` is
-    what communication beside computation does to it, where a source says so (``simcluster.interference``).
+    ``memory_bandwidth``, those of an unfused attention over its square ``by_row`` of that; ``launch`` is the time
+    between dependent kernels.  ``reserved`` of the multiprocessors are never there for computation (DeepSeek-V3 keeps
+    20 of 132 for communication, arXiv:2412.19437).  ``interference`` is what communication beside computation does to
+    it, where a source says so (``simcluster.interference``).
     """
 
     name: str
@@ -211,6 +227,7 @@ class Device(Spec):
     attention: AttentionModel
     memory_efficiency: Fraction
     memory_half_size: Bytes
+    by_row: Fraction = 1.0
     launch: Seconds
     reserved: Annotated[int, Field(strict=True, ge=0)] = 0
     interference: InterferenceSpec | None = None
@@ -245,8 +262,11 @@ def kernel_seconds(device: Device, kernel: Kernel, *, precision: str) -> float:
     """
     device.peak_flops(precision)  # the same complaint for every kind of kernel
     if kernel.kind == "memory":
-        return memory_seconds(device, kernel.bytes)
+        slower = 1.0 / device.by_row if kernel.by_row else 1.0
+        return memory_seconds(device, kernel.bytes * slower)
     work = device.matmul if kernel.kind == "matmul" else device.attention
+    if kernel.wide and precision == "fp8":
+        precision = "bf16"
     return device.launch + work.seconds(kernel, device, precision)
 
 
@@ -270,6 +290,31 @@ def optimizer_seconds(device: Device, parameters: float, *, recipe: Recipe) -> f
 def gradient_norm_seconds(device: Device, parameters: float, *, recipe: Recipe) -> float:
     """The pass over the rank's gradients that gradient clipping needs."""
     return memory_seconds(device, parameters * recipe.gradient)
+
+
+def clip_seconds(device: Device, parameters: float, *, recipe: Recipe) -> float:
+    """Multiplying the rank's gradients by clip / norm once that is known: read and written once.
+
+    (Megatron-LM, clip_grads.py; torch.nn.utils.clip_grad_norm_.)
+    """
+    return memory_seconds(device, parameters * 2 * recipe.gradient)
+
+
+def copy_seconds(device: Device, parameters: float, *, recipe: Recipe) -> float:
+    """Copying fp32 master weights into those of the model in a pass of its own, behind an Adam that does not.
+
+    (Megatron-LM, optimizer.py, ``_copy_main_params_to_model_params``.)  Adam wrote the weight already in
+    ``optimizer_seconds``: what is left is to read the master again.
+    """
+    return memory_seconds(device, parameters * _MASTER_BYTES) if recipe.master else 0.0
+
+
+def unscale_seconds(device: Device, parameters: float, *, recipe: Recipe) -> float:
+    """Dividing the rank's gradients by the loss scale of fp16, and looking for infinities: read and written once.
+
+    (Megatron-LM, optimizer.py, ``_unscale_main_grads_and_check_for_nan``.)
+    """
+    return memory_seconds(device, parameters * 2 * recipe.gradient)
 
 
 def zero_gradients_seconds(device: Device, parameters: float, *, recipe: Recipe) -> float:

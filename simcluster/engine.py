@@ -28,8 +28,9 @@ class DeadlockError(InputError):
 @dataclass(frozen=True)
 class Record:
     """Seconds per op: when it could have begun by itself, when it began, when it ended; ``last`` is the op that arrived
-    last at its meeting (itself elsewhere).  ``events`` counts what SimPy played.  ``slowed`` has, for every op that
-    communication beside it slowed down, when its rows started and ended, in seconds from its start."""
+    last at its meeting, of equals the first op (itself elsewhere).  ``events`` counts what SimPy played.  ``slowed``
+    has, for every op that communication beside it slowed down, when its rows started and ended, in seconds from its
+    start.  ``kind`` is how the program was played, as "events" or as one longest "path", and ``why`` not otherwise."""
 
     ready: Times
     start: Times
@@ -37,6 +38,8 @@ class Record:
     last: npt.NDArray[np.int64]
     events: int
     slowed: Mapping[int, RowTimes] = field(default_factory=dict)
+    kind: str = "events"
+    why: str = ""
 
 
 class _CountingEnvironment(simpy.Environment):
@@ -67,7 +70,7 @@ class _Engine:
     def __init__(self, program: Program, capacity: Sequence[float], steps: Sequence[StepsFactory]) -> None:
         self._program = program
         self._env = _CountingEnvironment()
-        self._network = Network(self._env, capacity)
+        self._network = Network(self._env, capacity, program.capacities)
         self._pacing = Pacing(self._env, self._network, program)
         self._steps = steps
         count = len(program.seconds)
@@ -133,12 +136,17 @@ class _Engine:
         arrivals.append((op, over))
         if len(arrivals) == meeting.parties:
             del self._arrivals[number]
+            last = self._latest(arrivals)
             for member, _ in arrivals:
                 self._start[member] = self._env.now
-                self._last[member] = op
+                self._last[member] = last
             flight = self._pacing.begin(meeting) if meeting.ranks else None
             self._move(meeting, 0, [event for _, event in arrivals], flight)
         return over
+
+    def _latest(self, arrivals: Sequence[tuple[int, simpy.Event]]) -> int:
+        """Of those that arrive now, the first op: it does not depend on the order of events."""
+        return min(op for op, _ in arrivals if self._ready[op] == self._env.now)
 
     def _move(self, meeting: Meeting, index: int, over: Sequence[simpy.Event], flight: Flight | None) -> None:
         """Play a meeting's activities one after the other."""
@@ -170,8 +178,9 @@ class _Engine:
         arrivals.append((op, over))
         if len(arrivals) == meeting.parties:
             del self._arrivals[number], self._players[number]
+            last = self._latest(arrivals)
             for member, _ in arrivals:
-                self._last[member] = op
+                self._last[member] = last
         player.arrive(position)
 
     def _explain(self) -> str:

@@ -12,7 +12,6 @@ from typing import Literal
 import numpy as np
 
 from simcluster.collectives.description import Floats, Ints
-from simcluster.engine import play
 from simcluster.errors import InputError
 from simcluster.fixed_costs import Costs, StageCosts, planning_times, require_seconds
 from simcluster.lanes import Lanes
@@ -20,6 +19,8 @@ from simcluster.lower import Choices, lower
 from simcluster.methods import Methods
 from simcluster.ops import MAIN, Compute, Item, Need, Op, Segment, StageProgram, Timed, Transfer
 from simcluster.parallel import Plan
+from simcluster.players import play_by
+from simcluster.program import Engine
 from simcluster.result import Run
 from simcluster.schedules import Action, Hop, Schedule, ScheduleFunction, ScheduleMaker, make_schedule
 from simcluster.traffic import Spread
@@ -46,6 +47,7 @@ def simulate_costs(
     sync: float = 0.0,
     slowness: Mapping[int, float] | None = None,
     folded: bool = True,
+    engine: Engine = "auto",
 ) -> Run:
     """Play steps of a pipeline with these times on tp x dp x stages ranks.
 
@@ -53,7 +55,8 @@ def simulate_costs(
     ``schedule`` is a name, one with parameters (``schedules.specs``), a function or a ready Schedule; chunks are those
     that it has.  Messages go beside computation or, ``blocking_sends``, hold up the sender as in Megatron-LM's default.
     With ``optimizer_sync`` all_reduce every stage waits for all others before its optimizer, and ``sync`` seconds more.
-    ``slowness[rank]`` multiplies that rank's compute times.  Raises InputError as the schedule does, for a size below
+    ``slowness[rank]`` multiplies that rank's compute times.  Given times are always one longest path (``engine`` path,
+    auto); ``events`` gives the same to the bit.  Raises InputError as the schedule does, for a size below
     1, costs that are not one a slice, and for the slowness of a rank that is not there.
     """
     plan = Plan(tp=tp, dp=dp, pp=stages)
@@ -71,7 +74,7 @@ def simulate_costs(
         slow[rank] = factor
     choices = Choices(methods=Methods({}), folded=folded)
     lowered = lower(programs, plan, _NoFabric(plan.num_ranks), [], slowness=slow, choices=choices)
-    return Run(lowered=lowered, record=play(lowered.program, []), steps=steps, ranks=range(plan.num_ranks))
+    return Run(lowered=lowered, record=play_by(engine, lowered.program, []), steps=steps, ranks=range(plan.num_ranks))
 
 
 def seconds_between_steps(run: Run) -> float:
@@ -127,17 +130,12 @@ class _Stage:
         kind, chunk = action.kind, action.chunk
         seconds = self._costs.seconds(kind, self._stage, chunk)
         costs = self._costs.of(self._stage, chunk)
-        if self._target(action) is not None:
+        if receiver(self._schedule, self._stage, action) is not None:
             seconds += costs.send_launch
         return self._lanes.once((kind, chunk, seconds), lambda: _pass(kind, seconds, costs, self._plan.tp))
 
-    def _target(self, action: Action) -> int | None:
-        """The other stage that waits for what the action makes, if there is one."""
-        _, target = _neighbours(self._schedule, self._stage, action)
-        return None if action.kind == "W" or target is None or target[0] == self._stage else target[0]
-
     def _send(self, done: Action, step: int) -> None:
-        target = self._target(done)
+        target = receiver(self._schedule, self._stage, done)
         if target is None:
             return
         kind, seconds = _makes(done), self._costs.of(self._stage, done.chunk).send
@@ -189,6 +187,12 @@ def _key(schedule: Schedule, stage: int, action: Action, step: int) -> tuple[str
     return _makes(action), step, action.microbatch, here
 
 
+def receiver(schedule: Schedule, stage: int, action: Action) -> int | None:
+    """The other stage that waits for what an action makes, if there is one."""
+    _, target = _neighbours(schedule, stage, action)
+    return None if action.kind == "W" or target is None or target[0] == stage else target[0]
+
+
 def _neighbours(schedule: Schedule, stage: int, action: Action) -> tuple[Hop | None, Hop | None]:
     """Where the action's input comes from and where its result goes."""
     before = schedule.previous_hop(action.microbatch, stage, action.chunk)
@@ -237,6 +241,12 @@ class _NoFabric:
 
     def together(self, src: Ints, dst: Ints, flow: Ints, weight: Floats) -> tuple[Floats, float]:
         return np.zeros(0), 0.0
+
+    def routes(self, src: Ints, dst: Ints, flow: Ints) -> tuple[Ints, Ints, Floats, Floats]:
+        return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros(len(src))
+
+    def latencies(self, row: Ints, link: Ints, fraction: Floats, rows: int) -> Floats:
+        return np.zeros(rows)
 
     def spread_latency(self, spread: Spread) -> float:
         return 0.0

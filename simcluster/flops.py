@@ -96,19 +96,31 @@ def model_flops_per_sequence(model: Model) -> float:
 
 
 def hardware_flops_per_sequence(model: Model, recompute: Recompute, *, every: int = 1) -> float:
-    """Model FLOPs plus what is computed twice: core attention (selective) or a layer's whole forward (full).
+    """Model FLOPs plus what is computed twice: core attention (selective), every second product (operators), or a whole
+    layer's forward (full).
 
     In every layer, or in those whose number divides by ``every``.  The numerator of HFU.  The
     embedding and the LM head are never recomputed.  A flash kernel stores no scores, so selective recompute adds
     nothing to it: ask for "none" there.
     """
     layer = layer_flops(model, 1)
-    again = {"none": 0.0, "selective": layer.core.forward, "full": layer.total.forward}
+    again = {
+        "none": 0.0,
+        "selective": layer.core.forward,
+        "operators": _every_second_product(model),
+        "full": layer.total.forward,
+    }
     if recompute not in again:
         raise InputError(f"recompute {recompute!r} is not one of {', '.join(again)}")
     if every < 1:
         raise InputError(f"every {every} must be at least 1: each layer, each second one, ...")
     return model_flops_per_sequence(model) + -(-model.layers // every) * again[recompute]
+
+
+def _every_second_product(model: Model) -> float:
+    """FLOPs of the products of one layer that ``recompute: operators`` runs again (``layers``)."""
+    again = model.query_size + (model.kv_size + model.ffn_hidden_size if model.gated_mlp else 0)
+    return 2.0 * model.sequence_length * model.hidden_size * again
 
 
 def korthikanti_flops_per_sequence(model: Model) -> float:

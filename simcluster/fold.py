@@ -2,30 +2,22 @@
 
 The coarsest equitable partition of ranks, groups and links by colour refinement: start from what makes them differ by
 themselves (stage, speed, capacity), then split classes whose members see different classes around them, until nothing
-splits.  Ranks of one class then have identical timelines (modelling.md I.1).  Pure; imports the plan and patterns.
+splits.  Ranks of one class then have identical timelines (modelling.md I.1).  Links that can never hold anybody up
+(``tight``) have no say in it.  Pure; imports bindings, colours and tight links.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
+from simcluster.bindings import Bindings, Bools, Communicator, Ints
+from simcluster.colours import Hashes, bits, count, mixed, numbered, sums
 from simcluster.fairness import Usage
 
-
-@dataclass(frozen=True, slots=True)
-class Communicator:
-    """Ranks that meet (a group), or a sender and its receiver, and how their traffic uses the links.
-
-    ``kind`` is what their ops call it ("tp", ("send", 3)); ``usage`` and ``latency`` are one pattern's; ``share`` is
-    the part of the size one flow carries in a round.
-    """
-
-    kind: Hashable
-    ranks: tuple[int, ...]
-    usages: tuple[Usage, ...]
-    nature: Hashable  # everything else that must be equal for two communicators to take equal time
-    blocking: bool = False  # do all its ops hold up their rank's main lane?
+__all__ = ["Classes", "Communicator", "fold", "partition", "unfolded"]
 
 
 @dataclass(frozen=True)
@@ -43,9 +35,7 @@ class Classes:
 
     def multiplicity(self) -> list[int]:
         """Ranks in every class."""
-        counts = [0] * len(self.rank_representatives)
-        for number in self.of_rank:
-            counts[number] += 1
+        counts: list[int] = np.bincount(self.of_rank, minlength=len(self.rank_representatives)).tolist()
         return counts
 
 
@@ -54,69 +44,83 @@ def fold(ranks: Sequence[Hashable], communicators: Sequence[Communicator], links
 
     ``ranks[r]`` and ``links[l]`` are initial colours: whatever makes a rank or a link different by itself.
     """
-    members, users = _neighbours(len(ranks), communicators)
-    used = list(users)
-    rank_colour = _numbered(ranks)
-    link_colour = dict(zip(used, _numbered([links[link] for link in used]), strict=True))
-    group_colour = _numbered([(each.kind, each.nature) for each in communicators])
-    while True:
-        groups = _numbered(
-            [
-                (group_colour[number], _ranks_seen(each, rank_colour), _links_seen(each, link_colour))
-                for number, each in enumerate(communicators)
-            ]
-        )
-        by_link = _numbered(
-            [(link_colour[link], tuple(sorted((groups[n], place, flows) for n, place, flows in users[link])))
-             for link in used]
-        )  # fmt: skip
-        by_rank = _numbered(
-            [(colour, tuple(sorted(groups[n] for n in members[rank]))) for rank, colour in enumerate(rank_colour)]
-        )
-        before = max(group_colour, default=0), max(link_colour.values(), default=0), max(rank_colour)
-        group_colour, rank_colour, link_colour = groups, by_rank, dict(zip(used, by_link, strict=True))
-        if before == (max(groups, default=0), max(by_link, default=0), max(by_rank)):
-            return _classes(rank_colour, group_colour, link_colour, communicators, users)
+    return partition(ranks, Bindings.of(communicators), links)
 
 
-def unfolded(num_ranks: int, communicators: Sequence[Communicator], num_links: int) -> Classes:
+def partition(
+    ranks: Sequence[Hashable], bindings: Bindings, links: Sequence[Hashable], heeded: Bools | None = None
+) -> Classes:
+    """``fold`` of communicators in columns; ``heeded`` says which rows of usage may split classes (default: all)."""
+    by_link = _by_link(links, bindings)
+    ranks_now = mixed(np.array(_numbered(ranks), dtype=np.int64))
+    groups_now, ranks_now = _refined(ranks_now, by_link, bindings, heeded)
+    of_communicator, first_group = numbered(groups_now)
+    of_rank, first_rank = numbered(ranks_now)
+    # links by what they carry of each class, heeded or not; so one of a class tells what all carry
+    used, link_of = np.unique(bindings.link, return_inverse=True)
+    order = np.argsort(link_of, kind="stable")
+    carried = mixed(of_communicator[bindings.user], 3) ^ mixed(bindings.place, 5)
+    carried = mixed(carried ^ mixed(bits(bindings.flows), 7))
+    starts = np.searchsorted(link_of[order], np.arange(len(used) + 1))
+    of_link, first_link = numbered(mixed(by_link[used]) ^ sums(carried[order], starts))
+    return _classes(
+        (of_rank, first_rank), (of_communicator, first_group), (of_link, first_link), bindings, used, (order, starts)
+    )
+
+
+def unfolded(num_ranks: int, communicators: Sequence[Communicator] | Bindings, num_links: int) -> Classes:
     """Every rank, group and link a class of its own: the plain run that folding must equal."""
-    _, users = _neighbours(num_ranks, communicators)
-    own = list(range(len(communicators)))
+    bindings = communicators if isinstance(communicators, Bindings) else Bindings.of(communicators)
+    used, link_of = np.unique(bindings.link, return_inverse=True)
+    order = np.argsort(link_of, kind="stable")
+    starts = np.searchsorted(link_of[order], np.arange(len(used) + 1))
     return Classes(
         of_rank=tuple(range(num_ranks)),
-        of_communicator=tuple(range(len(communicators))),
+        of_communicator=tuple(range(len(bindings))),
         rank_representatives=tuple(range(num_ranks)),
         link_representatives=tuple(range(num_links)),
-        quotient=tuple(each.usages for each in communicators),
-        shared=_shared(own, communicators, users.values()),
+        quotient=tuple(bindings.usages(number) for number in range(len(bindings))),
+        shared=_shared(np.arange(len(bindings)), bindings, (bindings.user[order], starts)),
         link_members=tuple((link,) for link in range(num_links)),
     )
 
 
-def _neighbours(
-    num_ranks: int, communicators: Sequence[Communicator]
-) -> tuple[list[list[int]], dict[int, list[tuple[int, int, float]]]]:
-    """Communicators of each rank, and (communicator, usage number, flows) on each link that is used."""
-    members: list[list[int]] = [[] for _ in range(num_ranks)]
-    users: dict[int, list[tuple[int, int, float]]] = {}
-    for number, each in enumerate(communicators):
-        for rank in each.ranks:
-            members[rank].append(number)
-        for place, usage in enumerate(each.usages):
-            for link, flows in usage:
-                users.setdefault(link, []).append((number, place, flows))
-    return members, users
+def _by_link(links: Sequence[Hashable], bindings: Bindings) -> Ints:
+    """The initial colour of every link; those that nothing uses have none (0)."""
+    found = np.zeros(len(links), dtype=np.int64)
+    used = np.unique(bindings.link)
+    found[used] = _numbered([links[link] for link in used.tolist()])
+    return found
 
 
-def _links_seen(each: Communicator, link_colour: Mapping[int, int]) -> tuple[tuple[tuple[int, float], ...], ...]:
-    return tuple(tuple(sorted((link_colour[link], flows) for link, flows in usage)) for usage in each.usages)
-
-
-def _ranks_seen(each: Communicator, rank_colour: Sequence[int]) -> tuple[int, ...]:
-    """Colours of a communicator's ranks: of a transfer in order (sender, receiver), of a group as a multiset."""
-    colours = tuple(rank_colour[rank] for rank in each.ranks)
-    return colours if isinstance(each.kind, tuple) else tuple(sorted(colours))
+def _refined(ranks: Hashes, links: Ints, bindings: Bindings, heeded: Bools | None) -> tuple[Hashes, Hashes]:
+    """Colours of communicators and ranks once nothing splits any more."""
+    rows = np.flatnonzero(heeded) if heeded is not None else np.arange(len(bindings.link))
+    used, link_of = np.unique(bindings.link[rows], return_inverse=True)
+    user = bindings.user[rows]
+    per_use = np.searchsorted(user, np.arange(len(bindings) + 1))
+    how = mixed(mixed(bindings.place[rows], 11) ^ mixed(bits(bindings.flows[rows]), 13))
+    by_link = np.argsort(link_of, kind="stable")
+    per_link = np.searchsorted(link_of[by_link], np.arange(len(used) + 1))
+    member = np.repeat(np.arange(len(bindings)), np.diff(bindings.member))
+    place = np.arange(len(member)) - bindings.member[member]
+    role = mixed(np.where(bindings.ordered[member], place, 0), 17)
+    by_rank = np.argsort(bindings.rank, kind="stable")
+    per_rank = np.searchsorted(bindings.rank[by_rank], np.arange(len(ranks) + 1))
+    member_by_rank = member[by_rank]
+    how_by_link, user_by_link = how[by_link], user[by_link]
+    links_now, groups_now = mixed(links[used], 19), mixed(bindings.colour, 23)
+    before = 0
+    while True:
+        seen = sums(mixed(ranks[bindings.rank] ^ role, 29), bindings.member)
+        loads = sums(mixed(links_now[link_of] ^ how, 31), per_use)
+        groups_now = mixed(mixed(groups_now ^ mixed(seen, 37)) ^ mixed(loads, 41))
+        links_now = mixed(links_now ^ mixed(sums(mixed(groups_now[user_by_link] ^ how_by_link, 43), per_link), 47))
+        ranks = mixed(ranks ^ mixed(sums(mixed(groups_now[member_by_rank], 53), per_rank), 59))
+        now = count(ranks) + count(groups_now) + count(links_now)
+        if now == before:
+            return groups_now, ranks
+        before = now
 
 
 def _numbered(colours: Sequence[Hashable]) -> list[int]:
@@ -126,68 +130,76 @@ def _numbered(colours: Sequence[Hashable]) -> list[int]:
 
 
 def _classes(
-    rank_colour: Sequence[int],
-    group_colour: Sequence[int],
-    link_colour: Mapping[int, int],
-    communicators: Sequence[Communicator],
-    users: Mapping[int, Sequence[tuple[int, int, float]]],
+    ranks: tuple[Ints, Ints],
+    groups: tuple[Ints, Ints],
+    links: tuple[Ints, Ints],
+    bindings: Bindings,
+    used: Ints,
+    on_links: tuple[Ints, Ints],
 ) -> Classes:
-    link_members: list[list[int]] = [[] for _ in range(max(link_colour.values(), default=-1) + 1)]
-    for link, colour in link_colour.items():
-        link_members[colour].append(link)
-    link_representatives = [members[0] for members in link_members]
-    group_representatives = _first(group_colour, range(len(communicators)))
-    # one link of a class, looked at closely, tells what every link of the class carries for each communicator class
-    load: dict[tuple[int, int], dict[int, float]] = {}
-    for number, link in enumerate(link_representatives):
-        for user, place, flows in users[link]:
-            on_link = load.setdefault((group_colour[user], place), {})
+    """The partition from the class of everything with the place of the first of each class."""
+    order, starts = on_links
+    loads: dict[tuple[int, int], dict[int, float]] = {}
+    users: list[Ints] = []
+    for number, first in enumerate(links[1].tolist()):
+        rows = order[starts[first] : starts[first + 1]]
+        users.append(bindings.user[rows])
+        columns = groups[0][users[-1]].tolist(), bindings.place[rows].tolist(), bindings.flows[rows].tolist()
+        for group, place, flows in zip(*columns, strict=True):
+            on_link = loads.setdefault((group, place), {})
             on_link[number] = on_link.get(number, 0.0) + flows
     quotient = tuple(
-        tuple(tuple(sorted(load.get((group, place), {}).items())) for place in range(len(communicators[first].usages)))
-        for group, first in enumerate(group_representatives)
+        tuple(tuple(sorted(loads.get((group, place), {}).items())) for place in range(places))
+        for group, places in enumerate(bindings.places[groups[1]].tolist())
     )
+    by_class = np.argsort(links[0], kind="stable")
+    members = np.split(used[by_class], np.cumsum(np.bincount(links[0]))[:-1]) if len(used) else []
+    together = np.concatenate(users) if users else np.zeros(0, dtype=np.int64)
+    ends = np.cumsum([0, *map(len, users)])
     return Classes(
-        of_rank=tuple(rank_colour),
-        of_communicator=tuple(group_colour),
-        rank_representatives=tuple(_first(rank_colour, range(len(rank_colour)))),
-        link_representatives=tuple(link_representatives),
+        of_rank=tuple(ranks[0].tolist()),
+        of_communicator=tuple(groups[0].tolist()),
+        rank_representatives=tuple(ranks[1].tolist()),
+        link_representatives=tuple(used[links[1]].tolist()),
         quotient=quotient,
-        shared=_shared(group_colour, communicators, [users[link] for link in link_representatives]),
-        link_members=tuple(map(tuple, link_members)),
+        shared=_shared(groups[0], bindings, (together, ends)),
+        link_members=tuple(tuple(each.tolist()) for each in members),
     )
 
 
-def _shared(
-    group_colour: Sequence[int],
-    communicators: Sequence[Communicator],
-    on_links: Iterable[Sequence[tuple[int, int, float]]],
-) -> tuple[bool, ...]:
+def _shared(group_colour: Ints, bindings: Bindings, on_links: tuple[Ints, Ints]) -> tuple[bool, ...]:
     """Per communicator class: may its traffic meet another class's on some link?
 
     Two communicators that both hold up the main lane of a common member are never under way at the same time; a
     transfer holds up its sender alone.  (Groups of one class that use the same link do everything at the same time;
-    their usage counts them all.)
+    their usage counts them all.)  ``on_links`` are users link by link, and where each link's begin.
     """
-    shared = [False] * (max(group_colour, default=-1) + 1)
-    held_up = [frozenset(each.ranks[:1] if isinstance(each.kind, tuple) else each.ranks) for each in communicators]
+    shared = [False] * (int(group_colour.max(initial=-1)) + 1)
+    held_up: dict[int, frozenset[int]] = {}
+
+    def holds(number: int) -> frozenset[int]:
+        if number not in held_up:
+            ranks = bindings.ranks(number)
+            held_up[number] = frozenset((ranks[:1] if bindings.ordered[number] else ranks).tolist())
+        return held_up[number]
+
     settled: set[tuple[int, int]] = set()
-    for users in on_links:
-        numbers = list(dict.fromkeys(number for number, _, _ in users))
+    for numbers in _pairs_of(on_links):
         for place, one in enumerate(numbers):
             for other in numbers[place + 1 :]:
-                pair = group_colour[one], group_colour[other]
+                pair = int(group_colour[one]), int(group_colour[other])
                 if pair[0] == pair[1] or pair in settled:
                     continue
-                in_turn = communicators[one].blocking and communicators[other].blocking
-                if not (in_turn and held_up[one] & held_up[other]):
+                in_turn = bindings.blocking[one] and bindings.blocking[other]
+                if not (in_turn and holds(one) & holds(other)):
                     shared[pair[0]] = shared[pair[1]] = True
                     settled.add(pair)
     return tuple(shared)
 
 
-def _first(colours: Sequence[int], names: Sequence[int]) -> list[int]:
-    first: dict[int, int] = {}
-    for colour, name in zip(colours, names, strict=True):
-        first.setdefault(colour, name)
-    return [first[colour] for colour in range(len(first))]
+def _pairs_of(on_links: tuple[Ints, Ints]) -> Iterable[list[int]]:
+    """The users of every link that has several."""
+    users, starts = on_links
+    for first, end in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True):
+        if end > first + 1:
+            yield list(dict.fromkeys(users[first:end].tolist()))

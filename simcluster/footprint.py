@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 
 from simcluster.buffers import Overheads
 from simcluster.layers import RankShape
-from simcluster.memory import Recipe, state_bytes
 from simcluster.model import Model, stage_parameters_per_tp_rank
 from simcluster.offload import trips
 from simcluster.parallel import Plan
+from simcluster.recipes import Recipe, state_bytes
 from simcluster.residency import Level, Profile, Residencies, peak_of_row, profile, residencies, visits
 from simcluster.schedules import Schedule
 from simcluster.step_plan import Offload, Slices

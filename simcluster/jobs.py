@@ -39,6 +39,15 @@ class PlacedFabric:
         gpus = np.array(self.gpus, dtype=np.int64)
         return self.fabric.together(gpus[src], gpus[dst], flow, weight)
 
+    def routes(self, src: Ints, dst: Ints, flow: Ints) -> tuple[Ints, Ints, Floats, Floats]:
+        """Links of many flows from rank to rank."""
+        gpus = np.array(self.gpus, dtype=np.int64)
+        return self.fabric.routes(gpus[src], gpus[dst], flow)
+
+    def latencies(self, row: Ints, link: Ints, fraction: Floats, rows: int) -> Floats:
+        """Seconds along the links of many ways."""
+        return self.fabric.latencies(row, link, fraction, rows)
+
     def spread_latency(self, spread: Spread) -> float:
         """Seconds along these links."""
         return self.fabric.spread_latency(spread)

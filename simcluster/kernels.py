@@ -20,6 +20,8 @@ class Kernel:
     ``flops`` and ``bytes`` are what the hardware does (FLOP executed; bytes read and written in device memory).
     A matmul is ``batch`` products (m x k)(k x n); a fused attention kernel keeps m = query rows, n = key rows, k = head
     size, batch = sequences x heads; a memory kernel has no shape.
+    ``by_row``: a memory kernel over the square of an unfused attention, such as softmax with its rows and exponentials
+    or dropout with its random numbers, which does not keep up with memory.
     """
 
     name: str
@@ -30,6 +32,8 @@ class Kernel:
     n: int = 0
     k: int = 0
     batch: int = 1
+    by_row: bool = False
+    wide: bool = False  # done in 16 bits where products are in fp8: the LM head
 
 
 @dataclass(frozen=True, slots=True)

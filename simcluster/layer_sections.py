@@ -7,7 +7,7 @@ what limits them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Literal
 
@@ -17,6 +17,8 @@ from simcluster.model import Model, Recompute, tensor_shard
 
 Attention = Literal["fused", "unfused"]
 Logits = Literal["fp32", "in-place"]
+Kernels = Literal["fused", "compiled", "eager"]
+Accumulate = Literal["fused", "separate"]
 
 FP32_BYTES = 4.0  # softmax statistics and logits of the loss, whatever the precision of the rest
 _MASK_BYTES = 1.0  # a dropout mask is one byte an element
@@ -28,10 +30,13 @@ class RankShape:
     """What decides the shapes of one rank's kernels besides the model.
 
     ``attention``: "fused" is a flash kernel, "unfused" the separate products and softmax before it.  ``recompute`` is
-    done in the layers whose number divides by ``recompute_every``.  ``logits``: the loss keeps a copy in "fp32", or
+    done in the layers whose number divides by ``recompute_every``; a full one that ``stops_early`` is over when it has
+    all that backward reads.  ``kernels`` says who made those that device memory limits (``software.Software``).
+    ``fp8``: products of layers read fp8 operands, cast from 16 bits.  ``logits``: the loss keeps a copy in "fp32", or
     writes their gradient over them, "in-place".  ``temporaries``: count what lives inside a layer's backward.
     ``element_bytes``: size of activations and weights.  ``grad_accumulate_bytes``: size of an element of the main
-    gradient that W adds to (read and written); 0 if W only writes a gradient of ``element_bytes``.
+    gradient that W adds to (read and written); 0 if W only writes a gradient of ``element_bytes``.  ``accumulate``: the
+    product of W adds by itself, or a "separate" kernel adds what it wrote.
     """
 
     micro_batch: int
@@ -44,6 +49,10 @@ class RankShape:
     dropout: bool = False
     logits: Logits = "fp32"
     temporaries: bool = False
+    kernels: Kernels = "fused"
+    accumulate: Accumulate = "fused"
+    stops_early: bool = False
+    fp8: bool = False
     element_bytes: float = 2.0
     grad_accumulate_bytes: float = 4.0
 
@@ -137,6 +146,11 @@ def memory(name: str, size: float) -> Kernel:
     return Kernel(name, "memory", 0.0, size)
 
 
+def by_row(kernel: Kernel) -> Kernel:
+    """A kernel over attention's square, see ``Kernel.by_row``."""
+    return replace(kernel, by_row=True)
+
+
 def _matmul(name: str, m: int, n: int, k: int, element_bytes: float, batch: int = 1) -> Kernel:
     """``batch`` products (m x k)(k x n), each operand and the result moved once."""
     size = element_bytes * batch * (m * k + k * n + m * n)
@@ -149,14 +163,20 @@ def _matmul(name: str, m: int, n: int, k: int, element_bytes: float, batch: int 
 def linear(name: str, shape: RankShape, tokens: int, width_in: int, width_out: int, *, bias: bool) -> Section:
     """A weight product and its two gradients: dX = dY W^T and dW = X^T dY, the latter added to the main gradient.
 
-    The bias itself is added by the product's epilogue or by the next kernel; its gradient is a pass over dY.
+    The bias itself is added by the product's epilogue or by the next kernel; its gradient is a pass over dY.  Where the
+    library cannot add inside the product (Megatron-LM before --gradient-accumulation-fusion, autograd), dW is written
+    in 16 bits and added by a kernel of its own.
     """
     e, weights = shape.element_bytes, width_in * width_out
-    size = e * tokens * (width_in + width_out) + shape.gradient_bytes(weights)
+    apart = shape.accumulate == "separate" and shape.grad_accumulate_bytes > 0
+    written = e * weights if apart else shape.gradient_bytes(weights)
+    size = e * tokens * (width_in + width_out) + written
     flops = 2.0 * tokens * weights
     weight_grad: tuple[Kernel, ...] = (
         Kernel(f"{name}_weight_grad", "matmul", flops, size, width_in, width_out, tokens),
     )
+    if apart:  # reads what the product wrote, adds it to the main gradient
+        weight_grad += (memory(f"{name}_weight_grad_accumulate", e * weights + shape.gradient_bytes(weights)),)
     if bias:
         weight_grad += (memory(f"{name}_bias_grad", e * tokens * width_out),)
     return Section(
@@ -164,6 +184,14 @@ def linear(name: str, shape: RankShape, tokens: int, width_in: int, width_out: i
         input_grad=(_matmul(f"{name}_input_grad", tokens, width_in, width_out, e),),
         weight_grad=weight_grad,
     )
+
+
+def cast(name: str, shape: RankShape, elements: float) -> tuple[Kernel, ...]:
+    """Operands to fp8: read in 16 bits, written in both orders, as forward and weight gradient need them.
+
+    The largest value, which scales them, is found by whoever made them (Transformer Engine; torchao, compiled).
+    """
+    return (memory(f"{name}_cast", (shape.element_bytes + 2) * elements),) if shape.fp8 else ()
 
 
 def norm(name: str, shape: RankShape, local: LocalSizes, *, residual: bool) -> Section:
@@ -256,13 +284,17 @@ def unfused_core(shape: RankShape, local: LocalSizes) -> Section:
     e, batch = shape.element_bytes, shape.micro_batch * local.heads
     m, n, k = local.rows, local.columns, local.head_dim
     square = batch * m * n
-    drop = dropout("probabilities_dropout", shape, square) if shape.dropout else Section()
+    drop = Section()
+    if shape.dropout:
+        drawn = dropout("probabilities_dropout", shape, square)
+        drop = Section(tuple(map(by_row, drawn.forward)), input_grad=tuple(map(by_row, drawn.input_grad)))
     scores = Section(
         forward=(_matmul("scores", m, n, k, e, batch),),
         input_grad=(_matmul("scores_query_grad", m, k, n, e, batch), _matmul("scores_key_grad", n, k, m, e, batch)),
     )
     softmax = Section(
-        forward=(memory("softmax", 2 * e * square),), input_grad=(memory("softmax_input_grad", 3 * e * square),)
+        forward=(by_row(memory("softmax", 2 * e * square)),),
+        input_grad=(by_row(memory("softmax_input_grad", 3 * e * square)),),
     )
     context = Section(
         forward=(_matmul("context", m, k, n, e, batch),),

@@ -10,11 +10,14 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-from simcluster.chains import Piece, pieces
+import numpy as np
+
+from simcluster.chains import Piece, pieces, singly
 from simcluster.clock import on_grid
 from simcluster.collectives import Phase
 from simcluster.communicators import Communicators
-from simcluster.fold import Classes, fold, unfolded
+from simcluster.disturbances import UNDISTURBED, Disturbances
+from simcluster.fold import Classes, partition, unfolded
 from simcluster.interference import Beside, Interference
 from simcluster.methods import Methods, Pace, round_of
 from simcluster.nccl import bus_factor
@@ -39,7 +42,7 @@ from simcluster.traffic import Fabric, Traffic
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """How a job is played: by which methods, in flow or in steps; ranks folded or each by itself.
+    """How a job is played: by which methods, in flow or in steps; ranks folded, chains of ops collapsed, or all apart.
 
     ``interference`` is what communication beside computation does to it, None for nothing.
     """
@@ -48,6 +51,7 @@ class Choices:
     steps: bool = False
     folded: bool = True
     interference: Interference | None = None
+    collapsed: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +83,12 @@ def lower(
     *,
     slowness: Sequence[float],
     choices: Choices,
+    disturbances: Disturbances = UNDISTURBED,
 ) -> Lowered:
     """The engine's program.
 
-    ``slowness[rank]`` multiplies the rank's compute times (1 is full speed); ``capacity[link]`` is B/s.
+    ``slowness[rank]`` multiplies the rank's compute times (1 is full speed); ``capacity[link]`` is B/s;
+    ``disturbances`` is what else makes ranks and links differ.
     """
     communicators = Communicators(programs, plan, fabric, choices.methods)
     stage_ranks = [ranks.tolist() for ranks in plan.stage_ranks()]
@@ -91,13 +97,15 @@ def lower(
         for rank in ranks:
             stages[rank] = stage
     if choices.folded and not choices.steps:
-        colours = list(zip(stages, slowness, strict=True))
-        classes = fold(colours, communicators.all, capacity)
+        own = [(disturbances.speeds.get(rank), disturbances.colour(rank)) for rank in range(len(stages))]
+        links = disturbances.link_colours(capacity)
+        heeded = communicators.heeded(programs, np.asarray(capacity, dtype=float), disturbances.capacities)
+        classes = partition(list(zip(stages, slowness, own, strict=True)), communicators.bindings, links, heeded)
     else:
-        classes = unfolded(len(stages), communicators.all, len(capacity))
-    lowering = _Lowering(stage_ranks, communicators, classes, capacity, slowness, fabric.host_of, choices)
+        classes = unfolded(len(stages), communicators.bindings, len(capacity))
+    lowering = _Lowering(stage_ranks, communicators, classes, capacity, slowness, fabric.host_of, choices, disturbances)
     for rank in classes.rank_representatives:
-        lowering.add(rank, programs[stages[rank]])
+        lowering.add(rank, disturbances.program(rank, programs[stages[rank]]))
     return lowering.finish()
 
 
@@ -111,6 +119,7 @@ class _Lowering:
         slowness: Sequence[float],
         host_of: Sequence[int],
         choices: Choices,
+        disturbances: Disturbances,
     ) -> None:
         self._communicators = communicators
         self._classes = classes
@@ -119,8 +128,15 @@ class _Lowering:
         self._host_of = host_of
         self._in_steps = choices.steps
         self._interference = choices.interference
+        self._pieces_of = pieces if choices.collapsed else singly
         self._steps: list[StepsOf] = []
-        self._program = Program()
+        played = [rank for rank in classes.rank_representatives if rank in disturbances.speeds]
+        varying = disturbances.capacities_of(classes.link_representatives)
+        self._program = Program(speeds={rank: disturbances.speeds[rank] for rank in played}, capacities=varying)
+        self._shared = [  # whose transfers the network plays: others on their links, or links that come and go
+            shared or any(link in varying for usage in usages for link, _ in usage)
+            for shared, usages in zip(classes.shared, classes.quotient, strict=True)
+        ]
         self._meetings: dict[Hashable, int] = {}
         self._ended: dict[tuple[int, Hashable], int] = {}  # (rank class, key) -> the item's last op
         self._receiving: list[tuple[int, Hashable]] = []  # (op, name of the meeting that its sender makes)
@@ -147,11 +163,11 @@ class _Lowering:
 
     def _pieces(self, rank: int, segment: Segment) -> tuple[Piece, ...]:
         own = segment.ops[0].lane
-        return pieces(
+        return self._pieces_of(
             segment,
             lambda op: self._duration(rank, op, own),
             lambda op: self._moved(rank, op),
-            (lambda op: self._pressure(rank, op)) if self._interference else None,
+            (lambda op: self._pressure(rank, op)) if self._interference or rank in self._program.speeds else None,
         )
 
     def finish(self) -> Lowered:
@@ -178,17 +194,12 @@ class _Lowering:
         ops: list[int] = []
         for part, row_set in zip(parts, rows, strict=True):
             lane = lanes[part.lane]
-            if part.seconds is None:
-                meeting, position = self._meeting(rank, item, part.first)
-                op = program.add_op(
-                    lane, row_set, meeting=meeting, position=position,
-                    step=item.step, chunk=item.chunk, microbatch=item.microbatch,
-                )  # fmt: skip
-            else:
-                op = program.add_op(
-                    lane, row_set, seconds=part.seconds,
-                    step=item.step, chunk=item.chunk, microbatch=item.microbatch,
-                )  # fmt: skip
+            alone = part.seconds is not None
+            meeting, position = (-1, -1) if alone else self._meeting(rank, item, part.first)
+            op = program.add_op(
+                lane, row_set, seconds=-1.0 if part.seconds is None else part.seconds, meeting=meeting,
+                position=position, step=item.step, chunk=item.chunk, microbatch=item.microbatch,
+            )  # fmt: skip
             ops.append(op)
             if part.after:
                 program.after[op] = tuple(ops[index] for index in part.after)
@@ -228,7 +239,7 @@ class _Lowering:
             return None
         number = self._communicator(op.work, rank)
         group = self._classes.of_communicator[number]
-        if isinstance(op.work, Transfer) or self._classes.shared[group] or self._parties(number) > 1:
+        if isinstance(op.work, Transfer) or self._shared[group] or self._parties(number) > 1:
             return None
         if self._in_steps:
             return None
@@ -237,7 +248,7 @@ class _Lowering:
     def _parties(self, number: int) -> int:
         """How many classes of ranks meet in a group."""
         if number not in self._known_parties:
-            ranks = self._communicators.all[number].ranks
+            ranks = self._communicators.ranks(number)
             self._known_parties[number] = len({self._classes.of_rank[rank] for rank in ranks})
         return self._known_parties[number]
 
@@ -286,7 +297,7 @@ class _Lowering:
                 phases = self._communicators.phases(number, work.kind, work.size)
                 pace = self._communicators.method(number, work.kind, work.size).pace
                 pace = pace and round_of(phases, pace)
-                self._steps.append(StepsOf(self._communicators.all[number].ranks, phases, work.size, pace))
+                self._steps.append(StepsOf(self._communicators.ranks(number), phases, work.size, pace))
             parties = 1 + work.rendezvous if isinstance(work, Transfer) else self._parties(number)
             self._meetings[name] = len(self._program.meetings)
             meeting = Meeting(parties, self._traffics(number, work), steps)
@@ -300,7 +311,7 @@ class _Lowering:
         self, meeting: Meeting, number: int, work: Collective | Timed | Transfer, interference: Interference
     ) -> Meeting:
         """The meeting with what it does to computation on its ranks, and what that does to it."""
-        ranks = self._communicators.all[number].ranks
+        ranks = self._communicators.ranks(number)
         pressure = interference.pressure(self._beside(number, work))
         if not pressure and not interference.drag:
             return meeting
@@ -319,7 +330,7 @@ class _Lowering:
 
     def _beside(self, number: int, work: Collective | Timed | Transfer) -> Beside:
         """A communication as the GPUs feel it that take part."""
-        ranks = self._communicators.all[number].ranks
+        ranks = self._communicators.ranks(number)
         alone = sum(traffic.alone_seconds(self._capacity) for traffic in self._traffics(number, work))
         sent = 0.0
         if isinstance(work, Transfer):

@@ -1,135 +1,21 @@
-"""Bytes that one rank holds: model state under a named recipe, and activations as a list of named tensors.
+"""What backward needs of a microbatch's forward, as a list of named tensors on one rank.
 
-Model state is fixed for the whole run; activations live from a microbatch's F until its backward, so they are
-multiplied by the microbatches in flight, which is the schedule's business.  Counting only: no device, no time.
+Activations live from F until backward, so they are multiplied by the microbatches in flight, which is
+the schedule's business.  Counting only: no device, no time.  (Model state: ``recipes``.)
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Literal
 
-from simcluster.complaints import did_you_mean
-from simcluster.errors import InputError
 from simcluster.layers import RankShape
 from simcluster.model import Model, tensor_shard
 
 _FP32_BYTES = 4.0
 _MASK_BYTES = 1.0  # a dropout mask is one byte an element
 
-# --- model state ----------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Recipe:
-    """Bytes kept for each parameter under Adam.  A bare "12" or "16" means two things each, so recipes have names.
-
-    ``optimizer`` holds both moments, and the fp32 master copy of the weight if ``master``; without one the update reads
-    and writes the weight itself.  ``weight`` counts every copy that stays, quantized ones too; ``gathered`` is
-    what the all-gather of ZeRO sends of it.
-    """
-
-    name: str
-    weight: float
-    gradient: float
-    optimizer: float
-    master: bool
-    copies: float = 0.0  # of ``weight``: made on each rank from what was gathered
-
-    @property
-    def gathered(self) -> float:
-        return self.weight - self.copies
-
-    @property
-    def total(self) -> float:
-        return self.weight + self.gradient + self.optimizer
-
-    @property
-    def update_traffic(self) -> float:
-        """Bytes that one Adam update moves: reads gradient and state, writes state and weight.
-
-        30 with fp32 gradients and a master copy (mixed-18), 28 with 16-bit gradients (mixed-16).
-        """
-        return self.gradient + 2 * self.optimizer + self.weight * (1 if self.master else 2)
-
-
-# mixed-16: 16-bit weights and gradients, fp32 master and moments: ZeRO paper, arXiv:1910.02054 section 3.1.
-# fp32-16:  everything fp32; the shards of FSDP with fp32 parameters (its 16-bit unsharded copies come on top).
-# mixed-18: 16-bit weights, fp32 gradient accumulation, fp32 master and moments: Megatron-LM's
-#           theoretical_memory_usage.py.
-# bf16-12:  16-bit weights and gradients, fp32 moments, no master copy.  (The other "12", K = 12 of the ZeRO paper, is
-#           the optimizer part of mixed-16 alone.)
-#
-# fp8, as Transformer Engine's modules keep it (its user guide, "Using FP8 with Transformer Engine", and
-# ``quantized_model_init``); gradients and master as in mixed-18:
-# fp8-20:   16-bit weights, and of each an fp8 copy and its transpose, which Hopper's fp8 products need.
-# fp8-19:   the same where the product takes either order and no transpose is kept (Blackwell).
-# fp8-params-18, fp8-params-17: the fp8 copy is the only weight (``fp8_param_gather``), with or without its transpose.
-# fp8-13:   DeepSeek-V3 (arXiv:2412.19437 section 3.3): fp8 weights, fp32 gradients and master, bf16 moments.
-RECIPES: Mapping[str, Recipe] = MappingProxyType(
-    {
-        recipe.name: recipe
-        for recipe in (
-            Recipe("mixed-16", weight=2, gradient=2, optimizer=12, master=True),
-            Recipe("fp32-16", weight=4, gradient=4, optimizer=8, master=False),
-            Recipe("mixed-18", weight=2, gradient=4, optimizer=12, master=True),
-            Recipe("bf16-12", weight=2, gradient=2, optimizer=8, master=False),
-            Recipe("fp8-20", weight=4, gradient=4, optimizer=12, master=True, copies=2),
-            Recipe("fp8-19", weight=3, gradient=4, optimizer=12, master=True, copies=1),
-            Recipe("fp8-params-18", weight=2, gradient=4, optimizer=12, master=True, copies=1),
-            Recipe("fp8-params-17", weight=1, gradient=4, optimizer=12, master=True),
-            Recipe("fp8-13", weight=1, gradient=4, optimizer=8, master=True),
-        )
-    }
-)
-
-
-def recipe_named(name: object) -> Recipe:
-    """The recipe of that name; InputError with those there are, also for a bare number of bytes."""
-    if isinstance(name, str) and name in RECIPES:
-        return RECIPES[name]
-    known = ", ".join(f"{r.name} ({r.weight:g} + {r.gradient:g} + {r.optimizer:g})" for r in RECIPES.values())
-    raise InputError(
-        f"there is no memory recipe {name!r}{did_you_mean(name, RECIPES)}; a recipe says bytes per parameter for "
-        f"weight + gradient + optimizer, since a total alone is ambiguous: {known}"
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class StateBytes:
-    """Model state that one rank holds, in bytes."""
-
-    parameters: float
-    gradients: float
-    optimizer: float
-
-    @property
-    def total(self) -> float:
-        return self.parameters + self.gradients + self.optimizer
-
-
-def state_bytes(parameters: float, recipe: Recipe, *, zero: int = 0, dp: int = 1) -> StateBytes:
-    """Model state of a rank that works on ``parameters`` (its share after tp and pp), sharded over ``dp`` ranks.
-
-    ZeRO 1 shards the optimizer, 2 the gradients too, 3 the weights too (arXiv:1910.02054 section 5).  ``dp`` is the
-    size of the group that shards (dp x cp).  The layers that ZeRO 3 gathers for use are not in here: they come and go.
-    """
-    if zero not in (0, 1, 2, 3):
-        raise InputError(f"zero {zero!r} is not a ZeRO stage; use 0 (nothing sharded), 1, 2 or 3")
-    if dp < 1 or parameters < 0:
-        raise InputError(f"dp {dp} must be at least 1 and parameters {parameters:g} not negative")
-    return StateBytes(
-        parameters=parameters * recipe.weight / (dp if zero >= 3 else 1),
-        gradients=parameters * recipe.gradient / (dp if zero >= 2 else 1),
-        optimizer=parameters * recipe.optimizer / (dp if zero >= 1 else 1),
-    )
-
-
-# --- activations ----------------------------------------------------------------------------------------------------
-
-Keep = Literal["input", "core", "other"]
+Keep = Literal["input", "core", "kept", "other"]
 Half = Literal["F", "I", "W"]
 
 
@@ -137,7 +23,8 @@ Half = Literal["F", "I", "W"]
 class Tensor:
     """A tensor that the backward of a block reads, with its bytes on one rank.
 
-    ``keep``: the layer's "input", of the attention "core", or "other"; what recomputation drops goes by it.  ``made``
+    ``keep``: the layer's "input", of the attention "core", "kept" where every second product is, or "other"; what
+    recomputation drops goes by it.  ``made``
     in F, or in I for W (a gradient of a weight product's output; what is gathered over tp for W).  ``read`` tells which
     half of the backward reads it last, where a schedule splits it: W the two operands of each weight product, I all
     else (statistics and inputs of softmax, norm and activation function, masks, Q, K and V).
@@ -246,6 +133,8 @@ def is_kept(tensor: Tensor, shape: RankShape) -> bool:
         return tensor.made == "F"
     if shape.recompute == "full":
         return tensor.keep == "input"
+    if shape.recompute == "operators":
+        return tensor.made == "F" and tensor.keep in ("input", "kept")
     return tensor.made == "F" and (shape.recompute == "none" or tensor.keep != "core")
 
 
@@ -263,11 +152,11 @@ def _attention(model: Model, shape: RankShape) -> list[Tensor]:
     return [
         Tensor("attention", "attention_norm_input", hidden, "input"),
         *_operands("attention", "qkv_input", model, shape),
-        Tensor("attention", "query", query),
-        Tensor("attention", "key", kv),
-        Tensor("attention", "value", kv),
+        Tensor("attention", "query", query, "kept"),
+        Tensor("attention", "key", kv, "other" if model.gated_mlp else "kept"),
+        Tensor("attention", "value", kv, "kept"),
         *_core(model, shape),
-        Tensor("attention", "projection_input", query, read="W"),
+        Tensor("attention", "projection_input", query, "kept", read="W"),
         *_mask("attention", "attention_dropout_mask", model, shape),
         Tensor("attention", "projection_output_grad", e * tokens * model.hidden_size, made="I", read="W"),
         Tensor("attention", "qkv_output_grad", query + 2 * kv, made="I", read="W"),
@@ -281,7 +170,7 @@ def _mlp(model: Model, shape: RankShape) -> list[Tensor]:
     return [
         Tensor("mlp", "mlp_norm_input", e * edge * model.hidden_size),
         *_operands("mlp", "mlp_input", model, shape),
-        *(Tensor("mlp", name, ffn) for name in inputs),
+        *(Tensor("mlp", name, ffn, "other" if name == "up" else "kept") for name in inputs),
         Tensor("mlp", "mlp_product" if model.gated_mlp else "gelu_output", ffn, read="W"),
         *_mask("mlp", "mlp_dropout_mask", model, shape),
         Tensor("mlp", "mlp_down_output_grad", e * tokens * model.hidden_size, made="I", read="W"),
@@ -331,7 +220,7 @@ def _core(model: Model, shape: RankShape) -> list[Tensor]:
     """A fused kernel keeps a statistic per row and draws its dropout again; unfused attention keeps whole squares."""
     rows = _tokens(model, shape) * tensor_shard(model, shape.tp).heads
     if shape.attention == "fused":
-        return [Tensor("attention", "log_sum_exp", _FP32_BYTES * rows)]
+        return [Tensor("attention", "log_sum_exp", _FP32_BYTES * rows, "kept")]
     square = rows * model.sequence_length
     sizes = {"softmax_output": shape.element_bytes * square}
     if shape.dropout:

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, cast
 from simcluster.buffers import Overheads, nccl_buffer_bytes
 from simcluster.footprint import Footprint, stage_footprint
 from simcluster.layers import RankShape
-from simcluster.memory import Recipe, recipe_named
 from simcluster.nccl import load_platform
 from simcluster.parallel import Plan
 from simcluster.pipeline_rules import copies_of, schedule_of, slices_of
+from simcluster.recipes import Recipe, recipe_named
 from simcluster.residency import LAYER, residencies
 from simcluster.sharded_units import unsharded_peak
 from simcluster.step_plan import DataParallel, Job, Offload, PassMaker, Sharding, Slices
@@ -24,10 +24,10 @@ from simcluster.step_plan import DataParallel, Job, Offload, PassMaker, Sharding
 if TYPE_CHECKING:
     from simcluster.scenario import Scenario
 
-ELEMENT_BYTES = {"bf16-mixed": 2.0, "fp16-mixed": 2.0, "fp32": 4.0}
+ELEMENT_BYTES = {"bf16-mixed": 2.0, "fp16-mixed": 2.0, "fp8-mixed": 2.0, "fp32": 4.0}
 """Bytes of a weight or an activation as products read it, by precision."""
 
-_RECIPE = {"bf16-mixed": "mixed-18", "fp16-mixed": "mixed-16", "fp32": "fp32-16"}
+_RECIPE = {"bf16-mixed": "mixed-18", "fp16-mixed": "mixed-16", "fp8-mixed": "fp8-20", "fp32": "fp32-16"}
 
 
 def recipe_of(scenario: Scenario) -> Recipe:
@@ -52,6 +52,7 @@ def plan_of(scenario: Scenario) -> Plan:
 def shape_of(scenario: Scenario) -> RankShape:
     """What decides the shapes of one rank's tensors and kernels besides the model."""
     training, parallel, memory = scenario.training, scenario.parallel, scenario.memory
+    software = scenario.software
     return RankShape(
         micro_batch=training.micro_batch,
         tp=parallel.tp,
@@ -63,6 +64,10 @@ def shape_of(scenario: Scenario) -> RankShape:
         dropout=training.dropout,
         logits=memory.logits,
         temporaries=memory.backward_temporaries,
+        kernels=software.kernels if software else "fused",
+        accumulate=software.accumulate if software else "fused",
+        fp8=training.precision == "fp8-mixed",
+        stops_early=software is not None and software.checkpoint == "early-stop",
         element_bytes=ELEMENT_BYTES[training.precision],
         grad_accumulate_bytes=recipe_of(scenario).gradient,
     )

@@ -132,15 +132,18 @@ def rank_time(spans: Spans, total: float, windows: Sequence[Window]) -> RankTime
         states[f"exposed_{axis}"] = float(length[covered & free].sum())
         free &= ~covered
     held_up = _held_up(spans, edges, free)
-    states["optimizer"] += float(length[held_up & _covered(spans, edges, ("host",))].sum())
-    states["other"] += float(length[held_up & ~_covered(spans, edges, ("host",))].sum())
+    updating = spans.kind == spans.code("optimizer")
+    by_host = inside(edges, spans.start[updating], spans.end[updating])
+    states["optimizer"] += float(length[held_up & by_host].sum())
+    states["other"] += float(length[held_up & ~by_host].sum())
     free &= ~held_up
     waiting = free & inside(edges, spans.ready[late], spans.start[late])
     states["straggler_wait"] = float(length[waiting].sum())
     states["bubble"] = float(length[free & ~waiting].sum())
     idle = 0.0
     for step, (first, last) in enumerate(windows):
-        own = (spans.microbatch >= 0) & (spans.step == step) & ~_on(spans, BESIDE)
+        own = (spans.microbatch >= 0) & (spans.step == step)
+        own &= ~_on(spans, BESIDE) | (spans.kind == spans.code("launch"))  # launching is work on the microbatch
         empty = ~inside(edges, spans.start[own], spans.end[own])
         idle += float(length[(edges[:-1] >= first) & (edges[1:] <= last) & empty].sum())
     return RankTime(
@@ -173,11 +176,6 @@ def _held_up(spans: Spans, edges: Floats, free: Mask) -> Mask:
 
 def _on(spans: Spans, streams: Sequence[str]) -> Mask:
     return np.isin(spans.stream, [spans.code(stream) for stream in streams if spans.code(stream) >= 0])
-
-
-def _covered(spans: Spans, edges: Floats, streams: Sequence[str]) -> Mask:
-    own = _on(spans, streams)
-    return inside(edges, spans.start[own], spans.end[own])
 
 
 def inside(edges: Floats, start: Floats, end: Floats) -> Mask:

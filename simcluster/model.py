@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, StrictBool, model_validator
 from simcluster.errors import InputError
 from simcluster.spec import Spec
 
-Recompute = Literal["none", "selective", "full"]
+Recompute = Literal["none", "selective", "operators", "full"]
 
 _LARGEST = 10**9  # far beyond any model; products of four such counts still fit a float
 
@@ -39,7 +39,8 @@ class Model(Spec):
     untied embeddings, and an ``ffn_hidden_size`` that must be given.  Whatever is written wins over the family.
 
     ``position: none`` has neither a table nor a rotation (ALiBi).  ``bias`` is about every linear layer but the LM
-    head, which has none.  ``causal: false`` makes attention cover the whole square.
+    head, which has none.  ``causal: false`` makes attention cover the whole square.  The vocabulary is padded to a
+    multiple of ``vocab_multiple`` x tp (Megatron-LM's ``--make-vocab-size-divisible-by``; 1: as it is, where tp is 1).
     """
 
     name: str = ""
@@ -58,6 +59,7 @@ class Model(Spec):
     position: Literal["learned", "rope", "none"] = "learned"
     bias: StrictBool = False
     causal: StrictBool = True
+    vocab_multiple: Count = 128
 
     @model_validator(mode="before")
     @classmethod
@@ -251,11 +253,11 @@ def _splits(model: Model, tp: int) -> bool:
 
 
 def padded_vocab(model: Model, tp: int) -> int:
-    """The vocabulary rounded up to a multiple of 128 x tp, so that every rank's share is a multiple of 128.
+    """The vocabulary rounded up to a multiple of ``vocab_multiple`` x tp, so that every rank's share is one of that.
 
-    Megatron-LM's ``--make-vocab-size-divisible-by 128``.
+    Megatron-LM's ``--make-vocab-size-divisible-by``, 128 by default.
     """
-    multiple = 128 * tp
+    multiple = model.vocab_multiple * tp
     return -(-model.vocab_size // multiple) * multiple
 
 

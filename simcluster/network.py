@@ -3,19 +3,21 @@
 An activity is a transfer, or a whole ring whose hops advance together.  It first pays its latency, occupying nothing,
 then moves ``rounds`` x ``round_bytes`` per flow.  Rates change only when an activity joins, ends, or a capacity
 changes; links are shared out anew once per instant, after all else of that instant, as far as the change reaches.
-(SimGrid's rule for latency; modelling.md C.2.)  Imports the clock, fairness and Traffic.
+(SimGrid's rule for latency; modelling.md C.2.)  Imports the clock, fairness, profiles and Traffic.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
 import simpy
 from simpy.events import EventPriority
 
 from simcluster.clock import on_grid
 from simcluster.fairness import Sharer, Shares
+from simcluster.profiles import Profile
 from simcluster.traffic import Traffic
 
 _LAST = EventPriority(2)  # after SimPy's URGENT (0) and NORMAL (1): the end of an instant
@@ -41,14 +43,27 @@ class Activity(Sharer):
 
 
 class Network:
-    """The cluster's links at work.  ``capacity`` is B/s per link number."""
+    """The cluster's links at work.
 
-    def __init__(self, env: simpy.Environment, capacity: Sequence[float]) -> None:
+    ``capacity`` is B/s per link number, ``profiles[link]`` what multiplies that as time goes on.
+    """
+
+    def __init__(
+        self,
+        env: simpy.Environment,
+        capacity: Sequence[float],
+        profiles: Mapping[int, Profile] = MappingProxyType({}),
+    ) -> None:
         self._env = env
         self._shares: Shares[Activity] = Shares(capacity)
         self._joins: dict[float, list[Activity]] = {}  # by instant: one SimPy event each, however many activities
         self._ends: dict[float, list[Activity]] = {}
         self._solve_due = False
+        self._profiles = profiles
+        self._nominal = {link: float(capacity[link]) for link in profiles}
+        self._factors = dict.fromkeys(profiles, 1.0)
+        self._following = False  # is an event due at the next change?
+        self._under_way = 0  # activities: nobody looks at links while there are none
 
     @property
     def solves(self) -> int:
@@ -59,6 +74,9 @@ class Network:
         """Begin an activity now; ``then`` is called at the instant its last byte has arrived (see ``set_drag``)."""
         activity = Activity(traffic, then)
         activity.drag = drag
+        self._under_way += 1
+        if self._profiles and not self._following:
+            self._follow()
         latency = traffic.latency_seconds
         if latency > 0:
             self._at(self._env.now + latency, activity, self._joins, self._join_all)
@@ -79,6 +97,24 @@ class Network:
         """Change a link's capacity (B/s, zero allowed) from this instant on."""
         if self._shares.set_capacity(link, capacity):
             self._solve_later()
+
+    def _follow(self, _: simpy.Event | None = None) -> None:
+        """Bring capacities in line with their profiles, now and again at their next change."""
+        self._following = False
+        if not self._under_way:
+            return
+        now, change = self._env.now, math.inf
+        for link, profile in self._profiles.items():
+            factor = profile.at(now)
+            change = min(change, profile.after(now))
+            if factor != self._factors[link]:
+                self._factors[link] = factor
+                self.set_capacity(link, self._nominal[link] * factor)
+        if change < math.inf:
+            self._following = True
+            timer = self._env.timeout(change - now)
+            assert timer.callbacks is not None
+            timer.callbacks.append(self._follow)
 
     def _at(
         self,
@@ -145,6 +181,7 @@ class Network:
             if activity.end != instant or activity.over:
                 continue
             activity.over = True
+            self._under_way -= 1
             if self._shares.leave(activity):
                 self._solve_later()
             activity.then()

@@ -20,10 +20,12 @@ class Compute(NamedTuple):
     """Kernels on one GPU at full speed, in seconds; ``sensitivity`` is how much they feel of communication beside them.
 
     1 is in full: they take (1 + pressure) x seconds beside a communication of that pressure (interference.py).
+    ``attention`` is the part of the seconds that grows with the squares of the lengths of documents (faults/data.py).
     """
 
     seconds: float
     sensitivity: float = 1.0
+    attention: float = 0.0
 
 
 class Collective(NamedTuple):

@@ -2,8 +2,9 @@
 
 A computation takes (1 + sensitivity x pressure) times as long while communication is under way on its rank, a
 communication (1 + drag) times as long while one of its ranks computes (modelling.md C.5; ``interference.py`` says where
-the numbers come from).  A chain of ops is one event still (``rhythm.py``).  Rates are brought in line once an instant,
-after all else of that instant.  Imports the network, program and rhythm.
+the numbers come from).  A GPU whose own speed changes as time goes on is played here, too.  A chain of ops is one event
+still (``rhythm.py``).  Rates are brought in line once an instant, after all else of that instant.  Imports the network,
+profiles, program and rhythm.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import simpy
 from simpy.events import EventPriority
 
 from simcluster.network import Activity, Network
+from simcluster.profiles import STEADY, Profile
 from simcluster.program import Meeting, Pace, Program, RowTimes
 from simcluster.rhythm import Chain, Playing
 
@@ -54,6 +56,8 @@ class Pacing:
         self._env = env
         self._network = network
         self._ranks = {rank: _Rank() for meeting in program.meetings for rank in meeting.ranks}
+        self._ranks |= {rank: _Rank() for rank in program.speeds if rank not in self._ranks}
+        self._speeds = program.speeds
         self._row_sets = program.row_sets
         self._chains: dict[int, Chain | None] = {}  # by the number of their rows; None for what computes nothing
         self._touched: dict[int, None] = {}
@@ -61,7 +65,7 @@ class Pacing:
         self.slowed: dict[int, RowTimes] = {}
 
     def disturbs(self, rank: int, rows: int) -> bool:
-        """May communication slow down what leaves these rows (by their number) on the rank?"""
+        """May communication or the rank's own speed slow down what leaves these rows (by their number) on the rank?"""
         return rank in self._ranks and self._chain(rows) is not None
 
     # --- computation ------------------------------------------------------------------------------------------------
@@ -70,7 +74,7 @@ class Pacing:
         """The op begins now; the event succeeds at its end."""
         here, chain = self._ranks[rank], self._chain(rows)
         assert chain is not None
-        task = _Task(op, rank, self._env, chain, here.pressure)
+        task = _Task(op, rank, self._env, chain, here.pressure, self._speeds.get(rank))
         here.tasks[task] = None
         if here.flights:
             self._touch(rank)
@@ -179,13 +183,15 @@ class _Task:
 
     __slots__ = ("begin", "due", "end", "op", "over", "playing", "rank", "slowed")
 
-    def __init__(self, op: int, rank: int, env: simpy.Environment, chain: Chain, pressure: float) -> None:
+    def __init__(
+        self, op: int, rank: int, env: simpy.Environment, chain: Chain, pressure: float, speed: Profile | None
+    ) -> None:
         self.op, self.rank = op, rank
         self.over = simpy.Event(env)
         self.due = math.inf
         self.begin = env.now
-        self.slowed = pressure > 0
-        self.playing = Playing(chain, env.now, pressure)
+        self.slowed = pressure > 0 or speed is not None
+        self.playing = Playing(chain, env.now, pressure, speed or STEADY)
         self.end = self.playing.finish()
 
     def press(self, now: float, pressure: float) -> None:

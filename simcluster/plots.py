@@ -10,8 +10,10 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
+    from simcluster.distribution import Distribution
     from simcluster.result import Result, Run
     from simcluster.schedules.comparison import Played
+    from simcluster.straggling import Stragglers
     from simcluster.topology import Cluster
     from simcluster.whatif import Free
 
@@ -128,6 +130,33 @@ def critical(result: Result, free: Sequence[Free] | None = None, *, title: str |
     text = title or f"{result.scenario.name}: what its {format_seconds(result.step_time)} a step wait for"
     found = what_if_free(result) if free is None else free
     return plot_critical(result.critical_path.by_kind(), found, result.step_time, title=text)
+
+
+def stragglers(result: Result, found: Stragglers) -> Figure:
+    """The slowdown of a result by each worker over (dp rank, stage), as the trace's estimator has it; `found` is what
+    `simcluster.stragglers(result)` gave."""
+    from simcluster.show.straggler_heatmap import straggler_heatmap
+
+    estimated = found.estimated
+    longer = f"a step takes {found.slowdown - 1:.1%} longer than without faults"
+    return straggler_heatmap(
+        estimated.by_worker, by_replica=estimated.by_replica.tolist(), by_stage=estimated.by_stage.tolist(),
+        title=f"{result.scenario.name}\n{longer}; by worker, from its trace", worst=estimated.worst,
+    )  # fmt: skip
+
+
+def waits(result: Result) -> Figure:
+    """Who waited for whom in a result: every rank, or where there are too many every worker, machine or stage."""
+    from simcluster.show.wait_plot import plot_waits
+
+    return plot_waits(result.wait_matrix, title=f"{result.scenario.name}: who waits for whom")
+
+
+def replicas(distribution: Distribution, *, title: str = "step time") -> Figure:
+    """The step times of many replicas as a histogram, with their mean and its interval."""
+    from simcluster.show.replicas_plot import plot_replicas
+
+    return plot_replicas(distribution, title=title)
 
 
 def waterfall(step_times: Mapping[str, float], causes: pd.DataFrame) -> Figure:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from simcluster.ops import MAIN, Change
+from simcluster.profiles import Profile
 from simcluster.traffic import Traffic
 
 
@@ -31,6 +32,10 @@ class Meeting:
     ranks: tuple[int, ...] = ()
     pressure: float = 0.0
     drag: float = 0.0
+
+
+Engine = Literal["auto", "events", "path"]
+"""How a program is played: as ``events``, as one longest ``path``, or as that where it is exact (``auto``)."""
 
 
 RowTimes = Sequence[tuple[float, float]]
@@ -75,7 +80,11 @@ class SpanRow:
 
 @dataclass
 class Program:
-    """Columns over ops.  ``seconds`` is the duration of compute and chains (-1 for meetings)."""
+    """Columns over ops.  ``seconds`` is the duration of compute and chains (-1 for meetings).
+
+    ``speeds[rank]`` multiplies the seconds of what a rank computes as time goes on, ``capacities[link]`` what a link
+    carries; where nothing is said, neither changes.
+    """
 
     seconds: list[float] = field(default_factory=list)
     meeting: list[int] = field(default_factory=list)
@@ -94,6 +103,8 @@ class Program:
     row_sets: list[tuple[SpanRow, ...]] = field(default_factory=list)
     traffics: list[tuple[Traffic, ...]] = field(default_factory=list)  # what spans move, however they are played
     receives: list[tuple[int, int]] = field(default_factory=list)  # (transfer op, op on the receiver that waits for it)
+    speeds: dict[int, Profile] = field(default_factory=dict)
+    capacities: dict[int, Profile] = field(default_factory=dict)
 
     def add_lane(self, rank: int, stage: int, name: str) -> int:
         """A new in-order queue of a rank."""

@@ -14,10 +14,12 @@ from simcluster.fits import Remedies, remedies
 from simcluster.footprint import Footprint
 from simcluster.host_copies import activations_in_host, copies_of, fullest_box
 from simcluster.lower import Lowered
+from simcluster.memory_plan import plan_of
 from simcluster.memory_timeline import MemoryTimeline, Peak, memory_timeline
 from simcluster.metrics import StepTime, step_time
 from simcluster.overlap import Overlaps, overlaps
 from simcluster.timeline import Spans, expand
+from simcluster.wait_matrix import WaitMatrix, wait_matrix
 from simcluster.waits import Wait, waits
 
 if TYPE_CHECKING:
@@ -180,6 +182,13 @@ class Result(Run):
         return self.facts.footprints[self.memory_peak.stage].holding(self.memory_peak.pools)
 
     @cached_property
+    def wait_matrix(self) -> WaitMatrix:
+        """Who waited for whom, for every rank of the job or gathered in larger units."""
+        classes, ranks = self.lowered.classes.of_rank, slice(self.ranks.start, self.ranks.stop)
+        hosts = self.scenario.cluster.built.host_of
+        return wait_matrix(self.waits, plan_of(self.scenario), class_of=classes[ranks], host_of=hosts, steps=self.steps)
+
+    @cached_property
     def host_memory(self) -> float:
         """Bytes of offloaded state and activations in the fullest host memory; every rank's own peak is counted."""
         if self.scenario.memory.offload == type(self.scenario.memory.offload)():
@@ -246,11 +255,7 @@ class Result(Run):
             found.append(f"tight: needs {memory / capacity:.0%} of a GPU's memory{more}")
         plan = self.scenario.parallel
         hosts = self.scenario.cluster.built.host_of
-        if any(
-            len({hosts[rank] for rank in each.ranks}) > 1
-            for each in self.lowered.communicators.all
-            if each.kind == "tp"
-        ):
+        if self.lowered.communicators.span("tp", hosts):
             found.append(f"tp {plan.tp} crosses machines: its collectives leave the NVLink domain")
         return found
 
@@ -294,6 +299,8 @@ class Result(Run):
             "host_copies": self.host_copies,
             "collectives": self.collectives,
             "engine": {
+                "kind": self.record.kind,
+                "why": self.record.why,
                 "events": self.record.events,
                 "ranks_simulated": len(self.weights),
                 "ranks_total": facts.ranks,

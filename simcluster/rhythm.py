@@ -1,9 +1,10 @@
 """A chain of ops at work: which of its rows go on, and how fast, while communication beside it comes and goes.
 
 Rows follow each other lane by lane.  A computation takes (1 + sensitivity x pressure) times as long, where pressure is
-the strongest of what is there: from outside the chain, or a collective of the chain on another lane.  Whenever that
-changes the row goes on with what is left of it, rounded to the clock's grid; so a chain gives the bits of its ops
-played one by one.  Pure; imports the clock and program.
+the strongest of what is there: from outside the chain, or a collective of the chain on another lane; and what the
+speed of its rank says at that time beside that (a GPU that throttles).  Whenever one changes the row goes on with what
+is left of it, rounded to the clock's grid; so a chain gives the bits of its ops played one by one.  Pure; imports the
+clock, profiles and program.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 
 from simcluster.clock import on_grid
+from simcluster.profiles import STEADY, Profile, Window
 from simcluster.program import Pace
 
 
@@ -24,24 +26,25 @@ class Chain:
         for row, pace in enumerate(paces):
             lanes.setdefault(pace.lane, []).append(row)
         self.lanes = list(lanes.values())
-        self._known: dict[float, Undisturbed] = {}
+        self._known: dict[tuple[float, float], Undisturbed] = {}
 
-    def under(self, pressure: float) -> Undisturbed:
-        """The whole chain from 0 on, under one pressure from outside."""
-        if pressure not in self._known:
-            self._known[pressure] = Undisturbed(self, pressure)
-        return self._known[pressure]
+    def under(self, pressure: float, slowness: float = 1.0) -> Undisturbed:
+        """The whole chain from 0 on, under one pressure from outside and at one speed."""
+        known = self._known.get((pressure, slowness))
+        if known is None:
+            known = self._known[pressure, slowness] = Undisturbed(self, pressure, slowness)
+        return known
 
 
 class Undisturbed:
-    """When rows start and end, in seconds from the chain's start, while the pressure from outside stays.
+    """When rows start and end, in seconds from the chain's start, while the pressure from outside and the speed stay.
 
     ``joints`` are rows that start with all before them over and none beside them: from there on the chain does not know
     what was before.
     """
 
-    def __init__(self, chain: Chain, pressure: float) -> None:
-        playing = Playing(chain, 0.0, pressure)
+    def __init__(self, chain: Chain, pressure: float, slowness: float) -> None:
+        playing = Playing(chain, 0.0, pressure, Window(slowness))
         self.joints: dict[int, None] = {}
         self.instants: list[float] = []  # when they start
         while playing.running:
@@ -69,11 +72,16 @@ class _Row:
 
 
 class Playing:
-    """A chain that began at an instant: ``running`` rows; ``start`` and ``end`` (s) of those that have."""
+    """A chain that began at an instant: ``running`` rows; ``start`` and ``end`` (s) of those that have.
 
-    def __init__(self, chain: Chain, now: float, pressure: float) -> None:
+    ``speed`` is its rank's over time: ``slowness`` multiplies the seconds of computations until ``change``.
+    """
+
+    def __init__(self, chain: Chain, now: float, pressure: float, speed: Profile = STEADY) -> None:
         self.now = now
         self.pressure = pressure
+        self._speed = speed
+        self.slowness, self.change = speed.at(now), speed.after(now)
         self.start: list[float] = [-1.0] * len(chain.paces)
         self.end: list[float] = [-1.0] * len(chain.paces)
         self.running: list[_Row] = []
@@ -86,6 +94,7 @@ class Playing:
         """The same state, to look ahead."""
         other: Playing = object.__new__(Playing)
         other.now, other.pressure, other._chain = self.now, self.pressure, self._chain
+        other._speed, other.slowness, other.change = self._speed, self.slowness, self.change
         other.start, other.end, other._next = self.start.copy(), self.end.copy(), self._next.copy()
         other.running = [_Row(each.row, each.left, each.since, each.factor) for each in self.running]
         return other
@@ -105,17 +114,22 @@ class Playing:
         return row if fresh and in_order else -1
 
     def step(self) -> None:
-        """Go on to the next instant at which a row ends."""
-        self.now = min(each.end for each in self.running)
+        """Go on to the next instant at which a row ends or the speed changes."""
+        self.now = self._next_instant()
+        if self.now == self.change:
+            self.slowness, self.change = self._speed.at(self.now), self._speed.after(self.now)
         self._settle()
+
+    def _next_instant(self) -> float:
+        return min(self.change, *(each.end for each in self.running))
 
     def advance(self, now: float) -> None:
         """Go on to this instant; what ends then is over."""
         while self.running:
-            joint, known = self.joint(), self._chain.under(self.pressure)
+            joint, known = self.joint(), self._chain.under(self.pressure, self.slowness)
             if joint in known.joints:
-                self._leap(joint, known, now)
-            if min(each.end for each in self.running) > now:
+                self._leap(joint, known, min(now, self.change))
+            if self._next_instant() > now:
                 break
             self.step()
 
@@ -129,9 +143,12 @@ class Playing:
         """When it will be over if nothing changes."""
         ahead = self.copy()
         while ahead.running:
-            joint, known = ahead.joint(), self._chain.under(self.pressure)
+            joint, known = ahead.joint(), self._chain.under(self.pressure, ahead.slowness)
             if joint in known.joints:
-                return ahead.now + (known.last - known.start[joint])
+                end = ahead.now + (known.last - known.start[joint])
+                if end <= ahead.change:
+                    return end
+                ahead._leap(joint, known, ahead.change)
             ahead.step()
         return ahead.now
 
@@ -192,7 +209,8 @@ class Playing:
         for each in self.running:
             pressure = max(pressure, paces[each.row].pressure)
         for each in self.running:
-            factor = 1.0 + (paces[each.row].sensitivity or 0.0) * pressure
+            sensitivity = paces[each.row].sensitivity
+            factor = 1.0 if sensitivity is None else (1.0 + sensitivity * pressure) * self.slowness
             if factor != each.factor:
                 if self.now > each.since:
                     each.left = max(0.0, each.left - on_grid((self.now - each.since) / each.factor))

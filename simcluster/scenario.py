@@ -24,16 +24,18 @@ from simcluster.documents import (
     validate,
 )
 from simcluster.errors import InputError
-from simcluster.faults import Fault
+from simcluster.faults import Fault, placed, without
 from simcluster.inputs.schedule_files import function_in, is_function
 from simcluster.model import Model
 from simcluster.overrides import parse_override
 from simcluster.pipeline_rules import order_rules
+from simcluster.program import Engine
 from simcluster.scenario_files import resolve
 from simcluster.scenario_rules import broken_rules, oversize
 from simcluster.schedules import Schedule, ScheduleFunction, make_schedule
 from simcluster.schedules.specs import Rows
 from simcluster.sections import Collectives, Count, Fsdp, Measured, Memory, Overlap, Parallel, Pipeline, Training
+from simcluster.software import SoftwareChoice
 from simcluster.spec import Spec
 from simcluster.topology import Cluster, TopologySpec
 
@@ -58,7 +60,10 @@ class Scenario(Spec):
     """One training step to be replayed.
 
     ``gpus`` is how many of the cluster's GPUs the job takes (left out: all; the first ones, machine by machine), and
-    ``parallel.dp`` is never left out once the scenario is made.  Raises InputError (pydantic's ValidationError, if made
+    ``parallel.dp`` is never left out once the scenario is made.  ``engine`` is how the step is played: as ``events``,
+    as one longest ``path`` through all ops, refused where that would not be exact, or the faster of what is exact
+    (``auto``); times are the same to the bit.  With ``replicas`` it is played so often, each time with draws of its own
+    from ``seed`` (``montecarlo``).  Raises InputError (pydantic's ValidationError, if made
     without ``load``) with every broken rule.
     """
 
@@ -72,10 +77,13 @@ class Scenario(Spec):
     memory: Memory = Memory()
     overlap: Overlap = Overlap()
     fsdp: Fsdp = Fsdp()
+    software: SoftwareChoice = None
     collectives: Collectives = Collectives()
     faults: tuple[Fault, ...] = ()
     steps: Annotated[int, Field(strict=True, ge=1, le=100_000)] = 1
     seed: Annotated[int, Field(strict=True, ge=0, lt=2**63)] = 0
+    replicas: Annotated[int, Field(strict=True, ge=1, le=100_000)] = 1
+    engine: Engine = "auto"
     measured: Measured | None = None
 
     @model_validator(mode="after")
@@ -94,6 +102,7 @@ class Scenario(Spec):
         others = parallel.tp * parallel.pp * parallel.cp
         if not parallel.dp and self.gpus % others == 0:
             object.__setattr__(self, "parallel", parallel.model_copy(update={"dp": self.gpus // others}))
+        object.__setattr__(self, "faults", placed(self.faults))
         self._call_schedule()
         broken = broken_rules(self, cluster_gpus)
         if broken:
@@ -127,6 +136,18 @@ class Scenario(Spec):
         if broken:
             raise RuleError(broken)
         return changed
+
+    def without(self, *numbers: int) -> Self:
+        """The same scenario but for these faults (by their places in the list); all other draws stay what they are.
+
+        Of uneven data only the unevenness goes: the same documents, spread evenly over the microbatches.
+        """
+        kept = [without(fault) if place in numbers else (fault,) for place, fault in enumerate(self.faults)]
+        return self.model_copy(update={"faults": sum(kept, ())})
+
+    def without_faults(self) -> Self:
+        """The same scenario with none of its faults."""
+        return self.without(*range(len(self.faults)))
 
     @property
     def dp(self) -> int:

@@ -17,6 +17,7 @@ from simcluster.catalogue.models import model_document
 from simcluster.complaints import KeyPath, did_you_mean, shown
 from simcluster.documents import Document, Mark, read_document, read_json, shipped_names, shipped_path, validate
 from simcluster.errors import InputError
+from simcluster.inputs.histograms import histogram_in
 from simcluster.inputs.import_documents import ENDINGS, expand_import, import_document, is_importable, rooted
 from simcluster.inputs.schedule_files import is_csv, is_function, schedule_in_csv
 from simcluster.overrides import apply_overrides
@@ -33,7 +34,7 @@ _TOPOLOGY_ENDINGS = (".yaml", ".yml", *ENDINGS)
 def resolve(document: Document, overrides: Iterable[tuple[str, Any]] = ()) -> Document:
     """The document with overrides applied and everything that it refers to in place."""
     document = apply_overrides(_short_names(document), _schedule_alone([_short_name(pair) for pair in overrides]))
-    document = _resolve_schedule(_resolve_model(_resolve_cluster(document)))
+    document = _resolve_faults(_resolve_schedule(_resolve_model(_resolve_cluster(document))))
     if "name" not in document.data:
         name = Path(document.source).stem if document.marks and document.source != "<text>" else "scenario"
         document = replace(document, data={"name": name, **document.data})
@@ -230,3 +231,33 @@ def _resolve_schedule(document: Document) -> Document:
             raise document.error(where, str(error)) from None
     assert isinstance(section, Mapping)
     return replace(document, data={**document.data, "pipeline": {**section, "schedule": schedule}})
+
+
+# --- faults -----------------------------------------------------------------------------------------------------------
+
+
+def _resolve_faults(document: Document) -> Document:
+    """The values and weights of a histogram's file in its place; paths as for schedules."""
+    faults = document.data.get("faults")
+    if not isinstance(faults, list | tuple):
+        return document
+    found: list[Any] = []
+    for place, fault in enumerate(faults):
+        read = dict(fault) if isinstance(fault, Mapping) else fault
+        for key in ("factor", "documents") if isinstance(fault, Mapping) else ():
+            law = fault.get(key)
+            if not isinstance(law, Mapping) or law.get("kind") != "histogram" or "file" not in law:
+                continue
+            where: KeyPath = ("faults", place, key, "file")
+            if not isinstance(law["file"], str):
+                raise document.error(where, f"must be the path of a CSV file, got {shown(law['file'])}")
+            if "values" in law or "weights" in law:
+                raise document.error(where, "has values and weights already; leave those out, or the file")
+            folder = Path() if document.mark(where).place == "override" else document.folder
+            try:
+                table = histogram_in(folder / law["file"])
+            except InputError as error:
+                raise document.error(where, str(error)) from None
+            read[key] = {**{name: value for name, value in law.items() if name != "file"}, **table}
+        found.append(read)
+    return replace(document, data={**document.data, "faults": found})

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from simcluster.complaints import Complaint, listed
 from simcluster.errors import InputError
-from simcluster.faults import SlowGpu
+from simcluster.fault_rules import fault_rules
 from simcluster.near import divisors, near_divisors, near_multiples
 from simcluster.parallel import AXES
 from simcluster.pipeline_rules import order_rules, schedule_rules, stage_rules
@@ -34,8 +34,9 @@ def broken_rules(scenario: Scenario, cluster_gpus: int) -> list[Complaint]:
     if not found:
         found += order_rules(scenario)
     found += _device(scenario)
+    found += _recompute(scenario)
     found += _interference(scenario)
-    found += _faults(scenario)
+    found += fault_rules(scenario)
     found += _sharding(scenario)
     found += _offload(scenario)
     if scenario.overlap.param_gather and scenario.parallel.zero < 1:
@@ -141,6 +142,14 @@ def _device(scenario: Scenario) -> Iterator[Complaint]:
         yield ("training", "precision"), str(error)
 
 
+def _recompute(scenario: Scenario) -> Iterator[Complaint]:
+    """What keeps every second product keeps what a fused attention gives."""
+    training = scenario.training
+    if training.recompute == "operators" and training.attention == "unfused":
+        what = "operators keeps the result of a fused attention, and training.attention is unfused"
+        yield ("training", "recompute"), f"{what}; set attention to fused, or recompute to selective"
+
+
 def _interference(scenario: Scenario) -> Iterator[Complaint]:
     """What slows computation down leaves some of the GPU, and is asked for where it is modelled."""
     choice, where = scenario.overlap.interference, ("overlap", "interference")
@@ -192,12 +201,3 @@ def _offload(scenario: Scenario) -> Iterator[Complaint]:
                     cluster.host_way(rank, direction)
         except InputError as error:
             yield where, str(error)
-
-
-def _faults(scenario: Scenario) -> Iterator[Complaint]:
-    for index, fault in enumerate(scenario.faults):
-        if isinstance(fault, SlowGpu) and fault.rank >= scenario.gpus:
-            yield (
-                ("faults", index, "rank"),
-                (f"there is no rank {fault.rank}: the job has {scenario.gpus} GPUs, so ranks 0 to {scenario.gpus - 1}"),
-            )

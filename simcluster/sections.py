@@ -23,8 +23,8 @@ Count = Annotated[int, Field(strict=True, ge=1, le=10**9)]
 """How many of something: a whole number from 1, as in the file (8, not "8" nor 8.0)."""
 
 Axis = Literal["tp", "cp", "dp", "pp"]
-Precision = Literal["bf16-mixed", "fp16-mixed", "fp32"]
-Recompute = Literal["none", "selective", "full"]
+Precision = Literal["bf16-mixed", "fp16-mixed", "fp8-mixed", "fp32"]
+Recompute = Literal["none", "selective", "operators", "full"]
 MemoryRecipe = Literal[
     "mixed-16", "fp32-16", "mixed-18", "bf16-12", "fp8-20", "fp8-19", "fp8-params-18", "fp8-params-17", "fp8-13"
 ]
@@ -124,7 +124,10 @@ class Training(Spec):
     """The batch (in sequences), the number formats, and what is kept for backward.
 
     ``memory_recipe`` names the bytes per parameter by hand; left out, they follow from precision and optimizer.
-    ``recompute_every: k`` recomputes only the layers whose number in the model divides by k (0, k, 2 k, ...).
+    ``precision: fp8-mixed``: the products of layers in fp8, their operands cast from 16 bits, in which all else stays
+    (attention, LM head, what is kept and sent).  ``recompute: operators`` keeps what attention and every second product
+    of a layer give, and runs all else again (torchtitan's "op" selective checkpointing).  ``recompute_every: k``
+    recomputes only the layers whose number in the model divides by k (0, k, 2 k, ...).
     """
 
     global_batch: Count

@@ -4,35 +4,60 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from simcluster.kernels import Kernel, in_pieces
-from simcluster.ops import MAIN, Change, Collective, Compute, Op, Segment
+from simcluster.ops import MAIN, Change, Collective, Compute, Host, Op, Segment
 
 Worker = Callable[[Sequence[Kernel]], Compute]
 """What kernels one after the other are for the engine."""
 
 
-class OpsInMaking:
-    """Ops one behind the other; what goes beside the main lane is joined by a later op on it."""
+class Issue(NamedTuple):
+    """Seconds of the host to issue one kernel, one collective, and to begin a microbatch's forward on a stage."""
 
-    def __init__(self, work: Worker) -> None:
+    kernel: float = 0.0
+    collective: float = 0.0
+    microbatch: float = 0.0
+
+
+NO_TIME = Issue()
+"""A host that issues everything in time."""
+
+
+class OpsInMaking:
+    """Ops one behind the other; what goes beside the main lane is joined by a later op on it.
+
+    The last op cannot begin before the host has issued them all.
+    """
+
+    def __init__(self, work: Worker, issue: Issue = NO_TIME) -> None:
         self._work = work
+        self._issue = issue
+        self._issued = 0.0  # seconds of the host so far
         self._ops: list[Op] = []
         self._main = -1  # the last op on the main lane
         self._beside: list[int] = []  # ops on the tp lane that nobody has joined yet
         self._joining: tuple[int, ...] = ()
 
+    def begin_microbatch(self) -> None:
+        """The host reads the microbatch and makes its masks before anything else."""
+        self._issued += self._issue.microbatch
+
     def compute(self, kernels: Sequence[Kernel], kind: str, name: str, layer: int) -> None:
         """Kernels on the main lane; nothing if there are none."""
         if kernels:
+            self._issued += len(kernels) * self._issue.kernel
             self._add(self._work(kernels), "compute", kind, name, layer)
 
     def collective(self, kind: str, name: str, size: float, layer: int = -1) -> None:
         """A collective over tp that the main lane waits for."""
+        self._issued += self._issue.collective
         self._add(Collective(kind, "tp", size), "tp", kind, name, layer)
 
     def beside(self, kind: str, name: str, size: float, layer: int) -> None:
         """A collective on the tp lane, from the end of the last main op on."""
+        self._issued += self._issue.collective
         after = (self._main,) if self._main >= 0 else ()
         self._ops.append(Op(Collective(kind, "tp", size), "tp", kind, name, layer, "tp", after))
         self._beside.append(len(self._ops) - 1)
@@ -49,10 +74,13 @@ class OpsInMaking:
         With equal pieces, product g and gather c take max(g, c) + min(g, c) / pieces (modelling of asynchronous tensor
         parallelism; Megatron-LM's ``--tp-comm-overlap`` with all-gather in pieces).
         """
-        for _ in range(pieces):
+        begins = not self._ops  # nothing is there for the first to go beside
+        if begins:
+            self.collective("all_gather", name, size / pieces, layer)
+        for _ in range(pieces - begins):
             self.beside("all_gather", name, size / pieces, layer)
-        for piece in in_pieces(kernel, pieces):
-            self.join(1)
+        for number, piece in enumerate(in_pieces(kernel, pieces)):
+            self.join(0 if begins and number == 0 else 1)
             self.compute((piece,), kind, name, layer)
 
     def reduced(
@@ -89,7 +117,17 @@ class OpsInMaking:
 
     def segment(self) -> Segment:
         """What has been put so far."""
-        return Segment(tuple(self._ops))
+        return Segment(tuple(self._ops if self._issued == 0 else self._with_host()))
+
+    def _with_host(self) -> list[Op]:
+        """The ops with the host beside them, from the end of the first one, which is issued as the pass begins."""
+        first, last = self._ops[0], self._ops[-1]
+        if len(self._ops) == 1:
+            assert isinstance(first.work, Compute), first
+            return [replace(first, work=first.work._replace(seconds=max(first.work.seconds, self._issued)))]
+        done = first.work.seconds if isinstance(first.work, Compute) else 0.0
+        host = Op(Host(max(self._issued - done, 0.0)), "host", "launch", "launch", lane="host", after=(0,))
+        return [*self._ops[:-1], host, replace(last, after=(*last.after, len(self._ops) - 1))]
 
     def _add(self, work: Compute | Collective, stream: str, kind: str, name: str, layer: int) -> None:
         self._ops.append(Op(work, stream, kind, name, layer, MAIN, self._joining))

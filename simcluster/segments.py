@@ -25,7 +25,7 @@ from simcluster.layers import RankShape, attention_block, embedding_block, lm_he
 from simcluster.model import Model
 from simcluster.ops import Compute, Segment
 from simcluster.residency import Phase, residencies, visits
-from simcluster.segment_ops import OpsInMaking, Worker
+from simcluster.segment_ops import NO_TIME, Issue, OpsInMaking, Worker
 
 _LOSS_BYTES = 4.0  # the loss is computed in fp32
 
@@ -38,13 +38,15 @@ class Pass:
     """A stretch of a chunk that one segment covers.
 
     ``layers`` are global layer numbers in forward order; ``embedding`` and ``lm_head`` say whether the ends of the
-    model are in it; ``boundary`` whether a tensor arrives split over tp and must be gathered first.
+    model are in it; ``boundary`` whether a tensor arrives split over tp and must be gathered first; ``begins`` whether
+    this is where the action begins.
     """
 
     layers: tuple[int, ...]
     embedding: bool = False
     lm_head: bool = False
     boundary: bool = False
+    begins: bool = True
 
 
 class Passes:
@@ -59,13 +61,17 @@ class Passes:
         overlap_tensor: bool,
         tensor_pieces: int = 1,
         sensitivity: Timer = lambda kernels: 1.0,
+        attention: Timer = lambda kernels: 0.0,
+        issue: Issue = NO_TIME,
     ) -> None:
         """``overlap_tensor``: the input gradient's reduction goes beside the weight gradient.
 
         ``tensor_pieces``: products and the collectives around them are cut into so many pieces that overlap.
-        ``sensitivity`` is how much kernels feel of communication beside them (``ops.Compute``).
+        ``sensitivity`` and ``attention`` are what ``ops.Compute`` wants to know of kernels besides; ``issue`` what the
+        host needs to issue each.
         """
-        self._work: Worker = lambda kernels: Compute(timer(kernels), sensitivity(kernels))
+        self._work: Worker = lambda kernels: Compute(timer(kernels), sensitivity(kernels), attention(kernels))
+        self._issue = issue
         self._tp = shape.tp
         self._split = shape.sequence_parallel and shape.tp > 1
         self._overlap = overlap_tensor
@@ -99,7 +105,9 @@ class Passes:
         return self._pass("W", part)
 
     def _pass(self, kind: str, part: Pass) -> Segment:
-        ops = OpsInMaking(self._work)
+        ops = OpsInMaking(self._work, self._issue)
+        if kind == "F" and part.begins:
+            ops.begin_microbatch()
         if part.boundary and kind != "W":
             ops.collective("all_gather", "boundary", self.activation_bytes)
         again = self._residencies.runs_again
@@ -132,6 +140,8 @@ class Passes:
     def _input_grad(self, ops: OpsInMaking, block: Block, layer: int) -> None:
         body = block.body
         if not self._residencies.runs_again(layer):
+            if self._split and self._shape.recompute == "operators" and body.recompute:
+                ops.collective("all_gather", f"{block.name}_again", self.activation_bytes, layer)
             ops.compute(body.recompute, "recompute", block.name, layer)
         ops.compute(block.exit.input_grad, "input_grad", f"{block.name}_add", layer)
         first = f"{body.forward[0].name}_input_grad"  # of the column-parallel product, which comes last
@@ -148,6 +158,8 @@ class Passes:
 
         ops.compute(kernels(block.entry), kind, f"{block.name}_norm", layer)
         gathers, reduces = self._split and block.name != "embedding", self._tp > 1 and block.name != "lm_head"
+        if kind == "recompute" and self._shape.stops_early and block.name == "mlp":
+            reduces = False  # nobody reads it again
         self._body(ops, kernels(block.body), kind, block.name, layer, gathers=gathers, reduces=reduces)
         ops.compute(kernels(block.exit), kind, f"{block.name}_add", layer)
         if self._tp > 1 and block.name == "lm_head":
@@ -213,6 +225,8 @@ class Passes:
     def _backward(self, ops: OpsInMaking, block: Block, layer: int) -> None:
         body = block.body
         if not self._residencies.runs_again(layer):
+            if self._split and self._shape.recompute == "operators" and body.recompute:
+                ops.collective("all_gather", f"{block.name}_again", self.activation_bytes, layer)
             ops.compute(body.recompute, "recompute", block.name, layer)
         ops.compute(block.exit.input_grad + block.exit.weight_grad, "backward", f"{block.name}_add", layer)
         gathers = self._split and block.name != "lm_head"

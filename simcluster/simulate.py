@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 from simcluster.device import (
     Device,
+    clip_seconds,
+    copy_seconds,
     gradient_norm_seconds,
     kernels_seconds,
     load_device,
     optimizer_seconds,
+    unscale_seconds,
     zero_gradients_seconds,
 )
-from simcluster.engine import DeadlockError, play
-from simcluster.faults import SlowGpu, SlowLink
+from simcluster.disturbances import Disturbances
+from simcluster.disturbed_links import capacity_profiles, permanently
+from simcluster.disturbed_ranks import Batch, RankPrograms, speed_profiles
+from simcluster.disturbed_ranks import slowness as slow_ranks
+from simcluster.engine import DeadlockError
 from simcluster.flops import hardware_flops_per_sequence, model_flops_per_sequence
 from simcluster.lower import Choices, StepsOf, lower
-from simcluster.memory import Recipe
 from simcluster.memory_plan import ELEMENT_BYTES, footprints_of, offload_of, plan_of, recipe_of, shape_of, sharding_of
 from simcluster.methods import Methods
 from simcluster.nccl import load_platform
@@ -26,9 +32,12 @@ from simcluster.ops import StageProgram
 from simcluster.own_times import OwnTimes, boundary_passes
 from simcluster.parallel import Plan
 from simcluster.pipeline_rules import goes_by_own_times, schedule_of, slices_of
+from simcluster.players import play_by
+from simcluster.recipes import Recipe
 from simcluster.result import Facts, Result
 from simcluster.scenario import Scenario
 from simcluster.schedules import Schedule, ScheduleFunction
+from simcluster.segment_ops import NO_TIME, Issue
 from simcluster.segments import Passes
 from simcluster.sensitivity import interference_on, sensitivity_on
 from simcluster.stages import stage_programs
@@ -36,22 +45,30 @@ from simcluster.step_plan import DataParallel, Job, Slices
 from simcluster.stepwise import Stepwise
 from simcluster.topology import Cluster
 
-_PRECISION = {"bf16-mixed": "bf16", "fp16-mixed": "fp16", "fp32": "fp32"}
+_PRECISION = {"bf16-mixed": "bf16", "fp16-mixed": "fp16", "fp8-mixed": "fp8", "fp32": "fp32"}
 _BUCKET_PARAMETERS = 40e6  # Megatron-LM: max(40e6, 1e6 x dp) parameters a bucket
 _BUCKET_PARAMETERS_PER_REPLICA = 1e6
 
 
-def simulate(scenario: Scenario, *, schedule: Schedule | ScheduleFunction | None = None, folded: bool = True) -> Result:
-    """Replay the scenario's steps as events.
+def simulate(
+    scenario: Scenario,
+    *,
+    schedule: Schedule | ScheduleFunction | None = None,
+    folded: bool = True,
+    collapsed: bool = True,
+) -> Result:
+    """Replay the scenario's steps.
 
     ``schedule`` takes the place of the scenario's: a Schedule, or a function (stages, microbatches, chunks) that
-    returns one; InputError, with the place marked, if it is broken.  ``folded=False`` plays every rank by itself, with
-    the same result to the bit.  With faults, the step is replayed without them as well, for the slowdown.
+    returns one; InputError, with the place marked, if it is broken.  ``folded=False`` plays every rank by itself,
+    ``collapsed=False`` every op, with the same result to the bit.  With faults, the step is replayed without them as
+    well, for the slowdown.
     """
     if schedule is not None:
         scenario = scenario.with_schedule(schedule)
-    clean = replay(scenario.model_copy(update={"faults": ()}), folded=folded) if scenario.faults else None
-    return replay(scenario, folded=folded, without_faults=clean.step_time if clean else None)
+    clean = replay(scenario.without_faults(), folded=folded, collapsed=collapsed) if scenario.faults else None
+    before = clean.step_time if clean else None
+    return replay(scenario, folded=folded, collapsed=collapsed, without_faults=before)
 
 
 Change = Callable[[Sequence[StageProgram]], Sequence[StageProgram]]
@@ -59,26 +76,30 @@ Change = Callable[[Sequence[StageProgram]], Sequence[StageProgram]]
 
 
 def replay(
-    scenario: Scenario, *, folded: bool = True, without_faults: float | None = None, change: Change = list
+    scenario: Scenario,
+    *,
+    folded: bool = True,
+    collapsed: bool = True,
+    without_faults: float | None = None,
+    change: Change = list,
 ) -> Result:
     """Replay the scenario once, with its programs changed if a change is given."""
-    cluster = scenario.cluster.built.scaled(
-        [(*fault.between, fault.factor) for fault in scenario.faults if isinstance(fault, SlowLink)]
-    )
+    healthy = scenario.cluster.built
+    cluster = healthy.scaled(permanently(scenario.faults, healthy))
     device = load_device(cluster.device)
     job, facts = plan_job(scenario, device)
-    slow = slowness(scenario)
     lowered = lower(
         change(stage_programs(job)),
         job.plan,
         cluster,
         cluster.capacity.tolist(),
-        slowness=slow,
-        choices=choices_of(scenario, folded=folded),
+        slowness=slowness(scenario),
+        choices=replace(choices_of(scenario, folded=folded), collapsed=collapsed),
+        disturbances=disturbances_of(scenario, job.plan, cluster),
     )
     try:
         steps = [partial(_stepwise, cluster, steps) for steps in lowered.steps]
-        record = play(lowered.program, lowered.capacity, steps)
+        record = play_by(scenario.engine, lowered.program, lowered.capacity, steps)
     except DeadlockError as error:
         if scenario.pipeline.p2p == "async":
             raise
@@ -111,6 +132,8 @@ def plan_job(scenario: Scenario, device: Device) -> tuple[Job, Facts]:
         overlap_tensor=scenario.overlap.tensor,
         tensor_pieces=scenario.overlap.tensor_pieces,
         sensitivity=sensitivity,
+        attention=lambda kernels: timer([kernel for kernel in kernels if kernel.kind == "attention"]),
+        issue=_issue(scenario),
     )
     split = plan.tp > 1 and (parallel.sequence_parallel or scenario.pipeline.scatter_gather)
     send_bytes = passes.activation_bytes / (plan.tp if split else 1)
@@ -160,13 +183,30 @@ def _arrange(
     return schedule, slices
 
 
+def _issue(scenario: Scenario) -> Issue:
+    """What the host needs to issue work."""
+    software = scenario.software
+    return NO_TIME if software is None else Issue(software.kernel, software.collective, software.microbatch)
+
+
 def _data_parallel(scenario: Scenario, device: Device, plan: Plan, recipe: Recipe) -> DataParallel:
     gathered = ELEMENT_BYTES[scenario.training.precision] if scenario.parallel.zero == 3 else recipe.gathered
     bucket = max(_BUCKET_PARAMETERS, _BUCKET_PARAMETERS_PER_REPLICA * plan.dp) * recipe.gradient
 
+    copies = scenario.software is not None and scenario.software.optimizer == "passes"
+
     def update(parameters: float) -> float:
         zeroed = zero_gradients_seconds(device, parameters, recipe=recipe)
-        return optimizer_seconds(device, parameters, recipe=recipe) + zeroed
+        clipped = clip_seconds(device, parameters, recipe=recipe)
+        copied = copy_seconds(device, parameters, recipe=recipe) if copies else 0.0
+        return clipped + optimizer_seconds(device, parameters, recipe=recipe) + copied + zeroed
+
+    def norm(parameters: float) -> float:
+        scaled = scenario.training.precision == "fp16-mixed"
+        unscaled = unscale_seconds(device, parameters, recipe=recipe) if scaled else 0.0
+        if copies and plan.dp > 1:  # the sum over replicas is divided by their number in a pass of its own
+            unscaled += unscale_seconds(device, parameters, recipe=recipe)
+        return unscaled + gradient_norm_seconds(device, parameters, recipe=recipe)
 
     return DataParallel(
         zero=scenario.parallel.zero,
@@ -176,19 +216,28 @@ def _data_parallel(scenario: Scenario, device: Device, plan: Plan, recipe: Recip
         parameter_bytes=gathered,
         bucket_bytes=scenario.overlap.bucket_size or bucket,
         optimizer_seconds=update,
-        norm_seconds=lambda parameters: gradient_norm_seconds(device, parameters, recipe=recipe),
+        norm_seconds=norm,
         sharding=sharding_of(scenario),
         zero_seconds=lambda parameters: zero_gradients_seconds(device, parameters, recipe=recipe),
     )
 
 
 def slowness(scenario: Scenario) -> list[float]:
-    """What multiplies every rank's compute times."""
-    factors = [1.0] * scenario.gpus
-    for fault in scenario.faults:
-        if isinstance(fault, SlowGpu):
-            factors[fault.rank] *= fault.factor
-    return factors
+    """What always multiplies every rank's compute times."""
+    return slow_ranks(scenario.faults, scenario.cluster.built.host_of[: scenario.gpus])
+
+
+def disturbances_of(scenario: Scenario, plan: Plan, cluster: Cluster) -> Disturbances:
+    """What else the scenario's faults make of its ranks and of the cluster's links."""
+    faults, hosts, seed = scenario.faults, cluster.host_of[: scenario.gpus], scenario.seed
+    batch = Batch(scenario.steps, scenario.microbatches, scenario.training.micro_batch, scenario.model.sequence_length)
+    ranks = RankPrograms(faults, plan, hosts, seed, batch)
+    return Disturbances(
+        speeds=speed_profiles(faults, hosts),
+        capacities=capacity_profiles(faults, cluster, seed),
+        colour=ranks.colour,
+        program=ranks.program,
+    )
 
 
 def choices_of(scenario: Scenario, *, folded: bool) -> Choices:

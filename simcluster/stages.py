@@ -75,7 +75,9 @@ class _Stage:
         split = self._boundaries.arrives_split(action)
         parts = self._replicas.parts(action, step)
         for index, part in enumerate(parts):
-            segment = self._segment(action.kind, replace(part.work, boundary=split and index == 0), part.memory)
+            segment = self._segment(
+                action.kind, replace(part.work, boundary=split and index == 0, begins=index == 0), part.memory
+            )
             final = index == len(parts) - 1
             name = key if final else (*key, index)
             item = Item(

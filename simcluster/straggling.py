@@ -6,6 +6,7 @@ trace alone: all that one has of a real job.  Imports the door and the replay.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -13,13 +14,15 @@ from typing import Any
 import numpy as np
 
 from simcluster.errors import InputError
-from simcluster.faults import Fault, SlowGpu
+from simcluster.faults import Fault
+from simcluster.faults.where import OnRanks
+from simcluster.ops import StageProgram
 from simcluster.replay import Recorded, Straggling, measure, recorded
 from simcluster.replay.trace import Floats
 from simcluster.replay.written import plan_of, trace_of_result
 from simcluster.result import Result
-from simcluster.scenario import Scenario
-from simcluster.simulate import simulate
+from simcluster.simulate import replay
+from simcluster.whatif import freed_where
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +93,8 @@ class Stragglers:
 
 
 def stragglers(result: Result) -> Stragglers:
-    """Every fault of a result's scenario, and uneven stages, by playing the step without each; dearest first."""
+    """Every fault of a result's scenario, uneven stages and the LM head, by playing the step without each; dearest
+    first."""
     return _Counterfactuals(result).found()
 
 
@@ -98,86 +102,117 @@ class _Counterfactuals:
     def __init__(self, result: Result) -> None:
         self._result, self._scenario = result, result.scenario
         self._plan = plan_of(result.scenario)
-        self._played: dict[tuple[Fault, ...], float] = {result.scenario.faults: result.step_time}
+        self._hosts = result.scenario.cluster.built.host_of[: result.scenario.gpus]
+        self._everything = range(len(result.scenario.faults))
+        self._played: dict[tuple[int, ...], float] = {(): result.step_time}
+        if result.without_faults is not None:
+            self._played[tuple(self._everything)] = result.without_faults
 
     def found(self) -> Stragglers:
         faults = self._scenario.faults
         causes = [self._fault(place, fault) for place, fault in enumerate(faults)]
         if self._scenario.parallel.pp > 1:
-            causes += self._uneven_stages()
+            causes += [*self._uneven_stages(), *self._head()]
         return Stragglers(
             step_time=self._result.step_time,
-            clean=self._with(()),
+            clean=self._without(*self._everything),
             causes=tuple(sorted(causes, key=lambda cause: -cause.cost)),
             by_worker=self._by_worker(),
-            estimated=measure(self._recorded),
+            estimated=self._estimated,
         )
 
     @cached_property
     def _recorded(self) -> Recorded:
         return recorded(trace_of_result(self._result, self._scenario.name))
 
-    def _with(self, faults: tuple[Fault, ...]) -> float:
-        """Seconds of a step with these faults only."""
-        if faults not in self._played:
-            self._played[faults] = _step_time(self._scenario.model_copy(update={"faults": faults}))
-        return self._played[faults]
+    @cached_property
+    def _estimated(self) -> Straggling:
+        return measure(self._recorded)
 
-    def _worker(self, fault: Fault) -> tuple[int, int] | None:
-        """(dp rank, stage) of a fault that a worker has."""
-        if not isinstance(fault, SlowGpu):
-            return None
-        place = self._plan.coordinates(fault.rank)
-        return place["dp"], place["pp"]
+    def _without(self, *places: int) -> float:
+        """Seconds of a step without these faults."""
+        if places not in self._played:
+            self._played[places] = replay(self._scenario.without(*places)).step_time
+        return self._played[places]
+
+    def _only(self, *places: int) -> float:
+        """Seconds of a step with these faults only."""
+        return self._without(*(place for place in self._everything if place not in places))
+
+    def _workers(self, fault: Fault) -> tuple[tuple[int, int], ...]:
+        """(dp rank, stage) of the workers that have a fault; none if others are slow by it, too."""
+        if not isinstance(fault, OnRanks) or (fault.named is None and fault.node is None):
+            return ()
+        places = [self._plan.coordinates(rank) for rank in fault.chosen(self._hosts)]
+        return tuple(dict.fromkeys((place["dp"], place["pp"]) for place in places))
 
     def _fault(self, place: int, fault: Fault) -> Cause:
-        faults, worker = self._scenario.faults, self._worker(fault)
+        workers = self._workers(fault)
         return Cause(
             what=_named(fault),
             step_time=self._result.step_time,
-            without=self._with((*faults[:place], *faults[place + 1 :])),
-            alone=self._with((fault,)),
-            estimate=None if worker is None else self._estimate(*worker),
+            without=self._without(place),
+            alone=self._only(place),
+            estimate=self._estimate(workers) if workers else None,
         )
 
-    def _estimate(self, dp: int, stage: int) -> float:
-        """Seconds of a step if that worker's ops took what is typical; steps as the run has them, end to end."""
-        number = dp * self._plan.pp + stage
-        replayed = self._recorded.times(lambda graph: graph.seconds)
-        without = self._recorded.keeping(lambda graph: graph.worker != number)
-        return self._result.step_time * float(without.sum() / replayed.sum())
+    def _estimate(self, workers: Sequence[tuple[int, int]]) -> float:
+        """Seconds of a step if those workers' ops took what is typical; steps as the run has them, end to end."""
+        numbers = [dp * self._plan.pp + stage for dp, stage in workers]
+        without = self._recorded.keeping(lambda graph: ~np.isin(graph.worker, numbers))
+        return self._result.step_time * float(without.sum() / self._estimated.replayed.sum())
 
     def _uneven_stages(self) -> list[Cause]:
         """The longest stage, by cutting the model where the times of the run say; none where that gains nothing."""
         pipeline = self._scenario.pipeline.model_copy(update={"layers_per_stage": "auto"})
         try:
-            seconds = _step_time(self._scenario.model_copy(update={"pipeline": pipeline}))
+            seconds = replay(self._scenario.model_copy(update={"pipeline": pipeline})).step_time
         except InputError:  # a schedule or model that cannot be cut otherwise
             return []
         if seconds >= self._result.step_time:
             return []
-        return [Cause("uneven stages", self._result.step_time, seconds, None, None)]
+        found = self._estimated.last_stage
+        estimate = self._result.step_time * found.without / float(self._estimated.replayed.mean())
+        return [Cause("uneven stages", self._result.step_time, seconds, None, estimate)]
+
+    def _head(self) -> list[Cause]:
+        """The output projection and the loss, by playing the step with them free; none where nobody waits for them."""
+        seconds = replay(self._scenario, change=headless).step_time
+        if seconds >= self._result.step_time:
+            return []
+        return [Cause("LM head and loss", self._result.step_time, seconds, None, None)]
 
     def _by_worker(self) -> Floats:
         found = np.ones((self._scenario.dp, self._plan.pp))
-        owners = [self._worker(fault) for fault in self._scenario.faults]
-        for worker in dict.fromkeys(owner for owner in owners if owner is not None):
-            own = [fault for fault, owner in zip(self._scenario.faults, owners, strict=True) if owner == worker]
-            found[worker] = self._with(tuple(own)) / self._with(())
+        owners = [self._workers(fault) for fault in self._scenario.faults]
+        for worker in dict.fromkeys(owner[0] for owner in owners if len(owner) == 1):
+            own = [place for place, owner in enumerate(owners) if owner == (worker,)]
+            found[worker] = self._only(*own) / self._without(*self._everything)
         return found
 
 
-def _step_time(scenario: Scenario) -> float:
-    return simulate(scenario).step_time
+_HEAD = ("lm_head", "loss")
+
+
+def headless(programs: Sequence[StageProgram]) -> list[StageProgram]:
+    """The programs with a free LM head and loss: their ops take no time, but stay in their places."""
+    return freed_where(programs, lambda op: op.name.startswith(_HEAD))
 
 
 def _named(fault: Fault) -> str:
     """'slow gpu, rank 37, factor 1.2'."""
     fields = fault.model_dump()
     kind = str(fields.pop("kind")).replace("_", " ")
-    parts = [f"{name} {_text(value)}" for name, value in fields.items() if value is not None]
+    fields.pop("seed", None)
+    parts = [f"{name.replace('_', ' ')} {_text(value)}" for name, value in fields.items() if value is not None]
     return ", ".join([kind, *parts])
 
 
 def _text(value: object) -> str:
-    return " - ".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
+    if isinstance(value, dict):
+        kind = str(value.get("kind", ""))
+        rest = [f"{name} {_text(each)}" for name, each in value.items() if name != "kind" and each is not None]
+        return " ".join([kind, *rest])
+    if isinstance(value, tuple | list):
+        return " - ".join(map(str, value)) if len(value) < 9 else f"{len(value)} values"
+    return str(value)

@@ -17,11 +17,11 @@ from pydantic import Field
 
 from simcluster.device import load_device
 from simcluster.documents import Document, read_document, validate
-from simcluster.engine import play
 from simcluster.errors import InputError
-from simcluster.faults import SlowLink
+from simcluster.faults import SlowGpu, SlowLink
 from simcluster.jobs import JointPlan, PlacedFabric, joint_programs
 from simcluster.lower import Choices, lower
+from simcluster.players import play_by
 from simcluster.result import Result
 from simcluster.scenario import Scenario, load
 from simcluster.simulate import choices_of, plan_job, slowness
@@ -61,7 +61,7 @@ def simulate_together(jobs: Sequence[Placed], cluster: Cluster, *, folded: bool 
     """
     _check(jobs, cluster)
     links = [fault for job in jobs for fault in job.scenario.faults if isinstance(fault, SlowLink)]
-    cluster = cluster.scaled([(*fault.between, fault.factor) for fault in links])
+    cluster = cluster.scaled([(*fault.between, fault.factor) for fault in links if fault.between])
     alone = [_play([job], cluster, [job.scenario.steps], folded=folded)[0].step_time for job in jobs]
     longest = max(seconds * job.scenario.steps for seconds, job in zip(alone, jobs, strict=True))
     steps = [min(_MOST_STEPS, math.ceil(longest / seconds)) for seconds in alone]
@@ -83,11 +83,25 @@ def _check(jobs: Sequence[Placed], cluster: Cluster) -> None:
                     f"GPU {cluster.gpus[gpu]} is given to {owner[gpu]!r} and to {name!r}; a GPU has one job"
                 )
             owner[gpu] = name
+    for job in jobs:
+        _check_faults(job.scenario)
     if len({_key(choices_of(job.scenario, folded=True)) for job in jobs}) > 1:
         raise InputError(
             "jobs that run together must play collectives alike; give them the same collectives section and the same "
             "overlap.interference"
         )
+
+
+def _check_faults(scenario: Scenario) -> None:
+    """Faults that name a rank or a cable and last for ever: what others are on depends on where the job is."""
+    for number, fault in enumerate(scenario.faults):
+        constant = isinstance(fault, SlowGpu | SlowLink) and fault.window(fault.factor) is None
+        named = fault.named if isinstance(fault, SlowGpu) else fault.between if isinstance(fault, SlowLink) else None
+        if not constant or named is None:
+            raise InputError(
+                f"job {scenario.name!r}: faults.{number} ({fault.kind}) is not modelled in jobs that run together; "
+                "only slow_gpu on ranks and slow_link between two nodes are, for ever"
+            )
 
 
 def _key(choices: Choices) -> tuple[object, ...]:
@@ -110,7 +124,7 @@ def _play(jobs: Sequence[Placed], cluster: Cluster, steps: Sequence[int], *, fol
     )
     if lowered.steps:
         raise InputError("jobs that run together are played in flow; leave collectives.detail: steps out")
-    record = play(lowered.program, lowered.capacity)
+    record = play_by("auto", lowered.program, lowered.capacity)
     return [
         Result(lowered=lowered, record=record, steps=scenario.steps, ranks=ranks, scenario=scenario, facts=facts)
         for scenario, ranks, (_, facts) in zip(scenarios, plan.ranks, planned, strict=True)

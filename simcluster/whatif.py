@@ -6,14 +6,14 @@ is still a meeting.  Imports the door, results and ops.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 from simcluster.critical_path import kind_of
 from simcluster.errors import InputError
 from simcluster.metrics import BESIDE, EXPOSED
-from simcluster.ops import Collective, Op, Receive, Segment, StageProgram, Timed
+from simcluster.ops import Collective, Compute, Op, Receive, Segment, StageProgram, Timed
 from simcluster.result import Result, Run
 from simcluster.simulate import replay
 
@@ -88,11 +88,16 @@ def path_seconds(run: Run) -> dict[str, float]:
 
 def freed(programs: Iterable[StageProgram], kind: str) -> list[StageProgram]:
     """The programs with ops of a kind free."""
+    return freed_where(programs, lambda op: kind in _names(op.stream, op.kind))
+
+
+def freed_where(programs: Iterable[StageProgram], chosen: Callable[[Op], bool]) -> list[StageProgram]:
+    """The programs with the chosen ops free."""
     segments: dict[int, Segment] = {}
 
     def of(segment: Segment) -> Segment:
         if id(segment) not in segments:
-            segments[id(segment)] = Segment(tuple(_free_if(op, kind) for op in segment.ops))
+            segments[id(segment)] = Segment(tuple(_free(op) if chosen(op) else op for op in segment.ops))
         return segments[id(segment)]
 
     return [
@@ -116,12 +121,12 @@ def _names(stream: str, kind: str) -> list[str]:
     return ["backward", kind] if kind in _PARTS_OF_BACKWARD else [kind]
 
 
-def _free_if(op: Op, kind: str) -> Op:
-    if kind not in _names(op.stream, op.kind):
-        return op
+def _free(op: Op) -> Op:
     work = op.work
     if isinstance(work, Receive):  # ends with what it receives
         return op
     if isinstance(work, Collective):
         return replace(op, work=Timed(work.axis, 0.0))
+    if isinstance(work, Compute):
+        return replace(op, work=work._replace(seconds=0.0, attention=0.0))
     return replace(op, work=work._replace(seconds=0.0))

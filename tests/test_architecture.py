@@ -120,10 +120,10 @@ def test_heavy_libraries_are_imported_when_needed() -> None:
 # What each module may not reach by any way.  Planning never meets the clock; the engine knows no model; metrics read
 # the table alone; only the door and what is above it sees all.
 PLANNING = (
-    "units", "clock", "ops", "kernels", "model", "layers", "layer_sections", "flops", "device", "memory", "footprint",
-    "parallel", "schedules", "segments", "stages", "chains", "fold", "fairness", "traffic", "communicators", "program",
-    "lower", "collectives", "interference", "sensitivity", "residency", "offload", "buffers",
-    "memory_plan", "fits",
+    "units", "clock", "ops", "kernels", "model", "layers", "layer_sections", "flops", "device", "memory", "recipes",
+    "footprint", "parallel", "schedules", "segments", "stages", "chains", "fold", "fairness", "traffic",
+    "communicators", "program", "lower", "collectives", "interference", "sensitivity", "residency", "offload",
+    "buffers", "profiles", "faults", "disturbances", "disturbed_ranks", "disturbed_links", "memory_plan", "fits",
 )  # fmt: skip
 CLOCK = ("simpy", *(f"simcluster.{name}" for name in ("engine", "network", "pacing", "stepwise", "simulate")))
 MODEL_SIDE = tuple(

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 import simcluster
 from simcluster.footprint import Footprint, stage_footprint
 from simcluster.layers import RankShape
-from simcluster.memory import activation_bytes_per_layer, head_activation_bytes, recipe_named
+from simcluster.memory import activation_bytes_per_layer, head_activation_bytes
 from simcluster.model import Model, parameters
 from simcluster.parallel import Plan
+from simcluster.recipes import recipe_named
 from simcluster.schedules import schedule_function
 from simcluster.simulate import simulate
 from simcluster.step_plan import Slices

@@ -13,18 +13,16 @@ from simcluster.catalogue.models import model_document
 from simcluster.errors import InputError
 from simcluster.layers import RankShape
 from simcluster.memory import (
-    RECIPES,
     activation_bytes_per_layer,
     activation_parts,
     embedding_activation_bytes,
     head_activation_bytes,
     head_activation_parts,
     head_working_bytes,
-    recipe_named,
-    state_bytes,
     working_bytes,
 )
 from simcluster.model import Model, Recompute
+from simcluster.recipes import RECIPES, recipe_named, state_bytes
 
 
 def gpt(layers: int, hidden: int, heads: int) -> Model:

@@ -274,7 +274,7 @@ def test_gpt3_recompute() -> None:
     layer = layer_flops(square, 1)
     products = 3 * (layer.total.forward - layer.core.forward)
     assert layer.core.forward / products == pytest.approx(2048 / (18 * 12288), rel=1e-12)
-    with pytest.raises(InputError, match="recompute 'some' is not one of none, selective, full"):
+    with pytest.raises(InputError, match="recompute 'some' is not one of none, selective, operators, full"):
         hardware_flops_per_sequence(model, "some")  # type: ignore[arg-type]
 
 

@@ -42,7 +42,12 @@ def cells(notebook: NotebookNode) -> list[tuple[str, str]]:
 
 
 def test_there_are_notebooks() -> None:
-    assert [source.stem for source in SOURCES] == ["01_first_step", "02_worked_examples", "03_schedules"]
+    assert [source.stem for source in SOURCES] == [
+        "01_first_step",
+        "02_worked_examples",
+        "03_schedules",
+        "04_stragglers",
+    ]
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=ids)

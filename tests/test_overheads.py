@@ -16,18 +16,17 @@ from simcluster.flops import hardware_flops_per_sequence, layer_flops, model_flo
 from simcluster.footprint import Footprint
 from simcluster.layers import RankShape
 from simcluster.memory import (
-    RECIPES,
     activation_bytes_per_layer,
     activation_parts,
     head_activation_bytes,
     head_working_bytes,
-    recipe_named,
     temporary_bytes,
 )
 from simcluster.memory_plan import planned_footprints
 from simcluster.model import Model
 from simcluster.nccl import load_platform
 from simcluster.parallel import Plan
+from simcluster.recipes import RECIPES, recipe_named
 from simcluster.scenario import from_document
 from simcluster.simulate import simulate
 

@@ -9,7 +9,9 @@ from simcluster.cli.common import output_path, table_path, write_table
 from simcluster.errors import InputError
 
 if TYPE_CHECKING:
+    from simcluster.distribution import Distribution
     from simcluster.result import Result
+    from simcluster.scenario import Scenario
 
 _FIGURES = (".png", ".svg", ".pdf")
 
@@ -92,3 +94,21 @@ def write_links(result: Result, path: Path) -> None:
     from simcluster.show.links_plot import plot_links
 
     save_figure(plot_links(result), path)
+
+
+def replicas_path(name: str | None, scenario: Scenario) -> Path | None:
+    """Where a histogram of replicas goes; InputError if there is one only."""
+    if name and scenario.replicas < 2:
+        raise InputError(f"--histogram {name}: there is one replica; ask for more, as in --replicas 200")
+    return figure_path(name) if name else None
+
+
+def play_replicas(scenario: Scenario) -> tuple[Result, Distribution]:
+    """The step without chance, and all replicas of it with."""
+    from dataclasses import replace
+
+    from simcluster.montecarlo import monte_carlo, without_chance
+    from simcluster.simulate import simulate
+
+    base = simulate(without_chance(scenario))
+    return replace(base, scenario=scenario), monte_carlo(scenario, base=base)

@@ -38,6 +38,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--overlap", metavar="FILE", help="draw what communication compute hides, collective by collective"
     )
     parser.add_argument("--memory", metavar="FILE", help="memory over time (a picture; .csv or .parquet: every change)")
+    parser.add_argument("--histogram", metavar="FILE", help="draw the step times of all `replicas` (--replicas too)")
+    parser.add_argument("--replicas", metavar="N", type=int, help="play the step so often, with other draws each time")
     parser.add_argument("--window", metavar="T0:T1", help='draw only this part, as in "1.2 s:1.3 s"')
     parser.add_argument("--ranks", metavar="R,R", help="draw only these ranks, as in 0,8,16")
     parser.add_argument("--verbose", action="store_true", help="say on stderr what the simulator itself took")
@@ -52,12 +54,13 @@ def run(args: argparse.Namespace) -> int:
     from simcluster.cli import common, drawing
     from simcluster.scenario import load
     from simcluster.show.explanation import explanation
-    from simcluster.show.summary import summary
+    from simcluster.show.summary import replicas, summary
     from simcluster.simulate import simulate
     from simcluster.whatif import what_if_free
 
     begun = time.perf_counter()
-    scenario = load(args.scenario, common.overrides_of(args))
+    more = [("replicas", args.replicas)] if args.replicas is not None else []
+    scenario = load(args.scenario, common.overrides_of(args) + more)
     window, ranks = drawing.window_of(args.window), drawing.ranks_of(args.ranks, scenario.gpus)
     timeline = common.table_path(args.timeline) if args.timeline else None
     gantt = drawing.figure_path(args.gantt) if args.gantt else None
@@ -66,11 +69,18 @@ def run(args: argparse.Namespace) -> int:
     if links and links.suffix != ".csv":
         drawing.figure_path(args.links)
     memory = drawing.memory_path(args.memory) if args.memory else None
+    histogram = drawing.replicas_path(args.histogram, scenario)
     common.check_json_path(args.json)
-    result = simulate(scenario)
+    distribution = None
+    if scenario.replicas > 1:
+        result, distribution = drawing.play_replicas(scenario)
+    else:
+        result = simulate(scenario)
     free = what_if_free(result) if args.explain or critical else []
     if args.json != "-":
         print(summary(result))
+        if distribution:
+            print("\n" + replicas(distribution))
         if args.explain:
             print("\n" + explanation(result, free))
     if timeline:
@@ -83,10 +93,14 @@ def run(args: argparse.Namespace) -> int:
         plots.save_figure(plots.overlap([(scenario.name, result)]), overlap)
     if links:
         drawing.write_links(result, links)
+    if histogram and distribution:
+        plots.save_figure(plots.replicas(distribution, title=scenario.name), histogram)
     if memory:
         drawing.write_memory(result, memory, window, ranks)
     if args.json:
         played = {"step_time_if_free_s": {each.kind: each.step_time for each in free}} if free else {}
+        if distribution:
+            played["step_time_distribution_s"] = distribution.to_dict()
         common.write_json(args.json, {**result.to_dict(), **played})
     if args.verbose:
         print(f"simulated in {time.perf_counter() - begun:.2f} s, {common.peak_memory()}", file=sys.stderr)

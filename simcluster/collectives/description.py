@@ -6,6 +6,7 @@ every round is a transfer of its own.  Ranks are positions in the group, 0 .. N-
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias, TypeVar, overload
@@ -16,6 +17,9 @@ from numpy.typing import NDArray
 Item = TypeVar("Item")
 Ints: TypeAlias = NDArray[np.int64]
 Floats: TypeAlias = NDArray[np.float64]
+
+LARGE = 4096
+"""Hops of a phase from which on they are kept in columns (``Listed``)."""
 
 SWITCH = -1
 """A position in the network: the lowest switch above all ranks that exchange the same data with it in a phase.
@@ -93,6 +97,46 @@ class Lazy(Sequence[Item]):
     def __getitem__(self, index: int | slice) -> Item | Sequence[Item]:
         numbers = range(self._length)[index]
         return self._make(numbers) if isinstance(numbers, int) else [self._make(number) for number in numbers]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Listed(Sequence[Hop]):
+    """Hops in columns, one value each: a ring of 16,384 ranks on eight rails has 131,072."""
+
+    source: Ints
+    target: Ints
+    share: Floats
+    relay: Ints
+    channel: Ints
+    chunk: Ints
+
+    @classmethod
+    def joined(cls, parts: Sequence[Listed]) -> Listed:
+        """All hops, part by part."""
+        names = ("source", "target", "share", "relay", "channel", "chunk")
+        return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
+
+    def backwards(self) -> Listed:
+        """The same hops the other way, last first, without relays and chunks."""
+        none = np.zeros(len(self), dtype=np.int64)
+        return Listed(self.target[::-1], self.source[::-1], self.share[::-1], none - 1, self.channel[::-1], none)
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def __iter__(self) -> Iterator[Hop]:
+        columns = (self.source, self.target, self.share, self.relay, self.channel, self.chunk)
+        return itertools.starmap(Hop, zip(*(column.tolist() for column in columns), strict=True))
+
+    @overload
+    def __getitem__(self, index: int) -> Hop: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Hop]: ...
+    def __getitem__(self, index: int | slice) -> Hop | Sequence[Hop]:
+        if isinstance(index, int):
+            return next(iter(self[index : index + 1 or None]))
+        source, target, relay = self.source[index], self.target[index], self.relay[index]
+        return Listed(source, target, self.share[index], relay, self.channel[index], self.chunk[index])
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,7 +86,9 @@ def rings_along(hosts: Sequence[int], nics: Sequence[Sequence[str]]) -> tuple[Ri
     machine_by_machine = [position for positions in machines for position in positions]
     if len(machines) == 1:
         return (_plain(range(len(hosts))),)
-    gates = [_gates(positions, nics) for positions in machines] if len({*map(len, machines)}) == 1 else []
+    known: dict[tuple[tuple[int, ...], ...], list[tuple[int, int]]] = {}
+    alike = len({*map(len, machines)}) == 1
+    gates = [_gates_alike(positions, nics, known) for positions in machines] if alike else []
     count = min(map(len, gates), default=0)
     if count <= 1:
         return (_plain(machine_by_machine),)
@@ -95,6 +97,19 @@ def rings_along(hosts: Sequence[int], nics: Sequence[Sequence[str]]) -> tuple[Ri
 
 def _plain(order: Sequence[int]) -> Ring:
     return Ring(order=tuple(order), relays=(-1,) * len(order))
+
+
+def _gates_alike(
+    positions: Sequence[int],
+    nics: Sequence[Sequence[str]],
+    known: dict[tuple[tuple[int, ...], ...], list[tuple[int, int]]],
+) -> list[tuple[int, int]]:
+    """``_gates``, found once for machines whose ranks are near NICs in equal ways."""
+    numbers: dict[str, int] = {}
+    layout = tuple([tuple([numbers.setdefault(nic, len(numbers)) for nic in nics[place]]) for place in positions])
+    if layout not in known:
+        known[layout] = _gates(range(len(positions)), [nics[place] for place in positions])
+    return [(positions[entry], positions[leave]) for entry, leave in known[layout]]
 
 
 def _gates(positions: Sequence[int], nics: Sequence[Sequence[str]]) -> list[tuple[int, int]]:

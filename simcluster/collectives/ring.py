@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from simcluster.collectives.description import Hop, Phase
-from simcluster.collectives.group import Group
+import numpy as np
+
+from simcluster.collectives.description import LARGE, Hop, Listed, Phase
+from simcluster.collectives.group import Group, Ring
 
 
 def reduce_scatter(group: Group) -> Sequence[Phase]:
@@ -48,6 +50,9 @@ def around(order: Sequence[int], first: int, *, share: float, count: int = 1, ba
 
 def _phase(group: Group, first_chunk: int, *, reduces: bool) -> Phase:
     num_ranks, rings = group.num_ranks, group.rings
+    if num_ranks * len(rings) > LARGE:
+        listed = Listed.joined([_ring(ring, channel, len(rings), first_chunk) for channel, ring in enumerate(rings)])
+        return Phase(rounds=num_ranks - 1, hops=listed, chunks=num_ranks, reduces=reduces)
     hops = tuple(
         Hop(
             source=source,
@@ -61,3 +66,17 @@ def _phase(group: Group, first_chunk: int, *, reduces: bool) -> Phase:
         for place, source in enumerate(ring.order)
     )
     return Phase(rounds=num_ranks - 1, hops=hops if num_ranks > 1 else (), chunks=num_ranks, reduces=reduces)
+
+
+def _ring(ring: Ring, channel: int, rings: int, first_chunk: int) -> Listed:
+    """The hops of one ring."""
+    size = len(ring.order)
+    order = np.array(ring.order, dtype=np.int64)
+    return Listed(
+        source=order,
+        target=np.roll(order, -1),
+        share=np.full(size, 1.0 / (size * rings)),
+        relay=np.array(ring.relays, dtype=np.int64),
+        channel=np.full(size, channel),
+        chunk=(np.arange(size) + first_chunk) % size,
+    )

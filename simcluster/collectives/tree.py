@@ -13,7 +13,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 
-from simcluster.collectives.description import Hop, Lazy, Phase
+import numpy as np
+
+from simcluster.collectives.description import LARGE, Hop, Lazy, Listed, Phase
 from simcluster.collectives.group import Group, Ring
 
 
@@ -22,6 +24,8 @@ def all_reduce(group: Group) -> Sequence[Phase]:
     if group.num_ranks == 1:
         return ()
     rings = group.rings
+    if group.num_ranks * len(rings) > LARGE and len({*map(len, group.machines)}) == 1:
+        return _listed(group, rings)
     up: list[Hop] = []
     for rail, ring in enumerate(rings):
         chains = _chains(group, ring)
@@ -35,6 +39,34 @@ def all_reduce(group: Group) -> Sequence[Phase]:
     return (
         Phase(rounds=1, hops=up, chunks=1, reduces=True, pipelined=True),
         Phase(rounds=1, hops=Lazy(len(up), backwards), chunks=1, reduces=False, pipelined=True),
+    )
+
+
+def _listed(group: Group, rings: Sequence[Ring]) -> Sequence[Phase]:
+    """The same in columns, on machines of equally many ranks."""
+    machines, size = len(group.machines), len(group.machines[0])
+    parts = []
+    for number, parents in enumerate(double_tree(machines)):
+        order = np.array(deepest_first(parents), dtype=np.int64)
+        above = np.array(parents, dtype=np.int64)[order]
+        for rail, ring in enumerate(rings):
+            chains = np.array(ring.order, dtype=np.int64).reshape(machines, size)
+            down = chains[order][:, ::-1]  # from the end of each chain to its head, and on to the head above
+            source, target = down, np.concatenate([down[:, 1:], chains[above, :1]], axis=1)
+            there = np.ones(source.shape, dtype=bool)
+            there[above < 0, -1] = False
+            count = int(there.sum())
+            share, none = np.full(count, 0.5 / len(rings)), np.zeros(count, dtype=np.int64)
+            parts.append(
+                (
+                    2 * rail + number,
+                    Listed(source[there], target[there], share, none - 1, none + 2 * rail + number, none),
+                )
+            )
+    up = Listed.joined([part for _, part in sorted(parts, key=lambda pair: pair[0])])
+    return (
+        Phase(rounds=1, hops=up, chunks=1, reduces=True, pipelined=True),
+        Phase(rounds=1, hops=up.backwards(), chunks=1, reduces=False, pipelined=True),
     )
 
 

@@ -9,6 +9,7 @@ from simcluster.metrics import BREAKDOWN
 from simcluster.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
+    from simcluster.distribution import Distribution
     from simcluster.fits import Remedy
     from simcluster.result import Result
     from simcluster.scenario import Scenario
@@ -39,6 +40,23 @@ def summary(result: Result) -> str:
     blocks.append(_remedies(result))
     blocks.append(_engine(result))
     return "\n\n".join("\n".join(lines) for lines in blocks if lines)
+
+
+def replicas(distribution: Distribution) -> str:
+    """The step times of many replicas; what stands above them in a summary is the step without chance."""
+    mean, (low, high) = distribution.mean, distribution.interval
+    parts = {"p5": 0.05, "median": 0.5, "p95": 0.95}
+    spread = [f"{name} {distribution.quantile(part):.6g} s" for name, part in parts.items()]
+    how = "longest paths through the step above, with other times of kernels"
+    return "\n".join(
+        [
+            f"{len(distribution):,} replicas, each with draws of its own (all above: the step without chance)",
+            f"  step time    {mean:.6g} s on average, {mean / distribution.planned - 1:+.2%}   "
+            f"(95 % interval of the mean {low:.6g} to {high:.6g} s)",
+            f"               {', '.join(spread)}",
+            f"  played as {how if distribution.method == 'sweep' else 'events, one after the other'}",
+        ]
+    )
 
 
 def layout(scenario: Scenario) -> str:
@@ -208,4 +226,5 @@ def _engine(result: Result) -> list[str]:
         if simulated < total
         else f"{total:,} ranks"
     )
-    return [f"  replayed {folded}, in {result.record.events:,} events"]
+    how = "as one longest path" if result.record.kind == "path" else f"in {result.record.events:,} events"
+    return [f"  replayed {folded}, {how}"]

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import networkx as nx
 import numpy as np
 
+from simcluster.colours import mixed, sums
 from simcluster.errors import InputError
 from simcluster.topology.host_ways import HostWays
 from simcluster.topology.links import compute_part
@@ -81,6 +82,24 @@ class Cluster:
         """What every link carries of many flows, each with its weight, and the longest of their latencies (s)."""
         load, slowest = self.router.crowd.together(src, dst, flow, weight, self.latency)
         return load, self.spread_latency(self.spread(int(src[slowest]), int(dst[slowest]), int(flow[slowest])))
+
+    def routes(
+        self, src: NDArray[np.int64], dst: NDArray[np.int64], flow: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
+        """``spread`` of many flows: (flow, link, fraction) of every link that one crosses, by flow; latencies (s)."""
+        row, link, fraction = self.router.paths.rows(src, dst, flow)
+        return row, link, fraction, self.latencies(row, link, fraction, len(src))
+
+    def latencies(
+        self, row: NDArray[np.int64], link: NDArray[np.int64], fraction: NDArray[np.float64], rows: int
+    ) -> NDArray[np.float64]:
+        """``spread_latency`` of many ways: of ``rows``, given by the links of each in ascending order."""
+        seconds = fraction * self.latency[link]
+        _, kind = np.unique(seconds, return_inverse=True)
+        starts = np.searchsorted(row, np.arange(rows + 1))
+        _, first, alike = np.unique(sums(mixed(kind), starts), return_index=True, return_inverse=True)
+        each = [math.fsum(seconds[starts[place] : starts[place + 1]].tolist()) for place in first.tolist()]
+        return np.array(each)[alike]
 
     def spread_latency(self, spread: Spread) -> float:
         """Seconds that a flow's bytes need along their links: the mean over the bytes.
@@ -139,7 +158,7 @@ class Cluster:
         Routes do not change: nobody reroutes around a slow cable.  Factors on one link multiply.  InputError for an
         unknown node, for two nodes with no link between them, and for a factor that is not positive.
         """
-        found = [(link, factor) for a, b, factor in faults for link in self._between(a, b, factor)]
+        found = [(link, factor) for a, b, factor in faults for link in self._to_scale(a, b, factor)]
         if not found:
             return self
         capacity, graph = self.capacity.copy(), self.graph.copy()
@@ -150,11 +169,15 @@ class Cluster:
         capacity.flags.writeable = False
         return replace(self, graph=graph, capacity=capacity)
 
-    def _between(self, a: str, b: str, factor: float) -> list[int]:
+    def _to_scale(self, a: str, b: str, factor: float) -> list[int]:
         if not (math.isfinite(factor) and factor > 0):
             raise InputError(
                 f"link {a} - {b}: factor {factor!r} must be a positive number, such as 0.5 for half the speed"
             )
+        return self.links_between(a, b)
+
+    def links_between(self, a: str, b: str) -> list[int]:
+        """The links between two neighbours, both directions; InputError for an unknown node, or no such link."""
         for node in (a, b):
             if node not in self.graph:
                 raise InputError(f"link {a} - {b}: no node {node!r} in cluster {self.name!r}{self._near(node)}")

@@ -16,7 +16,7 @@ numbered leaf by leaf; on a rail-optimised fabric it is not, and the plain index
 d equal mod 8) over an eighth of the spines.  Inside a machine, which no switch has a say in, d is the GPU index, and of
 equally short ways the one with the fastest next link is taken: NVSwitch before a PCIe switch.
 
-Imports errors, ``policies``, ``ways`` and ``crowd``.
+Imports errors, ``policies``, ``ways``, ``crowd`` and ``paths``.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ import networkx as nx
 
 from simcluster.errors import InputError
 from simcluster.topology.crowd import Crowd
+from simcluster.topology.paths import Paths
 from simcluster.topology.policies import STATIC, Flow, Pick, RoutingSpec
 from simcluster.topology.ways import WHOLE, Doors, Port, Signature, Ways, natural, signature_of, split
 
@@ -95,6 +96,11 @@ class Router:
     def crowd(self) -> Crowd:
         """The same for very many flows at once."""
         return Crowd(self._ways, self._gpus, self._link_index, self._policy, self.spread)
+
+    @cached_property
+    def paths(self) -> Paths:
+        """The links of very many flows, flow by flow."""
+        return Paths(self._ways, self._gpus, self._link_index, self._policy, self.spread)
 
     def uplinks(self, gpu: int) -> tuple[str, ...]:
         """Nodes through which the GPU leaves its machine in the fewest hops, by flow 0, 1, ...; empty if it cannot."""

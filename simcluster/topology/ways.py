@@ -117,8 +117,8 @@ class Ways:
                 node for node in self._next[here] if hops.get(node) == left and (node == end or node not in self._ends)
             ]
             if len(candidates) > 1:
-                fastest = max(self._bandwidth(here, node) for node in candidates)
-                candidates = [node for node in candidates if self._bandwidth(here, node) == fastest]
+                fastest = max(self.bandwidth(here, node) for node in candidates)
+                candidates = [node for node in candidates if self.bandwidth(here, node) == fastest]
             ties = ties or len(candidates) > 1
             path.append(candidates[dst % len(candidates)])
         return path, ties
@@ -250,7 +250,8 @@ class Ways:
         among = self.switches
         return {node: [other for other in to if other in among] for node, to in neighbours.items() if node in among}
 
-    def _bandwidth(self, node: str, other: str) -> float:
+    def bandwidth(self, node: str, other: str) -> float:
+        """B/s of a link."""
         return float(self._graph.adj[node][other]["bandwidth"])
 
 

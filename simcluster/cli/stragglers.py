@@ -1,0 +1,176 @@
+"""simcluster stragglers: what makes a scenario's step longer than it need be, who waits for whom, and what pays."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from simcluster.cli.common import add_override_arguments
+
+if TYPE_CHECKING:
+    from simcluster.mitigations import Mitigation
+    from simcluster.result import Result
+    from simcluster.straggling import Cause, Stragglers
+
+EXAMPLES = """examples:
+  simcluster stragglers slow_gpu
+  simcluster stragglers slow_gpu --mitigate --heatmap who.png --matrix waits.png
+  simcluster stragglers slow_gpu --set "faults=[{kind: slow_gpu, rank: 3, factor: 1.5}]" --json -
+
+Each cause is taken away by playing the step without it.  Beside it stands what the estimator for recorded jobs
+(simcluster replay) makes of the run's trace alone: all that there is of a real job.
+"""
+
+_WAITS = 5
+_WORST = 5
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """The command's arguments."""
+    parser = subparsers.add_parser(
+        "stragglers",
+        help="what makes a step long: each cause by playing the step without it",
+        description="Play a scenario's step, find what makes it longer than it need be, and who waits for whom.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("scenario", help="a scenario file, or the name of one that ships")
+    add_override_arguments(parser, "change the scenario; also --a.b c")
+    parser.add_argument("--mitigate", action="store_true", help="also play what could be done about it")
+    parser.add_argument("--json", metavar="FILE", help='write it all as JSON; "-" prints it alone')
+    parser.add_argument("--heatmap", metavar="FILE", help="draw the slowdown by every worker over (dp rank, stage)")
+    parser.add_argument("--matrix", metavar="FILE", help="draw who waits for whom")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Load, check where results go, play, print, draw, write."""
+    from simcluster.cli import common, drawing
+    from simcluster.mitigations import what_pays
+    from simcluster.scenario import load
+    from simcluster.simulate import simulate
+    from simcluster.straggling import stragglers
+
+    scenario = load(args.scenario, common.overrides_of(args))
+    heatmap, matrix = (drawing.figure_path(name) if name else None for name in (args.heatmap, args.matrix))
+    common.check_json_path(args.json)
+    result = simulate(scenario)
+    found = stragglers(result)
+    tried = what_pays(result) if args.mitigate else []
+    if args.json != "-":
+        blocks = [_answer(result, found), _causes(found), _where(found), _waits(result)]
+        if args.mitigate:
+            blocks.append(_tried(result, tried))
+        print("\n\n".join("\n".join(lines) for lines in blocks if lines))
+    if heatmap or matrix:
+        from simcluster import plots
+
+        if heatmap:
+            plots.save_figure(plots.stragglers(result, found), heatmap)
+        if matrix:
+            plots.save_figure(plots.waits(result), matrix)
+    if args.json:
+        common.write_json(args.json, _document(result, found, tried))
+    return 0
+
+
+def _answer(result: Result, found: Stragglers) -> list[str]:
+    from simcluster.show.summary import layout
+    from simcluster.units import format_seconds
+
+    def line(name: str, value: str, text: str) -> str:
+        return f"  {name:<12}{value:>9}   {text}".rstrip()
+
+    estimated = found.estimated
+    return [
+        result.scenario.name,
+        f"{result.scenario.gpus:,} GPUs | {layout(result.scenario)}",
+        "",
+        line("step time", format_seconds(found.step_time), ""),
+        line("T_ideal", format_seconds(found.clean), "without the faults of the scenario, played"),
+        line("S", f"{found.slowdown:.4f}", "the step over T_ideal"),
+        line("S, by trace", f"{estimated.slowdown:.4f}",
+             "the estimator's: over a step where every op takes what is typical of its type"),
+    ]  # fmt: skip
+
+
+def _causes(found: Stragglers) -> list[str]:
+    from simcluster.cli.common import format_table
+    from simcluster.units import format_seconds
+
+    if not found.causes:
+        return ["nothing straggles: no faults, and no stage that others wait for"]
+
+    def row(cause: Cause) -> list[str]:
+        estimate, off = cause.estimated_cost, ""
+        if estimate is not None:
+            off = f"{100 * (estimate - cause.cost):+.1f}"
+        alone = "" if cause.alone is None else f"+{cause.alone / found.clean - 1:.1%}"
+        costs = [f"{cause.cost:.1%}", "" if estimate is None else f"{estimate:.1%}", off]
+        return [cause.what, *costs, format_seconds(cause.without), alone]
+
+    header = ["cause", "costs", "by trace", "points off", "step without", "alone"]
+    table = format_table(header, [row(cause) for cause in found.causes])
+    return ["what the step would save without it (costs), and what it adds to a step without the others (alone)",
+            *table.splitlines()]  # fmt: skip
+
+
+def _where(found: Stragglers) -> list[str]:
+    from simcluster.cli.common import format_table
+
+    estimated = found.estimated
+    types = [[name, f"{value:.4f}"] for name, value in estimated.by_type.items() if value >= 1.0005][:_WORST]
+    stages = [[f"stage {stage}", f"{value:.4f}"] for stage, value in enumerate(estimated.by_stage)]
+    replicas = sorted(enumerate(estimated.by_replica.tolist()), key=lambda entry: -entry[1])[:_WORST]
+    rows = [*types, *stages, *([f"dp rank {dp}", f"{value:.4f}"] for dp, value in replicas)]
+    lines = ["where, by trace: S if only this took what it took, and all else what is typical"]
+    lines += format_table(["group", "S"], rows).splitlines()
+    names = ", ".join(f"dp {dp} stage {stage} ({estimated.by_worker[dp, stage]:.3f})"
+                      for dp, stage in estimated.worst[:_WORST])  # fmt: skip
+    return [*lines, f"worst workers: {names}"]
+
+
+def _waits(result: Result) -> list[str]:
+    from simcluster.cli.common import format_table
+    from simcluster.units import format_seconds
+
+    longest = result.waits[:_WAITS]
+    if not longest:
+        return []
+    counts = dict(result.weights)
+    rows = [
+        [f"rank {wait.rank}" + (f" (and {counts[wait.rank] - 1:,} like it)" if counts[wait.rank] > 1 else ""),
+         f"rank {wait.culprit}", wait.where, format_seconds(wait.seconds / result.steps)]
+        for wait in longest
+    ]  # fmt: skip
+    return ["the longest waits, in all, a step", *format_table(["who", "for", "at", "seconds"], rows).splitlines()]
+
+
+def _tried(result: Result, tried: list[Mitigation]) -> list[str]:
+    from simcluster.cli.common import format_table
+    from simcluster.units import format_seconds
+
+    if not tried:
+        return ["what pays: nothing of what is known to help applies here"]
+    rows = [["as it is", format_seconds(result.step_time), f"{result.scenario.training.global_batch:,}",
+             f"{result.scenario.gpus:,}", "", "", ""]]  # fmt: skip
+    rows += [
+        [each.what, format_seconds(each.step_time), f"{each.samples:,}", f"{each.gpus:,}", f"{each.pays:+.1%}",
+         f"{each.pays_per_gpu:+.1%}", each.note]
+        for each in tried
+    ]  # fmt: skip
+    header = ["what pays", "step", "batch", "GPUs", "time saved", "GPU time saved", ""]
+    return [*format_table(header, rows).splitlines(), "  saved: for the same sequences; negative costs more"]
+
+
+def _document(result: Result, found: Stragglers, tried: list[Mitigation]) -> dict[str, Any]:
+    waits = [
+        {"rank": wait.rank, "culprit": wait.culprit, "where": wait.where, "seconds": wait.seconds / result.steps}
+        for wait in result.waits
+    ]
+    return {
+        "name": result.scenario.name,
+        **found.to_dict(),
+        "waits": waits,
+        "mitigations": [each.to_dict() for each in tried],
+        "scenario": result.scenario.document(),
+    }

@@ -1,0 +1,52 @@
+"""What is slower than it should be, and what makes work uneven, as documents.
+
+A fault is part of a scenario (``faults: [...]``): a spec with a ``kind``; ``disturbances`` turns them into what
+lowering, the engine and the network know.  Imports spec.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated
+
+from pydantic import Field
+
+from simcluster.faults.data import SequenceLengths
+from simcluster.faults.gpus import HostStall, Jitter, SlowGpu
+from simcluster.faults.links import BackgroundLoad, LinkFlap, SlowLink
+
+__all__ = [
+    "BackgroundLoad",
+    "Fault",
+    "HostStall",
+    "Jitter",
+    "LinkFlap",
+    "SequenceLengths",
+    "SlowGpu",
+    "SlowLink",
+    "placed",
+    "without",
+]
+
+Fault = Annotated[
+    SlowGpu | Jitter | HostStall | SlowLink | LinkFlap | BackgroundLoad | SequenceLengths, Field(discriminator="kind")
+]
+"""Any fault; to add one, write a spec with a new ``kind`` and add it here.
+
+Experts that get unequally many tokens belong here when there are experts: as ``SequenceLengths`` does for attention,
+what a microbatch takes of each rank's products is known before the clock starts.
+"""
+
+
+def placed(faults: Iterable[Fault]) -> tuple[Fault, ...]:
+    """The same faults, each with the number of its stream of draws: what it draws stays its own if another goes."""
+    found: list[Fault] = []
+    for place, fault in enumerate(faults):
+        unnumbered = not isinstance(fault, SlowGpu | SlowLink | LinkFlap) and fault.seed is None
+        found.append(fault.model_copy(update={"seed": place}) if unnumbered else fault)
+    return tuple(found)
+
+
+def without(fault: Fault) -> tuple[Fault, ...]:
+    """What stands in a fault's place when it is taken away: nothing, or the same data without their imbalance."""
+    return (fault.without(),) if isinstance(fault, SequenceLengths) else ()

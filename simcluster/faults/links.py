@@ -1,0 +1,86 @@
+"""Links that carry less than they should.  Imports spec and its parts."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from simcluster.errors import InputError
+from simcluster.faults.where import SHORTEST_PERIOD, During, Number, OnLinks
+from simcluster.units import BytesPerSecond, Seconds
+
+
+class SlowLink(OnLinks, During):
+    """Links that carry ``factor`` of their bandwidth, in both directions; 1 changes nothing.
+
+    ``between`` two neighbours in the cluster's graph, as ``simcluster topology FILE`` prints them; ``nic_of`` a rank: a
+    slow NIC; ``uplinks_of`` a machine.  For ever, or at times as for a slow GPU.
+    """
+
+    kind: Literal["slow_link"]
+    factor: Annotated[float, Field(strict=True, gt=0, le=1)]
+
+    @property
+    def neutral(self) -> bool:
+        """Does it change nothing?"""
+        return self.factor == 1
+
+
+class LinkFlap(OnLinks):
+    """Links that go down at ``start`` and come back ``down`` seconds later, again every ``period`` if there is one.
+
+    Nothing moves meanwhile, in either direction; flows keep what they have moved, and nobody reroutes or gives up (a
+    collective library would, after its timeout).
+    """
+
+    kind: Literal["link_flap"]
+    down: Seconds
+    start: Seconds | None = None
+    period: Seconds | None = None
+
+    @model_validator(mode="after")
+    def _comes_back(self) -> Self:
+        if self.period is not None and self.period <= max(self.down, SHORTEST_PERIOD):
+            raise InputError(f"period {self.period:g} s must be longer than the {self.down:g} s that the link is down")
+        return self
+
+    @property
+    def neutral(self) -> bool:
+        """Does it change nothing?"""
+        return self.down == 0
+
+
+class BackgroundLoad(OnLinks, During):
+    """Traffic of others that does not give way: it takes a ``share`` (0 to 1) of the links, or ``rate`` B/s of each.
+
+    What it leaves is shared out between the job's flows.  Always there, at times as for a slow GPU, or by chance: with
+    ``on`` and ``off`` it comes and goes in spells of these mean lengths (s), drawn from exponential laws, on all of its
+    links together.  ``seed`` is the number of the stream of draws, beside the scenario's; left out, the fault's place
+    in the list.
+    """
+
+    kind: Literal["background_load"]
+    share: Annotated[float, Field(strict=False, ge=0, lt=1)] | None = None
+    rate: BytesPerSecond | None = None
+    on: Seconds | None = None
+    off: Seconds | None = None
+    seed: Number | None = None
+
+    @model_validator(mode="after")
+    def _amounts(self) -> Self:
+        if (self.share is None) == (self.rate is None):
+            raise InputError('give one of share: 0.3 (of the links) and rate: "10 GB/s" (of each)')
+        if (self.on is None) != (self.off is None):
+            raise InputError('on and off go together: the mean lengths of its spells, as in on: "5 ms", off: "20 ms"')
+        if self.on is not None and self.off is not None:
+            if min(self.on, self.off) < SHORTEST_PERIOD:
+                raise InputError("spells on and off must be at least 1 us long")
+            if any(value is not None for value in (self.start, self.end, self.period)):
+                raise InputError("spells by chance (on, off) have no start, end or period; keep one of the two")
+        return self
+
+    @property
+    def neutral(self) -> bool:
+        """Does it change nothing?"""
+        return self.share == 0

@@ -1,0 +1,238 @@
+"""Machines that are all alike, and the fabric between them, in arrays: what ``paths`` finds routes with.
+
+Imports ``ways``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simcluster.topology.ways import Port, Ways
+
+Ints: TypeAlias = NDArray[np.int64]
+Floats: TypeAlias = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Machines:
+    """Machines that are all alike: their links are numbered alike, machine by machine.
+
+    ``machine`` and ``place`` of every GPU, ``gpus`` of every machine by place; ``links`` that begin in every machine,
+    by their place there, which ``link_place`` has for every link; ``back`` is for every link the one the other way,
+    ``end`` the number of its end.
+    """
+
+    machine: Ints
+    place: Ints
+    gpus: Ints
+    links: Ints
+    link_place: Ints
+    back: Ints
+    end: Ints
+    _known: dict[tuple[int, int], Ints | None]
+
+    @property
+    def size(self) -> int:
+        """GPUs of a machine."""
+        return len(self.gpus[0])
+
+    @classmethod
+    def of(cls, ways: Ways, gpus: Sequence[str], link_index: Mapping[tuple[str, str], int]) -> Machines | None:
+        """The machines of a graph; None where they are not alike."""
+        place = {node: number for number, node in enumerate(ways.position)}
+        known = [link for pair, link in link_index.items() if pair[0] in place and pair[1] in place]
+        if len(known) != len(link_index) or not known:
+            return None  # another network beside this one: its links are in between
+        ends = np.array([(place[a], place[b]) for a, b in link_index], dtype=np.int64)
+        rate = np.array([ways.bandwidth(a, b) for a, b in link_index])
+        switch = np.zeros(len(place), dtype=bool)
+        switch[[place[node] for node in ways.switches]] = True
+        return cls._of_links(
+            ends[:, 0], ends[:, 1], rate, switch, np.array([place[gpu] for gpu in gpus], dtype=np.int64)
+        )
+
+    @classmethod
+    def _of_links(cls, start: Ints, end: Ints, rate: Floats, switch: NDArray[np.bool_], gpu: Ints) -> Machines | None:
+        label = _components(start, end, switch)
+        label[switch] = -1
+        kinds, machine = np.unique(label, return_inverse=True)
+        machine = machine - int(kinds[0] < 0)  # switches are -1
+        count = len(kinds) - int(kinds[0] < 0)
+        nodes = np.flatnonzero(~switch)
+        order = nodes[np.argsort(machine[nodes], kind="stable")]
+        local = np.full(len(switch), -1, dtype=np.int64)
+        if len(order) % count or len(gpu) % count:
+            return None
+        local[order] = np.tile(np.arange(len(order) // count), count)
+        gpus = np.argsort(machine[gpu], kind="stable")
+        own = np.flatnonzero(machine[start] >= 0)
+        if len(own) % count:
+            return None
+        table = own[np.argsort(machine[start[own]], kind="stable")].reshape(count, -1)
+        for column, least in ((machine[start], True), (local[start], False), (local[end], False), (rate, False)):
+            rows = column[table]
+            if least and (rows != np.arange(count)[:, None]).any():
+                return None
+            if not least and (rows != rows[:1]).any():
+                return None
+        by_machine = gpus.reshape(count, -1)
+        if (machine[gpu[by_machine]] != np.arange(count)[:, None]).any():
+            return None
+        if (local[gpu[by_machine]] != local[gpu[by_machine[:1]]]).any():
+            return None
+        place = np.empty(len(gpu), dtype=np.int64)
+        place[by_machine] = np.arange(by_machine.shape[1])
+        width = len(switch)
+        there, back = start * width + end, end * width + start
+        by_ends = np.argsort(there)
+        found = by_ends[np.minimum(np.searchsorted(there, back, sorter=by_ends), len(there) - 1)]
+        back = np.where(there[found] == back, found, -1)
+        own_place = np.full(len(start), -1, dtype=np.int64)
+        own_place[table] = np.arange(table.shape[1])
+        return cls(machine[gpu], place, by_machine, table, own_place, back, end, {})
+
+    def way_inside(self, src: int, dst: int, walk: Callable[[int, int], list[int] | None]) -> Ints | None:
+        """Places of the links from place to place; None if there is no such single way."""
+        if (src, dst) not in self._known:
+            path = np.array(walk(int(self.gpus[0, src]), int(self.gpus[0, dst])) or [-1], dtype=np.int64)
+            inside = (path >= 0).all() and np.isin(path, self.links[0]).all()
+            self._known[src, dst] = self.link_place[path] if inside else None
+        return self._known[src, dst]
+
+
+@dataclass(frozen=True, eq=False)
+class Hops:
+    """Links between switches (by number): ``code`` of their ends, ascending, and their ``link``.
+
+    ``onto`` and ``whence`` number the sets of switches that come after and before each: ``neighbours`` of that number.
+    """
+
+    size: int
+    code: Ints
+    link: Ints
+    onto: Ints
+    whence: Ints
+    neighbours: list[Ints]
+
+    @classmethod
+    def of(cls, ends: Ends, link_index: Mapping[tuple[str, str], int]) -> Hops:
+        """The links between switches of one network."""
+        number, size = ends.number, len(ends.switches)
+        rows = [
+            (number[a] * size + number[b], link) for (a, b), link in link_index.items() if a in number and b in number
+        ]
+        code, link = np.array(sorted(rows), dtype=np.int64).reshape(-1, 2).T
+        known: dict[bytes, int] = {}
+        neighbours: list[Ints] = []
+        sides = []
+        for side in (code, np.sort(code % size * size + code // size)):
+            first = np.searchsorted(side, np.arange(size + 1) * size)
+            sets = np.empty(size, dtype=np.int64)
+            for switch in range(size):
+                near = side[first[switch] : first[switch + 1]] % size
+                sets[switch] = known.setdefault(near.tobytes(), len(known))
+                if sets[switch] == len(neighbours):
+                    neighbours.append(near)
+            sides.append(sets)
+        return cls(size, code, link, sides[0], sides[1], neighbours)
+
+    def between(self, a: Ints, b: Ints) -> Ints:
+        """The links from switches to switches, -1 for none."""
+        if not len(self.code):
+            return np.full(len(a), -1, dtype=np.int64)
+        code = a * self.size + b
+        place = np.minimum(np.searchsorted(self.code, code), len(self.code) - 1)
+        return np.where(self.code[place] == code, self.link[place], -1)
+
+
+@dataclass(frozen=True, eq=False)
+class Ends:
+    """How every GPU leaves its machine and is entered: by which switch (its number, -1: it can choose) and links.
+
+    Links are rows of ``out_links`` and ``in_links``, -1 behind the last; ``order`` is the place of the GPU in tree
+    order, ``part`` numbers the parts of the fabric by switch.
+    """
+
+    switches: list[str]
+    number: dict[str, int]
+    part: Ints
+    order: Ints
+    out_leaf: Ints
+    in_leaf: Ints
+    out_links: Ints
+    in_links: Ints
+    position: Ints
+
+    @classmethod
+    def of(cls, machines: Machines, ways: Ways, gpus: Sequence[str], link_index: Mapping[tuple[str, str], int]) -> Ends:
+        """Those of one machine, moved to all others."""
+        switches = ways.in_order(ways.switches)
+        number = {switch: place for place, switch in enumerate(switches)}
+        parts = ways.parts_of_fabric()
+        tree_order = ways.tree_order
+        order = np.array([tree_order[ports[0].node] if ports else 0 for ports in ways.near.entries], dtype=np.int64)
+        of_node = np.full(len(ways.position), -1, dtype=np.int64)
+        place = {node: number for number, node in enumerate(ways.position)}
+        of_node[[place[switch] for switch in switches]] = np.arange(len(switches))
+        sides = []
+        for leaves, doors in ((True, ways.near.exits), (False, ways.near.entries)):
+            leaf = np.full(len(gpus), -1, dtype=np.int64)
+            found = [_only(ways, doors[gpu], gpus[gpu], link_index, machines, leaves=leaves)
+                     for gpu in machines.gpus[0].tolist()]  # fmt: skip
+            links = np.full((len(gpus), max(1, max(map(len, found), default=1))), -1, dtype=np.int64)
+            for local, way in enumerate(found):
+                if not way:
+                    continue
+                own = machines.gpus[:, local]
+                shifted = machines.links[:, machines.link_place[way]]
+                leaf[own] = of_node[machines.end[shifted[:, 0]]]
+                links[own[:, None], np.arange(len(way))] = shifted if leaves else machines.back[shifted]
+            sides += [leaf, links]
+        part = np.array([parts[switch] for switch in switches], dtype=np.int64)
+        position = np.array([ways.position[switch] for switch in switches], dtype=np.int64)
+        return cls(switches, number, part, order, sides[0], sides[2], sides[1], sides[3], position)
+
+
+def _only(
+    ways: Ways,
+    ports: Sequence[Port],
+    gpu: str,
+    link_index: Mapping[tuple[str, str], int],
+    machines: Machines,
+    *,
+    leaves: bool,
+) -> list[int]:
+    """The links by which a GPU leaves, outermost first; those back are by which it is entered.  None if it can choose.
+
+    A way in must be the way out backwards for that.
+    """
+    if len(ports) != 1:
+        return []
+    node, switch = ports[0].node, ports[0].switch
+    inside = ways.only_walk_inside(gpu, node) if leaves else ways.only_walk_inside(node, gpu)
+    if inside is None:
+        return []
+    walk = [*inside, switch] if leaves else [switch, *inside][::-1]
+    hops = list(pairwise(walk))[::-1]
+    if any(hop not in link_index or machines.back[link_index[hop]] < 0 for hop in hops):
+        return []
+    return [link_index[hop] for hop in hops]
+
+
+def _components(start: Ints, end: Ints, switch: NDArray[np.bool_]) -> Ints:
+    """The lowest number among the nodes that a node is connected with past no switch."""
+    label = np.arange(len(switch))
+    inside = ~(switch[start] | switch[end])
+    start, end = start[inside], end[inside]
+    while True:
+        before = label.copy()
+        np.minimum.at(label, end, label[start])
+        np.minimum.at(label, start, label[end])
+        if (label == before).all():
+            return label

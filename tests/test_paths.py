@@ -1,0 +1,95 @@
+"""Routes of many flows at once are those of the flows one by one; so are the pictures of many groups."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from simcluster import load_cluster
+from simcluster.collectives import ALGORITHMS, description
+from simcluster.collectives.description import Listed
+from simcluster.drawing import drawn
+from simcluster.group_layouts import Places
+from simcluster.topology import Cluster
+from simcluster.traffic import group_of, patterns
+
+CLUSTERS: list[tuple[str, dict[str, Any]]] = [
+    ("dgx_h100", {"nodes": 70}),
+    ("dgx_h100", {"nodes": 70, "routing": {"kind": "ecmp", "queue_pairs": 2}}),
+    ("dgx_h100", {"nodes": 70, "routing": {"kind": "adaptive"}}),
+    ("dgx_h100", {"nodes": 70, "routing": {"kind": "static", "pxn": True}}),
+    ("fat_tree_3level", {"routing": {"kind": "ecmp"}}),
+    ("rail_only", {}),
+    ("mixed_nics", {}),
+    ("dragonfly_plus", {}),
+    ("gb200_nvl72", {}),
+    ("pcie_ethernet", {}),
+    ("two_nodes_explicit", {}),
+]
+
+
+def made(name: str, changes: dict[str, Any]) -> Cluster:
+    return load_cluster(name, list(changes.items()))
+
+
+@pytest.mark.parametrize(("name", "changes"), CLUSTERS)
+def test_routes_of_many_flows_are_those_of_each(name: str, changes: dict[str, Any]) -> None:
+    cluster = made(name, changes)
+    random = np.random.default_rng(3)
+    src, dst = random.integers(0, len(cluster.gpus), (2, 150))
+    number = random.integers(0, 3, 150)
+    flow, link, fraction, latency = cluster.routes(src, dst, number)
+    assert (np.diff(flow) >= 0).all()
+    for place in range(150):
+        spread = cluster.spread(int(src[place]), int(dst[place]), int(number[place]))
+        found: dict[int, float] = {}
+        wanted: dict[int, float] = {}
+        there = flow == place
+        for which, part in zip(link[there].tolist(), fraction[there].tolist(), strict=True):
+            found[which] = found.get(which, 0.0) + part
+        for which, part in spread:
+            wanted[which] = wanted.get(which, 0.0) + part
+        assert found == wanted
+        assert latency[place] == pytest.approx(cluster.spread_latency(spread), rel=1e-15)
+
+
+@pytest.mark.parametrize("name", ["dgx_h100", "pcie_ethernet", "mixed_nics"])
+@pytest.mark.parametrize(
+    ("kind", "algorithm"), [("all_reduce", "ring"), ("all_reduce", "tree"), ("all_gather", "ring"), ("send", "direct")]
+)
+def test_a_picture_of_many_groups_is_that_of_each(name: str, kind: str, algorithm: str) -> None:
+    cluster = made(name, {"nodes": 4})
+    width = len(cluster.gpus) // 4
+    grid = np.arange(len(cluster.gpus)).reshape(4, width)
+    table = grid.T.copy() if kind != "send" else grid[:2].T.copy()
+    layouts = Places(cluster, len(cluster.gpus)).layouts(table)
+    table = table[layouts == layouts[0]]
+    phases = ALGORITHMS[kind][algorithm](group_of(cluster, table[0].tolist()))
+    parts = drawn(cluster, table, phases)
+    for number, ranks in enumerate(table.tolist()):
+        alone = patterns(cluster, ranks, ALGORITHMS[kind][algorithm](group_of(cluster, ranks)))
+        assert [(part.share, part.rounds, part.latency[number]) for part in parts] == [
+            (each.share, each.rounds, each.latency) for each in alone
+        ]
+        for part, each in zip(parts, alone, strict=True):
+            own = part.group == number
+            assert tuple(zip(part.link[own].tolist(), part.flows[own].tolist(), strict=True)) == each.usage
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "tree"])
+def test_hops_in_columns_are_the_hops(algorithm: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = made("dgx_h100", {"nodes": 6})
+    group = group_of(cluster, range(48))
+    one_by_one = ALGORITHMS["all_reduce"][algorithm](group)
+    for module in ("ring", "tree"):
+        monkeypatch.setattr(f"simcluster.collectives.{module}.LARGE", 0)
+    listed = ALGORITHMS["all_reduce"][algorithm](group)
+    assert description.LARGE > 48 * 8
+    for one, other in zip(one_by_one, listed, strict=True):
+        assert isinstance(other.hops, Listed)
+        assert list(one.hops) == list(other.hops)
+        assert one.hops[5] == other.hops[5]
+        assert one.hops[-1] == other.hops[-1]
+        assert (one.rounds, one.chunks, one.reduces) == (other.rounds, other.chunks, other.reduces)

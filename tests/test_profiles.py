@@ -1,0 +1,184 @@
+"""Factors over time, and computation and transfers that follow them: against hand calculation and integration."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from itertools import pairwise
+
+import pytest
+import simpy
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_interference import Row, program, spans
+
+from simcluster.clock import TICK
+from simcluster.engine import DeadlockError, play
+from simcluster.network import Network
+from simcluster.profiles import STEADY, Profile, Spells, Window, product, stretched
+from simcluster.program import Meeting, Program, SpanRow
+from simcluster.traffic import Traffic
+
+quarters = st.integers(0, 40).map(lambda number: number / 4)
+
+
+@st.composite
+def windows(draw: st.DrawFn) -> Window:
+    """A window on quarters of a second, once or again and again."""
+    value, start = draw(st.sampled_from([1.0, 1.5, 2.0, 4.0])), draw(quarters)
+    end = start + draw(st.sampled_from([0.25, 1.0, 3.0, math.inf]))
+    period = draw(st.sampled_from([0.5, 1.0, math.inf]))
+    return Window(value, start, end, period, 0.25 if period < math.inf else math.inf)
+
+
+profiles = st.lists(windows(), min_size=1, max_size=3).map(product)
+
+
+@given(profile=profiles)
+def test_a_profile_changes_only_where_it_says(profile: Profile) -> None:
+    instants = [number / 16 for number in range(16 * 12)]
+    for one, other in pairwise(instants):
+        if profile.at(one) != profile.at(other):
+            assert one < profile.after(one) <= other
+    for instant in instants:
+        change = profile.after(instant)
+        assert change > instant
+        assert change == math.inf or change * 4 == int(change * 4)
+
+
+def test_a_window_that_comes_again() -> None:
+    window = Window(2.0, 1.0, 5.0, period=1.5, length=0.5)  # 1 to 1.5, 2.5 to 3, 4 to 4.5
+    assert [window.at(instant / 4) for instant in range(22)] == [
+        1, 1, 1, 1, 2, 2, 1, 1, 1, 1, 2, 2, 1, 1, 1, 1, 2, 2, 1, 1, 1, 1,
+    ]  # fmt: skip
+    found, now = [], 0.0
+    while now < math.inf:
+        found.append(now := window.after(now))
+    assert found == [1.0, 1.5, 2.5, 3.0, 4.0, 4.5, math.inf]
+
+
+def test_spells_are_the_same_whoever_asks_first() -> None:
+    def made() -> Spells:
+        return Spells(0.5, [1.0, 2.0, 1.0, 4.0], first=False)
+
+    early, late = made(), made()
+    assert [late.at(instant) for instant in (7.5, 3.5, 2.0, 0.0)] == [0.5, 1.0, 0.5, 1.0]
+    assert [early.at(instant) for instant in (0.0, 2.0, 3.5, 7.5)] == [1.0, 0.5, 1.0, 0.5]
+    assert [early.after(instant) for instant in (0.0, 1.0, 3.0)] == [1.0, 3.0, 4.0]
+
+
+# --- computation ------------------------------------------------------------------------------------------------------
+
+
+def test_a_kernel_slows_down_and_recovers() -> None:
+    """Half speed from 0.25 to 0.75 s: a quarter is done by then, and a kernel of 1 s takes 1.25 s."""
+    made = program([[(1.0, 1.0)]], [], 0.0, 0.0)
+    made.speeds[0] = Window(2.0, 0.25, 0.75)
+    assert spans(made) == [(0, 0.0, 1.25)]
+    assert stretched(made.speeds[0], 0.0, 1.0) == 1.25
+    made.speeds[0] = Window(1.0, 0.25, 0.75)
+    assert spans(made) == [(0, 0.0, 1.0)]
+
+
+def test_a_throttling_gpu_does_not_slow_its_collectives() -> None:
+    made = program([[(1.0, 1.0), (2.0, None), (1.0, 1.0)]], [], 0.0, 0.0)
+    made.speeds[0] = Window(2.0, 0.0, math.inf, period=4.0, length=3.0)  # fast from 3 to 4 and from 7 on
+    assert spans(made) == [(0, 0.0, 2.0), (0, 2.0, 4.0), (0, 4.0, 6.0)]
+
+
+lengths = st.integers(1, 12).map(lambda number: number / 8)
+rows = st.lists(st.tuples(lengths, st.sampled_from([1.0, 0.5, 0.0, None])), min_size=1, max_size=5)
+
+
+@settings(max_examples=60)
+@given(main=st.lists(rows, min_size=1, max_size=3), side=st.lists(st.tuples(quarters, lengths), max_size=3),
+       pressure=st.sampled_from([0.0, 0.5, 1.0]), drag=st.sampled_from([0.0, 1.0]), speed=profiles)  # fmt: skip
+def test_a_chain_gives_the_bits_of_its_ops(
+    main: list[list[Row]], side: list[tuple[float, float]], pressure: float, drag: float, speed: Profile
+) -> None:
+    """Slow at times and disturbed by communication: one event for a chain or one for each op is the same."""
+    together, apart = (program(main, side, pressure, drag, collapsed=collapsed) for collapsed in (True, False))
+    together.speeds[0] = apart.speeds[0] = speed
+    assert spans(together) == spans(apart)
+
+
+@given(main=rows, speed=profiles)
+def test_rows_take_the_integral_of_their_speed(main: list[Row], speed: Profile) -> None:
+    made = program([main], [], 0.0, 0.0)
+    made.speeds[0] = speed
+    for (seconds, sensitivity), (_, start, end) in zip(main, spans(made), strict=True):
+        expected = seconds if sensitivity is None else stretched(speed, start, seconds)
+        assert end - start == pytest.approx(expected, abs=8 * TICK)
+
+
+@given(main=rows, start=quarters, length=quarters, factors=st.lists(st.floats(1, 8), min_size=2, max_size=4))
+def test_slower_is_never_faster(main: list[Row], start: float, length: float, factors: list[float]) -> None:
+    def end(factor: float) -> float:
+        made = program([main], [], 0.0, 0.0)
+        made.speeds[0] = Window(factor, start, start + length)
+        return spans(made)[-1][2]
+
+    ends = [end(factor) for factor in sorted(factors)]
+    assert all(later >= earlier - 8 * TICK for earlier, later in pairwise(ends))
+
+
+# --- links ------------------------------------------------------------------------------------------------------------
+
+
+def arrivals(profile: Profile, sizes: list[float], starts: list[float]) -> list[float]:
+    """When flows on a link of 1 B/s that begin then are over."""
+    env = simpy.Environment()
+    network = Network(env, [1.0], {0: profile})
+    found = [math.nan] * len(sizes)
+
+    def begin(number: int, _: simpy.Event) -> None:
+        def over() -> None:
+            found[number] = env.now
+
+        network.start(Traffic(((0, 1.0),), sizes[number], 1, 0.0), over)
+
+    for number, start in enumerate(starts):
+        timer = env.timeout(start)
+        assert timer.callbacks is not None
+        timer.callbacks.append(partial(begin, number))
+    env.run()
+    return found
+
+
+def test_a_link_at_half_for_half_a_second() -> None:
+    assert arrivals(Window(0.5, 0.25, 0.75), [1.0], [0.0]) == [1.25]
+
+
+def test_a_flap_holds_a_flow_up_and_loses_nothing() -> None:
+    assert arrivals(Window(0.0, 0.5, 2.5), [1.0], [0.0]) == [3.0]
+    assert arrivals(Window(0.0, 0.5, 2.5), [1.0], [1.0]) == [3.5]
+
+
+def test_a_link_that_flaps_every_second() -> None:
+    """Down in the first quarter of each second: 3 B take a second for every three quarters."""
+    assert arrivals(Window(0.0, 0.0, math.inf, 1.0, 0.25), [3.0], [0.0]) == [4.0]
+
+
+def test_nobody_looks_at_a_link_that_nobody_uses() -> None:
+    """A profile that changes for ever does not keep a run going, and a flow that comes late finds it as it is then."""
+    assert arrivals(Window(0.5, 0.0, math.inf, 1.0, 0.5), [0.25, 1.0], [0.0, 1000.25]) == [0.5, 1001.625]
+
+
+@given(sizes=st.lists(lengths, min_size=1, max_size=4), starts=st.lists(quarters, min_size=4, max_size=4))
+def test_a_link_that_only_might_change(sizes: list[float], starts: list[float]) -> None:
+    same = Window(1.0, 0.0, math.inf, 0.5, 0.25)
+    assert arrivals(same, sizes, starts[: len(sizes)]) == arrivals(STEADY, sizes, starts[: len(sizes)])
+
+
+def test_a_deadlock_is_found_while_links_flap() -> None:
+    """One of two parties never comes: the run ends and says so, whatever changes for ever."""
+    made = Program()
+    lane = made.add_lane(0, 0, "main")
+    made.row_sets.append((SpanRow("dp", "all_reduce", "", -1, "dp", 1.0, 0.0, 0.0),))
+    made.meetings.append(Meeting(1, (Traffic(((0, 1.0),), 2.0, 1, 0.0),)))
+    made.meetings.append(Meeting(2, (Traffic(((0, 1.0),), 1.0, 1, 0.0),)))
+    made.add_op(lane, 0, meeting=0)
+    made.add_op(lane, 0, meeting=1)
+    made.capacities[0] = Window(0.5, 0.0, math.inf, 1.0, 0.5)
+    with pytest.raises(DeadlockError, match="1 of 2 have arrived"):
+        play(made, [1.0])

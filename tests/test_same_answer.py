@@ -1,0 +1,357 @@
+"""One scenario, one answer: folded = unfolded = uncollapsed = the longest path, every span of every rank, to the bit.
+
+Folding, chains and the fast path change what is computed, never what comes out (modelling.md I.1 to I.5): the plain
+run, every rank and every op of it an event, is what all others must equal.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import Tiny
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simcluster import cost_sweep
+from simcluster.cost_sweep import CostSweep
+from simcluster.encounters import Encounters
+from simcluster.engine import DeadlockError, Record, play
+from simcluster.errors import InputError
+from simcluster.fixed import Costs, simulate_costs
+from simcluster.longest_path import LongestPath, NeedsEventsError
+from simcluster.ops import MAIN
+from simcluster.players import play_by, play_path
+from simcluster.program import Meeting, Program, SpanRow
+from simcluster.result import Result, Run
+from simcluster.simulate import replay, simulate
+from simcluster.timeline import COLUMNS
+from simcluster.traffic import Traffic
+
+ECMP = {"kind": "ecmp", "seed": 3, "queue_pairs": 2}
+CLUSTERS: list[tuple[dict[str, Any], list[str]]] = [  # with one cable of each, near the first GPUs
+    ({"topology": "dgx_a100", "nodes": 2, "gpus_per_node": 4}, ["node0.gpu1", "node0.nic1"]),
+    ({"topology": "dgx_a100", "nodes": 2, "gpus_per_node": 4, "routing": ECMP}, ["node0.gpu1", "node0.nic1"]),
+    (
+        {
+            "topology": "dgx_a100", "nodes": 4, "gpus_per_node": 2,
+            "fabric": {"nodes_per_unit": 2, "oversubscription": 2.0}, "routing": ECMP,
+        },
+        ["node0.gpu1", "node0.nic1"],
+    ),
+    ({"topology": "pcie_ethernet", "nodes": 2, "gpus_per_node": 4, "gpus_per_pcie_switch": 2},
+     ["node0.gpu1", "node0.pcie0"]),
+    ({"topology": "flat", "gpus": 8}, ["gpu1", "switch"]),
+]  # fmt: skip
+SHAPES = [(1, 1, 4), (2, 2, 2), (2, 1, 4), (1, 4, 2), (4, 2, 1), (1, 2, 3), (2, 2, 1), (1, 2, 4)]  # tp, pp, dp
+SCHEDULES = ["gpipe", "1f1b", "interleaved", "zb-h1", "zb-v"]
+INTERFERENCE: list[Any] = ["none", "none", "auto", {"kind": "factor", "compute": 0.3, "communication": 0.2}]
+
+
+@st.composite
+def documents(draw: st.DrawFn) -> dict[str, Any]:
+    """Sections for ``tiny``: any cluster, routes, layout, schedule, overlap and fault."""
+    cluster, cable = draw(st.sampled_from(CLUSTERS))
+    tp, pp, dp = draw(st.sampled_from(SHAPES))
+    schedule = draw(st.sampled_from(SCHEDULES if pp > 1 else ["gpipe", "1f1b"]))
+    microbatches = draw(st.integers(1, 4))
+    if schedule in ("interleaved", "zb-v"):
+        microbatches = 2 * pp if schedule == "zb-v" else pp
+    zero = draw(st.sampled_from([0, 0, 1, 2, 3] if pp == 1 else [0, 0, 1])) if dp > 1 else 0
+    rank = draw(st.integers(0, tp * pp * dp - 1))
+    faults = draw(st.lists(st.sampled_from(_faults(rank, cable)), max_size=2, unique_by=lambda fault: fault["kind"]))
+    return {
+        "cluster": cluster,
+        "gpus": tp * pp * dp,
+        "model": {"layers": 8, "tied_embeddings": draw(st.booleans())},
+        "parallel": {
+            "tp": tp,
+            "pp": pp,
+            "dp": dp,
+            "zero": zero,
+            "sequence_parallel": tp > 1 and draw(st.booleans()),
+            "order": draw(st.sampled_from([("tp", "cp", "dp", "pp"), ("pp", "dp", "cp", "tp")])),
+        },
+        "pipeline": {
+            "schedule": schedule,
+            "chunks": 2 if schedule == "interleaved" else 1,
+            "p2p": draw(st.sampled_from(["async", "async", "rendezvous"])) if schedule == "1f1b" else "async",
+        },
+        "training": {"global_batch": microbatches * dp, "recompute": draw(st.sampled_from(["none", "full"]))},
+        "overlap": {
+            "grad_reduce": draw(st.booleans()),
+            "param_gather": zero > 0 and draw(st.booleans()),
+            "tensor": draw(st.booleans()),
+            "pipeline": draw(st.booleans()),
+            "bucket_size": draw(st.sampled_from(["1 MB", "8 MB"])),
+            "interference": draw(st.sampled_from(INTERFERENCE)),
+        },
+        "faults": faults,
+        "steps": draw(st.sampled_from([1, 1, 2])),
+    }
+
+
+def _faults(rank: int, cable: list[str]) -> list[dict[str, Any]]:
+    """Slow for ever; slow or gone for a while, in the middle of a step of some milliseconds; and by chance."""
+    return [
+        {"kind": "slow_gpu", "factor": 1.5, "rank": rank},
+        {"kind": "slow_gpu", "factor": 3.0, "rank": rank, "start": "1 ms", "end": "2 ms"},
+        {"kind": "slow_link", "between": cable, "factor": 0.5},
+        {"kind": "slow_link", "between": cable, "factor": 0.1, "start": "1 ms"},
+        {"kind": "link_flap", "between": cable, "start": "1 ms", "down": "1 ms"},
+        {"kind": "jitter", "factor": {"kind": "lognormal", "sigma": 0.1}, "shared_by": "worker"},
+        {"kind": "host_stall", "cause": "garbage_collection", "seconds": "1 ms", "rank": rank},
+    ]
+
+
+@settings(max_examples=50)
+@given(document=documents())
+def test_every_way_to_play_a_scenario_gives_the_same_spans(tiny: Tiny, document: dict[str, Any]) -> None:
+    scenario = tiny(**document, engine="events")
+    plain = replay(scenario, folded=False, collapsed=False)
+    assert len(plain.weights) == scenario.gpus
+    spans = {rank: _spans(plain, rank) for rank in plain.weights}
+    ways = [plain, replay(scenario, folded=False), replay(scenario, collapsed=False), replay(scenario)]
+    for found in ways:
+        assert found.step_time == plain.step_time
+        for rank in spans if found is not plain else ():
+            assert _spans(found, rank) == spans[rank], f"rank {rank}"
+    unfolded, *_, folded = [_by_path(found) for found in ways]
+    assert folded or not unfolded, "rings that fold into one share their links in a known way, and the other way about?"
+
+
+def _by_path(found: Result) -> bool:
+    """The same program as a longest path, where it is one: all that the engine recorded."""
+    record = found.record
+    try:
+        path = play_path(found.lowered.program, found.lowered.capacity)
+    except NeedsEventsError:
+        return False
+    for name in ("ready", "start", "end", "last"):
+        assert getattr(path, name).tolist() == getattr(record, name).tolist(), name
+    return True
+
+
+def _spans(run: Run, rank: int) -> list[tuple[Any, ...]]:
+    """All that the timeline says of a rank, in an order that does not depend on how it was played."""
+    spans = run.spans.of_rank(run.simulated_for(rank))
+    words = np.array(spans.words, dtype=object)
+    columns = []
+    for name in COLUMNS:
+        values = getattr(spans, name)
+        if name in ("stream", "kind", "name"):
+            values = words[values]
+        elif name == "group":  # of the rank that was played: test_fold has the names of the others' groups
+            values = np.array([word.rstrip("0123456789") for word in words[values].tolist()], dtype=object)
+        elif name == "rank":
+            continue
+        columns.append(values.tolist())
+    return sorted(zip(*columns, strict=True), key=repr)
+
+
+# --- programs ---------------------------------------------------------------------------------------------------------
+
+TICK = 2.0**-20
+LINKS = [4.0e6, 8.0e6, 1.0e7]
+
+
+@st.composite
+def programs(draw: st.DrawFn) -> Program:
+    """Lanes of ops that compute, meet, and move bytes over a few links, in an order that can happen."""
+    lanes = draw(st.integers(2, 4))
+    program = Program(row_sets=[(SpanRow("compute", "other", "op", -1, "", 0.0, 0.0, 0.0),)])
+    for lane in range(lanes):
+        program.add_lane(lane, 0, MAIN)
+    ticks = st.integers(0, 16).map(lambda number: number * 0.015625)
+    for number in range(draw(st.integers(2, 14))):
+        members = [number % lanes] if draw(st.booleans()) else draw(_groups(lanes))
+        after = tuple(draw(st.lists(st.integers(0, len(program.seconds) - 1), max_size=1))) if program.seconds else ()
+        meets = len(members) > 1 or draw(st.booleans())
+        if meets:
+            program.meetings.append(Meeting(len(members), tuple(draw(st.lists(_traffics(), min_size=1, max_size=2)))))
+        for lane in members:
+            meeting = len(program.meetings) - 1 if meets else -1
+            op = program.add_op(lane, 0, seconds=-1.0 if meets else draw(ticks), meeting=meeting)
+            program.after[op] = after
+    return program
+
+
+def _groups(lanes: int) -> st.SearchStrategy[list[int]]:
+    return st.lists(st.integers(0, lanes - 1), min_size=1, max_size=lanes, unique=True)
+
+
+def _traffics() -> st.SearchStrategy[Traffic]:
+    """Transfers of some 0.1 s; some are so slow by themselves that others fit beside them."""
+    usage = st.sampled_from([((0, 1.0),), ((0, 2.0), (1, 1.0)), ((1, 1.0),), ((2, 1.0),), ()])
+    size = st.sampled_from([1e5, 4e5, 4e5, 0.0])
+    return st.builds(
+        lambda flows, size, rounds, latency, bound: Traffic(flows, size, rounds, latency, bound),
+        usage, size, st.integers(1, 3), st.sampled_from([0.0, 1e-3]), st.sampled_from([1e6, 1e8]),
+    )  # fmt: skip
+
+
+@settings(max_examples=120)
+@given(program=programs())
+def test_what_is_taken_for_a_longest_path_is_what_the_engine_plays(program: Program) -> None:
+    record = play(program, LINKS)
+    try:
+        found = play_path(program, LINKS)
+    except NeedsEventsError:
+        return
+    _equal(found, record)
+
+
+def _equal(found: Record, record: Record) -> None:
+    for name in ("ready", "start", "end", "last"):
+        assert getattr(found, name).tolist() == getattr(record, name).tolist(), name
+
+
+def transfers(*begins: float, size: float = 1e6, bound: float = 1e9, usage: Any = ((0, 1.0),)) -> Program:
+    """Transfers of 0.25 s over a link of 4 MB/s, each on a lane of its own that computes before it."""
+    program = Program(row_sets=[(SpanRow("compute", "other", "op", -1, "", 0.0, 0.0, 0.0),)])
+    for number, begin in enumerate(begins):
+        lane = program.add_lane(number, 0, MAIN)
+        program.add_op(lane, 0, seconds=begin)
+        program.meetings.append(Meeting(1, (Traffic(usage, size, 1, 0.0, bound),)))
+        program.add_op(lane, 0, meeting=number)
+    return program
+
+
+@pytest.mark.parametrize(
+    ("program", "path"),
+    [
+        (transfers(0.0, 0.25, 0.5), True),  # one ends as the next begins
+        (transfers(0.0, 0.125), False),
+        (transfers(0.0, 0.0, bound=1e6), True),  # 1 + 1 of 4 MB/s
+        (transfers(0.0, 0.0, 0.5, 0.5, bound=1e6), False),  # 4 of 4: nothing is left over that would prove it
+        (transfers(0.0, 0.0, size=0.0), False),
+        (transfers(0.0, 0.0, usage=()), True),
+    ],
+)
+def test_when_transfers_hold_each_other_back(program: Program, path: bool) -> None:
+    found = play_by("auto", program, LINKS)
+    assert found.kind == ("path" if path else "events")
+    assert ("hold each other back on a link, the first at" in found.why) == (not path)
+    _equal(found, play(program, LINKS))
+
+
+def test_encounters_of_many_cases() -> None:
+    program = transfers(0.0, 0.0)
+    path = LongestPath(program, LINKS)
+    later = np.array([0.0, 0.1, 0.25, 0.3])
+    seconds = np.stack([np.zeros(4), np.full(4, -1.0), later, np.full(4, -1.0)])
+    starts = path.of_meetings(path(seconds))
+    assert starts.tolist() == [[0.0] * 4, later.tolist()]
+    assert Encounters(program, LINKS).first(starts).tolist() == [0.0, 0.1, np.inf, np.inf]
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"pressure": 0.1, "ranks": (0,)}, "slows down the computation"),
+        ({"drag": 0.1, "ranks": (0,)}, "slows down the computation"),
+        ({"steps": 0}, "step by step"),
+        ({"traffics": (Traffic(((0, 1.0),), 1.0, 1, 0.0),)}, "carries nothing"),
+    ],
+)
+def test_what_is_no_longest_path(changed: dict[str, Any], says: str) -> None:
+    program = transfers(0.0)
+    program.meetings[0] = replace(program.meetings[0], **changed)
+    with pytest.raises(InputError, match=f"engine: path would not be exact here: .*{says}.*; use engine: auto"):
+        play_by("path", program, [0.0])
+
+
+def test_a_deadlock_is_explained_whatever_plays_it() -> None:
+    program = transfers(0.0, 0.0)
+    program.after[0], program.after[2] = (3,), (1,)
+    for engine in ("auto", "events", "path"):
+        with pytest.raises(DeadlockError, match="deadlock: 2 lanes wait for each other"):
+            play_by(engine, program, LINKS)
+
+
+# --- the scenario's key -----------------------------------------------------------------------------------------------
+
+
+def test_the_result_says_which(tiny: Tiny) -> None:
+    sections = {"cluster": {"topology": "flat", "gpus": 4}, "parallel": {"tp": 2, "dp": 2}}
+
+    def engine_of(**more: Any) -> dict[str, Any]:
+        return dict(simulate(tiny(**sections, **more)).to_dict()["engine"])
+
+    ours = engine_of()
+    assert ours == {
+        "kind": "path", "why": "the order of all ops is fixed, and no transfer holds another back", "events": 0,
+        "ranks_simulated": 1, "ranks_total": 4,
+    }  # fmt: skip
+    asked = engine_of(engine="events")
+    assert (asked["kind"], asked["why"]) == ("events", "engine: events")
+    assert asked["events"] > 0
+    beside = engine_of(overlap={"grad_reduce": True, "interference": {"kind": "factor", "compute": 0.1}})
+    assert (beside["kind"], "overlap.interference" in beside["why"]) == ("events", True)
+    steps = engine_of(collectives={"detail": "steps"})
+    assert (steps["kind"], steps["why"]) == ("events", "collectives are played step by step")
+    with pytest.raises(InputError, match="path would not be exact here: collectives are played step by step"):
+        engine_of(collectives={"detail": "steps"}, engine="path")
+
+
+# --- many costs at once ---------------------------------------------------------------------------------------------
+
+
+@st.composite
+def given_costs(draw: st.DrawFn) -> Costs:
+    seconds = st.floats(0.0, 2.0)
+    backward = draw(seconds)
+    return Costs(
+        forward=draw(seconds),
+        backward=backward,
+        weight_grad=draw(st.sampled_from([None, 0.3 * backward])),
+        tensor_parallel=draw(st.sampled_from([0.0, 0.01])),
+        collectives=draw(st.sampled_from([0, 2, 3])),
+        send=draw(st.sampled_from([0.0, 0.013])),
+        grad_reduce=draw(st.sampled_from([0.0, 0.5])),
+        optimizer=draw(st.sampled_from([0.0, 0.1])),
+        launch=draw(st.sampled_from([0.0, 0.001])),
+        send_launch=draw(st.sampled_from([0.0, 0.002])),
+    )
+
+
+SWEPT = ["gpipe", "1f1b", "interleaved", "zb-h1", "zb-v", "dualpipe", "chimera", "hanayo", "breadth-first"]
+
+
+@settings(max_examples=40)
+@given(
+    schedule=st.sampled_from(SWEPT),
+    costs=st.lists(given_costs(), min_size=1, max_size=3),
+    slices=st.booleans(),
+    tp=st.sampled_from([1, 2]),
+    steps=st.sampled_from([1, 2]),
+    blocking=st.booleans(),
+    together=st.booleans(),
+)
+def test_a_sweep_is_each_of_its_cases(
+    schedule: str, costs: list[Costs], slices: bool, tp: int, steps: int, blocking: bool, together: bool
+) -> None:
+    """Alike or slice by slice: what events give, to the bit."""
+    shape: dict[str, Any] = {
+        "stages": 4, "microbatches": 8, "schedule": schedule, "chunks": 2 if schedule == "interleaved" else 1,
+        "tp": tp, "dp": 2, "steps": steps, "blocking_sends": blocking,
+    }  # fmt: skip
+    if together:
+        shape |= {"optimizer_sync": "all_reduce", "sync": 0.003}
+    sweep = CostSweep(**shape)
+    cases: list[Costs | list[Costs]] = [*costs]
+    if slices:
+        cases = [[each] * len(sweep.schedule.routes[0]) for each in costs]
+    found = sweep.step_times(cases).tolist()
+    assert found == [simulate_costs(each, **shape, engine="events").step_time for each in cases]
+    assert (sweep.play(cases).total / steps).tolist() == found
+
+
+def test_slices_that_differ() -> None:
+    slices = [Costs(forward=1.0 + number, backward=2.0, send=0.125 * number) for number in range(8)]
+    shape: dict[str, Any] = {"stages": 4, "microbatches": 8, "schedule": "interleaved", "chunks": 2}
+    found = CostSweep(**shape).step_times([slices, slices[::-1]]).tolist()
+    assert found == [simulate_costs(each, **shape, engine="events").step_time for each in (slices, slices[::-1])]
+    assert cost_sweep.cost_sweep("1f1b", 4, 8) is cost_sweep.cost_sweep("1f1b", 4, 8)
