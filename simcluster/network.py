@@ -23,6 +23,15 @@ from simcluster.traffic import Traffic
 _LAST = EventPriority(2)  # after SimPy's URGENT (0) and NORMAL (1): the end of an instant
 
 
+def at_end_of_instant(env: simpy.Environment, action: Callable[[simpy.Event], None]) -> None:
+    """Do this after all else of the present instant."""
+    event = env.event()
+    event._ok, event._value = True, None
+    assert event.callbacks is not None
+    event.callbacks.append(action)
+    env.schedule(event, priority=_LAST)
+
+
 class Activity(Sharer):
     """What moves."""
 
@@ -149,11 +158,7 @@ class Network:
         """Solve once, at the end of this instant."""
         if not self._solve_due:
             self._solve_due = True
-            end_of_instant = self._env.event()
-            end_of_instant._ok, end_of_instant._value = True, None
-            assert end_of_instant.callbacks is not None
-            end_of_instant.callbacks.append(self._solve)
-            self._env.schedule(end_of_instant, priority=_LAST)
+            at_end_of_instant(self._env, self._solve)
 
     def _solve(self, _: simpy.Event) -> None:
         self._solve_due = False

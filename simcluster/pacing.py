@@ -14,14 +14,11 @@ from collections.abc import Callable
 from functools import partial
 
 import simpy
-from simpy.events import EventPriority
 
-from simcluster.network import Activity, Network
+from simcluster.network import Activity, Network, at_end_of_instant
 from simcluster.profiles import STEADY, Profile
 from simcluster.program import Meeting, Pace, Program, RowTimes
 from simcluster.rhythm import Chain, Playing
-
-_LAST = EventPriority(2)  # the end of an instant, as the network has it
 
 
 class Flight:
@@ -143,11 +140,7 @@ class Pacing:
         self._touched[rank] = None
         if not self._due:
             self._due = True
-            end_of_instant = self._env.event()
-            end_of_instant._ok, end_of_instant._value = True, None
-            assert end_of_instant.callbacks is not None
-            end_of_instant.callbacks.append(self._settle)
-            self._env.schedule(end_of_instant, priority=_LAST)
+            at_end_of_instant(self._env, self._settle)
 
     def _settle(self, _: simpy.Event) -> None:
         self._due = False

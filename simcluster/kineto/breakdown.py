@@ -15,8 +15,9 @@ import numpy as np
 from simcluster.kineto.job import ProfiledJob
 from simcluster.kineto.labels import Label
 from simcluster.kineto.rebuild import COPY, HOST, Profiled
+from simcluster.metrics import inside
 from simcluster.replay.graph import is_communication
-from simcluster.replay.trace import Floats, Ints, Mask
+from simcluster.replay.trace import Floats
 
 
 @dataclass(frozen=True)
@@ -77,11 +78,11 @@ def _of_rank(graph: Profiled, worker: int, length: float) -> list[float]:
     arrived = _arrived(graph)[ops]
     edges = np.unique(np.concatenate([start, end, np.minimum(arrived[comm], end[comm])]))
     width = np.diff(edges)
-    computing = _covered(edges, start[~(comm | host | copy)], end[~(comm | host | copy)])
-    there = _covered(edges, start[comm], end[comm])
-    late = _covered(edges, start[comm], np.minimum(arrived[comm], end[comm]))
-    going = _covered(edges, np.minimum(arrived[comm], end[comm]), end[comm])
-    copying = _covered(edges, start[copy], end[copy])
+    computing = inside(edges, start[~(comm | host | copy)], end[~(comm | host | copy)])
+    there = inside(edges, start[comm], end[comm])
+    late = inside(edges, start[comm], np.minimum(arrived[comm], end[comm]))
+    going = inside(edges, np.minimum(arrived[comm], end[comm]), end[comm])
+    copying = inside(edges, start[copy], end[copy])
     states = [
         computing, ~computing & going, ~computing & ~going & late, ~computing & ~there & copying,
     ]  # fmt: skip
@@ -98,14 +99,6 @@ def _arrived(graph: Profiled) -> Floats:
     for group in graph.groups:
         arrived[list(group)] = arrived[list(group)].max()
     return np.asarray(arrived)
-
-
-def _covered(edges: Floats, start: Floats, end: Floats) -> Mask:
-    """Which pieces between edges lie in one of the intervals."""
-    depth: Ints = np.zeros(len(edges), dtype=np.int64)
-    np.add.at(depth, np.searchsorted(edges, start), 1)
-    np.add.at(depth, np.searchsorted(edges, end), -1)
-    return np.asarray(np.cumsum(depth)[:-1] > 0)
 
 
 def layers(job: ProfiledJob) -> list[LayerTime]:

@@ -3,7 +3,7 @@
 In an all-to-all every GPU sends to every other one: of 2,048 that is four million flows.  From switch to switch they go
 the same few ways, so flows that are at one switch and bound for one switch are looked at together.  Flows inside a
 machine, and those of GPUs that can leave or be entered in several ways, are routed one by one.
-Imports ``policies`` and ``ways``.
+Imports ``many``, ``policies`` and ``ways``.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from simcluster.topology.policies import Flow, RoutingSpec
-from simcluster.topology.ways import WHOLE, Port, Ways, split
+from simcluster.topology.many import of_equal_keys, shares_of, turns
+from simcluster.topology.policies import RoutingSpec
+from simcluster.topology.ways import Port, Ways
 
 Ints: TypeAlias = NDArray[np.int64]
 Floats: TypeAlias = NDArray[np.float64]
@@ -42,8 +43,7 @@ class Crowd:
         self._number = {switch: number for number, switch in enumerate(self._switches)}
         order = ways.tree_order
         self._order = np.array([order[ports[0].node] if ports else 0 for ports in ways.near.entries], dtype=np.int64)
-        paths = len(policy.picks(Flow(0, 0, 0, 0)))
-        self._shares = [part / WHOLE for part in split(WHOLE, paths)] if paths else []
+        self._shares = shares_of(policy)
         self._machine = ways.machine_of()
         parts = ways.parts_of_fabric()
         self._part = np.array([parts[switch] for switch in self._switches], dtype=np.int64)
@@ -85,27 +85,22 @@ class Crowd:
                 going = np.flatnonzero(here != goal[left])
                 left, here = left[going], here[going]
                 onward = np.empty_like(here)
-                for rows in _alike(here * len(self._switches) + goal[left]):
+                for rows in of_equal_keys(here * len(self._switches) + goal[left]):
                     some = left[rows]
                     switch, dst = self._switches[here[rows[0]]], int(flows.dst[some[0]])
                     nodes = self._ways.onward(self._ways.near.signatures[dst], switch)
                     links = np.array([self._link_index[switch, node] for node in nodes])
-                    turn = self._turns(flows.of(some), path, switch, len(nodes))
+                    own = flows.of(some)
+                    columns = (own.src, own.dst, self._order[own.dst], own.number)
+                    turn = turns(self._policy, columns, path, self._ways.position[switch], len(nodes))
                     load[links] += share * np.bincount(turn, flows.weight[some], len(nodes))
                     flows.delay[some] += share * latency[links][turn]
                     onward[rows] = np.array([self._number[node] for node in nodes])[turn]
                 here = onward
 
-    def _turns(self, flows: _Flows, path: int, switch: str, ways: int) -> Ints:
-        """Which of the ways each flow goes on from the switch: the policy's arithmetic, on arrays."""
-        number = flows.number if self._policy.by_flow else 0 * flows.number
-        columns: list[Any] = [each.astype(np.uint64) for each in (flows.src, flows.dst, self._order[flows.dst], number)]
-        turn: Any = self._policy.picks(Flow(*columns))[path](self._ways.position[switch], ways)
-        return np.broadcast_to(turn, len(flows.src)).astype(np.int64)
-
     def _sprayed(self, flows: _Flows, load: Floats, latency: Floats) -> None:
         """From switch to switch, split evenly at each: alike for all flows between the same two."""
-        for rows in _alike(self._out.leaf[flows.src] * len(self._switches) + self._in.leaf[flows.dst]):
+        for rows in of_equal_keys(self._out.leaf[flows.src] * len(self._switches) + self._in.leaf[flows.dst]):
             first, weight = rows[0], flows.weight[rows].sum()
             for link, fraction in self._spread(int(flows.src[first]), int(flows.dst[first]), 0):
                 if link in self._between:
@@ -157,9 +152,3 @@ def _ends(found: Sequence[tuple[int, tuple[int, ...]]]) -> _Ends:
     rows = [(gpu, link) for gpu, (_, links) in enumerate(found) for link in links]
     gpu, link = np.array(rows, dtype=np.int64).reshape(-1, 2).T
     return _Ends(np.array([leaf for leaf, _ in found], dtype=np.int64), gpu, link)
-
-
-def _alike(keys: Ints) -> list[Ints]:
-    """The places of equal keys, together."""
-    order = np.argsort(keys, kind="stable")
-    return np.split(order, np.flatnonzero(np.diff(keys[order])) + 1) if len(keys) else []

@@ -2,21 +2,22 @@
 
 Where all machines are alike, a way inside one is found once for all; from switch to switch flows that are at one switch
 and bound for one switch are looked at together, as in ``crowd``.  What is not so regular is routed one by one.
-Imports ``alike``, ``policies`` and ``ways``.
+Imports ``alike``, ``many``, ``policies`` and ``ways``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simcluster.topology.alike import Ends, Floats, Hops, Ints, Machines
-from simcluster.topology.policies import Flow, RoutingSpec
-from simcluster.topology.ways import WHOLE, Ways, split
+from simcluster.topology.many import of_equal_keys, shares_of, turns
+from simcluster.topology.policies import RoutingSpec
+from simcluster.topology.ways import Ways
 
 Spread: TypeAlias = tuple[tuple[int, float], ...]
 Rows: TypeAlias = tuple[Ints, Ints, Floats]
@@ -36,8 +37,7 @@ class Paths:
     ) -> None:
         self._ways, self._gpus, self._link_index = ways, gpus, link_index
         self._policy, self._spread = policy, spread
-        paths = len(policy.picks(Flow(0, 0, 0, 0)))
-        self._shares = [part / WHOLE for part in split(WHOLE, paths)] if paths else []
+        self._shares = shares_of(policy)
         self._machines = Machines.of(ways, gpus, link_index)
 
     def rows(self, src: Ints, dst: Ints, number: Ints) -> Rows:
@@ -72,7 +72,7 @@ class Paths:
         assert machines is not None
         key = machines.place[src[flows]] * machines.size + machines.place[dst[flows]]
         found = []
-        for rows in _alike(key):
+        for rows in of_equal_keys(key):
             some = flows[rows]
             way = machines.way_inside(int(key[rows[0]]) // machines.size, int(key[rows[0]]) % machines.size, self._walk)
             if way is None:
@@ -126,29 +126,22 @@ class Paths:
         for kind in np.unique(over[meets]).tolist():
             rows = far[meets & (over == kind)]
             table = hops.neighbours[kind]
-            turn = self._turns([column[rows] for column in columns], path, self._ends.position[here[rows]], len(table))
+            turn = self._turns([column[rows] for column in columns], path, here[rows], len(table))
             onward[rows] = table[turn]
             links[rows] = hops.between(here[rows], onward[rows])
         far = far[~meets]
-        for rows in _alike(here[far] * len(self._ends.switches) + goal[far]):
+        for rows in of_equal_keys(here[far] * len(self._ends.switches) + goal[far]):
             some = far[rows]
             switch, dst = int(here[some[0]]), int(columns[1][some[0]])
             nodes = self._ways.onward(self._ways.near.signatures[dst], self._ends.switches[switch])
             table = np.array([self._ends.number[node] for node in nodes], dtype=np.int64)
-            turn = self._turns([column[some] for column in columns], path, self._ends.position[here[some]], len(nodes))
+            turn = self._turns([column[some] for column in columns], path, here[some], len(nodes))
             onward[some] = table[turn]
             links[some] = hops.between(here[some], onward[some])
         return links, onward
 
-    def _turns(self, columns: Sequence[Ints], path: int, position: Ints, ways: int) -> Ints:
-        """Which of the ways each flow goes on from its switch: the policy's arithmetic, on arrays."""
-        src, dst, order, number = columns
-        if not self._policy.by_flow:
-            number = 0 * number
-        of_flow: list[Any] = [each.astype(np.uint64) for each in (src, dst, order, number)]
-        here: Any = position.astype(np.uint64)
-        turn: Any = self._policy.picks(Flow(*of_flow))[path](here, ways)
-        return np.broadcast_to(turn, len(src)).astype(np.int64)
+    def _turns(self, columns: Sequence[Ints], path: int, here: Ints, ways: int) -> Ints:
+        return turns(self._policy, columns, path, self._ends.position[here].astype(np.uint64), ways)
 
     @cached_property
     def _hops(self) -> Hops:
@@ -158,9 +151,3 @@ class Paths:
     def _ends(self) -> Ends:
         assert self._machines is not None
         return Ends.of(self._machines, self._ways, self._gpus, self._link_index)
-
-
-def _alike(keys: Ints) -> list[Ints]:
-    """The places of equal keys, together."""
-    order = np.argsort(keys, kind="stable")
-    return np.split(order, np.flatnonzero(np.diff(keys[order])) + 1) if len(keys) else []

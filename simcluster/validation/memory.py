@@ -11,8 +11,8 @@ from simcluster.footprint import Footprint
 from simcluster.memory_plan import planned_footprints
 from simcluster.validation.measured import positive
 from simcluster.validation.memory_study import MeasuredBytes
-from simcluster.validation.reports import Part, Refused, Report
-from simcluster.validation.scores import Point, relative_score
+from simcluster.validation.reports import Refused, Report, report_of
+from simcluster.validation.scores import Point
 from simcluster.validation.steps import Task, check_asked, scenario_of, task_of
 from simcluster.validation.study import Memory, StudyFile
 from simcluster.validation.tables import Row, check_columns, selected
@@ -32,16 +32,7 @@ def report_memory(file: StudyFile, study: Memory, table: tuple[Row, ...]) -> Rep
             points += _points(label, study, row, task_of(file, study, row))
         except InputError as problem:
             refused.append(Refused(label, study.name, str(problem)))
-    part = Part(
-        name=study.name,
-        role="fitted" if study.fitted else "held out",
-        points=tuple(points),
-        score=relative_score(points),
-        aim=study.aim,
-        why=study.fitted,
-    )
-    outside = ((f"where {study.where}", left_out),) if left_out else ()
-    return Report(file, (part,), tuple(refused), outside)
+    return report_of(file, study, points, refused, left_out)
 
 
 def _points(label: str, study: Memory, row: Row, task: Task | str) -> Iterator[Point]:

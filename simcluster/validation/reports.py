@@ -92,6 +92,27 @@ class Report:
         }
 
 
+def report_of(
+    file: StudyFile,
+    study: Steps | Memory | Schedules,
+    points: Sequence[Point],
+    refused: Sequence[Refused],
+    left_out: int,
+    by: tuple[tuple[str, str, Score], ...] = (),
+) -> Report:
+    """The report of a study that is scored as one; ``left_out`` counts the rows that its ``where`` leaves out."""
+    part = Part(
+        name=study.name,
+        role="fitted" if study.fitted else "held out",
+        points=tuple(points),
+        score=relative_score(points),
+        aim=study.aim,
+        why=study.fitted,
+        by=by,
+    )
+    return Report(file, (part,), tuple(refused), ((f"where {study.where}", left_out),) if left_out else ())
+
+
 def scores_by(values: Sequence[str], points: Sequence[Point]) -> list[tuple[str, Score]]:
     """The score of the points with each value, in order of appearance; ``values`` has one for every point."""
     found = []

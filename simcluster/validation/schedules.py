@@ -10,9 +10,9 @@ from simcluster.errors import InputError
 from simcluster.fixed import Costs, OptimizerSync, seconds_between_steps, simulate_costs
 from simcluster.schedules.specs import Interleaved, ZbAuto
 from simcluster.validation.expressions import Cell, parse_formula
-from simcluster.validation.reports import Part, Refused, Report, scores_by
+from simcluster.validation.reports import Refused, Report, report_of, scores_by
 from simcluster.validation.schedule_study import Schedules
-from simcluster.validation.scores import Point, relative_score
+from simcluster.validation.scores import Point
 from simcluster.validation.study import StudyFile
 from simcluster.validation.tables import Row, check_columns, check_formulas, selected
 
@@ -225,16 +225,7 @@ def report_schedules(plan: SchedulesPlan, played: Mapping[int, SchedulePlayed | 
             continue
         points.append(Point(label, study.name, answer.step_time, task.measured, breakdown=answer.breakdown))
         rows.append(row)
-    part = Part(
-        name=study.name,
-        role="fitted" if study.fitted else "held out",
-        points=tuple(points),
-        score=relative_score(points),
-        aim=study.aim,
-        why=study.fitted,
-        by=tuple(
-            (column, *score) for column in study.by for score in scores_by([row.texts[column] for row in rows], points)
-        ),
+    by = tuple(
+        (column, *score) for column in study.by for score in scores_by([row.texts[column] for row in rows], points)
     )
-    left_out = ((f"where {study.where}", plan.left_out),) if plan.left_out else ()
-    return Report(plan.file, (part,), tuple(refused), left_out)
+    return report_of(plan.file, study, points, refused, plan.left_out, by)

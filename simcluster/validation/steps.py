@@ -13,8 +13,8 @@ from simcluster.result import Facts
 from simcluster.scenario import Scenario, from_document, load
 from simcluster.simulate import simulate
 from simcluster.validation.expressions import parse_formula
-from simcluster.validation.reports import Part, Refused, Report
-from simcluster.validation.scores import Point, relative_score
+from simcluster.validation.reports import Refused, Report, report_of
+from simcluster.validation.scores import Point
 from simcluster.validation.study import Column, OnScenarios, Steps, StudyFile
 from simcluster.validation.tables import Row, check_columns, check_formulas, selected
 
@@ -137,16 +137,7 @@ def report_steps(plan: StepsPlan, played: Mapping[int, Played | str]) -> Report:
             points.append(_point(label, study, row, answer))
         except InputError as problem:
             refused.append(Refused(label, study.name, str(problem)))
-    part = Part(
-        name=study.name,
-        role="fitted" if study.fitted else "held out",
-        points=tuple(points),
-        score=relative_score(points),
-        aim=study.aim,
-        why=study.fitted,
-    )
-    left_out = ((f"where {study.where}", plan.left_out),) if plan.left_out else ()
-    return Report(plan.file, (part,), tuple(refused), left_out)
+    return report_of(plan.file, study, points, refused, plan.left_out)
 
 
 def _point(label: str, study: Steps, row: Row, played: Played) -> Point:

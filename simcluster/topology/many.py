@@ -1,0 +1,42 @@
+"""A policy's choices for many flows at once, for ``crowd`` (what links carry) and ``paths`` (which links).
+
+Imports ``policies`` and ``ways``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simcluster.topology.policies import Flow, RoutingSpec
+from simcluster.topology.ways import WHOLE, split
+
+Ints: TypeAlias = NDArray[np.int64]
+
+
+def shares_of(policy: RoutingSpec) -> list[float]:
+    """The part of a flow's bytes on each of its paths; none where every path has a share (sprayed)."""
+    paths = len(policy.picks(Flow(0, 0, 0, 0)))
+    return [part / WHOLE for part in split(WHOLE, paths)] if paths else []
+
+
+def turns(policy: RoutingSpec, columns: Sequence[Ints], path: int, position: Any, ways: int) -> Ints:
+    """Which of the ways each flow goes on from its switch: the policy's arithmetic, on arrays.
+
+    ``columns`` are the flows' fields (sender, receiver, order, number); ``position`` is their switch's, one or each.
+    """
+    src, dst, order, number = columns
+    if not policy.by_flow:
+        number = 0 * number
+    of_flow: list[Any] = [each.astype(np.uint64) for each in (src, dst, order, number)]
+    turn: Any = policy.picks(Flow(*of_flow))[path](position, ways)
+    return np.broadcast_to(turn, len(src)).astype(np.int64)
+
+
+def of_equal_keys(keys: Ints) -> list[Ints]:
+    """The places of equal keys, together."""
+    order = np.argsort(keys, kind="stable")
+    return np.split(order, np.flatnonzero(np.diff(keys[order])) + 1) if len(keys) else []
