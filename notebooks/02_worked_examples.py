@@ -28,11 +28,11 @@ import simcluster
 from simcluster import Costs, simulate_costs
 from simcluster.collective import collective_times
 from simcluster.collective_loads import limit_of
-from simcluster.flops import model_flops_per_sequence, torchtitan_flops_per_sequence
-from simcluster.layers import RankShape
-from simcluster.memory import activation_bytes_per_layer
-from simcluster.model import parameters, stage_parameters_per_tp_rank
-from simcluster.recipes import recipe_named, state_bytes
+from simcluster.model.flops import model_flops_per_sequence, torchtitan_flops_per_sequence
+from simcluster.model.layers import RankShape
+from simcluster.model.memory import activation_bytes_per_layer
+from simcluster.model.recipes import recipe_named, state_bytes
+from simcluster.model.transformer import parameters, stage_parameters_per_tp_rank
 from simcluster.topology import parse_topology
 
 pd.set_option("display.max_colwidth", None, "display.max_rows", None)

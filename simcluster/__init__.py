@@ -18,41 +18,41 @@ if TYPE_CHECKING:
     from simcluster import plots
     from simcluster.collective import collective_times
     from simcluster.compare import compare, differences
-    from simcluster.distribution import compare_replicas
     from simcluster.errors import InputError
     from simcluster.fixed import Costs, simulate_costs
-    from simcluster.mitigations import what_pays
-    from simcluster.montecarlo import monte_carlo
+    from simcluster.measuring.distribution import compare_replicas
     from simcluster.result import Result
-    from simcluster.scenario import Scenario, load, load_text
-    from simcluster.scenario_files import load_cluster
+    from simcluster.scenario.files import load_cluster
+    from simcluster.scenario.scenario import Scenario, load, load_text
     from simcluster.schedules.comparison import play_schedules
     from simcluster.simulate import simulate
-    from simcluster.straggling import stragglers
     from simcluster.together import simulate_together
-    from simcluster.whatif import what_if_free
+    from simcluster.whatif.free import what_if_free
+    from simcluster.whatif.mitigations import what_pays
+    from simcluster.whatif.montecarlo import monte_carlo
+    from simcluster.whatif.straggling import stragglers
 
 _HOME = {
     "Costs": "simcluster.fixed",
     "InputError": "simcluster.errors",
     "Result": "simcluster.result",
-    "Scenario": "simcluster.scenario",
+    "Scenario": "simcluster.scenario.scenario",
     "collective_times": "simcluster.collective",
     "compare": "simcluster.compare",
-    "compare_replicas": "simcluster.distribution",
+    "compare_replicas": "simcluster.measuring.distribution",
     "differences": "simcluster.compare",
-    "load": "simcluster.scenario",
-    "load_cluster": "simcluster.scenario_files",
-    "load_text": "simcluster.scenario",
-    "monte_carlo": "simcluster.montecarlo",
+    "load": "simcluster.scenario.scenario",
+    "load_cluster": "simcluster.scenario.files",
+    "load_text": "simcluster.scenario.scenario",
+    "monte_carlo": "simcluster.whatif.montecarlo",
     "play_schedules": "simcluster.schedules.comparison",
     "plots": "simcluster.plots",
     "simulate": "simcluster.simulate",
     "simulate_costs": "simcluster.fixed",
     "simulate_together": "simcluster.together",
-    "stragglers": "simcluster.straggling",
-    "what_if_free": "simcluster.whatif",
-    "what_pays": "simcluster.mitigations",
+    "stragglers": "simcluster.whatif.straggling",
+    "what_if_free": "simcluster.whatif.free",
+    "what_pays": "simcluster.whatif.mitigations",
 }
 
 __all__ = [

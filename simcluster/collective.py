@@ -21,14 +21,14 @@ from simcluster.clock import TICK
 from simcluster.collective_request import arrivals_of, check, size_of, turned
 from simcluster.collectives import ALGORITHMS
 from simcluster.collectives.all_to_all import Parts
-from simcluster.complaints import did_you_mean
+from simcluster.documents.complaints import did_you_mean
 from simcluster.errors import InputError
-from simcluster.methods import Method, Methods, activities, phases_of, round_of
 from simcluster.nccl import load_platform
-from simcluster.network import Network
-from simcluster.stepwise import Stepwise
+from simcluster.simulating.network import Network
+from simcluster.simulating.stepwise import Stepwise
 from simcluster.topology import Cluster
-from simcluster.traffic import Pattern, Traffic, group_of, patterns
+from simcluster.traffic.methods import Method, Methods, activities, phases_of, round_of
+from simcluster.traffic.traffic import Pattern, Traffic, group_of, patterns
 
 Detail = Literal["flow", "steps"]
 _MOST_KNOWN = 1024  # groups whose patterns are kept

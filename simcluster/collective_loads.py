@@ -17,7 +17,7 @@ from simcluster.collectives.all_to_all import Parts
 from simcluster.collectives.description import Floats
 from simcluster.topology import Cluster
 from simcluster.topology.describe import label, switch_levels
-from simcluster.traffic import Traffic
+from simcluster.traffic.traffic import Traffic
 
 Link = tuple[str, str]
 

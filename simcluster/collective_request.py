@@ -9,7 +9,7 @@ import numpy as np
 
 from simcluster.clock import on_grid
 from simcluster.collectives.all_to_all import Parts
-from simcluster.complaints import did_you_mean
+from simcluster.documents.complaints import did_you_mean
 from simcluster.errors import InputError
 from simcluster.topology import Cluster
 

@@ -10,12 +10,12 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from simcluster.attribution import attribute
 from simcluster.errors import InputError
-from simcluster.metrics import BREAKDOWN
+from simcluster.measuring.metrics import BREAKDOWN
 from simcluster.result import Result
-from simcluster.scenario import Scenario, load
+from simcluster.scenario.scenario import Scenario, load
 from simcluster.simulate import simulate
+from simcluster.whatif.attribution import attribute
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -13,17 +13,17 @@ import numpy as np
 
 from simcluster.collectives.description import Floats, Ints
 from simcluster.errors import InputError
-from simcluster.fixed_costs import Costs, StageCosts, planning_times, require_seconds
-from simcluster.lanes import Lanes
-from simcluster.lower import Choices, lower
-from simcluster.methods import Methods
-from simcluster.ops import MAIN, Compute, Item, Need, Op, Segment, StageProgram, Timed, Transfer
-from simcluster.parallel import Plan
-from simcluster.players import play_by
-from simcluster.program import Engine
+from simcluster.lowering.lower import Choices, lower
+from simcluster.lowering.program import Engine
+from simcluster.planning.fixed_costs import Costs, StageCosts, planning_times, require_seconds
+from simcluster.planning.lanes import Lanes
+from simcluster.planning.ops import MAIN, Compute, Item, Need, Op, Segment, StageProgram, Timed, Transfer
+from simcluster.planning.parallel import Plan
 from simcluster.result import Run
 from simcluster.schedules import Action, Hop, Schedule, ScheduleFunction, ScheduleMaker, make_schedule
-from simcluster.traffic import Spread
+from simcluster.simulating.players import play_by
+from simcluster.traffic.methods import Methods
+from simcluster.traffic.traffic import Spread
 
 __all__ = ["Costs", "OptimizerSync", "seconds_between_steps", "simulate_costs"]
 

@@ -10,12 +10,12 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-    from simcluster.distribution import Distribution
+    from simcluster.measuring.distribution import Distribution
     from simcluster.result import Result, Run
     from simcluster.schedules.comparison import Played
-    from simcluster.straggling import Stragglers
     from simcluster.topology import Cluster
-    from simcluster.whatif import Free
+    from simcluster.whatif.free import Free
+    from simcluster.whatif.straggling import Stragglers
 
 
 class HasTimeline(Protocol):
@@ -125,7 +125,7 @@ def critical(result: Result, free: Sequence[Free] | None = None, *, title: str |
     """
     from simcluster.show.critical_plot import plot_critical
     from simcluster.units import format_seconds
-    from simcluster.whatif import what_if_free
+    from simcluster.whatif.free import what_if_free
 
     text = title or f"{result.scenario.name}: what its {format_seconds(result.step_time)} a step wait for"
     found = what_if_free(result) if free is None else free

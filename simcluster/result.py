@@ -7,25 +7,25 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from simcluster.contention import free_seconds
-from simcluster.critical_path import CriticalPath, critical_path
-from simcluster.engine import Record
-from simcluster.fits import Remedies, remedies
-from simcluster.footprint import Footprint
-from simcluster.host_copies import activations_in_host, copies_of, fullest_box
-from simcluster.lower import Lowered
-from simcluster.memory_plan import plan_of
-from simcluster.memory_timeline import MemoryTimeline, Peak, memory_timeline
-from simcluster.metrics import StepTime, step_time
-from simcluster.overlap import Overlaps, overlaps
-from simcluster.timeline import Spans, expand
-from simcluster.wait_matrix import WaitMatrix, wait_matrix
-from simcluster.waits import Wait, waits
+from simcluster.lowering.lower import Lowered
+from simcluster.measuring.contention import free_seconds
+from simcluster.measuring.critical_path import CriticalPath, critical_path
+from simcluster.measuring.host_copies import activations_in_host, copies_of, fullest_box
+from simcluster.measuring.memory_timeline import MemoryTimeline, Peak, memory_timeline
+from simcluster.measuring.metrics import StepTime, step_time
+from simcluster.measuring.overlap import Overlaps, overlaps
+from simcluster.measuring.timeline import Spans, expand
+from simcluster.measuring.wait_matrix import WaitMatrix, wait_matrix
+from simcluster.measuring.waits import Wait, waits
+from simcluster.planning.footprint import Footprint
+from simcluster.scenario.fits import Remedies, remedies
+from simcluster.scenario.memory_plan import plan_of
+from simcluster.simulating.engine import Record
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from simcluster.scenario import Scenario
+    from simcluster.scenario.scenario import Scenario
 
 VERSION = "0.1.0"
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from simcluster.device import (
+from simcluster.devices.device import (
     Device,
     clip_seconds,
     copy_seconds,
@@ -17,33 +17,41 @@ from simcluster.device import (
     unscale_seconds,
     zero_gradients_seconds,
 )
-from simcluster.disturbances import Disturbances
-from simcluster.disturbed_links import capacity_profiles, permanently
-from simcluster.disturbed_ranks import Batch, RankPrograms, speed_profiles
-from simcluster.disturbed_ranks import slowness as slow_ranks
-from simcluster.engine import DeadlockError
-from simcluster.flops import hardware_flops_per_sequence, model_flops_per_sequence
-from simcluster.lower import Choices, StepsOf, lower
-from simcluster.memory_plan import ELEMENT_BYTES, footprints_of, offload_of, plan_of, recipe_of, shape_of, sharding_of
-from simcluster.methods import Methods
+from simcluster.devices.sensitivity import interference_on, sensitivity_on
+from simcluster.lowering.lower import Choices, StepsOf, lower
+from simcluster.model.flops import hardware_flops_per_sequence, model_flops_per_sequence
+from simcluster.model.recipes import Recipe
 from simcluster.nccl import load_platform
-from simcluster.network import Network
-from simcluster.ops import StageProgram
-from simcluster.own_times import OwnTimes, boundary_passes
-from simcluster.parallel import Plan
-from simcluster.pipeline_rules import goes_by_own_times, schedule_of, slices_of
-from simcluster.players import play_by
-from simcluster.recipes import Recipe
+from simcluster.planning.disturbances import Disturbances
+from simcluster.planning.disturbed_links import capacity_profiles, permanently
+from simcluster.planning.disturbed_ranks import Batch, RankPrograms, speed_profiles
+from simcluster.planning.disturbed_ranks import slowness as slow_ranks
+from simcluster.planning.ops import StageProgram
+from simcluster.planning.parallel import Plan
+from simcluster.planning.segment_ops import NO_TIME, Issue
+from simcluster.planning.segments import Passes
+from simcluster.planning.stages import stage_programs
+from simcluster.planning.step_plan import DataParallel, Job, Slices
 from simcluster.result import Facts, Result
-from simcluster.scenario import Scenario
+from simcluster.scenario.memory_plan import (
+    ELEMENT_BYTES,
+    footprints_of,
+    offload_of,
+    plan_of,
+    recipe_of,
+    shape_of,
+    sharding_of,
+)
+from simcluster.scenario.pipeline_rules import goes_by_own_times, schedule_of, slices_of
+from simcluster.scenario.scenario import Scenario
 from simcluster.schedules import Schedule, ScheduleFunction
-from simcluster.segment_ops import NO_TIME, Issue
-from simcluster.segments import Passes
-from simcluster.sensitivity import interference_on, sensitivity_on
-from simcluster.stages import stage_programs
-from simcluster.step_plan import DataParallel, Job, Slices
-from simcluster.stepwise import Stepwise
+from simcluster.simulating.engine import DeadlockError
+from simcluster.simulating.network import Network
+from simcluster.simulating.own_times import OwnTimes, boundary_passes
+from simcluster.simulating.players import play_by
+from simcluster.simulating.stepwise import Stepwise
 from simcluster.topology import Cluster
+from simcluster.traffic.methods import Methods
 
 _PRECISION = {"bf16-mixed": "bf16", "fp16-mixed": "fp16", "fp8-mixed": "fp8", "fp32": "fp32"}
 _BUCKET_PARAMETERS = 40e6  # Megatron-LM: max(40e6, 1e6 x dp) parameters a bucket

@@ -15,18 +15,18 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from simcluster.device import load_device
-from simcluster.documents import Document, read_document, validate
+from simcluster.devices.device import load_device
+from simcluster.documents.reading import Document, read_document, validate
+from simcluster.documents.spec import Spec
 from simcluster.errors import InputError
 from simcluster.faults import SlowGpu, SlowLink
-from simcluster.jobs import JointPlan, PlacedFabric, joint_programs
-from simcluster.lower import Choices, lower
-from simcluster.players import play_by
+from simcluster.lowering.lower import Choices, lower
+from simcluster.planning.jobs import JointPlan, PlacedFabric, joint_programs
+from simcluster.planning.stages import stage_programs
 from simcluster.result import Result
-from simcluster.scenario import Scenario, load
+from simcluster.scenario.scenario import Scenario, load
 from simcluster.simulate import choices_of, plan_job, slowness
-from simcluster.spec import Spec
-from simcluster.stages import stage_programs
+from simcluster.simulating.players import play_by
 from simcluster.topology import Cluster
 
 _MOST_STEPS = 64  # a job that is shorter than this fraction of the longest one repeats no more often

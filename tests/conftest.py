@@ -10,7 +10,7 @@ import pytest
 from hypothesis import settings
 
 from simcluster.result import Run
-from simcluster.scenario import Scenario, from_document
+from simcluster.scenario.scenario import Scenario, from_document
 
 # The same examples in every run, and no clock in the verdict; `pytest --hypothesis-profile=default` looks further.
 settings.register_profile("simcluster", derandomize=True, deadline=None)

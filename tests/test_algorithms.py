@@ -23,10 +23,10 @@ from simcluster.clock import TICK, on_grid
 from simcluster.collective import BUS_FACTOR, collective_times, concurrent_times
 from simcluster.collectives import ALGORITHMS, SWITCH, Group, Hop, Phase, all_to_all, chain, tree
 from simcluster.errors import InputError
-from simcluster.methods import Methods
-from simcluster.scenario_files import load_cluster
+from simcluster.scenario.files import load_cluster
 from simcluster.topology import Cluster, parse_topology
-from simcluster.traffic import Pattern, group_of, patterns
+from simcluster.traffic.methods import Methods
+from simcluster.traffic.traffic import Pattern, group_of, patterns
 
 ENTRIES = [(kind, name) for kind, algorithms in ALGORITHMS.items() for name in algorithms]
 RANKS = [2, 3, 4, 6, 7, 8, 16, 24]

@@ -94,10 +94,10 @@ def within(module: str, *parts: str) -> bool:
 # --- libraries behind fences ------------------------------------------------------------------------------------------
 
 FENCES = {
-    "simpy": ("network", "engine", "pacing", "stepwise", "collective"),
+    "simpy": ("simulating", "collective"),
     "matplotlib": ("show",),
-    "pandas": ("timeline", "memory_timeline", "loads", "result", "compare", "cli", "show", "plots"),
-    "ruamel": ("documents",),
+    "pandas": ("measuring", "loads", "result", "compare", "cli", "show", "plots"),
+    "ruamel": ("documents.reading",),
     "networkx": ("topology", "inputs", "show"),
 }
 
@@ -120,27 +120,50 @@ def test_heavy_libraries_are_imported_when_needed() -> None:
 # What each module may not reach by any way.  Planning never meets the clock; the engine knows no model; metrics read
 # the table alone; only the door and what is above it sees all.
 PLANNING = (
-    "units", "clock", "ops", "kernels", "model", "layers", "layer_sections", "flops", "device", "memory", "recipes",
-    "footprint", "parallel", "schedules", "segments", "stages", "chains", "fold", "fairness", "traffic",
-    "communicators", "program", "lower", "collectives", "interference", "sensitivity", "residency", "offload",
-    "buffers", "profiles", "faults", "disturbances", "disturbed_ranks", "disturbed_links", "memory_plan", "fits",
-)  # fmt: skip
-CLOCK = ("simpy", *(f"simcluster.{name}" for name in ("engine", "network", "pacing", "stepwise", "simulate")))
+    "units",
+    "clock",
+    "colours",
+    "model",
+    "devices",
+    "planning",
+    "schedules",
+    "collectives",
+    "faults",
+    "traffic",
+    "lowering",
+)
+CLOCK = (
+    "simpy",
+    *(
+        f"simcluster.{name}"
+        for name in ("simulating.engine", "simulating.network", "simulating.pacing", "simulating.stepwise", "simulate")
+    ),
+)
 MODEL_SIDE = tuple(
     f"simcluster.{name}"
     for name in (
-        "model", "schedules", "scenario", "stages", "segments", "parallel", "fold", "lower", "result", "device",
+        "model.transformer",
+        "schedules",
+        "scenario",
+        "planning.stages",
+        "planning.segments",
+        "planning.parallel",
+        "result",
+        "devices",
     )
-)  # fmt: skip
+)
+LOWERING = ("simcluster.lowering.fold", "simcluster.lowering.lower")
+EVENTS = tuple(f"simulating.{name}" for name in ("engine", "network", "pacing", "stepwise"))
+ABOVE = ("simcluster.result", "simcluster.scenario", "matplotlib", "pandas")
+ABOVE_MEASURING = ("simcluster.result", "simcluster.scenario", "simcluster.devices.device", "simcluster.schedules")
 NEVER = {
-    **dict.fromkeys(PLANNING, (*CLOCK, "simcluster.result", "simcluster.scenario", "matplotlib", "pandas")),
-    **dict.fromkeys(("engine", "network", "pacing", "stepwise", "fairness"), MODEL_SIDE),
-    **dict.fromkeys(
-        ("metrics", "timeline", "memory_timeline", "waits", "overlap", "critical_path", "host_copies"),
-        (*CLOCK, *MODEL_SIDE),
-    ),
-    **dict.fromkeys(("scenario", "topology", "inputs"), CLOCK),
+    **dict.fromkeys(PLANNING, (*CLOCK, *ABOVE)),
+    **dict.fromkeys((*EVENTS, "traffic.fairness"), (*MODEL_SIDE, *LOWERING)),
+    "measuring": (*CLOCK, *ABOVE_MEASURING),
+    **dict.fromkeys(("scenario", "topology", "inputs", "documents"), CLOCK),
 }
+# Layers of planning: each may reach those before it.
+LAYERS = ("model", "devices", "planning", "lowering")
 
 
 @pytest.mark.parametrize("part", NEVER)
@@ -151,6 +174,14 @@ def test_one_way(part: str) -> None:
         assert sorted(reached(module) & set(NEVER[part])) == [], module
 
 
+def test_planning_comes_in_layers() -> None:
+    for place, layer in enumerate(LAYERS):
+        for module in MODULES:
+            if within(module, layer):
+                later = [name for name in reached(module) if within(name, *LAYERS[place + 1 :])]
+                assert not later, f"{module} reaches {sorted(later)}"
+
+
 def test_nothing_imports_the_command_line_but_itself() -> None:
     for module in MODULES:
         if not within(module, "cli", "__main__"):
@@ -158,10 +189,11 @@ def test_nothing_imports_the_command_line_but_itself() -> None:
 
 
 def test_the_spine_does_not_know_what_hangs_on_it() -> None:
-    spine = ("simulate", "scenario", "ops", "lower", "program", "engine", "network", "timeline", "metrics", "result")
-    above = ("show", "compare", "cli", "plots", "validation")
-    for module in spine:
-        assert not [name for name in reached(f"simcluster.{module}") if within(name, *above)]
+    spine = ("simulate", "scenario", "planning", "lowering", "simulating", "measuring", "result")
+    above = ("show", "compare", "cli", "plots", "validation", "whatif", "replay", "kineto")
+    for module in MODULES:
+        if within(module, *spine):
+            assert not [name for name in reached(module) if within(name, *above)], module
 
 
 def test_no_module_imports_itself_in_a_circle() -> None:
@@ -194,7 +226,7 @@ def test_every_module_says_what_it_is_for(module: str) -> None:
 
 def test_planning_neither_prints_nor_reads_files() -> None:
     for module in MODULES:
-        if within(module, *PLANNING) and not within(module, "device"):  # the catalogue is a file
+        if within(module, *PLANNING) and not within(module, "devices"):  # the catalogue is a file
             calls = {ast.unparse(node.func) for node in ast.walk(tree(module)) if isinstance(node, ast.Call)}
             assert not calls & {"print", "open", "input"}, module
             assert not imports(module) & {"random", "time", "datetime", "os", "sys", "subprocess", "logging"}, module

@@ -13,11 +13,11 @@ from test_fold import documents
 
 import simcluster
 from simcluster import plots
-from simcluster.attribution import CAUSES, attribute, grouped
 from simcluster.cli import main
 from simcluster.result import Result
-from simcluster.scenario import Scenario
+from simcluster.scenario.scenario import Scenario
 from simcluster.simulate import simulate
+from simcluster.whatif.attribution import CAUSES, attribute, grouped
 
 
 def changed(causes: dict[str, float]) -> dict[str, float]:

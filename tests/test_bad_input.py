@@ -9,8 +9,8 @@ import pytest
 
 from simcluster import cli
 from simcluster.errors import InputError
-from simcluster.scenario import load
-from simcluster.scenario_files import load_cluster
+from simcluster.scenario.files import load_cluster
+from simcluster.scenario.scenario import load
 
 BAD = Path(__file__).parent / "bad"
 

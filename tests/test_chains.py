@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simcluster.chains import Piece, pieces
 from simcluster.clock import TICK, on_grid
-from simcluster.engine import play
-from simcluster.ops import MAIN, Compute, Op, Segment, Timed
-from simcluster.program import Meeting, Program, SpanRow
-from simcluster.timeline import expand
-from simcluster.traffic import Traffic
+from simcluster.lowering.chains import Piece, pieces
+from simcluster.lowering.program import Meeting, Program, SpanRow
+from simcluster.measuring.timeline import expand
+from simcluster.planning.ops import MAIN, Compute, Op, Segment, Timed
+from simcluster.simulating.engine import play
+from simcluster.traffic.traffic import Traffic
 
 
 def op(seconds: float, lane: str = MAIN, after: tuple[int, ...] = (), name: str = "", *, meets: bool = False) -> Op:

@@ -13,7 +13,7 @@ import pytest
 from simcluster import cli
 from simcluster.collective import collective_times
 from simcluster.nccl import choose, load_platform
-from simcluster.scenario_files import load_cluster
+from simcluster.scenario.files import load_cluster
 
 BAD = Path(__file__).parent / "bad"
 TOPOLOGIES = Path(__file__).parent.parent / "topologies"

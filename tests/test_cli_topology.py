@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from simcluster import cli, plots
-from simcluster.scenario_files import load_cluster
+from simcluster.scenario.files import load_cluster
 from simcluster.topology import describe
 
 SHIPPED = sorted((Path(__file__).parent.parent / "topologies").glob("*.yaml"))

@@ -17,9 +17,9 @@ from simcluster.collective_loads import limit_of
 from simcluster.collectives import ALGORITHMS, Hop, Phase, Ring
 from simcluster.collectives.group import rings_along
 from simcluster.errors import InputError
-from simcluster.scenario_files import load_cluster
+from simcluster.scenario.files import load_cluster
 from simcluster.topology import Cluster, parse_topology
-from simcluster.traffic import group_of, group_rings, patterns
+from simcluster.traffic.traffic import group_of, group_rings, patterns
 
 GIB = 2.0**30
 RANKS = [2, 3, 4, 6, 7, 8, 16, 24]

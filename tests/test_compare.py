@@ -11,7 +11,7 @@ import pytest
 import simcluster
 from simcluster.cli import main
 from simcluster.compare import attribution, variations
-from simcluster.metrics import BREAKDOWN
+from simcluster.measuring.metrics import BREAKDOWN
 
 
 def test_the_difference_is_attributed_to_the_last_picosecond() -> None:

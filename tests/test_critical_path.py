@@ -17,7 +17,7 @@ from simcluster.clock import on_grid
 from simcluster.fixed import Costs, simulate_costs
 from simcluster.result import Run
 from simcluster.simulate import simulate
-from simcluster.whatif import what_if_free
+from simcluster.whatif.free import what_if_free
 
 SECONDS = st.floats(1e-3, 2.0)
 

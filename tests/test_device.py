@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simcluster.device import (
+from simcluster.devices.device import (
     Device,
     TilesMatmul,
     device_document,
@@ -22,8 +22,8 @@ from simcluster.device import (
     zero_gradients_seconds,
 )
 from simcluster.errors import InputError
-from simcluster.kernels import Kernel
-from simcluster.recipes import RECIPES
+from simcluster.model.kernels import Kernel
+from simcluster.model.recipes import RECIPES
 
 sizes = st.integers(1, 40_000)
 devices = st.sampled_from(device_names())

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import Field
 
-from simcluster.documents import (
+from simcluster.documents.overrides import apply_overrides, expand_vary, parse_override
+from simcluster.documents.reading import (
     Document,
     parse_document,
     read_document,
@@ -21,9 +22,8 @@ from simcluster.documents import (
     shipped_path,
     validate,
 )
+from simcluster.documents.spec import Spec
 from simcluster.errors import InputError
-from simcluster.overrides import apply_overrides, expand_vary, parse_override
-from simcluster.spec import Spec
 
 keys = st.from_regex(r"[a-z][a-z_]{0,8}", fullmatch=True)
 scalars = st.none() | st.booleans() | st.integers(-(10**12), 10**12) | st.text("ab c:#-'", max_size=8)

@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simcluster.device import kernel_seconds, load_device
+from simcluster.devices.device import kernel_seconds, load_device
 from simcluster.errors import InputError
-from simcluster.flops import hardware_flops_per_sequence, model_flops_per_sequence
-from simcluster.kernels import Block, Kernel
-from simcluster.layers import RankShape, attention_block, lm_head_block, mlp_block
-from simcluster.memory import activation_parts
-from simcluster.model import Model
-from simcluster.ops import Collective, Compute
-from simcluster.scenario import load
-from simcluster.segment_ops import OpsInMaking
+from simcluster.model.flops import hardware_flops_per_sequence, model_flops_per_sequence
+from simcluster.model.kernels import Block, Kernel
+from simcluster.model.layers import RankShape, attention_block, lm_head_block, mlp_block
+from simcluster.model.memory import activation_parts
+from simcluster.model.transformer import Model
+from simcluster.planning.ops import Collective, Compute
+from simcluster.planning.segment_ops import OpsInMaking
+from simcluster.scenario.scenario import load
 from simcluster.simulate import simulate
 
 LLAMA = Model(

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simcluster.clock import on_grid
-from simcluster.engine import DeadlockError, Record, play
 from simcluster.errors import InputError
-from simcluster.program import Meeting, Program, SpanRow
+from simcluster.lowering.program import Meeting, Program, SpanRow
 from simcluster.simulate import simulate
-from simcluster.traffic import Traffic
+from simcluster.simulating.engine import DeadlockError, Record, play
+from simcluster.traffic.traffic import Traffic
 
 
 class Small:

@@ -13,9 +13,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from simcluster.catalogue.devices import device_names
 from simcluster.catalogue.links import link_document, link_names
-from simcluster.documents import parse_document, read_document, validate
+from simcluster.documents.reading import parse_document, read_document, validate
 from simcluster.errors import InputError
-from simcluster.scenario_files import load_cluster
+from simcluster.scenario.files import load_cluster
 from simcluster.topology import LinkSpec, RateSpec, TopologySpec, describe, parse_topology
 from simcluster.topology.describe import bisection_bandwidth
 from simcluster.topology.links import compute_part

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simcluster.fairness import Sharer, Shares, Usage, fair_rates, solo_rate
-from simcluster.filling import Filling
+from simcluster.traffic.fairness import Sharer, Shares, Usage, fair_rates, solo_rate
+from simcluster.traffic.filling import Filling
 
 Usages = Mapping[int, Usage]
 
@@ -160,9 +160,9 @@ def rates_of(wants: Sequence[tuple[Usage, float]], capacity: Sequence[float]) ->
 def beginning(*, many: int, patience: float = 20_000, groups: int = 64) -> Iterator[None]:
     """Numpy's guess from ``many`` changed links on or after ``patience`` visits, looking at ``groups`` rates a link."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("simcluster.fairness._MANY", many)
-        patch.setattr("simcluster.fairness._PATIENCE", patience)
-        patch.setattr("simcluster.filling._GROUPS", groups)
+        patch.setattr("simcluster.traffic.fairness._MANY", many)
+        patch.setattr("simcluster.traffic.fairness._PATIENCE", patience)
+        patch.setattr("simcluster.traffic.filling._GROUPS", groups)
         yield
 
 

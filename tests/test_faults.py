@@ -16,7 +16,7 @@ from test_fold import CABLES, documents
 from simcluster.clock import TICK
 from simcluster.errors import InputError
 from simcluster.result import Result
-from simcluster.scenario import Scenario, from_document
+from simcluster.scenario.scenario import Scenario, from_document
 from simcluster.simulate import replay, simulate
 
 DGX = {"topology": "dgx_a100", "nodes": 2, "gpus_per_node": 4}
@@ -187,7 +187,7 @@ def test_throttling_costs_its_share_of_the_time(tiny: Tiny) -> None:
 
 def test_slowness_by_a_fault_is_no_interference(tiny: Tiny) -> None:
     """What a GPU that is slow at times loses is computation, not contention with communication."""
-    from simcluster.attribution import attribute
+    from simcluster.whatif.attribution import attribute
 
     overlap = {"grad_reduce": True, "interference": {"kind": "factor", "compute": 0.5}}
     job: dict[str, Any] = {"cluster": {"topology": "flat", "gpus": 4}, "overlap": overlap}
@@ -374,10 +374,10 @@ def test_collecting_garbage_every_few_steps(tiny: Tiny) -> None:
 
 def attention(scenario: Scenario) -> float:
     """Seconds of core attention in a step of one GPU, by the programs."""
-    from simcluster.device import load_device
-    from simcluster.ops import Compute
+    from simcluster.devices.device import load_device
+    from simcluster.planning.ops import Compute
+    from simcluster.planning.stages import stage_programs
     from simcluster.simulate import plan_job
-    from simcluster.stages import stage_programs
 
     job, _ = plan_job(scenario, load_device(scenario.cluster.built.device))
     (program,) = stage_programs(job)

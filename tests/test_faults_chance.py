@@ -16,7 +16,7 @@ import simcluster
 from simcluster.errors import InputError
 from simcluster.faults.data import SequenceLengths, balanced, loads, packed
 from simcluster.faults.draws import Exponential, Factors, Floats, Gumbel, Histogram, Lognormal, Normal, stream
-from simcluster.scenario import load_text
+from simcluster.scenario.scenario import load_text
 from simcluster.simulate import replay
 
 Z = {2: 0.5642, 8: 1.4236, 64: 2.3437, 1024: 3.2482}

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from simcluster.cli import main
-from simcluster.fits import MOST_CHANGES, applied, remedies
-from simcluster.memory_plan import planned_footprints
-from simcluster.scenario import Scenario, load
+from simcluster.scenario.fits import MOST_CHANGES, applied, remedies
+from simcluster.scenario.memory_plan import planned_footprints
+from simcluster.scenario.scenario import Scenario, load
 from simcluster.simulate import simulate
 
 SCENARIOS = Path(__file__).parent.parent / "scenarios"

@@ -11,8 +11,8 @@ from conftest import Table, Tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simcluster.fold import Communicator, fold, unfolded
-from simcluster.scenario import Scenario
+from simcluster.lowering.fold import Communicator, fold, unfolded
+from simcluster.scenario.scenario import Scenario
 from simcluster.simulate import simulate
 
 TOPOLOGIES: list[dict[str, Any]] = [

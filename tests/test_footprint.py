@@ -11,15 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import simcluster
-from simcluster.footprint import Footprint, stage_footprint
-from simcluster.layers import RankShape
-from simcluster.memory import activation_bytes_per_layer, head_activation_bytes
-from simcluster.model import Model, parameters
-from simcluster.parallel import Plan
-from simcluster.recipes import recipe_named
+from simcluster.model.layers import RankShape
+from simcluster.model.memory import activation_bytes_per_layer, head_activation_bytes
+from simcluster.model.recipes import recipe_named
+from simcluster.model.transformer import Model, parameters
+from simcluster.planning.footprint import Footprint, stage_footprint
+from simcluster.planning.parallel import Plan
+from simcluster.planning.step_plan import Slices
 from simcluster.schedules import schedule_function
 from simcluster.simulate import simulate
-from simcluster.step_plan import Slices
 
 SCENARIOS = Path(__file__).parent.parent / "scenarios"
 MODEL = Model(

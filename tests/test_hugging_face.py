@@ -9,7 +9,7 @@ import pytest
 from simcluster.catalogue.models import model_document
 from simcluster.errors import InputError
 from simcluster.inputs.hugging_face import model_from_config, model_from_config_file, read_config
-from simcluster.model import Model, parameters
+from simcluster.model.transformer import Model, parameters
 
 LLAMA_8B: dict[str, Any] = {
     "model_type": "llama",

@@ -12,8 +12,8 @@ import pytest
 from simcluster import cli
 from simcluster.errors import InputError
 from simcluster.inputs.topology_files import import_topology
-from simcluster.scenario import load_text
-from simcluster.scenario_files import load_cluster
+from simcluster.scenario.files import load_cluster
+from simcluster.scenario.scenario import load_text
 
 INPUTS = Path(__file__).parent / "inputs"
 DUMP = (INPUTS / "nccl_dgx_a100.xml").read_text()

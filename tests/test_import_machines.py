@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from simcluster.inputs.nvidia_smi_matrix import CLASSES, parse_matrix
 from simcluster.inputs.topology_files import import_topology
-from simcluster.scenario import from_document, load_text
-from simcluster.scenario_files import load_cluster
+from simcluster.scenario.files import load_cluster
+from simcluster.scenario.scenario import from_document, load_text
 from simcluster.topology import parse_topology
 
 INPUTS = Path(__file__).parent / "inputs"

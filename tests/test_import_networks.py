@@ -9,7 +9,7 @@ import networkx as nx
 import pytest
 
 from simcluster.inputs.topology_files import import_topology
-from simcluster.scenario_files import load_cluster
+from simcluster.scenario.files import load_cluster
 from simcluster.topology import parse_topology
 
 INPUTS = Path(__file__).parent / "inputs"

@@ -15,19 +15,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_fold import documents
 
-from simcluster.chains import pieces
 from simcluster.clock import TICK, on_grid
-from simcluster.device import kernels_seconds, load_device
-from simcluster.engine import Record, play
+from simcluster.devices.device import kernels_seconds, load_device
+from simcluster.devices.interference import Beside, Factor, Interference, MemoryBandwidth, Multiprocessors
+from simcluster.devices.sensitivity import interference_on, sensitivity_on
 from simcluster.errors import InputError
-from simcluster.interference import Beside, Factor, Interference, MemoryBandwidth, Multiprocessors
-from simcluster.kernels import Kernel
-from simcluster.ops import MAIN, Compute, Op, Segment, Timed
-from simcluster.program import Meeting, Pace, Program, SpanRow
-from simcluster.sensitivity import interference_on, sensitivity_on
+from simcluster.lowering.chains import pieces
+from simcluster.lowering.program import Meeting, Pace, Program, SpanRow
+from simcluster.measuring.timeline import expand
+from simcluster.model.kernels import Kernel
+from simcluster.planning.ops import MAIN, Compute, Op, Segment, Timed
 from simcluster.simulate import simulate
-from simcluster.timeline import expand
-from simcluster.traffic import Traffic
+from simcluster.simulating.engine import Record, play
+from simcluster.traffic.traffic import Traffic
 
 Row = tuple[float, float | None]
 """Seconds at full speed, and the sensitivity (None: a collective on the main lane)."""
@@ -355,7 +355,7 @@ def test_auto_is_what_the_device_says() -> None:
 
 
 def test_every_device_that_says_something_says_where_it_is_from() -> None:
-    from simcluster.device import device_names
+    from simcluster.devices.device import device_names
 
     for name in device_names():
         spec = load_device(name).interference

@@ -30,7 +30,7 @@ from simcluster.kineto.labels import Label
 from simcluster.kineto.whatif import QUESTIONS, ask, changed
 from simcluster.kineto.written import write_profiles
 from simcluster.replay import measure
-from simcluster.scenario_files import load_cluster
+from simcluster.scenario.files import load_cluster
 
 REAL = Path(__file__).parent / "inputs" / "kineto"
 SLOW = Job(slow={2: 1.25}, clock={1: 1500.0, 2: -700.0, 3: 2.5e6})

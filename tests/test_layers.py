@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from simcluster.catalogue.models import model_document
 from simcluster.errors import InputError
-from simcluster.flops import layer_flops, lm_head_flops
-from simcluster.kernels import Block, Kernel, Section
-from simcluster.layers import RankShape, attention_block, embedding_block, lm_head_block, mlp_block
-from simcluster.model import Model
+from simcluster.model.flops import layer_flops, lm_head_flops
+from simcluster.model.kernels import Block, Kernel, Section
+from simcluster.model.layers import RankShape, attention_block, embedding_block, lm_head_block, mlp_block
+from simcluster.model.transformer import Model
 
 PHASES = ("forward", "recompute", "input_grad", "weight_grad")
 BLOCKS = (attention_block, mlp_block, embedding_block, lm_head_block)

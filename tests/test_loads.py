@@ -16,7 +16,7 @@ from simcluster.collective_loads import collective_loads, utilisation_over_time
 from simcluster.errors import InputError
 from simcluster.loads import LINK_COLUMNS, hottest, link_table, utilisation
 from simcluster.result import Result
-from simcluster.scenario_files import load_cluster
+from simcluster.scenario.files import load_cluster
 from simcluster.show.links_plot import plot_links
 from simcluster.simulate import simulate
 

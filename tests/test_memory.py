@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from simcluster.catalogue.models import model_document
 from simcluster.errors import InputError
-from simcluster.layers import RankShape
-from simcluster.memory import (
+from simcluster.model.layers import RankShape
+from simcluster.model.memory import (
     activation_bytes_per_layer,
     activation_parts,
     embedding_activation_bytes,
@@ -21,8 +21,8 @@ from simcluster.memory import (
     head_working_bytes,
     working_bytes,
 )
-from simcluster.model import Model, Recompute
-from simcluster.recipes import RECIPES, recipe_named, state_bytes
+from simcluster.model.recipes import RECIPES, recipe_named, state_bytes
+from simcluster.model.transformer import Model, Recompute
 
 
 def gpt(layers: int, hidden: int, heads: int) -> Model:

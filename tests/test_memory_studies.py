@@ -11,8 +11,8 @@ import pytest
 
 from simcluster.cli import main
 from simcluster.errors import InputError
-from simcluster.memory_plan import planned_footprints
-from simcluster.scenario import from_document
+from simcluster.scenario.memory_plan import planned_footprints
+from simcluster.scenario.scenario import from_document
 from simcluster.validation import Report, load_study, overall, validate_studies
 
 ROOT = Path(__file__).parents[1]

@@ -17,8 +17,10 @@ from simcluster import plots
 from simcluster.cli import main
 from simcluster.errors import InputError
 from simcluster.fixed import Costs, simulate_costs
-from simcluster.layers import RankShape
-from simcluster.memory import (
+from simcluster.lowering.program import Meeting, Program, SpanRow
+from simcluster.measuring.memory_timeline import COLUMNS, POOLS, MemoryTimeline, memory_timeline
+from simcluster.model.layers import RankShape
+from simcluster.model.memory import (
     activation_bytes_per_layer,
     activation_parts,
     embedding_activation_bytes,
@@ -27,9 +29,7 @@ from simcluster.memory import (
     tensors,
     working_bytes,
 )
-from simcluster.memory_timeline import COLUMNS, POOLS, MemoryTimeline, memory_timeline
-from simcluster.ops import Change
-from simcluster.program import Meeting, Program, SpanRow
+from simcluster.planning.ops import Change
 from simcluster.result import Result
 from simcluster.schedules import TAKES_CHUNKS
 from simcluster.simulate import simulate

@@ -12,10 +12,10 @@ from simcluster.clock import TICK
 from simcluster.collective import collective_times, concurrent_times
 from simcluster.collectives import Group
 from simcluster.errors import InputError
-from simcluster.methods import Methods, shape_of
 from simcluster.nccl import choose, load_platform
-from simcluster.scenario_files import load_cluster
+from simcluster.scenario.files import load_cluster
 from simcluster.simulate import simulate
+from simcluster.traffic.methods import Methods, shape_of
 
 A100 = load_platform("dgx-a100")
 

@@ -11,10 +11,10 @@ from conftest import Tiny
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simcluster.metrics import BREAKDOWN, StepTime, step_time
+from simcluster.measuring.metrics import BREAKDOWN, StepTime, step_time
+from simcluster.measuring.timeline import Spans
 from simcluster.result import Result
 from simcluster.simulate import simulate
-from simcluster.timeline import Spans
 
 Row = tuple[int, str, str, int, float, float, float]  # rank, stream, kind, microbatch, ready, start, end
 Interval = tuple[float, float]

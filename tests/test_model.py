@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from simcluster.catalogue.models import model_document, preset_names
 from simcluster.errors import InputError
-from simcluster.flops import (
+from simcluster.model.flops import (
     hardware_flops_per_sequence,
     korthikanti_flops_per_sequence,
     layer_flops,
@@ -19,7 +19,7 @@ from simcluster.flops import (
     six_n_flops_per_sequence,
     torchtitan_flops_per_sequence,
 )
-from simcluster.model import (
+from simcluster.model.transformer import (
     Model,
     embedding_parameters_per_tp_rank,
     layer_parameters_per_tp_rank,

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simcluster.distribution import Distribution, compare_replicas, half_width
 from simcluster.errors import InputError
-from simcluster.montecarlo import monte_carlo, without_chance
+from simcluster.measuring.distribution import Distribution, compare_replicas, half_width
+from simcluster.whatif.montecarlo import monte_carlo, without_chance
 
 REPLICAS: dict[str, Any] = {
     "cluster": {"topology": "flat", "gpus": 8},

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simcluster.clock import TICK
-from simcluster.network import Network
-from simcluster.traffic import Traffic
+from simcluster.simulating.network import Network
+from simcluster.traffic.traffic import Traffic
 
 Start = tuple[float, Traffic]
 Change = tuple[float, int, float]  # instant, link, new capacity

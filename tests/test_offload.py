@@ -13,21 +13,21 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from test_fold import documents
 
-from simcluster.engine import play
 from simcluster.errors import InputError
-from simcluster.host_copies import exposed_seconds
-from simcluster.lower import Choices, lower
-from simcluster.memory_plan import planned_footprints
-from simcluster.methods import Methods
-from simcluster.offload import trips
-from simcluster.ops import Compute, Op, Segment
+from simcluster.lowering.lower import Choices, lower
+from simcluster.measuring.host_copies import exposed_seconds
+from simcluster.planning.offload import trips
+from simcluster.planning.ops import Compute, Op, Segment
+from simcluster.planning.segments import Pass
+from simcluster.planning.stages import stage_programs
+from simcluster.planning.step_plan import Job, Offload
 from simcluster.result import Result, Run
-from simcluster.scenario import Scenario
+from simcluster.scenario.memory_plan import planned_footprints
+from simcluster.scenario.scenario import Scenario
 from simcluster.schedules import make_schedule
-from simcluster.segments import Pass
 from simcluster.simulate import plan_job, simulate
-from simcluster.stages import stage_programs
-from simcluster.step_plan import Job, Offload
+from simcluster.simulating.engine import play
+from simcluster.traffic.methods import Methods
 
 TICK = 2.0**-10
 """Seconds: times of the closed forms are whole numbers of it, so that sums are exact."""

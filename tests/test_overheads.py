@@ -9,25 +9,25 @@ from conftest import Tiny, tiny_scenario
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simcluster.buffers import kept_by_megatron_te, nccl_buffer_bytes
 from simcluster.catalogue.models import model_document
 from simcluster.errors import InputError
-from simcluster.flops import hardware_flops_per_sequence, layer_flops, model_flops_per_sequence
-from simcluster.footprint import Footprint
-from simcluster.layers import RankShape
-from simcluster.memory import (
+from simcluster.model.flops import hardware_flops_per_sequence, layer_flops, model_flops_per_sequence
+from simcluster.model.layers import RankShape
+from simcluster.model.memory import (
     activation_bytes_per_layer,
     activation_parts,
     head_activation_bytes,
     head_working_bytes,
     temporary_bytes,
 )
-from simcluster.memory_plan import planned_footprints
-from simcluster.model import Model
+from simcluster.model.recipes import RECIPES, recipe_named
+from simcluster.model.transformer import Model
 from simcluster.nccl import load_platform
-from simcluster.parallel import Plan
-from simcluster.recipes import RECIPES, recipe_named
-from simcluster.scenario import from_document
+from simcluster.planning.buffers import kept_by_megatron_te, nccl_buffer_bytes
+from simcluster.planning.footprint import Footprint
+from simcluster.planning.parallel import Plan
+from simcluster.scenario.memory_plan import planned_footprints
+from simcluster.scenario.scenario import from_document
 from simcluster.simulate import simulate
 
 LLAMA = Model(**{**model_document("llama3-70b"), "sequence_length": 4096})

@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 from test_fold import documents
 
 from simcluster.clock import on_grid
-from simcluster.engine import play
 from simcluster.fixed import Costs, _NoFabric, simulate_costs
-from simcluster.lower import Choices, lower
-from simcluster.methods import Methods
-from simcluster.metrics import EXPOSED
-from simcluster.ops import MAIN, Compute, Item, Need, Op, Segment, StageProgram, Timed
-from simcluster.overlap import Key, Overlap
-from simcluster.parallel import Plan
+from simcluster.lowering.lower import Choices, lower
+from simcluster.measuring.metrics import EXPOSED
+from simcluster.measuring.overlap import Key, Overlap
+from simcluster.planning.ops import MAIN, Compute, Item, Need, Op, Segment, StageProgram, Timed
+from simcluster.planning.parallel import Plan
 from simcluster.result import Result, Run
 from simcluster.simulate import simulate
+from simcluster.simulating.engine import play
+from simcluster.traffic.methods import Methods
 
 Interval = tuple[float, float]
 

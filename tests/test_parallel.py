@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simcluster.errors import InputError
-from simcluster.parallel import AXES, Plan
+from simcluster.planning.parallel import AXES, Plan
 
 SIZES = st.sampled_from([1, 2, 3, 4])
 PLANS = st.builds(Plan, tp=SIZES, cp=SIZES, dp=SIZES, pp=SIZES, order=st.permutations(AXES).map(tuple))

@@ -10,10 +10,10 @@ import pytest
 from simcluster import load_cluster
 from simcluster.collectives import ALGORITHMS, description
 from simcluster.collectives.description import Listed
-from simcluster.drawing import drawn
-from simcluster.group_layouts import Places
 from simcluster.topology import Cluster
-from simcluster.traffic import group_of, patterns
+from simcluster.traffic.drawing import drawn
+from simcluster.traffic.group_layouts import Places
+from simcluster.traffic.traffic import group_of, patterns
 
 CLUSTERS: list[tuple[str, dict[str, Any]]] = [
     ("dgx_h100", {"nodes": 70}),

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from test_interference import Row, program, spans
 
 from simcluster.clock import TICK
-from simcluster.engine import DeadlockError, play
-from simcluster.network import Network
-from simcluster.profiles import STEADY, Profile, Spells, Window, product, stretched
-from simcluster.program import Meeting, Program, SpanRow
-from simcluster.traffic import Traffic
+from simcluster.lowering.program import Meeting, Program, SpanRow
+from simcluster.planning.profiles import STEADY, Profile, Spells, Window, product, stretched
+from simcluster.simulating.engine import DeadlockError, play
+from simcluster.simulating.network import Network
+from simcluster.traffic.traffic import Traffic
 
 quarters = st.integers(0, 40).map(lambda number: number / 4)
 

@@ -9,19 +9,19 @@ from conftest import Table, Tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simcluster.engine import DeadlockError, play
-from simcluster.lower import Choices, Lowered, lower
-from simcluster.methods import Methods
-from simcluster.model import Model
-from simcluster.ops import Compute, Op, Segment
-from simcluster.parallel import Plan
+from simcluster.lowering.lower import Choices, Lowered, lower
+from simcluster.model.transformer import Model
+from simcluster.planning.ops import Compute, Op, Segment
+from simcluster.planning.parallel import Plan
+from simcluster.planning.segments import Pass
+from simcluster.planning.stages import stage_programs
+from simcluster.planning.step_plan import DataParallel, Job, Slices
 from simcluster.result import Run
 from simcluster.schedules import SCHEDULES, TAKES_CHUNKS, Schedule, make_schedule, schedule_function
-from simcluster.segments import Pass
 from simcluster.simulate import simulate
-from simcluster.stages import stage_programs
-from simcluster.step_plan import DataParallel, Job, Slices
+from simcluster.simulating.engine import DeadlockError, play
 from simcluster.topology.uniform import FlatSpec
+from simcluster.traffic.methods import Methods
 
 MODEL = Model(
     layers=48,

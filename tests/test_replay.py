@@ -17,13 +17,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simcluster.cli import main
-from simcluster.engine import play
 from simcluster.errors import InputError
 from simcluster.fixed import Costs, simulate_costs
-from simcluster.longest_path import LongestPath
-from simcluster.metrics import step_time
-from simcluster.parallel import Plan
-from simcluster.program import Meeting, Program, SpanRow
+from simcluster.lowering.program import Meeting, Program, SpanRow
+from simcluster.measuring.metrics import step_time
+from simcluster.planning.parallel import Plan
 from simcluster.replay import Recorded, Trace, load_trace, measure, read_trace, recorded, trace_of
 from simcluster.replay.measure import worst_workers
 from simcluster.replay.spans import spans
@@ -31,7 +29,9 @@ from simcluster.replay.trace import BACKWARD, COLUMNS, FORWARD
 from simcluster.replay.whatif import QUESTIONS, ask, in_order, own_schedule
 from simcluster.replay.written import save_trace, trace_of_run, write_trace
 from simcluster.simulate import simulate
-from simcluster.traffic import Traffic
+from simcluster.simulating.engine import play
+from simcluster.simulating.longest_path import LongestPath
+from simcluster.traffic.traffic import Traffic
 
 ROOT = Path(__file__).parents[1]
 DATA = Path(os.environ.get("SIMCLUSTER_DATA", ROOT.parent / "shared" / "validation")) / "bytedance"

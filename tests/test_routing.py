@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from simcluster.collective import collective_times, concurrent_times
 from simcluster.collective_loads import collective_loads
 from simcluster.errors import InputError
-from simcluster.scenario_files import load_cluster
+from simcluster.scenario.files import load_cluster
 from simcluster.simulate import simulate
 from simcluster.topology import Cluster, parse_topology
 from simcluster.topology.policies import mixed

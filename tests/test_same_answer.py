@@ -15,20 +15,20 @@ from conftest import Tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simcluster import cost_sweep
-from simcluster.cost_sweep import CostSweep
-from simcluster.encounters import Encounters
-from simcluster.engine import DeadlockError, Record, play
 from simcluster.errors import InputError
 from simcluster.fixed import Costs, simulate_costs
-from simcluster.longest_path import LongestPath, NeedsEventsError
-from simcluster.ops import MAIN
-from simcluster.players import play_by, play_path
-from simcluster.program import Meeting, Program, SpanRow
+from simcluster.lowering.program import Meeting, Program, SpanRow
+from simcluster.measuring.timeline import COLUMNS
+from simcluster.planning.ops import MAIN
 from simcluster.result import Result, Run
 from simcluster.simulate import replay, simulate
-from simcluster.timeline import COLUMNS
-from simcluster.traffic import Traffic
+from simcluster.simulating.encounters import Encounters
+from simcluster.simulating.engine import DeadlockError, Record, play
+from simcluster.simulating.longest_path import LongestPath, NeedsEventsError
+from simcluster.simulating.players import play_by, play_path
+from simcluster.traffic.traffic import Traffic
+from simcluster.whatif import cost_sweep
+from simcluster.whatif.cost_sweep import CostSweep
 
 ECMP = {"kind": "ecmp", "seed": 3, "queue_pairs": 2}
 CLUSTERS: list[tuple[dict[str, Any], list[str]]] = [  # with one cable of each, near the first GPUs

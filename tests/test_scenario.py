@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from simcluster.documents.near import near_divisors, near_multiples
 from simcluster.errors import InputError
 from simcluster.faults import SlowGpu, SlowLink
-from simcluster.model import Model
-from simcluster.near import near_divisors, near_multiples
-from simcluster.parallel import Plan
-from simcluster.scenario import Scenario, from_document, load, load_text
-from simcluster.sections import LONG_NAMES
+from simcluster.model.transformer import Model
+from simcluster.planning.parallel import Plan
+from simcluster.scenario.scenario import Scenario, from_document, load, load_text
+from simcluster.scenario.sections import LONG_NAMES
 from simcluster.topology import DgxSpec
 
 # the scenario of the contract

@@ -61,7 +61,7 @@ def test_spans_are_in_order(path: Path, results: dict[str, simcluster.Result]) -
 
 @pytest.mark.parametrize("path", SCENARIOS, ids=ids)
 def test_document_of_a_scenario_is_a_scenario(path: Path) -> None:
-    from simcluster.scenario import from_document
+    from simcluster.scenario.scenario import from_document
 
     scenario = simcluster.load(path)
     assert from_document(json.loads(json.dumps(scenario.document()))) == scenario

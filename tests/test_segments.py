@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simcluster.flops import layer_flops, lm_head_flops
-from simcluster.kernels import Kernel
-from simcluster.layers import RankShape, attention_block, embedding_block, lm_head_block, mlp_block
-from simcluster.model import Model
-from simcluster.ops import MAIN, Collective, Compute, Op, Segment
-from simcluster.segments import Pass, Passes
+from simcluster.model.flops import layer_flops, lm_head_flops
+from simcluster.model.kernels import Kernel
+from simcluster.model.layers import RankShape, attention_block, embedding_block, lm_head_block, mlp_block
+from simcluster.model.transformer import Model
+from simcluster.planning.ops import MAIN, Collective, Compute, Op, Segment
+from simcluster.planning.segments import Pass, Passes
 
 MODEL = Model(
     layers=2,

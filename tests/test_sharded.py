@@ -11,21 +11,21 @@ from conftest import Table, Tiny, tiny_scenario
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simcluster.engine import play
 from simcluster.errors import InputError
-from simcluster.lower import Choices, lower
-from simcluster.methods import Methods
-from simcluster.model import Model
-from simcluster.ops import Collective, Compute, Item, Op, Segment, StageProgram, Timed
-from simcluster.parallel import Plan
+from simcluster.lowering.lower import Choices, lower
+from simcluster.model.transformer import Model
+from simcluster.planning.ops import Collective, Compute, Item, Op, Segment, StageProgram, Timed
+from simcluster.planning.parallel import Plan
+from simcluster.planning.segments import Pass
+from simcluster.planning.sharded_units import units_of
+from simcluster.planning.stages import stage_programs
+from simcluster.planning.step_plan import DataParallel, Job, Sharding, Slices
 from simcluster.result import Result, Run
-from simcluster.scenario import Scenario
+from simcluster.scenario.scenario import Scenario
 from simcluster.schedules import schedule_function
-from simcluster.segments import Pass
-from simcluster.sharded_units import units_of
 from simcluster.simulate import plan_job, simulate
-from simcluster.stages import stage_programs
-from simcluster.step_plan import DataParallel, Job, Sharding, Slices
+from simcluster.simulating.engine import play
+from simcluster.traffic.methods import Methods
 
 TICK = 2.0**-20  # of given times: on the clock's grid, so that sums are exact
 TICKS = st.integers(0, 40)

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 import simcluster
 from simcluster.clock import TICK
-from simcluster.device import device_document
+from simcluster.devices.device import device_document
 from simcluster.result import Result, numbers
-from simcluster.scenario import Scenario
+from simcluster.scenario.scenario import Scenario
 from simcluster.simulate import simulate
 
 ROOT = Path(__file__).parent.parent

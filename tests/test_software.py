@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simcluster.chains import pieces
+from simcluster.devices.software import Software, load_software, software_names
 from simcluster.errors import InputError
-from simcluster.kernels import Kernel
-from simcluster.ops import Collective, Compute, Op
-from simcluster.scenario import from_document, load
-from simcluster.segment_ops import Issue, OpsInMaking
+from simcluster.lowering.chains import pieces
+from simcluster.model.kernels import Kernel
+from simcluster.planning.ops import Collective, Compute, Op
+from simcluster.planning.segment_ops import Issue, OpsInMaking
+from simcluster.scenario.scenario import from_document, load
 from simcluster.simulate import simulate
-from simcluster.software import Software, load_software, software_names
 
 
 def kernel(seconds: float) -> Kernel:

@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simcluster.errors import InputError
-from simcluster.model import Model, layer_parameters_per_tp_rank, stage_parameters_per_tp_rank
-from simcluster.ops import MAIN, Collective, Compute, Item, Op, Segment, StageProgram, Transfer
-from simcluster.parallel import Plan
+from simcluster.model.transformer import Model, layer_parameters_per_tp_rank, stage_parameters_per_tp_rank
+from simcluster.planning.ops import MAIN, Collective, Compute, Item, Op, Segment, StageProgram, Transfer
+from simcluster.planning.parallel import Plan
+from simcluster.planning.segments import Pass
+from simcluster.planning.stages import stage_programs
+from simcluster.planning.step_plan import DataParallel, Job, Slices, balanced
 from simcluster.schedules import schedule_function
-from simcluster.segments import Pass
-from simcluster.stages import stage_programs
-from simcluster.step_plan import DataParallel, Job, Slices, balanced
 
 MODEL = Model(
     layers=8,

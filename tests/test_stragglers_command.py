@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from simcluster.cli import main
-from simcluster.mitigations import slow_machines, what_pays, without_machine
-from simcluster.parallel import Plan
+from simcluster.measuring.wait_matrix import wait_matrix
+from simcluster.measuring.waits import Wait
+from simcluster.planning.parallel import Plan
 from simcluster.replay.written import trace_of_result
 from simcluster.simulate import simulate
-from simcluster.wait_matrix import wait_matrix
-from simcluster.waits import Wait
+from simcluster.whatif.mitigations import slow_machines, what_pays, without_machine
 
 SLOW = {"kind": "slow_gpu", "rank": 5, "factor": 1.4}
 JOB: dict[str, Any] = {

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simcluster.chains import pieces as events
-from simcluster.kernels import Kernel, in_pieces
-from simcluster.layers import RankShape
-from simcluster.model import Model
-from simcluster.ops import Collective, Compute, Op, Segment
-from simcluster.scenario import load
-from simcluster.segment_ops import OpsInMaking
-from simcluster.segments import Pass, Passes
+from simcluster.lowering.chains import pieces as events
+from simcluster.model.kernels import Kernel, in_pieces
+from simcluster.model.layers import RankShape
+from simcluster.model.transformer import Model
+from simcluster.planning.ops import Collective, Compute, Op, Segment
+from simcluster.planning.segment_ops import OpsInMaking
+from simcluster.planning.segments import Pass, Passes
+from simcluster.scenario.scenario import load
 from simcluster.simulate import simulate
 
 MODEL = Model(

@@ -10,11 +10,11 @@ from conftest import Tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simcluster.bindings import Bindings, Communicator
-from simcluster.fairness import Usage, fair_rates
-from simcluster.scenario import Scenario
+from simcluster.lowering.tight import tight_rows
+from simcluster.scenario.scenario import Scenario
 from simcluster.simulate import simulate
-from simcluster.tight import tight_rows
+from simcluster.traffic.bindings import Bindings, Communicator
+from simcluster.traffic.fairness import Usage, fair_rates
 
 
 @st.composite

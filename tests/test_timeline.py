@@ -9,11 +9,11 @@ import pandas as pd
 import pytest
 from conftest import Tiny
 
-from simcluster.engine import play
-from simcluster.program import Meeting, Program, SpanRow
+from simcluster.lowering.program import Meeting, Program, SpanRow
+from simcluster.measuring.timeline import COLUMNS, Spans, expand
 from simcluster.simulate import simulate
-from simcluster.timeline import COLUMNS, Spans, expand
-from simcluster.traffic import Traffic
+from simcluster.simulating.engine import play
+from simcluster.traffic.traffic import Traffic
 
 PIPELINE: dict[str, Any] = {
     "cluster": {"topology": "dgx_a100", "nodes": 1},

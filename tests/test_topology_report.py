@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from test_fabrics import FABRICS, STORAGE, build, document, dragonfly, fabric_document, link, machine
 
 from simcluster.collectives import ALGORITHMS
-from simcluster.fairness import solo_rate
-from simcluster.scenario_files import load_cluster
+from simcluster.scenario.files import load_cluster
 from simcluster.topology import describe, parse_topology
 from simcluster.topology.symmetry import LinkTable, node_classes
-from simcluster.traffic import group_of, patterns
+from simcluster.traffic.fairness import solo_rate
+from simcluster.traffic.traffic import group_of, patterns
 
 # --- classes --------------------------------------------------------------------------------------------------------
 
@@ -212,7 +212,7 @@ def test_the_text_does_not_depend_on_hash_seeds():
     import subprocess
     import sys
 
-    code = "from simcluster.scenario_files import load_cluster; from simcluster.topology import describe; "
+    code = "from simcluster.scenario.files import load_cluster; from simcluster.topology import describe; "
     code += "print(describe(load_cluster('mixed_nics', [])).format())"
     texts = [
         subprocess.run(

@@ -6,15 +6,22 @@ from pathlib import Path
 
 import pytest
 
-from simcluster.device import clip_seconds, copy_seconds, kernel_seconds, load_device, memory_seconds, unscale_seconds
-from simcluster.kernels import Kernel
-from simcluster.layers import RankShape, attention_block, lm_head_block, mlp_block
-from simcluster.model import Model, padded_vocab
-from simcluster.own_times import OwnTimes
-from simcluster.recipes import RECIPES
-from simcluster.scenario import from_document, load
-from simcluster.segments import Pass
+from simcluster.devices.device import (
+    clip_seconds,
+    copy_seconds,
+    kernel_seconds,
+    load_device,
+    memory_seconds,
+    unscale_seconds,
+)
+from simcluster.model.kernels import Kernel
+from simcluster.model.layers import RankShape, attention_block, lm_head_block, mlp_block
+from simcluster.model.recipes import RECIPES
+from simcluster.model.transformer import Model, padded_vocab
+from simcluster.planning.segments import Pass
+from simcluster.scenario.scenario import from_document, load
 from simcluster.simulate import choices_of, plan_job, simulate
+from simcluster.simulating.own_times import OwnTimes
 from simcluster.validation import Report, load_study, validate_studies
 from simcluster.validation.study import Steps, StudyFile
 from simcluster.validation.study_head import InlineTable

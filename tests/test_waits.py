@@ -6,8 +6,8 @@ import pytest
 from conftest import Tiny
 
 from simcluster.fixed import Costs, simulate_costs
+from simcluster.measuring.waits import Wait
 from simcluster.simulate import simulate
-from simcluster.waits import Wait
 
 
 def test_at_a_collective_for_the_last_to_arrive() -> None:

@@ -17,12 +17,12 @@ from test_fold import documents
 import simcluster
 from simcluster import fixed
 from simcluster.fixed import Costs, simulate_costs
-from simcluster.lower import Lowered, lower
-from simcluster.ops import StageProgram
+from simcluster.lowering.lower import Lowered, lower
+from simcluster.planning.ops import StageProgram
 from simcluster.result import Run
 from simcluster.schedules import Schedule, schedule_function
 from simcluster.simulate import replay, simulate
-from simcluster.whatif import freed, kinds_of, path_seconds, what_if_free
+from simcluster.whatif.free import freed, kinds_of, path_seconds, what_if_free
 
 COSTS = Costs(
     forward=1.0, backward=2.5, tensor_parallel=0.25, weight_grad=1.0, send=0.125, grad_reduce=3.0, optimizer=0.5

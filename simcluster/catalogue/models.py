@@ -6,8 +6,8 @@ from functools import cache
 from typing import Any
 
 from simcluster.catalogue import catalogue_path
-from simcluster.complaints import did_you_mean
-from simcluster.documents import read_document
+from simcluster.documents.complaints import did_you_mean
+from simcluster.documents.reading import read_document
 from simcluster.errors import InputError
 
 

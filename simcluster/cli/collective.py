@@ -177,7 +177,7 @@ def _groups(ranks: Sequence[int], split: str | None) -> tuple[tuple[int, ...], .
 
 def _cluster_of(file: str, overrides: list[tuple[str, Any]], gpus: int) -> tuple[Cluster, str]:
     """The file's cluster, made larger by its ``nodes`` or ``gpus`` if it is too small and nobody set them."""
-    from simcluster.scenario_files import load_cluster, load_topology
+    from simcluster.scenario.files import load_cluster, load_topology
 
     cluster = load_cluster(file, overrides)
     have = len(cluster.gpus)

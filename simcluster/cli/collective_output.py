@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from simcluster.collective import CollectiveTime
     from simcluster.collective_loads import CollectiveLoads, Limit
     from simcluster.topology import Cluster
-    from simcluster.traffic import Traffic
+    from simcluster.traffic.traffic import Traffic
 
 ROOTED = ("broadcast", "reduce")
 _ELEMENT_BYTES = 4  # nccl-tests counts floats unless told otherwise

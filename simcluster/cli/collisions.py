@@ -12,7 +12,7 @@ from simcluster.errors import InputError
 if TYPE_CHECKING:
     from simcluster.collective_loads import CollectiveLoads, Level, LinkLoad
     from simcluster.topology import Cluster
-    from simcluster.traffic import Traffic
+    from simcluster.traffic.traffic import Traffic
 
 _MOST_LEVELS = 4
 _MOST_HOTTEST = 3

@@ -23,7 +23,7 @@ def add_override_arguments(parser: argparse.ArgumentParser, what: str) -> None:
 
 def overrides_of(args: argparse.Namespace) -> list[tuple[str, Any]]:
     """Every override on the command line as (path, value): --set first, then the shorter spellings."""
-    from simcluster.overrides import parse_override  # heavy: reads YAML
+    from simcluster.documents.overrides import parse_override  # heavy: reads YAML
 
     return [parse_override(text) for text in (*args.set, *args.overrides)]
 

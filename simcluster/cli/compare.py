@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
     from simcluster import plots
     from simcluster.cli import common, drawing
     from simcluster.compare import compare, differences, result_of, variations
-    from simcluster.overrides import expand_vary
+    from simcluster.documents.overrides import expand_vary
 
     vary = [expand_vary(text) for text in args.vary]
     overrides = common.overrides_of(args)

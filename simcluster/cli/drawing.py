@@ -9,9 +9,9 @@ from simcluster.cli.common import output_path, table_path, write_table
 from simcluster.errors import InputError
 
 if TYPE_CHECKING:
-    from simcluster.distribution import Distribution
+    from simcluster.measuring.distribution import Distribution
     from simcluster.result import Result
-    from simcluster.scenario import Scenario
+    from simcluster.scenario.scenario import Scenario
 
 _FIGURES = (".png", ".svg", ".pdf")
 
@@ -107,8 +107,8 @@ def play_replicas(scenario: Scenario) -> tuple[Result, Distribution]:
     """The step without chance, and all replicas of it with."""
     from dataclasses import replace
 
-    from simcluster.montecarlo import monte_carlo, without_chance
     from simcluster.simulate import simulate
+    from simcluster.whatif.montecarlo import monte_carlo, without_chance
 
     base = simulate(without_chance(scenario))
     return replace(base, scenario=scenario), monte_carlo(scenario, base=base)

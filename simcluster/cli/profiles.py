@@ -36,7 +36,7 @@ def run(args: argparse.Namespace, steps: Sequence[int] | None) -> int:
     common.check_json_path(args.json)
     cluster = None
     if args.cluster:
-        from simcluster.scenario_files import load_cluster
+        from simcluster.scenario.files import load_cluster
 
         cluster = load_cluster(args.cluster, [])
     job = load_profiles(args.trace, steps)

@@ -52,11 +52,11 @@ def run(args: argparse.Namespace) -> int:
 
     from simcluster import plots
     from simcluster.cli import common, drawing
-    from simcluster.scenario import load
+    from simcluster.scenario.scenario import load
     from simcluster.show.explanation import explanation
     from simcluster.show.summary import replicas, summary
     from simcluster.simulate import simulate
-    from simcluster.whatif import what_if_free
+    from simcluster.whatif.free import what_if_free
 
     begun = time.perf_counter()
     more = [("replicas", args.replicas)] if args.replicas is not None else []

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from simcluster.cli.common import add_override_arguments
 
 if TYPE_CHECKING:
-    from simcluster.mitigations import Mitigation
     from simcluster.result import Result
-    from simcluster.straggling import Cause, Stragglers
+    from simcluster.whatif.mitigations import Mitigation
+    from simcluster.whatif.straggling import Cause, Stragglers
 
 EXAMPLES = """examples:
   simcluster stragglers slow_gpu
@@ -45,10 +45,10 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(args: argparse.Namespace) -> int:
     """Load, check where results go, play, print, draw, write."""
     from simcluster.cli import common, drawing
-    from simcluster.mitigations import what_pays
-    from simcluster.scenario import load
+    from simcluster.scenario.scenario import load
     from simcluster.simulate import simulate
-    from simcluster.straggling import stragglers
+    from simcluster.whatif.mitigations import what_pays
+    from simcluster.whatif.straggling import stragglers
 
     scenario = load(args.scenario, common.overrides_of(args))
     heatmap, matrix = (drawing.figure_path(name) if name else None for name in (args.heatmap, args.matrix))

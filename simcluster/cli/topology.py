@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
 
     from simcluster.cli import common, drawing
     from simcluster.plots import save_figure, topology
-    from simcluster.scenario_files import load_cluster
+    from simcluster.scenario.files import load_cluster
     from simcluster.topology import describe
 
     picture = drawing.figure_path(args.plot) if args.plot else None

@@ -11,9 +11,9 @@ from typing import Literal
 
 import numpy as np
 
+from simcluster.documents.spec import Spec
 from simcluster.faults.draws import Floats, Law, Lengths, stream
 from simcluster.faults.where import Number
-from simcluster.spec import Spec
 
 _AT_ONCE = 64  # lengths drawn together
 

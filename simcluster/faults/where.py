@@ -9,9 +9,9 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from simcluster.clock import on_grid
+from simcluster.documents.spec import Spec
 from simcluster.errors import InputError
-from simcluster.profiles import Window
-from simcluster.spec import Spec
+from simcluster.planning.profiles import Window
 from simcluster.units import Seconds
 
 Number = Annotated[int, Field(strict=True, ge=0)]

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from simcluster.complaints import did_you_mean, shown
+from simcluster.documents.complaints import did_you_mean, shown
 from simcluster.errors import InputError
 from simcluster.inputs.graph_document import GraphDocument, Wire
 from simcluster.inputs.import_parameters import ImportSpec

@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from simcluster.complaints import KeyPath
-from simcluster.documents import Document, validate
+from simcluster.documents.complaints import KeyPath
+from simcluster.documents.reading import Document, validate
 from simcluster.errors import InputError
 
 ENDINGS = (".xml", ".graphml", ".json", ".txt", ".out", ".log", ".ibnetdiscover", ".topo")

@@ -11,9 +11,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from simcluster.documents.spec import Spec
 from simcluster.errors import InputError
 from simcluster.inputs.graph_document import Wire
-from simcluster.spec import Spec
 from simcluster.topology.links import Count, Fraction, Name
 from simcluster.units import BytesPerSecond, Seconds
 

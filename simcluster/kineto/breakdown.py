@@ -15,7 +15,7 @@ import numpy as np
 from simcluster.kineto.job import ProfiledJob
 from simcluster.kineto.labels import Label
 from simcluster.kineto.rebuild import COPY, HOST, Profiled
-from simcluster.metrics import inside
+from simcluster.measuring.metrics import inside
 from simcluster.replay.graph import is_communication
 from simcluster.replay.trace import Floats
 

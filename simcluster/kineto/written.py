@@ -17,9 +17,9 @@ from simcluster.kineto.comm import Comm
 from simcluster.kineto.job import ProfiledJob
 from simcluster.kineto.labels import BACKWARD, FORWARD, OPTIMIZER, Label
 from simcluster.kineto.rebuild import Profiled
-from simcluster.longest_path import Played
 from simcluster.replay.graph import MAIN
 from simcluster.replay.recorded import Part
+from simcluster.simulating.longest_path import Played
 
 _Json = dict[str, Any]
 _BEFORE, _BETWEEN = 1000.0, 100.0

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal
 
-from simcluster.complaints import did_you_mean
+from simcluster.documents.complaints import did_you_mean
 from simcluster.errors import InputError
 from simcluster.nccl.constants import GB, TABLES, US, Architecture, Tables
 

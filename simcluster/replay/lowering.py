@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from simcluster.program import Meeting, Program, SpanRow
+from simcluster.lowering.program import Meeting, Program, SpanRow
 from simcluster.replay.graph import MAIN, Graph, is_communication
 from simcluster.replay.trace import BACKWARD, FORWARD, MESSAGES, SCOPES, Floats, Ints
-from simcluster.traffic import Traffic
+from simcluster.traffic.traffic import Traffic
 
 _TICKS = 2.0**44  # of the clock's grid, a second
 

@@ -10,11 +10,11 @@ from functools import cached_property
 
 import numpy as np
 
-from simcluster.engine import play
-from simcluster.longest_path import LongestPath, Played
 from simcluster.replay.graph import Graph, is_communication
 from simcluster.replay.lowering import Lowered, lower
 from simcluster.replay.trace import Floats, Mask
+from simcluster.simulating.engine import play
+from simcluster.simulating.longest_path import LongestPath, Played
 
 
 class Part:

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from simcluster.errors import InputError
-from simcluster.parallel import Plan
-from simcluster.pipeline_rules import schedule_of
+from simcluster.planning.parallel import Plan
 from simcluster.replay.trace import BACKWARD, BLOCKING, COLUMNS, FORWARD, METADATA, WEIGHT, Trace, trace_of
+from simcluster.scenario.pipeline_rules import schedule_of
 
 if TYPE_CHECKING:
     from simcluster.result import Result, Run
-    from simcluster.scenario import Scenario
+    from simcluster.scenario.scenario import Scenario
 
 _PHASES = {"forward": FORWARD, "weight_grad": WEIGHT}
 _COLLECTIVES = {

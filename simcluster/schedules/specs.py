@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 
+from simcluster.documents.spec import Spec
 from simcluster.errors import InputError
 from simcluster.schedules import SCHEDULES, make_schedule
 from simcluster.schedules.actions import Route, Schedule, loop_route, parse_row
@@ -18,7 +19,6 @@ from simcluster.schedules.interleaved import interleaved
 from simcluster.schedules.text import row_texts
 from simcluster.schedules.timing import Costs
 from simcluster.schedules.zb_auto import Times, zb_auto
-from simcluster.spec import Spec
 
 Count = Annotated[int, Field(strict=True, ge=1, le=10**9)]
 Time = Annotated[float, Field(ge=0, le=1e12)]

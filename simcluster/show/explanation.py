@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from simcluster.overlap import Key, Overlap
+from simcluster.measuring.overlap import Key, Overlap
 from simcluster.units import format_seconds
 
 if TYPE_CHECKING:
     from simcluster.result import Run
-    from simcluster.whatif import Free
+    from simcluster.whatif.free import Free
 
 _MOST_RANKS = 16
 

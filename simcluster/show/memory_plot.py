@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from simcluster.errors import InputError
-from simcluster.memory_timeline import POOLS, Floats, Peak
+from simcluster.measuring.memory_timeline import POOLS, Floats, Peak
 from simcluster.result import Result
 from simcluster.show.palette import LANE_SURROUND, MEMORY, QUIET_TEXT, TEXT
 from simcluster.units import format_seconds

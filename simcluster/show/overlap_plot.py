@@ -12,9 +12,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from simcluster.critical_path import kind_of
 from simcluster.errors import InputError
-from simcluster.overlap import Key, Overlap
+from simcluster.measuring.critical_path import kind_of
+from simcluster.measuring.overlap import Key, Overlap
 from simcluster.result import Run
 from simcluster.show.palette import COMPUTE_KINDS, QUIET_TEXT, STREAMS, TEXT, WAITING, WAITING_HATCH, rgb, tinted
 from simcluster.units import format_seconds

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from simcluster.fits import MOST_CHANGES
-from simcluster.metrics import BREAKDOWN
+from simcluster.measuring.metrics import BREAKDOWN
+from simcluster.scenario.fits import MOST_CHANGES
 from simcluster.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
-    from simcluster.distribution import Distribution
-    from simcluster.fits import Remedy
+    from simcluster.measuring.distribution import Distribution
     from simcluster.result import Result
-    from simcluster.scenario import Scenario
+    from simcluster.scenario.fits import Remedy
+    from simcluster.scenario.scenario import Scenario
 
 _BAR = 36  # characters of the longest bar
 _NAMES = {

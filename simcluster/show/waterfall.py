@@ -11,10 +11,10 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from simcluster.attribution import CAUSES
 from simcluster.errors import InputError
 from simcluster.show.palette import COMPUTE_KINDS, QUIET_TEXT, STREAMS, TEXT, WAITING, WAITING_HATCH
 from simcluster.units import format_seconds
+from simcluster.whatif.attribution import CAUSES
 
 _SMALL = 0.005  # of the largest change: what is smaller is drawn together
 _ROW_HEIGHT = 0.34

@@ -9,8 +9,8 @@ import math
 from collections.abc import Sequence
 from typing import Literal
 
-from simcluster.complaints import Complaint, listed
-from simcluster.spec import Spec
+from simcluster.documents.complaints import Complaint, listed
+from simcluster.documents.spec import Spec
 from simcluster.topology.links import Count, EdgeData, connect
 from simcluster.topology.machine_parts import Port
 from simcluster.topology.sizes import check_links

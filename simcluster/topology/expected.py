@@ -14,10 +14,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from simcluster.collectives.description import Hop
-from simcluster.fairness import solo_rate
 from simcluster.topology.cluster import Cluster
 from simcluster.topology.report import RingReport
-from simcluster.traffic import group_rings, hop_spread, usage_of
+from simcluster.traffic.fairness import solo_rate
+from simcluster.traffic.traffic import group_rings, hop_spread, usage_of
 
 
 def ring_all_reduce(

@@ -8,8 +8,8 @@ from typing import Annotated, Literal, Self
 import networkx as nx
 from pydantic import Field, model_validator
 
+from simcluster.documents.spec import Spec
 from simcluster.errors import InputError
-from simcluster.spec import Spec
 from simcluster.topology.cluster import Cluster, make_cluster
 from simcluster.topology.links import COMPUTE, Graph, LinkSpec, Name, add_gpus, add_nics, add_switches
 from simcluster.topology.policies import RoutedSpec

@@ -10,7 +10,7 @@ from typing import Annotated, Literal, Self, TypeAlias
 import networkx as nx
 from pydantic import Field, model_validator
 
-from simcluster.complaints import Complaint, RuleError, did_you_mean
+from simcluster.documents.complaints import Complaint, RuleError, did_you_mean
 from simcluster.topology.cluster import Cluster, make_cluster
 from simcluster.topology.dragonfly import DragonflyPlusSpec
 from simcluster.topology.links import COMPUTE, Count, Graph, Name

@@ -14,7 +14,7 @@ import networkx as nx
 from pydantic import Field, model_validator
 
 from simcluster.catalogue.links import link_document
-from simcluster.spec import Spec
+from simcluster.documents.spec import Spec
 from simcluster.units import BytesPerSecond, Seconds
 
 Count: TypeAlias = Annotated[int, Field(strict=True, ge=1)]

@@ -12,8 +12,8 @@ from typing import Annotated, ClassVar, Literal, TypeAlias
 
 from pydantic import AfterValidator, Field
 
+from simcluster.documents.spec import Spec
 from simcluster.nccl import load_platform
-from simcluster.spec import Spec
 
 Pick: TypeAlias = Callable[[int, int], int]
 """``pick(node, k)``: which of the k ways to go at the node of that number (numbers in natural order of names)."""

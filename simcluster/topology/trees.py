@@ -13,9 +13,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, model_validator
 
-from simcluster.complaints import RuleError
+from simcluster.documents.complaints import RuleError
+from simcluster.documents.spec import Spec
 from simcluster.errors import InputError
-from simcluster.spec import Spec
 from simcluster.topology.links import (
     Count,
     EdgeData,

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from functools import cache
 
 from simcluster.collective import collective_times
-from simcluster.complaints import listed
+from simcluster.documents.complaints import listed
 from simcluster.errors import InputError
 from simcluster.nccl import ALGORITHMS, COLLECTIVES, Algorithm, Platform, choose, load_platform
-from simcluster.scenario_files import load_cluster
+from simcluster.scenario.files import load_cluster
 from simcluster.topology import Cluster
 from simcluster.units import format_bytes
 from simcluster.validation.expressions import Cell

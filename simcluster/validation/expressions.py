@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from simcluster.complaints import did_you_mean, listed
+from simcluster.documents.complaints import did_you_mean, listed
 from simcluster.errors import InputError
 
 Cell = bool | int | float | str | None

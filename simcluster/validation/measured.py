@@ -10,11 +10,11 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, model_validator
 
-from simcluster.complaints import listed
+from simcluster.documents.complaints import listed
+from simcluster.documents.spec import Spec
 from simcluster.errors import InputError
 from simcluster.nccl import bus_factor
 from simcluster.result import Facts
-from simcluster.spec import Spec
 from simcluster.validation.expressions import Cell, name_of, parse_formula
 
 Quantity = Literal[

@@ -8,10 +8,10 @@ from typing import cast, get_args
 
 from pydantic import BaseModel
 
-from simcluster.complaints import did_you_mean
+from simcluster.documents.complaints import did_you_mean
 from simcluster.errors import InputError
-from simcluster.scenario import Scenario
-from simcluster.sections import LONG_NAMES
+from simcluster.scenario.scenario import Scenario
+from simcluster.scenario.sections import LONG_NAMES
 from simcluster.topology import TopologySpec
 
 _BESIDE_THE_MODELS = {"model": ("preset",), "parallel": tuple(LONG_NAMES), "cluster": ("topology",)}

@@ -6,9 +6,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from simcluster.documents.spec import Spec
 from simcluster.errors import InputError
 from simcluster.schedules import schedule_function
-from simcluster.spec import Spec
 from simcluster.validation.study_head import FormulaText, Fraction, StudyHead
 
 Passes = Literal["forward", "input_grad", "weight_grad"]

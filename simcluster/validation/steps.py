@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from simcluster.complaints import listed
+from simcluster.documents.complaints import listed
 from simcluster.errors import InputError
 from simcluster.result import Facts
-from simcluster.scenario import Scenario, from_document, load
+from simcluster.scenario.scenario import Scenario, from_document, load
 from simcluster.simulate import simulate
 from simcluster.validation.expressions import parse_formula
 from simcluster.validation.reports import Refused, Report, report_of

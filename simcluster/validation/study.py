@@ -15,11 +15,11 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, TypeAdapter, model_validator
 
-from simcluster.complaints import did_you_mean, listed
-from simcluster.documents import Document, read_document, shipped_folder, validate
+from simcluster.documents.complaints import did_you_mean, listed
+from simcluster.documents.reading import Document, read_document, shipped_folder, validate
+from simcluster.documents.spec import Spec
 from simcluster.errors import InputError
 from simcluster.nccl import Algorithm, Collective, load_platform
-from simcluster.spec import Spec
 from simcluster.units import Bytes
 from simcluster.validation.measured import Measured, MeasuredTime
 from simcluster.validation.memory_study import MeasuredBytes

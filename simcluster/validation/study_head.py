@@ -6,8 +6,8 @@ from typing import Annotated, Self
 
 from pydantic import BeforeValidator, Field, StrictBool, StrictFloat, StrictInt, StrictStr, model_validator
 
-from simcluster.complaints import Complaint, RuleError
-from simcluster.spec import Spec
+from simcluster.documents.complaints import Complaint, RuleError
+from simcluster.documents.spec import Spec
 from simcluster.validation.expressions import parse_formula
 from simcluster.validation.paths import check_path
 

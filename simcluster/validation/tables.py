@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from simcluster.complaints import did_you_mean, listed
+from simcluster.documents.complaints import did_you_mean, listed
 from simcluster.errors import InputError
 from simcluster.validation.expressions import Cell, Formula, name_of, parse_formula, whole
 from simcluster.validation.study import StudyFile

@@ -10,9 +10,9 @@ from typing import Literal
 import numpy as np
 
 from simcluster.collective import concurrent_times
-from simcluster.fairness import Usage
-from simcluster.scenario_files import load_cluster
+from simcluster.scenario.files import load_cluster
 from simcluster.topology import Cluster, parse_topology
+from simcluster.traffic.fairness import Usage
 
 SEED = 20240229
 LATENCY = 5e-6  # s, of every path: SimGrid's CM02 weighs shares by 1 / latency

@@ -20,13 +20,13 @@ from typing import Any
 import pytest
 
 import simcluster
-from simcluster.cost_sweep import CostSweep, cost_sweep
-from simcluster.encounters import Encounters
-from simcluster.engine import play
 from simcluster.fixed import Costs, simulate_costs
-from simcluster.longest_path import LongestPath
-from simcluster.players import play_path
 from simcluster.simulate import replay
+from simcluster.simulating.encounters import Encounters
+from simcluster.simulating.engine import play
+from simcluster.simulating.longest_path import LongestPath
+from simcluster.simulating.players import play_path
+from simcluster.whatif.cost_sweep import CostSweep, cost_sweep
 
 pytestmark = pytest.mark.benchmark
 

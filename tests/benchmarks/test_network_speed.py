@@ -31,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from fabric_cases import RingCase, flat_ring, random_flows, rings_on_a_tree
 
-from simcluster.fairness import Sharer, Shares
+from simcluster.traffic.fairness import Sharer, Shares
 
 pytestmark = pytest.mark.benchmark
 

@@ -1,0 +1,350 @@
+"""How long a kernel takes on a device: a roofline whose ceilings depend on the kernel's size.
+
+    seconds = launch + max(FLOP / (peak x efficiency), bytes / (bandwidth x efficiency))
+
+A device is a document: the catalogue has those that ship, one set of constants each with its source, and a scenario may
+describe its own.  Nothing here depends on a model, a layout or a run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from simcluster.catalogue.devices import device_document, device_names, overlaid
+from simcluster.devices.interference import InterferenceSpec
+from simcluster.documents.complaints import did_you_mean, listed
+from simcluster.documents.reading import Document, validate
+from simcluster.documents.spec import Spec
+from simcluster.errors import InputError
+from simcluster.model.kernels import Kernel
+from simcluster.units import Bytes, BytesPerSecond, FlopPerSecond, Seconds
+
+if TYPE_CHECKING:
+    from simcluster.model.recipes import Recipe
+
+__all__ = [
+    "AttentionKernel",
+    "AttentionModel",
+    "CalculonMatmul",
+    "Device",
+    "MatmulModel",
+    "Peak",
+    "TilesMatmul",
+    "clip_seconds",
+    "copy_seconds",
+    "device_document",
+    "device_names",
+    "gradient_norm_seconds",
+    "kernel_seconds",
+    "kernels_seconds",
+    "load_device",
+    "memory_seconds",
+    "optimizer_seconds",
+    "unscale_seconds",
+    "zero_gradients_seconds",
+]
+
+Fraction = Annotated[float, Field(strict=True, gt=0, le=1)]
+Count = Annotated[int, Field(strict=True, gt=0)]
+
+_ALIGNED_BYTES = 16  # NVIDIA, "Matrix Multiplication Background": efficient where dimensions are multiples of 16 B
+_MASTER_BYTES = 4  # an fp32 copy of a weight
+_ELEMENT_BYTES = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
+
+
+class Peak(Spec):
+    """Dense peak FLOP/s of the device by precision of the operands, as its data sheet says it (no sparsity)."""
+
+    fp32: FlopPerSecond | None = None
+    tf32: FlopPerSecond | None = None
+    bf16: FlopPerSecond | None = None
+    fp16: FlopPerSecond | None = None
+    fp8: FlopPerSecond | None = None
+    source: str = ""
+
+    @model_validator(mode="after")
+    def _not_empty(self) -> Self:
+        if not self.known():
+            raise InputError('gives no precision; write at least one, as in bf16: "312 TFLOP/s"')
+        return self
+
+    def known(self) -> dict[str, float]:
+        """The precisions that the device has."""
+        return {name: rate for name in _ELEMENT_BYTES if (rate := getattr(self, name)) is not None}
+
+
+class TilesMatmul(Spec):
+    """A matrix product cut into output tiles, one on a multiprocessor at a time, in waves.
+
+    Two ceilings, whichever is lower.  ``clock``: what a multiprocessor reaches at full clock on its tile; all wait for
+    the last wave to end, so a nearly empty last wave costs a whole one.  ``power``: what the whole chip sustains within
+    its power limit; idle multiprocessors leave power to the others, so this one counts tiles, not waves.  A smaller
+    tile reads its operands more often for each FLOP, and its rate falls with that reuse, tm tn / (tm + tn).  The
+    product takes the best of ``tiles``.
+
+    ``epilogue``: the share of the output's traffic that is not hidden behind the product.  It is what makes a shallow
+    product slow, efficiency k / (k + k0) with k0 in proportion to the bytes moved for an output element: 2 for a 16-bit
+    result, 8 when it is added to an fp32 gradient.
+
+    ``misaligned``: the share of these rates where rows do not begin at multiples of 16 B (a side of the product is no
+    multiple of 8 elements of 16 bits: a vocabulary of 50,257), which takes kernels that load element by element.
+    """
+
+    kind: Literal["tiles"]
+    tiles: Annotated[tuple[tuple[Count, Count], ...], Field(min_length=1)]
+    power: Fraction
+    power_fp8: Fraction | None = None
+    clock: Fraction
+    epilogue: Annotated[float, Field(strict=True, ge=0)]
+    misaligned: Fraction = 1.0
+    source: str = ""
+
+    def seconds(self, kernel: Kernel, device: Device, precision: str) -> float:
+        """Duration of a product without its launch."""
+        peak, bandwidth = device.peak_flops(precision), device.memory_bandwidth * device.memory_efficiency
+        if _misaligned(kernel, _ELEMENT_BYTES[precision]):
+            peak *= self.misaligned
+        power = self.power_fp8 if precision == "fp8" and self.power_fp8 is not None else self.power
+        best_reuse = max(_reuse(rows, columns) for rows, columns in self.tiles)
+        product = math.inf
+        for rows, columns in self.tiles:
+            tiles = math.ceil(kernel.m / rows) * math.ceil(kernel.n / columns) * kernel.batch
+            tile_flops = 2.0 * rows * columns * kernel.k * best_reuse / _reuse(rows, columns)
+            waves = math.ceil(tiles / (device.multiprocessors - device.reserved))
+            sustained = tiles * tile_flops / power
+            clocked = waves * device.multiprocessors * tile_flops / self.clock
+            product = min(product, max(sustained, clocked) / peak)
+        exposed = self.epilogue * _output_traffic(kernel, _ELEMENT_BYTES[precision])
+        return max(product + exposed / bandwidth, kernel.bytes / bandwidth)
+
+
+class CalculonMatmul(Spec):
+    """The step tables of Calculon (its systems' JSON files), to compare with it: efficiency by FLOPs and by bytes.
+
+    ``combine: sum`` adds compute and memory time ("no_overlap", what its shipped systems use); ``max`` is the roofline.
+    """
+
+    kind: Literal["calculon"]
+    combine: Literal["sum", "max"] = "sum"
+    source: str = ""
+
+    def seconds(self, kernel: Kernel, device: Device, precision: str) -> float:
+        """Duration of a product without its launch."""
+        compute = kernel.flops / (device.peak_flops(precision) * _step(_CALCULON_FLOPS, kernel.flops))
+        compute /= 1.0 - device.reserved / device.multiprocessors
+        memory = kernel.bytes / (device.memory_bandwidth * _step(_CALCULON_BYTES, kernel.bytes))
+        return compute + memory if self.combine == "sum" else max(compute, memory)
+
+
+_CALCULON_FLOPS = ((128e9, 0.95), (16e9, 0.90), (1e9, 0.60), (0.0, 0.10))
+_CALCULON_BYTES = ((100e6, 0.90), (10e6, 0.75), (1e6, 0.60), (0.0, 0.30))
+
+
+def _step(table: tuple[tuple[float, float], ...], size: float) -> float:
+    return next(efficiency for start, efficiency in table if size >= start)
+
+
+def _reuse(rows: int, columns: int) -> float:
+    """FLOPs of a tile for each operand element that it reads, up to a factor of 2."""
+    return rows * columns / (rows + columns)
+
+
+def _misaligned(kernel: Kernel, element_bytes: int) -> bool:
+    """Does a row of an operand or of the result end beside a boundary of 16 B?"""
+    return any(side * element_bytes % _ALIGNED_BYTES for side in (kernel.m, kernel.n, kernel.k))
+
+
+def _output_traffic(kernel: Kernel, element_bytes: int) -> float:
+    """Bytes of a product's result: all but its operands read once; at most an fp32 element read and written."""
+    operands = element_bytes * kernel.batch * (kernel.m * kernel.k + kernel.k * kernel.n)
+    return min(max(kernel.bytes - operands, 0.0), 8.0 * kernel.batch * kernel.m * kernel.n)
+
+
+MatmulModel = Annotated[TilesMatmul | CalculonMatmul, Field(discriminator="kind")]
+
+
+class AttentionKernel(Spec):
+    """Fractions of peak that one generation of fused attention reaches on long sequences."""
+
+    forward: Fraction
+    backward: Fraction
+    source: str = ""
+
+
+class AttentionModel(Spec):
+    """Fused attention: the generations of kernel known for the device, and the one that runs."""
+
+    kernel: str
+    kernels: dict[str, AttentionKernel]
+    rows: Count = 128
+    """Query rows that one multiprocessor works on; with fewer blocks than multiprocessors some stay idle."""
+
+    @model_validator(mode="after")
+    def _kernel_known(self) -> Self:
+        if self.kernel not in self.kernels:
+            raise InputError(
+                f"kernel {self.kernel!r} is none of the kernels described{did_you_mean(self.kernel, self.kernels)}; "
+                f"use {listed(self.kernels)}"
+            )
+        return self
+
+    def seconds(self, kernel: Kernel, device: Device, precision: str) -> float:
+        """Duration without the launch.  An fp8 recipe keeps attention in bf16, as Transformer Engine does by default.
+
+        Forward does two products (at most 4 m n k FLOP), backward five (over 4 m n k even under a causal mask).
+        """
+        constants = self.kernels[self.kernel]
+        forward = kernel.flops <= 4.0 * kernel.batch * kernel.m * kernel.n * kernel.k
+        blocks = math.ceil(kernel.m / self.rows) * kernel.batch
+        efficiency = constants.forward if forward else constants.backward
+        efficiency *= min(blocks, device.multiprocessors - device.reserved) / device.multiprocessors
+        compute = kernel.flops / (device.peak_flops("bf16" if precision == "fp8" else precision) * efficiency)
+        return max(compute, kernel.bytes / (device.memory_bandwidth * device.memory_efficiency))
+
+
+class Device(Spec):
+    """One GPU: what it computes, holds and moves, and how much of that kernels of a given size reach.
+
+    A memory-bound kernel of B bytes reaches ``memory_efficiency`` x B / (B + ``memory_half_size``) of
+    ``memory_bandwidth``, those of an unfused attention over its square ``by_row`` of that; ``launch`` is the time
+    between dependent kernels.  ``reserved`` of the multiprocessors are never there for computation (DeepSeek-V3 keeps
+    20 of 132 for communication, arXiv:2412.19437).  ``interference`` is what communication beside computation does to
+    it, where a source says so (``simcluster.devices.interference``).
+    """
+
+    name: str
+    peak: Peak
+    memory: Bytes
+    memory_bandwidth: BytesPerSecond
+    multiprocessors: Count
+    matmul: MatmulModel
+    attention: AttentionModel
+    memory_efficiency: Fraction
+    memory_half_size: Bytes
+    by_row: Fraction = 1.0
+    launch: Seconds
+    reserved: Annotated[int, Field(strict=True, ge=0)] = 0
+    interference: InterferenceSpec | None = None
+    source: str = ""
+
+    @model_validator(mode="after")
+    def _some_left(self) -> Self:
+        if self.reserved >= self.multiprocessors:
+            raise InputError(
+                f"reserved: {self.reserved} leaves none of {self.multiprocessors} multiprocessors; use fewer"
+            )
+        return self
+
+    def peak_flops(self, precision: str) -> float:
+        """Peak FLOP/s at a precision; InputError listing what the device has if that is not among it."""
+        known = self.peak.known()
+        if precision not in known:
+            raise InputError(
+                f"device {self.name} has no peak for precision {precision!r}{did_you_mean(precision, known)}; "
+                f"it has {listed(known)}"
+            )
+        return known[precision]
+
+
+# --- times ----------------------------------------------------------------------------------------------------------
+
+
+def kernel_seconds(device: Device, kernel: Kernel, *, precision: str) -> float:
+    """How long one kernel occupies the device, its launch included; a kernel without work still costs its launch.
+
+    Raises InputError for a precision that the device does not have.
+    """
+    device.peak_flops(precision)  # the same complaint for every kind of kernel
+    if kernel.kind == "memory":
+        slower = 1.0 / device.by_row if kernel.by_row else 1.0
+        return memory_seconds(device, kernel.bytes * slower)
+    work = device.matmul if kernel.kind == "matmul" else device.attention
+    if kernel.wide and precision == "fp8":
+        precision = "bf16"
+    return device.launch + work.seconds(kernel, device, precision)
+
+
+def kernels_seconds(device: Device, kernels: Iterable[Kernel], *, precision: str) -> float:
+    """Kernels one after the other on one stream."""
+    return math.fsum(kernel_seconds(device, kernel, precision=precision) for kernel in kernels)
+
+
+def memory_seconds(device: Device, size: float) -> float:
+    """One kernel that moves ``size`` bytes between device memory and the multiprocessors and does little else."""
+    if size <= 0:
+        return device.launch
+    return device.launch + (size + device.memory_half_size) / (device.memory_bandwidth * device.memory_efficiency)
+
+
+def optimizer_seconds(device: Device, parameters: float, *, recipe: Recipe) -> float:
+    """The Adam update of ``parameters`` on this rank: one fused pass, bound by memory (30 B each under mixed-18)."""
+    return memory_seconds(device, parameters * recipe.update_traffic)
+
+
+def gradient_norm_seconds(device: Device, parameters: float, *, recipe: Recipe) -> float:
+    """The pass over the rank's gradients that gradient clipping needs."""
+    return memory_seconds(device, parameters * recipe.gradient)
+
+
+def clip_seconds(device: Device, parameters: float, *, recipe: Recipe) -> float:
+    """Multiplying the rank's gradients by clip / norm once that is known: read and written once.
+
+    (Megatron-LM, clip_grads.py; torch.nn.utils.clip_grad_norm_.)
+    """
+    return memory_seconds(device, parameters * 2 * recipe.gradient)
+
+
+def copy_seconds(device: Device, parameters: float, *, recipe: Recipe) -> float:
+    """Copying fp32 master weights into those of the model in a pass of its own, behind an Adam that does not.
+
+    (Megatron-LM, optimizer.py, ``_copy_main_params_to_model_params``.)  Adam wrote the weight already in
+    ``optimizer_seconds``: what is left is to read the master again.
+    """
+    return memory_seconds(device, parameters * _MASTER_BYTES) if recipe.master else 0.0
+
+
+def unscale_seconds(device: Device, parameters: float, *, recipe: Recipe) -> float:
+    """Dividing the rank's gradients by the loss scale of fp16, and looking for infinities: read and written once.
+
+    (Megatron-LM, optimizer.py, ``_unscale_main_grads_and_check_for_nan``.)
+    """
+    return memory_seconds(device, parameters * 2 * recipe.gradient)
+
+
+def zero_gradients_seconds(device: Device, parameters: float, *, recipe: Recipe) -> float:
+    """Setting the rank's gradient buffer to zero before the next step."""
+    return memory_seconds(device, parameters * recipe.gradient)
+
+
+# --- documents ------------------------------------------------------------------------------------------------------
+
+
+def load_device(device: str | Mapping[str, Any]) -> Device:
+    """A device by its name in the catalogue, or from a document.
+
+    A document may stand on a device of the catalogue: ``{base: h100, memory_bandwidth: "2.4 TB/s"}``.
+    Raises InputError for an unknown name (with the nearest) and for a document that is not a device.
+    """
+    if isinstance(device, str):
+        return _load_shipped(device)
+    if not isinstance(device, Mapping):
+        raise InputError(
+            f"device {device!r} is neither a name nor a mapping; those that ship: {listed(device_names())}"
+        )
+    document = dict(device)
+    base = document.pop("base", None)
+    if base is not None:
+        document = overlaid(device_document(base), document)
+    document.setdefault("name", "inline")
+    return validate(Device, Document(data=document, source="device", folder=Path()))
+
+
+@cache
+def _load_shipped(name: str) -> Device:
+    return validate(Device, Document(data=device_document(name), source=f"device {name}", folder=Path()))

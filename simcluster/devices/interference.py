@@ -1,0 +1,107 @@
+"""What communication and computation on the same GPU do to each other: kernels slow down beside it, and it beside them.
+
+While a computation runs beside a communication it progresses at the rate 1 / (1 + sensitivity x pressure): ``pressure``
+is what the communication would do to a kernel that feels it in full, ``sensitivity`` how much of it the computation
+feels (``sensitivity.py``).  The communication's transfer progresses at 1 / (1 + drag).  What is left when either ends
+goes on at its own rate.  Beside several communications at once the strongest counts: sources measured one at a time.
+A communication is there from the arrival of its last member to its end; its waiting for peers is not counted.
+
+Three mechanisms, each a kind of its own (modelling.md C.5).  Pure; imports spec.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal, NamedTuple
+
+from pydantic import Field
+
+from simcluster.documents.spec import Spec
+
+Slowdown = Annotated[float, Field(ge=0, le=100)]
+"""How much longer something takes: 0.189 is 18.9 % longer."""
+
+
+class Beside(NamedTuple):
+    """A communication as the GPU feels it: does it leave the node, and how many B/s does the GPU send by itself?"""
+
+    between_nodes: bool
+    bytes_per_second: float
+
+
+class Factor(Spec):
+    """One factor for all computation: it takes ``compute`` longer beside communication.
+
+    ``compute_between_nodes`` holds where the group spans several nodes (left out: the same).  Sources: 18.9 % longer on
+    average beside communication in a node, at most 40 % (arXiv:2507.03114); Calculon's ``processor_usage`` u takes that
+    share of the GPU, 1 / (1 - u) - 1 longer: u = 0.15 over NVLink, 0.02 over InfiniBand (calculon-ai/calculon).
+    ``communication`` is how much longer the communication takes.
+    """
+
+    kind: Literal["factor"]
+    compute: Slowdown
+    compute_between_nodes: Slowdown | None = None
+    communication: Slowdown = 0.0
+    source: str = ""
+
+    def pressure(self, beside: Beside, multiprocessors: int, memory_bandwidth: float) -> float:
+        """What the communication does to a computation."""
+        far = beside.between_nodes and self.compute_between_nodes is not None
+        return (self.compute_between_nodes or 0.0) if far else self.compute
+
+
+class Multiprocessors(Spec):
+    """Communication holds ``channels`` multiprocessors, one for each of its channels.
+
+    Sources: NCCL runs one block a channel, 16 to 32 of them; DeepSeek-V3 reserves 20 of 132 (arXiv:2412.19437).  A
+    product then runs in ceil(tiles / what is left) waves; kernels that memory bandwidth holds back feel nothing.
+    """
+
+    kind: Literal["sms"]
+    channels: Annotated[int, Field(strict=True, ge=1)] = 24
+    communication: Slowdown = 0.0
+    source: str = ""
+
+    def pressure(self, beside: Beside, multiprocessors: int, memory_bandwidth: float) -> float:
+        """That all work is done by the multiprocessors that are left."""
+        return self.channels / (multiprocessors - self.channels)
+
+
+class MemoryBandwidth(Spec):
+    """Every byte on the wire costs ``bytes_per_byte`` bytes of memory traffic on the GPU.
+
+    A kernel that memory bandwidth holds back takes 1 / (1 - bytes_per_byte x rate / bandwidth) as long.  Source: 2 to 3
+    bytes (a maintainer in NVIDIA/nccl issue 1428; 3 gives the 1.8 x measured there on A100 over NVLink).  ``rate`` is
+    what the communication sends with its links to itself.  At most half of the bandwidth is lost: a fair share of two.
+    """
+
+    kind: Literal["hbm"]
+    bytes_per_byte: Annotated[float, Field(ge=0, le=100)] = 3.0
+    communication: Slowdown = 0.0
+    source: str = ""
+
+    def pressure(self, beside: Beside, multiprocessors: int, memory_bandwidth: float) -> float:
+        """What the communication does to a kernel that only moves bytes."""
+        taken = min(0.5, self.bytes_per_byte * beside.bytes_per_second / memory_bandwidth)
+        return taken / (1.0 - taken)
+
+
+InterferenceSpec = Annotated[Factor | Multiprocessors | MemoryBandwidth, Field(discriminator="kind")]
+
+
+@dataclass(frozen=True, slots=True)
+class Interference:
+    """A mechanism on GPUs with so many multiprocessors and so much memory bandwidth (B/s)."""
+
+    spec: Factor | Multiprocessors | MemoryBandwidth
+    multiprocessors: int
+    memory_bandwidth: float
+
+    def pressure(self, beside: Beside) -> float:
+        """How much longer a computation takes that feels this communication in full."""
+        return self.spec.pressure(beside, self.multiprocessors, self.memory_bandwidth)
+
+    @property
+    def drag(self) -> float:
+        """How much longer a communication takes beside computation."""
+        return self.spec.communication

@@ -1,0 +1,84 @@
+"""What the software on the host costs: the time to issue kernels and collectives, one after the other, to the GPU.
+
+A GPU runs what has been issued; where kernels are shorter than the time it takes to issue them, the host decides how
+long a pass takes ("launch-bound").  The host begins to issue a pass when the GPU may begin it, which is so where
+sending waits for the GPU (Megatron-LM's blocking sends); a host that runs ahead through a whole pass loses less.
+Numbers depend on framework, Python and processor; CUDA graphs make them vanish.  Pure; imports the catalogue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator
+
+from simcluster.catalogue import catalogue_path
+from simcluster.documents.complaints import did_you_mean
+from simcluster.documents.reading import read_document
+from simcluster.documents.spec import Spec
+from simcluster.errors import InputError
+from simcluster.units import Seconds
+
+IDEAL = "ideal"
+"""Software that costs nothing: everything is issued in time."""
+
+
+class Software(Spec):
+    """Seconds of the host for each kernel and each collective that it issues, and for each microbatch on each stage.
+
+    ``microbatch`` is what comes besides: reading it, handing it to the tp ranks, masks, averaging the loss.  ``kernel``
+    counts the kernels of our model of a layer (13 in the forward of a GPT layer without fused attention); real
+    libraries issue more and smaller ones.
+
+    ``kernels``: those that device memory limits are ``fused`` by hand, as in Megatron-LM and its libraries;
+    ``compiled`` by torch.compile, block by block, with an eager loss; or ``eager``, each step of an expression one
+    (``eager_sections``).  ``checkpoint``: a full recompute runs the ``whole`` forward again, or stops when it has what
+    backward reads (``early-stop``: torch.utils.checkpoint without re-entrance, PyTorch 2.1 and later), before the last
+    product and its reduction.  ``accumulate``: a weight gradient's product adds to the main gradient itself
+    (Megatron-LM's --gradient-accumulation-fusion, of 2022), or a ``separate`` kernel does.  ``optimizer``: Adam writes
+    the model's weights too, and the reduction averages; or ``passes`` of their own copy the weights and divide the
+    gradients by dp (Megatron-LM's Float16OptimizerWithFloat16Params and its local DistributedDataParallel).
+    """
+
+    name: str = "inline"
+    kernel: Seconds = 0.0
+    collective: Seconds = 0.0
+    microbatch: Seconds = 0.0
+    kernels: Literal["fused", "compiled", "eager"] = "fused"
+    checkpoint: Literal["whole", "early-stop"] = "whole"
+    accumulate: Literal["fused", "separate"] = "fused"
+    optimizer: Literal["fused", "passes"] = "fused"
+    source: str = ""
+
+
+def software_names() -> tuple[str, ...]:
+    """Those that ship."""
+    return (IDEAL, *_catalogue())
+
+
+def load_software(name: str) -> Software | None:
+    """The software of that name, None for ``ideal``; InputError with those there are."""
+    if name == IDEAL:
+        return None
+    known = _catalogue()
+    if name not in known:
+        raise InputError(
+            f"there is no software {name!r}{did_you_mean(name, software_names())}; those that ship: "
+            f"{', '.join(software_names())}; or give its times, as in {{kernel: 10 us, collective: 20 us}}"
+        )
+    return Software.model_validate({"name": name, **known[name]})
+
+
+@cache
+def _catalogue() -> Mapping[str, Any]:
+    return read_document(catalogue_path("software.yaml")).data
+
+
+def _named(value: object) -> object:
+    return load_software(value) if isinstance(value, str) else value
+
+
+SoftwareChoice = Annotated[Software | None, BeforeValidator(_named)]
+"""A name from the catalogue, ``ideal`` (None), or times of one's own."""

@@ -1,0 +1,98 @@
+"""Changes to a document from the command line or from Python: dotted paths set to values.  Imports documents only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from simcluster.documents.complaints import KeyPath, dotted, shown
+from simcluster.documents.reading import Document, Mark, parse_value
+from simcluster.errors import InputError
+
+Overrides = Mapping[str, Any] | Iterable[tuple[str, Any]]
+
+
+def parse_override(text: str) -> tuple[str, Any]:
+    """("parallel.tp", 8) from "parallel.tp=8"; the value is read as YAML, so 8 is a number and [1, 2] a list."""
+    path, equals, value = text.partition("=")
+    path = path.strip()
+    if not equals or not path or not all(path.split(".")):
+        raise InputError(f"{text!r} is not an override; write it as parallel.tp=8")
+    return path, parse_value(value, text)
+
+
+def expand_vary(text: str) -> tuple[str, list[Any]]:
+    """("pipeline.schedule", ["gpipe", "1f1b"]) from "pipeline.schedule=gpipe,1f1b"; commas in brackets do not split."""
+    path, equals, values = text.partition("=")
+    path = path.strip()
+    if not equals or not path or not all(path.split(".")):
+        raise InputError(f"{text!r} does not say what varies; write it as pipeline.schedule=gpipe,1f1b")
+    parts = _split_commas(values)
+    if any(not part.strip() for part in parts):
+        raise InputError(f"{text!r} has an empty value; write it as pipeline.schedule=gpipe,1f1b")
+    return path, [parse_value(part, text) for part in parts]
+
+
+def _split_commas(text: str) -> list[str]:
+    parts, depth, quote = [""], 0, ""
+    for letter in text:
+        if quote:
+            quote = "" if letter == quote else quote
+        elif letter in "\"'":
+            quote = letter
+        else:
+            depth += (letter in "[{") - (letter in "]}")
+            if letter == "," and depth == 0:
+                parts.append("")
+                continue
+        parts[-1] += letter
+    return parts
+
+
+def apply_overrides(document: Document, overrides: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> Document:
+    """The document with values set at dotted paths, parents made where they are missing; later ones win.
+
+    None takes the key out, so that it has its default again.
+    """
+    pairs = list(overrides.items() if isinstance(overrides, Mapping) else overrides)
+    data, marks = _copy(document.data), dict(document.marks)
+    for name, value in pairs:
+        path = _set(data, name, value)
+        for below in [known for known in marks if known[: len(path)] == path]:
+            del marks[below]
+        marks[path] = Mark("override", path)
+    return replace(document, data=data, marks=marks)
+
+
+def _set(data: dict[str, Any], name: str, value: Any) -> KeyPath:
+    """Set one dotted path in place; numbers are positions where a list is, keys elsewhere."""
+    current: Any = data
+    path: list[str | int] = []
+    parts = name.split(".")
+    for position, part in enumerate(parts):
+        last = position == len(parts) - 1
+        key: str | int = part
+        if isinstance(current, list):
+            if not part.isdecimal() or int(part) >= len(current):
+                have = f"positions 0 to {len(current) - 1}" if current else "no items: set the whole list"
+                raise InputError(f"override {name}: {dotted(tuple(path))} is a list with {have}, got {part!r}")
+            key = int(part)
+        elif not isinstance(current, dict):
+            raise InputError(f"override {name}: {dotted(tuple(path))} is {shown(current)}, it has no key {part!r}")
+        path.append(key)
+        if last and value is None and isinstance(current, dict):
+            current.pop(key, None)
+            break
+        if last:
+            current[key] = _copy(value)
+        elif isinstance(current, dict) and current.get(part) is None:
+            current[part] = {}
+        current = current[key]
+    return tuple(path)
+
+
+def _copy(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _copy(item) for key, item in value.items()}
+    return [_copy(item) for item in value] if isinstance(value, list | tuple) else value

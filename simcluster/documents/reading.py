@@ -1,0 +1,279 @@
+"""Documents that people write in YAML, as plain data that remembers the line of every key.
+
+The only module that reads YAML.  It is YAML 1.2 without the parts that surprise: no tags, no anchors and aliases, no
+duplicate keys, one document a file.  Everything wrong with a file is one ``InputError`` that says where.
+Imports errors and complaints only.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from simcluster.documents.complaints import Complaint, KeyPath, RuleError, complaints, did_you_mean, dotted, shown
+from simcluster.errors import InputError
+
+if TYPE_CHECKING:
+    from ruamel.yaml.nodes import Node
+
+M = TypeVar("M")
+
+_MAX_BYTES = 1_000_000
+_MAX_DEPTH = 50
+_MAX_PROBLEMS = 5
+_TAG = "tag:yaml.org,2002:"
+
+
+class Mark(NamedTuple):
+    """Where a key is written: the place ("x.yaml:3:5") and its path there (other in a file that was merged in)."""
+
+    place: str
+    path: KeyPath
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """What one file says, or several merged into one.  ``marks`` has the place of every key and item by its path.
+
+    ``folder`` is what relative paths inside the document are relative to.
+    """
+
+    data: dict[str, Any]
+    source: str
+    folder: Path
+    marks: Mapping[KeyPath, Mark] = field(default_factory=dict)
+
+    def mark(self, path: KeyPath) -> Mark:
+        """Where ``path`` is written; where its nearest written parent is, if it is not."""
+        for length in range(len(path), 0, -1):
+            if path[:length] in self.marks:
+                place, written = self.marks[path[:length]]
+                return Mark(place, (*written, *path[length:]))
+        return Mark(self.source, path)
+
+    def error(self, path: KeyPath, message: str) -> InputError:
+        """An error about one key: place, path and what is wrong."""
+        place, written = self.mark(path)
+        return InputError(": ".join(part for part in (place, dotted(written), message) if part))
+
+
+# --- files ----------------------------------------------------------------------------------------------------------
+
+
+def read_document(path: str | Path) -> Document:
+    """The mapping in a YAML file; InputError for anything else that a path can lead to."""
+    path = Path(path)
+    return parse_document(_read_text(path), source=str(path), folder=path.parent)
+
+
+def parse_document(text: str, *, source: str = "<text>", folder: str | Path = ".") -> Document:
+    """The mapping written in ``text``; ``source`` is what errors call it."""
+    if not text.strip():
+        raise InputError(f"{source}: the file is empty; a mapping such as 'name: my run' is expected")
+    marks: dict[KeyPath, Mark] = {}
+    data = _build(_compose(text, source), source, (), marks)
+    if data is None:
+        raise InputError(f"{source}: the file holds only comments; a mapping such as 'name: my run' is expected")
+    if not isinstance(data, dict):
+        kind = "a list" if isinstance(data, list) else f"the single value {shown(data)}"
+        raise InputError(f"{source}: the file holds {kind}; a mapping such as 'name: my run' is expected at the top")
+    return Document(data=data, source=source, folder=Path(folder), marks=marks)
+
+
+def read_json(path: str | Path) -> dict[str, Any]:
+    """The object in a JSON file; InputError for anything else."""
+    path = Path(path)
+    text = _read_text(path)
+    try:
+        data = json.loads(text)
+    except json.JSONDecodeError as problem:
+        raise InputError(f"{path}:{problem.lineno}:{problem.colno}: not valid JSON: {problem.msg}") from None
+    except (RecursionError, ValueError):  # ValueError: an integer of thousands of digits
+        raise InputError(f"{path}: not usable JSON: nested too deeply, or a number of thousands of digits") from None
+    if not isinstance(data, dict):
+        raise InputError(f"{path}: holds {shown(data)}; a JSON object {{...}} is expected")
+    return data
+
+
+def parse_value(text: str, source: str) -> Any:
+    """One value written as in a YAML file."""
+    return _build(_compose(text, source), source, (), {})
+
+
+def _read_text(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            raw = file.read(_MAX_BYTES + 1)
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file{_near_files(path)}") from None
+    except IsADirectoryError:
+        raise InputError(f"{path}: is a folder; name a YAML file in it{_files_in(path)}") from None
+    except (OSError, ValueError) as problem:  # ValueError: a NUL character in the path
+        reason = problem.strerror if isinstance(problem, OSError) and problem.strerror else problem
+        raise InputError(f"{str(path)!r}: cannot be read: {reason}") from None
+    if len(raw) > _MAX_BYTES:
+        raise InputError(f"{path}: is larger than {_MAX_BYTES:,} bytes; scenario and topology files are small texts")
+    if b"\0" in raw:
+        raise InputError(f"{path}: is a binary file; a YAML text is expected")
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as problem:
+        raise InputError(f"{path}: byte {problem.start} is not UTF-8; save the file as UTF-8 text") from None
+
+
+def _near_files(path: Path) -> str:
+    if not path.parent.is_dir():
+        return f" (the folder {path.parent} does not exist either)"
+    near = difflib.get_close_matches(path.name, sorted(entry.name for entry in path.parent.iterdir()), n=3, cutoff=0.5)
+    return f"; near it: {', '.join(near)}" if near else _files_in(path.parent)
+
+
+def _files_in(folder: Path) -> str:
+    names = sorted(entry.name for entry in folder.glob("*.yaml"))[:8]
+    return f"; YAML files there: {', '.join(names)}" if names else ""
+
+
+# --- YAML to plain data ---------------------------------------------------------------------------------------------
+
+
+def _compose(text: str, source: str) -> Node | None:
+    from ruamel.yaml import YAML  # here, so that `simcluster --help` does not pay for it
+    from ruamel.yaml.error import MarkedYAMLError, YAMLError
+
+    try:
+        node: Node | None = YAML(typ="safe", pure=True).compose(text)
+    except MarkedYAMLError as problem:
+        mark = problem.problem_mark or problem.context_mark
+        place = f"{source}:{mark.line + 1}:{mark.column + 1}" if mark else source
+        what = " ".join(part for part in (problem.problem, problem.context) if part).replace("\n", " ")
+        hint = "; indent with spaces, never tabs" if "\\t" in what else ""
+        raise InputError(f"{place}: not valid YAML: {what}{hint}") from None
+    except YAMLError as problem:
+        raise InputError(f"{source}: not valid YAML: {' '.join(str(problem).split())}") from None
+    except RecursionError:
+        raise _too_deep(source) from None
+    return node
+
+
+def _too_deep(place: str) -> InputError:
+    return InputError(f"{place}: nested more than {_MAX_DEPTH} levels deep; scenario and topology files are shallow")
+
+
+def _build(node: Node | None, source: str, path: KeyPath, marks: dict[KeyPath, Mark]) -> Any:
+    """Plain Python data of a YAML node; notes in ``marks`` where every key and item is written."""
+    if node is None:
+        return None
+    place = _place(source, node)
+    if len(path) > _MAX_DEPTH:
+        raise _too_deep(place)
+    if node.anchor:
+        raise InputError(
+            f"{place}: anchors and aliases (&{str(node.anchor)[:40]}) are not supported; write the value out"
+        )
+    tag = str(node.tag).removeprefix(_TAG)
+    if tag == "map" and isinstance(node.value, list):
+        return _build_mapping(node.value, source, path, marks)
+    if tag == "seq" and isinstance(node.value, list):
+        items = []
+        for index, item in enumerate(node.value):
+            marks[*path, index] = Mark(_place(source, item), (*path, index))
+            items.append(_build(item, source, (*path, index), marks))
+        return items
+    return _scalar(tag, node, place)
+
+
+def _build_mapping(
+    pairs: Sequence[tuple[Node, Node]], source: str, path: KeyPath, marks: dict[KeyPath, Mark]
+) -> dict[str, Any]:
+    result: dict[str, Any] = {}
+    for key_node, value_node in pairs:
+        place = _place(source, key_node)
+        key = key_node.value
+        if not isinstance(key, str) or str(key_node.tag) == _TAG + "merge":
+            raise InputError(f"{place}: keys are plain words; lists, mappings and '<<' cannot be keys")
+        if key in result:
+            raise InputError(
+                f"{place}: {dotted((*path, key))}: this key is already at {marks[*path, key].place}; keep one"
+            )
+        marks[*path, key] = Mark(place, (*path, key))
+        result[key] = _build(value_node, source, (*path, key), marks)
+    return result
+
+
+def _place(source: str, node: Node) -> str:
+    return f"{source}:{node.start_mark.line + 1}:{node.start_mark.column + 1}"
+
+
+def _scalar(tag: str, node: Node, place: str) -> Any:
+    text = str(node.value)
+    plain = text.replace("_", "").lower()
+    try:
+        if tag == "int":
+            return int(plain, 0 if plain.lstrip("+-")[:2] in ("0x", "0o", "0b") else 10)
+        if tag == "float":
+            return float(plain.replace(".inf", "inf").replace(".nan", "nan"))
+    except ValueError:  # thousands of digits
+        raise InputError(f"{place}: {shown(text)} is not a usable number") from None
+    if tag == "null":
+        return None
+    if tag == "bool":
+        return plain == "true"
+    if tag in ("str", "timestamp"):  # no document of ours holds dates: 2020-01-01 is a name
+        return text
+    raise InputError(f"{place}: YAML tags (!{tag[:60]}) are not supported; write the plain value")
+
+
+# --- documents against models ---------------------------------------------------------------------------------------
+
+
+def validate(target: type[M] | TypeAdapter[M], document: Document) -> M:
+    """The document as a model (or as what a ``TypeAdapter`` describes); InputError listing up to 5 problems."""
+    adapter = target if isinstance(target, TypeAdapter) else TypeAdapter(target)
+    try:
+        return adapter.validate_python(document.data)
+    except ValidationError as error:
+        annotation = getattr(target, "_type", target)
+        found = complaints(error, annotation, document.data)
+    except RuleError as problems:
+        found = list(problems.complaints)
+    raise InputError(_report(found, document)) from None
+
+
+def _report(found: list[Complaint], document: Document) -> str:
+    lines = [str(document.error(path, what)) for path, what in found]
+    if len(lines) == 1:
+        return lines[0]
+    hidden = f"\n  and {len(lines) - _MAX_PROBLEMS} more" if len(lines) > _MAX_PROBLEMS else ""
+    return f"{document.source}: {len(lines)} problems\n  " + "\n  ".join(lines[:_MAX_PROBLEMS]) + hidden
+
+
+# --- what ships -----------------------------------------------------------------------------------------------------
+
+
+def shipped_folder(kind: str) -> Path:
+    """Where the topologies or scenarios that come with the package lie: in a wheel inside it, in a checkout beside."""
+    package = Path(__file__).parent.parent
+    inside = package / "shipped" / kind
+    return inside if inside.is_dir() else package.parent / kind
+
+
+def shipped_names(kind: str) -> list[str]:
+    """Names of the shipped documents of a kind ("topologies", "scenarios"), sorted."""
+    return sorted(path.stem for path in shipped_folder(kind).glob("*.yaml"))
+
+
+def shipped_path(kind: str, name: str) -> Path:
+    """The file of a shipped document; InputError with the names there are."""
+    known = shipped_names(kind)
+    if name not in known:
+        hint = did_you_mean(name, known)
+        raise InputError(
+            f"none of the {kind} that ship is called {name!r}{hint}; there are: {', '.join(known) or 'none'}"
+        )
+    return shipped_folder(kind) / f"{name}.yaml"

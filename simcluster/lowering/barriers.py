@@ -1,0 +1,96 @@
+"""Collectives of all ranks beside which nothing else is ever under way.
+
+They hold up every rank's main lane.  So what is on another lane is out of the way if it must be over before (the main
+lane of some rank waits for it) or cannot begin until after (it waits for something behind).  Pure; imports ops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+from simcluster.planning.ops import MAIN, Collective, Item, StageProgram
+
+_PASSES = 2  # each narrows down when items are under way; what is known is true at any time
+
+
+def lone_axes(programs: Sequence[StageProgram], axes: Sequence[str]) -> tuple[str, ...]:
+    """Those of the ``axes``, with one group of all ranks each, whose collectives have all links to themselves."""
+    return tuple(axis for axis in axes if _Order(programs, axis).settled())
+
+
+class _Order:
+    """Between which two barriers every item is under way: after ``low``, before the one behind ``high``."""
+
+    def __init__(self, programs: Sequence[StageProgram], axis: str) -> None:
+        self._programs = programs
+        self._axis = axis
+        self._is_barrier: dict[int, bool] = {}
+        self._low: dict[tuple[int, Hashable], int] = {}
+        self._high: dict[tuple[int, Hashable], int] = {}
+        counts = [self._number(program) for program in programs]
+        self._last = max(counts, default=0)
+        self._alike = len(set(counts)) == 1
+
+    def settled(self) -> bool:
+        """Is every item on one side of every barrier?"""
+        if not self._alike or any(self._of_axis(item) for stage in self._programs for item in _beside(stage)):
+            return False
+        for _ in range(_PASSES):
+            for stage in self._programs:
+                for name, lane in stage.lanes.items():
+                    if name != MAIN:
+                        self._forward(stage.stage, lane)
+            for stage in self._programs:
+                self._backward(stage)
+        return all(
+            self._low.get((stage.stage, item.key), 0) == self._high.get((stage.stage, item.key), self._last)
+            for stage in self._programs
+            for item in _beside(stage)
+        )
+
+    def _number(self, program: StageProgram) -> int:
+        """Number the items of the main lane; how many barriers there are."""
+        passed = 0
+        for item in program.lanes.get(MAIN, ()):
+            passed += self._of_axis(item)
+            for key in (item.key, *item.also):
+                self._low[program.stage, key] = self._high[program.stage, key] = passed
+        return passed
+
+    def _of_axis(self, item: Item) -> bool:
+        known = self._is_barrier.get(id(item.segment))
+        if known is None:
+            works = (op.work for op in item.segment.ops)
+            known = any(isinstance(work, Collective) and work.axis == self._axis for work in works)
+            self._is_barrier[id(item.segment)] = known
+        return known
+
+    def _forward(self, stage: int, lane: Sequence[Item]) -> None:
+        """Nothing begins before what it waits for is over."""
+        low = 0
+        for item in lane:
+            for need in item.needs:
+                low = max(low, self._low.get((need.stage, need.key), 0))
+            for key in (item.key, *item.also):
+                self._low[stage, key] = max(low, self._low.get((stage, key), 0))
+
+    def _backward(self, stage: StageProgram) -> None:
+        """Everything is over before what waits for it begins."""
+        for name, lane in stage.lanes.items():
+            high = self._last
+            for item in reversed(lane):
+                key = (stage.stage, item.key)
+                if name == MAIN:
+                    high = self._high[key] - self._of_axis(item)  # what a barrier waits for is over before it
+                else:
+                    high = min(high, self._high.get(key, self._last))
+                    for other in (item.key, *item.also):
+                        self._high[stage.stage, other] = high
+                for need in item.needs:
+                    there = (need.stage, need.key)
+                    self._high[there] = min(high, self._high.get(there, self._last))
+
+
+def _beside(stage: StageProgram) -> list[Item]:
+    """Items on other lanes than the main one."""
+    return [item for name, lane in stage.lanes.items() if name != MAIN for item in lane]

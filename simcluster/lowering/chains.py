@@ -1,0 +1,143 @@
+"""Consecutive ops that wait for nothing outside become one event: a chain, with offsets to expand it afterwards.
+
+Exact, because durations lie on the clock's grid, where addition is associative.  Pure; imports ops, program rows
+and rhythm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from simcluster.lowering.program import Pace, SpanRow
+from simcluster.lowering.rhythm import Chain
+from simcluster.planning.ops import Collective, Compute, Copy, Op, Receive, Segment, Timed, Transfer
+
+Duration = Callable[[Op], float | None]
+"""Seconds of an op that depends on nothing but its lane; None for one that others have a say in."""
+Numbered = Callable[[Op], int]
+"""The number of what an op moves over links; -1 for nothing."""
+Pressure = Callable[[Op], float]
+"""What an op does to the computation beside it; 0 for what does nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One event of a segment: a chain of ops with its duration, or one op that meets others (seconds None).
+
+    ``after`` lists earlier pieces of the segment that it waits for besides the one before it on its lane.
+    ``first`` is the index in the segment of its first op.
+    """
+
+    lane: str
+    first: int
+    seconds: float | None
+    rows: tuple[SpanRow, ...]
+    after: tuple[int, ...] = ()
+
+
+def pieces(
+    segment: Segment, duration: Duration, traffic: Numbered = lambda op: -1, pressure: Pressure | None = None
+) -> tuple[Piece, ...]:
+    """The fewest events that play a segment exactly.
+
+    With a ``pressure`` computation feels the communication beside it, in the segment and outside: what does something
+    to it is then either in one event with all else or meets others.
+    """
+    known = [duration(op) for op in segment.ops]
+    if all(seconds is not None for seconds in known):
+        whole = _whole(segment, [seconds or 0.0 for seconds in known], traffic)
+        return (whole if pressure is None else _paced(segment, whole, pressure),)
+    if pressure is None:
+        return _split(segment, known, traffic)
+    known = [None if pressure(op) else seconds for op, seconds in zip(segment.ops, known, strict=True)]
+    return tuple(
+        replace(piece, rows=tuple(replace(row, pace=_pace(op, row)) for row, op in zip(piece.rows, ops, strict=True)))
+        for piece in _split(segment, known, traffic)
+        for ops in (segment.ops[piece.first : piece.first + len(piece.rows)],)
+    )
+
+
+def singly(
+    segment: Segment, duration: Duration, traffic: Numbered = lambda op: -1, pressure: Pressure | None = None
+) -> tuple[Piece, ...]:
+    """Every op an event of its own: the plain run that ``pieces`` must equal."""
+    found = []
+    for index, op in enumerate(segment.ops):
+        seconds = None if pressure is not None and pressure(op) else duration(op)
+        row = _row(op, 0.0, seconds or 0.0, traffic)
+        if pressure is not None:
+            row = replace(row, pace=_pace(op, row))
+        rows = () if isinstance(op.work, Receive) else (row,)
+        found.append(Piece(op.lane, index, seconds, rows, op.after))
+    return tuple(found)
+
+
+def _pace(op: Op, row: SpanRow) -> Pace:
+    """How a row goes on that has no other lane beside it in its chain."""
+    return Pace(row.end - row.start, op.work.sensitivity if isinstance(op.work, Compute) else None)
+
+
+def _paced(segment: Segment, whole: Piece, pressure: Pressure) -> Piece:
+    """The same with the segment's own communication slowing down the computation beside it."""
+    paces = [
+        _pace(op, row)._replace(pressure=pressure(op), lane=op.lane, after=op.after)
+        for op, row in zip(segment.ops, whole.rows, strict=True)
+    ]
+    alone = Chain(paces).under(0.0)
+    rows = zip(whole.rows, paces, alone.start, alone.end, strict=True)
+    timed = tuple(replace(row, pace=pace, start=start, end=end) for row, pace, start, end in rows)
+    return replace(whole, seconds=alone.last, rows=timed)
+
+
+def _whole(segment: Segment, seconds: list[float], traffic: Numbered) -> Piece:
+    """Everything in one event: the longest path through the segment, lane by lane."""
+    free: dict[str, float] = {}
+    ends: list[float] = []
+    rows = []
+    for op, length in zip(segment.ops, seconds, strict=True):
+        start = max([free.get(op.lane, 0.0), *(ends[index] for index in op.after)])
+        ends.append(start + length)
+        free[op.lane] = start + length
+        rows.append(_row(op, start, start + length, traffic))
+    return Piece(segment.ops[0].lane, 0, ends[-1], tuple(rows))
+
+
+def _split(segment: Segment, known: list[float | None], traffic: Numbered) -> tuple[Piece, ...]:
+    """A piece ends at an op that meets others, that another lane's op waits for, or before one that waits itself."""
+    awaited = {index for op in segment.ops for index in op.after}
+    found: list[Piece] = []
+    piece_of: list[int] = []
+    run: list[tuple[int, Op, float]] = []
+
+    def close() -> None:
+        if not run:
+            return
+        first, opening, _ = run[0]
+        rows, at = [], 0.0
+        for _, op, length in run:
+            rows.append(_row(op, at, at + length, traffic))
+            at += length
+        found.append(Piece(opening.lane, first, at, tuple(rows), tuple(piece_of[index] for index in opening.after)))
+        run.clear()
+
+    for index, (op, seconds) in enumerate(zip(segment.ops, known, strict=True)):
+        if run and (seconds is None or op.after or op.lane != run[0][1].lane):
+            close()
+        piece_of.append(len(found))
+        if seconds is None:
+            after = tuple(piece_of[earlier] for earlier in op.after)
+            rows = () if isinstance(op.work, Receive) else (_row(op, 0.0, 0.0, traffic),)
+            found.append(Piece(op.lane, index, None, rows, after))
+            continue
+        run.append((index, op, seconds))
+        if index in awaited:
+            close()
+    close()
+    return tuple(found)
+
+
+def _row(op: Op, start: float, end: float, traffic: Numbered) -> SpanRow:
+    size = op.work.size if isinstance(op.work, Collective | Transfer | Copy) else 0.0
+    axis = op.work.axis if isinstance(op.work, Collective | Timed) else ""
+    return SpanRow(op.stream, op.kind, op.name, op.layer, axis, size, start, end, traffic(op), op.memory)

@@ -1,0 +1,205 @@
+"""Which ranks behave alike: one representative plays for all ranks of a class.
+
+The coarsest equitable partition of ranks, groups and links by colour refinement: start from what makes them differ by
+themselves (stage, speed, capacity), then split classes whose members see different classes around them, until nothing
+splits.  Ranks of one class then have identical timelines (modelling.md I.1).  Links that can never hold anybody up
+(``tight``) have no say in it.  Pure; imports bindings, colours and tight links.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from simcluster.colours import Hashes, bits, count, mixed, numbered, sums
+from simcluster.traffic.bindings import Bindings, Bools, Communicator, Ints
+from simcluster.traffic.fairness import Usage
+
+__all__ = ["Classes", "Communicator", "fold", "partition", "unfolded"]
+
+
+@dataclass(frozen=True)
+class Classes:
+    """The partition: class of each rank and communicator; the representative (lowest number) of each class of ranks and
+    links.  Links of a class are looked at through one of them."""
+
+    of_rank: tuple[int, ...]
+    of_communicator: tuple[int, ...]
+    rank_representatives: tuple[int, ...]
+    link_representatives: tuple[int, ...]
+    quotient: tuple[tuple[Usage, ...], ...]  # per communicator class: its usages with all its members, on link classes
+    shared: tuple[bool, ...]  # per communicator class: may another class be on one of its links at the same time?
+    link_members: tuple[tuple[int, ...], ...]  # all links of every class
+
+    def multiplicity(self) -> list[int]:
+        """Ranks in every class."""
+        counts: list[int] = np.bincount(self.of_rank, minlength=len(self.rank_representatives)).tolist()
+        return counts
+
+
+def fold(ranks: Sequence[Hashable], communicators: Sequence[Communicator], links: Sequence[Hashable]) -> Classes:
+    """The coarsest equitable partition.
+
+    ``ranks[r]`` and ``links[l]`` are initial colours: whatever makes a rank or a link different by itself.
+    """
+    return partition(ranks, Bindings.of(communicators), links)
+
+
+def partition(
+    ranks: Sequence[Hashable], bindings: Bindings, links: Sequence[Hashable], heeded: Bools | None = None
+) -> Classes:
+    """``fold`` of communicators in columns; ``heeded`` says which rows of usage may split classes (default: all)."""
+    by_link = _by_link(links, bindings)
+    ranks_now = mixed(np.array(_numbered(ranks), dtype=np.int64))
+    groups_now, ranks_now = _refined(ranks_now, by_link, bindings, heeded)
+    of_communicator, first_group = numbered(groups_now)
+    of_rank, first_rank = numbered(ranks_now)
+    # links by what they carry of each class, heeded or not; so one of a class tells what all carry
+    used, link_of = np.unique(bindings.link, return_inverse=True)
+    order = np.argsort(link_of, kind="stable")
+    carried = mixed(of_communicator[bindings.user], 3) ^ mixed(bindings.place, 5)
+    carried = mixed(carried ^ mixed(bits(bindings.flows), 7))
+    starts = np.searchsorted(link_of[order], np.arange(len(used) + 1))
+    of_link, first_link = numbered(mixed(by_link[used]) ^ sums(carried[order], starts))
+    return _classes(
+        (of_rank, first_rank), (of_communicator, first_group), (of_link, first_link), bindings, used, (order, starts)
+    )
+
+
+def unfolded(num_ranks: int, communicators: Sequence[Communicator] | Bindings, num_links: int) -> Classes:
+    """Every rank, group and link a class of its own: the plain run that folding must equal."""
+    bindings = communicators if isinstance(communicators, Bindings) else Bindings.of(communicators)
+    used, link_of = np.unique(bindings.link, return_inverse=True)
+    order = np.argsort(link_of, kind="stable")
+    starts = np.searchsorted(link_of[order], np.arange(len(used) + 1))
+    return Classes(
+        of_rank=tuple(range(num_ranks)),
+        of_communicator=tuple(range(len(bindings))),
+        rank_representatives=tuple(range(num_ranks)),
+        link_representatives=tuple(range(num_links)),
+        quotient=tuple(bindings.usages(number) for number in range(len(bindings))),
+        shared=_shared(np.arange(len(bindings)), bindings, (bindings.user[order], starts)),
+        link_members=tuple((link,) for link in range(num_links)),
+    )
+
+
+def _by_link(links: Sequence[Hashable], bindings: Bindings) -> Ints:
+    """The initial colour of every link; those that nothing uses have none (0)."""
+    found = np.zeros(len(links), dtype=np.int64)
+    used = np.unique(bindings.link)
+    found[used] = _numbered([links[link] for link in used.tolist()])
+    return found
+
+
+def _refined(ranks: Hashes, links: Ints, bindings: Bindings, heeded: Bools | None) -> tuple[Hashes, Hashes]:
+    """Colours of communicators and ranks once nothing splits any more."""
+    rows = np.flatnonzero(heeded) if heeded is not None else np.arange(len(bindings.link))
+    used, link_of = np.unique(bindings.link[rows], return_inverse=True)
+    user = bindings.user[rows]
+    per_use = np.searchsorted(user, np.arange(len(bindings) + 1))
+    how = mixed(mixed(bindings.place[rows], 11) ^ mixed(bits(bindings.flows[rows]), 13))
+    by_link = np.argsort(link_of, kind="stable")
+    per_link = np.searchsorted(link_of[by_link], np.arange(len(used) + 1))
+    member = np.repeat(np.arange(len(bindings)), np.diff(bindings.member))
+    place = np.arange(len(member)) - bindings.member[member]
+    role = mixed(np.where(bindings.ordered[member], place, 0), 17)
+    by_rank = np.argsort(bindings.rank, kind="stable")
+    per_rank = np.searchsorted(bindings.rank[by_rank], np.arange(len(ranks) + 1))
+    member_by_rank = member[by_rank]
+    how_by_link, user_by_link = how[by_link], user[by_link]
+    links_now, groups_now = mixed(links[used], 19), mixed(bindings.colour, 23)
+    before = 0
+    while True:
+        seen = sums(mixed(ranks[bindings.rank] ^ role, 29), bindings.member)
+        loads = sums(mixed(links_now[link_of] ^ how, 31), per_use)
+        groups_now = mixed(mixed(groups_now ^ mixed(seen, 37)) ^ mixed(loads, 41))
+        links_now = mixed(links_now ^ mixed(sums(mixed(groups_now[user_by_link] ^ how_by_link, 43), per_link), 47))
+        ranks = mixed(ranks ^ mixed(sums(mixed(groups_now[member_by_rank], 53), per_rank), 59))
+        now = count(ranks) + count(groups_now) + count(links_now)
+        if now == before:
+            return groups_now, ranks
+        before = now
+
+
+def _numbered(colours: Sequence[Hashable]) -> list[int]:
+    """Colours as small integers in order of first appearance, so that the numbering never depends on a hash."""
+    numbers: dict[Hashable, int] = {}
+    return [numbers.setdefault(colour, len(numbers)) for colour in colours]
+
+
+def _classes(
+    ranks: tuple[Ints, Ints],
+    groups: tuple[Ints, Ints],
+    links: tuple[Ints, Ints],
+    bindings: Bindings,
+    used: Ints,
+    on_links: tuple[Ints, Ints],
+) -> Classes:
+    """The partition from the class of everything with the place of the first of each class."""
+    order, starts = on_links
+    loads: dict[tuple[int, int], dict[int, float]] = {}
+    users: list[Ints] = []
+    for number, first in enumerate(links[1].tolist()):
+        rows = order[starts[first] : starts[first + 1]]
+        users.append(bindings.user[rows])
+        columns = groups[0][users[-1]].tolist(), bindings.place[rows].tolist(), bindings.flows[rows].tolist()
+        for group, place, flows in zip(*columns, strict=True):
+            on_link = loads.setdefault((group, place), {})
+            on_link[number] = on_link.get(number, 0.0) + flows
+    quotient = tuple(
+        tuple(tuple(sorted(loads.get((group, place), {}).items())) for place in range(places))
+        for group, places in enumerate(bindings.places[groups[1]].tolist())
+    )
+    by_class = np.argsort(links[0], kind="stable")
+    members = np.split(used[by_class], np.cumsum(np.bincount(links[0]))[:-1]) if len(used) else []
+    together = np.concatenate(users) if users else np.zeros(0, dtype=np.int64)
+    ends = np.cumsum([0, *map(len, users)])
+    return Classes(
+        of_rank=tuple(ranks[0].tolist()),
+        of_communicator=tuple(groups[0].tolist()),
+        rank_representatives=tuple(ranks[1].tolist()),
+        link_representatives=tuple(used[links[1]].tolist()),
+        quotient=quotient,
+        shared=_shared(groups[0], bindings, (together, ends)),
+        link_members=tuple(tuple(each.tolist()) for each in members),
+    )
+
+
+def _shared(group_colour: Ints, bindings: Bindings, on_links: tuple[Ints, Ints]) -> tuple[bool, ...]:
+    """Per communicator class: may its traffic meet another class's on some link?
+
+    Two communicators that both hold up the main lane of a common member are never under way at the same time; a
+    transfer holds up its sender alone.  (Groups of one class that use the same link do everything at the same time;
+    their usage counts them all.)  ``on_links`` are users link by link, and where each link's begin.
+    """
+    shared = [False] * (int(group_colour.max(initial=-1)) + 1)
+    held_up: dict[int, frozenset[int]] = {}
+
+    def holds(number: int) -> frozenset[int]:
+        if number not in held_up:
+            ranks = bindings.ranks(number)
+            held_up[number] = frozenset((ranks[:1] if bindings.ordered[number] else ranks).tolist())
+        return held_up[number]
+
+    settled: set[tuple[int, int]] = set()
+    for numbers in _pairs_of(on_links):
+        for place, one in enumerate(numbers):
+            for other in numbers[place + 1 :]:
+                pair = int(group_colour[one]), int(group_colour[other])
+                if pair[0] == pair[1] or pair in settled:
+                    continue
+                in_turn = bindings.blocking[one] and bindings.blocking[other]
+                if not (in_turn and holds(one) & holds(other)):
+                    shared[pair[0]] = shared[pair[1]] = True
+                    settled.add(pair)
+    return tuple(shared)
+
+
+def _pairs_of(on_links: tuple[Ints, Ints]) -> Iterable[list[int]]:
+    """The users of every link that has several."""
+    users, starts = on_links
+    for first, end in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True):
+        if end > first + 1:
+            yield list(dict.fromkeys(users[first:end].tolist()))

@@ -1,0 +1,141 @@
+"""What the engine plays: numbered ops on lanes, with what each waits for.  Columns, not objects.
+
+The program knows nothing of models, schedules or folding: a lane belongs to a rank, and a rank may stand for many.
+Imports ops and traffic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from simcluster.planning.ops import MAIN, Change
+from simcluster.planning.profiles import Profile
+from simcluster.traffic.traffic import Traffic
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """A collective or transfer: it begins when ``parties`` ops have arrived and ends for all of them at once.
+
+    ``traffics`` are played one after the other.  ``steps``, if not -1, is the number of its step-by-step description:
+    then every party begins at its own arrival, as ``position`` of the group, and ends on its own.
+
+    ``ranks`` are those whose computation goes on beside it and feels it: a row of the timeline then takes
+    (1 + sensitivity x ``pressure``) as long, and the transfer (1 + ``drag``) as long while one of them computes.
+    """
+
+    parties: int
+    traffics: tuple[Traffic, ...]
+    steps: int = -1
+    ranks: tuple[int, ...] = ()
+    pressure: float = 0.0
+    drag: float = 0.0
+
+
+Engine = Literal["auto", "events", "path"]
+"""How a program is played: as ``events``, as one longest ``path``, or as that where it is exact (``auto``)."""
+
+
+RowTimes = Sequence[tuple[float, float]]
+"""Start and end of every row of an op, in seconds from the op's start."""
+
+
+class Pace(NamedTuple):
+    """How a row of a chain goes on beside communication.
+
+    It takes ``seconds`` at full speed.  ``sensitivity`` is how much a computation feels, None for what is none;
+    ``pressure`` what a collective on another lane of the chain does to the computation beside it.  The row follows the
+    one before it on its ``lane`` and the rows ``after`` (by their place in the chain).
+    """
+
+    seconds: float
+    sensitivity: float | None = None
+    pressure: float = 0.0
+    lane: str = MAIN
+    after: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SpanRow:
+    """One row of the timeline that an op leaves: offsets in seconds from the op's start (chains have many rows).
+
+    ``traffic`` is the number in the program's ``traffics`` of what it moves over links, -1 for nothing; ``pace`` says
+    what communication beside it does to it, None for nothing.
+    """
+
+    stream: str
+    kind: str
+    name: str
+    layer: int
+    axis: str  # of the group, "" for compute
+    bytes: float
+    start: float
+    end: float
+    traffic: int = -1
+    memory: tuple[Change, ...] = ()
+    pace: Pace | None = None
+
+
+@dataclass
+class Program:
+    """Columns over ops.  ``seconds`` is the duration of compute and chains (-1 for meetings).
+
+    ``speeds[rank]`` multiplies the seconds of what a rank computes as time goes on, ``capacities[link]`` what a link
+    carries; where nothing is said, neither changes.
+    """
+
+    seconds: list[float] = field(default_factory=list)
+    meeting: list[int] = field(default_factory=list)
+    position: list[int] = field(default_factory=list)
+    after: list[tuple[int, ...]] = field(default_factory=list)
+    lane: list[int] = field(default_factory=list)
+    rows: list[int] = field(default_factory=list)  # number of the op's span rows in ``row_sets``
+    step: list[int] = field(default_factory=list)
+    chunk: list[int] = field(default_factory=list)
+    microbatch: list[int] = field(default_factory=list)
+    lanes: list[list[int]] = field(default_factory=list)
+    lane_rank: list[int] = field(default_factory=list)
+    lane_name: list[str] = field(default_factory=list)
+    lane_stage: list[int] = field(default_factory=list)
+    meetings: list[Meeting] = field(default_factory=list)
+    row_sets: list[tuple[SpanRow, ...]] = field(default_factory=list)
+    traffics: list[tuple[Traffic, ...]] = field(default_factory=list)  # what spans move, however they are played
+    receives: list[tuple[int, int]] = field(default_factory=list)  # (transfer op, op on the receiver that waits for it)
+    speeds: dict[int, Profile] = field(default_factory=dict)
+    capacities: dict[int, Profile] = field(default_factory=dict)
+
+    def add_lane(self, rank: int, stage: int, name: str) -> int:
+        """A new in-order queue of a rank."""
+        self.lanes.append([])
+        self.lane_rank.append(rank)
+        self.lane_stage.append(stage)
+        self.lane_name.append(name)
+        return len(self.lanes) - 1
+
+    def add_op(
+        self, lane: int, rows: int, *, seconds: float = -1.0, meeting: int = -1, position: int = -1,
+        step: int = 0, chunk: int = -1, microbatch: int = -1,
+    ) -> int:  # fmt: skip
+        """A new op at the end of a lane."""
+        number = len(self.seconds)
+        self.seconds.append(seconds)
+        self.meeting.append(meeting)
+        self.position.append(position)
+        self.after.append(())
+        self.lane.append(lane)
+        self.rows.append(rows)
+        self.step.append(step)
+        self.chunk.append(chunk)
+        self.microbatch.append(microbatch)
+        self.lanes[lane].append(number)
+        return number
+
+    def describe(self, op: int) -> str:
+        """The op for an error message: 'rank 3 main: forward attention, microbatch 2'."""
+        lane = self.lane[op]
+        where = f"rank {self.lane_rank[lane]} {self.lane_name[lane]}"
+        for row in self.row_sets[self.rows[op]][:1]:  # a receive has none
+            where += f": {row.kind} {row.name}"
+        return where + (f", microbatch {self.microbatch[op]}" if self.microbatch[op] >= 0 else "")

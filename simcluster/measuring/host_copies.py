@@ -1,0 +1,79 @@
+"""What a run's copies to and from host memory came to: bytes, time hidden and exposed, and what hosts hold.
+
+B of a microbatch is held up for max(0, end of its copy - its other inputs are there) (modelling of activation offload;
+exactly what the program waited for, which the breakdown of the step tells from the timeline alone).  Imports the
+program's columns and the timeline.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from simcluster.lowering.program import Program
+from simcluster.measuring.metrics import inside
+from simcluster.measuring.timeline import Floats, Spans
+
+
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """One direction ("d2h", "h2d"), per step, mean over ranks: bytes, seconds on the wire, and of those beside the
+    rank's computation."""
+
+    bytes: float
+    seconds: float
+    hidden: float
+
+
+def copies_of(spans: Spans, weights: Mapping[int, int], direction: str, *, steps: int) -> Copies:
+    """The copies of one direction; ``weights[rank]`` is how many ranks a simulated one stands for."""
+    found = np.zeros(3)
+    for rank, weight in weights.items():
+        own = spans.of_rank(rank)
+        way, compute = own.stream == own.code(direction), own.stream == own.code("compute")
+        edges = np.unique(np.concatenate([own.start, own.end]))
+        on_wire = inside(edges, own.start[way], own.end[way])
+        computing = inside(edges, own.start[compute], own.end[compute])
+        length = np.diff(edges)
+        found += weight * np.array([own.bytes[way].sum(), length[on_wire].sum(), length[on_wire & computing].sum()])
+    return Copies(*(found / (sum(weights.values()) * steps)).tolist())
+
+
+def exposed_seconds(program: Program, end: Floats) -> dict[int, float]:
+    """Seconds that each rank's main lane waited for copies from the host, and for nothing else, over the whole run."""
+    copies = {op for op, rows in enumerate(program.rows) if any(row.stream == "h2d" for row in program.row_sets[rows])}
+    found: dict[int, float] = dict.fromkeys(program.lane_rank, 0.0)
+    for lane, rank, name in zip(program.lanes, program.lane_rank, program.lane_name, strict=True):
+        if name != "main":
+            continue
+        for before, op in pairwise([-1, *lane]):
+            waited = [other for other in program.after[op] if other in copies]
+            others = [other for other in (before, *program.after[op]) if other >= 0 and other not in copies]
+            ready = max((float(end[other]) for other in others), default=0.0)
+            found[rank] += max([0.0, *(float(end[other]) - ready for other in waited)])
+    return found
+
+
+def activations_in_host(spans: Spans, rank: int) -> float:
+    """The most bytes of a simulated rank's activations that its host holds at once: from a copy's begin to the end of
+    the copy back."""
+    own = spans.of_rank(rank)
+    of_microbatch = own.microbatch >= 0
+    out = of_microbatch & (own.stream == own.code("d2h"))
+    back = of_microbatch & (own.stream == own.code("h2d"))
+    time = np.concatenate([own.start[out], own.end[back]])
+    change = np.concatenate([own.bytes[out], -own.bytes[back]])
+    order = np.lexsort((change, time))
+    return float(np.cumsum(change[order]).max(initial=0.0))
+
+
+def fullest_box(of_rank: Iterable[tuple[tuple[int, int], float]]) -> float:
+    """The most bytes in the memory of one box, of (box, bytes) rank by rank."""
+    held: dict[tuple[int, int], float] = defaultdict(float)
+    for box, size in of_rank:
+        held[box] += size
+    return max(held.values(), default=0.0)

@@ -1,0 +1,300 @@
+"""Memory over time: what the ops of a played program allocate and free on every simulated rank, pool by pool.
+
+An op's memory comes as it is issued (a collective's when its rank arrives, not when the last one does) and goes as it
+ends.  A stage boundary's tensor lies in a buffer of the receiver from the start of its transfer until the first
+op that uses it has ended: pool "other".  Model state, which stays, is not in here.
+
+Changes at one instant count together: what is freed at that instant makes room for what is allocated (modelling after
+the caching allocators of training frameworks, which reuse a freed block at once).  Imports the program and the record's
+arrays; pandas when a table is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from simcluster.lowering.program import Program
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+POOLS = ("activations", "parameters", "gradients", "other")
+COLUMNS = ("time", "step", "rank", "stage", "chunk", "microbatch", "kind", "name", "layer", "pool", "bytes", "held")
+
+_INTEGERS = ("step", "rank", "stage", "chunk", "microbatch", "layer")
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """The moment when a rank holds most of what comes and goes, and the op that brought it there.
+
+    ``time`` in seconds, ``pools`` in bytes.  ``kind`` is "" where nothing is ever allocated, "recv" for a tensor that
+    arrives; layer, chunk and microbatch are -1 where the op has none.
+    """
+
+    rank: int
+    stage: int
+    time: float
+    pools: Mapping[str, float]
+    kind: str = ""
+    name: str = ""
+    layer: int = -1
+    step: int = 0
+    chunk: int = -1
+    microbatch: int = -1
+
+    @property
+    def total(self) -> float:
+        """Bytes in all pools."""
+        return sum(self.pools.values())
+
+    def to_dict(self) -> dict[str, Any]:
+        """As in the result JSON: rank, stage, seconds, and the op."""
+        op = {name: getattr(self, name) for name in ("kind", "name", "layer", "step", "chunk", "microbatch")}
+        return {"rank": self.rank, "stage": self.stage, "time_s": self.time, "op": op}
+
+    def describe(self) -> str:
+        """The op in words: 'forward mlp, layer 3, microbatch 7'; "" where nothing is ever allocated."""
+        if not self.kind:
+            return ""
+        layer = f", layer {self.layer}" if self.layer >= 0 else ""
+        return f"{self.kind} {self.name}{layer}" + (f", microbatch {self.microbatch}" if self.microbatch >= 0 else "")
+
+
+@dataclass(frozen=True)
+class MemoryTimeline:
+    """Changes of memory of the simulated ranks, column by column, sorted by rank, then time, frees first.
+
+    ``delta`` in bytes, negative where memory is freed; ``row`` is the place in ``rows`` of (kind, name, layer) of the
+    op; ``pool`` a place in POOLS.
+    """
+
+    rows: tuple[tuple[str, str, int], ...]
+    time: Floats
+    rank: Ints
+    stage: Ints
+    step: Ints
+    chunk: Ints
+    microbatch: Ints
+    row: Ints
+    pool: Ints
+    delta: Floats
+
+    def __len__(self) -> int:
+        return len(self.delta)
+
+    def only(self, ranks: range) -> MemoryTimeline:
+        """The changes on one job's ranks, numbered from 0, as are its stages."""
+        own = self._part(ranks.start, ranks.stop)
+        columns = {name: getattr(self, name)[own] for name in _ORDERED}
+        columns["rank"] = columns["rank"] - ranks.start
+        if own.stop > own.start:
+            columns["stage"] = columns["stage"] - columns["stage"].min()
+        return MemoryTimeline(self.rows, **columns)
+
+    def curve(self, rank: int) -> tuple[Floats, dict[str, Floats]]:
+        """Bytes in each pool on a simulated rank: from time[i] (s) until time[i + 1] they are pools[name][i]."""
+        own = self._part(rank, rank + 1)
+        time, last = _instants(self.time[own])
+        return time, {
+            name: np.cumsum(np.where(self.pool[own] == number, self.delta[own], 0.0))[last]
+            for number, name in enumerate(POOLS)
+        }
+
+    def peak(self, rank: int, stage: int) -> Peak:
+        """The first moment when a simulated rank (of this stage) holds most."""
+        own = self._part(rank, rank + 1)
+        delta = self.delta[own]
+        _, last = _instants(self.time[own])
+        if not len(last):
+            return Peak(rank, stage, 0.0, dict.fromkeys(POOLS, 0.0))
+        held = np.cumsum(delta)
+        end = int(last[held[last].argmax()])
+        pools = np.bincount(self.pool[own][: end + 1], weights=delta[: end + 1], minlength=len(POOLS))
+        at = own.start + int(np.flatnonzero(delta[: end + 1] > 0)[-1])
+        kind, name, layer = self.rows[self.row[at]]
+        return Peak(
+            rank=rank,
+            stage=int(self.stage[at]),
+            time=float(self.time[at]),
+            pools=dict(zip(POOLS, pools.tolist(), strict=True)),
+            kind=kind,
+            name=name,
+            layer=layer,
+            step=int(self.step[at]),
+            chunk=int(self.chunk[at]),
+            microbatch=int(self.microbatch[at]),
+        )
+
+    def pool_peak(self, rank: int, pool: str) -> float:
+        """The most bytes that one pool alone ever holds on a simulated rank."""
+        return float(self.curve(rank)[1][pool].max(initial=0.0))
+
+    @cached_property
+    def held(self) -> Floats:
+        """Bytes in the change's own pool on its rank, behind the change."""
+        found = np.zeros(len(self))
+        for rank in np.unique(self.rank).tolist():
+            own = self._part(rank, rank + 1)
+            for number in range(len(POOLS)):
+                where = own.start + np.flatnonzero(self.pool[own] == number)
+                found[where] = np.cumsum(self.delta[where])
+        return found
+
+    def frame(self) -> pd.DataFrame:
+        """A row per change: ``bytes`` (negative where freed), and what its pool ``held`` behind it."""
+        import pandas as pd
+
+        rows = np.array([*self.rows, ("", "", -1)], dtype=object)[self.row]
+        columns: dict[str, object] = {name: getattr(self, name) for name in _INTEGERS if name != "layer"}
+        columns |= {"time": self.time, "kind": rows[:, 0], "name": rows[:, 1], "layer": rows[:, 2].astype(np.int64)}
+        columns |= {"pool": np.array(POOLS, dtype=object)[self.pool], "bytes": self.delta, "held": self.held}
+        return pd.DataFrame({name: columns[name] for name in COLUMNS})
+
+    def _part(self, first: int, stop: int) -> slice:
+        """Where the changes on ranks from ``first`` to before ``stop`` are."""
+        low, high = np.searchsorted(self.rank, [first, stop])
+        return slice(int(low), int(high))
+
+
+_ORDERED = ("time", "rank", "stage", "step", "chunk", "microbatch", "row", "pool", "delta")
+
+
+def memory_timeline(
+    program: Program,
+    ready: Floats,
+    start: Floats,
+    end: Floats,
+    slowed: Mapping[int, Sequence[tuple[float, float]]] = MappingProxyType({}),
+) -> MemoryTimeline:
+    """All changes of a played program; ``ready``, ``start`` and ``end`` are seconds per op.
+
+    ``slowed`` has start and end of an op's rows, in seconds from its start, where they are not what the rows say.
+    """
+    table = _Changes.of(program)
+    numbers = np.array(program.rows, dtype=np.int64)
+    many = table.count[numbers] if len(numbers) else numbers
+    op = np.repeat(np.arange(len(numbers)), many)
+    change = np.repeat(table.first[numbers] - np.cumsum(many) + many, many) + np.arange(len(op))
+    met = (np.array(program.meeting, dtype=np.int64) >= 0)[op]
+    offset = table.offset[change]
+    place = np.cumsum(many) - many
+    for number, times in slowed.items():
+        own = slice(place[number], place[number] + many[number])
+        offset[own] = np.array(times).ravel()[table.edge[change[own]]]
+    began = np.where(met, ready[op], start[op]) + offset  # a meeting's has no offset
+    parts = [
+        {
+            "op": op,
+            "time": np.where(table.at_end[change], end[op], began),
+            "row": table.row[change],
+            "pool": table.pool[change],
+            "delta": table.delta[change],
+        },
+        _received(program, start, end, slowed, table),
+    ]
+    joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    where = joined.pop("op")
+    lane = np.array(program.lane, dtype=np.int64)[where]
+    joined["rank"] = np.array(program.lane_rank, dtype=np.int64)[lane]
+    joined["stage"] = np.array(program.lane_stage, dtype=np.int64)[lane]
+    for name in ("step", "chunk", "microbatch"):
+        joined[name] = np.array(getattr(program, name), dtype=np.int64)[where]
+    order = np.lexsort((where, joined["delta"] > 0, joined["time"], joined["rank"]))
+    return MemoryTimeline(tuple(table.rows), **{name: joined[name][order] for name in _ORDERED})
+
+
+def _instants(time: Floats) -> tuple[Floats, Ints]:
+    """The different times of a sorted column, and the place of the last change at each."""
+    last = np.flatnonzero(np.append(time[1:] != time[:-1], [True] * bool(len(time))))
+    return time[last], last
+
+
+@dataclass(frozen=True)
+class _Changes:
+    """The changes of all row sets, one after the other, as ``timeline`` has their rows.
+
+    ``offset`` in seconds from the op's start; ``at_end``: the change comes with the end of the whole set; ``edge`` is
+    the place of that instant among starts and ends of the set's rows, one row after the other.
+    """
+
+    first: Ints
+    count: Ints
+    offset: Floats
+    at_end: npt.NDArray[np.bool_]
+    edge: Ints
+    pool: Ints
+    delta: Floats
+    row: Ints
+    rows: list[tuple[str, str, int]]
+
+    @classmethod
+    def of(cls, program: Program) -> _Changes:
+        rows: dict[tuple[str, str, int], int] = {}
+        found: list[tuple[float, bool, int, int, float, int]] = []
+        count = []
+        for row_set in program.row_sets:
+            before = len(found)
+            over = max((row.end for row in row_set), default=0.0)  # a receive has no row
+            for place, row in enumerate(row_set):
+                for pool, start, end in row.memory:
+                    number = rows.setdefault((row.kind, row.name, row.layer), len(rows))
+                    if start:
+                        found.append((row.start, False, 2 * place, POOLS.index(pool), start, number))
+                    if end:
+                        found.append((row.end, row.end == over, 2 * place + 1, POOLS.index(pool), end, number))
+            count.append(len(found) - before)
+        counts = np.array(count, dtype=np.int64)
+        columns = list(zip(*found, strict=True)) or [()] * 6
+        return cls(
+            first=np.cumsum(counts) - counts,
+            count=counts,
+            offset=np.array(columns[0], dtype=np.float64),
+            at_end=np.array(columns[1], dtype=np.bool_),
+            edge=np.array(columns[2], dtype=np.int64),
+            pool=np.array(columns[3], dtype=np.int64),
+            delta=np.array(columns[4], dtype=np.float64),
+            row=np.array(columns[5], dtype=np.int64),
+            rows=list(rows),
+        )
+
+
+def _received(
+    program: Program, start: Floats, end: Floats, slowed: Mapping[int, Sequence[tuple[float, float]]], table: _Changes
+) -> dict[str, npt.NDArray[Any]]:
+    """What lies in receivers' buffers: from the start of a transfer to the end of the first op that uses it."""
+    numbers = {row: number for number, row in enumerate(table.rows)}
+    pairs, names, sizes, used = [], [], [], []
+    for send, receiver in program.receives:
+        sent = program.row_sets[program.rows[send]][0]
+        if not sent.bytes:
+            continue
+        name = ("recv", sent.name, -1)
+        if name not in numbers:
+            numbers[name] = len(table.rows)
+            table.rows.append(name)
+        first, *more = program.row_sets[program.rows[receiver]]
+        pairs.append((send, receiver))
+        names.append(numbers[name])
+        sizes.append(sent.bytes)
+        used.append(start[receiver] + slowed.get(receiver, [(0.0, first.end)])[0][1] if more else end[receiver])
+    sends = np.array([send for send, _ in pairs], dtype=np.int64)
+    receivers = np.array([receiver for _, receiver in pairs], dtype=np.int64)
+    size = np.array(sizes, dtype=np.float64)
+    return {
+        "op": np.concatenate([receivers, receivers]),
+        "time": np.concatenate([start[sends], np.array(used, dtype=np.float64)]),
+        "row": np.array(names * 2, dtype=np.int64),
+        "pool": np.full(2 * len(pairs), POOLS.index("other")),
+        "delta": np.concatenate([size, -size]),
+    }

@@ -1,0 +1,187 @@
+"""From spans to numbers: where the time of a step went.  Each metric is a function of the table alone.
+
+At any instant a rank is in exactly one state: computing (by kind); else communicating (exposed, by axis); else waiting,
+for its host (other; optimizer while that updates), for members of its own group that are late (straggler_wait) or for
+the pipeline (bubble).  So the breakdown sums to the step.  Definitions: contract.md, "Result JSON"; overlap as
+HolisticTraceAnalysis counts it (|C and N| / |N|).  Imports the timeline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from simcluster.measuring.timeline import Floats, Spans
+
+Mask = np.ndarray[tuple[int], np.dtype[np.bool_]]
+
+BREAKDOWN = (
+    "forward", "backward", "recompute", "exposed_tp", "exposed_pp", "exposed_dp", "exposed_cp", "exposed_ep", "bubble",
+    "straggler_wait", "optimizer", "other",
+)  # fmt: skip
+
+COMPUTE_KINDS = {
+    "forward": ("forward",),
+    "backward": ("backward", "input_grad", "weight_grad"),
+    "recompute": ("recompute",),
+    "optimizer": ("optimizer",),
+    "other": ("other",),
+}
+# When several axes are in flight and nothing computes, the first of these is what holds the rank up: the collectives
+# inside a layer block it, a stage boundary is next, and the reduction of gradients is waited for last.
+EXPOSED = ("tp", "cp", "ep", "pp", "dp")
+BESIDE = ("d2h", "h2d", "host")
+"""Streams of copies to and from the host, which are no communication between ranks, and of the host's own work."""
+# A late member of one of these groups is a straggler; across stages it is a bubble.
+_GROUPS_OF_A_STAGE = ("tp", "cp", "ep", "dp")
+
+Window = tuple[float, float]
+"""First start and last end, in seconds."""
+
+
+@dataclass(frozen=True)
+class RankTime:
+    """One rank's step in seconds.
+
+    ``states`` are the entries of the breakdown; ``communication`` is time with something on the wire, ``overlapped``
+    the part of it beside compute; ``idle_in_pipeline`` is what no microbatch's compute or communication fills between
+    the pipeline's first start and last end of a step (a rank that is done early may reduce gradients there: idle for
+    the pipeline).
+    """
+
+    states: dict[str, float]
+    communication: float
+    overlapped: float
+    idle_in_pipeline: float
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """A step on all ranks: means weighted by how many ranks each simulated one stands for, in seconds per step.
+
+    ``bubble_fraction`` is idle / total over the pipeline's makespan, ``bubble_over_ideal`` idle / (total - idle);
+    ``pipeline_seconds`` is that makespan.  What lies between the pipelines of two steps belongs to neither.
+    """
+
+    step_seconds: float
+    breakdown: dict[str, float]
+    communication: float
+    overlap_fraction: float
+    bubble_fraction: float
+    bubble_over_ideal: float
+    pipeline_seconds: float
+
+
+def step_time(spans: Spans, weights: dict[int, int], *, steps: int) -> StepTime:
+    """The metrics of a timeline; ``weights[rank]`` is how many ranks a simulated rank stands for."""
+    total = float(spans.end.max(initial=0.0))
+    windows = [_pipeline_window(spans, step) for step in range(steps)]
+    ranks = [rank_time(spans.of_rank(rank), total, windows) for rank in weights]
+    share = np.array(list(weights.values()), dtype=np.float64) / sum(weights.values())
+    breakdown = {name: _mean([rank.states[name] for rank in ranks], share) / steps for name in BREAKDOWN}
+    communication = _mean([rank.communication for rank in ranks], share)
+    overlapped = _mean([rank.overlapped for rank in ranks], share)
+    idle = _mean([rank.idle_in_pipeline for rank in ranks], share)
+    makespan = sum(last - first for first, last in windows)
+    return StepTime(
+        step_seconds=total / steps,
+        breakdown=breakdown,
+        communication=communication / steps,
+        overlap_fraction=overlapped / communication if communication else 0.0,
+        bubble_fraction=idle / makespan if makespan else 0.0,
+        bubble_over_ideal=idle / (makespan - idle) if makespan > idle else 0.0,
+        pipeline_seconds=makespan / steps,
+    )
+
+
+def _mean(values: Sequence[float], share: Floats) -> float:
+    return float(np.dot(np.array(values), share))
+
+
+def _pipeline_window(spans: Spans, step: int) -> Window:
+    """First start and last end of a step's compute for microbatches, on any rank."""
+    work = (spans.microbatch >= 0) & (spans.step == step) & (spans.stream == spans.code("compute"))
+    if not work.any():
+        return 0.0, 0.0
+    return float(spans.start[work].min()), float(spans.end[work].max())
+
+
+def rank_time(spans: Spans, total: float, windows: Sequence[Window]) -> RankTime:
+    """How one rank (the spans are its own) spent the time from 0 to ``total``; ``windows[step]`` is that pipeline's."""
+    compute = spans.stream == spans.code("compute")
+    late = np.isin(spans.stream, [spans.code(axis) for axis in _GROUPS_OF_A_STAGE]) & (spans.ready < spans.start)
+    edges = np.unique(np.concatenate([spans.ready[late], spans.start, spans.end, [0.0, total], *windows]))
+    length = np.diff(edges)
+    free = np.ones(len(length), dtype=bool)
+    states = dict.fromkeys(BREAKDOWN, 0.0)
+    for state, kinds in COMPUTE_KINDS.items():
+        mask = compute & np.isin(spans.kind, [spans.code(kind) for kind in kinds if spans.code(kind) >= 0])
+        covered = inside(edges, spans.start[mask], spans.end[mask])
+        states[state] = float(length[covered & free].sum())
+        free &= ~covered
+    computing = ~free
+    communicating = np.zeros(len(length), dtype=bool)
+    for axis in EXPOSED:
+        mask = spans.stream == spans.code(axis)
+        if not mask.any():
+            continue
+        covered = inside(edges, spans.start[mask], spans.end[mask])
+        communicating |= covered
+        states[f"exposed_{axis}"] = float(length[covered & free].sum())
+        free &= ~covered
+    held_up = _held_up(spans, edges, free)
+    updating = spans.kind == spans.code("optimizer")
+    by_host = inside(edges, spans.start[updating], spans.end[updating])
+    states["optimizer"] += float(length[held_up & by_host].sum())
+    states["other"] += float(length[held_up & ~by_host].sum())
+    free &= ~held_up
+    waiting = free & inside(edges, spans.ready[late], spans.start[late])
+    states["straggler_wait"] = float(length[waiting].sum())
+    states["bubble"] = float(length[free & ~waiting].sum())
+    idle = 0.0
+    for step, (first, last) in enumerate(windows):
+        own = (spans.microbatch >= 0) & (spans.step == step)
+        own &= ~_on(spans, BESIDE) | (spans.kind == spans.code("launch"))  # launching is work on the microbatch
+        empty = ~inside(edges, spans.start[own], spans.end[own])
+        idle += float(length[(edges[:-1] >= first) & (edges[1:] <= last) & empty].sum())
+    return RankTime(
+        states=states,
+        communication=float(length[communicating].sum()),
+        overlapped=float(length[communicating & computing].sum()),
+        idle_in_pipeline=idle,
+    )
+
+
+def _held_up(spans: Spans, edges: Floats, free: Mask) -> Mask:
+    """Which intervals of a rank that neither computes nor communicates are spent on waiting for its host.
+
+    Idle time belongs to copies and host work where it ends as one of them ends, and as far back as they reach without
+    a break: a copy that ends in the middle of a bubble holds nothing up.
+    """
+    found = np.zeros(len(free), dtype=bool)
+    own = _on(spans, BESIDE)
+    if not own.any():
+        return found
+    beside = free & inside(edges, spans.start[own], spans.end[own])
+    for place in np.unique(np.searchsorted(edges, spans.end[own])).tolist():
+        if place < len(free) and free[place]:
+            continue
+        while place and beside[place - 1] and not found[place - 1]:
+            place -= 1
+            found[place] = True
+    return found
+
+
+def _on(spans: Spans, streams: Sequence[str]) -> Mask:
+    return np.isin(spans.stream, [spans.code(stream) for stream in streams if spans.code(stream) >= 0])
+
+
+def inside(edges: Floats, start: Floats, end: Floats) -> Mask:
+    """Which of the intervals between consecutive edges lie inside one of the given ones (whose ends are edges)."""
+    depth = np.zeros(len(edges), dtype=np.int64)
+    np.add.at(depth, np.searchsorted(edges, start), 1)
+    np.add.at(depth, np.searchsorted(edges, end), -1)
+    covered: Mask = np.cumsum(depth[:-1]) > 0
+    return covered

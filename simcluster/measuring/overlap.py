@@ -1,0 +1,178 @@
+"""Communication apart from what hides it: per collective, per axis and per rank.
+
+A collective's time on a rank is waiting for its last member (own arrival to start), then wire (start to end); of the
+wire, what runs beside the rank's compute is hidden and the rest exposed (modelling.md F.6; the wait is split off as in
+the what-if analysis of arXiv:2505.05713).  ``hidden / wire`` of everything is HolisticTraceAnalysis' overlap, |C and N|
+/ |N|.  Imports metrics and the timeline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from simcluster.measuring.metrics import EXPOSED, inside
+from simcluster.measuring.timeline import Floats, Spans
+
+Mask = npt.NDArray[np.bool_]
+_COUNTED = (5, 8)  # places of ``counted`` and ``counted_contention`` among the numbers
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A collective by axis, kind and name; of a whole axis without kind and name, of all axes together without any."""
+
+    axis: str = ""
+    kind: str = ""
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Overlap:
+    """Seconds per step of one rank, or of the mean rank.
+
+    ``wire`` = ``hidden`` + ``exposed`` is the time with any of these calls between its last arrival and its end.
+    ``counted`` is what the breakdown of the step counts under this axis: exposed, and no axis before it (tp, cp, ep,
+    pp, dp) exposed at the same instant; over all collectives it sums to the breakdown's exposed_*.  ``contention`` is
+    the part of ``wire``, and ``counted_contention`` that of ``counted``, that free links would have spared.
+    ``waiting`` is for members that are late; ``calls`` and ``bytes`` (full buffers) are those of the rank.
+    """
+
+    calls: float = 0.0
+    bytes: float = 0.0
+    wire: float = 0.0
+    hidden: float = 0.0
+    exposed: float = 0.0
+    counted: float = 0.0
+    waiting: float = 0.0
+    contention: float = 0.0
+    counted_contention: float = 0.0
+
+
+@dataclass(frozen=True)
+class Overlaps:
+    """Everything that communicates: of every simulated rank, and the mean over all ranks that they stand for.
+
+    Keys are in order: all, then axis by axis its sum and its collectives.
+    """
+
+    of_rank: Mapping[int, Mapping[Key, Overlap]]
+    mean: Mapping[Key, Overlap]
+
+    @property
+    def fraction(self) -> float:
+        """HolisticTraceAnalysis' overlap: of the time with communication on the wire, the part beside compute."""
+        total = self.mean[Key()]
+        return total.hidden / total.wire if total.wire else 0.0
+
+    def rows(self) -> list[dict[str, str | float]]:
+        """The means as rows for the result JSON: per step, in seconds and bytes."""
+        return [_row(key, value) for key, value in self.mean.items()]
+
+
+def _row(key: Key, value: Overlap) -> dict[str, str | float]:
+    numbers = {name if name in ("calls", "bytes") else f"{name}_s": part for name, part in asdict(value).items()}
+    return {"axis": key.axis, "kind": key.kind, "name": key.name, **numbers}
+
+
+def overlaps(spans: Spans, weights: Mapping[int, int], free: Floats, *, steps: int) -> Overlaps:
+    """Measure a timeline; ``weights[rank]`` is how many ranks a simulated one stands for, ``free`` each span's seconds
+    on free links (contention.free_seconds)."""
+    found = {}
+    for rank in weights:
+        low, high = np.searchsorted(spans.rank, [rank, rank + 1])
+        found[rank] = _of_rank(spans.of_rank(rank), free[low:high], steps)
+    keys = _in_order(key for of_rank in found.values() for key in of_rank)
+    total = sum(weights.values())
+    nothing = Overlap()
+    mean = {}
+    for key in keys:
+        parts = [(weight / total, found[rank].get(key, nothing)) for rank, weight in weights.items()]
+        mean[key] = Overlap(*(
+            sum(share * getattr(part, name) for share, part in parts) for name in Overlap.__slots__
+        ))  # fmt: skip
+    return Overlaps(found, mean)
+
+
+def _in_order(keys: Iterable[Key]) -> list[Key]:
+    """All first, then by axis as the breakdown counts them, each axis before its collectives."""
+    place = {axis: number for number, axis in enumerate(("", *EXPOSED))}
+    return sorted(dict.fromkeys(keys), key=lambda key: (place[key.axis], key.kind, key.name))
+
+
+def _of_rank(spans: Spans, free: Floats, steps: int) -> dict[Key, Overlap]:
+    """One rank's; the spans are its own."""
+    rank = _Rank(spans, free)
+    every = np.zeros(len(spans), dtype=bool)
+    found: dict[Key, list[float]] = {}
+    for axis in EXPOSED:
+        on_axis = spans.stream == spans.code(axis)
+        if not on_axis.any():
+            continue
+        every |= on_axis
+        found[Key(axis)] = rank.measure(on_axis)
+        names = spans.kind[on_axis] * len(spans.words) + spans.name[on_axis]
+        pairs = [divmod(pair, len(spans.words)) for pair in np.unique(names).tolist()]
+        keys = {Key(axis, spans.words[kind], spans.words[name]): (kind, name) for kind, name in pairs}
+        for key in _in_order(keys):
+            kind, name = keys[key]
+            found[key] = rank.measure(on_axis & (spans.kind == kind) & (spans.name == name), counts=True)
+        _add_counted(found[Key(axis)], (value for key, value in found.items() if key.axis == axis and key.kind))
+    total = rank.measure(every)
+    _add_counted(total, (value for key, value in found.items() if not key.kind))
+    measured = {Key(): total, **found}
+    return {key: Overlap(*(number / steps for number in numbers)) for key, numbers in measured.items()}
+
+
+def _add_counted(numbers: list[float], parts: Iterable[list[float]]) -> None:
+    """What the parts count is what their sum counts."""
+    for part in parts:
+        for place in _COUNTED:
+            numbers[place] += part[place]
+
+
+class _Rank:
+    """The time of one rank cut at every start and end, so that every state is a mask over the pieces."""
+
+    def __init__(self, spans: Spans, free: Floats) -> None:
+        self._spans = spans
+        self._edges = np.unique(np.concatenate([spans.ready, spans.start, spans.end]))
+        self._length = np.diff(self._edges)
+        self._start, self._end = (np.searchsorted(self._edges, times) for times in (spans.start, spans.end))
+        compute = spans.stream == spans.code("compute")
+        self._computing = self._depth(compute) > 0
+        self._uncounted = ~self._computing
+        took = spans.end - spans.start
+        self._contended = np.divide(took - free, took, out=np.zeros(len(spans)), where=took > 0)
+
+    def measure(self, which: Mask, *, counts: bool = False) -> list[float]:
+        """The numbers of an Overlap over the whole run; with ``counts`` what is exposed and nobody counted yet is
+        counted here."""
+        spans, length = self._spans, self._length
+        depth = self._depth(which)
+        on_wire = depth > 0
+        exposed = on_wire & ~self._computing
+        contended = np.zeros(len(length))
+        if self._contended[which].any():
+            weight = self._depth(which, self._contended)
+            contended = length * np.clip(np.divide(weight, depth, out=contended, where=on_wire), 0.0, 1.0)
+        own = on_wire & self._uncounted if counts else np.zeros(len(length), dtype=bool)
+        self._uncounted &= ~own
+        late = which & (spans.ready < spans.start)
+        waiting = inside(self._edges, spans.ready[late], spans.start[late])
+        return [float(number) for number in (
+            which.sum(), spans.bytes[which].sum(), length[on_wire].sum(), length[on_wire & self._computing].sum(),
+            length[exposed].sum(), length[own].sum(), length[waiting].sum(), contended[on_wire].sum(),
+            contended[own].sum(),
+        )]  # fmt: skip
+
+    def _depth(self, which: Mask, weights: Floats | None = None) -> Floats:
+        """How many of the spans are under way in each piece, or the sum of their weights."""
+        weight = np.ones(int(which.sum())) if weights is None else weights[which]
+        size = len(self._edges)
+        change = np.bincount(self._start[which], weight, size) - np.bincount(self._end[which], weight, size)
+        depth: Floats = np.cumsum(change[:-1])
+        return depth

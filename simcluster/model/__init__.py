@@ -1,0 +1,1 @@
+"""What a transformer is, in numbers: parameters, FLOPs, kernels, tensors, bytes of state.  Pure; knows no device."""

@@ -1,0 +1,115 @@
+"""Operations as eager PyTorch launches them, kernel by kernel, where it launches more than fused libraries do.
+
+A kernel of its own for every step of an expression, each reading and writing whole tensors, and fp32 copies wherever
+the model's code computes in fp32.  FLOPs are the same as in ``layer_sections``; only memory traffic and the number of
+kernels differ.  Sources: aten's native kernels and composites (rms_norm, native_layer_norm, silu, log_softmax,
+nll_loss) and their backward; torchtitan's models/llama3 (``apply_rotary_emb``, ``repeat_kv``) and its cross-entropy.
+Kernels on a number a token (rsqrt of the mean) are left out, as their bytes are nothing beside the rest.
+The lists are from knowledge of these sources, not read again or profiled for this.
+"""
+
+from __future__ import annotations
+
+from simcluster.model.kernels import Kernel, Section
+from simcluster.model.layer_sections import FP32_BYTES, LocalSizes, RankShape, memory
+from simcluster.model.transformer import Model
+
+_BLOCK_PASSES = 3  # of log_softmax over a long row: maximum, sum, result
+
+
+def norm(name: str, model: Model, shape: RankShape, local: LocalSizes, *, residual: bool) -> Section:
+    """LayerNorm is one kernel, and two backward (dX; scale and shift).  RMSNorm is an expression in fp32."""
+    e, elements = shape.element_bytes, local.edge_tokens * local.hidden
+    add = [memory(f"{name}_residual_grad", 3 * e * elements)] if residual else []
+    if model.norm == "layernorm":
+        back = _each(name, elements, {"input_grad": 3 * e, "parameters_grad": 2 * e})
+        return Section(forward=(memory(name, 2 * e * elements),), input_grad=(*back, *add))
+    wide = FP32_BYTES
+    forward = {
+        "to_fp32": e + wide,
+        "square": 2 * wide,
+        "mean": wide,
+        "scaled": 2 * wide,
+        "to_16_bits": wide + e,
+        "weighted": 2 * e,
+    }
+    backward = {
+        "weighted_grad": 2 * e,
+        "weight_products": 3 * e,  # of gradient and scaled input, summed by the next kernel
+        "weight_sum": e,
+        "grad_to_fp32": e + wide,
+        "scaled_grad": 2 * wide,
+        "scale_products": 3 * wide,
+        "scale_sum": wide,
+        "doubled": 2 * wide,  # of x^2: 2 x, times the gradient of the mean
+        "square_grad": 2 * wide,
+        "grad_sum": 3 * wide,
+        "grad_to_16_bits": wide + e,
+    }
+    return Section(
+        forward=_each(name, elements, forward), input_grad=(*_each(name, elements, backward), *add)
+    )  # fmt: skip
+
+
+def rotation(model: Model, shape: RankShape, local: LocalSizes) -> Section:
+    """Q and K to fp32, a complex product, back to 16 bits; and the same backward."""
+    if model.position != "rope":
+        return Section()
+    e, elements = shape.element_bytes, local.tokens * (local.query + local.kv)
+    steps = {"to_fp32": e + FP32_BYTES, "product": 2 * FP32_BYTES, "to_16_bits": FP32_BYTES + e}
+    return Section(_each("rope", elements, steps), input_grad=_each("rope_input_grad", elements, steps))
+
+
+def expansion(shape: RankShape, local: LocalSizes) -> Section:
+    """Keys and values copied to every query head that shares them, as before kernels that take grouped heads."""
+    if local.query == local.kv:
+        return Section()
+    size = shape.element_bytes * local.tokens * (local.query + local.kv)
+    return Section(
+        forward=(memory("key_copies", size), memory("value_copies", size)),
+        input_grad=(memory("key_copies_grad", size), memory("value_copies_grad", size)),
+    )
+
+
+def split_grad(name: str, model: Model, shape: RankShape, local: LocalSizes, parts: int, width: int) -> Section:
+    """The way back through a widening product of several parts, ``width`` columns in all.
+
+    The Llama family has a product for each part, and their input gradients are summed one after the other; the GPT
+    family has one product, and the gradients of its parts are copied into one tensor.
+    """
+    e, tokens = shape.element_bytes, local.tokens
+    if parts == 1:
+        return Section()
+    if not model.gated_mlp:
+        return Section(input_grad=(memory(f"{name}_parts_grad", 2 * e * tokens * width),))
+    return Section(input_grad=(memory(f"{name}_grads_sum", 3 * e * tokens * local.hidden),) * (parts - 1))
+
+
+def activation(model: Model, shape: RankShape, local: LocalSizes) -> Section:
+    """GELU is one kernel; SwiGLU is two, silu and a product, and three backward."""
+    e, elements = shape.element_bytes, local.tokens * local.ffn
+    if not model.gated_mlp:
+        return Section((memory("gelu", 2 * e * elements),), input_grad=(memory("gelu_input_grad", 3 * e * elements),))
+    backward = {"gate_grad": 3 * e, "up_grad": 3 * e, "silu_grad": 3 * e}
+    return Section(
+        forward=_each("swiglu", elements, {"silu": 2 * e, "product": 3 * e}),
+        input_grad=_each("swiglu", elements, backward),
+    )
+
+
+def loss(shape: RankShape, logits: float) -> Section:
+    """Logits to fp32, log_softmax in three passes over each row, nll_loss; backward zeros, two passes, to 16 bits."""
+    e, wide = shape.element_bytes, FP32_BYTES
+    return Section(
+        forward=_each(
+            "loss", logits, {"logits_to_fp32": e + wide, "log_softmax": (_BLOCK_PASSES + 1) * wide}
+        ),
+        input_grad=_each(
+            "loss", logits, {"nll_grad": wide, "log_softmax_grad": 4 * wide, "grad_to_16_bits": wide + e}
+        ),
+    )  # fmt: skip
+
+
+def _each(name: str, elements: float, steps: dict[str, float]) -> tuple[Kernel, ...]:
+    """A kernel a step; the values are bytes an element."""
+    return tuple(memory(f"{name}_{step}", size * elements) for step, size in steps.items())

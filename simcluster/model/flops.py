@@ -1,0 +1,159 @@
+"""The FLOPs of a layer split into F, I and W, and of a step under each published convention.
+
+Conventions differ by 12 % on one and the same run, so each has its function and its name.  A product (m x k)(k x n) is
+2 m n k FLOP; norms, activations and embedding look-ups count as zero in all of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from simcluster.errors import InputError
+from simcluster.model.transformer import Model, Recompute, parameters
+
+AttentionBackward = Literal["model", "flash"]
+
+
+@dataclass(frozen=True, slots=True)
+class Flops:
+    """FLOPs by pipeline phase: F (forward), I (gradient of the input) and W (gradient of the weights)."""
+
+    forward: float
+    input_grad: float
+    weight_grad: float
+
+    @property
+    def backward(self) -> float:
+        """B = I + W."""
+        return self.input_grad + self.weight_grad
+
+    @property
+    def total(self) -> float:
+        return self.forward + self.backward
+
+    def __add__(self, other: Flops) -> Flops:
+        return Flops(
+            self.forward + other.forward, self.input_grad + other.input_grad, self.weight_grad + other.weight_grad
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LayerFlops:
+    """FLOPs of one layer by part: attention block (qkv, core, projection) and MLP block."""
+
+    qkv: Flops
+    core: Flops
+    projection: Flops
+    mlp: Flops
+
+    @property
+    def attention(self) -> Flops:
+        return self.qkv + self.core + self.projection
+
+    @property
+    def total(self) -> Flops:
+        return self.attention + self.mlp
+
+
+def layer_flops(model: Model, micro_batch: int, *, attention_backward: AttentionBackward = "model") -> LayerFlops:
+    """FLOPs of one layer on ``micro_batch`` sequences, over all ranks that share the layer.
+
+    A weight product costs as much in I and again in W as in F.  Core attention has no weights: its W is 0 and its I is
+    2 x F by the arithmetic ("model"), or 2.5 x F as a flash kernel executes it, which forms the scores again ("flash",
+    arXiv:2307.08691).  A causal mask halves core attention (``Model.causal_factor``).
+    """
+    h, q, kv = model.hidden_size, model.query_size, model.kv_size
+    tokens = micro_batch * model.sequence_length
+    core = 4.0 * tokens * model.sequence_length * q * model.causal_factor
+    return LayerFlops(
+        qkv=_weight_product(2.0 * tokens * h * (q + 2 * kv)),
+        core=Flops(core, core * (2.5 if attention_backward == "flash" else 2.0), 0.0),
+        projection=_weight_product(2.0 * tokens * q * h),
+        mlp=_weight_product(2.0 * tokens * h * model.ffn_hidden_size * model.mlp_matrices),
+    )
+
+
+def lm_head_flops(model: Model, micro_batch: int) -> Flops:
+    """FLOPs of the product with the output matrix (tied or not), with the model's own vocabulary, not padded."""
+    return _weight_product(2.0 * micro_batch * model.sequence_length * model.hidden_size * model.vocab_size)
+
+
+def _weight_product(forward: float) -> Flops:
+    return Flops(forward, forward, forward)
+
+
+# --- conventions: FLOPs of one sequence, forward and backward ------------------------------------------------------
+
+
+def model_flops_per_sequence(model: Model) -> float:
+    """Model FLOPs as Megatron-LM counts them now: 3 x forward, causal attention at one half, LM head, no recompute.
+
+    The numerator of MFU here.  Megatron-LM, ``num_floating_point_operations`` (which takes the padded vocabulary; this
+    takes the model's own, so that the number does not depend on tp).
+    """
+    return model.layers * layer_flops(model, 1).total.total + lm_head_flops(model, 1).total
+
+
+def hardware_flops_per_sequence(model: Model, recompute: Recompute, *, every: int = 1) -> float:
+    """Model FLOPs plus what is computed twice: core attention (selective), every second product (operators), or a whole
+    layer's forward (full).
+
+    In every layer, or in those whose number divides by ``every``.  The numerator of HFU.  The
+    embedding and the LM head are never recomputed.  A flash kernel stores no scores, so selective recompute adds
+    nothing to it: ask for "none" there.
+    """
+    layer = layer_flops(model, 1)
+    again = {
+        "none": 0.0,
+        "selective": layer.core.forward,
+        "operators": _every_second_product(model),
+        "full": layer.total.forward,
+    }
+    if recompute not in again:
+        raise InputError(f"recompute {recompute!r} is not one of {', '.join(again)}")
+    if every < 1:
+        raise InputError(f"every {every} must be at least 1: each layer, each second one, ...")
+    return model_flops_per_sequence(model) + -(-model.layers // every) * again[recompute]
+
+
+def _every_second_product(model: Model) -> float:
+    """FLOPs of the products of one layer that ``recompute: operators`` runs again (``layers``)."""
+    again = model.query_size + (model.kv_size + model.ffn_hidden_size if model.gated_mlp else 0)
+    return 2.0 * model.sequence_length * model.hidden_size * again
+
+
+def korthikanti_flops_per_sequence(model: Model) -> float:
+    """Model FLOPs with the whole attention square: 72 L s h^2 (1 + s/(6 h) + V/(12 h L)) for a GPT.
+
+    arXiv:2205.05198, appendix A; also what PaLM counts.  Here from the shapes, so that it holds for any model.
+    """
+    square = model.model_copy(update={"causal": False})
+    return model_flops_per_sequence(square)
+
+
+def narayanan_flops_per_sequence(model: Model) -> float:
+    """Hardware FLOPs under full recompute, whole square: 96 L s h^2 (1 + s/(6 h) + V/(16 h L)) for a GPT.
+
+    arXiv:2104.04473, equation 3.  Its TFLOP/s therefore compare with HFU, not with MFU.
+    """
+    square = model.model_copy(update={"causal": False})
+    return hardware_flops_per_sequence(square, "full")
+
+
+def torchtitan_flops_per_sequence(model: Model) -> float:
+    """Model FLOPs as torchtitan reports them: per token 6 x (parameters but the embedding) + 12 L q s.
+
+    The whole square, by its authors' choice, and norms and biases as if they were matrices.  A tied output matrix is
+    counted once, since it is multiplied with.
+    """
+    count = parameters(model)
+    table = model.vocab_size * model.hidden_size if model.tied_embeddings else 0
+    multiplied = count.total - count.embedding + table
+    per_token = 6.0 * multiplied + 12.0 * model.layers * model.query_size * model.sequence_length
+    return per_token * model.sequence_length
+
+
+def six_n_flops_per_sequence(model: Model) -> float:
+    """The rule of thumb 6 N D: six FLOP per parameter and token, attention left out, embedding counted."""
+    return 6.0 * parameters(model).total * model.sequence_length

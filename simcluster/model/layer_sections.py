@@ -1,0 +1,309 @@
+"""The operations that blocks are made of (norm, linear, core attention, ...), as kernels of one GPU by pipeline phase.
+
+Bytes follow one rule: every tensor that a kernel reads or writes counts once.  Memory kernels count no FLOPs: bytes are
+what limits them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Literal
+
+from simcluster.errors import InputError
+from simcluster.model.kernels import Kernel, Section
+from simcluster.model.transformer import Model, Recompute, tensor_shard
+
+Attention = Literal["fused", "unfused"]
+Logits = Literal["fp32", "in-place"]
+Kernels = Literal["fused", "compiled", "eager"]
+Accumulate = Literal["fused", "separate"]
+
+FP32_BYTES = 4.0  # softmax statistics and logits of the loss, whatever the precision of the rest
+_MASK_BYTES = 1.0  # a dropout mask is one byte an element
+_FLASH_BACKWARD = 2.5  # five products against two: scores are formed again (arXiv:2307.08691)
+
+
+@dataclass(frozen=True, slots=True)
+class RankShape:
+    """What decides the shapes of one rank's kernels besides the model.
+
+    ``attention``: "fused" is a flash kernel, "unfused" the separate products and softmax before it.  ``recompute`` is
+    done in the layers whose number divides by ``recompute_every``; a full one that ``stops_early`` is over when it has
+    all that backward reads.  ``kernels`` says who made those that device memory limits (``software.Software``).
+    ``fp8``: products of layers read fp8 operands, cast from 16 bits.  ``logits``: the loss keeps a copy in "fp32", or
+    writes their gradient over them, "in-place".  ``temporaries``: count what lives inside a layer's backward.
+    ``element_bytes``: size of activations and weights.  ``grad_accumulate_bytes``: size of an element of the main
+    gradient that W adds to (read and written); 0 if W only writes a gradient of ``element_bytes``.  ``accumulate``: the
+    product of W adds by itself, or a "separate" kernel adds what it wrote.
+    """
+
+    micro_batch: int
+    tp: int = 1
+    cp: int = 1
+    sequence_parallel: bool = False
+    recompute: Recompute = "none"
+    recompute_every: int = 1
+    attention: Attention = "fused"
+    dropout: bool = False
+    logits: Logits = "fp32"
+    temporaries: bool = False
+    kernels: Kernels = "fused"
+    accumulate: Accumulate = "fused"
+    stops_early: bool = False
+    fp8: bool = False
+    element_bytes: float = 2.0
+    grad_accumulate_bytes: float = 4.0
+
+    def __post_init__(self) -> None:
+        for name in ("micro_batch", "tp", "cp", "recompute_every"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} {getattr(self, name)} must be at least 1")
+        if self.element_bytes <= 0 or self.grad_accumulate_bytes < 0:
+            raise InputError(
+                f"element_bytes {self.element_bytes} must be positive and grad_accumulate_bytes "
+                f"{self.grad_accumulate_bytes} not negative; usual are 2 and 4"
+            )
+
+    def recomputes(self, layer: int) -> bool:
+        """Does the layer of this number run something again in backward?"""
+        return self.recompute != "none" and layer % self.recompute_every == 0
+
+    def gradient_bytes(self, weights: float) -> float:
+        """Traffic of storing the gradient of so many weights: added to the main gradient, or written once."""
+        return weights * (2 * self.grad_accumulate_bytes if self.grad_accumulate_bytes else self.element_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class LocalSizes:
+    """Sizes on one rank: tokens in the body of a block and at its edges, widths of what it holds.
+
+    ``rows`` are its query positions of one sequence, ``columns`` the key positions that they meet.
+    """
+
+    tokens: int
+    edge_tokens: int
+    rows: int
+    columns: int
+    hidden: int
+    heads: int
+    head_dim: int
+    query: int
+    kv: int
+    ffn: int
+    vocab: int
+
+
+def local_sizes(model: Model, shape: RankShape) -> LocalSizes:
+    """The sizes that a rank works on; InputError where tp or cp does not divide what it splits."""
+    shard = tensor_shard(model, shape.tp)
+    sequence = model.sequence_length
+    if sequence % shape.cp:
+        raise InputError(f"cp {shape.cp} does not divide sequence_length {sequence}; use a cp that does")
+    rows = sequence // shape.cp
+    split = shape.tp if shape.sequence_parallel else 1
+    if rows % split:
+        raise InputError(
+            f"sequence parallelism splits sequence_length {sequence} / cp {shape.cp} = {rows} over tp {split}, "
+            "which does not divide it; change one of them or set sequence_parallel: false"
+        )
+    return LocalSizes(
+        tokens=shape.micro_batch * rows,
+        edge_tokens=shape.micro_batch * rows // split,
+        rows=rows,
+        columns=sequence,
+        hidden=model.hidden_size,
+        heads=shard.heads,
+        head_dim=model.head_dim,
+        query=shard.heads * model.head_dim,
+        kv=shard.kv_heads * model.head_dim,
+        ffn=shard.ffn,
+        vocab=shard.vocab,
+    )
+
+
+def join(pieces: Sequence[Section], recompute: Recompute) -> Section:
+    """Pieces run one after the other: forward in order, backward in reverse.
+
+    Under full recompute the whole forward runs again; otherwise what the pieces themselves ask for.
+    """
+    forward = tuple(chain.from_iterable(piece.forward for piece in pieces))
+    again = tuple(chain.from_iterable(piece.recompute for piece in pieces))
+    return Section(
+        forward=forward,
+        recompute=forward if recompute == "full" else again,
+        input_grad=tuple(chain.from_iterable(piece.input_grad for piece in reversed(pieces))),
+        weight_grad=tuple(chain.from_iterable(piece.weight_grad for piece in reversed(pieces))),
+    )
+
+
+# --- kernels --------------------------------------------------------------------------------------------------------
+
+
+def memory(name: str, size: float) -> Kernel:
+    """A kernel that device memory limits; ``size`` is bytes read and written."""
+    return Kernel(name, "memory", 0.0, size)
+
+
+def by_row(kernel: Kernel) -> Kernel:
+    """A kernel over attention's square, see ``Kernel.by_row``."""
+    return replace(kernel, by_row=True)
+
+
+def _matmul(name: str, m: int, n: int, k: int, element_bytes: float, batch: int = 1) -> Kernel:
+    """``batch`` products (m x k)(k x n), each operand and the result moved once."""
+    size = element_bytes * batch * (m * k + k * n + m * n)
+    return Kernel(name, "matmul", 2.0 * batch * m * n * k, size, m, n, k, batch)
+
+
+# --- operations -----------------------------------------------------------------------------------------------------
+
+
+def linear(name: str, shape: RankShape, tokens: int, width_in: int, width_out: int, *, bias: bool) -> Section:
+    """A weight product and its two gradients: dX = dY W^T and dW = X^T dY, the latter added to the main gradient.
+
+    The bias itself is added by the product's epilogue or by the next kernel; its gradient is a pass over dY.  Where the
+    library cannot add inside the product (Megatron-LM before --gradient-accumulation-fusion, autograd), dW is written
+    in 16 bits and added by a kernel of its own.
+    """
+    e, weights = shape.element_bytes, width_in * width_out
+    apart = shape.accumulate == "separate" and shape.grad_accumulate_bytes > 0
+    written = e * weights if apart else shape.gradient_bytes(weights)
+    size = e * tokens * (width_in + width_out) + written
+    flops = 2.0 * tokens * weights
+    weight_grad: tuple[Kernel, ...] = (
+        Kernel(f"{name}_weight_grad", "matmul", flops, size, width_in, width_out, tokens),
+    )
+    if apart:  # reads what the product wrote, adds it to the main gradient
+        weight_grad += (memory(f"{name}_weight_grad_accumulate", e * weights + shape.gradient_bytes(weights)),)
+    if bias:
+        weight_grad += (memory(f"{name}_bias_grad", e * tokens * width_out),)
+    return Section(
+        forward=(_matmul(name, tokens, width_out, width_in, e),),
+        input_grad=(_matmul(f"{name}_input_grad", tokens, width_in, width_out, e),),
+        weight_grad=weight_grad,
+    )
+
+
+def cast(name: str, shape: RankShape, elements: float) -> tuple[Kernel, ...]:
+    """Operands to fp8: read in 16 bits, written in both orders, as forward and weight gradient need them.
+
+    The largest value, which scales them, is found by whoever made them (Transformer Engine; torchao, compiled).
+    """
+    return (memory(f"{name}_cast", (shape.element_bytes + 2) * elements),) if shape.fp8 else ()
+
+
+def norm(name: str, shape: RankShape, local: LocalSizes, *, residual: bool) -> Section:
+    """Reads and writes a row per token; back, reads dY and X and writes dX (scale and shift gradients with it).
+
+    ``residual``: the gradient that came along the residual path is then added to dX (two reads, one write).
+    """
+    size = shape.element_bytes * local.edge_tokens * local.hidden
+    input_grad: tuple[Kernel, ...] = (memory(f"{name}_input_grad", 3 * size),)
+    if residual:
+        input_grad += (memory(f"{name}_residual_grad", 3 * size),)
+    return Section(forward=(memory(name, 2 * size),), input_grad=input_grad)
+
+
+def residual_add(name: str, model: Model, shape: RankShape, local: LocalSizes) -> Section:
+    """Bias, dropout and residual add in one kernel, as Megatron-LM fuses them: two reads, a write, and the mask.
+
+    Backward the residual path costs nothing here; only dropout and the bias of the row-parallel product do.
+    """
+    elements = local.edge_tokens * local.hidden
+    size = shape.element_bytes * elements
+    mask = _MASK_BYTES * elements if shape.dropout else 0.0
+    return Section(
+        forward=(memory(f"{name}_residual_add", 3 * size + mask),),
+        input_grad=(memory(f"{name}_dropout_input_grad", 2 * size + mask),) if shape.dropout else (),
+        weight_grad=(memory(f"{name}_bias_grad", size),) if model.bias else (),
+    )
+
+
+def dropout(name: str, shape: RankShape, elements: int) -> Section:
+    """Dropout alone: a read, a write, and the mask (written, then read)."""
+    size = (2 * shape.element_bytes + _MASK_BYTES) * elements
+    return Section(forward=(memory(name, size),), input_grad=(memory(f"{name}_input_grad", size),))
+
+
+def rotation(model: Model, shape: RankShape, local: LocalSizes) -> Section:
+    """Rotary positions: reads and writes Q and K, and the same backward."""
+    if model.position != "rope":
+        return Section()
+    size = 2 * shape.element_bytes * local.tokens * (local.query + local.kv)
+    return Section(forward=(memory("rope", size),), input_grad=(memory("rope_input_grad", size),))
+
+
+def positions(model: Model, shape: RankShape, local: LocalSizes) -> Section:
+    """Learned positions: added to the token rows; back, their gradient is added into the rows of the table."""
+    if model.position != "learned":
+        return Section()
+    size = shape.element_bytes * local.edge_tokens * local.hidden
+    rows = local.edge_tokens // shape.micro_batch
+    update = shape.gradient_bytes(rows * local.hidden)
+    return Section(
+        forward=(memory("position_embedding", 3 * size),),
+        weight_grad=(memory("position_embedding_weight_grad", size + update),),
+    )
+
+
+def activation(model: Model, shape: RankShape, local: LocalSizes) -> Section:
+    """GELU (with its bias) or SwiGLU: reads inputs, writes an output; back, reads dY and inputs, writes gradients."""
+    inputs = model.mlp_matrices - 1
+    size = shape.element_bytes * local.tokens * local.ffn
+    name = "swiglu" if model.gated_mlp else "gelu"
+    return Section(
+        forward=(memory(name, (inputs + 1) * size),),
+        input_grad=(memory(f"{name}_input_grad", (2 * inputs + 1) * size),),
+    )
+
+
+def fused_core(model: Model, shape: RankShape, local: LocalSizes) -> Section:
+    """A flash kernel: reads Q, K, V, writes O and the log-sum-exp; back, reads those and dO, writes dQ, dK, dV.
+
+    Dropout inside it draws its mask again from the seed, so no mask is stored.  With cp the rank's queries meet the
+    keys of the whole sequence, brought by the ring, in balanced (zig-zag) shares.
+    """
+    m, n, k, batch = local.rows, local.columns, local.head_dim, shape.micro_batch * local.heads
+    flops = 4.0 * batch * m * n * k * model.causal_factor
+    queries = shape.element_bytes * local.tokens * local.query
+    keys = shape.element_bytes * shape.micro_batch * local.columns * local.kv
+    statistics = FP32_BYTES * local.tokens * local.heads
+    forward = Kernel("attention", "attention", flops, 2 * (queries + keys) + statistics, m, n, k, batch)
+    size = 4 * (queries + keys) + statistics
+    back = Kernel("attention_input_grad", "attention", _FLASH_BACKWARD * flops, size, m, n, k, batch)
+    return Section(forward=(forward,), input_grad=(back,))
+
+
+def unfused_core(shape: RankShape, local: LocalSizes) -> Section:
+    """Scores, softmax (scale and mask in it), dropout, context: four kernels over the whole square.
+
+    Each query head reads its own copy of K and V, as after the expansion of grouped heads.
+    """
+    e, batch = shape.element_bytes, shape.micro_batch * local.heads
+    m, n, k = local.rows, local.columns, local.head_dim
+    square = batch * m * n
+    drop = Section()
+    if shape.dropout:
+        drawn = dropout("probabilities_dropout", shape, square)
+        drop = Section(tuple(map(by_row, drawn.forward)), input_grad=tuple(map(by_row, drawn.input_grad)))
+    scores = Section(
+        forward=(_matmul("scores", m, n, k, e, batch),),
+        input_grad=(_matmul("scores_query_grad", m, k, n, e, batch), _matmul("scores_key_grad", n, k, m, e, batch)),
+    )
+    softmax = Section(
+        forward=(by_row(memory("softmax", 2 * e * square)),),
+        input_grad=(by_row(memory("softmax_input_grad", 3 * e * square)),),
+    )
+    context = Section(
+        forward=(_matmul("context", m, k, n, e, batch),),
+        input_grad=(
+            _matmul("context_probabilities_grad", m, n, k, e, batch),
+            _matmul("context_value_grad", n, k, m, e, batch),
+        ),
+    )
+    core = join((scores, softmax, drop, context), "none")
+    if shape.recompute != "selective":
+        return core
+    return Section(core.forward, core.forward, core.input_grad, core.weight_grad)

@@ -1,0 +1,202 @@
+"""The blocks of a transformer as one GPU launches them: attention, MLP, embedding, LM head.
+
+Shapes are those of one rank: heads, MLP columns and vocabulary divided by tp; n = micro_batch x sequence / cp tokens in
+the body of a block, and n / tp in its entry and exit under sequence parallelism.  Communication is not here: it goes
+between entry, body and exit (``kernels.Block``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from simcluster.model import eager_sections as eager
+from simcluster.model.kernels import Block, Kernel, Section
+from simcluster.model.layer_sections import (
+    FP32_BYTES,
+    LocalSizes,
+    RankShape,
+    activation,
+    cast,
+    dropout,
+    fused_core,
+    join,
+    linear,
+    local_sizes,
+    memory,
+    norm,
+    positions,
+    residual_add,
+    rotation,
+    unfused_core,
+)
+from simcluster.model.transformer import Model
+
+__all__ = ["RankShape", "attention_block", "embedding_block", "lm_head_block", "mlp_block"]
+
+
+def attention_block(model: Model, shape: RankShape) -> Block:
+    """Norm; QKV, rotation, core attention, projection; dropout and residual add.
+
+    Unfused core attention works on the full square, since its products cannot skip the masked half: it executes
+    4 n s q / tp FLOP where the fused kernel executes ``causal_factor`` of that.  Selective recompute runs the unfused
+    core again; a fused kernel keeps no scores to begin with, so there selective is the same as none.  PyTorch's
+    own attention, eager or compiled, reads keys and values copied for every head (``eager_sections``).
+    """
+    local = local_sizes(model, shape)
+    core = fused_core(model, shape, local) if shape.attention == "fused" else unfused_core(shape, local)
+    product = linear("qkv", shape, local.tokens, local.hidden, local.query + 2 * local.kv, bias=model.bias)
+    projection = linear("projection", shape, local.tokens, local.query, local.hidden, bias=False)
+    turned = eager.rotation(model, shape, local) if shape.kernels == "eager" else rotation(model, shape, local)
+    if shape.kernels == "fused":
+        return _layer_block("attention", model, shape, local, (product, turned, core, projection))
+    turned = join((turned, eager.expansion(shape, local)), "none")
+    if shape.kernels == "eager":
+        width = local.query + 2 * local.kv
+        turned = join((eager.split_grad("qkv", model, shape, local, 3, width), turned), "none")
+    return _layer_block("attention", model, shape, local, (product, turned, core, projection))
+
+
+def mlp_block(model: Model, shape: RankShape) -> Block:
+    """Norm; widening product (gate and up as one), activation, narrowing product; dropout and residual add."""
+    local = local_sizes(model, shape)
+    widths = model.mlp_matrices - 1
+    up = linear("mlp_up", shape, local.tokens, local.hidden, widths * local.ffn, bias=model.bias)
+    down = linear("mlp_down", shape, local.tokens, local.ffn, local.hidden, bias=False)
+    if shape.kernels != "eager":
+        return _layer_block("mlp", model, shape, local, (up, activation(model, shape, local), down))
+    parts = eager.split_grad("mlp_up", model, shape, local, widths, widths * local.ffn)
+    active = join((parts, eager.activation(model, shape, local)), "none")
+    return _layer_block("mlp", model, shape, local, (up, active, down))
+
+
+def embedding_block(model: Model, shape: RankShape) -> Block:
+    """Look-up of token rows; then, on the reduced output, position rows and dropout.  Never recomputed.
+
+    W adds the output gradient into the rows that the tokens touched: every rank reads the gradient of all n tokens and
+    updates those in its share of the vocabulary, taken as an even share.  A framework that first makes a dense gradient
+    of the whole table pays more.
+    """
+    local = local_sizes(model, shape)
+    e = shape.element_bytes
+    touched = min(local.tokens, model.vocab_size) / shape.tp
+    size = local.tokens * local.hidden
+    lookup = Section(
+        forward=(memory("embedding", 2 * e * size),),
+        weight_grad=(memory("embedding_weight_grad", e * size + shape.gradient_bytes(touched * local.hidden)),),
+    )
+    pieces = [positions(model, shape, local)]
+    if shape.dropout:
+        pieces.append(dropout("embedding_dropout", shape, local.edge_tokens * local.hidden))
+    return Block("embedding", entry=Section(), body=lookup, exit=join(pieces, "none"))
+
+
+def lm_head_block(model: Model, shape: RankShape) -> Block:
+    """Final norm; logits over the rank's share of the padded vocabulary, cross-entropy in fp32.  Never recomputed."""
+    local = local_sizes(model, shape)
+    logits = local.tokens * local.vocab
+    product = _wide(linear("logits", shape, local.tokens, local.hidden, local.vocab, bias=False))
+    entry = _norm("final_norm", model, shape, local, residual=False)
+    return Block("lm_head", entry=entry, body=join((product, _loss(shape, logits)), "none"), exit=Section())
+
+
+def _wide(section: Section) -> Section:
+    """The same products in 16 bits, whatever the others are in."""
+
+    def wide(kernels: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
+        return tuple(replace(kernel, wide=True) for kernel in kernels)
+
+    return Section(wide(section.forward), wide(section.recompute), wide(section.input_grad), wide(section.weight_grad))
+
+
+def _loss(shape: RankShape, logits: float) -> Section:
+    """Cross-entropy over so many logits.
+
+    In place: a fused loss reads them for maximum and sum, then reads them and writes their gradient over them; backward
+    scales it, a read and a write (Transformer Engine's and flash-attn's, which writes a tensor of its own).
+    """
+    e = shape.element_bytes
+    if shape.logits == "in-place":
+        return Section((memory("cross_entropy", 3 * e * logits),),
+                       input_grad=(memory("cross_entropy_input_grad", 2 * e * logits),))  # fmt: skip
+    if shape.kernels != "fused":
+        return eager.loss(shape, logits)
+    return Section(
+        forward=(
+            memory("logits_to_fp32", (e + FP32_BYTES) * logits),
+            # One pass reads for maximum and sum; one reads and writes the probabilities that I needs.
+            memory("cross_entropy", 3 * FP32_BYTES * logits),
+        ),
+        input_grad=(memory("cross_entropy_input_grad", (FP32_BYTES + e) * logits),),
+    )
+
+
+def _norm(name: str, model: Model, shape: RankShape, local: LocalSizes, *, residual: bool) -> Section:
+    if shape.kernels == "eager":
+        return eager.norm(name, model, shape, local, residual=residual)
+    return norm(name, shape, local, residual=residual)
+
+
+def _layer_block(name: str, model: Model, shape: RankShape, local: LocalSizes, body: tuple[Section, ...]) -> Block:
+    """A block between its norm and its residual add; under full recompute every section runs its forward again.
+
+    One that ``stops_early`` does not run the last product of the MLP again, nor what follows: backward reads neither.
+    """
+    entry = _norm(f"{name}_norm", model, shape, local, residual=True)
+    add = residual_add(name, model, shape, local)
+    if shape.fp8:
+        entry, body, add = _with_casts(name, shape, local, entry, body, add)
+    if shape.recompute == "operators":
+        joined = join(body, "none")
+        again = (*entry.forward, *_run_again(name, model, shape, local, body))
+        again += add.forward if name == "attention" else ()
+        return Block(name, entry=entry, body=replace(joined, recompute=again), exit=add)
+    whole = Block(
+        name,
+        entry=join([entry], shape.recompute),
+        body=join(body, shape.recompute),
+        exit=join([add], shape.recompute),
+    )
+    if shape.recompute == "full" and shape.stops_early and name == "mlp":
+        shorter = replace(whole.body, recompute=whole.body.recompute[:-1])
+        return replace(whole, body=shorter, exit=replace(whole.exit, recompute=()))
+    return whole
+
+
+def _with_casts(
+    name: str, shape: RankShape, local: LocalSizes, entry: Section, body: tuple[Section, ...], add: Section
+) -> tuple[Section, tuple[Section, ...], Section]:
+    """The block with its operands cast to fp8: what both products read, and the gradients of what they gave."""
+    first, *rest, last = body
+    own, edge = local.tokens, local.edge_tokens * local.hidden
+    cast_input, cast_grad = cast(f"{name}_input", shape, edge), cast(f"{name}_grad", shape, edge)
+    middle = join(
+        (
+            Section(input_grad=cast(f"{name}_middle_grad", shape, own * first.forward[0].n)),
+            *rest,
+            Section(forward=cast(f"{name}_middle", shape, own * last.forward[0].k)),
+        ),
+        "none",
+    )
+    entry = replace(entry, forward=(*entry.forward, *cast_input))
+    return entry, (first, middle, last), replace(add, input_grad=(*cast_grad, *add.input_grad))
+
+
+def _run_again(
+    name: str, model: Model, shape: RankShape, local: LocalSizes, body: tuple[Section, ...]
+) -> tuple[Kernel, ...]:
+    """Kernels between the norm and the residual add that run again when every second product's result is kept.
+
+    Counting through a layer of the Llama family, whose products are separate: of query, key, value, projection, gate,
+    up and down the second, fourth and sixth; of the GPT family's four the second.  The last is never needed.  Attention
+    is kept (torchtitan, ``_apply_ac_to_transformer_block``, "op"; torch.utils.checkpoint's selective contexts).
+    """
+
+    def product(width_in: int, width_out: int) -> tuple[Kernel, ...]:
+        return linear(f"{name}_again", shape, local.tokens, width_in, width_out, bias=False).forward
+
+    if name == "attention":
+        key = product(local.hidden, local.kv) if model.gated_mlp else ()
+        core = [kernel for section in body[1:-1] for kernel in section.forward if kernel.kind != "attention"]
+        return (*key, *core, *product(local.query, local.hidden))
+    up = product(local.hidden, local.ffn) if model.gated_mlp else ()
+    return (*up, *body[1].forward)

@@ -1,0 +1,239 @@
+"""What backward needs of a microbatch's forward, as a list of named tensors on one rank.
+
+Activations live from F until backward, so they are multiplied by the microbatches in flight, which is
+the schedule's business.  Counting only: no device, no time.  (Model state: ``recipes``.)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from simcluster.model.layers import RankShape
+from simcluster.model.transformer import Model, tensor_shard
+
+_FP32_BYTES = 4.0
+_MASK_BYTES = 1.0  # a dropout mask is one byte an element
+
+Keep = Literal["input", "core", "kept", "other"]
+Half = Literal["F", "I", "W"]
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A tensor that the backward of a block reads, with its bytes on one rank.
+
+    ``keep``: the layer's "input", of the attention "core", "kept" where every second product is, or "other"; what
+    recomputation drops goes by it.  ``made``
+    in F, or in I for W (a gradient of a weight product's output; what is gathered over tp for W).  ``read`` tells which
+    half of the backward reads it last, where a schedule splits it: W the two operands of each weight product, I all
+    else (statistics and inputs of softmax, norm and activation function, masks, Q, K and V).
+    """
+
+    block: str
+    name: str
+    bytes: float
+    keep: Keep = "other"
+    made: Half = "F"
+    read: Half = "I"
+
+
+def tensors(model: Model, shape: RankShape) -> list[Tensor]:
+    """Every tensor of one layer, of the embedding and of the LM head, in the order in which they are made.
+
+    Those made in F are what a full backward reads; those made in I exist only where the backward is split.  GPT-style
+    without tensor parallelism W reads 32 s b h of a layer (14 of inputs, 18 of gradients), as the zero-bubble papers
+    have it.  Under sequence parallelism I leaves W what it has gathered over tp, whole.
+    """
+    return [*_attention(model, shape), *_mlp(model, shape), *_embedding(model, shape), *_lm_head(model, shape)]
+
+
+def activation_parts(model: Model, shape: RankShape) -> dict[str, float]:
+    """Bytes that one rank keeps of one layer and one microbatch, from F until its backward, by tensor.
+
+    GPT-style with dropout the sum is s b h (34 + 5 a s / h) without parallelism; Llama-style with fused attention
+    s b (8 h + 4 q + 4 kv + 6 f) + 4 s b a, the last term being the log-sum-exp.  tp divides what lies between the
+    column- and the row-parallel product; the rest (10 of the 34) only under sequence parallelism; cp divides all.
+    Selective recompute drops what the unfused attention core makes (softmax, its dropout); full keeps the layer's
+    input alone.  Source: arXiv:2205.05198 section 4 and table 2; the Llama form is the same listing for its tensors.
+    """
+    return {tensor.name: tensor.bytes for tensor in _layer(model, shape) if is_kept(tensor, shape)}
+
+
+def activation_bytes_per_layer(model: Model, shape: RankShape) -> float:
+    """The sum of ``activation_parts``."""
+    return sum(activation_parts(model, shape).values())
+
+
+def working_bytes(model: Model, shape: RankShape) -> float:
+    """What recomputation brings back for the one layer whose backward is running, beyond what was kept of it.
+
+    Alive on a rank for a single layer at a time.  Zero without recomputation.
+    """
+    return sum(tensor.bytes for tensor in _layer(model, shape) if not is_kept(tensor, shape))
+
+
+def embedding_activation_bytes(model: Model, shape: RankShape) -> float:
+    """Bytes that the embedding keeps of one microbatch: its dropout mask, on the sequence shard (s b h / t).
+
+    arXiv:2205.05198 section 4.3.  The token numbers themselves are not counted.
+    """
+    return sum(tensor.bytes for tensor in _embedding(model, shape) if tensor.made == "F")
+
+
+def head_activation_parts(model: Model, shape: RankShape) -> dict[str, float]:
+    """Bytes that the final norm, LM head and loss keep of one microbatch on the last stage, by tensor.
+
+    4 s b h (1 + V / h) / t under sequence parallelism (arXiv:2205.05198 section 4.3): norm input, head input, and the
+    fp32 logits over the rank's share of the padded vocabulary.  Alive from the last stage's F to its I only.  A fused
+    loss that writes the gradient over the logits keeps them in the precision of the product.
+    """
+    return {tensor.name: tensor.bytes for tensor in _lm_head(model, shape) if tensor.made == "F"}
+
+
+def head_activation_bytes(model: Model, shape: RankShape) -> float:
+    """The sum of ``head_activation_parts``."""
+    return sum(head_activation_parts(model, shape).values())
+
+
+def head_working_bytes(model: Model, shape: RankShape) -> float:
+    """Logits in the precision of the product, alive only until the loss has copied them to fp32.
+
+    As large, their gradient: made from the fp32 ones, and read by both products of the head's backward.  None where the
+    loss works in place.
+    """
+    if shape.logits == "in-place":
+        return 0.0
+    return shape.element_bytes * _tokens(model, shape) * tensor_shard(model, shape.tp).vocab
+
+
+def temporary_bytes(block: str, model: Model, shape: RankShape) -> float:
+    """What lives inside a block's backward at its highest point, beyond what F kept, in bytes.
+
+    The gradient that comes in (gathered, under sequence parallelism, beside the shard that the residual path keeps),
+    and in the MLP those of what the activation function read, while the gradient of its output is as large as the kept
+    output that it replaces.  The head's: the gradient of its input before and after the reduction.  Zero unless
+    ``shape.temporaries``, and for the embedding, whose table's gradient is added in place.
+    """
+    if not shape.temporaries or block == "embedding":
+        return 0.0
+    e, tokens, edge = shape.element_bytes, _tokens(model, shape), _edge_tokens(model, shape)
+    shard = tensor_shard(model, shape.tp)
+    incoming = e * model.hidden_size * (tokens + (edge if edge < tokens else 0.0))
+    if block == "mlp":
+        return incoming + e * tokens * shard.ffn * (2 if model.gated_mlp else 1)
+    if block == "attention":
+        return incoming + e * tokens * (shard.heads + 2 * shard.kv_heads) * model.head_dim
+    return incoming
+
+
+def is_kept(tensor: Tensor, shape: RankShape) -> bool:
+    """Does it stay from F to the backward?  What does not is recomputed.  Embedding and LM head are never."""
+    if tensor.block in ("embedding", "lm_head"):
+        return tensor.made == "F"
+    if shape.recompute == "full":
+        return tensor.keep == "input"
+    if shape.recompute == "operators":
+        return tensor.made == "F" and tensor.keep in ("input", "kept")
+    return tensor.made == "F" and (shape.recompute == "none" or tensor.keep != "core")
+
+
+def _layer(model: Model, shape: RankShape) -> list[Tensor]:
+    """What the forward of one layer makes and its backward reads."""
+    return [tensor for tensor in (*_attention(model, shape), *_mlp(model, shape)) if tensor.made == "F"]
+
+
+def _attention(model: Model, shape: RankShape) -> list[Tensor]:
+    e, tokens, edge = shape.element_bytes, _tokens(model, shape), _edge_tokens(model, shape)
+    shard = tensor_shard(model, shape.tp)
+    hidden = e * edge * model.hidden_size
+    query = e * tokens * shard.heads * model.head_dim
+    kv = e * tokens * shard.kv_heads * model.head_dim
+    return [
+        Tensor("attention", "attention_norm_input", hidden, "input"),
+        *_operands("attention", "qkv_input", model, shape),
+        Tensor("attention", "query", query, "kept"),
+        Tensor("attention", "key", kv, "other" if model.gated_mlp else "kept"),
+        Tensor("attention", "value", kv, "kept"),
+        *_core(model, shape),
+        Tensor("attention", "projection_input", query, "kept", read="W"),
+        *_mask("attention", "attention_dropout_mask", model, shape),
+        Tensor("attention", "projection_output_grad", e * tokens * model.hidden_size, made="I", read="W"),
+        Tensor("attention", "qkv_output_grad", query + 2 * kv, made="I", read="W"),
+    ]
+
+
+def _mlp(model: Model, shape: RankShape) -> list[Tensor]:
+    e, tokens, edge = shape.element_bytes, _tokens(model, shape), _edge_tokens(model, shape)
+    ffn = e * tokens * tensor_shard(model, shape.tp).ffn
+    inputs = ("gate", "up") if model.gated_mlp else ("gelu_input",)
+    return [
+        Tensor("mlp", "mlp_norm_input", e * edge * model.hidden_size),
+        *_operands("mlp", "mlp_input", model, shape),
+        *(Tensor("mlp", name, ffn, "other" if name == "up" else "kept") for name in inputs),
+        Tensor("mlp", "mlp_product" if model.gated_mlp else "gelu_output", ffn, read="W"),
+        *_mask("mlp", "mlp_dropout_mask", model, shape),
+        Tensor("mlp", "mlp_down_output_grad", e * tokens * model.hidden_size, made="I", read="W"),
+        Tensor("mlp", "mlp_up_output_grad", len(inputs) * ffn, made="I", read="W"),
+    ]
+
+
+def _embedding(model: Model, shape: RankShape) -> list[Tensor]:
+    """All of its backward is W, which needs the gradient of its output whole on every rank of tp."""
+    gradient = shape.element_bytes * _tokens(model, shape) * model.hidden_size
+    return [
+        *(replace(mask, read="W") for mask in _mask("embedding", "embedding_dropout_mask", model, shape)),
+        Tensor("embedding", "embedding_output_grad", gradient, made="I", read="W"),
+    ]
+
+
+def _lm_head(model: Model, shape: RankShape) -> list[Tensor]:
+    edge, tokens = _edge_tokens(model, shape), _tokens(model, shape)
+    hidden = shape.element_bytes * edge * model.hidden_size
+    logits = tokens * tensor_shard(model, shape.tp).vocab
+    gradient = Tensor("lm_head", "logits_grad", shape.element_bytes * logits, made="I", read="W")
+    loss = [Tensor("lm_head", "logits", _FP32_BYTES * logits), gradient]
+    if shape.logits == "in-place":
+        loss = [replace(gradient, name="logits", made="F")]
+    return [
+        Tensor("lm_head", "final_norm_input", hidden),
+        *_operands("lm_head", "head_input", model, shape),
+        *loss,
+    ]
+
+
+def _operands(block: str, name: str, model: Model, shape: RankShape) -> list[Tensor]:
+    """The input of a column-parallel product: under sequence parallelism F keeps the shard, and I gathers it for W."""
+    size = shape.element_bytes * model.hidden_size
+    shard = Tensor(block, name, size * _edge_tokens(model, shape))
+    if not (shape.sequence_parallel and shape.tp > 1):
+        return [replace(shard, read="W")]
+    return [shard, Tensor(block, f"{name}_gathered", size * _tokens(model, shape), made="I", read="W")]
+
+
+def _mask(block: str, name: str, model: Model, shape: RankShape) -> list[Tensor]:
+    size = _MASK_BYTES * _edge_tokens(model, shape) * model.hidden_size
+    return [Tensor(block, name, size)] if shape.dropout else []
+
+
+def _core(model: Model, shape: RankShape) -> list[Tensor]:
+    """A fused kernel keeps a statistic per row and draws its dropout again; unfused attention keeps whole squares."""
+    rows = _tokens(model, shape) * tensor_shard(model, shape.tp).heads
+    if shape.attention == "fused":
+        return [Tensor("attention", "log_sum_exp", _FP32_BYTES * rows, "kept")]
+    square = rows * model.sequence_length
+    sizes = {"softmax_output": shape.element_bytes * square}
+    if shape.dropout:
+        sizes["softmax_dropout_mask"] = _MASK_BYTES * square
+        sizes["softmax_dropout_output"] = shape.element_bytes * square
+    return [Tensor("attention", name, size, "core") for name, size in sizes.items()]
+
+
+def _tokens(model: Model, shape: RankShape) -> float:
+    """Tokens of one microbatch on the rank, between gather and reduction."""
+    return shape.micro_batch * model.sequence_length / shape.cp
+
+
+def _edge_tokens(model: Model, shape: RankShape) -> float:
+    """Tokens of one microbatch on the rank, outside of them."""
+    return _tokens(model, shape) / (shape.tp if shape.sequence_parallel else 1)

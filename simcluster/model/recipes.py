@@ -1,0 +1,115 @@
+"""Bytes of model state that one rank holds, under a named recipe.  Fixed for the whole run.  Counting only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from simcluster.documents.complaints import did_you_mean
+from simcluster.errors import InputError
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """Bytes kept for each parameter under Adam.  A bare "12" or "16" means two things each, so recipes have names.
+
+    ``optimizer`` holds both moments, and the fp32 master copy of the weight if ``master``; without one the update reads
+    and writes the weight itself.  ``weight`` counts every copy that stays, quantized ones too; ``gathered`` is
+    what the all-gather of ZeRO sends of it.
+    """
+
+    name: str
+    weight: float
+    gradient: float
+    optimizer: float
+    master: bool
+    copies: float = 0.0  # of ``weight``: made on each rank from what was gathered
+
+    @property
+    def gathered(self) -> float:
+        return self.weight - self.copies
+
+    @property
+    def total(self) -> float:
+        return self.weight + self.gradient + self.optimizer
+
+    @property
+    def update_traffic(self) -> float:
+        """Bytes that one Adam update moves: reads gradient and state, writes state and weight.
+
+        30 with fp32 gradients and a master copy (mixed-18), 28 with 16-bit gradients (mixed-16).
+        """
+        return self.gradient + 2 * self.optimizer + self.weight * (1 if self.master else 2)
+
+
+# mixed-16: 16-bit weights and gradients, fp32 master and moments: ZeRO paper, arXiv:1910.02054 section 3.1.
+# fp32-16:  everything fp32; the shards of FSDP with fp32 parameters (its 16-bit unsharded copies come on top).
+# mixed-18: 16-bit weights, fp32 gradient accumulation, fp32 master and moments: Megatron-LM's
+#           theoretical_memory_usage.py.
+# bf16-12:  16-bit weights and gradients, fp32 moments, no master copy.  (The other "12", K = 12 of the ZeRO paper, is
+#           the optimizer part of mixed-16 alone.)
+#
+# fp8, as Transformer Engine's modules keep it (its user guide, "Using FP8 with Transformer Engine", and
+# ``quantized_model_init``); gradients and master as in mixed-18:
+# fp8-20:   16-bit weights, and of each an fp8 copy and its transpose, which Hopper's fp8 products need.
+# fp8-19:   the same where the product takes either order and no transpose is kept (Blackwell).
+# fp8-params-18, fp8-params-17: the fp8 copy is the only weight (``fp8_param_gather``), with or without its transpose.
+# fp8-13:   DeepSeek-V3 (arXiv:2412.19437 section 3.3): fp8 weights, fp32 gradients and master, bf16 moments.
+RECIPES: Mapping[str, Recipe] = MappingProxyType(
+    {
+        recipe.name: recipe
+        for recipe in (
+            Recipe("mixed-16", weight=2, gradient=2, optimizer=12, master=True),
+            Recipe("fp32-16", weight=4, gradient=4, optimizer=8, master=False),
+            Recipe("mixed-18", weight=2, gradient=4, optimizer=12, master=True),
+            Recipe("bf16-12", weight=2, gradient=2, optimizer=8, master=False),
+            Recipe("fp8-20", weight=4, gradient=4, optimizer=12, master=True, copies=2),
+            Recipe("fp8-19", weight=3, gradient=4, optimizer=12, master=True, copies=1),
+            Recipe("fp8-params-18", weight=2, gradient=4, optimizer=12, master=True, copies=1),
+            Recipe("fp8-params-17", weight=1, gradient=4, optimizer=12, master=True),
+            Recipe("fp8-13", weight=1, gradient=4, optimizer=8, master=True),
+        )
+    }
+)
+
+
+def recipe_named(name: object) -> Recipe:
+    """The recipe of that name; InputError with those there are, also for a bare number of bytes."""
+    if isinstance(name, str) and name in RECIPES:
+        return RECIPES[name]
+    known = ", ".join(f"{r.name} ({r.weight:g} + {r.gradient:g} + {r.optimizer:g})" for r in RECIPES.values())
+    raise InputError(
+        f"there is no memory recipe {name!r}{did_you_mean(name, RECIPES)}; a recipe says bytes per parameter for "
+        f"weight + gradient + optimizer, since a total alone is ambiguous: {known}"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class StateBytes:
+    """Model state that one rank holds, in bytes."""
+
+    parameters: float
+    gradients: float
+    optimizer: float
+
+    @property
+    def total(self) -> float:
+        return self.parameters + self.gradients + self.optimizer
+
+
+def state_bytes(parameters: float, recipe: Recipe, *, zero: int = 0, dp: int = 1) -> StateBytes:
+    """Model state of a rank that works on ``parameters`` (its share after tp and pp), sharded over ``dp`` ranks.
+
+    ZeRO 1 shards the optimizer, 2 the gradients too, 3 the weights too (arXiv:1910.02054 section 5).  ``dp`` is the
+    size of the group that shards (dp x cp).  The layers that ZeRO 3 gathers for use are not in here: they come and go.
+    """
+    if zero not in (0, 1, 2, 3):
+        raise InputError(f"zero {zero!r} is not a ZeRO stage; use 0 (nothing sharded), 1, 2 or 3")
+    if dp < 1 or parameters < 0:
+        raise InputError(f"dp {dp} must be at least 1 and parameters {parameters:g} not negative")
+    return StateBytes(
+        parameters=parameters * recipe.weight / (dp if zero >= 3 else 1),
+        gradients=parameters * recipe.gradient / (dp if zero >= 2 else 1),
+        optimizer=parameters * recipe.optimizer / (dp if zero >= 1 else 1),
+    )

@@ -1,0 +1,148 @@
+"""What crosses the boundary between stages: who makes what an action needs, and how it is sent.
+
+Asynchronously: a send waits for what it sends, the receiver is always ready, and neither's computation waits for more
+than it needs.  Or at a rendezvous, as Megatron-LM without overlapped point-to-point communication
+(``p2p_communication.py``): between two actions a stage posts the sends of what the first made and the receives of what
+the second needs, a transfer begins when both its sides are posted, and the stage goes on when all of its own are over.
+Sends and receives are posted together where they are with the same stage (``send_forward_recv_backward``); else the
+receives are posted when the sends are over.  Where stages have several chunks all are posted together
+(``send_forward_recv_forward``), and a forward and a backward of those that take turns are one
+action (``send_forward_backward_recv_forward_backward``).
+
+Pure; imports ops, schedules and the step's plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from simcluster.planning.lanes import Lanes
+from simcluster.planning.ops import MAIN, Item, Need, Op, Receive, Segment, Transfer
+from simcluster.planning.step_plan import Job
+from simcluster.schedules import Action, Hop
+
+Key = tuple[object, ...]
+
+
+class Boundaries:
+    """The boundaries of one stage."""
+
+    def __init__(self, job: Job, lanes: Lanes) -> None:
+        self._job = job
+        self._lanes = lanes
+        self._stage = lanes.stage
+        self._made: list[Action] = []  # what waits for the next rendezvous
+
+    def key(self, action: Action, step: int) -> Key:
+        """What the action makes: I makes for the stage before what B makes."""
+        made = "B" if action.kind == "I" else action.kind
+        virtual = self._job.schedule.virtual_stage(action.microbatch, self._stage, action.chunk)
+        return made, step, action.microbatch, virtual
+
+    def needs(self, action: Action, step: int) -> tuple[Need, ...]:
+        """What an action waits for: its neighbour's tensor, sent over or, on the same stage, just made."""
+        source, _ = self._neighbours(action)
+        if source is None or action.kind == "W":
+            return ()
+        made, *_, virtual = self.key(action, step)
+        assert isinstance(virtual, int)
+        key = (step, action.microbatch, virtual + (-1 if made == "F" else 1))
+        return (Need(source[0], (made if source[0] == self._stage else f"send {made}", *key)),)
+
+    def arrives_split(self, action: Action) -> bool:
+        """Does its input come from another stage, split over tp, to be gathered first?"""
+        return self._job.gather_boundary and self._comes_from(action) is not None
+
+    def send(self, action: Action, step: int) -> None:
+        """What an action made goes to its neighbour, if that is another stage."""
+        if self._job.rendezvous:
+            self._made.append(action)
+        else:
+            self._send(action, step, (Need(self._stage, self.key(action, step)),))
+
+    def rendezvous(self, row: Sequence[Action], halves: Sequence[int]) -> dict[int, int]:
+        """Before which positions of the row there is one, and how many actions follow until the next.
+
+        ``halves`` are where fused pairs begin.
+        """
+        found: dict[int, int] = {}
+        position = 0
+        while position < len(row):
+            found[position] = 1 + (position in halves or self._alternates(row, position))
+            position += found[position]
+        return found
+
+    def _alternates(self, row: Sequence[Action], position: int) -> bool:
+        """Are these a forward and a backward that take turns with others, so that they are one action?
+
+        Not a forward and its own backward, which needs what others make of it meanwhile.
+        """
+        one, *others = row[position : position + 3]
+        if self._job.schedule.num_chunks == 1 or one.kind != "F" or not others or others[0].kind not in ("B", "I"):
+            return False
+        before = row[position - 1].kind in ("B", "I") if position else False
+        behind = len(others) > 1 and others[1].kind == "F"
+        own = one.microbatch == others[0].microbatch and self._comes_from(others[0]) is not None
+        return (before or behind) and not own
+
+    def meet(self, coming: Sequence[Action], step: int) -> None:
+        """The rendezvous before these actions (one, or a fused pair; none at the end); nothing if sends do not wait."""
+        if not self._job.rendezvous:
+            return
+        reached = self._lanes.reached()
+        to = {hop[0] for action in self._made if (hop := self._sent_to(action)) is not None}
+        whence = {hop[0] for action in coming if (hop := self._comes_from(action)) is not None}
+        sent: tuple[Need, ...] = ()
+        for action in self._made:
+            sent += self._send(action, step, reached)
+        together = self._job.schedule.num_chunks > 1 or to == whence
+        for action in coming:
+            self._receive(action, step, reached if together else reached + sent)
+        self._lanes.hold_up(sent)
+        self._made = []
+
+    def _send(self, action: Action, step: int, needs: tuple[Need, ...]) -> tuple[Need, ...]:
+        """Its item, if there is something to send; the end of it."""
+        hop = self._sent_to(action)
+        if hop is None:
+            return ()
+        target, key, meets = hop[0], self.key(action, step), self._job.rendezvous
+        kind = key[0]
+        lane = f"send {kind}" if self._job.overlap_sends or meets else MAIN
+        op = Op(Transfer(target, self._job.send_bytes, rendezvous=meets), "pp", "send", _tensor(kind), lane=lane)
+        segment = self._lanes.once((lane, kind, target), lambda: Segment((op,)))
+        sent = (f"send {kind}", *key[1:])
+        self._lanes.put(lane, Item(segment, sent, needs, step, action.chunk, action.microbatch))
+        return (Need(self._stage, sent),)
+
+    def _receive(self, action: Action, step: int, needs: tuple[Need, ...]) -> None:
+        """The other side of a send, if the action's input comes from another stage."""
+        hop = self._comes_from(action)
+        if hop is None:
+            return
+        kind = self.key(action, step)[0]
+        lane = f"recv {kind}"
+        op = Op(Receive(hop[0]), "pp", "recv", _tensor(kind), lane=lane)
+        segment = self._lanes.once((lane, kind, hop[0]), lambda: Segment((op,)))
+        (need,) = self.needs(action, step)
+        self._lanes.put(lane, Item(segment, ("receive", need.key), needs, step, action.chunk, action.microbatch))
+
+    def _comes_from(self, action: Action) -> Hop | None:
+        """Where its input comes from, if that is another stage."""
+        hop = self._neighbours(action)[0]
+        return None if hop is None or hop[0] == self._stage or action.kind == "W" else hop
+
+    def _sent_to(self, action: Action) -> Hop | None:
+        """Where what it makes goes, if that is another stage."""
+        hop = self._neighbours(action)[1]
+        return None if hop is None or hop[0] == self._stage or action.kind == "W" else hop
+
+    def _neighbours(self, action: Action) -> tuple[Hop | None, Hop | None]:
+        """Where what the action needs is made, and where its result goes."""
+        before = self._job.schedule.previous_hop(action.microbatch, self._stage, action.chunk)
+        after = self._job.schedule.next_hop(action.microbatch, self._stage, action.chunk)
+        return (before, after) if action.kind == "F" else (after, before)
+
+
+def _tensor(kind: object) -> str:
+    return "activation" if kind == "F" else "gradient"

@@ -1,0 +1,63 @@
+"""Memory that libraries keep for themselves: NCCL's channels, workspaces, Megatron's and TE's helpers.  Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from simcluster.model.layers import RankShape
+from simcluster.model.transformer import Model, tensor_shard
+from simcluster.nccl import Platform
+from simcluster.nccl.constants import BUFFER
+from simcluster.planning.parallel import Plan
+
+_CHANNELS = 16  # where NCCL's platform is not known: half of the most that it makes by itself
+
+
+@dataclass(frozen=True, slots=True)
+class Overheads:
+    """What a rank holds besides model state and what its ops bring.
+
+    ``fragmentation`` multiplies what comes and goes (activations, working sets, gathered parameters), since that is
+    what an allocator can fail to pack; 1 is none.  ``communication`` and ``workspace`` are bytes of every rank.
+    ``megatron_te``: count what Megatron-Core with Transformer Engine keeps (``kept_by_megatron_te``).
+    """
+
+    fragmentation: float = 1.0
+    communication: float = 0.0
+    workspace: float = 0.0
+    megatron_te: bool = False
+
+    def buffers(self, model: Model, shape: RankShape, *, last: bool) -> float:
+        """Bytes of all buffers on the ranks of a stage; ``last``: has it the LM head?"""
+        kept = kept_by_megatron_te(model, shape, last=last) if self.megatron_te else 0.0
+        return self.communication + self.workspace + kept
+
+
+def nccl_buffer_bytes(plan: Plan, platform: Platform | None, *, machines: int) -> float:
+    """NCCL's buffers of one rank over all its groups, in bytes.
+
+    A group costs channels x (4 MiB Simple + 4.7 MiB LL128 + 0.5 MiB LL) for each of two directions, what arrives and
+    what leaves (NVIDIA/nccl 5067397, src/init.cc and src/transport; trees use the buffers of some more peers, NVLS its
+    own).  The pipeline counts as one group.  Channels are the platform's rings; 16 where none is known.
+    """
+    channels = platform.graphs(machines).ring.channels if platform else _CHANNELS
+    groups = sum(size > 1 for size in (plan.tp, plan.cp, plan.dp, plan.pp))
+    return groups * 2 * channels * sum(BUFFER.values())
+
+
+def kept_by_megatron_te(model: Model, shape: RankShape, *, last: bool) -> float:
+    """What Megatron-Core with Transformer Engine's layers keeps from the first backward on, in bytes.
+
+    * A gradient that is never written, for each distinct shape of weight: wgrad kernels add into the fp32 main
+      gradient, and autograd still wants a tensor (TransformerEngine, ``module/base.py``, ``get_dummy_wgrad``; used for
+      the LM head by Megatron-LM ``core/tensor_parallel/layers.py`` too).  The layers of a model have the same four.
+    * Under sequence parallelism, the buffer that the LM head's gathered input lies in (``GlobalMemoryBuffer``).
+    """
+    shard = tensor_shard(model, shape.tp)
+    hidden, e = model.hidden_size, shape.element_bytes
+    attention = hidden * (2 * shard.heads + 2 * shard.kv_heads) * model.head_dim
+    shapes = attention + model.mlp_matrices * hidden * shard.ffn
+    if not last:
+        return e * shapes
+    gathered = shape.micro_batch * model.sequence_length / shape.cp if shape.sequence_parallel and shape.tp > 1 else 0.0
+    return e * (shapes + hidden * (shard.vocab + gathered))

@@ -1,0 +1,211 @@
+"""From faults of ranks, and uneven data, to a rank's speed and its own version of its stage's program.
+
+Pure; imports the faults, ops and the plan.  A seed decides all that is drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from simcluster.faults import Fault, HostStall, Jitter, SequenceLengths, SlowGpu
+from simcluster.faults.data import loads
+from simcluster.faults.draws import Floats, stream
+from simcluster.planning.ops import MAIN, Compute, Host, Item, Op, Segment, StageProgram
+from simcluster.planning.parallel import Plan
+from simcluster.planning.profiles import Profile, product
+
+
+def slowness(faults: Sequence[Fault], host_of: Sequence[int]) -> list[float]:
+    """What always multiplies every rank's compute times; ``host_of[rank]`` is the rank's machine."""
+    factors = [1.0] * len(host_of)
+    for fault in faults:
+        if isinstance(fault, SlowGpu) and fault.window(fault.factor) is None:
+            for rank in fault.chosen(host_of):
+                factors[rank] *= fault.factor
+    return factors
+
+
+def speed_profiles(faults: Sequence[Fault], host_of: Sequence[int]) -> dict[int, Profile]:
+    """By rank, what multiplies its compute times as time goes on, where that changes."""
+    parts: dict[int, list[Profile]] = {}
+    for fault in faults:
+        profile = fault.window(fault.factor) if isinstance(fault, SlowGpu) else None
+        if profile is not None and isinstance(fault, SlowGpu) and not fault.neutral:
+            for rank in fault.chosen(host_of):
+                parts.setdefault(rank, []).append(profile)
+    return {rank: product(own) for rank, own in parts.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What a step works through: microbatches of each replica, sequences in each, tokens in those."""
+
+    steps: int
+    microbatches: int
+    micro_batch: int
+    length: int
+
+
+class _Stall(NamedTuple):
+    """A rank's host does something else: in which step, why, how long (s); ``place`` (0 to 1) among the passes."""
+
+    step: int
+    cause: str
+    seconds: float
+    place: float
+    number: int
+
+
+class RankPrograms:
+    """Every rank's own version of its stage's program, with its jitter, its stalls and what its data weigh."""
+
+    def __init__(self, faults: Sequence[Fault], plan: Plan, host_of: Sequence[int], seed: int, batch: Batch) -> None:
+        self._seed, self._batch, self._plan = seed, batch, plan
+        self._worker = _workers(plan)
+        lengths = [fault for fault in faults if isinstance(fault, SequenceLengths)]
+        self._lengths = lengths[0] if lengths else None
+        self._jitters = [
+            (fault, frozenset(fault.chosen(host_of)))
+            for fault in faults
+            if isinstance(fault, Jitter) and not fault.neutral
+        ]
+        self._stalls: dict[int, list[_Stall]] = {}
+        for fault in faults:
+            if isinstance(fault, HostStall) and not fault.neutral:
+                for rank in fault.chosen(host_of):
+                    self._stall(fault, rank)
+        self._uneven: dict[tuple[int, float], Segment] = {}  # by segment and what its attention takes
+        self._same: dict[tuple[int, int, int], Segment] = {}  # by segment, rank and step, for draws per step alone
+
+    def colour(self, rank: int) -> Hashable:
+        """What makes this rank different from others of its stage."""
+        return (
+            self._worker[rank][0] if self._lengths else None,
+            tuple(self._unit(fault, rank) if rank in ranks else None for fault, ranks in self._jitters),
+            tuple(self._stalls.get(rank, ())),
+        )
+
+    def program(self, rank: int, program: StageProgram) -> StageProgram:
+        """The stage's program as this rank has it; the same object where it is as planned."""
+        jitters = [fault for fault, ranks in self._jitters if rank in ranks]
+        lanes = program.lanes
+        if self._lengths:
+            lanes = {lane: [self._weighed(rank, item) for item in items] for lane, items in lanes.items()}
+        if jitters:
+            lanes = {lane: [self._jittered(rank, item, jitters) for item in items] for lane, items in lanes.items()}
+        if rank in self._stalls:
+            lanes = {**lanes, MAIN: _interrupted(lanes[MAIN], self._stalls[rank])}
+        return program if lanes is program.lanes else StageProgram(program.stage, lanes)
+
+    # --- data -------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def loads(self) -> Floats:
+        """What the core attention of a microbatch takes, [step, replica, microbatch]; 1 is as planned."""
+        assert self._lengths is not None
+        batch = self._batch
+        return np.stack(
+            [
+                loads(
+                    self._lengths, seed=self._seed, step=step, dp=self._plan.dp, microbatches=batch.microbatches,
+                    micro_batch=batch.micro_batch, length=batch.length,
+                )
+                for step in range(batch.steps)
+            ]
+        )  # fmt: skip
+
+    def _weighed(self, rank: int, item: Item) -> Item:
+        """An item with the attention that its microbatch has on this rank's replica."""
+        if item.microbatch < 0:
+            return item
+        load = float(self.loads[item.step, self._worker[rank][0], item.microbatch])
+        name = id(item.segment), load  # segments live as long as their programs
+        if name not in self._uneven:
+            self._uneven[name] = _changed(item.segment, [1.0] * len(item.segment.ops), load=load)
+        return replace(item, segment=self._uneven[name])
+
+    # --- jitter -----------------------------------------------------------------------------------------------------
+
+    def _unit(self, fault: Jitter, rank: int) -> tuple[int, ...]:
+        """Who draws."""
+        return self._worker[rank] if fault.shared_by == "worker" else (rank,)
+
+    def _jittered(self, rank: int, item: Item, jitters: Sequence[Jitter]) -> Item:
+        name = id(item.segment), rank, item.step
+        if name in self._same:
+            return replace(item, segment=self._same[name])
+        ops = item.segment.ops
+        computing = [index for index, op in enumerate(ops) if isinstance(op.work, Compute)]
+        if not computing:
+            return item
+        segment = item.segment
+        for fault in jitters:
+            moment: Hashable = item.step if fault.per == "step" else item.key
+            chance = stream(self._seed, "jitter", fault.seed, self._unit(fault, rank), moment)
+            draws = fault.factor.draw(chance, len(computing) if fault.per == "kernel" else 1).tolist()
+            if fault.per != "kernel":
+                draws *= len(computing)
+            by_op = dict(zip(computing, draws, strict=True))
+            if fault.adds is None:
+                segment = _changed(segment, [by_op.get(index, 1.0) for index in range(len(ops))])
+            else:
+                segment = _changed(segment, [1.0] * len(ops), [by_op.get(i, 0.0) * fault.adds for i in range(len(ops))])
+        if all(fault.per == "step" for fault in jitters):
+            self._same[name] = segment
+        return replace(item, segment=segment)
+
+    # --- stalls -----------------------------------------------------------------------------------------------------
+
+    def _stall(self, fault: HostStall, rank: int) -> None:
+        own = self._stalls.setdefault(rank, [])
+        first = fault.first
+        if first == "random":
+            first = int(stream(self._seed, "stall", fault.seed, rank).integers(fault.every))
+        for step in range(first, self._batch.steps, fault.every):
+            chance = stream(self._seed, "stall", fault.seed, rank, step)
+            place = float(chance.random()) if fault.cause == "garbage_collection" else 0.0
+            factor = float(fault.factor.draw(chance, 1)[0]) if fault.factor else 1.0
+            own.append(_Stall(step, fault.cause, fault.seconds * factor, place, len(own)))
+
+
+def _workers(plan: Plan) -> list[tuple[int, int]]:
+    """(dp rank, stage) of every rank."""
+    found = [(0, 0)] * plan.num_ranks
+    for (stage, dp, _, _), rank in np.ndenumerate(plan.grid):
+        found[int(rank)] = dp, stage
+    return found
+
+
+def _changed(segment: Segment, factors: Sequence[float], added: Sequence[float] = (), *, load: float = 1.0) -> Segment:
+    """A segment whose computations take factor times as long and what is added (s); ``load`` is their attention's."""
+    ops = []
+    for index, op in enumerate(segment.ops):
+        work = op.work
+        if isinstance(work, Compute):
+            seconds = (work.seconds + (load - 1.0) * work.attention) * factors[index]
+            seconds += added[index] if added else 0.0
+            attention = work.attention * load * factors[index]
+            op = replace(op, work=work._replace(seconds=seconds, attention=attention))
+        ops.append(op)
+    return Segment(tuple(ops))
+
+
+def _interrupted(items: Sequence[Item], stalls: Sequence[_Stall]) -> list[Item]:
+    """A main lane with stalls between its items."""
+    before: dict[int, list[Item]] = {}
+    for stall in stalls:
+        own = [index for index, item in enumerate(items) if item.step == stall.step]
+        passes = [index for index in own if items[index].microbatch >= 0]
+        place = own[-1] + 1 if stall.cause == "checkpoint" else passes[int(stall.place * len(passes))]
+        op = Op(Host(stall.seconds), "host", "other", stall.cause)
+        key = "stall", stall.step, stall.number
+        before.setdefault(place, []).append(Item(Segment((op,)), key, step=stall.step))
+    found: list[Item] = []
+    for index, item in enumerate(items):
+        found += [*before.get(index, ()), item]
+    return found + before.get(len(items), [])

@@ -1,0 +1,126 @@
+"""Bytes that the ranks of a stage hold at their peak: model state, and activations of the microbatches in flight.
+
+The stage's row of the schedule is walked action by action and block by block (``residency``): the same changes that
+the ops of a run make, without their times.  Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from simcluster.model.layers import RankShape
+from simcluster.model.recipes import Recipe, state_bytes
+from simcluster.model.transformer import Model, stage_parameters_per_tp_rank
+from simcluster.planning.buffers import Overheads
+from simcluster.planning.offload import trips
+from simcluster.planning.parallel import Plan
+from simcluster.planning.residency import Level, Profile, Residencies, peak_of_row, profile, residencies, visits
+from simcluster.planning.step_plan import Offload, Slices
+from simcluster.schedules import Schedule
+
+_NONE = Overheads()
+_NOTHING = Offload()
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """Bytes on each rank of a stage when it holds most."""
+
+    parameters: float
+    gradients: float
+    optimizer: float
+    activations: float
+    other: float  # what lives inside one action only (recomputed tensors, 16-bit logits), and what is lost
+    unsharded: float = 0.0  # parameters and gradients of units that ZeRO 3 has whole for their use
+    buffers: float = 0.0  # of libraries, there all the time (``buffers.Overheads``)
+    fragmentation: float = 1.0  # a factor on what comes and goes; what it adds is lost, and in ``other``
+    host: float = 0.0  # in host memory instead, and in no other number: the optimizer's state, and what it needs there
+
+    @property
+    def total(self) -> float:
+        """All of it, in bytes."""
+        state = self.parameters + self.gradients + self.optimizer + self.buffers
+        return state + self.activations + self.other + self.fragmentation * self.unsharded
+
+    def holding(self, pools: Mapping[str, float]) -> Footprint:
+        """The same model state with what a run has come and go at an instant: bytes by pool (``ops.Change``)."""
+        return replace(
+            self,
+            parameters=self.parameters + pools["parameters"],
+            gradients=self.gradients + pools["gradients"],
+            activations=pools["activations"],
+            other=pools["other"] + (self.fragmentation - 1.0) * sum(pools.values()),
+            unsharded=0.0,
+        )
+
+
+def stage_footprint(
+    model: Model,
+    shape: RankShape,
+    plan: Plan,
+    schedule: Schedule,
+    slices: Slices,
+    recipe: Recipe,
+    *,
+    zero: int,
+    stage: int,
+    overheads: Overheads = _NONE,
+    offload: Offload = _NOTHING,
+) -> Footprint:
+    """The peak of one stage's ranks over a step."""
+    chunks = range(schedule.num_chunks)
+    held_slices = [schedule.slice_of(stage, chunk) for chunk in chunks]
+    layers = [slices.counts[number] for number in held_slices]
+    first, last = 0 in held_slices, len(slices.counts) - 1 in held_slices
+    parameters = stage_parameters_per_tp_rank(model, plan.tp, layers=sum(layers), first=first, last=last)
+    state = state_bytes(parameters, recipe, zero=zero, dp=plan.shard_size)
+    peak = activation_peak(residencies(model, shape), schedule, slices, stage, offload)
+    updated = state.optimizer / recipe.optimizer  # parameters whose state the rank has
+    lost = (overheads.fragmentation - 1.0) * peak.total
+    return Footprint(
+        state.parameters,
+        state.gradients,
+        offload.optimizer_on_gpu(updated) if offload.optimizer != "none" else state.optimizer,
+        peak.activations,
+        peak.other + lost,
+        buffers=overheads.buffers(model, shape, last=last),
+        fragmentation=overheads.fragmentation,
+        host=offload.optimizer_in_host(updated),
+    )
+
+
+def activation_peak(
+    blocks: Residencies, schedule: Schedule, slices: Slices, stage: int, offload: Offload = _NOTHING
+) -> Level:
+    """Activations and working sets of a stage's ranks when they hold most of both together; model state not counted.
+
+    What waits in buffers between stages depends on times, and is in the timeline of a run only.  What goes to the
+    host is taken to be gone when one more action is over: if a copy takes longer, a run shows it.
+    """
+    known: dict[tuple[str, int], Profile] = {}
+    for action in schedule.rows[stage]:
+        if (action.kind, action.chunk) not in known:
+            number = schedule.slice_of(stage, action.chunk)
+            order = visits(
+                action.kind,
+                slices.of(number),
+                embedding=number == 0,
+                lm_head=number == len(slices.counts) - 1,
+                again=blocks.runs_again,
+            )
+            known[action.kind, action.chunk] = profile(blocks, order, split=action.kind in ("I", "W"))
+    row = schedule.rows[stage]
+    goes: dict[int, float] = {}  # bytes that leave behind an action, by its place, and that are back before it
+    comes: dict[int, float] = {}
+    for trip in trips(row, schedule.fused_at(stage), offload.ahead) if offload.activations else ():
+        size = offload.activations * offload.kept(slices.of(schedule.slice_of(stage, row[trip.out].chunk)))
+        goes[trip.gone + 1] = goes.get(trip.gone + 1, 0.0) + size
+        comes[trip.call + 1] = comes.get(trip.call + 1, 0.0) + size
+    profiles = []
+    for place, action in enumerate(row):
+        back, gone = comes.get(place, 0.0), goes.get(place, 0.0)
+        profiles += [Profile(Level(back, 0.0), back)] if back else []
+        profiles.append(known[action.kind, action.chunk])
+        profiles += [Profile(Level(0.0, 0.0), -gone)] if gone else []
+    return peak_of_row(profiles)

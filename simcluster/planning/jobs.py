@@ -1,0 +1,140 @@
+"""Several jobs on one cluster at once, as if they were one program: their ranks and stages numbered through.
+
+A job's ranks run on any GPUs of the cluster (``PlacedFabric``); what the jobs share is links.  Pure; imports ops,
+parallel and traffic's types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from simcluster.collectives.description import Floats, Ints
+from simcluster.planning.ops import Item, Op, Receive, Segment, StageProgram, Transfer
+from simcluster.planning.parallel import Plan, Ranks
+from simcluster.traffic.traffic import Fabric, Spread
+
+
+@dataclass(frozen=True)
+class PlacedFabric:
+    """A cluster as ranks see it: rank r runs on GPU ``gpus[r]``."""
+
+    fabric: Fabric
+    gpus: tuple[int, ...]
+
+    @cached_property
+    def host_of(self) -> tuple[int, ...]:
+        """The machine of every rank."""
+        return tuple(self.fabric.host_of[gpu] for gpu in self.gpus)
+
+    def spread(self, src: int, dst: int, flow: int = 0) -> Spread:
+        """Links from rank to rank, with the fraction of the flow's bytes on each."""
+        return self.fabric.spread(self.gpus[src], self.gpus[dst], flow)
+
+    def together(self, src: Ints, dst: Ints, flow: Ints, weight: Floats) -> tuple[Floats, float]:
+        """What every link carries of many flows from rank to rank, and the longest of their latencies."""
+        gpus = np.array(self.gpus, dtype=np.int64)
+        return self.fabric.together(gpus[src], gpus[dst], flow, weight)
+
+    def routes(self, src: Ints, dst: Ints, flow: Ints) -> tuple[Ints, Ints, Floats, Floats]:
+        """Links of many flows from rank to rank."""
+        gpus = np.array(self.gpus, dtype=np.int64)
+        return self.fabric.routes(gpus[src], gpus[dst], flow)
+
+    def latencies(self, row: Ints, link: Ints, fraction: Floats, rows: int) -> Floats:
+        """Seconds along the links of many ways."""
+        return self.fabric.latencies(row, link, fraction, rows)
+
+    def spread_latency(self, spread: Spread) -> float:
+        """Seconds along these links."""
+        return self.fabric.spread_latency(spread)
+
+    def uplinks(self, gpu: int) -> tuple[str, ...]:
+        """NICs of the rank's GPU."""
+        return self.fabric.uplinks(self.gpus[gpu])
+
+    def nvswitch(self, gpu: int) -> str:
+        """The NVSwitch of the rank's GPU."""
+        return self.fabric.nvswitch(self.gpus[gpu])
+
+    def switch_ways(self, gpus: Sequence[int], turn: int) -> tuple[tuple[Spread, Spread], ...]:
+        """Ways of the ranks to a switch above all of them, and back."""
+        return self.fabric.switch_ways([self.gpus[gpu] for gpu in gpus], turn)
+
+    def host_way(self, gpu: int, direction: str) -> Spread:
+        """Links between the rank's GPU and its host's memory."""
+        return self.fabric.host_way(self.gpus[gpu], direction)
+
+
+@dataclass(frozen=True)
+class JointPlan:
+    """The plans of several jobs side by side: job j's ranks and stages come after those of the jobs before it."""
+
+    plans: tuple[Plan, ...]
+
+    @property
+    def num_ranks(self) -> int:
+        """Ranks of all jobs."""
+        return sum(plan.num_ranks for plan in self.plans)
+
+    @property
+    def ranks(self) -> list[range]:
+        """The ranks of every job."""
+        ends = np.cumsum([plan.num_ranks for plan in self.plans]).tolist()
+        return [range(end - plan.num_ranks, end) for plan, end in zip(self.plans, ends, strict=True)]
+
+    @property
+    def stages(self) -> list[range]:
+        """The stages of every job."""
+        ends = np.cumsum([plan.pp for plan in self.plans]).tolist()
+        return [range(end - plan.pp, end) for plan, end in zip(self.plans, ends, strict=True)]
+
+    def stage_ranks(self) -> list[Ranks]:
+        """The ranks of every stage of every job."""
+        return [
+            ranks + first.start
+            for plan, first in zip(self.plans, self.ranks, strict=True)
+            for ranks in plan.stage_ranks()
+        ]
+
+    def groups(self, axis: str) -> list[Ranks]:
+        """All groups of a communicator, job by job."""
+        return [
+            group + first.start
+            for plan, first in zip(self.plans, self.ranks, strict=True)
+            for group in plan.groups(axis)
+        ]
+
+
+def joint_programs(programs: Sequence[Sequence[StageProgram]], plan: JointPlan) -> list[StageProgram]:
+    """The jobs' stage programs with their stages numbered through."""
+    return [_shifted(stage, numbers.start) for job, numbers in zip(programs, plan.stages, strict=True) for stage in job]
+
+
+def _shifted(program: StageProgram, by: int) -> StageProgram:
+    """The program of a stage that has ``by`` other jobs' stages before it."""
+    segments: dict[int, Segment] = {}
+    lanes = {name: [_shifted_item(item, by, segments) for item in items] for name, items in program.lanes.items()}
+    return StageProgram(program.stage + by, lanes)
+
+
+def _shifted_item(item: Item, by: int, segments: dict[int, Segment]) -> Item:
+    segment = segments.get(id(item.segment))
+    if segment is None:
+        segment = segments[id(item.segment)] = _shifted_segment(item.segment, by)
+    needs = tuple(need._replace(stage=need.stage + by) for need in item.needs)
+    return replace(item, segment=segment, needs=needs)
+
+
+def _shifted_segment(segment: Segment, by: int) -> Segment:
+    def shifted(op: Op) -> Op:
+        if isinstance(op.work, Receive):
+            return replace(op, work=Receive(op.work.from_stage + by))
+        if not isinstance(op.work, Transfer):
+            return op
+        return replace(op, work=op.work._replace(to_stage=op.work.to_stage + by))
+
+    return Segment(tuple(shifted(op) for op in segment.ops)) if by else segment

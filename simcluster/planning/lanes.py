@@ -1,0 +1,72 @@
+"""A stage's program in the making: its items lane by lane, each segment made once.  Pure; imports ops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import replace
+
+from simcluster.planning.ops import MAIN, Change, Collective, Item, Need, Op, Segment, StageProgram
+from simcluster.planning.parallel import SHARDING
+
+
+class Lanes:
+    """The lanes of one stage, filled in order."""
+
+    def __init__(self, stage: int, *, pipelined: bool) -> None:
+        self.stage = stage
+        self._pipelined = pipelined
+        self._items: dict[str, list[Item]] = {MAIN: []}
+        self._segments: dict[Hashable, Segment] = {}
+        self._holding_up: tuple[Need, ...] = ()
+
+    def put(self, lane: str, item: Item) -> None:
+        """The next item of a lane."""
+        if lane == MAIN and self._holding_up:
+            item = replace(item, needs=item.needs + self._holding_up)
+            self._holding_up = ()
+        self._items.setdefault(lane, []).append(item)
+
+    def hold_up(self, needs: tuple[Need, ...]) -> None:
+        """The next item of the main lane waits for this, too."""
+        self._holding_up += needs
+
+    def reached(self) -> tuple[Need, ...]:
+        """The end of the last item of the main lane so far; nothing at the very begin."""
+        return tuple(Need(self.stage, item.key) for item in self._items[MAIN][-1:])
+
+    def once(self, name: Hashable, make: Callable[[], Segment]) -> Segment:
+        """The segment of that name, made when it is first asked for: equal passes share one."""
+        known = self._segments.get(name)
+        if known is None:
+            known = self._segments[name] = make()
+        return known
+
+    def collective(
+        self, kind: str, axis: str, name: str, size: float, lane: str = MAIN,
+        *, layer: int = -1, memory: tuple[Change, ...] = (),
+    ) -> Segment:  # fmt: skip
+        """One collective of ``size`` bytes over the rank's group on ``axis``."""
+        stream = axis
+        if axis in ("model", "world", "embedding"):  # over several axes: named after the slowest, between stages
+            stream = "pp" if self._pipelined else "dp" if axis == "world" else "tp"
+        elif axis in SHARDING:
+            stream = "dp"
+        op = Op(Collective(kind, axis, size), stream, kind, name, layer, lane, memory=memory)
+        return self.once((kind, axis, name, size, lane, layer, memory), lambda: Segment((op,)))
+
+    def holding(self, name: Hashable, segment: Segment, memory: tuple[Change, ...]) -> Segment:
+        """The segment of that name, with memory that comes as it begins and goes as it ends."""
+        return self.once((name, memory), lambda: _holding(segment, memory)) if memory else segment
+
+    def program(self) -> StageProgram:
+        """What has been put so far."""
+        return StageProgram(self.stage, self._items)
+
+
+def _holding(segment: Segment, memory: tuple[Change, ...]) -> Segment:
+    ops = list(segment.ops)
+    comes = tuple(Change(pool, start, 0.0) for pool, start, _ in memory if start)
+    goes = tuple(Change(pool, 0.0, end) for pool, _, end in memory if end)
+    ops[0] = replace(ops[0], memory=ops[0].memory + comes)
+    ops[-1] = replace(ops[-1], memory=ops[-1].memory + goes)
+    return Segment(tuple(ops))

@@ -1,0 +1,181 @@
+"""What lives in host memory instead of the GPU's, and the copies that take it there and back.
+
+Activations.  Part of what the layers of a microbatch's F keep goes to the host as soon as F is over, and may come back
+``ahead`` actions before its B (or I) is due, which waits for it.  What would come back before the action behind F is
+over stays: nothing would be gained.  So a B waits max(0, end of the copy - its other inputs are there), and a copy that
+fits beside the computation costs nothing (modelling of activation offload in PipeOffload, arXiv:2503.01328).
+
+Optimizer.  "stream": its state lives in host memory and passes through the GPU bucket by bucket: copied in, updated,
+copied out, the copies of other buckets meanwhile, as ``buffers`` of them fit on the GPU (ZeRO-Infinity,
+arXiv:2104.07857 section 5).  "host": gradients go down, the host's processors update, and new weights come up, again
+bucket by bucket (ZeRO-Offload, arXiv:2101.06840), the update behind the gradient norm; gradients stay on the GPU until
+a step's end, too.
+
+Copies run on a lane for each direction, beside everything else.  Pure; imports ops, boundaries and the step's plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+from simcluster.planning.boundaries import Boundaries
+from simcluster.planning.lanes import Lanes
+from simcluster.planning.ops import MAIN, Change, Compute, Copy, Direction, Host, Item, Need, Op, Segment
+from simcluster.planning.step_plan import Job
+from simcluster.schedules import Action
+
+HOST = "host"
+"""The lane of what the host's processors do for the rank."""
+
+
+class Trip(NamedTuple):
+    """Activations of a microbatch on a chunk, by places in a stage's row: made by ``out``, read by ``use``.
+
+    They are away from the end of the action at ``gone`` (of a pair its second) to the end of that at ``call``.
+    """
+
+    out: int
+    gone: int
+    call: int
+    use: int
+
+
+def trips(row: Sequence[Action], halves: Sequence[int], ahead: int) -> list[Trip]:
+    """What of a stage's row goes to the host, in the order in which it comes back; ``halves`` begin fused pairs."""
+    made: dict[tuple[int, int], int] = {}
+    found = []
+    for place, action in enumerate(row):
+        key = action.microbatch, action.chunk
+        if action.kind == "F":
+            made[key] = place
+        elif action.kind in ("B", "I"):
+            out = made[key]
+            gone, begin = out + (out in halves), place - (place - 1 in halves)
+            call = begin - 1 - ahead
+            if call > gone:
+                found.append(Trip(out, gone, call, place))
+    return found
+
+
+class OffloadedActivations:
+    """The copies of one stage's activations."""
+
+    def __init__(self, job: Job, lanes: Lanes) -> None:
+        self._job = job
+        self._lanes = lanes
+        self._key = Boundaries(job, lanes).key
+        self._row = row = job.schedule.rows[lanes.stage]
+        self._leaves: dict[Action, Trip] = {}
+        self._returns: dict[Action, Trip] = {}
+        self._used: dict[Action, Trip] = {}
+        if job.offload.activations:
+            for trip in trips(row, job.schedule.fused_at(lanes.stage), job.offload.ahead):
+                if self._bytes(row[trip.out]):
+                    self._leaves[row[trip.out]] = self._returns[row[trip.call]] = self._used[row[trip.use]] = trip
+
+    def needs(self, action: Action, step: int) -> tuple[Need, ...]:
+        """What must be back before the action."""
+        trip = self._used.get(action)
+        return () if trip is None else (self._need("back", self._row[trip.out], step),)
+
+    def after(self, action: Action, step: int) -> None:
+        """The action is over: what it made may go, and what its end has been waited for may come back."""
+        stage = self._lanes.stage
+        if action in self._leaves:
+            self._copy("d2h", action, ("away", *self._key(action, step)), (Need(stage, self._key(action, step)),), step)
+        if action in self._returns:
+            made = self._row[self._returns[action].out]
+            needs = self._need("away", made, step), Need(stage, self._key(action, step))
+            self._copy("h2d", made, ("back", *self._key(made, step)), needs, step)
+
+    def _need(self, what: str, made: Action, step: int) -> Need:
+        return Need(self._lanes.stage, (what, *self._key(made, step)))
+
+    def _copy(self, way: Direction, made: Action, key: tuple[object, ...], needs: tuple[Need, ...], step: int) -> None:
+        size = self._bytes(made)
+        memory = Change("activations", 0.0, -size) if way == "d2h" else Change("activations", size, 0.0)
+        segment = _copy(self._lanes, way, "activations", size, (memory,))
+        self._lanes.put(way, Item(segment, key, needs, step, made.chunk, made.microbatch))
+
+    def _bytes(self, made: Action) -> float:
+        offload = self._job.offload
+        return offload.activations * offload.kept(self._job.whole(self._lanes.stage, made.chunk).layers)
+
+
+# --- optimizer ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Reduced:
+    """Gradients of so many parameters on the rank, complete once ``needs`` have happened; ``tied``: of a tied
+    embedding, complete only when they have been summed between first and last stage."""
+
+    parameters: float
+    needs: tuple[Need, ...]
+    tied: bool = False
+
+
+def stream_update(job: Job, lanes: Lanes, step: int, parameters: float) -> None:
+    """The optimizer's state comes in, is updated and goes out again, in buckets.
+
+    The first may come in when the last backward of the step is over.
+    """
+    offload, stage = job.offload, lanes.stage
+    count = offload.buckets(parameters)
+    size = parameters / count * offload.state_bytes
+    compute = Compute(job.data_parallel.optimizer_seconds(parameters / count))
+    update = lanes.once("update", lambda: Segment((Op(compute, "compute", "optimizer", "optimizer"),)))
+    begin = Need(stage, Boundaries(job, lanes).key(job.schedule.rows[stage][-1], step))
+    for index in range(count):
+        number = step * count + index
+        free = (Need(stage, ("state out", number - offload.buffers)),) if number >= offload.buffers else ()
+        done = ("optimizer", step) if index == count - 1 else ("update", step, index)
+        inside = _copy(lanes, "h2d", "optimizer_state", size)
+        lanes.put("h2d", Item(inside, ("state in", number), (begin, *free), step))
+        lanes.put(MAIN, Item(update, done, (Need(stage, ("state in", number)),), step))
+        outside = _copy(lanes, "d2h", "optimizer_state", size)
+        lanes.put("d2h", Item(outside, ("state out", number), (Need(stage, done),), step))
+
+
+def host_update(
+    job: Job, lanes: Lanes, step: int, reduced: Sequence[Reduced], ready: tuple[Need, ...], zeroed: float
+) -> None:
+    """Gradients go down, the host updates once ``ready`` (the norm is known), the new weights come up.
+
+    The GPU then sets its gradients to zero, in ``zeroed`` seconds.
+    """
+    offload, stage = job.offload, lanes.stage
+    last: tuple[Need, ...] = ()
+    for index, part in enumerate(_cut(job, reduced)):
+        key = (step, index)
+        down = _copy(lanes, "d2h", "gradients", part.parameters * offload.gradient_bytes)
+        lanes.put("d2h", Item(down, ("gradients down", *key), part.needs, step))
+        seconds = part.parameters * offload.update_bytes / offload.host_rate
+        segment = lanes.once((HOST, seconds), partial(_on_host, seconds))
+        lanes.put(HOST, Item(segment, ("updated", *key), (Need(stage, ("gradients down", *key)), *ready), step))
+        up = _copy(lanes, "h2d", "parameters", part.parameters * offload.weight_bytes)
+        lanes.put("h2d", Item(up, ("weights up", *key), (Need(stage, ("updated", *key)),), step))
+        last = (Need(stage, ("weights up", *key)),)
+    zero = lanes.once("zero", lambda: Segment((Op(Compute(zeroed), "compute", "optimizer", "zero_gradients"),)))
+    lanes.put(MAIN, Item(zero, ("optimizer", step), last, step))
+
+
+def _cut(job: Job, reduced: Sequence[Reduced]) -> list[Reduced]:
+    """The same in pieces of at most a bucket."""
+    found = []
+    for part in reduced:
+        count = job.offload.buckets(part.parameters)
+        found += [Reduced(part.parameters / count, part.needs, part.tied)] * count
+    return found
+
+
+def _on_host(seconds: float) -> Segment:
+    return Segment((Op(Host(seconds), HOST, "optimizer", "host_update", lane=HOST),))
+
+
+def _copy(lanes: Lanes, way: Direction, name: str, size: float, memory: tuple[Change, ...] = ()) -> Segment:
+    op = Op(Copy(way, size), way, "copy", name, lane=way, memory=memory)
+    return lanes.once((way, name, size), lambda: Segment((op,)))

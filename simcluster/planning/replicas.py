@@ -1,0 +1,222 @@
+"""What travels over dp, and the end of a step: gradients reduced, parameters gathered, norm and optimizer.
+
+Replicas hold the parameters whole (ZeRO 0) or share the optimizer's state between them (ZeRO 1: the reduction is a
+reduce-scatter, the optimizer works on 1/dp of the parameters, and the new ones are gathered).  Reduction all at once
+behind the pipeline or, overlapped, in buckets beside the last backward; the gather behind the optimizer or, overlapped,
+beside the next forward.  Then comes what every step ends with (``step_end``).
+
+Under ZeRO 2 a rank keeps only its part of the gradients: every microbatch's are reduced behind its backward or,
+overlapped, in buckets beside it (arXiv:1910.02054 section 5.2), and a bucket waits until the last but one has left its
+buffer (DeepSpeed has two, for overlap_comm).  With ``Sharding.every_microbatch`` off they are summed up unsharded and
+reduced in the last one's backward.  (ZeRO 3 is in ``sharded``.)  Pure; imports ops, the model and the step's plan.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from simcluster.model.transformer import (
+    embedding_parameters_per_tp_rank,
+    layer_parameters_per_tp_rank,
+    lm_head_parameters_per_tp_rank,
+)
+from simcluster.planning.lanes import Lanes
+from simcluster.planning.offload import Reduced
+from simcluster.planning.ops import Change, Item, Need
+from simcluster.planning.segments import Pass
+from simcluster.planning.step_end import block, end_step
+from simcluster.planning.step_plan import Job
+from simcluster.schedules import Action
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A stretch of an action that is one item.
+
+    ``needs`` is what of dp it waits for, ``bucket`` its number or -1; ``memory`` comes and goes with it.
+    """
+
+    work: Pass
+    needs: tuple[Need, ...] = ()
+    bucket: int = -1
+    memory: tuple[Change, ...] = ()
+
+
+class Replicas:
+    """What one stage's ranks do together with their replicas."""
+
+    def __init__(self, job: Job, lanes: Lanes) -> None:
+        self._job = job
+        self._data = job.data_parallel
+        self._lanes = lanes
+        self._stage = lanes.stage
+        row = job.schedule.rows[self._stage]
+        chunks = range(job.schedule.num_chunks)
+        self._whole = {chunk: job.whole(self._stage, chunk) for chunk in chunks}
+        self._buckets = buckets_of(job, self._stage)
+        if job.plan.copies:  # every stage that holds these slices must take them in the same order
+            self._buckets = dict(sorted(self._buckets.items(), key=lambda each: -self._place(each[0])))
+        self._parameters = sum(size for buckets in self._buckets.values() for _, size in buckets)
+        self._behind: list[tuple[int, int, Item]] = []  # reductions that wait for their turn, by slice and bucket
+        self._first_forward = {action.chunk: action for action in reversed(row) if action.kind == "F"}
+        gradients = [action for action in row if action.kind in ("B", "W")]
+        self._first_gradient = {action.chunk: action for action in reversed(gradients)}
+        self._last_gradient = {action.chunk: action for action in gradients}
+        self._sent: list[tuple[object, ...]] = []  # keys of this step's reductions beside the backward
+
+    def before(self, step: int) -> None:
+        """What goes ahead of the step's first forward: parameters gathered on the dp lane."""
+        if not self._gathers_ahead:
+            return
+        needs = (Need(self._stage, ("optimizer", step - 1)),) if step else ()
+        for chunk, buckets in self._buckets.items():
+            for bucket in reversed(range(len(buckets))):
+                size = buckets[bucket][1] * self._data.parameter_bytes
+                segment = self._lanes.collective("all_gather", "dp", "parameters", size, "dp")
+                key = ("gathered", step, self._place(chunk), bucket)
+                self._lanes.put("dp", Item(segment, key, needs, step, chunk))
+
+    def parts(self, action: Action, step: int) -> list[Part]:
+        """The action in one piece, or in the buckets in which it waits for parameters or gives out gradients."""
+        chunk = action.chunk
+        buckets = self._buckets[chunk]
+        if action.kind == "F" and self._gathers_ahead and self._first_forward[chunk] == action:
+            return [
+                Part(buckets[bucket][0], (Need(self._stage, ("gathered", step, self._place(chunk), bucket)),), bucket)
+                for bucket in reversed(range(len(buckets)))
+            ]
+        if self._reduces_beside and self._reduced_after(action):
+            return [self._bucket(action, step, bucket) for bucket in range(len(buckets))]
+        size = sum(size for _, size in buckets)
+        return [Part(self._whole[chunk], memory=self._comes(action, size))]
+
+    def after(self, action: Action, step: int, part: Part, made: tuple[object, ...]) -> None:
+        """A part is over (its key is ``made``): its gradients, if they are complete, go out on the dp lane."""
+        if self._data.zero == 2 and not self._reduces_beside and self._reduced_after(action):
+            size = sum(size for _, size in self._buckets[action.chunk]) * self._data.gradient_bytes
+            place = (action.chunk, action.microbatch)
+            memory = (Change("gradients", 0.0, -size),)
+            block(self._lanes, step, self._reduction, "dp", "gradients", size, part=place, memory=memory)
+        if part.bucket < 0 or action.kind == "F":
+            return
+        size = self._buckets[action.chunk][part.bucket][1] * self._data.gradient_bytes
+        freed = (Change("gradients", 0.0, -size),) if self._data.zero == 2 else ()
+        segment = self._lanes.collective(self._reduction, "dp", "gradients", size, "dp", memory=freed)
+        key = self._reduced(action, step, part.bucket)
+        item = Item(segment, key, (Need(self._stage, made),), step, action.chunk)
+        if self._job.plan.copies:
+            self._behind.append((-self._place(action.chunk), part.bucket, item))
+        else:
+            self._lanes.put("dp", item)
+
+    def finish(self, step: int) -> None:
+        """Everything between the last backward and the next step."""
+        job, data = self._job, self._data
+        for *_, item in sorted(self._behind, key=lambda each: each[:2]):
+            self._lanes.put("dp", item)
+        self._behind = []
+        needs: tuple[Need, ...] = ()
+        if self._reduces_beside:
+            needs = tuple(
+                Need(self._stage, self._reduced(self._last_gradient[chunk], step, bucket))
+                for chunk, buckets in self._buckets.items()
+                for bucket in range(len(buckets))
+            )
+        elif job.replicas > 1 and data.zero != 2:
+            size = self._parameters * data.gradient_bytes
+            block(self._lanes, step, self._reduction, "dp", "gradients", size)
+        everyone, ranks = ("world", job.replicas) if data.zero else ("model", 1)
+        norm = (everyone,) if job.plan.tp * job.plan.pp * ranks > 1 else ()
+        reduced = self._reduced_parts(step, ranks) if self._reduces_beside else ()
+        parameters = self._parameters / ranks
+        end_step(job, self._lanes, step, needs, share=1, parameters=parameters, norm=norm, reduced=reduced)
+        if data.zero and job.replicas > 1 and not data.overlap_gather:
+            size = self._parameters * data.parameter_bytes
+            block(self._lanes, step, "all_gather", "dp", "parameters", size)
+        self._sent = []
+
+    def _reduced_parts(self, step: int, ranks: int) -> list[Reduced]:
+        """The rank's part of every bucket, in the order in which they have been reduced."""
+        found = {
+            self._reduced(self._last_gradient[chunk], step, number): (size / ranks, work.embedding or work.lm_head)
+            for chunk, buckets in self._buckets.items()
+            for number, (work, size) in enumerate(buckets)
+        }
+        order = {key: place for place, key in enumerate(self._sent)}
+        return [
+            Reduced(found[key][0], (Need(self._stage, key),), tied=found[key][1])
+            for key in sorted(found, key=order.__getitem__)
+        ]
+
+    @property
+    def _reduces_beside(self) -> bool:
+        return self._data.overlap_reduce and self._job.replicas > 1
+
+    @property
+    def _gathers_ahead(self) -> bool:
+        return self._data.zero > 0 and self._data.overlap_gather and self._job.replicas > 1
+
+    @property
+    def _reduction(self) -> str:
+        return "reduce_scatter" if self._data.zero else "all_reduce"
+
+    def _reduced_after(self, action: Action) -> bool:
+        """Are gradients complete, or sharded, with this action?"""
+        if action.kind not in ("B", "W") or self._job.replicas == 1:
+            return False
+        each = self._data.zero == 2 and self._data.sharding.every_microbatch
+        return each or self._last_gradient[action.chunk] == action
+
+    def _reduced(self, action: Action, step: int, bucket: int) -> tuple[object, ...]:
+        """The end of a bucket's reduction."""
+        microbatch = (action.microbatch,) if self._data.zero == 2 else ()
+        return ("reduced", step, self._place(action.chunk), bucket, *microbatch)
+
+    def _place(self, chunk: int) -> int:
+        """What a chunk is called in what travels over dp: by its slice where stages that hold copies take part."""
+        return self._job.schedule.slice_of(self._stage, chunk) if self._job.plan.copies else chunk
+
+    def _bucket(self, action: Action, step: int, bucket: int) -> Part:
+        """A stretch that gives out a bucket of gradients."""
+        work, size = self._buckets[action.chunk][bucket]
+        needs = tuple(Need(self._stage, key) for key in self._sent[-2:-1]) if self._data.zero == 2 else ()
+        self._sent.append(self._reduced(action, step, bucket))
+        return Part(work, needs, bucket, self._comes(action, size))
+
+    def _comes(self, action: Action, size: float) -> tuple[Change, ...]:
+        """Memory of gradients that are there only until they are reduced: under ZeRO 2."""
+        if self._data.zero != 2 or action.kind not in ("B", "W") or self._job.replicas == 1:
+            return ()
+        if not self._data.sharding.every_microbatch and self._first_gradient[action.chunk] != action:
+            return ()
+        return (Change("gradients", size * self._data.gradient_bytes, 0.0),)
+
+
+def buckets_of(job: Job, stage: int) -> dict[int, list[tuple[Pass, float]]]:
+    """The chunks of a stage in buckets of at least bucket_bytes of gradients, in backward order, with parameters."""
+    wholes = [job.whole(stage, chunk) for chunk in range(job.schedule.num_chunks)]
+    embeds = any(whole.embedding for whole in wholes)
+    return {chunk: _cut(job, whole, embeds) for chunk, whole in enumerate(wholes)}
+
+
+def _cut(job: Job, whole: Pass, embeds: bool) -> list[tuple[Pass, float]]:
+    model, tp = job.model, job.plan.tp
+    per_layer = layer_parameters_per_tp_rank(model, tp)
+    limit = job.data_parallel.bucket_bytes / job.data_parallel.gradient_bytes
+    buckets: list[tuple[Pass, float]] = []
+    layers: list[int] = []
+    size = 0.0
+    head = whole.lm_head
+    if head:
+        size += model.norm_parameters
+        if not (model.tied_embeddings and embeds):  # one copy serves both ends
+            size += lm_head_parameters_per_tp_rank(model, tp)
+    for layer in reversed(whole.layers):
+        if layers and size >= limit:
+            buckets.append((Pass(tuple(reversed(layers)), embedding=False, lm_head=head), size))
+            layers, size, head = [], 0.0, False
+        layers.append(layer)
+        size += per_layer
+    if whole.embedding:
+        size += embedding_parameters_per_tp_rank(model, tp)
+    return [*buckets, (Pass(tuple(reversed(layers)), whole.embedding, head), size)]

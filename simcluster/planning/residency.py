@@ -1,0 +1,203 @@
+"""What comes and goes in memory while a pass runs, block by block: the ops' annotations, and a walk over a stage's row.
+
+F leaves what a block keeps, and its backward frees it as soon as the block's own backward is over, as autograd does;
+what recomputation brings back lives in between.  A split backward frees in two steps: I what only I reads, W the rest,
+with the gradients and gathered inputs that I left for it.  Outputs of kernels that die in the block are not counted.
+
+Pool "activations" is what outlives the pass that makes it, "other" what lives inside one pass (recomputed tensors,
+16-bit logits).  Both views, the ops' and the walk's, read the same tensors (``memory.tensors``) in the same order
+(``visits``), so a timeline of ops that never wait peaks where the walk does.  Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
+
+from simcluster.model.layers import RankShape
+from simcluster.model.memory import Tensor, head_working_bytes, is_kept, temporary_bytes, tensors
+from simcluster.model.transformer import Model
+from simcluster.planning.ops import Change
+
+Phase = Literal["forward", "recompute", "backward", "input_grad", "weight_grad"]
+"""What happens to a block: a backward is whole, or split in the gradients of input and weights."""
+
+LAYER = ("attention", "mlp")
+"""The blocks of a layer, in forward order."""
+
+
+class Visit(NamedTuple):
+    """A block's turn in a pass; layer -1 for the ends of the model."""
+
+    phase: Phase
+    block: str
+    layer: int
+
+
+def visits(
+    kind: str, layers: Sequence[int], *, embedding: bool, lm_head: bool, again: Callable[[int], bool]
+) -> list[Visit]:
+    """The blocks that F, B, I or W (``kind``) goes through, in order, over a stretch of layers and ends of the model.
+
+    ``again``: does the forward of the layer of this number run again just before its backward?
+    """
+    first, last = [("embedding", -1)] * embedding, [("lm_head", -1)] * lm_head
+    if kind == "F":
+        return [Visit("forward", *place) for place in (*first, *((b, n) for n in layers for b in LAYER), *last)]
+    phase: Phase = "backward" if kind == "B" else "input_grad" if kind == "I" else "weight_grad"
+    found = [Visit(phase, *place) for place in last]
+    for layer in reversed(layers):
+        if kind != "W" and again(layer):
+            found += [Visit("recompute", block, layer) for block in LAYER]
+        found += [Visit(phase, block, layer) for block in reversed(LAYER)]
+    return found + [Visit(phase, *place) for place in first]
+
+
+@dataclass(frozen=True, slots=True)
+class Residency:
+    """Bytes of one block and one microbatch on a rank.
+
+    ``kept`` from F on, ``back`` by recomputation; of both, ``kept_for_weights`` and ``back_for_weights`` until W where
+    the backward is split; ``gradients``: what I adds for W; ``working``: logits in the precision of the product.
+    ``temporary``: what else lives inside the backward.  ``again``: recomputation is a visit of its own, before it.
+    """
+
+    kept: float
+    kept_for_weights: float
+    back: float
+    back_for_weights: float
+    gradients: float
+    working: float
+    temporary: float
+    again: bool
+
+    def changes(self, phase: Phase, *, split: bool) -> tuple[Change, ...]:
+        """What a visit adds as it starts and frees as it ends; ``split``: is its backward split?"""
+        for_weights = self.back_for_weights if split else 0.0
+        inside = self.back - for_weights
+        brought = 0.0 if self.again else inside
+        found = {
+            "forward": (Change("activations", self.kept, 0.0), Change("other", self.working, -self.working)),
+            "recompute": (Change("activations", for_weights, 0.0), Change("other", inside, 0.0)),
+            "backward": (
+                Change("activations", 0.0, -self.kept),
+                Change("other", brought + self.working + self.temporary, -inside - self.working - self.temporary),
+            ),
+            "input_grad": (
+                Change("activations", self.gradients, self.kept_for_weights - self.kept),
+                Change("other", brought, -inside),
+            ),
+            "weight_grad": (
+                Change("activations", 0.0, -self.kept_for_weights - self.back_for_weights - self.gradients),
+            ),
+        }[phase]
+        return tuple(change for change in found if change.start or change.end)
+
+
+@dataclass(frozen=True, slots=True)
+class Residencies:
+    """Of each block, by name: in layers that recompute, and in those that do not (``shape.recomputes``)."""
+
+    shape: RankShape
+    recomputed: Mapping[str, Residency]
+    plain: Mapping[str, Residency]
+
+    def of(self, block: str, layer: int) -> Residency:
+        """Of a block in the layer of this number."""
+        return (self.recomputed if self.shape.recomputes(layer) else self.plain)[block]
+
+    def runs_again(self, layer: int) -> bool:
+        """Does the layer's forward run again, whole, before its backward?"""
+        return self.shape.recompute == "full" and self.shape.recomputes(layer)
+
+
+def residencies(model: Model, shape: RankShape) -> Residencies:
+    """Of all blocks of a model on a rank."""
+    return Residencies(shape, _blocks(model, shape), _blocks(model, replace(shape, recompute="none")))
+
+
+def _blocks(model: Model, shape: RankShape) -> dict[str, Residency]:
+    everything = tensors(model, shape)
+    return {
+        name: _residency(
+            [tensor for tensor in everything if tensor.block == name],
+            shape,
+            head_working_bytes(model, shape) if name == "lm_head" else 0.0,
+            temporary_bytes(name, model, shape),
+        )
+        for name in ("embedding", *LAYER, "lm_head")
+    }
+
+
+def _residency(parts: Iterable[Tensor], shape: RankShape, working: float, temporary: float) -> Residency:
+    def total(made: str, *, kept: bool, only_for_weights: bool = False) -> float:
+        return sum(
+            tensor.bytes
+            for tensor in parts
+            if tensor.made == made and is_kept(tensor, shape) == kept and (tensor.read == "W" or not only_for_weights)
+        )
+
+    return Residency(
+        kept=total("F", kept=True),
+        kept_for_weights=total("F", kept=True, only_for_weights=True),
+        back=total("F", kept=False),
+        back_for_weights=total("F", kept=False, only_for_weights=True),
+        gradients=total("I", kept=False),
+        working=working,
+        temporary=temporary,
+        again=shape.recompute == "full",
+    )
+
+
+# --- the walk -------------------------------------------------------------------------------------------------------
+
+
+class Level(NamedTuple):
+    """Bytes in the pools "activations" and "other" at an instant."""
+
+    activations: float
+    other: float
+
+    @property
+    def total(self) -> float:
+        return self.activations + self.other
+
+
+class Profile(NamedTuple):
+    """A pass: the highest level while it runs, counted from its start, and the activations that it leaves or frees."""
+
+    peak: Level
+    left: float
+
+
+def profile(blocks: Residencies, order: Sequence[Visit], *, split: bool) -> Profile:
+    """One pass, visit after visit."""
+    known = {visit: blocks.of(visit.block, visit.layer).changes(visit.phase, split=split) for visit in order}
+    activations = other = 0.0
+    peak = Level(0.0, 0.0)
+    for visit in order:
+        for change in known[visit]:
+            if change.pool == "activations":
+                activations += change.start
+            else:
+                other += change.start
+        peak = max(peak, Level(activations, other), key=lambda level: level.total)
+        for change in known[visit]:
+            if change.pool == "activations":
+                activations += change.end
+            else:
+                other += change.end
+    peak = max(peak, Level(activations, other), key=lambda level: level.total)
+    return Profile(peak, activations)
+
+
+def peak_of_row(row: Iterable[Profile]) -> Level:
+    """The highest level while a stage does one pass after the other."""
+    held = 0.0
+    found = Level(0.0, 0.0)
+    for each in row:
+        if held + each.peak.total > found.total:
+            found = Level(held + each.peak.activations, each.peak.other)
+        held += each.left
+    return found

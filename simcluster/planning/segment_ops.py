@@ -1,0 +1,135 @@
+"""The ops of a segment in the making.  Pure; imports ops and kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from simcluster.model.kernels import Kernel, in_pieces
+from simcluster.planning.ops import MAIN, Change, Collective, Compute, Host, Op, Segment
+
+Worker = Callable[[Sequence[Kernel]], Compute]
+"""What kernels one after the other are for the engine."""
+
+
+class Issue(NamedTuple):
+    """Seconds of the host to issue one kernel, one collective, and to begin a microbatch's forward on a stage."""
+
+    kernel: float = 0.0
+    collective: float = 0.0
+    microbatch: float = 0.0
+
+
+NO_TIME = Issue()
+"""A host that issues everything in time."""
+
+
+class OpsInMaking:
+    """Ops one behind the other; what goes beside the main lane is joined by a later op on it.
+
+    The last op cannot begin before the host has issued them all.
+    """
+
+    def __init__(self, work: Worker, issue: Issue = NO_TIME) -> None:
+        self._work = work
+        self._issue = issue
+        self._issued = 0.0  # seconds of the host so far
+        self._ops: list[Op] = []
+        self._main = -1  # the last op on the main lane
+        self._beside: list[int] = []  # ops on the tp lane that nobody has joined yet
+        self._joining: tuple[int, ...] = ()
+
+    def begin_microbatch(self) -> None:
+        """The host reads the microbatch and makes its masks before anything else."""
+        self._issued += self._issue.microbatch
+
+    def compute(self, kernels: Sequence[Kernel], kind: str, name: str, layer: int) -> None:
+        """Kernels on the main lane; nothing if there are none."""
+        if kernels:
+            self._issued += len(kernels) * self._issue.kernel
+            self._add(self._work(kernels), "compute", kind, name, layer)
+
+    def collective(self, kind: str, name: str, size: float, layer: int = -1) -> None:
+        """A collective over tp that the main lane waits for."""
+        self._issued += self._issue.collective
+        self._add(Collective(kind, "tp", size), "tp", kind, name, layer)
+
+    def beside(self, kind: str, name: str, size: float, layer: int) -> None:
+        """A collective on the tp lane, from the end of the last main op on."""
+        self._issued += self._issue.collective
+        after = (self._main,) if self._main >= 0 else ()
+        self._ops.append(Op(Collective(kind, "tp", size), "tp", kind, name, layer, "tp", after))
+        self._beside.append(len(self._ops) - 1)
+
+    def join(self, count: int | None = None) -> None:
+        """The next op on the main lane waits for what goes beside it: all of that, or the first ``count``."""
+        many = len(self._beside) if count is None else count
+        self._joining += tuple(self._beside[:many])
+        del self._beside[:many]
+
+    def gathered(self, kernel: Kernel, pieces: int, kind: str, name: str, size: float, layer: int) -> None:
+        """A product whose operand is gathered piece by piece beside it: each piece of the product waits for its own.
+
+        With equal pieces, product g and gather c take max(g, c) + min(g, c) / pieces (modelling of asynchronous tensor
+        parallelism; Megatron-LM's ``--tp-comm-overlap`` with all-gather in pieces).
+        """
+        begins = not self._ops  # nothing is there for the first to go beside
+        if begins:
+            self.collective("all_gather", name, size / pieces, layer)
+        for _ in range(pieces - begins):
+            self.beside("all_gather", name, size / pieces, layer)
+        for number, piece in enumerate(in_pieces(kernel, pieces)):
+            self.join(0 if begins and number == 0 else 1)
+            self.compute((piece,), kind, name, layer)
+
+    def reduced(
+        self, kernel: Kernel, pieces: int, kind: str, name: str, reduction: tuple[str, str, float], layer: int
+    ) -> None:
+        """A product whose result is reduced piece by piece, each as soon as it is there; nobody has joined them yet.
+
+        ``reduction`` is the collective's kind, its name and its bytes.
+        """
+        collective, called, size = reduction
+        for piece in in_pieces(kernel, pieces):
+            self.compute((piece,), kind, name, layer)
+            self.beside(collective, called, size / pieces, layer)
+
+    def hold(self, begin: int, name: str, changes: Sequence[Change]) -> None:
+        """Memory of a visit of the block ``name``, which began at this op: it grows with the block's main kernels.
+
+        A visit without ops grows and frees behind the op before it.
+        """
+        own = range(begin, len(self._ops))
+        if not own:
+            self._remember(self._main, [Change(change.pool, 0.0, change.start + change.end) for change in changes])
+            return
+        main = [index for index in own if self._ops[index].name == name and self._ops[index].stream == "compute"]
+        first = main[0] if main else begin
+        self._remember(first, [Change(change.pool, change.start, 0.0) for change in changes if change.start])
+        self._remember(self._main, [Change(change.pool, 0.0, change.end) for change in changes if change.end])
+
+    def _remember(self, index: int, changes: Sequence[Change]) -> None:
+        self._ops[index] = replace(self._ops[index], memory=(*self._ops[index].memory, *changes))
+
+    def __len__(self) -> int:
+        return len(self._ops)
+
+    def segment(self) -> Segment:
+        """What has been put so far."""
+        return Segment(tuple(self._ops if self._issued == 0 else self._with_host()))
+
+    def _with_host(self) -> list[Op]:
+        """The ops with the host beside them, from the end of the first one, which is issued as the pass begins."""
+        first, last = self._ops[0], self._ops[-1]
+        if len(self._ops) == 1:
+            assert isinstance(first.work, Compute), first
+            return [replace(first, work=first.work._replace(seconds=max(first.work.seconds, self._issued)))]
+        done = first.work.seconds if isinstance(first.work, Compute) else 0.0
+        host = Op(Host(max(self._issued - done, 0.0)), "host", "launch", "launch", lane="host", after=(0,))
+        return [*self._ops[:-1], host, replace(last, after=(*last.after, len(self._ops) - 1))]
+
+    def _add(self, work: Compute | Collective, stream: str, kind: str, name: str, layer: int) -> None:
+        self._ops.append(Op(work, stream, kind, name, layer, MAIN, self._joining))
+        self._joining = ()
+        self._main = len(self._ops) - 1

@@ -1,0 +1,249 @@
+"""The ops of one pass of a microbatch through a chunk: per-layer kernels with the tensor-parallel traffic between them.
+
+Where the traffic goes (Megatron-LM; arXiv:1909.08053 section 3, arXiv:2205.05198 section 4.2.2):
+
+* tensor parallel: the row-parallel product of a block is summed over tp (forward), the gradient of the column-parallel
+  product's input likewise (backward): one all-reduce each, of micro_batch x sequence x hidden elements;
+* with sequence parallelism each of them becomes a reduce-scatter, and an all-gather of the same size goes where the
+  sharded tensor enters a block; backward the shard that was kept is gathered once more for the weight gradient, beside
+  the product for the input gradient;
+* vocabulary parallel loss: three all-reduces of one number a token (maximum, true logit, sum);
+* without sequence parallelism a stage boundary may be sent split over tp and gathered on arrival (``boundary``).
+
+Every op says what memory comes and goes with it (``residency``).
+
+Pure.  Imports ops, kernels, layers and residency; how long kernels take is the ``timer``'s business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from simcluster.model.kernels import Block, Kernel, Section
+from simcluster.model.layers import RankShape, attention_block, embedding_block, lm_head_block, mlp_block
+from simcluster.model.transformer import Model
+from simcluster.planning.ops import Compute, Segment
+from simcluster.planning.residency import Phase, residencies, visits
+from simcluster.planning.segment_ops import NO_TIME, Issue, OpsInMaking, Worker
+
+_LOSS_BYTES = 4.0  # the loss is computed in fp32
+
+Timer = Callable[[Sequence[Kernel]], float]
+"""Seconds that kernels take one after the other on a GPU at full speed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """A stretch of a chunk that one segment covers.
+
+    ``layers`` are global layer numbers in forward order; ``embedding`` and ``lm_head`` say whether the ends of the
+    model are in it; ``boundary`` whether a tensor arrives split over tp and must be gathered first; ``begins`` whether
+    this is where the action begins.
+    """
+
+    layers: tuple[int, ...]
+    embedding: bool = False
+    lm_head: bool = False
+    boundary: bool = False
+    begins: bool = True
+
+
+class Passes:
+    """Makes segments for the ranks of a plan; everything about one layer is computed once and repeated."""
+
+    def __init__(
+        self,
+        model: Model,
+        shape: RankShape,
+        timer: Timer,
+        *,
+        overlap_tensor: bool,
+        tensor_pieces: int = 1,
+        sensitivity: Timer = lambda kernels: 1.0,
+        attention: Timer = lambda kernels: 0.0,
+        issue: Issue = NO_TIME,
+    ) -> None:
+        """``overlap_tensor``: the input gradient's reduction goes beside the weight gradient.
+
+        ``tensor_pieces``: products and the collectives around them are cut into so many pieces that overlap.
+        ``sensitivity`` and ``attention`` are what ``ops.Compute`` wants to know of kernels besides; ``issue`` what the
+        host needs to issue each.
+        """
+        self._work: Worker = lambda kernels: Compute(timer(kernels), sensitivity(kernels), attention(kernels))
+        self._issue = issue
+        self._tp = shape.tp
+        self._split = shape.sequence_parallel and shape.tp > 1
+        self._overlap = overlap_tensor
+        self._pieces = tensor_pieces if shape.tp > 1 else 1
+        self._reduction = "reduce_scatter" if self._split else "all_reduce"
+        tokens = shape.micro_batch * model.sequence_length // shape.cp
+        self.activation_bytes = shape.element_bytes * tokens * model.hidden_size
+        self._token_bytes = _LOSS_BYTES * tokens
+        self._recomputed = _blocks(model, shape)
+        self._plain = _blocks(model, replace(shape, recompute="none"))
+        self._shape = shape
+        self._residencies = residencies(model, shape)
+
+    def forward(self, part: Pass) -> Segment:
+        """F of a stretch."""
+        return self._pass("F", part)
+
+    def backward(self, part: Pass) -> Segment:
+        """B of a stretch: recomputation where the mode asks for it, input gradients and weight gradients."""
+        return self._pass("B", part)
+
+    def input_grad(self, part: Pass) -> Segment:
+        """I of a stretch: what B does but for the weight gradients, so nothing hides the reductions over tp.
+
+        What is gathered for a weight gradient is gathered here, beside the input gradient as in B, and kept for W.
+        """
+        return self._pass("I", part)
+
+    def weight_grad(self, part: Pass) -> Segment:
+        """W of a stretch: products on what F and I left on the GPU, no traffic."""
+        return self._pass("W", part)
+
+    def _pass(self, kind: str, part: Pass) -> Segment:
+        ops = OpsInMaking(self._work, self._issue)
+        if kind == "F" and part.begins:
+            ops.begin_microbatch()
+        if part.boundary and kind != "W":
+            ops.collective("all_gather", "boundary", self.activation_bytes)
+        again = self._residencies.runs_again
+        order = visits(kind, part.layers, embedding=part.embedding, lm_head=part.lm_head, again=again)
+        for phase, name, layer in order:
+            begin = len(ops)
+            blocks = self._recomputed if self._shape.recomputes(layer) else self._plain
+            self._visit(ops, phase, blocks[name], layer)
+            ops.hold(begin, name, self._residencies.of(name, layer).changes(phase, split=kind in ("I", "W")))
+        return ops.segment()
+
+    def _visit(self, ops: OpsInMaking, phase: Phase, block: Block, layer: int) -> None:
+        if phase in ("forward", "recompute"):
+            self._forward(ops, block, layer, phase)
+        elif phase == "backward":
+            self._backward(ops, block, layer)
+        elif phase == "weight_grad":
+            self._weight_grad(ops, block, layer)
+        elif block.name != "embedding":
+            self._input_grad(ops, block, layer)
+        elif self._split:  # nothing is before it, but its W needs the whole gradient
+            ops.collective("all_gather", block.name, self.activation_bytes)
+
+    def _weight_grad(self, ops: OpsInMaking, block: Block, layer: int) -> None:
+        kernels = block.exit.weight_grad + block.body.weight_grad + block.entry.weight_grad
+        if block.name == "embedding":  # its input has no gradient: whatever is left of B is here
+            kernels = block.exit.input_grad + block.body.input_grad + kernels
+        ops.compute(kernels, "weight_grad", f"{block.name}_weight_grad", layer)
+
+    def _input_grad(self, ops: OpsInMaking, block: Block, layer: int) -> None:
+        body = block.body
+        if not self._residencies.runs_again(layer):
+            if self._split and self._shape.recompute == "operators" and body.recompute:
+                ops.collective("all_gather", f"{block.name}_again", self.activation_bytes, layer)
+            ops.compute(body.recompute, "recompute", block.name, layer)
+        ops.compute(block.exit.input_grad, "input_grad", f"{block.name}_add", layer)
+        first = f"{body.forward[0].name}_input_grad"  # of the column-parallel product, which comes last
+        rest = tuple(kernel for kernel in body.input_grad if kernel.name != first)
+        gathers = self._split and block.name != "lm_head"
+        self._body(ops, rest, "input_grad", block.name, layer, gathers=gathers)
+        own = tuple(kernel for kernel in body.input_grad if kernel.name == first)
+        self._leave(ops, own, (), "input_grad", block.name, layer)
+        ops.compute(block.entry.input_grad, "input_grad", f"{block.name}_norm", layer)
+
+    def _forward(self, ops: OpsInMaking, block: Block, layer: int, kind: str) -> None:
+        def kernels(section: Section) -> tuple[Kernel, ...]:
+            return section.forward if kind == "forward" else section.recompute
+
+        ops.compute(kernels(block.entry), kind, f"{block.name}_norm", layer)
+        gathers, reduces = self._split and block.name != "embedding", self._tp > 1 and block.name != "lm_head"
+        if kind == "recompute" and self._shape.stops_early and block.name == "mlp":
+            reduces = False  # nobody reads it again
+        self._body(ops, kernels(block.body), kind, block.name, layer, gathers=gathers, reduces=reduces)
+        ops.compute(kernels(block.exit), kind, f"{block.name}_add", layer)
+        if self._tp > 1 and block.name == "lm_head":
+            for name in ("loss_maximum", "loss_logit", "loss_sum"):
+                ops.collective("all_reduce", name, self._token_bytes)
+
+    def _body(
+        self,
+        ops: OpsInMaking,
+        kernels: Sequence[Kernel],
+        kind: str,
+        name: str,
+        layer: int,
+        *,
+        gathers: bool,
+        reduces: bool = False,
+    ) -> None:
+        """Kernels between a gather of the first one's operand and a reduction of the last one's result, where they are.
+
+        Both are waited for, or cut into pieces that overlap with those of these products.
+        """
+        rest = list(kernels)
+        cut = self._pieces > 1
+        if gathers and cut and rest and rest[0].kind == "matmul":
+            ops.gathered(rest.pop(0), self._pieces, kind, name, self.activation_bytes, layer)
+        elif gathers:
+            ops.collective("all_gather", name, self.activation_bytes, layer)
+        last = rest.pop() if reduces and cut and rest and rest[-1].kind == "matmul" else None
+        ops.compute(rest, kind, name, layer)
+        if last:
+            ops.reduced(last, self._pieces, kind, name, (self._reduction, name, self.activation_bytes), layer)
+            ops.join()
+        elif reduces:
+            ops.collective(self._reduction, name, self.activation_bytes, layer)
+
+    def _leave(
+        self, ops: OpsInMaking, own: Sequence[Kernel], weight: Sequence[Kernel], kind: str, name: str, layer: int
+    ) -> None:
+        """A backward's way out of a block: the column product's input gradient, its sum over tp, its weight gradient.
+
+        What the weight gradient needs is gathered beside the input gradient; the sum goes beside the weight gradient if
+        that is asked for, and piece by piece behind the input gradient's pieces.
+        """
+        called, size = f"{name}_input_grad", self.activation_bytes
+        reduction = (self._reduction, f"{name}_grad", size)
+        if self._split:
+            ops.beside("all_gather", f"{name}_input", size, layer)
+        if self._pieces > 1:
+            ops.reduced(own[0], self._pieces, kind, called, reduction, layer)
+        else:
+            ops.compute(own, kind, called, layer)
+        ops.join(1 if self._split else 0)
+        beside = self._overlap and bool(weight)
+        if self._tp > 1 and self._pieces == 1 and beside:
+            ops.beside(*reduction, layer)
+        if not beside:
+            ops.join()
+        ops.compute(weight, kind, f"{name}_weight_grad", layer)
+        ops.join()
+        if self._tp > 1 and self._pieces == 1 and not beside:
+            ops.collective(*reduction, layer)
+
+    def _backward(self, ops: OpsInMaking, block: Block, layer: int) -> None:
+        body = block.body
+        if not self._residencies.runs_again(layer):
+            if self._split and self._shape.recompute == "operators" and body.recompute:
+                ops.collective("all_gather", f"{block.name}_again", self.activation_bytes, layer)
+            ops.compute(body.recompute, "recompute", block.name, layer)
+        ops.compute(block.exit.input_grad + block.exit.weight_grad, "backward", f"{block.name}_add", layer)
+        gathers = self._split and block.name != "lm_head"
+        if block.name == "embedding":
+            self._body(ops, body.input_grad + body.weight_grad, "backward", block.name, layer, gathers=gathers)
+            return
+        first = body.forward[0].name  # the column-parallel product: its gradients come last
+        own_input = tuple(kernel for kernel in body.input_grad if kernel.name == f"{first}_input_grad")
+        own_weight = tuple(kernel for kernel in body.weight_grad if kernel.name.startswith(f"{first}_"))
+        rest = tuple(kernel for kernel in body.input_grad if kernel not in own_input)
+        rest += tuple(kernel for kernel in body.weight_grad if kernel not in own_weight)
+        self._body(ops, rest, "backward", block.name, layer, gathers=gathers)
+        self._leave(ops, own_input, own_weight, "backward", block.name, layer)
+        ops.compute(block.entry.input_grad + block.entry.weight_grad, "backward", f"{block.name}_norm", layer)
+
+
+def _blocks(model: Model, shape: RankShape) -> dict[str, Block]:
+    """Every block of the model on a rank, by name."""
+    made = (block(model, shape) for block in (embedding_block, attention_block, mlp_block, lm_head_block))
+    return {block.name: block for block in made}

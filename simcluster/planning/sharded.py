@@ -1,0 +1,178 @@
+"""ZeRO 3 (FSDP): parameters are sharded over dp too, gathered unit by unit ahead of use, gradients reduced likewise.
+
+A use of a unit (``sharded_units``) waits for its all-gather, unless the unit is still there.  The gather may begin when
+the use ``prefetch + 1`` before it is over, also of another pass, so that at most ``prefetch + 1`` units are unsharded
+(``Sharding.reshard``).  Gradients are reduce-scattered behind each stretch of B (or W); a stretch waits until the
+reduction of the last but one is over, as in FSDP2, so that gradients of at most two units are unsharded.
+
+With one lane, gathers and reductions wait for each other in the order in which they are issued: the gather of the unit
+``prefetch`` ahead before a stretch, the reduction of its gradients behind it (PyTorch's BACKWARD_PRE).  With two they
+share the links instead.  HSDP: sharded over ``Plan.shard_size`` ranks, whose shards of the gradients are then summed
+over the ranks that have the same shard.  Without ``overlap_gather`` nothing is prefetched; without ``overlap_reduce``
+computation waits for every reduction.
+
+The root unit's gradients (tied embeddings on one stage) are reduced when the embedding's are complete: in each
+microbatch, or, where embedding and LM head are in different chunks, in the last.
+
+PyTorch FSDP, arXiv:2304.11277; torch.distributed.fsdp (limit_all_gathers, no_sync, HYBRID_SHARD); modelling.md F.2.
+Pure; imports ops, the model and the step's plan.
+"""
+
+from __future__ import annotations
+
+from simcluster.planning.lanes import Lanes
+from simcluster.planning.ops import Change, Item, Need
+from simcluster.planning.replicas import Part
+from simcluster.planning.sharded_units import Stretch, stretches_of, units_of, uses_of, window_of
+from simcluster.planning.step_end import end_step
+from simcluster.planning.step_plan import Job
+from simcluster.schedules import Action
+
+Key = tuple[object, ...]
+
+
+class Sharded:
+    """What one stage's ranks do together with the ranks that have the other shards (as ``replicas.Replicas``)."""
+
+    def __init__(self, job: Job, lanes: Lanes) -> None:
+        self._job = job
+        self._data = job.data_parallel
+        self._lanes = lanes
+        self._stage = lanes.stage
+        self._shards = job.plan.shard_size
+        self._alone = job.replicas == 1
+        self._units = units_of(job, self._stage)
+        self._uses = uses_of(job, self._stage, self._units)
+        self._window = window_of(job)
+        row = job.schedule.rows[self._stage]
+        gradients = [action for action in row if action.kind in ("B", "W")]
+        self._first_gradient = {action.chunk: action for action in reversed(gradients)}
+        self._last_gradient = {action.chunk: action for action in gradients}
+        self._first_use: dict[Action, int] = {}
+        uses = 0
+        for action in row:
+            self._first_use[action] = uses
+            uses += len(stretches_of(self._units, action)) if action.kind != "W" else 0
+        self._reductions: list[Key] = []  # of this step, in order
+        two = self._data.sharding.two_lanes
+        self._lane, self._axis = ("dp reduce", "shard_reduce") if two else ("dp", "shard")
+
+    def before(self, step: int) -> None:
+        """The first units of a step are gathered as soon as they have been updated."""
+        needs = (Need(self._stage, ("optimizer", step - 1)),) if step else ()
+        for use in range(self._window):
+            self._gather(use, step, needs)
+
+    def parts(self, action: Action, step: int) -> list[Part]:
+        """The action in its stretches, each with the gather and the reduction that it waits for."""
+        order = stretches_of(self._units, action)
+        if self._alone:
+            return [Part(self._job.whole(self._stage, action.chunk))]
+        found = []
+        for index, stretch in enumerate(order):
+            needs: list[Key] = []
+            memory: list[Change] = []
+            makes = action.kind in ("B", "W")
+            if action.kind != "W":
+                number = self._first_use[action] + index
+                use = self._uses[number]
+                if use.gathered and self._shards > 1:
+                    needs.append(("gathered", step, number))
+                if use.freed and self._shards > 1:
+                    memory.append(Change("parameters", 0.0, -self._bytes(use.unit, self._data.parameter_bytes)))
+            needs += self._reductions[-2:-1] if self._data.overlap_reduce and makes else ()
+            needs += self._reductions[-1:] if not self._data.overlap_reduce else ()
+            if makes and self._shards > 1 and self._is_new(action, stretch):
+                memory.append(Change("gradients", self._bytes(stretch.unit, self._data.gradient_bytes), 0.0))
+            if self._is_reduced(action, stretch):
+                self._reductions.append(self._reduced(action, step, index))
+            found.append(Part(stretch.work, tuple(Need(self._stage, key) for key in needs), index, tuple(memory)))
+        return found
+
+    def after(self, action: Action, step: int, part: Part, made: tuple[object, ...]) -> None:
+        """A stretch is over (its key is ``made``): its gradients are reduced, and room is made for another unit."""
+        if self._alone:
+            return
+        stretch = stretches_of(self._units, action)[part.bucket]
+        if self._is_reduced(action, stretch):
+            self._reduce(action, step, part.bucket, stretch, Need(self._stage, made))
+        if action.kind != "W":
+            self._gather(self._first_use[action] + part.bucket + self._window, step, (Need(self._stage, made),))
+
+    def finish(self, step: int) -> None:
+        """Everything between the last backward and the next step."""
+        plan = self._job.plan
+        needs = tuple(Need(self._stage, key) for key in self._reductions[-1:])
+        norm = (("shard",) if self._shards > 1 else ()) + (("model",) if plan.tp * plan.pp > 1 else ())
+        parameters = sum(self._units.sizes) / self._shards
+        end_step(self._job, self._lanes, step, needs, share=self._shards, parameters=parameters, norm=norm)
+        self._reductions = []
+
+    def _gather(self, number: int, step: int, needs: tuple[Need, ...]) -> None:
+        """The unit of a use, if there is such a use and it needs it."""
+        if self._shards == 1 or number >= len(self._uses) or not self._uses[number].gathered:
+            return
+        unit = self._uses[number].unit
+        size = self._bytes(unit, self._data.parameter_bytes)
+        chunk, layer = self._place(unit)
+        memory = (Change("parameters", size, 0.0),)
+        segment = self._lanes.collective(
+            "all_gather", "shard", "parameters", size, "dp", layer=layer, memory=memory
+        )  # fmt: skip
+        self._lanes.put("dp", Item(segment, ("gathered", step, number), needs, step, chunk))
+
+    def _reduce(self, action: Action, step: int, index: int, stretch: Stretch, need: Need) -> None:
+        """A unit's gradients: scattered over the shards, then summed over those who have the same shard."""
+        size = self._bytes(stretch.unit, self._data.gradient_bytes)
+        key = self._reduced(action, step, index)
+        _, layer = self._place(stretch.unit)
+        copies = self._job.replicas // self._shards
+        if self._shards > 1:
+            memory = (Change("gradients", 0.0, -size),)
+            segment = self._lanes.collective(
+                "reduce_scatter", self._axis, "gradients", size, self._lane, layer=layer, memory=memory
+            )  # fmt: skip
+            scattered = (*key, "scattered") if copies > 1 else key
+            self._lanes.put(self._lane, Item(segment, scattered, (need,), step, action.chunk))
+        if copies > 1:
+            segment = self._lanes.collective(
+                "all_reduce", "replica", "gradients", size / self._shards, self._lane, layer=layer
+            )  # fmt: skip
+            self._lanes.put(self._lane, Item(segment, key, (need,), step, action.chunk))
+
+    def _is_new(self, action: Action, stretch: Stretch) -> bool:
+        """Do gradients of its unit come with this stretch?  They are there already if they are summed up unsharded."""
+        if not self._each_microbatch(stretch) and self._first_gradient[action.chunk] != action:
+            return False
+        return stretch.unit != self._units.root or stretch.work.lm_head
+
+    def _is_reduced(self, action: Action, stretch: Stretch) -> bool:
+        """Are gradients of its unit complete with this stretch?"""
+        if action.kind not in ("B", "W"):
+            return False
+        if not self._each_microbatch(stretch) and self._last_gradient[action.chunk] != action:
+            return False
+        return stretch.unit != self._units.root or stretch.work.embedding
+
+    def _each_microbatch(self, stretch: Stretch) -> bool:
+        """Are gradients of its unit reduced in every microbatch?
+
+        The root's not where its ends are in different chunks: other microbatches come in between.
+        """
+        apart = stretch.unit == self._units.root and len(self._units.chunks) > 1
+        return self._data.sharding.every_microbatch and not apart
+
+    @staticmethod
+    def _reduced(action: Action, step: int, index: int) -> Key:
+        return ("reduced", step, action.chunk, index, action.microbatch)
+
+    def _bytes(self, unit: int, each: float) -> float:
+        return self._units.sizes[unit] * each
+
+    def _place(self, unit: int) -> tuple[int, int]:
+        """Chunk and first layer of a unit; -1 for the ends of the model."""
+        for chunk, stretches in enumerate(self._units.chunks):
+            for stretch in stretches:
+                if stretch.unit == unit:
+                    return chunk, stretch.work.layers[0] if stretch.work.layers else -1
+        raise AssertionError(unit)

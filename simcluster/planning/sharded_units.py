@@ -1,0 +1,167 @@
+"""The units in which ZeRO 3 (FSDP) gathers parameters: which there are on a stage, and when each is used in a step.
+
+A unit is some layers, the embedding, or the LM head.  Every F and B (or I) of a microbatch uses its units one after the
+other.  Behind a use its unit is given up, but where backward follows forward the last ones stay, as they come next.
+
+Tied embeddings on one stage: embedding and LM head (with the final norm) are one unit, the root, there from its first
+to its last use in a step.  Pure; imports the model and the step's plan.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from simcluster.model.transformer import (
+    embedding_parameters_per_tp_rank,
+    layer_parameters_per_tp_rank,
+    lm_head_parameters_per_tp_rank,
+)
+from simcluster.planning.replicas import buckets_of
+from simcluster.planning.segments import Pass
+from simcluster.planning.step_plan import Job
+from simcluster.schedules import Action
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """A stretch of a chunk, in forward order, and the number of the unit that has its parameters."""
+
+    work: Pass
+    unit: int
+
+
+@dataclass(frozen=True, slots=True)
+class Units:
+    """Units of a stage: parameters of each on a rank of tp; the stretches of every chunk; the root's number or -1."""
+
+    sizes: tuple[float, ...]
+    chunks: tuple[tuple[Stretch, ...], ...]
+    root: int
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """A unit's turn in F, B or I: is it gathered for it, and given up behind it?"""
+
+    unit: int
+    gathered: bool
+    freed: bool
+
+
+def units_of(job: Job, stage: int) -> Units:
+    """The units of a stage."""
+    model, tp, most = job.model, job.plan.tp, job.data_parallel.sharding.unit_layers
+    wholes = [job.whole(stage, chunk) for chunk in range(job.schedule.num_chunks)]
+    tied = (
+        model.tied_embeddings
+        and any(whole.embedding for whole in wholes)
+        and any(whole.lm_head for whole in wholes)
+    )  # fmt: skip
+    sizes: list[float] = []
+    if tied:
+        sizes.append(embedding_parameters_per_tp_rank(model, tp) + model.norm_parameters)
+    chunks = []
+    for whole in wholes:
+        stretches: list[Stretch] = []
+
+        def add(work: Pass, size: float, found: list[Stretch] = stretches) -> None:
+            found.append(Stretch(work, len(sizes)))
+            sizes.append(size)
+
+        if whole.embedding and tied:
+            stretches.append(Stretch(Pass((), embedding=True), 0))
+        elif whole.embedding:
+            add(Pass((), embedding=True), embedding_parameters_per_tp_rank(model, tp))
+        for begin in range(0, len(whole.layers), most):
+            layers = whole.layers[begin : begin + most]
+            add(Pass(layers), len(layers) * layer_parameters_per_tp_rank(model, tp))
+        if whole.lm_head and tied:
+            stretches.append(Stretch(Pass((), lm_head=True), 0))
+        elif whole.lm_head:
+            add(Pass((), lm_head=True), lm_head_parameters_per_tp_rank(model, tp) + model.norm_parameters)
+        chunks.append(tuple(stretches))
+    return Units(tuple(sizes), tuple(chunks), 0 if tied else -1)
+
+
+def stretches_of(units: Units, action: Action) -> tuple[Stretch, ...]:
+    """The stretches of an action, in the order in which it goes through them."""
+    forward = units.chunks[action.chunk]
+    if action.kind == "F":
+        return forward
+    if action.kind == "I" and len(forward) > 1 and forward[0].work.embedding:  # nothing of it is in I (segments)
+        forward = (replace(forward[1], work=replace(forward[1].work, embedding=True)), *forward[2:])
+    return tuple(reversed(forward))
+
+
+def uses_of(job: Job, stage: int, units: Units) -> list[Use]:
+    """Every use of a unit in a step, in order."""
+    row = [action for action in job.schedule.rows[stage] if action.kind != "W"]
+    window, reshard = window_of(job), job.data_parallel.sharding.reshard
+    found: list[Use] = []
+    there = [False] * len(units.sizes)
+    for action, following in zip(row, [*row[1:], None], strict=True):
+        turn = following is not None and following.kind != "F" and following.chunk == action.chunk
+        order = stretches_of(units, action)
+        for index, stretch in enumerate(order):
+            stays = action.kind == "F" and (not reshard or (turn and index >= len(order) - window))
+            stays = stays or stretch.unit == units.root
+            found.append(Use(stretch.unit, not there[stretch.unit], not stays))
+            there[stretch.unit] = stays
+    for last in {use.unit: index for index, use in enumerate(found)}.values():
+        found[last] = replace(found[last], freed=True)
+    return found
+
+
+def window_of(job: Job) -> int:
+    """Units that are unsharded at once."""
+    data = job.data_parallel
+    return (data.sharding.prefetch if data.overlap_gather else 0) + 1
+
+
+def unsharded_peak(job: Job, stage: int) -> float:
+    """Bytes at most of what is whole on a rank for a while though ZeRO 2 or 3 shards it.
+
+    Under ZeRO 3 parameters in use or ahead of it: of ``prefetch + 1`` consecutive uses, or of all units, if they stay
+    after forward.  Gradients that are made and, where reductions run beside the backward, those on their way; all of
+    the stage, where they are summed up unsharded over microbatches.  Reached where communication keeps up.
+    """
+    data, ranks = job.data_parallel, job.plan.shard_size
+    if data.zero < 2 or ranks == 1:
+        return 0.0
+    row = job.schedule.rows[stage]
+    makers = [action for action in row if action.kind in ("B", "W")]
+    root, units = 0.0, None
+    if data.zero == 2:
+        buckets = buckets_of(job, stage)
+        whole = [sum(size for _, size in buckets[chunk]) for chunk in range(len(buckets))]
+        total = sum(whole)
+        made = [
+            size
+            for action in makers
+            for size in ([size for _, size in buckets[action.chunk]] if data.overlap_reduce else [whole[action.chunk]])
+        ]
+    else:
+        units = units_of(job, stage)
+        total = sum(units.sizes)
+        stretches = [stretch for action in makers for stretch in stretches_of(units, action)]
+        made = [units.sizes[stretch.unit] for stretch in stretches if stretch.unit != units.root]
+        root = units.sizes[units.root] if units.root >= 0 else 0.0
+    together = 2 if data.overlap_reduce else 1
+    if job.schedule.num_microbatches > 1 and not data.sharding.every_microbatch:
+        gradients = total
+    else:
+        gradients = max(sum(made[at : at + together]) for at in range(len(made)))
+        gradients += root * min(together, job.schedule.num_microbatches)
+    return gradients * data.gradient_bytes + (_parameters_peak(job, stage, units) if units else 0.0)
+
+
+def _parameters_peak(job: Job, stage: int, units: Units) -> float:
+    uses, window = uses_of(job, stage, units), window_of(job)
+    peak = held = 0.0
+    for index, use in enumerate(uses):
+        held += units.sizes[use.unit] if use.gathered else 0.0
+        peak = max(peak, held)
+        past = index - window + 1  # its use is over before the next gather begins
+        if past >= 0 and uses[past].freed:
+            held -= units.sizes[uses[past].unit]
+    return peak * job.data_parallel.parameter_bytes

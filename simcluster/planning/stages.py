@@ -1,0 +1,93 @@
+"""The program of every stage: the schedule's actions as items, with what crosses stages and what travels over dp.
+
+One step of a stage: its row of the schedule, a send behind every F and every B (or I, where the schedule splits the
+backward) that has a neighbour (``boundaries``), pairs [F|B] one after the other; before, beside and behind it what the
+replicas of the stage do together, and the optimizer (``replicas``).  Pure; imports ops and the step's plan.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from simcluster.planning.boundaries import Boundaries, Key
+from simcluster.planning.lanes import Lanes
+from simcluster.planning.offload import OffloadedActivations
+from simcluster.planning.ops import MAIN, Change, Item, Need, Segment, StageProgram
+from simcluster.planning.replicas import Replicas
+from simcluster.planning.segments import Pass
+from simcluster.planning.sharded import Sharded
+from simcluster.planning.step_plan import Job
+from simcluster.schedules import Action
+
+
+def stage_programs(job: Job) -> list[StageProgram]:
+    """The items of every stage, in order, lane by lane."""
+    return [_Stage(job, stage).program() for stage in range(job.plan.pp)]
+
+
+class _Stage:
+    def __init__(self, job: Job, stage: int) -> None:
+        self._job = job
+        self._stage = stage
+        self._row = job.schedule.rows[stage]
+        self._lanes = Lanes(stage, pipelined=job.plan.pp > 1)
+        self._boundaries = Boundaries(job, self._lanes)
+        self._offloaded = OffloadedActivations(job, self._lanes)
+        self._replicas = (Sharded if job.data_parallel.zero == 3 else Replicas)(job, self._lanes)
+
+    def program(self) -> StageProgram:
+        for step in range(self._job.steps):
+            self._replicas.before(step)
+            self._pipeline(step)
+            self._replicas.finish(step)
+        return self._lanes.program()
+
+    def _pipeline(self, step: int) -> None:
+        """The row, in order.
+
+        Of a fused pair the first half waits for what both need; what both make is there when the second ends.
+        """
+        halves = self._job.schedule.fused_at(self._stage)
+        held: list[Action] = []
+        meets = self._boundaries.rendezvous(self._row, halves)
+        for position, action in enumerate(self._row):
+            if position in meets:
+                self._boundaries.meet(self._row[position : position + meets[position]], step)
+            key, needs = self._boundaries.key(action, step), self._needs(action, step)
+            if position in halves:
+                needs += self._needs(self._row[position + 1], step)
+                self._act(action, step, needs, ("half", *key), ())
+                held = [action]
+                continue
+            also = tuple(self._boundaries.key(half, step) for half in held)
+            self._act(action, step, () if held else needs, key, also)
+            for done in (*held, action):
+                self._boundaries.send(done, step)
+                self._offloaded.after(done, step)
+            held = []
+        self._boundaries.meet((), step)
+
+    def _needs(self, action: Action, step: int) -> tuple[Need, ...]:
+        return self._boundaries.needs(action, step) + self._offloaded.needs(action, step)
+
+    def _act(self, action: Action, step: int, needs: tuple[Need, ...], key: Key, also: tuple[Key, ...]) -> None:
+        """One action, in one piece or in the parts that its replicas cut it into."""
+        split = self._boundaries.arrives_split(action)
+        parts = self._replicas.parts(action, step)
+        for index, part in enumerate(parts):
+            segment = self._segment(
+                action.kind, replace(part.work, boundary=split and index == 0, begins=index == 0), part.memory
+            )
+            final = index == len(parts) - 1
+            name = key if final else (*key, index)
+            item = Item(
+                segment, name, needs + part.needs, step, action.chunk, action.microbatch, also if final else ()
+            )  # fmt: skip
+            self._lanes.put(MAIN, item)
+            needs = ()
+            self._replicas.after(action, step, part, name)
+
+    def _segment(self, kind: str, part: Pass, memory: tuple[Change, ...]) -> Segment:
+        passes = self._job.passes
+        make = {"F": passes.forward, "B": passes.backward, "I": passes.input_grad, "W": passes.weight_grad}[kind]
+        return self._lanes.holding((kind, part), self._lanes.once((kind, part), lambda: make(part)), memory)

@@ -1,0 +1,59 @@
+"""What every step ends with, however gradients and parameters travel over dp.
+
+Tied embedding gradients are summed between first and last stage, the gradient norm is taken over all ranks that have a
+part of the gradients, and the optimizer runs, on the GPU or with the host (``offload``).
+
+Pure; imports ops, the model, offload and the step's plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from simcluster.model.transformer import lm_head_parameters_per_tp_rank
+from simcluster.planning.lanes import Lanes
+from simcluster.planning.offload import Reduced, host_update, stream_update
+from simcluster.planning.ops import MAIN, Change, Compute, Item, Need, Op, Segment
+from simcluster.planning.step_plan import Job
+
+_NORM_BYTES = 4.0  # one fp32 number
+
+
+def end_step(
+    job: Job, lanes: Lanes, step: int, needs: tuple[Need, ...], *, share: int, parameters: float,
+    norm: tuple[str, ...], reduced: Sequence[Reduced] = (),
+) -> None:  # fmt: skip
+    """The end of a step on a rank that has the gradients of ``parameters`` once ``needs`` have happened.
+
+    ``share``: of the embedding's gradient it has one part in so many; ``norm`` are the axes over which the squares of
+    gradients are added, one after the other.  ``reduced`` lists them in the parts that are complete early.
+    """
+    data, stage = job.data_parallel, lanes.stage
+    held = [job.whole(stage, chunk) for chunk in range(job.schedule.num_chunks)]
+    if job.model.tied_embeddings and any(part.embedding for part in held) != any(part.lm_head for part in held):
+        size = lm_head_parameters_per_tp_rank(job.model, job.plan.tp) * data.gradient_bytes / share
+        block(lanes, step, "all_reduce", "embedding", "embedding_gradients", size, needs)
+        needs = ()
+        early = [part for part in reduced if not part.tied]
+        reduced = early + [replace(part, needs=lanes.reached()) for part in reduced if part.tied]
+    reduced = reduced or [Reduced(parameters, (*needs, *lanes.reached()))]
+    squares = Segment((Op(Compute(data.norm_seconds(parameters)), "compute", "optimizer", "gradient_norm"),))
+    lanes.put(MAIN, Item(squares, ("norm", step), needs, step))
+    for index, axis in enumerate(norm):
+        block(lanes, step, "all_reduce", axis, "gradient_norm", _NORM_BYTES, part=norm[:index])
+    if job.offload.optimizer == "stream":
+        return stream_update(job, lanes, step, parameters)
+    if job.offload.optimizer == "host":
+        return host_update(job, lanes, step, reduced, lanes.reached(), data.zero_seconds(parameters))
+    update = Segment((Op(Compute(data.optimizer_seconds(parameters)), "compute", "optimizer", "optimizer"),))
+    return lanes.put(MAIN, Item(update, ("optimizer", step), (), step))
+
+
+def block(
+    lanes: Lanes, step: int, kind: str, axis: str, name: str, size: float, needs: tuple[Need, ...] = (),
+    *, part: tuple[object, ...] = (), memory: tuple[Change, ...] = (),
+) -> None:  # fmt: skip
+    """A collective that the main lane waits for; ``part`` tells several of a kind and name in a step apart."""
+    segment = lanes.collective(kind, axis, name, size, memory=memory)
+    lanes.put(MAIN, Item(segment, (name, kind, step, *part), needs, step))

@@ -1,0 +1,231 @@
+"""Everything that decides the programs of a step: the model and its slices, the plan, the schedule, how things travel.
+
+Pure data; imports the model, the plan, schedules and segments.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Literal, Protocol
+
+from simcluster.errors import InputError
+from simcluster.model.transformer import Model
+from simcluster.planning.ops import Segment
+from simcluster.planning.parallel import Plan
+from simcluster.planning.segments import Pass
+from simcluster.schedules import Schedule
+
+
+@dataclass(frozen=True, slots=True)
+class Slices:
+    """How the layers of the model are cut: ``counts[s]`` layers in slice (virtual stage) s, in the model's order."""
+
+    counts: tuple[int, ...]
+
+    @classmethod
+    def even(cls, layers: int, slices: int) -> Slices:
+        """As many layers in each; InputError where that does not go."""
+        if layers % slices:
+            raise InputError(f"{layers} layers do not divide over {slices} slices of equally many")
+        return cls((layers // slices,) * slices)
+
+    @classmethod
+    def of_stages(cls, layers: Sequence[int], schedule: Schedule) -> Slices:
+        """``layers[stage]`` layers on each stage, spread over its chunks; a schedule with one copy of the model.
+
+        As evenly as possible: where they do not divide, chunks that are first in the model's order have one more, but
+        those with the embedding or the LM head last, as they have that to do besides.
+        """
+        route = schedule.routes[0]
+        counts = [0] * len(route)
+        for stage, count in enumerate(layers):
+            mine = [number for number, hop in enumerate(route) if hop[0] == stage]
+            mine.sort(key=lambda number: number in (0, len(route) - 1))
+            for place, number in enumerate(mine):
+                counts[number] = count // len(mine) + (place < count % len(mine))
+        return cls(tuple(counts))
+
+    @property
+    def layers(self) -> int:
+        """Layers of the model."""
+        return sum(self.counts)
+
+    def of(self, number: int) -> tuple[int, ...]:
+        """Global numbers of the layers in one slice."""
+        first = sum(self.counts[:number])
+        return tuple(range(first, first + self.counts[number]))
+
+    def whole(self, number: int) -> Pass:
+        """All that one slice holds, with embedding and LM head, as one pass."""
+        return Pass(self.of(number), number == 0, number == len(self.counts) - 1)
+
+    def slice_of(self, layer: int) -> int:
+        """The slice that holds this layer."""
+        return next(number for number, end in enumerate(accumulate(self.counts)) if layer < end)
+
+
+@dataclass(frozen=True, slots=True)
+class Sharding:
+    """How ZeRO 3 (FSDP) gathers and reduces: in units of ``unit_layers`` layers, ``prefetch`` units ahead of their use.
+
+    ``reshard``: a unit is given up behind its forward and gathered again for its backward.  ``two_lanes``: gathers and
+    reductions do not wait for each other.  ``every_microbatch``: gradients are reduced in each microbatch's backward
+    (also under ZeRO 2), not only in the last one's.
+    """
+
+    unit_layers: int = 1
+    prefetch: int = 1
+    reshard: bool = True
+    two_lanes: bool = False
+    every_microbatch: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class DataParallel:
+    """How gradients and parameters travel over dp.
+
+    ``gradient_bytes`` and ``parameter_bytes`` are per element on the wire; ``bucket_bytes`` is the size from which on a
+    bucket of gradients is sent.  ``optimizer_seconds``, ``norm_seconds`` and ``zero_seconds`` (zeroing the gradients,
+    which the optimizer's include) are functions of the parameters they touch.
+    """
+
+    zero: int
+    overlap_reduce: bool
+    overlap_gather: bool
+    gradient_bytes: float
+    parameter_bytes: float
+    bucket_bytes: float
+    optimizer_seconds: Callable[[float], float]
+    norm_seconds: Callable[[float], float]
+    sharding: Sharding = Sharding()
+    zero_seconds: Callable[[float], float] = lambda parameters: 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Offload:
+    """What lives in host memory, and what of it travels: see ``offload``.
+
+    ``activations`` is the part of the bytes that F keeps of layers, which ``kept`` tells for their numbers, and
+    ``ahead`` how many actions before their use they may come back.  Of the ``optimizer`` every parameter has
+    ``state_bytes``, and gradients and weights of these bytes travel; it goes in buckets of so many parameters
+    (``bucket``), of which ``buffers`` fit on the GPU, or the host moves ``update_bytes`` per parameter at ``host_rate``
+    (B/s, the rank's share).
+    """
+
+    activations: float = 0.0
+    ahead: int = 1
+    kept: Callable[[Sequence[int]], float] = lambda layers: 0.0
+    optimizer: Literal["none", "stream", "host"] = "none"
+    state_bytes: float = 0.0
+    gradient_bytes: float = 0.0
+    weight_bytes: float = 0.0
+    update_bytes: float = 0.0
+    host_rate: float = math.inf
+    bucket: float = math.inf
+    buffers: int = 2
+
+    def buckets(self, parameters: float) -> int:
+        """How many there are of so many parameters."""
+        return max(1, math.ceil(parameters / self.bucket))
+
+    def optimizer_on_gpu(self, parameters: float) -> float:
+        """Bytes of the optimizer's state of so many parameters that the GPU holds."""
+        if self.optimizer == "host":
+            return 0.0
+        on_gpu = 1.0
+        if self.optimizer == "stream":
+            count = self.buckets(parameters)
+            on_gpu = min(self.buffers, count) / count
+        return on_gpu * parameters * self.state_bytes
+
+    def optimizer_in_host(self, parameters: float) -> float:
+        """Bytes that the host holds for them: the state, and gradients that it updates with."""
+        if self.optimizer == "none":
+            return 0.0
+        return parameters * (self.state_bytes + (self.gradient_bytes if self.optimizer == "host" else 0.0))
+
+
+class PassMaker(Protocol):
+    """Makes the segments of a stage's passes: from a model's kernels (segments.Passes) or from given times (fixed)."""
+
+    def forward(self, part: Pass) -> Segment: ...
+    def backward(self, part: Pass) -> Segment: ...
+    def input_grad(self, part: Pass) -> Segment: ...
+    def weight_grad(self, part: Pass) -> Segment: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Everything that decides the stages' programs."""
+
+    model: Model
+    plan: Plan
+    schedule: Schedule
+    slices: Slices
+    passes: PassMaker
+    data_parallel: DataParallel
+    send_bytes: float  # over a stage boundary, by each rank
+    gather_boundary: bool  # is it sent split over tp and gathered on arrival?
+    overlap_sends: bool
+    steps: int
+    rendezvous: bool = False  # do sender and receiver wait for each other, and for the end?
+    offload: Offload = Offload()
+
+    @property
+    def replicas(self) -> int:
+        """Ranks that hold the same parameters: they sum their gradients, or share the state between them."""
+        return self.plan.replicas
+
+    def whole(self, stage: int, chunk: int) -> Pass:
+        """All that a chunk of a stage holds, as one pass."""
+        number = self.schedule.slice_of(stage, chunk)
+        return self.slices.whole(number)
+
+
+def balanced(seconds: Sequence[float], first: float, last: float, slices: int, *, empty_ends: bool = False) -> Slices:
+    """The cut of layers of these times into slices whose longest is shortest.
+
+    ``first`` and ``last`` are what the first slice does besides (embedding) and the last (LM head, loss); with
+    ``empty_ends`` these two may do without a layer, every other has one at least.  Among equally good cuts the one that
+    is most even in the other slices.  Raises InputError with too few layers for the slices.
+    """
+    layers = len(seconds)
+    least = [1] * slices
+    if empty_ends and slices > 1:
+        least[0] = least[-1] = 0
+    if layers < sum(least):
+        raise InputError(
+            f"{layers} layers cannot fill {slices} slices of the model: at least one layer each"
+            + (" but for the first and the last" if empty_ends else "")
+        )
+    sums = [0.0, *accumulate(seconds)]
+
+    # tables[number][end] is (longest, sum of squares, begin of the slice) of the best cut of the first ``end`` layers;
+    # the squares decide between cuts with the same longest slice
+    tables: list[dict[int, tuple[float, float, int]]] = [{0: (0.0, 0.0, 0)}]
+    for number in range(slices):
+        besides = (first if number == 0 else 0.0) + (last if number == slices - 1 else 0.0)
+        known, found = tables[-1], {}
+        for end in range(sum(least[: number + 1]), layers - sum(least[number + 1 :]) + 1):
+            best: tuple[float, float, int] | None = None
+            for begin in range(end - least[number], -1, -1):
+                own = sums[end] - sums[begin] + besides
+                if best is not None and own > best[0]:
+                    break  # it only gets longer from here
+                if begin in known:
+                    longest, squares, _ = known[begin]
+                    option = (max(longest, own), squares + own * own, begin)
+                    best = option if best is None else min(best, option)
+            if best is not None:
+                found[end] = best
+        tables.append(found)
+    counts: list[int] = []
+    end = layers
+    for table in reversed(tables[1:]):
+        begin = table[end][2]
+        counts.append(end - begin)
+        end = begin
+    return Slices(tuple(reversed(counts)))

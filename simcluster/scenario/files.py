@@ -1,0 +1,263 @@
+"""What a scenario file refers to, read in: overrides, long names, the topology's file, the model's preset or config.
+
+``resolve`` turns the document as written into one that ``Scenario`` understands, and keeps track of which file and line
+every value came from.  Decides nothing about values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from simcluster.catalogue.models import model_document
+from simcluster.documents.complaints import KeyPath, did_you_mean, shown
+from simcluster.documents.overrides import apply_overrides
+from simcluster.documents.reading import Document, Mark, read_document, read_json, shipped_names, shipped_path, validate
+from simcluster.errors import InputError
+from simcluster.inputs.histograms import histogram_in
+from simcluster.inputs.import_documents import ENDINGS, expand_import, import_document, is_importable, rooted
+from simcluster.inputs.schedule_files import is_csv, is_function, schedule_in_csv
+from simcluster.scenario.rules import oversize
+from simcluster.scenario.sections import LONG_NAMES
+from simcluster.schedules import TAKES_CHUNKS
+from simcluster.schedules.specs import Rows
+from simcluster.topology import Cluster, TopologySpec
+
+_TOPOLOGY: TypeAdapter[TopologySpec] = TypeAdapter(TopologySpec)
+_TOPOLOGY_ENDINGS = (".yaml", ".yml", *ENDINGS)
+
+
+def resolve(document: Document, overrides: Iterable[tuple[str, Any]] = ()) -> Document:
+    """The document with overrides applied and everything that it refers to in place."""
+    document = apply_overrides(_short_names(document), _schedule_alone([_short_name(pair) for pair in overrides]))
+    document = _resolve_faults(_resolve_schedule(_resolve_model(_resolve_cluster(document))))
+    if "name" not in document.data:
+        name = Path(document.source).stem if document.marks and document.source != "<text>" else "scenario"
+        document = replace(document, data={"name": name, **document.data})
+    return document
+
+
+# --- overrides and long names ----------------------------------------------------------------------------------------
+
+
+def _short_name(pair: tuple[str, Any]) -> tuple[str, Any]:
+    section, _, key = pair[0].partition(".")
+    return (f"parallel.{LONG_NAMES[key]}", pair[1]) if section == "parallel" and key in LONG_NAMES else pair
+
+
+def _schedule_alone(overrides: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    """A schedule set alone to one without chunks takes the file's chunks away.
+
+    So that ``--vary pipeline.schedule=gpipe,1f1b,interleaved`` works on a scenario that is interleaved.
+    """
+    given = dict(overrides)
+    schedule = given.get("pipeline.schedule")
+    name = schedule.get("name") if isinstance(schedule, Mapping) else schedule
+    takes = name in TAKES_CHUNKS or (isinstance(name, str) and is_function(name))
+    if schedule is None or takes or "pipeline.chunks" in given or "pipeline" in given:
+        return overrides
+    return [*overrides, ("pipeline.chunks", 1)]
+
+
+def _short_names(document: Document) -> Document:
+    """Sizes of axes under their short names; both names of one axis is an error."""
+    section = document.data.get("parallel")
+    if not isinstance(section, dict) or not any(key in LONG_NAMES for key in section):
+        return document
+    short: dict[str, Any] = {}
+    marks = dict(document.marks)
+    for key, value in section.items():
+        name = LONG_NAMES.get(str(key), str(key))
+        if name in short:
+            raise document.error(("parallel", key), f"is another name of {name}, which is also given; keep one")
+        short[name] = value
+        marks["parallel", name] = document.mark(("parallel", key))
+    return replace(document, data={**document.data, "parallel": short}, marks=marks)
+
+
+# --- the cluster ----------------------------------------------------------------------------------------------------
+
+
+def _resolve_cluster(document: Document) -> Document:
+    """``cluster: {topology: X, parameter: value}`` as ``cluster: {topology: {fields of X with the parameters}}``."""
+    section = document.data.get("cluster")
+    if section is None:
+        raise document.error(("cluster",), f"is required, as in {{topology: dgx_a100, nodes: 8}}; {_topologies()}")
+    if not isinstance(section, Mapping):
+        raise document.error(
+            ("cluster",), f"must be a mapping, as in {{topology: dgx_a100, nodes: 8}}, got {shown(section)}"
+        )
+    if section.get("topology") is None:
+        hint = did_you_mean("topology", section)
+        raise document.error(("cluster", "topology"), f"is required{hint}; {_topologies()}")
+    topology = section["topology"]
+    where: KeyPath = ("cluster", "topology")
+    marks = dict(document.marks)
+    if isinstance(topology, str):
+        file = _topology_file(document, topology)
+        fields = dict(file.data)
+        marks.update({(*where, *path): mark for path, mark in file.marks.items()})
+    elif isinstance(topology, Mapping):
+        fields = rooted(topology, document.folder)
+    elif isinstance(topology, list):  # dumps, one for each machine
+        fields = rooted({"kind": "import", "files": topology}, document.folder)
+    else:
+        raise document.error(where, f"must be a name, a path or a mapping, got {shown(topology)}; {_topologies()}")
+    parameters = {key: value for key, value in section.items() if key != "topology"}
+    for path, mark in document.marks.items():
+        if path[0] == "cluster" and path[1:2] != ("topology",) and len(path) > 1:
+            marks[*where, *path[1:]] = mark
+    fields = _merged(fields, parameters)
+    return expand_import(replace(document, data={**document.data, "cluster": {"topology": fields}}, marks=marks), where)
+
+
+def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """``above`` wins, key by key, down to the innermost mappings."""
+    merged = dict(below)
+    for key, value in above.items():
+        inner = merged.get(key)
+        both = isinstance(inner, Mapping) and isinstance(value, Mapping)
+        merged[key] = _merged(inner, value) if both and inner is not None else value
+    return merged
+
+
+def _topology_file(document: Document, name: str) -> Document:
+    """A topology by path (it has a slash or an ending of such files) or by shipped name."""
+    try:
+        if _is_path(name, _TOPOLOGY_ENDINGS):
+            return _read_topology(document.folder / name)
+        return read_document(shipped_path("topologies", name))
+    except InputError as error:
+        raise document.error(("cluster", "topology"), str(error)) from None
+
+
+def _read_topology(path: Path) -> Document:
+    """The document in a topology file; for a file of another tool, the wish to import it."""
+    if is_importable(path):
+        return import_document(path)
+    document = read_document(path)
+    return replace(document, data=rooted(document.data, path.parent))
+
+
+def _topologies() -> str:
+    return f"a path, a mapping or a shipped name: {', '.join(shipped_names('topologies')) or 'none'}"
+
+
+def _is_path(name: str, suffixes: tuple[str, ...]) -> bool:
+    return "/" in name or "\\" in name or name.endswith(suffixes)
+
+
+def load_topology(name: str | Path, overrides: Iterable[tuple[str, Any]] = ()) -> TopologySpec:
+    """The document of a topology file, or of the shipped topology of that name, with values set at dotted paths.
+
+    Raises InputError that names the file, line, key and a fix.
+    """
+    path = Path(name)
+    by_name = not path.exists() and not _is_path(str(name), _TOPOLOGY_ENDINGS)
+    document = _read_topology(shipped_path("topologies", str(name)) if by_name else path)
+    topology = validate(_TOPOLOGY, expand_import(apply_overrides(document, overrides)))
+    too_large = oversize(topology)
+    if too_large:
+        raise InputError(f"{document.source}: {too_large}")
+    return topology
+
+
+def load_cluster(name: str | Path, overrides: Iterable[tuple[str, Any]] = ()) -> Cluster:
+    """The cluster of such a topology, built; InputError as above, and for a graph in which GPUs cannot be reached."""
+    topology = load_topology(name, overrides)
+    try:
+        return topology.build()
+    except InputError as error:
+        raise InputError(f"{name}: {error}") from None
+
+
+# --- the model ------------------------------------------------------------------------------------------------------
+
+
+def _resolve_model(document: Document) -> Document:
+    """The preset's fields under those that are given beside it; the preset's name goes."""
+    section = document.data.get("model")
+    if not isinstance(section, Mapping) or "preset" not in section:
+        return document
+    given = {key: value for key, value in section.items() if key != "preset"}
+    where: KeyPath = ("model", "preset")
+    preset = section["preset"]
+    if not isinstance(preset, str):
+        raise document.error(where, f"must be the name of a model or the path of a config.json, got {shown(preset)}")
+    try:
+        fields = _config(document.folder / preset, given) if _is_path(preset, (".json",)) else model_document(preset)
+    except InputError as error:
+        raise document.error(where, str(error)) from None
+    place = document.mark(where).place
+    inherited: dict[KeyPath, Mark] = {("model", key): Mark(place, ("model", key)) for key in fields if key not in given}
+    return replace(
+        document,
+        data={**document.data, "model": {**fields, **given}},
+        marks={**document.marks, **inherited},
+    )
+
+
+def _config(path: Path, given: Mapping[str, Any]) -> dict[str, Any]:
+    from simcluster.inputs.hugging_face import model_from_config  # only where a file is named
+
+    length = given.get("sequence_length")
+    fields = model_from_config(read_json(path), sequence_length=length if isinstance(length, int) else None)
+    return {"name": path.parent.name or path.stem, **fields}
+
+
+# --- the schedule -----------------------------------------------------------------------------------------------------
+
+
+def _resolve_schedule(document: Document) -> Document:
+    """The rows of a CSV file in its place; FILE.py:FUNCTION, which is called when the counts are known, with its path.
+
+    Paths are relative to the scenario file, those of overrides to where one is.
+    """
+    section = document.data.get("pipeline")
+    where: KeyPath = ("pipeline", "schedule")
+    name = section.get("schedule") if isinstance(section, Mapping) else None
+    if not isinstance(name, str) or not (is_csv(name) or is_function(name)):
+        return document
+    folder = Path() if document.mark(where).place == "override" else document.folder
+    schedule: Any = str(folder / name)
+    if is_csv(name):
+        try:
+            schedule = Rows.of(schedule_in_csv(folder / name)[0]).model_dump(mode="json", exclude_none=True)
+        except InputError as error:
+            raise document.error(where, str(error)) from None
+    assert isinstance(section, Mapping)
+    return replace(document, data={**document.data, "pipeline": {**section, "schedule": schedule}})
+
+
+# --- faults -----------------------------------------------------------------------------------------------------------
+
+
+def _resolve_faults(document: Document) -> Document:
+    """The values and weights of a histogram's file in its place; paths as for schedules."""
+    faults = document.data.get("faults")
+    if not isinstance(faults, list | tuple):
+        return document
+    found: list[Any] = []
+    for place, fault in enumerate(faults):
+        read = dict(fault) if isinstance(fault, Mapping) else fault
+        for key in ("factor", "documents") if isinstance(fault, Mapping) else ():
+            law = fault.get(key)
+            if not isinstance(law, Mapping) or law.get("kind") != "histogram" or "file" not in law:
+                continue
+            where: KeyPath = ("faults", place, key, "file")
+            if not isinstance(law["file"], str):
+                raise document.error(where, f"must be the path of a CSV file, got {shown(law['file'])}")
+            if "values" in law or "weights" in law:
+                raise document.error(where, "has values and weights already; leave those out, or the file")
+            folder = Path() if document.mark(where).place == "override" else document.folder
+            try:
+                table = histogram_in(folder / law["file"])
+            except InputError as error:
+                raise document.error(where, str(error)) from None
+            read[key] = {**{name: value for name, value in law.items() if name != "file"}, **table}
+        found.append(read)
+    return replace(document, data={**document.data, "faults": found})

@@ -1,0 +1,291 @@
+"""What would make a job fit: the shortest list of changes to its scenario, found by trying, cheapest first.
+
+Every list is checked against all rules of a scenario and against the bytes that its stages would hold, so what is
+offered really fits.  What a change costs in time is a rough guess that only orders lists of the same length; run them
+to know.  Planning: nothing is played.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import combinations, product
+from typing import TYPE_CHECKING, Any
+
+from simcluster.documents.near import divisors
+from simcluster.errors import InputError
+from simcluster.scenario.memory_plan import ELEMENT_BYTES, planned_footprints
+from simcluster.scenario.pipeline_rules import schedule_of
+from simcluster.scenario.rules import broken_rules
+from simcluster.schedules import Schedule
+
+if TYPE_CHECKING:
+    from simcluster.planning.footprint import Footprint
+    from simcluster.scenario.scenario import Scenario
+
+MOST_CHANGES = 3
+_MOST_LISTS = 3  # that are offered
+_WORTH = 0.5  # of the cheapest list's step: costlier ones are not offered beside it
+_MOST_TRIALS = 500  # about a second's work; the cheapest lists come first
+_RECOMPUTE_EVERY = (4, 2, 1)
+_NARROW = ("v-half", "v-min")  # schedules with fewer microbatches in flight than 1F1B
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One change: values at dotted paths of the scenario, and a guess of the part by which it lengthens the step."""
+
+    values: Mapping[str, Any]
+    cost: float
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """A list of changes after which the job fits: all their values together, and the bytes of the fullest GPU then."""
+
+    values: Mapping[str, Any]
+    changes: int
+    memory: float
+
+    def overrides(self) -> list[str]:
+        """As the command line takes them: ["training.recompute=full"]."""
+        return [f"{path}={_written(value)}" for path, value in self.values.items()]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As in the result JSON."""
+        return {"set": dict(self.values), "changes": self.changes, "peak_memory_bytes": self.memory}
+
+
+@dataclass(frozen=True, slots=True)
+class Remedies:
+    """The shortest lists, cheapest first; without any, what comes closest, and what is short even then."""
+
+    capacity: float
+    found: tuple[Remedy, ...]
+    closest: Remedy | None
+    short: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """As in the result JSON."""
+        closest = self.closest.to_dict() if self.closest and not self.found else None
+        return {"remedies": [each.to_dict() for each in self.found], "closest": closest, "short": self.short}
+
+
+def remedies(scenario: Scenario) -> Remedies:
+    """The shortest lists of changes that make the scenario fit on its GPUs: as few changes as possible."""
+    capacity = scenario.cluster.device.memory
+    options = _options(scenario)
+    trials, closest, fullest = 0, None, _fullest(scenario)
+    best = _held(scenario)
+    for number in range(1, MOST_CHANGES + 1):
+        found: list[Remedy] = []
+        limit = float("inf")
+        for cost, values in _lists(options, number):
+            if trials == _MOST_TRIALS or len(found) == _MOST_LISTS or cost > limit:
+                break
+            changed = applied(scenario, values)
+            if changed is None:
+                continue
+            trials += 1
+            held = _held(changed)
+            full = {**values, **_derived(scenario, changed, values)}
+            if held <= capacity:
+                found.append(Remedy(full, number, held))
+                limit = min(limit, cost + _WORTH)
+            elif held < best:
+                best, fullest, closest = held, _fullest(changed), Remedy(full, number, held)
+        if found:
+            return Remedies(capacity, tuple(found), None, "")
+    return Remedies(capacity, (), closest, _short(fullest, best, capacity))
+
+
+def applied(scenario: Scenario, values: Mapping[str, Any]) -> Scenario | None:
+    """The scenario with values of its sections changed, dp being what the GPUs leave over; None if it breaks a rule."""
+    sections: dict[str, dict[str, Any]] = {}
+    for path, value in values.items():
+        name, key = path.split(".")
+        sections.setdefault(name, {})[key] = value
+    parallel = scenario.parallel.model_copy(update=sections.pop("parallel", {}))
+    each = parallel.tp * parallel.pp * parallel.cp
+    if scenario.gpus % each:
+        return None
+    parallel = parallel.model_copy(update={"dp": scenario.gpus // each})
+    updates = {name: getattr(scenario, name).model_copy(update=keys) for name, keys in sections.items()}
+    changed = scenario.model_copy(update={**updates, "parallel": parallel})
+    try:
+        return None if broken_rules(changed, len(scenario.cluster.built.gpus)) else changed
+    except InputError:
+        return None
+
+
+def _derived(scenario: Scenario, changed: Scenario, values: Mapping[str, Any]) -> dict[str, Any]:
+    """dp, where it changes with the rest: the file may say it."""
+    same = changed.dp == scenario.dp or "parallel.dp" in values
+    return {} if same else {"parallel.dp": changed.dp}
+
+
+# --- what can be changed ----------------------------------------------------------------------------------------------
+
+
+def _options(scenario: Scenario) -> list[list[Change]]:
+    """Changes by kind, the kinds that are tried together; of one kind only one is made."""
+    kinds = [
+        list(kind(scenario))
+        for kind in (
+            _recomputed, _sharded, _resharded, _sequence, _smaller_microbatch, _wider, _longer, _narrower, _numbers,
+            _loss, _kernel,
+        )
+    ]  # fmt: skip
+    return [kind for kind in kinds if kind]
+
+
+def _lists(options: list[list[Change]], number: int) -> list[tuple[float, dict[str, Any]]]:
+    """Every way to make so many changes with its cost, cheapest first; equals in the order of the options."""
+    found = []
+    for kinds in combinations(options, number):
+        for changes in product(*kinds):
+            values: dict[str, Any] = {}
+            for change in changes:
+                values |= change.values
+            found.append((sum(change.cost for change in changes), values))
+    return sorted(found, key=lambda item: item[0])
+
+
+def _recomputed(scenario: Scenario) -> Iterator[Change]:
+    """A forward is a third of forward and backward; the unfused core about a thirtieth."""
+    training = scenario.training
+    if training.recompute == "none" and training.attention == "unfused":
+        yield Change({"training.recompute": "selective"}, 0.02)
+    every = training.recompute_every if training.recompute == "full" else 1 << 30
+    for number in _RECOMPUTE_EVERY:
+        if number < every:
+            values = {"training.recompute": "full", "training.recompute_every": number}
+            if number == 1 == training.recompute_every:
+                del values["training.recompute_every"]
+            yield Change(values, 0.33 / number)
+
+
+def _sharded(scenario: Scenario) -> Iterator[Change]:
+    for zero, cost in ((1, 0.01), (2, 0.05), (3, 0.15)):
+        if scenario.dp * scenario.parallel.cp > 1 and zero > scenario.parallel.zero:
+            yield Change({"parallel.zero": zero}, cost)
+
+
+def _resharded(scenario: Scenario) -> Iterator[Change]:
+    """What ZeRO 3 has whole: given up behind forward, and no unit ahead of its use."""
+    if scenario.parallel.zero == 3 and not scenario.fsdp.reshard_after_forward:
+        yield Change({"fsdp.reshard_after_forward": True}, 0.1)
+    if scenario.parallel.zero == 3 and scenario.fsdp.prefetch > 0 and scenario.overlap.param_gather:
+        yield Change({"fsdp.prefetch": 0}, 0.1)
+
+
+def _sequence(scenario: Scenario) -> Iterator[Change]:
+    if scenario.parallel.tp > 1 and not scenario.parallel.sequence_parallel:
+        yield Change({"parallel.sequence_parallel": True}, 0.0)
+
+
+def _smaller_microbatch(scenario: Scenario) -> Iterator[Change]:
+    size = scenario.training.micro_batch
+    for smaller in reversed(divisors(size)[:-1]):
+        yield Change({"training.micro_batch": smaller}, 0.04 * (size / smaller - 1))
+
+
+def _wider(scenario: Scenario) -> Iterator[Change]:
+    """Tensor parallelism beyond one machine pays for the network between machines."""
+    tp, machine = scenario.parallel.tp, _gpus_of_machine(scenario)
+    for wider in (2 * tp, 4 * tp, 8 * tp):
+        if wider <= scenario.gpus:
+            yield Change({"parallel.tp": wider}, 0.08 * wider / tp + (1.0 if wider > machine else 0.0))
+
+
+def _longer(scenario: Scenario) -> Iterator[Change]:
+    """More stages: the bubble grows, and with it the microbatches of each replica."""
+    pp, batch = scenario.parallel.pp, scenario.training.global_batch / scenario.training.micro_batch
+    for factor in (2, 4, 8):
+        stages = pp * factor
+        if stages <= min(scenario.gpus, scenario.model.layers):
+            microbatches = batch * factor / scenario.dp
+            yield Change({"parallel.pp": stages}, 0.01 + (stages - 1) / microbatches - (pp - 1) / scenario.microbatches)
+
+
+def _narrower(scenario: Scenario) -> Iterator[Change]:
+    """A schedule that has fewer microbatches in flight."""
+    pp, name = scenario.parallel.pp, scenario.pipeline.schedule_name
+    if pp == 1:
+        return
+    bubble = (pp - 1) / scenario.microbatches
+    chunks = {"pipeline.chunks": 1} if scenario.pipeline.chunks > 1 else {}
+    if name != "1f1b":
+        yield Change({"pipeline.schedule": "1f1b", **chunks}, bubble * (1 - 1 / scenario.pipeline.chunks))
+    for narrow, cost in zip(_NARROW, (0.5, 1.0), strict=True):
+        if name != narrow:
+            yield Change({"pipeline.schedule": narrow, **chunks}, 0.05 + cost * bubble)
+
+
+def _numbers(scenario: Scenario) -> Iterator[Change]:
+    """Other number formats: training itself changes, so these come last."""
+    if scenario.training.precision == "fp32":
+        yield Change({"training.precision": "bf16-mixed"}, 2.0)
+    if scenario.training.memory_recipe != "bf16-12" and scenario.training.precision == "bf16-mixed":
+        yield Change({"training.memory_recipe": "bf16-12"}, 3.0)
+
+
+def _loss(scenario: Scenario) -> Iterator[Change]:
+    if scenario.memory.logits == "fp32":
+        yield Change({"memory.logits": "in-place"}, 0.0)
+
+
+def _kernel(scenario: Scenario) -> Iterator[Change]:
+    if scenario.training.attention == "unfused":
+        yield Change({"training.attention": "fused"}, 0.0)
+
+
+def _gpus_of_machine(scenario: Scenario) -> int:
+    hosts = scenario.cluster.built.host_of
+    return sum(hosts[rank] == hosts[0] for rank in range(scenario.gpus))
+
+
+# --- what is held -----------------------------------------------------------------------------------------------------
+
+
+def _fullest(scenario: Scenario) -> Footprint:
+    return max(planned_footprints(scenario), key=lambda footprint: footprint.total)
+
+
+def _held(scenario: Scenario) -> float:
+    """Bytes of the fullest GPU, with what may wait between stages: that depends on times, so it is taken at its most.
+
+    A schedule that does all forwards first may have them all waiting; others two a chunk.
+    """
+    held = _fullest(scenario).total
+    if scenario.parallel.pp == 1:
+        return held
+    schedule = schedule_of(scenario)
+    parallel, model = scenario.parallel, scenario.model
+    tokens = scenario.training.micro_batch * model.sequence_length / parallel.cp
+    boundary = ELEMENT_BYTES[scenario.training.precision] * tokens * model.hidden_size
+    if parallel.tp > 1 and (parallel.sequence_parallel or scenario.pipeline.scatter_gather):
+        boundary /= parallel.tp
+    return held + boundary * scenario.memory.fragmentation * _waiting(schedule)
+
+
+def _waiting(schedule: Schedule) -> int:
+    first = [action.kind for action in schedule.rows[0]]
+    warm_up = next(index for index, kind in enumerate(first) if kind != "F")
+    all_first = warm_up == first.count("F")
+    return warm_up if all_first else 2 * schedule.num_chunks
+
+
+def _short(footprint: Footprint, held: float, capacity: float) -> str:
+    """What is missing, and which part is the largest."""
+    state = footprint.parameters + footprint.gradients + footprint.optimizer
+    if state + footprint.buffers > capacity:
+        why = f"model state alone is {state / 1e9:.1f} GB a GPU: more GPUs are needed"
+    else:
+        rest = held - state
+        why = f"model state is {state / 1e9:.1f} GB, all else {rest / 1e9:.1f} GB: more GPUs or shorter sequences"
+    return f"still {(held - capacity) / 1e9:.1f} GB short of {capacity / 1e9:.1f} GB; {why}"
+
+
+def _written(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

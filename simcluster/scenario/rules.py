@@ -1,0 +1,203 @@
+"""Rules between the sections of a scenario.  Each broken one names the values, the rule, and what would work.
+
+Pure functions of a scenario; ``Scenario`` calls them when it is made.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from simcluster.devices.sensitivity import interference_on
+from simcluster.documents.complaints import Complaint, listed
+from simcluster.documents.near import divisors, near_divisors, near_multiples
+from simcluster.errors import InputError
+from simcluster.planning.parallel import AXES
+from simcluster.scenario.fault_rules import fault_rules
+from simcluster.scenario.pipeline_rules import order_rules, schedule_rules, stage_rules
+from simcluster.topology.sizes import MAX_GPUS
+
+if TYPE_CHECKING:
+    from simcluster.scenario.scenario import Scenario
+    from simcluster.topology import TopologySpec
+
+
+def broken_rules(scenario: Scenario, cluster_gpus: int) -> list[Complaint]:
+    """Every broken rule of a scenario on a cluster of so many GPUs, most basic first; none when it can be planned."""
+    found = list(_grid(scenario, cluster_gpus))
+    found += _tensor(scenario)
+    found += schedule_rules(scenario)
+    found += stage_rules(scenario)
+    if scenario.parallel.dp:  # otherwise the grid's complaint is enough
+        found += _batch(scenario)
+    if not found:
+        found += order_rules(scenario)
+    found += _device(scenario)
+    found += _recompute(scenario)
+    found += _interference(scenario)
+    found += fault_rules(scenario)
+    found += _sharding(scenario)
+    found += _offload(scenario)
+    if scenario.overlap.param_gather and scenario.parallel.zero < 1:
+        what = "there are no sharded parameters to gather with parallel.zero 0"
+        found.append((("overlap", "param_gather"), f"{what}; set zero to 1, or param_gather to false"))
+    return found
+
+
+def oversize(topology: TopologySpec) -> str | None:
+    """Why a cluster is too large to be built, if it is: found before it takes the memory."""
+    count = {name: value for name, value in topology if isinstance(value, int)}
+    gpus = count.get("nodes", 1) * count.get("gpus_per_node", 1)
+    gpus *= count.get("gpus", 1) * count.get("leaves", 1) * count.get("gpus_per_leaf", 1)
+    if gpus > MAX_GPUS:
+        return f"has {gpus:,} GPUs; at most {MAX_GPUS:,} can be simulated: use fewer nodes"
+    uplinks = count.get("leaves", 1) * count.get("spines", 1)
+    return (
+        f"has {uplinks:,} uplinks; at most {MAX_GPUS:,} can be simulated: use fewer spines"
+        if uplinks > MAX_GPUS
+        else None
+    )
+
+
+# --- GPUs -----------------------------------------------------------------------------------------------------------
+
+
+def _grid(scenario: Scenario, cluster_gpus: int) -> Iterator[Complaint]:
+    """tp x pp x dp x cp = gpus, at most what the cluster has."""
+    parallel, gpus = scenario.parallel, scenario.gpus
+    fixed = parallel.tp * parallel.pp * parallel.cp
+    if gpus > cluster_gpus:
+        what = f"the job wants {gpus} GPUs, the cluster has {cluster_gpus}"
+        yield ("gpus",), f"{what}; use {cluster_gpus} or fewer, or a larger cluster"
+    sizes = f"tp {parallel.tp} x pp {parallel.pp} x cp {parallel.cp}"
+    if parallel.dp and fixed * parallel.dp != gpus:
+        product = fixed * parallel.dp
+        fixes = [f"set gpus to {product}"] if product <= cluster_gpus else []
+        fixes += [f"set dp to {gpus // fixed} (or leave it out)"] if gpus % fixed == 0 else []
+        fixes += [] if gpus % fixed == 0 else [_smaller(gpus)]
+        what = f"{sizes} x dp {parallel.dp} = {product}, but the job has {gpus} GPUs; the product must be the GPUs"
+        yield ("parallel",), f"{what}: {', or '.join(fixes)}"
+    elif not parallel.dp:
+        multiples = [number for number in near_multiples(fixed, gpus) if number <= cluster_gpus]
+        fix = f"set gpus to {listed(multiples)}, or {_smaller(gpus)}" if multiples else _smaller(gpus)
+        yield ("parallel",), f"{sizes} = {fixed} does not divide the job's {gpus} GPUs; {fix}"
+    if sorted(parallel.order) != sorted(AXES):
+        what = f"[{', '.join(parallel.order)}] must name each of {', '.join(AXES)} once, fastest first"
+        yield ("parallel", "order"), f"{what}, as in [tp, cp, dp, pp]"
+
+
+def _smaller(gpus: int) -> str:
+    return f"choose tp, pp and cp whose product divides {gpus} (one of {', '.join(map(str, divisors(gpus)[:12]))})"
+
+
+# --- the model on the grid -------------------------------------------------------------------------------------------
+
+
+def _tensor(scenario: Scenario) -> Iterator[Complaint]:
+    """What tensor and sequence parallelism split must divide."""
+    model, parallel = scenario.model, scenario.parallel
+    tp = parallel.tp
+    split = {"heads": model.heads, "ffn_hidden_size": model.ffn_hidden_size}
+    if model.kv_heads % tp and tp % model.kv_heads:  # more ranks than key-value heads: each keeps a copy of one
+        split["kv_heads"] = model.kv_heads
+    if parallel.sequence_parallel:
+        split |= {"hidden_size": model.hidden_size, "sequence_length": model.sequence_length}
+        if tp == 1:
+            what = "sequence parallelism splits over the tp ranks, and tp is 1"
+            yield ("parallel", "sequence_parallel"), f"{what}; set tp to 2 or more, or sequence_parallel to false"
+    undivided = [f"model.{name} {size}" for name, size in split.items() if size % tp]
+    if undivided:
+        fix = listed(near_divisors(math.gcd(*split.values()), tp))
+        yield ("parallel", "tp"), f"tp {tp} does not divide {', '.join(undivided)}; use tp {fix}"
+
+
+# --- the batch, the device, the faults ------------------------------------------------------------------------------
+
+
+def _batch(scenario: Scenario) -> Iterator[Complaint]:
+    """Every replica gets the same number of whole microbatches."""
+    training, dp, pp = scenario.training, scenario.parallel.dp, scenario.parallel.pp
+    batch, together = training.global_batch, dp * training.micro_batch
+    sizes = f"dp {dp} x micro_batch {training.micro_batch}"
+    if batch % together:
+        fix = listed(near_multiples(together, batch))
+        yield ("training", "global_batch"), f"{batch} is not a multiple of {sizes} = {together}; use {fix}"
+    elif scenario.pipeline.schedule == "interleaved" and batch // together % pp:
+        fix = listed(near_multiples(together * pp, batch))
+        what = f"{batch} over {sizes} is {batch // together} microbatches, not a multiple of pp {pp}"
+        yield ("training", "global_batch"), f"{what} as {scenario.pipeline.schedule} needs; use {fix}"
+
+
+def _device(scenario: Scenario) -> Iterator[Complaint]:
+    """The GPU is known, and computes in the precision of the run."""
+    try:
+        device = scenario.cluster.device
+    except InputError as error:
+        yield ("cluster", "topology", "device"), str(error)
+        return
+    try:
+        device.peak_flops(scenario.training.precision.removesuffix("-mixed"))
+    except InputError as error:
+        yield ("training", "precision"), str(error)
+
+
+def _recompute(scenario: Scenario) -> Iterator[Complaint]:
+    """What keeps every second product keeps what a fused attention gives."""
+    training = scenario.training
+    if training.recompute == "operators" and training.attention == "unfused":
+        what = "operators keeps the result of a fused attention, and training.attention is unfused"
+        yield ("training", "recompute"), f"{what}; set attention to fused, or recompute to selective"
+
+
+def _interference(scenario: Scenario) -> Iterator[Complaint]:
+    """What slows computation down leaves some of the GPU, and is asked for where it is modelled."""
+    choice, where = scenario.overlap.interference, ("overlap", "interference")
+    if isinstance(choice, str):
+        return
+    if scenario.collectives.detail == "steps":
+        yield where, "is not modelled with collectives.detail: steps; use detail: flow, or interference: none"
+    try:
+        device = scenario.cluster.device
+    except InputError:
+        return  # said already
+    try:
+        interference_on(device, choice)
+    except InputError as error:
+        yield where, str(error)
+
+
+def _sharding(scenario: Scenario) -> Iterator[Complaint]:
+    """Keys of fsdp that say something, and shard groups of equally many ranks."""
+    fsdp, parallel = scenario.fsdp, scenario.parallel
+    changed = [name for name, field in type(fsdp).model_fields.items() if getattr(fsdp, name) != field.default]
+    idle = [name for name in changed if parallel.zero < (2 if name == "sync_every_microbatch" else 3)]
+    if idle:
+        what = f"is for parameters sharded by FSDP, and parallel.zero is {parallel.zero}"
+        yield ("fsdp", idle[0]), f"{what}; set zero to 3, or leave {listed(idle)} out"
+    ranks, group = parallel.dp * parallel.cp, fsdp.shard_group or 1
+    if not idle and ranks and ranks % group:
+        fix = listed(near_divisors(ranks, group))
+        yield ("fsdp", "shard_group"), f"groups of {group} do not divide the {ranks} ranks of dp x cp; use {fix}"
+    if not idle and fsdp.prefetch > 1 and not scenario.overlap.param_gather:
+        what = f"{fsdp.prefetch} units are to be gathered ahead of use, and overlap.param_gather false gathers none"
+        yield ("fsdp", "prefetch"), f"{what}; set param_gather to true, or leave prefetch out"
+
+
+def _offload(scenario: Scenario) -> Iterator[Complaint]:
+    """There is a way to host memory, and what the host does has a rate."""
+    chosen, cluster = scenario.memory.offload, scenario.cluster.built
+    where = ("memory", "offload")
+    if chosen.optimizer == "host" and chosen.host_update is None:
+        what = "is needed for optimizer: host: what the processors of a box reach in Adam on their memory"
+        yield (*where, "host_update"), f'{what}, reads and writes together, as in host_update: "100 GB/s"'
+    if chosen.optimizer != "host" and chosen.host_update is not None:
+        what = f"says how fast the host updates, and memory.offload.optimizer is {chosen.optimizer}"
+        yield (*where, "host_update"), f"{what}; set it to host, or leave host_update out"
+    if chosen.activations or chosen.optimizer != "none":
+        try:
+            for rank in range(min(scenario.gpus, len(cluster.gpus))):
+                for direction in ("d2h", "h2d"):
+                    cluster.host_way(rank, direction)
+        except InputError as error:
+            yield where, str(error)

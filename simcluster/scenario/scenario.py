@@ -1,0 +1,219 @@
+"""The scenario: a cluster, a model, how it is split, its schedule, batch and faults, as one frozen, checked document.
+
+``load`` reads a file; the result is complete (defaults, presets and the cluster's file filled in) and self-contained:
+``Scenario.document()`` is a scenario file of its own.  Knows every spec and registry, so that bad names fail here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import Field, model_validator
+
+from simcluster.devices.device import Device, load_device
+from simcluster.devices.software import SoftwareChoice
+from simcluster.documents.complaints import RuleError, did_you_mean
+from simcluster.documents.overrides import parse_override
+from simcluster.documents.reading import (
+    Document,
+    parse_document,
+    read_document,
+    shipped_folder,
+    shipped_names,
+    validate,
+)
+from simcluster.documents.spec import Spec
+from simcluster.errors import InputError
+from simcluster.faults import Fault, placed, without
+from simcluster.inputs.schedule_files import function_in, is_function
+from simcluster.lowering.program import Engine
+from simcluster.model.transformer import Model
+from simcluster.scenario.files import resolve
+from simcluster.scenario.pipeline_rules import order_rules
+from simcluster.scenario.rules import broken_rules, oversize
+from simcluster.scenario.sections import (
+    Collectives,
+    Count,
+    Fsdp,
+    Measured,
+    Memory,
+    Overlap,
+    Parallel,
+    Pipeline,
+    Training,
+)
+from simcluster.schedules import Schedule, ScheduleFunction, make_schedule
+from simcluster.schedules.specs import Rows
+from simcluster.topology import Cluster, TopologySpec
+
+
+class ClusterSpec(Spec):
+    """What the job runs on.  In a file ``topology`` may also be a shipped name or a path, with parameters beside it."""
+
+    topology: TopologySpec
+
+    @cached_property
+    def built(self) -> Cluster:
+        """The cluster itself, built once."""
+        return self.topology.build()
+
+    @cached_property
+    def device(self) -> Device:
+        """The GPU of the cluster; InputError for a name that is not in the catalogue."""
+        return load_device(self.topology.device)
+
+
+class Scenario(Spec):
+    """One training step to be replayed.
+
+    ``gpus`` is how many of the cluster's GPUs the job takes (left out: all; the first ones, machine by machine), and
+    ``parallel.dp`` is never left out once the scenario is made.  ``engine`` is how the step is played: as ``events``,
+    as one longest ``path`` through all ops, refused where that would not be exact, or the faster of what is exact
+    (``auto``); times are the same to the bit.  With ``replicas`` it is played so often, each time with draws of its own
+    from ``seed`` (``montecarlo``).  Raises InputError (pydantic's ValidationError, if made
+    without ``load``) with every broken rule.
+    """
+
+    name: str = "scenario"
+    cluster: ClusterSpec
+    gpus: Count = 0  # 0 never survives: _complete puts the cluster's number in its place
+    model: Model
+    parallel: Parallel = Parallel()
+    pipeline: Pipeline = Pipeline()
+    training: Training
+    memory: Memory = Memory()
+    overlap: Overlap = Overlap()
+    fsdp: Fsdp = Fsdp()
+    software: SoftwareChoice = None
+    collectives: Collectives = Collectives()
+    faults: tuple[Fault, ...] = ()
+    steps: Annotated[int, Field(strict=True, ge=1, le=100_000)] = 1
+    seed: Annotated[int, Field(strict=True, ge=0, lt=2**63)] = 0
+    replicas: Annotated[int, Field(strict=True, ge=1, le=100_000)] = 1
+    engine: Engine = "auto"
+    measured: Measured | None = None
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        too_large = oversize(self.cluster.topology)
+        if too_large:
+            raise RuleError([(("cluster",), too_large)])
+        try:
+            cluster_gpus = len(self.cluster.built.gpus)
+        except InputError as error:
+            raise RuleError([(("cluster",), str(error))]) from None
+        parallel = self.parallel
+        # Derived values go in behind the frozen models' back, while nobody else has seen this scenario.
+        if not self.gpus:
+            object.__setattr__(self, "gpus", cluster_gpus)
+        others = parallel.tp * parallel.pp * parallel.cp
+        if not parallel.dp and self.gpus % others == 0:
+            object.__setattr__(self, "parallel", parallel.model_copy(update={"dp": self.gpus // others}))
+        object.__setattr__(self, "faults", placed(self.faults))
+        self._call_schedule()
+        broken = broken_rules(self, cluster_gpus)
+        if broken:
+            raise RuleError(broken)
+        return self
+
+    def _call_schedule(self) -> None:
+        """A schedule FILE.py:FUNCTION becomes the rows that the function gives for the counts of this scenario."""
+        name, together = self.pipeline.schedule, self.parallel.dp * self.training.micro_batch
+        if not isinstance(name, str) or not is_function(name):
+            return
+        if not together or self.training.global_batch % together:
+            return  # the rules complain
+        counts = self.parallel.pp, self.microbatches, self.pipeline.chunks
+        try:
+            rows = Rows.of(make_schedule(function_in(name), *counts))
+        except InputError as error:
+            raise RuleError([(("pipeline", "schedule"), str(error))]) from None
+        pipeline = self.pipeline.model_copy(update={"schedule": rows, "chunks": 1})
+        object.__setattr__(self, "pipeline", pipeline)
+
+    def with_schedule(self, what: Schedule | ScheduleFunction) -> Self:
+        """The same scenario with a schedule of one's own: the data, or a function (stages, microbatches, chunks).
+
+        Raises InputError for one that is broken (the place is marked) or for other stages and microbatches.
+        """
+        schedule = make_schedule(what, self.parallel.pp, self.microbatches, self.pipeline.chunks)
+        pipeline = self.pipeline.model_copy(update={"schedule": Rows.of(schedule), "chunks": 1})
+        changed = self.model_copy(update={"pipeline": pipeline})
+        broken = list(order_rules(changed))
+        if broken:
+            raise RuleError(broken)
+        return changed
+
+    def without(self, *numbers: int) -> Self:
+        """The same scenario but for these faults (by their places in the list); all other draws stay what they are.
+
+        Of uneven data only the unevenness goes: the same documents, spread evenly over the microbatches.
+        """
+        kept = [without(fault) if place in numbers else (fault,) for place, fault in enumerate(self.faults)]
+        return self.model_copy(update={"faults": sum(kept, ())})
+
+    def without_faults(self) -> Self:
+        """The same scenario with none of its faults."""
+        return self.without(*range(len(self.faults)))
+
+    @property
+    def dp(self) -> int:
+        """Replicas of the model."""
+        return self.parallel.dp
+
+    @property
+    def microbatches(self) -> int:
+        """Microbatches that each replica works through in a step."""
+        return self.training.global_batch // (self.parallel.dp * self.training.micro_batch)
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens of all replicas' microbatches."""
+        return self.training.global_batch * self.model.sequence_length
+
+    def document(self) -> dict[str, Any]:
+        """The scenario as a self-contained file says it: JSON-able, units as text; reading it gives an equal one."""
+        return self.model_dump(mode="json", exclude_none=True)
+
+
+Changes = Mapping[str, Any] | Iterable[str | tuple[str, Any]]
+"""Overrides: {"parallel.tp": 4}, [("parallel.tp", 4)] or ["parallel.tp=4"]."""
+
+
+def load(path: str | Path, overrides: Changes = ()) -> Scenario:
+    """The scenario in a file, or the shipped one of that name, with values at dotted paths changed.
+
+    Raises InputError that names the file, line, key, value, rule and a fix.
+    """
+    return _scenario(read_document(_scenario_path(path)), overrides)
+
+
+def load_text(text: str, overrides: Changes = (), *, folder: str | Path = ".") -> Scenario:
+    """The scenario written in ``text``; paths in it are relative to ``folder``."""
+    return _scenario(parse_document(text, source="<text>", folder=folder), overrides)
+
+
+def from_document(data: Mapping[str, Any], overrides: Changes = (), *, folder: str | Path = ".") -> Scenario:
+    """The scenario that plain data says, as a file would; ``from_document(s.document()) == s``."""
+    return _scenario(Document(data=dict(data), source="<document>", folder=Path(folder)), overrides)
+
+
+def _scenario(document: Document, overrides: Changes) -> Scenario:
+    items = overrides.items() if isinstance(overrides, Mapping) else overrides
+    pairs = [parse_override(item) if isinstance(item, str) else item for item in items]
+    return validate(Scenario, resolve(document, pairs))
+
+
+def _scenario_path(path: str | Path) -> Path:
+    """The path itself, or where the shipped scenario of that bare name lies."""
+    path = Path(path)
+    names = shipped_names("scenarios")
+    if path.exists() or path.suffix or len(path.parts) != 1:
+        return path
+    if path.name in names:
+        return shipped_folder("scenarios") / f"{path.name}.yaml"
+    hint = did_you_mean(path.name, names)
+    raise InputError(f"{path}: no such file, and no shipped scenario{hint}; shipped: {', '.join(names) or 'none'}")

@@ -1,0 +1,284 @@
+"""The sections of a scenario file as frozen models: parallel, pipeline, training, overlap, collectives, measured.
+
+Each checks its own values; rules between sections are in ``scenario_rules``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field, StrictBool
+
+from simcluster.collectives import ALGORITHMS
+from simcluster.devices.interference import InterferenceSpec
+from simcluster.documents.complaints import did_you_mean, listed, shown
+from simcluster.documents.spec import Spec
+from simcluster.errors import InputError
+from simcluster.nccl import platform_names
+from simcluster.schedules.specs import Rows, ScheduleChoice
+from simcluster.units import Bytes, BytesPerSecond, Seconds
+
+Count = Annotated[int, Field(strict=True, ge=1, le=10**9)]
+"""How many of something: a whole number from 1, as in the file (8, not "8" nor 8.0)."""
+
+Axis = Literal["tp", "cp", "dp", "pp"]
+Precision = Literal["bf16-mixed", "fp16-mixed", "fp8-mixed", "fp32"]
+Recompute = Literal["none", "selective", "operators", "full"]
+MemoryRecipe = Literal[
+    "mixed-16", "fp32-16", "mixed-18", "bf16-12", "fp8-20", "fp8-19", "fp8-params-18", "fp8-params-17", "fp8-13"
+]
+
+
+def _only_one(value: object) -> object:
+    """Axes that are in the grid but not modelled: 1 is the size of an axis that is not there."""
+    if isinstance(value, int) and not isinstance(value, bool) and value > 1:
+        raise InputError(f"{value} is not modelled yet; context and expert parallelism come later: leave it out, or 1")
+    return value
+
+
+def _zero_stage(value: object) -> object:
+    if isinstance(value, bool) or value not in (0, 1, 2, 3):
+        raise InputError(
+            f"must be 0 (off), or what is sharded over dp: 1 (optimizer states), 2 (gradients too) or 3 (parameters "
+            f"too, as FSDP does); got {shown(value)}"
+        )
+    return value
+
+
+class Parallel(Spec):
+    """How the job is split: tp x cp x dp x pp GPUs.
+
+    ``dp`` left out is what the GPUs leave over (0 stands for that only until the scenario is complete).  ``zero`` is
+    the ZeRO stage (arXiv:1910.02054).  ``order`` lists the axes from the fastest-varying rank digit to the slowest.
+    """
+
+    tp: Count = 1
+    pp: Count = 1
+    dp: Count = 0
+    cp: Annotated[Count, BeforeValidator(_only_one)] = 1
+    ep: Annotated[Count, BeforeValidator(_only_one)] = 1
+    sequence_parallel: StrictBool = False
+    zero: Annotated[Literal[0, 1, 2, 3], BeforeValidator(_zero_stage)] = 0
+    order: tuple[Axis, ...] = ("tp", "cp", "dp", "pp")
+
+
+LONG_NAMES = {
+    "tensor_model_parallel_size": "tp",
+    "tensor_parallel_degree": "tp",
+    "pipeline_model_parallel_size": "pp",
+    "pipeline_parallel_degree": "pp",
+    "data_parallel_size": "dp",
+    "context_parallel_size": "cp",
+    "expert_model_parallel_size": "ep",
+}
+"""What other tools call the sizes of the axes; files and overrides may use these names in ``parallel``."""
+
+
+def _layers_per_stage(value: object) -> object:
+    """Checks even, auto or a list of whole numbers."""
+    if value in ("even", "auto"):
+        return value
+    items = value if isinstance(value, list | tuple) else ()
+    if not items or not all(isinstance(item, int) and not isinstance(item, bool) and item >= 0 for item in items):
+        raise InputError(f"must be even, auto or a list of how many layers, as in [11, 13, 13, 11]; got {shown(value)}")
+    return tuple(items)
+
+
+class Pipeline(Spec):
+    """Which stage holds what of the model, the order of microbatches on the stages, and how they hand on.
+
+    ``schedule`` is a name; a mapping with parameters, as in ``{name: interleaved, group_size: 8}`` or ``{name: zb-auto,
+    memory_limit: 16}``; a CSV file of torch.distributed.pipelining or ``FILE.py:FUNCTION``, relative to the scenario
+    file and read in (the document then has its rows).  ``zb-auto`` without times is made for those of the run.
+
+    ``chunks`` is how many pieces of the model a stage holds.  ``layers_per_stage`` is how many layers: ``even``; a list
+    with a number for every stage, spread over its chunks as evenly as possible (those with embedding or LM head last to
+    get one more), or for every slice in the model's order; ``auto`` makes the slowest slice as fast as it can be, by
+    the times of the run (forward and backward of a layer, of the embedding, of LM head and loss).
+
+    ``p2p``: ``async`` sends go out and are received beside computation; at a ``rendezvous`` sender and receiver wait
+    for each other and for the end, in blocking pairs as Megatron-LM without ``--overlap-p2p-communication`` (then
+    ``overlap.pipeline`` has no say).  ``scatter_gather``: without sequence parallelism a stage boundary is sent split
+    over the tp ranks and gathered on arrival, as Megatron-LM does (arXiv:2104.04473 section 4.1).
+    """
+
+    schedule: ScheduleChoice = "1f1b"
+    chunks: Count = 1
+    layers_per_stage: Annotated[
+        Literal["even", "auto"] | tuple[int, ...], BeforeValidator(_layers_per_stage)
+    ] = "even"  # fmt: skip
+    p2p: Literal["async", "rendezvous"] = "async"
+    scatter_gather: StrictBool = True
+
+    @property
+    def schedule_name(self) -> str:
+        """What the schedule is called."""
+        schedule = self.schedule
+        if isinstance(schedule, Rows):
+            return schedule.title
+        return schedule if isinstance(schedule, str) else schedule.name
+
+
+class Training(Spec):
+    """The batch (in sequences), the number formats, and what is kept for backward.
+
+    ``memory_recipe`` names the bytes per parameter by hand; left out, they follow from precision and optimizer.
+    ``precision: fp8-mixed``: the products of layers in fp8, their operands cast from 16 bits, in which all else stays
+    (attention, LM head, what is kept and sent).  ``recompute: operators`` keeps what attention and every second product
+    of a layer give, and runs all else again (torchtitan's "op" selective checkpointing).  ``recompute_every: k``
+    recomputes only the layers whose number in the model divides by k (0, k, 2 k, ...).
+    """
+
+    global_batch: Count
+    micro_batch: Count = 1
+    precision: Precision = "bf16-mixed"
+    recompute: Recompute = "none"
+    recompute_every: Count = 1
+    optimizer: Literal["adam"] = "adam"
+    attention: Literal["fused", "unfused"] = "fused"
+    dropout: StrictBool = False
+    memory_recipe: MemoryRecipe | None = None
+
+
+def _buffers(value: object) -> object:
+    """Complains about a word that is neither ``auto`` nor ``none`` nor an amount."""
+    if isinstance(value, str) and value not in ("auto", "none") and not any(letter.isdigit() for letter in value):
+        raise InputError(f'must be auto, none or an amount with its unit, as in "1 GB"; got {shown(value)}')
+    return value
+
+
+class HostMemory(Spec):
+    """What the GPU hands to its host's memory, over the links between them (``Cluster.host_way``).
+
+    ``activations``: the part, 0 to 1, of what the layers of a microbatch's forward keep; it goes when that is over and
+    may come back from ``ahead`` actions before its backward.  ``optimizer``: ``stream`` keeps the optimizer's state in
+    host memory and updates on the GPU, in buckets of ``bucket`` parameters of which ``buffers`` fit there; ``host``
+    updates on the host: ``host_update`` is the B/s that the processors of one box, a tray in a rack, reach in Adam on
+    their memory, reads and writes together, and ``source`` who says so.  The box's GPUs share it evenly.
+    """
+
+    activations: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = 0.0
+    ahead: Annotated[int, Field(strict=True, ge=0, le=10**9)] = 1
+    optimizer: Literal["none", "stream", "host"] = "none"
+    bucket: Count = 40_000_000
+    buffers: Count = 2
+    host_update: BytesPerSecond | None = None
+    source: str = ""
+
+
+class Memory(Spec):
+    """What a rank's memory holds besides model state and the tensors that backward reads.
+
+    ``fragmentation`` is a factor from 1 (none) on what comes and goes: activations, working sets, gathered parameters;
+    model state is allocated once and packs.  What it adds counts as other.  ``communication_buffers``: ``none``, an
+    amount for each GPU, or ``auto``, NCCL's channels for each group that the rank is in (``planning.buffers``).
+    ``workspace`` is what libraries keep for matrix products.  ``library: megatron-te`` adds what Megatron-Core with
+    Transformer Engine keeps.  ``logits``: the loss keeps an ``fp32`` copy of them, or a fused one writes their gradient
+    over them ``in-place``.  ``backward_temporaries`` counts the gradients that live inside one layer's backward.
+    ``offload`` is what lives in the host's memory instead.
+    """
+
+    fragmentation: Annotated[float, Field(ge=1, le=10, allow_inf_nan=False)] = 1.0
+    communication_buffers: Annotated[Literal["auto", "none"] | Bytes, BeforeValidator(_buffers)] = "none"
+    workspace: Bytes | None = None
+    library: Literal["plain", "megatron-te"] = "plain"
+    logits: Literal["fp32", "in-place"] = "fp32"
+    backward_temporaries: StrictBool = False
+    offload: HostMemory = HostMemory()
+
+
+def _mechanism(value: object) -> object:
+    """Complains about a word that is neither ``none`` nor ``auto``."""
+    if isinstance(value, str) and value not in ("none", "auto"):
+        raise InputError(
+            f"must be none, auto or a mechanism such as {{kind: factor, compute: 0.189}}, {{kind: sms, channels: 24}} "
+            f"or {{kind: hbm, bytes_per_byte: 3}}; got {shown(value)}"
+        )
+    return value
+
+
+class Overlap(Spec):
+    """Which communication runs beside computation.
+
+    ``grad_reduce``: gradients in buckets while backward still runs (``bucket_size`` bytes each; left out, the
+    program's own default).  ``param_gather``: parameters sharded by ZeRO gathered beside computation: with zero 1 and 2
+    beside the next forward, with zero 3 ahead of every use (``fsdp.prefetch``).  ``tensor``: the
+    input gradient's reduction beside the weight gradient.  ``tensor_pieces``: the products around tensor-parallel
+    collectives cut into so many pieces along their rows, each gathered or reduced beside the next one's product
+    (asynchronous tensor parallelism).  ``pipeline``: sends do not hold up the sender.
+
+    ``interference``: what the two do to each other meanwhile.  ``auto`` is what the device's catalogue entry says (with
+    ``collectives.detail: steps`` nothing), ``none`` nothing; or a mechanism of ``simcluster.devices.interference``.
+    """
+
+    grad_reduce: StrictBool = False
+    param_gather: StrictBool = False
+    tensor: StrictBool = False
+    tensor_pieces: Count = 1
+    pipeline: StrictBool = True
+    bucket_size: Bytes | None = None
+    interference: Annotated[Literal["none", "auto"] | InterferenceSpec, BeforeValidator(_mechanism)] = "auto"
+
+
+class Fsdp(Spec):
+    """How zero 3 (FSDP) shards, gathers and reduces; what runs beside computation is ``overlap``'s business.
+
+    Parameters are gathered in units of ``unit_layers`` layers (embedding and LM head are units of their own), up to
+    ``prefetch`` units ahead of their use, in the number format of the products (2 bytes with mixed precision, whatever
+    the shards are kept in); gradients are reduced in the recipe's.  ``reshard_after_forward``: given up behind forward
+    and gathered again for backward.  ``lanes``: gathers and reductions wait for each other on one communicator, or
+    have two and share the links.  ``shard_group``: hybrid sharding (HSDP) over so many consecutive ranks of dp, whose
+    gradients are then summed over the groups; left out, all of dp.  ``sync_every_microbatch``: gradients are reduced
+    in each microbatch's backward; false: summed up unsharded and reduced in the last one's (no_sync); for zero 2 too.
+    """
+
+    unit_layers: Count = 1
+    prefetch: Annotated[int, Field(strict=True, ge=0, le=10**9)] = 1
+    reshard_after_forward: StrictBool = True
+    lanes: Literal["one", "two"] = "one"
+    shard_group: Count | None = None
+    sync_every_microbatch: StrictBool = True
+
+
+def _algorithm_of(kind: str) -> Callable[[object], object]:
+    """Checks the name of an algorithm of a kind of collective."""
+
+    def validate(value: object) -> object:
+        known = ("auto", *ALGORITHMS[kind])
+        if value not in known:
+            raise InputError(f"must be one of {listed(known)}{did_you_mean(str(value), known)}; got {shown(value)}")
+        return value
+
+    return validate
+
+
+def _nccl_platform(value: object) -> object:
+    """Checks the name of a platform of NCCL."""
+    known = ("auto", "none", *platform_names())
+    if value not in known:
+        raise InputError(f"must be one of {listed(known)}{did_you_mean(str(value), known)}; got {shown(value)}")
+    return value
+
+
+class Collectives(Spec):
+    """The algorithm of each collective, and how it is played.
+
+    ``nccl`` names the platform whose latencies, rates and choices NCCL would have (``traffic.methods``): ``auto`` is
+    what the topology file says, ``none`` leaves everything to the links.  An algorithm that is ``auto`` is the one that
+    NCCL picks for the size; without a platform, the ring.  ``detail: flow`` is one activity with its use of every link,
+    ``steps`` every step of the algorithm as transfers.
+    """
+
+    all_reduce: Annotated[str, BeforeValidator(_algorithm_of("all_reduce"))] = "auto"
+    reduce_scatter: Annotated[str, BeforeValidator(_algorithm_of("reduce_scatter"))] = "auto"
+    all_gather: Annotated[str, BeforeValidator(_algorithm_of("all_gather"))] = "auto"
+    detail: Literal["flow", "steps"] = "flow"
+    nccl: Annotated[str, BeforeValidator(_nccl_platform)] = "auto"
+
+
+class Measured(Spec):
+    """What a real run of this scenario took, and who says so; shown beside the prediction, never used for it."""
+
+    step_time: Seconds
+    source: str = ""

@@ -1,0 +1,251 @@
+"""A program as one longest path: when everything begins and ends, for many cases of durations at once, without events.
+
+The same rules as the engine's, so the same times to the bit (durations lie on the clock's grid): an op follows the one
+before it on its lane and those that it waits for; a meeting begins with its last arrival and takes what its transfers
+take with their links to themselves.  Whether they have, ``encounters`` tells from the times that come out
+(modelling.md I.5).  Ops are gone through level by level, each behind all that it waits for; one case alone is faster
+op by op (``Once``).  Imports the program, traffic, errors, numpy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from simcluster.errors import InputError
+from simcluster.lowering.program import Program
+from simcluster.traffic.traffic import Traffic
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+
+class NeedsEventsError(InputError):
+    """What is no longest path; the message says why."""
+
+
+@dataclass(frozen=True)
+class Played:
+    """Seconds per op and case, as the engine records them."""
+
+    ready: Floats
+    start: Floats
+    end: Floats
+
+    @property
+    def total(self) -> Floats:
+        """Seconds per case: the last end."""
+        return np.asarray(self.end.max(axis=0, initial=0.0))
+
+
+class LongestPath:
+    """The order in which a program's ops can be timed; made once, used for many cases.
+
+    ``capacity`` is B/s per link; left out, nothing may cross a link.  Raises NeedsEventsError for what is no longest
+    path (step by step, interference, speeds that change, transfers without capacity), InputError for ops that wait for
+    each other.
+    """
+
+    def __init__(self, program: Program, capacity: Sequence[float] | None = None) -> None:
+        self.meeting_seconds: Floats = np.array(meeting_seconds(program, capacity), dtype=np.float64)
+        before = _before(program)
+        self._levels, nodes = _levels(Once(program, self.meeting_seconds.tolist()).order, before)
+        self._first = np.array([ops[0] for ops in nodes], dtype=np.int64)
+        self._node = np.empty(len(before), dtype=np.int64)
+        for number, ops in enumerate(nodes):
+            self._node[ops] = number
+        meeting = np.array(program.meeting, dtype=np.int64)[self._first]
+        self._meets = np.flatnonzero(meeting >= 0)
+        self._meeting = meeting[self._meets]
+        members = [op for ops in nodes if len(ops) > 1 for op in ops]
+        self._waiting = np.array([op for op in members if before[op]], dtype=np.int64)
+        self._opening = np.array([op for op in members if not before[op]], dtype=np.int64)
+        self._awaited = self._node[np.array([other for op in self._waiting for other in before[op]], dtype=np.int64)]
+        counts = [len(before[op]) for op in self._waiting]
+        self._offsets = np.concatenate([[0], np.cumsum(counts[:-1])]).astype(np.int64) if counts else None
+
+    def __call__(self, seconds: Floats, meeting_seconds: Floats | None = None) -> Played:
+        """Times for durations [op, case]; those of ops that meet are the meeting's own.
+
+        ``meeting_seconds`` [meeting, case or 1] take the place of the meetings' own.
+        """
+        start, end = self._sweep(seconds, meeting_seconds)
+        ready = start[self._node]  # of all but those that wait for others in a meeting
+        if self._offsets is not None:
+            ready[self._waiting] = np.maximum.reduceat(end[self._awaited], self._offsets, axis=0)
+        ready[self._opening] = 0.0
+        return Played(ready, start[self._node], end[self._node])
+
+    def total(self, seconds: Floats, meeting_seconds: Floats | None = None) -> Floats:
+        """Seconds per case until everything is over: as the total of what the call returns, and less work."""
+        return np.asarray(self._sweep(seconds, meeting_seconds)[1].max(axis=0))
+
+    def of_meetings(self, played: Played) -> Floats:
+        """When each meeting begins [meeting, case]."""
+        starts = np.zeros((len(self.meeting_seconds), played.start.shape[1]))
+        starts[self._meeting] = played.start[self._first[self._meets]]
+        return starts
+
+    def _sweep(self, seconds: Floats, meeting_seconds: Floats | None) -> tuple[Floats, Floats]:
+        """Start and end of every node; the last one is the beginning of time."""
+        count, cases = len(self._first), seconds.shape[1]
+        own = self.meeting_seconds[:, None] if meeting_seconds is None else meeting_seconds
+        start, end = np.zeros((count + 1, cases)), np.zeros((count + 1, cases))
+        end[:count] = seconds[self._first]  # durations, until the ends are known
+        end[self._meets] = own[self._meeting]
+        for low, high, awaited in self._levels:
+            begin = start[low:high]
+            end.take(awaited, axis=0).max(axis=0, out=begin)
+            end[low:high] += begin
+        return start, end
+
+
+def alone_seconds(traffic: Traffic, capacity: Sequence[float] | None) -> float:
+    """What a transfer takes with its links to itself, as the network would have it."""
+    if not traffic.usage and not traffic.round_bytes:
+        return traffic.latency_seconds
+    if capacity is None:
+        raise NeedsEventsError("longest path: transfers over links that others share need the engine's events")
+    if traffic.round_bytes and traffic.alone_rate(capacity) <= 0:
+        raise NeedsEventsError("a transfer crosses a link that carries nothing")
+    return traffic.alone_seconds(capacity) if traffic.round_bytes else traffic.latency_seconds
+
+
+def meeting_seconds(program: Program, capacity: Sequence[float] | None) -> list[float]:
+    """What every meeting takes once all have arrived; NeedsEventsError where that depends on what is beside it."""
+    if program.speeds or program.capacities:
+        raise NeedsEventsError("GPUs or links change their speed as time goes on (faults)")
+    if program.speeds or program.capacities:
+        raise NeedsEventsError("the speed of a GPU or a link changes as time goes on")
+    known: dict[int, float] = {}  # by the identity of the traffics, which meetings share
+    found = []
+    for meeting in program.meetings:
+        if meeting.steps >= 0:
+            raise NeedsEventsError("collectives are played step by step")
+        if meeting.pressure or meeting.drag:
+            raise NeedsEventsError("communication slows down the computation beside it (overlap.interference)")
+        seconds = known.get(id(meeting.traffics))
+        if seconds is None:
+            seconds = sum(alone_seconds(traffic, capacity) for traffic in meeting.traffics)
+            known[id(meeting.traffics)] = seconds
+        found.append(seconds)
+    return found
+
+
+class Once:
+    """One case, op by op: as fast as it can be found in which ``order`` ops can be timed (those that meet together).
+
+    Lanes are gone along until an op waits for one that has no end yet; whichever lane comes first, times are the same.
+    ``last`` is the op that arrived last at an op's meeting, of equals the first; itself elsewhere.  Raises InputError
+    for ops that wait for each other.
+    """
+
+    def __init__(self, program: Program, meeting_seconds: Sequence[float]) -> None:
+        count = len(program.seconds)
+        self.ready, self.start, self.end = [0.0] * count, [0.0] * count, [-1.0] * count
+        self.last = list(range(count))
+        self.order: list[list[int]] = []
+        self._program = program
+        self._meeting_seconds = meeting_seconds
+        self._next = [0] * len(program.lanes)
+        self._free = [0.0] * len(program.lanes)
+        self._waiting: dict[int, list[int]] = {}  # lanes by the op that their next one waits for
+        self._arrived: list[list[int]] = [[] for _ in program.meetings]
+        self._todo = list(range(len(program.lanes)))
+        while self._todo:
+            self._go(self._todo.pop())
+        if sum(map(len, self.order)) < count:
+            stuck = [op for op, end in enumerate(self.end) if end < 0]
+            raise InputError(f"{len(stuck)} ops wait for each other, the first {program.describe(stuck[0])}")
+
+    def _go(self, lane: int) -> None:
+        """Along a lane as far as it goes."""
+        program, ready, start, end = self._program, self.ready, self.start, self.end
+        after, meeting, seconds, ops = program.after, program.meeting, program.seconds, program.lanes[lane]
+        now = self._free[lane]
+        for at in range(self._next[lane], len(ops)):
+            op = ops[at]
+            begin = now
+            for other in after[op]:
+                done = end[other]
+                if done < 0:
+                    self._waiting.setdefault(other, []).append(lane)
+                    self._next[lane], self._free[lane] = at, now
+                    return
+                if done > begin:
+                    begin = done
+            ready[op] = start[op] = begin
+            if meeting[op] >= 0:
+                self._next[lane] = at + 1
+                self._meet(meeting[op], op)
+                return
+            now = end[op] = begin + seconds[op]
+            self.order.append([op])
+            if op in self._waiting:
+                self._todo += self._waiting.pop(op)
+
+    def _meet(self, number: int, op: int) -> None:
+        """Arrive; with the last one the meeting is timed, and all go on."""
+        members = self._arrived[number]
+        members.append(op)
+        if len(members) < self._program.meetings[number].parties:
+            return
+        ready, lanes = self.ready, self._program.lane
+        begin = max([ready[member] for member in members])
+        last = min([member for member in members if ready[member] == begin])
+        over = begin + self._meeting_seconds[number]
+        for member in members:
+            self.start[member], self.end[member], self.last[member] = begin, over, last
+            self._free[lanes[member]] = over
+            self._todo.append(lanes[member])
+            if member in self._waiting:
+                self._todo += self._waiting.pop(member)
+        self.order.append(members)
+
+
+def _before(program: Program) -> list[list[int]]:
+    """What every op waits for: the one before it on its lane, and those it names."""
+    before = [list(others) for others in program.after]
+    for ops in program.lanes:
+        for one, other in pairwise(ops):
+            before[other].append(one)
+    return before
+
+
+Level = tuple[int, int, Ints]
+"""Nodes ``low`` to ``high``, and the nodes that they wait for, one column each; short ones filled up with the beginning
+of time, which is the node behind all others."""
+
+
+def _levels(nodes: list[list[int]], before: list[list[int]]) -> tuple[list[Level], list[list[int]]]:
+    """The levels behind the first, and the nodes (ops, or those that meet) in their order."""
+    node_of = [-1] * len(before)
+    awaited: list[list[int]] = []
+    depth: list[int] = []
+    for number, ops in enumerate(nodes):
+        found = list(dict.fromkeys(node_of[other] for op in ops for other in before[op]))
+        awaited.append(found)
+        depth.append(1 + max((depth[other] for other in found), default=-1))
+        for op in ops:
+            node_of[op] = number
+    order = sorted(range(len(nodes)), key=depth.__getitem__)
+    place = [0] * len(nodes)
+    for at, number in enumerate(order):
+        place[number] = at
+    levels: list[Level] = []
+    low = 0
+    while low < len(order):
+        high = low
+        while high < len(order) and depth[order[high]] == depth[order[low]]:
+            high += 1
+        columns = [[place[other] for other in awaited[number]] for number in order[low:high]]
+        width = max(map(len, columns))
+        if width:
+            filled = [column + [len(nodes)] * (width - len(column)) for column in columns]
+            levels.append((low, high, np.ascontiguousarray(np.array(filled, dtype=np.int64).T)))
+        low = high
+    return levels, [nodes[number] for number in order]

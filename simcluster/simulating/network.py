@@ -1,0 +1,192 @@
+"""Bytes over shared links as SimPy events: activities that progress at max-min fair rates.
+
+An activity is a transfer, or a whole ring whose hops advance together.  It first pays its latency, occupying nothing,
+then moves ``rounds`` x ``round_bytes`` per flow.  Rates change only when an activity joins, ends, or a capacity
+changes; links are shared out anew once per instant, after all else of that instant, as far as the change reaches.
+(SimGrid's rule for latency; modelling.md C.2.)  Imports the clock, fairness, profiles and Traffic.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+
+import simpy
+from simpy.events import EventPriority
+
+from simcluster.clock import on_grid
+from simcluster.planning.profiles import Profile
+from simcluster.traffic.fairness import Sharer, Shares
+from simcluster.traffic.traffic import Traffic
+
+_LAST = EventPriority(2)  # after SimPy's URGENT (0) and NORMAL (1): the end of an instant
+
+
+def at_end_of_instant(env: simpy.Environment, action: Callable[[simpy.Event], None]) -> None:
+    """Do this after all else of the present instant."""
+    event = env.event()
+    event._ok, event._value = True, None
+    assert event.callbacks is not None
+    event.callbacks.append(action)
+    env.schedule(event, priority=_LAST)
+
+
+class Activity(Sharer):
+    """What moves."""
+
+    __slots__ = ("drag", "end", "over", "remaining", "round_seconds", "then", "traffic", "updated")
+
+    def __init__(self, traffic: Traffic, then: Callable[[], object]) -> None:
+        self.usage = traffic.usage
+        self.bound = traffic.bound
+        self.rate = -1.0
+        self.traffic = traffic
+        self.then = then
+        self.remaining = float(traffic.rounds)  # in rounds, so that an undisturbed activity ends on an exact multiple
+        self.round_seconds = math.inf
+        self.updated = 0.0
+        self.end = math.inf
+        self.over = False
+        self.drag = 1.0  # how many times as long a round takes because of what runs beside it on its GPUs
+
+
+class Network:
+    """The cluster's links at work.
+
+    ``capacity`` is B/s per link number, ``profiles[link]`` what multiplies that as time goes on.
+    """
+
+    def __init__(
+        self,
+        env: simpy.Environment,
+        capacity: Sequence[float],
+        profiles: Mapping[int, Profile] = MappingProxyType({}),
+    ) -> None:
+        self._env = env
+        self._shares: Shares[Activity] = Shares(capacity)
+        self._joins: dict[float, list[Activity]] = {}  # by instant: one SimPy event each, however many activities
+        self._ends: dict[float, list[Activity]] = {}
+        self._solve_due = False
+        self._profiles = profiles
+        self._nominal = {link: float(capacity[link]) for link in profiles}
+        self._factors = dict.fromkeys(profiles, 1.0)
+        self._following = False  # is an event due at the next change?
+        self._under_way = 0  # activities: nobody looks at links while there are none
+
+    @property
+    def solves(self) -> int:
+        """Instants at which links had to be shared out anew."""
+        return self._shares.solves
+
+    def start(self, traffic: Traffic, then: Callable[[], object], drag: float = 1.0) -> Activity:
+        """Begin an activity now; ``then`` is called at the instant its last byte has arrived (see ``set_drag``)."""
+        activity = Activity(traffic, then)
+        activity.drag = drag
+        self._under_way += 1
+        if self._profiles and not self._following:
+            self._follow()
+        latency = traffic.latency_seconds
+        if latency > 0:
+            self._at(self._env.now + latency, activity, self._joins, self._join_all)
+        else:
+            self._join(activity)
+        return activity
+
+    def set_drag(self, activity: Activity, drag: float) -> None:
+        """From this instant on the activity's rounds take ``drag`` times as long as its share of the links allows.
+
+        The share stays as large as before: what it does not use is not given to others.  Latency is not dragged.
+        """
+        activity.drag = drag
+        if activity.rate >= 0 and not activity.over:
+            self._set_end(activity)
+
+    def set_capacity(self, link: int, capacity: float) -> None:
+        """Change a link's capacity (B/s, zero allowed) from this instant on."""
+        if self._shares.set_capacity(link, capacity):
+            self._solve_later()
+
+    def _follow(self, _: simpy.Event | None = None) -> None:
+        """Bring capacities in line with their profiles, now and again at their next change."""
+        self._following = False
+        if not self._under_way:
+            return
+        now, change = self._env.now, math.inf
+        for link, profile in self._profiles.items():
+            factor = profile.at(now)
+            change = min(change, profile.after(now))
+            if factor != self._factors[link]:
+                self._factors[link] = factor
+                self.set_capacity(link, self._nominal[link] * factor)
+        if change < math.inf:
+            self._following = True
+            timer = self._env.timeout(change - now)
+            assert timer.callbacks is not None
+            timer.callbacks.append(self._follow)
+
+    def _at(
+        self,
+        instant: float,
+        activity: Activity,
+        agenda: dict[float, list[Activity]],
+        action: Callable[[simpy.Event], None],
+    ) -> None:
+        """Put an activity on an agenda; the first one of an instant brings the SimPy event."""
+        waiting = agenda.get(instant)
+        if waiting is not None:
+            waiting.append(activity)
+            return
+        agenda[instant] = [activity]
+        timer = self._env.timeout(instant - self._env.now, instant)
+        assert timer.callbacks is not None
+        timer.callbacks.append(action)
+
+    def _join_all(self, timer: simpy.Event) -> None:
+        instant: float = timer._value
+        for activity in self._joins.pop(instant):
+            self._join(activity)
+
+    def _join(self, activity: Activity) -> None:
+        activity.updated = self._env.now
+        if self._shares.join(activity):
+            self._set_end(activity)
+        else:
+            self._solve_later()
+
+    def _solve_later(self) -> None:
+        """Solve once, at the end of this instant."""
+        if not self._solve_due:
+            self._solve_due = True
+            at_end_of_instant(self._env, self._solve)
+
+    def _solve(self, _: simpy.Event) -> None:
+        self._solve_due = False
+        for activity in self._shares.solve():
+            self._set_end(activity)
+
+    def _set_end(self, activity: Activity) -> None:
+        """The activity's rate has changed: what it has done until now, and when it will end."""
+        now = self._env.now
+        if now > activity.updated and activity.round_seconds > 0:
+            activity.remaining = max(0.0, activity.remaining - (now - activity.updated) / activity.round_seconds)
+        activity.updated = now
+        rate, size = activity.rate, activity.traffic.round_bytes
+        if rate <= 0 and size > 0:  # a dead link: nothing moves until its capacity comes back
+            activity.round_seconds = activity.end = math.inf
+            return
+        activity.round_seconds = on_grid(size / rate * activity.drag) if size else 0.0
+        activity.end = now + on_grid(activity.remaining * activity.round_seconds)
+        self._at(activity.end, activity, self._ends, self._finish_all)
+
+    def _finish_all(self, timer: simpy.Event) -> None:
+        """End every activity that is due at this instant; entries whose end has moved are stale."""
+        instant: float = timer._value
+        for activity in self._ends.pop(instant):
+            if activity.end != instant or activity.over:
+                continue
+            activity.over = True
+            self._under_way -= 1
+            if self._shares.leave(activity):
+                self._solve_later()
+            activity.then()

@@ -1,0 +1,96 @@
+"""Times of parts of a step, played by themselves on the run's own cluster: what is arranged by times goes by them.
+
+Automatic cuts of the model and schedules made for times need to know what a layer or a pass takes before the step is
+planned.  Every rank of every stage plays the parts one after the other, so collectives over tp take what they take
+when all groups run them, on links that nothing else uses.  Imports lowering and the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from simcluster.lowering.lower import Choices, lower
+from simcluster.planning.ops import MAIN, Item, Need, Op, Segment, StageProgram, Transfer
+from simcluster.planning.parallel import Plan
+from simcluster.planning.segments import Pass
+from simcluster.planning.step_plan import PassMaker, Slices, balanced
+from simcluster.scenario.pipeline_rules import may_have_empty_ends
+from simcluster.schedules import Schedule
+from simcluster.schedules.actions import Kind
+from simcluster.schedules.zb_auto import Times
+from simcluster.simulating.engine import play
+from simcluster.topology import Cluster
+from simcluster.traffic.methods import Methods
+
+
+@dataclass(frozen=True, slots=True)
+class OwnTimes:
+    """What passes and sends of a job take on its cluster, without faults."""
+
+    plan: Plan
+    cluster: Cluster
+    methods: Methods
+    passes: PassMaker
+
+    def cut(self, layers: int, schedule: Schedule) -> Slices:
+        """The layers cut so that the slowest slice's F and B are as short as they can be."""
+        parts = (Pass((0,)), Pass((), embedding=True), Pass((), lm_head=True))
+        segments = [make(part) for part in parts for make in (self.passes.forward, self.passes.backward)]
+        longest = [max(times) for times in zip(*self._played([segments] * self.plan.pp), strict=True)]
+        layer, first, last = (sum(longest[place : place + 2]) for place in (0, 2, 4))
+        return balanced([layer] * layers, first, last, len(schedule.routes[0]),
+                        empty_ends=may_have_empty_ends(schedule))  # fmt: skip
+
+    def of_schedule(self, whole: Sequence[Pass], send_bytes: float) -> tuple[Times, float]:
+        """F, I and W of each stage, which does ``whole[stage]``, and the slowest send to the next stage."""
+        makers = {"F": self.passes.forward, "I": self.passes.input_grad, "W": self.passes.weight_grad}
+        played = self._played([[make(part) for make in makers.values()] for part in whole])
+        seconds = {(kind, stage): time for stage, times in enumerate(played)
+                   for kind, time in zip(makers, times, strict=True)}  # fmt: skip
+
+        def costs(kind: Kind, stage: int, chunk: int) -> float:
+            return seconds[kind, stage]
+
+        return costs, self._send(send_bytes)
+
+    def _send(self, size: float) -> float:
+        """The longest time from one stage to the next, one boundary after the other."""
+        programs = []
+        for stage in range(self.plan.pp):
+            items = []
+            if stage < self.plan.pp - 1:
+                send = Segment((Op(Transfer(stage + 1, size), "pp", "send", "activation"),))
+                needs = (Need(stage - 1, ("send", stage - 1)),) if stage else ()
+                items.append(Item(send, ("send", stage), needs, microbatch=0))
+            programs.append(StageProgram(stage, {MAIN: items}))
+        return max((time for times in self._seconds(programs) for time in times), default=0.0)
+
+    def _played(self, segments: Sequence[Sequence[Segment]]) -> list[list[float]]:
+        """Seconds of the segments of each stage, one after the other."""
+        programs = []
+        for stage, mine in enumerate(segments):
+            items = [Item(segment, number, microbatch=number) for number, segment in enumerate(mine)]
+            programs.append(StageProgram(stage, {MAIN: items}))
+        return self._seconds(programs)
+
+    def _seconds(self, programs: Sequence[StageProgram]) -> list[list[float]]:
+        """How long each item takes on its stage's slowest rank; items are known by their microbatch."""
+        capacity = self.cluster.capacity.tolist()
+        slowness = [1.0] * self.plan.num_ranks
+        lowered = lower(programs, self.plan, self.cluster, capacity, slowness=slowness, choices=Choices(self.methods))
+        record, program = play(lowered.program, lowered.capacity), lowered.program
+        spans: dict[tuple[int, int, int], tuple[float, float]] = {}
+        for op, lane in enumerate(program.lane):
+            name = program.lane_stage[lane], program.microbatch[op], program.lane_rank[lane]
+            begin, end = spans.get(name, (record.start[op], record.end[op]))
+            spans[name] = min(begin, record.start[op]), max(end, record.end[op])
+        found: list[list[float]] = [[0.0] * len(program.lanes[MAIN]) for program in programs]
+        for (stage, number, _), (begin, end) in spans.items():
+            found[stage][number] = max(found[stage][number], float(end - begin))
+        return found
+
+
+def boundary_passes(whole: Sequence[Pass], *, gathered: bool) -> list[Pass]:
+    """What each stage's passes are when tensors from the stage before arrive split and are gathered first."""
+    return [replace(part, boundary=gathered and stage > 0) for stage, part in enumerate(whole)]

@@ -1,0 +1,54 @@
+"""Two ways to play a program, which give the same times to the bit: as events, or as one longest path where it is one.
+
+Each is the other's oracle (modelling.md I.5).  Imports the engine, the longest path and encounters.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from simcluster.errors import InputError
+from simcluster.lowering.program import Engine, Program
+from simcluster.simulating.encounters import Encounters
+from simcluster.simulating.engine import Record, StepsFactory, play
+from simcluster.simulating.longest_path import NeedsEventsError, Once, meeting_seconds
+
+_EXACT = "the order of all ops is fixed, and no transfer holds another back"
+
+
+def play_by(
+    engine: Engine, program: Program, capacity: Sequence[float], steps: Sequence[StepsFactory] = ()
+) -> Record:  # fmt: skip
+    """Run the program to its end; the record says how and why.
+
+    Raises DeadlockError as ``engine.play``, and InputError for a ``path`` that would not be exact.
+    """
+    why = "engine: events"
+    if engine != "events":
+        try:
+            return play_path(program, capacity)
+        except NeedsEventsError as error:
+            why = str(error)
+        except InputError:  # ops that wait for each other: events can tell who waits for what
+            return play(program, capacity, steps)
+    if engine == "path":
+        raise InputError(f"engine: path would not be exact here: {why}; use engine: auto, or events")
+    return replace(play(program, capacity, steps), why=why)
+
+
+def play_path(program: Program, capacity: Sequence[float]) -> Record:
+    """The record of the program as a longest path; NeedsEventsError, with the reason, if that is not exact."""
+    once = Once(program, meeting_seconds(program, capacity))
+    ready, start, end = np.array(once.ready), np.array(once.start), np.array(once.end)
+    begins = np.zeros((len(program.meetings), 1))
+    meeting = np.array(program.meeting, dtype=np.int64)
+    meets = meeting >= 0
+    begins[meeting[meets], 0] = start[meets]
+    first = float(Encounters(program, capacity).first(begins)[0])
+    if first < math.inf:
+        raise NeedsEventsError(f"transfers hold each other back on a link, the first at {first:.6g} s")
+    return Record(ready, start, end, np.array(once.last, dtype=np.int64), events=0, kind="path", why=_EXACT)

@@ -1,0 +1,263 @@
+"""A job's programs as one sweep: every op once, for all ranks of its stage and many cases of durations together.
+
+The same rules as the engine's (``longest_path`` has them for any program): an op follows the one before it on its lane
+and what it waits for; a collective begins with its last member's arrival.  All ranks of a stage run the same ops, so
+a thousand ranks take as many steps here as the stages have ops, and two hundred cases hardly more than one.  Durations
+are given: links and kernels do not slow each other down here.  Imports ops, the layout, errors, numpy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from simcluster.errors import InputError
+from simcluster.planning.ops import Collective, Item, Op, Receive, StageProgram, Timed, Transfer
+from simcluster.planning.parallel import Layout
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+Seconds = Callable[[int, int], Floats]
+"""Durations [place, case] (or what broadcasts to it) of an op, by its stage and its number there: ops are numbered
+lane by lane, item by item, in the order of the program."""
+
+
+@dataclass(slots=True)
+class _Node:
+    """An op of all ranks of a stage.  ``before``: nodes that end first, at the same place of their stage."""
+
+    stage: int
+    number: int
+    before: list[int] = field(default_factory=list)
+    meeting: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class _Meeting:
+    """Nodes that meet.  ``groups[group, member]`` are places of ranks, counted through the nodes one after the other;
+    None: the same places of two nodes (a send and its receive)."""
+
+    nodes: tuple[int, ...]
+    groups: Ints | None
+
+
+class StageSweep:
+    """The order in which the ops of a job can be timed; made once, used for many cases.
+
+    ``ops[stage][number]`` is what a number means, with the item it belongs to; ``stage_ranks[stage][place]`` a rank.
+
+    Raises InputError for ops that wait for each other for ever.
+    """
+
+    def __init__(self, programs: Sequence[StageProgram], layout: Layout) -> None:
+        self.stage_ranks: list[Ints] = layout.stage_ranks()
+        self.ops: list[list[tuple[Item, Op]]] = [[] for _ in programs]
+        self._nodes: list[_Node] = []
+        self._meetings: list[_Meeting] = []
+        self._link(programs, layout)
+        self._order = _order(self._nodes, self._meetings)
+        self._last_use = self._uses()
+
+    def __call__(self, seconds: Seconds, cases: int) -> Floats:
+        """When the last op ends, in seconds, [case]."""
+        ends: list[Floats | None] = [None] * len(self._nodes)
+        total = np.zeros(cases)
+        for turn, together in enumerate(self._order):
+            if len(together) == 1 and self._nodes[together[0]].meeting < 0:
+                ends[together[0]] = self._alone(together[0], seconds, ends, cases)
+            else:
+                self._met(self._nodes[together[0]].meeting, seconds, ends, cases)
+            for done in self._last_use[turn]:
+                if done in self._leaves:
+                    np.maximum(total, ends[done].max(axis=0), out=total)  # type: ignore[union-attr]
+                ends[done] = None
+        return total
+
+    # --- playing ----------------------------------------------------------------------------------------------------
+
+    def _ready(self, node: _Node, ends: Sequence[Floats | None], cases: int) -> Floats:
+        """When an op could begin by itself."""
+        if not node.before:
+            return np.zeros((len(self.stage_ranks[node.stage]), cases))
+        found = ends[node.before[0]]
+        assert found is not None
+        for other in node.before[1:]:
+            found = np.maximum(found, ends[other])  # type: ignore[arg-type]
+        return found
+
+    def _alone(self, number: int, seconds: Seconds, ends: Sequence[Floats | None], cases: int) -> Floats:
+        node = self._nodes[number]
+        return self._ready(node, ends, cases) + seconds(node.stage, node.number)
+
+    def _met(self, number: int, seconds: Seconds, ends: list[Floats | None], cases: int) -> None:
+        meeting = self._meetings[number]
+        nodes = [self._nodes[each] for each in meeting.nodes]
+        ready = [self._ready(node, ends, cases) for node in nodes]
+        took = [seconds(node.stage, node.number) for node in nodes]
+        if meeting.groups is None:
+            start = np.maximum(*ready)
+            for each in meeting.nodes:
+                ends[each] = start + took[0]
+            return
+        wide = ready[0] if len(ready) == 1 else np.concatenate(ready)
+        start = _latest(wide, meeting.groups)
+        first = 0
+        for each, node, own in zip(meeting.nodes, nodes, took, strict=True):
+            size = len(self.stage_ranks[node.stage])
+            ends[each] = start[first : first + size] + own
+            first += size
+
+    # --- putting together -------------------------------------------------------------------------------------------
+
+    def _link(self, programs: Sequence[StageProgram], layout: Layout) -> None:
+        """Nodes in the order of the programs, and what each waits for."""
+        ended: dict[tuple[int, Hashable], int] = {}
+        waiting: list[tuple[int, Item]] = []
+        meeting: dict[Hashable, list[int]] = {}
+        for stage, program in enumerate(programs):
+            lanes: dict[str, int] = {}
+            for items in program.lanes.values():
+                for item in items:
+                    first = len(self._nodes)
+                    for index, op in enumerate(item.segment.ops):
+                        node = _Node(stage, len(self.ops[stage]), [first + earlier for earlier in op.after])
+                        self.ops[stage].append((item, op))
+                        number = len(self._nodes)
+                        self._nodes.append(node)
+                        if op.lane in lanes and lanes[op.lane] not in node.before:
+                            node.before.append(lanes[op.lane])
+                        lanes[op.lane] = number
+                        name = _meets(op.work, item.key, index)
+                        if name is not None:
+                            meeting.setdefault(name, []).append(number)
+                    if item.needs:
+                        waiting.append((first, item))
+                    for key in (item.key, *item.also):
+                        ended[stage, key] = len(self._nodes) - 1
+        for first, item in waiting:
+            self._nodes[first].before += [ended[need.stage, need.key] for need in item.needs]
+        places = _Places(self.stage_ranks, layout)
+        for name, numbers in meeting.items():
+            self._meet(name, numbers, places)
+
+    def _meet(self, name: Hashable, numbers: Sequence[int], places: _Places) -> None:
+        """The meetings of ops of one name: a send with its receive, or as many as there are unconnected stages."""
+        assert isinstance(name, tuple)
+        if name[0] == "send":
+            self._add(_Meeting(tuple(numbers), None))
+            return
+        by_stage = {self._nodes[number].stage: number for number in numbers}
+        assert len(by_stage) == len(numbers), name
+        for stages, groups in places.joined(name[0], tuple(by_stage)):
+            self._add(_Meeting(tuple(by_stage[stage] for stage in stages), groups))
+
+    def _add(self, meeting: _Meeting) -> None:
+        for number in meeting.nodes:
+            self._nodes[number].meeting = len(self._meetings)
+        self._meetings.append(meeting)
+
+    def _uses(self) -> list[list[int]]:
+        """For every turn the nodes that nobody asks for after it; and which of them nobody ever waits for."""
+        last = [0] * len(self._nodes)
+        self._leaves = set(range(len(self._nodes)))
+        for turn, together in enumerate(self._order):
+            for number in together:
+                last[number] = turn
+                for other in self._nodes[number].before:
+                    last[other] = turn
+                    self._leaves.discard(other)
+        found: list[list[int]] = [[] for _ in self._order]
+        for number, turn in enumerate(last):
+            found[turn].append(number)
+        return found
+
+
+def _meets(work: object, key: Hashable, index: int) -> Hashable:
+    """The name under which an op meets others; None for one that meets none."""
+    if isinstance(work, Collective | Timed):
+        return work.axis, key, index
+    if isinstance(work, Transfer) and work.rendezvous:
+        return "send", key, index
+    if isinstance(work, Receive):
+        assert isinstance(key, tuple), key
+        return "send", key[1], index
+    return None
+
+
+class _Places:
+    """Groups as places of ranks in their stages."""
+
+    def __init__(self, stage_ranks: Sequence[Ints], layout: Layout) -> None:
+        self._stage_ranks, self._layout = stage_ranks, layout
+        self._stage_of = {int(rank): stage for stage, ranks in enumerate(stage_ranks) for rank in ranks}
+        self._place = {int(rank): place for ranks in stage_ranks for place, rank in enumerate(ranks)}
+        self._known: dict[Hashable, list[tuple[tuple[int, ...], Ints]]] = {}
+
+    def joined(self, axis: str, stages: tuple[int, ...]) -> list[tuple[tuple[int, ...], Ints]]:
+        """Which of these stages have groups together, and those groups [group, member]."""
+        if (axis, stages) not in self._known:
+            self._known[axis, stages] = self._find(axis, stages)
+        return self._known[axis, stages]
+
+    def _find(self, axis: str, stages: tuple[int, ...]) -> list[tuple[tuple[int, ...], Ints]]:
+        together: dict[tuple[int, ...], list[list[int]]] = {}
+        for group in self._layout.groups(axis):
+            ranks = group.tolist()
+            there = tuple(sorted({self._stage_of[rank] for rank in ranks}))
+            if there[0] in stages:
+                together.setdefault(there, []).append(ranks)
+        found = []
+        for there, groups in together.items():
+            sizes = np.cumsum([0, *(len(self._stage_ranks[stage]) for stage in there)])
+            first = dict(zip(there, sizes.tolist(), strict=False))
+            places = [[first[self._stage_of[rank]] + self._place[rank] for rank in ranks] for ranks in groups]
+            found.append((there, np.array(places)))
+        return found
+
+
+def _latest(ready: Floats, groups: Ints) -> Floats:
+    """For every place the last arrival in its group, [place, case]."""
+    count, size = groups.shape
+    if size == 1:
+        return ready
+    if np.array_equal(groups.ravel(), np.arange(groups.size)):  # neighbours
+        latest = ready.reshape(count, size, -1).max(axis=1)
+        return np.repeat(latest, size, axis=0)
+    latest = ready[groups].max(axis=1)
+    start = np.empty_like(ready)
+    start[groups] = latest[:, None]
+    return start
+
+
+def _order(nodes: Sequence[_Node], meetings: Sequence[_Meeting]) -> list[tuple[int, ...]]:
+    """Nodes so that each stands behind what it waits for; those that meet together (Kahn's algorithm)."""
+    missing = [len(node.before) for node in nodes]
+    absent = [len(meeting.nodes) for meeting in meetings]
+    behind: list[list[int]] = [[] for _ in nodes]
+    for number, node in enumerate(nodes):
+        for other in node.before:
+            behind[other].append(number)
+    order: list[tuple[int, ...]] = []
+    free = [number for number, count in enumerate(missing) if not count]
+    while free:
+        number = free.pop()  # depth first: what is fresh in the caches is used
+        together: tuple[int, ...] = (number,)
+        meeting = nodes[number].meeting
+        if meeting >= 0:
+            absent[meeting] -= 1
+            if absent[meeting]:
+                continue
+            together = meetings[meeting].nodes
+        order.append(together)
+        for done in together:
+            for other in behind[done]:
+                missing[other] -= 1
+                if not missing[other]:
+                    free.append(other)
+    if sum(map(len, order)) < len(nodes):
+        raise InputError(f"{sum(1 for count in missing if count)} ops wait for each other, as the engine would say")
+    return order

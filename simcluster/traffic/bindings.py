@@ -1,0 +1,123 @@
+"""Groups and sender-receiver pairs with the links that their traffic uses, as columns.  Pure; imports fairness.
+
+A job on 16,384 GPUs has 35,000 of them, so nothing here is an object of its own until somebody looks at it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from simcluster.traffic.fairness import Usage
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Communicator:
+    """Ranks that meet (a group), or a sender and its receiver, and how their traffic uses the links.
+
+    ``kind`` is what their ops call it ("tp", ("send", 3)); ``usage`` and ``latency`` are one pattern's; ``share`` is
+    the part of the size one flow carries in a round.
+    """
+
+    kind: Hashable
+    ranks: tuple[int, ...]
+    usages: tuple[Usage, ...]
+    nature: Hashable  # everything else that must be equal for two communicators to take equal time
+    blocking: bool = False  # do all its ops hold up their rank's main lane?
+
+
+@dataclass(frozen=True)
+class Bindings:
+    """Communicators 0, 1, ... in columns.
+
+    ``colour`` is equal for those of equal kind and nature; ``ordered`` says whether it matters which member is which
+    (sender and receiver), ``blocking`` as in Communicator.  Members of communicator i are ``rank[member[i] : member[i +
+    1]]``.  Its usages are rows ``use[i] : use[i + 1]`` of ``place`` (which usage), ``link`` and ``flows``, ascending.
+    """
+
+    colour: Ints
+    ordered: Bools
+    blocking: Bools
+    member: Ints
+    rank: Ints
+    use: Ints
+    place: Ints
+    link: Ints
+    flows: Floats
+    places: Ints
+
+    @classmethod
+    def of(cls, communicators: Sequence[Communicator]) -> Bindings:
+        """The same of objects."""
+        numbers: dict[Hashable, int] = {}
+        rows = [
+            (place, link, flows)
+            for each in communicators
+            for place, usage in enumerate(each.usages)
+            for link, flows in usage
+        ]
+        columns = list(zip(*rows, strict=True)) or [(), (), ()]
+        return cls(
+            colour=_ints(numbers.setdefault((each.kind, each.nature), len(numbers)) for each in communicators),
+            ordered=np.array([isinstance(each.kind, tuple) for each in communicators], dtype=bool),
+            blocking=np.array([each.blocking for each in communicators], dtype=bool),
+            member=_starts(len(each.ranks) for each in communicators),
+            rank=_ints(rank for each in communicators for rank in each.ranks),
+            use=_starts(sum(map(len, each.usages)) for each in communicators),
+            place=_ints(columns[0]),
+            link=_ints(columns[1]),
+            flows=np.array(columns[2], dtype=np.float64),
+            places=_ints(len(each.usages) for each in communicators),
+        )
+
+    def __len__(self) -> int:
+        return len(self.colour)
+
+    def ranks(self, number: int) -> Ints:
+        """The members of a communicator, in its order."""
+        return self.rank[self.member[number] : self.member[number + 1]]
+
+    @cached_property
+    def user(self) -> Ints:
+        """The communicator of every row of usage."""
+        return np.repeat(np.arange(len(self)), np.diff(self.use))
+
+    def usages(self, number: int) -> tuple[Usage, ...]:
+        """How a communicator's traffic uses links, pattern by pattern."""
+        rows = slice(self.use[number], self.use[number + 1])
+        found: list[list[tuple[int, float]]] = [[] for _ in range(self.places[number])]
+        columns = self.place[rows].tolist(), self.link[rows].tolist(), self.flows[rows].tolist()
+        for place, link, flows in zip(*columns, strict=True):
+            found[place].append((link, flows))
+        return tuple(map(tuple, found))
+
+
+def joined(parts: Sequence[Bindings]) -> Bindings:
+    """Communicators of all parts, one after the other; their colours must not meet."""
+    if not parts:
+        return Bindings.of(())
+
+    def column(name: str) -> npt.NDArray[np.generic]:
+        return np.concatenate([getattr(part, name) for part in parts])
+
+    def starts(name: str) -> Ints:
+        return _starts(np.concatenate([np.diff(getattr(part, name)) for part in parts]))
+
+    names = ("colour", "ordered", "blocking", "rank", "place", "link", "flows", "places")
+    return Bindings(member=starts("member"), use=starts("use"), **{name: column(name) for name in names})  # type: ignore[arg-type]
+
+
+def _ints(values: object) -> Ints:
+    return np.array(list(values), dtype=np.int64)  # type: ignore[call-overload]
+
+
+def _starts(counts: object) -> Ints:
+    return np.concatenate([[0], np.cumsum(_ints(counts))]).astype(np.int64)

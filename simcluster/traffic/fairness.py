@@ -1,0 +1,253 @@
+"""Weighted max-min fair rates over links: pure arithmetic, no clock.  Imports ``filling``, when much changes at once.
+
+An activity is a set of flows that advance together at one rate (a ring: one flow per hop).  Its *usage* of a link is
+how many of its flows cross it.  Rates are max-min fair per flow: every activity crosses a saturated link on which no
+flow is faster, or moves at its bound.  Source: Bertsekas & Gallager, Data Networks, 6.5.2; modelling.md C.2.
+
+The solution is written as *levels*, the rate at which a link holds back those whom nothing else holds back further
+(infinite for one that holds back nobody); an activity's rate is the lowest level on its way.  What an activity *wants*
+of a link is the lowest level elsewhere on its way.  A link's level is a function of what its users want: fill from the
+lowest on, subtract those who want less than an equal share of what is left, all of one rate at once; the share never
+falls on the way, rounded or not.  So, by induction from the lowest level up, one set of levels fits together and only
+one, to the bit: of two that differ take the lowest rate at which they do; up to there both fill its link alike.  It
+does not matter where the search begins, in which order it visits links, or how many activities stand for equal flows.
+(Links that tell each other only what has changed: Mozo et al., B-Neck, IEEE NCA 2011.)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from heapq import heapify, heappop, heappush
+from itertools import chain
+from typing import Generic, TypeVar
+
+Usage = tuple[tuple[int, float], ...]  # (link, flows of this activity that cross it), links in ascending order
+
+_MANY = 1000
+"""Links that change at once from which on numpy makes the first guess."""
+
+_PATIENCE = 20_000
+"""Visits of links after which numpy's guess is the better beginning."""
+
+
+def solo_rate(usage: Usage, capacity: Sequence[float]) -> float:
+    """Rate per flow in B/s of an activity that has its links to itself; infinite if it crosses no link."""
+    return min((capacity[link] / flows for link, flows in usage), default=math.inf)
+
+
+class Sharer:
+    """An activity as its links see it; ``rate`` is B/s per flow, ``bound`` the most it can use."""
+
+    __slots__ = ("bound", "rate", "usage")
+
+    def __init__(self, usage: Usage, bound: float = math.inf) -> None:
+        self.usage = usage
+        self.bound = bound
+        self.rate = -1.0  # not yet known
+
+
+AnySharer = TypeVar("AnySharer", bound=Sharer)
+
+
+class Shares(Generic[AnySharer]):
+    """Who is on which link, at what level; solved again where something changed and as far as that reaches."""
+
+    def __init__(self, capacity: Iterable[float]) -> None:
+        self.capacity = list(capacity)
+        self._users: list[dict[AnySharer, float]] = [{} for _ in self.capacity]
+        self._level = [math.inf] * len(self.capacity)
+        self._due: dict[int, None] = {}
+        self._before: dict[AnySharer, float] = {}  # rates at the last solution, of those that changed since
+        self.solves = 0  # how often there was something to do
+
+    def join(self, sharer: AnySharer) -> bool:
+        """Put an activity on its links.  True: it has them to itself and its rate is final; else ``solve`` sets it."""
+        rate, alone = sharer.bound, True
+        level = self._level
+        for link, flows in sharer.usage:
+            users = self._users[link]
+            if users:
+                alone = False
+                self._due[link] = None
+            else:
+                level[link] = self.capacity[link] / flows
+            users[sharer] = flows
+            if level[link] < rate:
+                rate = level[link]
+        if not alone:
+            self._before[sharer] = sharer.rate
+        sharer.rate = rate
+        return alone
+
+    def leave(self, sharer: AnySharer) -> bool:
+        """Take an activity off its links.  True: others were on one of them, and ``solve`` has something to do."""
+        shared = False
+        for link, _ in sharer.usage:
+            users = self._users[link]
+            del users[sharer]
+            if users:
+                self._due[link] = None
+                shared = True
+        self._before.pop(sharer, None)
+        return shared
+
+    def set_capacity(self, link: int, capacity: float) -> bool:
+        """Change a link's capacity (B/s).  True: somebody is on it, and ``solve`` has something to do."""
+        self.capacity[link] = capacity
+        if self._users[link]:
+            self._due[link] = None
+        return bool(self._users[link])
+
+    def solve(self) -> list[AnySharer]:
+        """Bring all levels in line; the activities whose rate is another than at the last solution."""
+        due = [link for link in self._due if self._users[link]]
+        self._due = {}
+        if due:
+            self.solves += 1
+            if len(due) > _MANY or not self._search(due, _PATIENCE):
+                self._search(self._guess(), math.inf)
+        before, self._before = self._before, {}
+        return [sharer for sharer, rate in before.items() if sharer.rate != rate]
+
+    def _search(self, due: Iterable[int], patience: float) -> bool:
+        """Visit links that may be out of line, and those that this puts out of line; False when ``patience`` is over.
+
+        Lowest levels first: what is found there holds, whatever comes out further up.
+        """
+        users, level = self._users, self._level
+        waiting = dict.fromkeys(due)
+        queue = [(level[link], link) for link in waiting]
+        heapify(queue)
+        while queue:
+            if not patience:
+                return False
+            patience -= 1
+            _, link = heappop(queue)
+            del waiting[link]
+            old, new = level[link], self._level_of(link)
+            if new == old:
+                continue
+            level[link] = new
+            for sharer in users[link]:
+                rate = sharer.rate
+                if rate < old and rate <= new:  # held back elsewhere, before and after
+                    continue
+                if self._update(sharer):
+                    for other, _ in sharer.usage:
+                        if other != link and other not in waiting and len(users[other]) > 1:
+                            waiting[other] = None
+                            heappush(queue, (level[other], other))
+        return True
+
+    def _update(self, sharer: AnySharer) -> bool:
+        """Take the activity's rate from the levels; whether that changes it."""
+        level, rate = self._level, sharer.bound
+        for link, _ in sharer.usage:
+            if level[link] < rate:
+                rate = level[link]
+        if rate == sharer.rate:
+            return False
+        self._before.setdefault(sharer, sharer.rate)
+        sharer.rate = rate
+        return True
+
+    def _level_of(self, link: int) -> float:
+        """The level that fits what the link's users want."""
+        users, level = self._users[link], self._level
+        if len(users) == 1:
+            (alone,) = users.values()
+            return self.capacity[link] / alone
+        old = level[link]
+        wants = []
+        for sharer in users:
+            want = sharer.rate
+            if want >= old:  # this link holds it back: what would others allow?
+                want = sharer.bound
+                for other, _ in sharer.usage:
+                    if other != link and level[other] < want:
+                        want = level[other]
+            wants.append(want)
+        flows = users.values()
+        total = math.fsum(flows)
+        if total == len(wants) and min(flows) == 1.0:
+            return _fill(self.capacity[link], wants)
+        return _fill_weighted(self.capacity[link], wants, flows, total)
+
+    def _guess(self) -> list[int]:
+        """Levels and rates as numpy finds them in one go, for all links; those that do not fit to the bit."""
+        from simcluster.traffic.filling import Filling
+
+        all_users = self._users
+        links = [link for link, users in enumerate(all_users) if users]
+        sharers = list(dict.fromkeys(chain.from_iterable(all_users[link] for link in links)))
+        place = {sharer: number for number, sharer in enumerate(sharers)}
+        filling = Filling(
+            [self.capacity[link] for link in links],
+            [sharer.bound for sharer in sharers],
+            [len(all_users[link]) for link in links],
+            map(place.__getitem__, chain.from_iterable(all_users[link] for link in links)),
+            chain.from_iterable(all_users[link].values() for link in links),
+        )
+        levels, rates, unfit = filling.solution()
+        for link, level in zip(links, levels, strict=True):
+            self._level[link] = level
+        for sharer, rate in zip(sharers, rates, strict=True):
+            if rate != sharer.rate:
+                self._before.setdefault(sharer, sharer.rate)
+                sharer.rate = rate
+        return [links[number] for number in unfit]
+
+
+def _fill(capacity: float, wants: list[float]) -> float:
+    """The level at which flows share a link when some want less; infinite when all do."""
+    wants.sort()
+    left, count = capacity, len(wants)
+    share, done = left / count, 0
+    while True:
+        want = wants[done]
+        if want >= share:
+            return share
+        first = done
+        done += 1
+        while done < count and wants[done] == want:
+            done += 1
+        if done == count:
+            return math.inf
+        left -= (done - first) * want
+        share = max(share, left / (count - done))
+
+
+def _fill_weighted(capacity: float, wants: Iterable[float], flows: Iterable[float], total: float) -> float:
+    """As ``_fill``, for activities of any number of flows; sums are exact, so it does not matter how they are split."""
+    rest = sorted(zip(wants, flows, strict=True))
+    left, share = capacity, capacity / total
+    while rest:
+        want = rest[0][0]
+        if want >= share:
+            return share
+        done = sum(1 for other, _ in rest if other == want)
+        left -= math.fsum([flow for _, flow in rest[:done]]) * want
+        rest = rest[done:]
+        if rest:
+            share = max(share, left / math.fsum([flow for _, flow in rest]))
+    return math.inf
+
+
+_NO_BOUNDS: Mapping[int, float] = {}
+
+
+def fair_rates(
+    usages: Mapping[int, Usage], capacity: Sequence[float], bounds: Mapping[int, float] = _NO_BOUNDS
+) -> dict[int, float]:
+    """Max-min fair rate per flow (B/s) of every activity, keyed as given; ``bounds`` caps the rate of some.
+
+    No bit depends on the order of the activities, and an activity with usage 2 gives the same bits as two activities
+    with usage 1.
+    """
+    shares: Shares[Sharer] = Shares(capacity)
+    sharers = {key: Sharer(usage, bounds.get(key, math.inf)) for key, usage in usages.items()}
+    for sharer in sharers.values():
+        shares.join(sharer)
+    shares.solve()
+    return {key: sharer.rate for key, sharer in sharers.items()}

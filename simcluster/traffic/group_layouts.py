@@ -1,0 +1,55 @@
+"""Groups that are laid out alike on a cluster's machines, NICs and NVSwitches: what an algorithm can tell apart.
+
+Pure; imports colours and traffic's view of the cluster.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from simcluster.colours import Hashes, mixed, numbered
+from simcluster.traffic.bindings import Ints
+from simcluster.traffic.traffic import Fabric
+
+
+class Places:
+    """Machine, NICs and NVSwitch of every rank, numbered."""
+
+    def __init__(self, fabric: Fabric, num_ranks: int) -> None:
+        names: dict[str, int] = {"": 0}
+        hosts = np.array(fabric.host_of[:num_ranks], dtype=np.int64)
+        switches = [names.setdefault(fabric.nvswitch(rank), len(names)) for rank in range(num_ranks)]
+        uplinks = [fabric.uplinks(rank) for rank in range(num_ranks)]
+        width = max(map(len, uplinks), default=0)
+        nics = np.full((num_ranks, width), -1, dtype=np.int64)
+        for rank, own in enumerate(uplinks):
+            for place, name in enumerate(own):
+                nics[rank, place] = names.setdefault(name, len(names))
+        self._columns = [hosts, np.array(switches, dtype=np.int64), *nics.T]
+
+    def layouts(self, table: Ints) -> Ints:
+        """A number for every group (row): equal where members meet in machines, NICs and NVSwitches in equal ways."""
+        found = np.zeros(len(table), dtype=np.uint64)
+        nics = [column[table] for column in self._columns[2:]]
+        for number, seen in enumerate([self._columns[0][table], self._columns[1][table]]):
+            found = mixed(found ^ rows_alike(_first_seen(seen, 0 if number else None)), number)
+        if nics:  # NICs of one rank may be those of another, in another order
+            found = mixed(found ^ rows_alike(_first_seen(np.concatenate(nics, axis=1), -1)), 7)
+        return numbered(found)[0]
+
+
+def rows_alike(table: Ints) -> Hashes:
+    """A number for every row, equal for equal rows."""
+    places = np.arange(table.shape[1], dtype=np.uint64)
+    mixed_rows: Hashes = mixed(mixed(table) ^ mixed(places, 61)[None, :], 67)
+    found: Hashes = mixed_rows.sum(axis=1, dtype=np.uint64)
+    return found
+
+
+def _first_seen(table: Ints, none: int | None) -> Ints:
+    """Every value as the place in its row where it is first seen; -1 for the value that says there is none."""
+    span = int(table.max(initial=0)) + 2
+    keys = np.arange(len(table))[:, None] * span + table + 1
+    _, first, inverse = np.unique(keys.ravel(), return_index=True, return_inverse=True)
+    place = first[inverse].reshape(table.shape) - np.arange(len(table))[:, None] * table.shape[1]
+    return place if none is None else np.where(table == none, -1, place)

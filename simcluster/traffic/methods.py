@@ -1,0 +1,166 @@
+"""How each collective of each group is done: by which algorithm and, where NCCL's platform is known, at which pace.
+
+Two models compose here.  NCCL's says what the library itself makes of a call: its choice of algorithm and protocol by
+size, its latency, and the rate at which its channels feed the links (``simcluster.nccl``).  The flow network says what
+the links leave of that rate: other traffic, a slow cable, several rings on one NIC.  So a collective's activities pay
+NCCL's latency instead of that of the links, and NCCL's rate is the most that their flows reach.  With all links
+healthy and free a collective takes exactly NCCL's time, unless the topology's links are slower than NCCL counts them.
+
+Pure.  Imports collectives, traffic and the model of NCCL.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
+
+from simcluster.collectives import ALGORITHMS, Group, Phase
+from simcluster.collectives.all_to_all import UNEVEN, Parts
+from simcluster.errors import InputError
+from simcluster.nccl import ALGORITHMS as NCCL_ALGORITHMS
+from simcluster.nccl import COLLECTIVES, Algorithm, Collective, Platform, choose
+from simcluster.traffic.traffic import Pattern, Traffic
+
+_DESCRIBED: Mapping[tuple[str, str], str] = {("broadcast", "ring"): "chain", ("reduce", "ring"): "chain"}
+"""What NCCL calls otherwise than ALGORITHMS does: its ring of a broadcast passes pieces along a chain."""
+
+
+Form = tuple[tuple[int, ...], tuple[int, ...]]
+"""Ranks on every machine, and on every NVSwitch: all of a group that a method depends on."""
+
+
+class Pace(NamedTuple):
+    """What NCCL makes of one call: ``latency`` in s, and ``bandwidth`` in B/s of its size, both over all rounds."""
+
+    latency: float
+    bandwidth: float
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """One collective of one size in one group: a key of ALGORITHMS[kind], and NCCL's protocol, pace and reason.
+
+    Without a ``pace`` the links alone say how long it takes.
+    """
+
+    algorithm: str
+    protocol: str = ""
+    pace: Pace | None = None
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Methods:
+    """How a job's collectives are done.
+
+    ``named[kind]`` is an algorithm, or "auto": what NCCL would pick on ``platform``, and without a platform the first
+    in ALGORITHMS.  An algorithm that NCCL has runs at NCCL's pace if there is a platform.  ``launch``: count what a
+    stopwatch around a single call sees of its launch; kernels of a training step are launched ahead of time.
+    ``in_rounds``: leave out pipelines, which have no rounds to be played step by step.
+    """
+
+    named: Mapping[str, str]
+    platform: Platform | None = None
+    launch: bool = False
+    in_rounds: bool = False
+    _known: dict[tuple[str, float, Form], Method] = field(default_factory=dict, repr=False, compare=False)
+    _able: dict[tuple[str, str, Form], bool] = field(default_factory=dict, repr=False, compare=False)
+
+    def of(self, group: Group, kind: str, size: float) -> Method:
+        """How the group does its collective of this kind and size (nccl-tests' convention).
+
+        InputError where NCCL cannot run it: a group that does not fit the platform, an algorithm that refuses.
+        """
+        wanted = self.named.get(kind, "auto")
+        if self.platform is None or kind not in COLLECTIVES:
+            return Method(next(iter(ALGORITHMS[kind])) if wanted == "auto" else wanted)
+        form = _form(group)
+        if (kind, size, form) not in self._known:
+            self._known[kind, size, form] = self._chosen(self.platform, group, kind, size, wanted)
+        return self._known[kind, size, form]
+
+    def _chosen(self, platform: Platform, group: Group, kind: str, size: float, wanted: str) -> Method:
+        names = [
+            name
+            for name in NCCL_ALGORITHMS
+            if wanted in ("auto", _described(kind, name)) and self._can(group, kind, _described(kind, name))
+        ]
+        if not names and wanted != "auto":
+            return Method(wanted)  # nothing of NCCL's: the links alone
+        nodes, each = shape_of(group)
+        call: Collective = kind  # type: ignore[assignment]  # checked by ``of``
+        choice = choose(call, nodes=nodes, gpus_per_node=each, size=size, platform=platform, algorithms=names)
+        found = choice.prediction
+        latency = found.latency - (0.0 if self.launch else platform.effective.launch)
+        return Method(_described(kind, found.algorithm), found.protocol, Pace(latency, found.bandwidth), choice.why)
+
+    def _can(self, group: Group, kind: str, name: str) -> bool:
+        """Is the algorithm described, and does it serve this group?"""
+        if name not in ALGORITHMS[kind]:
+            return False
+        asked = (kind, name, _form(group))
+        if asked not in self._able:
+            try:
+                phases = ALGORITHMS[kind][name](group)
+            except InputError:
+                self._able[asked] = False
+            else:
+                self._able[asked] = not (self.in_rounds and any(phase.pipelined for phase in phases))
+        return self._able[asked]
+
+    @cached_property
+    def key(self) -> tuple[object, ...]:
+        """Equal for two that do everything alike."""
+        return (*sorted(self.named.items()), self.platform, self.launch, self.in_rounds)
+
+
+def activities(parts: Sequence[Pattern], size: float, method: Method) -> tuple[Traffic, ...]:
+    """What moves a collective of ``size`` bytes whose description has become these patterns, at the method's pace.
+
+    NCCL's latency is paid evenly over the rounds.  Its bandwidth allows every flow so much that all of them, on links
+    that are fast enough, take size / bandwidth.
+    """
+    if method.pace is None or not parts:
+        return tuple(part.traffic(size) for part in parts)
+    each = _round_of([(part.rounds, part.share) for part in parts], method.pace)
+    return tuple(Traffic(part.usage, part.share * size, part.rounds, each.latency, each.bandwidth) for part in parts)
+
+
+def round_of(phases: Sequence[Phase], pace: Pace) -> Pace:
+    """The pace of a hop in a round, for playing the description in steps: its latency and the most B/s it reaches."""
+    return _round_of([(phase.rounds, max(hop.share for hop in phase.hops)) for phase in phases if phase.hops], pace)
+
+
+def _round_of(rounds: Sequence[tuple[int, float]], pace: Pace) -> Pace:
+    """``rounds`` lists (how many, part of the size that a flow carries in each)."""
+    return Pace(
+        pace.latency / sum(count for count, _ in rounds),
+        pace.bandwidth * sum(count * share for count, share in rounds),
+    )
+
+
+def phases_of(method: Method, group: Group, kind: str, parts: Parts | None = None) -> Sequence[Phase]:
+    """The description of a collective done by this method; ``parts`` are the sizes of an uneven all-to-all."""
+    return ALGORITHMS[kind][method.algorithm](group) if parts is None else UNEVEN[method.algorithm](group, parts)
+
+
+def shape_of(group: Group) -> tuple[int, int]:
+    """(nodes, GPUs of the group on each) as NCCL counts them: what shares an NVSwitch is one node.
+
+    Of unequal nodes the mean, rounded up.
+    """
+    nodes = len(dict.fromkeys(group.nvswitches)) if all(group.nvswitches) else len(group.machines)
+    return nodes, -(-group.num_ranks // nodes)
+
+
+def _form(group: Group) -> Form:
+    on_switch = Counter(group.nvswitches)
+    lost = on_switch.pop("", 0)
+    return tuple(map(len, group.machines)), (lost, *sorted(on_switch.values()))
+
+
+def _described(kind: str, name: Algorithm) -> str:
+    return _DESCRIBED.get((kind, name), name)

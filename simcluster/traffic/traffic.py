@@ -1,0 +1,227 @@
+"""From a collective's description to what the cluster's links carry.  Pure; imports collectives and fairness types."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Protocol
+
+import numpy as np
+
+from simcluster.clock import on_grid
+from simcluster.collectives.description import SWITCH, Floats, Hop, Ints, Phase, Table
+from simcluster.collectives.group import Group, Ring, rings_along
+from simcluster.traffic.fairness import Usage, solo_rate
+
+Spread = tuple[tuple[int, float], ...]
+"""(link, fraction of the bytes) of a flow; one path has fractions of 1, in order."""
+
+
+class Fabric(Protocol):
+    """What traffic needs to know of a cluster: see topology.cluster.Cluster."""
+
+    @property
+    def host_of(self) -> Sequence[int]: ...
+    def spread(self, src: int, dst: int, flow: int = 0) -> Spread: ...
+    def spread_latency(self, spread: Spread) -> float: ...
+    def routes(self, src: Ints, dst: Ints, flow: Ints) -> tuple[Ints, Ints, Floats, Floats]: ...
+    def latencies(self, row: Ints, link: Ints, fraction: Floats, rows: int) -> Floats: ...
+    def together(self, src: Ints, dst: Ints, flow: Ints, weight: Floats) -> tuple[Floats, float]: ...
+    def uplinks(self, gpu: int) -> tuple[str, ...]: ...
+    def nvswitch(self, gpu: int) -> str: ...
+    def switch_ways(self, gpus: Sequence[int], turn: int) -> tuple[tuple[Spread, Spread], ...]: ...
+    def host_way(self, gpu: int, direction: str) -> Spread: ...
+
+
+_ROOM = 1 << 20  # hops at a time: some hundred MB
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What one activity moves: per flow ``rounds`` times ``round_bytes``; ``usage`` counts its flows on each link.
+
+    ``bound`` is the most B/s that a flow reaches whatever the links allow (the protocol's limit).
+    ``latency`` (s) is paid in every round, ``latency_seconds`` is that of all rounds on the clock's grid.  On links of
+    its own the activity takes rounds x (latency + round_bytes / rate), to the bit what the same rounds take one by one.
+    """
+
+    usage: Usage
+    round_bytes: float
+    rounds: int
+    latency: float
+    bound: float = math.inf
+    latency_seconds: float = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "latency_seconds", self.rounds * on_grid(self.latency))
+
+    def alone_rate(self, capacity: Sequence[float]) -> float:
+        """B/s per flow with all links to itself."""
+        return min(self.bound, solo_rate(self.usage, capacity))
+
+    def alone_seconds(self, capacity: Sequence[float]) -> float:
+        """Duration in seconds with all links to itself, on the clock's grid."""
+        return self.latency_seconds + self.rounds * on_grid(self.round_bytes / self.alone_rate(capacity))
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """A phase of a collective, or a pipeline of phases, on the cluster, before its size is known.
+
+    ``share`` is the part of the size that its largest flow carries in a round, ``latency`` (s) what a round pays.  In
+    repeated rounds that is the mean over the hops, because a chunk crosses every kind of hop on its way around (NCCL's
+    tuner counts the same way), in a single round the longest hop's, in a pipeline that of the longest way through it.
+    """
+
+    usage: Usage
+    share: float
+    rounds: int
+    latency: float
+
+    def traffic(self, size: float) -> Traffic:
+        """The activity that moves a collective of ``size`` bytes (nccl-tests' convention: the full buffer)."""
+        return Traffic(self.usage, self.share * size, self.rounds, self.latency)
+
+
+def group_of(fabric: Fabric, gpus: Sequence[int]) -> Group:
+    """What an algorithm may know of a group whose position i runs on GPU number ``gpus[i]``."""
+    host_of = fabric.host_of
+    return Group(
+        hosts=tuple(host_of[gpu] for gpu in gpus),
+        nics=tuple(fabric.uplinks(gpu) for gpu in gpus),
+        nvswitches=tuple(fabric.nvswitch(gpu) for gpu in gpus),
+    )
+
+
+def group_rings(fabric: Fabric, gpus: Sequence[int]) -> tuple[Ring, ...]:
+    """The rings of a group whose position i runs on GPU number ``gpus[i]``."""
+    host_of = fabric.host_of
+    return rings_along([host_of[gpu] for gpu in gpus], [fabric.uplinks(gpu) for gpu in gpus])
+
+
+def copy_pattern(fabric: Fabric, gpu: int, direction: str) -> Pattern:
+    """A copy between the GPU and its host's memory: one flow, one round."""
+    way = fabric.host_way(gpu, direction)
+    return Pattern(usage_of([(1.0, way)]), 1.0, 1, fabric.spread_latency(way))
+
+
+def hop_spread(fabric: Fabric, gpus: Sequence[int], hop: Hop) -> Spread:
+    """The directed links that a hop from rank to rank crosses, with the fraction of its bytes on each.
+
+    A channel is a flow of its own; what goes by another lane is one, too.
+    """
+    source, target, flow = gpus[hop.source], gpus[hop.target], hop.channel + hop.lane
+    if hop.relay < 0 or hop.relay == hop.source:
+        return fabric.spread(source, target, flow)
+    relay = gpus[hop.relay]
+    return fabric.spread(source, relay, flow) + fabric.spread(relay, target, flow)
+
+
+def usage_of(flows: Iterable[tuple[float, Spread]]) -> Usage:
+    """Flows on every link, of flows that weigh this much each."""
+    found: dict[int, float] = {}
+    for weight, spread in flows:
+        for link, fraction in spread:
+            found[link] = found.get(link, 0.0) + weight * fraction
+    return tuple(sorted(found.items()))
+
+
+def patterns(fabric: Fabric, gpus: Sequence[int], phases: Iterable[Phase]) -> tuple[Pattern, ...]:
+    """A collective's phases as activities on the cluster; phases that load the links alike become one."""
+    found: list[Pattern] = []
+    for pattern in _one_by_one(fabric, gpus, phases):
+        last = found[-1] if found else None
+        if last and (last.usage, last.share, last.latency) == (pattern.usage, pattern.share, pattern.latency):
+            found[-1] = Pattern(last.usage, last.share, last.rounds + pattern.rounds, last.latency)
+        else:
+            found.append(pattern)
+    return tuple(found)
+
+
+def _one_by_one(fabric: Fabric, gpus: Sequence[int], phases: Iterable[Phase]) -> Iterator[Pattern]:
+    busy = (phase for phase in phases if phase.hops)
+    for pipelined, run in groupby(busy, key=lambda phase: phase.pipelined):
+        if pipelined:
+            yield _pipeline(fabric, gpus, list(run))
+        else:
+            yield from (_rounds(fabric, gpus, phase) for phase in run)
+
+
+def _rounds(fabric: Fabric, gpus: Sequence[int], phase: Phase) -> Pattern:
+    if isinstance(phase.hops, Table):
+        return _many(fabric, gpus, phase.hops, phase.rounds)
+    share = max(hop.share for hop in phase.hops)
+    latencies: list[float] = []
+
+    def flows() -> Iterator[tuple[float, Spread]]:
+        for hop in phase.hops:
+            spread = hop_spread(fabric, gpus, hop)
+            latencies.append(fabric.spread_latency(spread))
+            yield hop.share / share, spread
+
+    usage = usage_of(flows())
+    latency = max(latencies) if phase.rounds == 1 else sum(latencies) / len(latencies)
+    return Pattern(usage, share, phase.rounds, latency)
+
+
+def _many(fabric: Fabric, gpus: Sequence[int], hops: Table, rounds: int) -> Pattern:
+    """As ``_rounds``, thousands of hops at a time; a table is of a single round."""
+    assert rounds == 1
+    place = np.array(gpus, dtype=np.int64)
+    share = max(float(part.share.max()) for part in hops.parts(_ROOM))
+    found = [
+        fabric.together(place[part.source], place[part.target], part.lane, part.share / share)
+        for part in hops.parts(_ROOM)
+    ]
+    load = np.sum([loads for loads, _ in found], axis=0)
+    used = np.flatnonzero(load)
+    usage = tuple(zip(used.tolist(), load[used].tolist(), strict=True))
+    return Pattern(usage, share, 1, max(latency for _, latency in found))
+
+
+def _pipeline(fabric: Fabric, gpus: Sequence[int], phases: Sequence[Phase]) -> Pattern:
+    """Phases whose hops are all under way at once."""
+    share = max(hop.share for phase in phases for hop in phase.hops)
+    reached: dict[tuple[int, int], float] = {}  # (position, channel) -> when its first byte is there
+
+    def flows() -> Iterator[tuple[float, Spread]]:
+        for phase in phases:
+            for hop, way, loaded in _ways(fabric, gpus, phase):
+                there = reached.get((hop.source, hop.channel), 0.0) + fabric.spread_latency(way)
+                reached[hop.target, hop.channel] = max(there, reached.get((hop.target, hop.channel), 0.0))
+                yield hop.share / share, loaded
+
+    usage = usage_of(flows())
+    return Pattern(usage, share, 1, max(reached.values()))
+
+
+def _ways(fabric: Fabric, gpus: Sequence[int], phase: Phase) -> Iterator[tuple[Hop, Spread, Spread]]:
+    """Every hop with its way and with the links that it loads.
+
+    Those differ where a switch adds up or copies: of several hops that carry the same data to or from SWITCH, a link
+    that they have in common carries the data once.
+    """
+    meeting: dict[object, dict[int, None]] = {}
+    for hop in phase.hops:
+        if SWITCH in (hop.source, hop.target):
+            meeting.setdefault(_data(hop), {})[max(hop.source, hop.target)] = None
+    ways = {
+        data: dict(zip(ends, fabric.switch_ways([gpus[end] for end in ends], turn), strict=True))
+        for turn, (data, ends) in enumerate(meeting.items())
+    }
+    loaded: dict[object, dict[int, None]] = {data: {} for data in meeting}
+    for hop in phase.hops:
+        if SWITCH not in (hop.source, hop.target):
+            way = hop_spread(fabric, gpus, hop)
+            yield hop, way, way
+            continue
+        up, down = ways[_data(hop)][max(hop.source, hop.target)]
+        way, before = (up if hop.target == SWITCH else down), loaded[_data(hop)]
+        yield hop, way, tuple(part for part in way if part[0] not in before)
+        before.update(dict.fromkeys(link for link, _ in way))
+
+
+def _data(hop: Hop) -> object:
+    return hop.target == SWITCH, hop.channel, hop.chunk, hop.count, hop.stride

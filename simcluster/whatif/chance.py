@@ -1,0 +1,138 @@
+"""Jitter of every op of every rank, and documents, in many replicas of a step, the same whatever else is changed.
+
+What an op draws depends on the seed, the fault's stream, what the op is (kind, layer, microbatch, step), the rank's
+place in its stage and the replica: not on the schedule, the cut of the model, the number of replicas, or what others
+draw.  Two scenarios that are compared so share all the numbers that mean the same in both (common random numbers), and
+their difference has far less noise than either.  Pure; imports the faults' laws and ops.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from simcluster.faults import Jitter
+from simcluster.planning.ops import Compute, Item, Op
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+BLOCK = 50
+"""Replicas that are drawn together: more make fewer, longer arrays; these fit a cache with the ranks of a stage."""
+
+
+@dataclass(frozen=True, slots=True)
+class Documents:
+    """What the core attention of microbatches takes, 1 being one document to a sequence: in each replica of a block
+    ``loads[step, dp rank, microbatch, replica]``, and where the step was planned, ``planned[step]``."""
+
+    loads: Floats
+    planned: Floats
+
+
+class Chance:
+    """What ops take in one block of replicas.
+
+    ``jitters`` come each with the ranks that it is on; ``ops[stage][number]`` and ``stage_ranks[stage][place]`` are a
+    sweep's; ``together`` neighbours in ``stage_ranks`` are a worker: the tp and cp ranks of a replica's stage.
+    """
+
+    def __init__(
+        self,
+        jitters: Sequence[tuple[Jitter, Sequence[int]]],
+        ops: Sequence[Sequence[tuple[Item, Op]]],
+        stage_ranks: Sequence[Ints],
+        *,
+        together: int,
+        seed: int,
+        block: int,
+        documents: Documents | None = None,
+    ) -> None:
+        self._seed, self._block, self._together = seed, block, together
+        self._documents = documents
+        self._ops = ops
+        self._names = [_names(stage) for stage in ops]
+        self._firsts = [_firsts(stage) for stage in ops]
+        self._jitters = [
+            (fault, [np.flatnonzero(np.isin(ranks, chosen)) for ranks in stage_ranks]) for fault, chosen in jitters
+        ]
+        self._places = [len(ranks) for ranks in stage_ranks]
+        self._bits = np.random.Philox(0)
+        self._state = self._bits.state
+        self._generator = np.random.Generator(self._bits)
+
+    def seconds(self, stage: int, number: int, planned: Floats) -> Floats:
+        """Durations [place, replica of the block] of an op that is ``planned`` [place, 1] to take so long."""
+        item, op = self._ops[stage][number]
+        if not isinstance(op.work, Compute):
+            return planned
+        found, more = planned, None
+        if self._documents and op.work.attention and item.microbatch >= 0:
+            found = planned * self._uneven(item, op.work)
+        for fault, places in self._jitters:
+            here = places[stage]
+            if not len(here):
+                continue
+            drawn = self._draw(fault, stage, number)
+            if fault.adds is not None:
+                added = drawn * fault.adds
+                if len(here) < len(drawn):
+                    added = _only(added, here, 0.0)
+                more = added if more is None else more + added
+                continue
+            found = found * (drawn if len(here) == len(drawn) else _only(drawn, here, 1.0))
+        return found if more is None else found + more
+
+    def _uneven(self, item: Item, work: Compute) -> Floats:
+        """What multiplies the planned seconds of an op, as its microbatch has other documents."""
+        assert self._documents is not None
+        planned = self._documents.planned[item.step]
+        more = self._documents.loads[item.step, :, item.microbatch] - planned
+        seconds = work.seconds + (planned - 1.0) * work.attention
+        return np.repeat(1.0 + more * (work.attention / seconds), self._together, axis=0)
+
+    def _draw(self, fault: Jitter, stage: int, number: int) -> Floats:
+        """A draw for every place of a stage, whether the fault is on it or not, and every replica."""
+        if fault.per == "step":
+            name: object = (stage, self._ops[stage][number][0].step)
+        else:
+            name = self._names[stage][number if fault.per == "kernel" else self._firsts[stage][number]]
+        text = repr((self._seed, self._block, fault.seed, name)).encode()
+        self._state["state"]["key"][:] = np.frombuffer(hashlib.blake2b(text, digest_size=16).digest(), dtype=np.uint64)
+        self._state["state"]["counter"][:] = 0
+        self._state["buffer_pos"], self._state["has_uint32"] = 4, 0
+        self._bits.state = self._state  # a tenth of what a new generator takes
+        size = self._together if fault.shared_by == "worker" else 1
+        count = self._places[stage] // size
+        drawn = fault.factor.draw(self._generator, count * BLOCK).reshape(count, BLOCK)
+        return drawn if size == 1 else np.repeat(drawn, size, axis=0)
+
+
+def _only(drawn: Floats, here: Ints, others: float) -> Floats:
+    found = np.full_like(drawn, others)
+    found[here] = drawn[here]
+    return found
+
+
+def _names(ops: Sequence[tuple[Item, Op]]) -> list[tuple[object, ...]]:
+    """What each op is, whichever stage has it and in whatever order; alike ones are counted."""
+    seen: dict[tuple[object, ...], int] = {}
+    names: list[tuple[object, ...]] = []
+    for item, op in ops:
+        name = (item.step, item.microbatch, op.kind, op.name, op.layer)
+        seen[name] = seen.get(name, -1) + 1
+        names.append((*name, seen[name]))
+    return names
+
+
+def _firsts(ops: Sequence[tuple[Item, Op]]) -> list[int]:
+    """The number of the first op of each op's item."""
+    firsts: list[int] = []
+    for number, (item, _) in enumerate(ops):
+        same = number > 0 and ops[number - 1][0] is item
+        firsts.append(firsts[-1] if same else number)
+    return firsts

@@ -1,0 +1,132 @@
+"""What would the step take if one kind of op cost nothing?  The answer by playing it, not by an estimate.
+
+A free op takes no time and moves nothing, but its place in the order, and who waits for whom, stay: a free collective
+is still a meeting.  Imports the door, results and ops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from simcluster.errors import InputError
+from simcluster.measuring.critical_path import kind_of
+from simcluster.measuring.metrics import BESIDE, EXPOSED
+from simcluster.planning.ops import Collective, Compute, Op, Receive, Segment, StageProgram, Timed
+from simcluster.result import Result, Run
+from simcluster.simulate import replay
+
+COMMUNICATION = "communication"
+_COMPUTE = ("forward", "backward", "recompute", "optimizer", "other")
+_PARTS_OF_BACKWARD = ("input_grad", "weight_grad")
+
+
+@dataclass(frozen=True, slots=True)
+class Free:
+    """A kind of op, its seconds per step on the critical path, and the step's seconds if it cost nothing.
+
+    ``estimate`` is what the critical path alone says: the step less ``on_path``.  Played, the step takes longer where
+    another path then is the longest; less only where others gain: transfers that had to share their links with what is
+    free, and kernels that were slowed by communication beside them.
+    """
+
+    kind: str
+    on_path: float
+    estimate: float
+    step_time: float
+
+
+def what_if_free(result: Result, kinds: Sequence[str] = ()) -> list[Free]:
+    """The step of a result's scenario with each of these kinds of op free, one at a time.
+
+    A kind is one of compute ("forward", "backward", "recompute", "optimizer"), an axis ("tp", "pp", "dp"), a kind on
+    an axis ("tp all_gather", "pp send"; a send is free for its receiver, too), "d2h" or "h2d" (copies), "host" (its own
+    work), or "communication"; left out, every kind of compute and every axis that the step has, then all communication.
+    Raises InputError for a kind that it lacks.
+    """
+    there = kinds_of(result)
+    wrong = [kind for kind in kinds if kind not in there]
+    if wrong:
+        raise InputError(f"this step has nothing of kind {wrong[0]!r}; it has {', '.join(there)}")
+    on_path = path_seconds(result)
+    return [
+        Free(
+            kind=kind,
+            on_path=on_path[kind],
+            estimate=result.step_time - on_path[kind],
+            step_time=replay(result.scenario, change=partial(freed, kind=kind)).step_time,
+        )
+        for kind in kinds or [kind for kind in there if " " not in kind]
+    ]
+
+
+def kinds_of(run: Run) -> list[str]:
+    """All kinds that can be free: of compute, axes each with its own kinds, and all communication."""
+    spans = run.spans
+    pairs = dict.fromkeys(zip(spans.stream.tolist(), spans.kind.tolist(), strict=True))
+    there: dict[str, None] = {}
+    for stream, kind in pairs:
+        there |= dict.fromkeys(_names(spans.words[stream], spans.words[kind]))
+    there.pop("pp recv", None)
+    order = {name: place for place, name in enumerate((*_COMPUTE, *_PARTS_OF_BACKWARD, *EXPOSED))}
+    end = len(order)
+    return sorted(there, key=lambda kind: (order.get(kind.split()[0], end), kind))
+
+
+def path_seconds(run: Run) -> dict[str, float]:
+    """Seconds per step on the critical path of every kind that can be free."""
+    found = dict.fromkeys(kinds_of(run), 0.0)
+    path = run.critical_path
+    words = run.spans.words
+    seconds = path.end - path.start
+    for code, part in zip(path.number.tolist(), seconds.tolist(), strict=True):
+        for name in _names(words[run.spans.stream[code]], words[run.spans.kind[code]]):
+            found[name] += part / path.steps
+    return found
+
+
+def freed(programs: Iterable[StageProgram], kind: str) -> list[StageProgram]:
+    """The programs with ops of a kind free."""
+    return freed_where(programs, lambda op: kind in _names(op.stream, op.kind))
+
+
+def freed_where(programs: Iterable[StageProgram], chosen: Callable[[Op], bool]) -> list[StageProgram]:
+    """The programs with the chosen ops free."""
+    segments: dict[int, Segment] = {}
+
+    def of(segment: Segment) -> Segment:
+        if id(segment) not in segments:
+            segments[id(segment)] = Segment(tuple(_free(op) if chosen(op) else op for op in segment.ops))
+        return segments[id(segment)]
+
+    return [
+        StageProgram(
+            program.stage,
+            {
+                lane: [replace(item, segment=of(item.segment)) for item in items]
+                for lane, items in program.lanes.items()
+            },
+        )
+        for program in programs
+    ]
+
+
+def _names(stream: str, kind: str) -> list[str]:
+    """What an op can be called."""
+    if stream in BESIDE:
+        return [stream, kind_of(stream, kind)]
+    if stream != "compute":
+        return [COMMUNICATION, stream, kind_of(stream, kind)]
+    return ["backward", kind] if kind in _PARTS_OF_BACKWARD else [kind]
+
+
+def _free(op: Op) -> Op:
+    work = op.work
+    if isinstance(work, Receive):  # ends with what it receives
+        return op
+    if isinstance(work, Collective):
+        return replace(op, work=Timed(work.axis, 0.0))
+    if isinstance(work, Compute):
+        return replace(op, work=work._replace(seconds=0.0, attention=0.0))
+    return replace(op, work=work._replace(seconds=0.0))
