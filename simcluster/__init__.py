@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from simcluster.schedules.comparison import play_schedules
     from simcluster.simulate import simulate
     from simcluster.together import simulate_together
+    from simcluster.whatif.difference import diff
     from simcluster.whatif.free import what_if_free
     from simcluster.whatif.mitigations import what_pays
     from simcluster.whatif.montecarlo import monte_carlo
@@ -40,6 +41,7 @@ _HOME = {
     "collective_times": "simcluster.collective",
     "compare": "simcluster.compare",
     "compare_replicas": "simcluster.measuring.distribution",
+    "diff": "simcluster.whatif.difference",
     "differences": "simcluster.compare",
     "load": "simcluster.scenario.scenario",
     "load_cluster": "simcluster.scenario.files",
@@ -63,6 +65,7 @@ __all__ = [
     "collective_times",
     "compare",
     "compare_replicas",
+    "diff",
     "differences",
     "load",
     "load_cluster",

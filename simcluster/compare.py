@@ -15,7 +15,7 @@ from simcluster.measuring.metrics import BREAKDOWN
 from simcluster.result import Result
 from simcluster.scenario.scenario import Scenario, load
 from simcluster.simulate import simulate
-from simcluster.whatif.attribution import attribute
+from simcluster.measuring.attribution import attribute
 
 if TYPE_CHECKING:
     import pandas as pd

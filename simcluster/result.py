@@ -8,11 +8,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from simcluster.lowering.lower import Lowered
-from simcluster.measuring.contention import free_seconds
+from simcluster.measuring.account import Account
+from simcluster.measuring.contention import free_seconds, slowed_seconds
 from simcluster.measuring.critical_path import CriticalPath, critical_path
 from simcluster.measuring.host_copies import activations_in_host, copies_of, fullest_box
 from simcluster.measuring.memory_timeline import MemoryTimeline, Peak, memory_timeline
-from simcluster.measuring.metrics import StepTime, step_time
+from simcluster.measuring.metrics import StepTime, mean_breakdown, step_time
 from simcluster.measuring.overlap import Overlaps, overlaps
 from simcluster.measuring.timeline import Spans, expand
 from simcluster.measuring.wait_matrix import WaitMatrix, wait_matrix
@@ -102,6 +103,13 @@ class Run:
         return step_time(self.spans, self.weights, steps=self.steps)
 
     @cached_property
+    def breakdown_of_stages(self) -> list[dict[str, float]]:
+        """The breakdown of the mean rank of every stage; each sums to the step time."""
+        stages = self._stages
+        ranks = [[rank for rank in self.weights if stages[rank] == stage] for stage in range(max(stages.values()) + 1)]
+        return [mean_breakdown(self.times.of_rank, self.weights, chosen, steps=self.steps) for chosen in ranks]
+
+    @cached_property
     def step_time(self) -> float:
         """Seconds per step."""
         program = self.lowered.program
@@ -114,6 +122,14 @@ class Run:
         """Communication that is hidden, exposed, or waiting for a peer: per collective, per axis and per rank."""
         free = free_seconds(self.lowered, self.spans, self.ranks.start)
         return overlaps(self.spans, self.weights, free, steps=self.steps)
+
+    @cached_property
+    def account(self) -> Account:
+        """Where the step went, by cause and by stage: what differences from other runs are made of."""
+        program, record = self.lowered.program, self.record
+        slowed = slowed_seconds(program, record.start, record.slowed, self.weights, self.ranks.start)
+        slowed = {kind: seconds / self.steps for kind, seconds in slowed.items()}
+        return Account.of(self.times.breakdown, self.breakdown_of_stages, slowed, self.overlap.mean)
 
     @cached_property
     def critical_path(self) -> CriticalPath:
@@ -286,6 +302,7 @@ class Result(Run):
             "fits": self.fits,
             "fits_with": None if self.remedies is None else self.remedies.to_dict(),
             "breakdown_s": dict(times.breakdown),
+            "account": self.account.to_dict(),
             "overlap": self.overlap.rows(),
             "critical_path_s": self.critical_path.by_kind(),
             "memory_bytes": {

@@ -17,7 +17,7 @@ from simcluster.cli import main
 from simcluster.result import Result
 from simcluster.scenario.scenario import Scenario
 from simcluster.simulate import simulate
-from simcluster.whatif.attribution import CAUSES, attribute, grouped
+from simcluster.measuring.attribution import CAUSES, attribute, grouped
 
 
 def changed(causes: dict[str, float]) -> dict[str, float]:

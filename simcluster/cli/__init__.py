@@ -18,8 +18,8 @@ from typing import Any, NoReturn
 
 from simcluster.errors import InputError
 
-COMMANDS = ("run", "compare", "schedule", "topology", "collective", "share", "validate", "replay", "stragglers")
-TAKES_OVERRIDES = ("run", "compare", "topology", "collective", "stragglers")
+COMMANDS = ("run", "compare", "schedule", "topology", "collective", "share", "validate", "replay", "stragglers", "diff")
+TAKES_OVERRIDES = ("run", "compare", "topology", "collective", "stragglers", "diff")
 """Commands whose document can be changed by --parallel.tp 8, --parallel.tp=8 or parallel.tp=8."""
 
 _DOTTED_OPTION = re.compile(r"--([A-Za-z_]\w*(?:\.\w+)+)(?:=(.*))?", re.DOTALL)

@@ -8,8 +8,8 @@ HolisticTraceAnalysis counts it (|C and N| / |N|).  Imports the timeline.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -63,6 +63,7 @@ class StepTime:
 
     ``bubble_fraction`` is idle / total over the pipeline's makespan, ``bubble_over_ideal`` idle / (total - idle);
     ``pipeline_seconds`` is that makespan.  What lies between the pipelines of two steps belongs to neither.
+    ``of_rank`` are the simulated ranks, each over the whole run.
     """
 
     step_seconds: float
@@ -72,15 +73,17 @@ class StepTime:
     bubble_fraction: float
     bubble_over_ideal: float
     pipeline_seconds: float
+    of_rank: dict[int, RankTime] = field(compare=False, repr=False)
 
 
 def step_time(spans: Spans, weights: dict[int, int], *, steps: int) -> StepTime:
     """The metrics of a timeline; ``weights[rank]`` is how many ranks a simulated rank stands for."""
     total = float(spans.end.max(initial=0.0))
     windows = [_pipeline_window(spans, step) for step in range(steps)]
-    ranks = [rank_time(spans.of_rank(rank), total, windows) for rank in weights]
+    of_rank = {rank: rank_time(spans.of_rank(rank), total, windows) for rank in weights}
+    ranks = list(of_rank.values())
     share = np.array(list(weights.values()), dtype=np.float64) / sum(weights.values())
-    breakdown = {name: _mean([rank.states[name] for rank in ranks], share) / steps for name in BREAKDOWN}
+    breakdown = mean_breakdown(of_rank, weights, list(weights), steps=steps)
     communication = _mean([rank.communication for rank in ranks], share)
     overlapped = _mean([rank.overlapped for rank in ranks], share)
     idle = _mean([rank.idle_in_pipeline for rank in ranks], share)
@@ -93,7 +96,17 @@ def step_time(spans: Spans, weights: dict[int, int], *, steps: int) -> StepTime:
         bubble_fraction=idle / makespan if makespan else 0.0,
         bubble_over_ideal=idle / (makespan - idle) if makespan > idle else 0.0,
         pipeline_seconds=makespan / steps,
+        of_rank=of_rank,
     )
+
+
+def mean_breakdown(
+    of_rank: Mapping[int, RankTime], weights: Mapping[int, int], ranks: Sequence[int], *, steps: int
+) -> dict[str, float]:
+    """The breakdown of the mean of some ranks, in seconds per step; ``weights[rank]`` is how many each stands for."""
+    share = np.array([weights[rank] for rank in ranks], dtype=np.float64)
+    share /= share.sum()
+    return {name: _mean([of_rank[rank].states[name] for rank in ranks], share) / steps for name in BREAKDOWN}
 
 
 def _mean(values: Sequence[float], share: Floats) -> float:

@@ -1,0 +1,133 @@
+"""simcluster diff: why one step takes longer than another, by cause, by stage and in words."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from simcluster.cli.common import add_override_arguments
+from simcluster.errors import InputError
+
+if TYPE_CHECKING:
+    from simcluster.whatif.difference import Difference
+
+EXAMPLE = """examples:
+  simcluster diff gpt3_175b_64xa100 gpt3_175b_64xa100_full_recompute
+  simcluster diff gpt3_175b_64xa100 --set training.recompute=full --waterfall why.png
+  simcluster diff before.json after.json        (saved by simcluster run --json)
+"""
+_MOST_SETTINGS = 20
+_MOST_STAGES = 32
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """The command's arguments."""
+    parser = subparsers.add_parser(
+        "diff",
+        help="say why one step takes longer than another",
+        description="The difference of two steps by cause and by stage, summing to it exactly, and in words.",
+        epilog=EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("base", metavar="A", help="a scenario, or a result saved with run --json")
+    parser.add_argument("other", metavar="B", nargs="?", help="another; left out: A with what --set changes")
+    add_override_arguments(parser, "what B has otherwise; with both A and B given: change both")
+    parser.add_argument("--waterfall", metavar="FILE", help="draw it, cause by cause (.png, .svg or .pdf)")
+    parser.add_argument("--json", metavar="FILE", help='write it as JSON; "-" prints it alone')
+
+
+def run(args: argparse.Namespace) -> int:
+    """Play or read both, print where the difference went, draw it."""
+    from simcluster import plots
+    from simcluster.cli import common, drawing
+    from simcluster.saved import is_saved
+    from simcluster.scenario.scenario import load
+    from simcluster.whatif.difference import diff
+
+    overrides = common.overrides_of(args)
+    if args.other is None and not overrides:
+        raise InputError(
+            f"a difference needs two: simcluster diff {args.base} B, or --set A.B=C for what B has otherwise"
+        )
+    files = [args.base, args.other or args.base]
+    changes = [overrides if args.other else [], overrides]
+    for file, change in zip(files, changes, strict=True):
+        if change and is_saved(file):
+            raise InputError(f"--set cannot change {file}, which was played already; name its scenario instead")
+    waterfall = drawing.figure_path(args.waterfall) if args.waterfall else None
+    common.check_json_path(args.json)
+    sides = [file if is_saved(file) else load(file, change) for file, change in zip(files, changes, strict=True)]
+    found = diff(*sides)
+    if args.json != "-":
+        print(_text(found))
+    if waterfall:
+        import pandas as pd
+
+        names = list(found.names)
+        causes = pd.DataFrame([dict.fromkeys(found.causes, 0.0), found.causes], index=names)
+        steps = dict(zip(names, (found.base.step_time, found.other.step_time), strict=True))
+        plots.save_figure(plots.waterfall(steps, causes), waterfall)
+    if args.json:
+        common.write_json(args.json, found.to_dict())
+    return 0
+
+
+def _text(found: Difference) -> str:
+    parts = [f"A: {found.names[0]}\nB: {found.names[1]}" if found.names != ("A", "B") else ""]
+    parts += [found.in_words(), _settings(found), _causes(found), _stages(found)]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _settings(found: Difference) -> str:
+    if not found.settings:
+        return "no setting differs"
+    shown = [
+        f"  {each.path}: {_value(each.before)} -> {_value(each.after)}" for each in found.settings[:_MOST_SETTINGS]
+    ]
+    more = len(found.settings) - len(shown)
+    return "\n".join(["what differs in the scenario", *shown, *([f"  and {more} more"] if more else [])])
+
+
+def _value(value: object) -> str:
+    text = "not set" if value is None else str(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."
+
+
+def _causes(found: Difference) -> str:
+    from simcluster.cli.common import format_table
+    from simcluster.whatif.difference import phrase
+
+    whole = found.base.step_time
+    rows = [
+        [phrase(name), _seconds(seconds), f"{seconds / whole:+.1%}"]
+        for name, seconds in found.causes.items()
+        if abs(seconds) > 1e-12
+    ]
+    if not rows:
+        return ""
+    total = ["sum", _seconds(sum(found.causes.values())), f"{found.seconds / whole:+.1%}"]
+    return "where it went (a step, mean over ranks)\n" + format_table(["cause", "B - A", "of A"], [*rows, total])
+
+
+def _stages(found: Difference) -> str:
+    from simcluster.cli.common import format_table
+
+    if len(found.stages) < 2:
+        counts = len(found.base.stages), len(found.other.stages)
+        return f"no table by stage: A has {counts[0]} stages, B {counts[1]}" if counts[0] != counts[1] else ""
+    shown = [name for name in found.stages[0] if any(abs(stage[name]) > 1e-12 for stage in found.stages)]
+    if not shown:
+        return ""
+    rows = [
+        [str(number), *(_seconds(stage[name]) for name in shown), _seconds(sum(stage.values()))]
+        for number, stage in enumerate(found.stages[:_MOST_STAGES])
+    ]
+    more = len(found.stages) - len(rows)
+    table = format_table(["stage", *shown, "sum"], rows) + (f"\nand {more} more stages (--json)" if more else "")
+    return f"by stage (the mean of its ranks)\n{table}"
+
+
+def _seconds(seconds: float) -> str:
+    from simcluster.units import format_seconds
+
+    return "0" if abs(seconds) <= 1e-12 else f"{'-' if seconds < 0 else '+'}{format_seconds(abs(seconds))}"

@@ -1,0 +1,58 @@
+"""Results that were saved with ``simcluster run --json FILE``, read back and checked.  Imports results and accounts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from simcluster.errors import InputError
+from simcluster.inputs.files import decode, read_bytes
+from simcluster.measuring.account import Account
+from simcluster.result import VERSION
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A result without its timeline: ``values`` is the result JSON, ``document`` the scenario in it, as resolved."""
+
+    name: str
+    account: Account
+    document: Mapping[str, Any]
+    values: Mapping[str, Any]
+
+
+def is_saved(path: str | Path) -> bool:
+    """Is it a file in JSON, as results are?  Scenarios are in YAML."""
+    return Path(path).suffix == ".json"
+
+
+def read_saved(path: str | Path) -> Saved:
+    """A saved result; InputError for a file that is none, is cut, or was written by another version."""
+    try:
+        values = json.loads(decode(read_bytes(path), str(path)))
+    except json.JSONDecodeError as problem:
+        raise InputError(
+            f"{path}:{problem.lineno}:{problem.colno}: not JSON ({problem.msg}); is the file cut? write it again with "
+            f"simcluster run SCENARIO --json {Path(path).name}"
+        ) from None
+    except RecursionError:
+        raise InputError(f"{path}: nested too deeply to be a result") from None
+    if not isinstance(values, dict) or "step_time_s" not in values:
+        raise InputError(
+            f"{path}: is no result: it has no step_time_s; save one with simcluster run SCENARIO --json FILE"
+        )
+    if values.get("version") != VERSION:
+        raise InputError(
+            f"{path}: was written by simcluster {values.get('version', '(no version)')}, this is {VERSION}; numbers of "
+            "two versions differ for reasons of their own: run the scenario in it again"
+        )
+    try:
+        account = Account.from_result(values)
+        document = values["scenario"]
+        name = str(document["name"])
+    except (KeyError, TypeError, ValueError, AttributeError) as problem:
+        raise InputError(f"{path}: the result is not whole ({problem!r}); run its scenario again") from None
+    return Saved(name, account, document, values)

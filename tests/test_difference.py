@@ -1,0 +1,132 @@
+"""simcluster diff: causes and stages sum to the difference, saved results say the same, words say what was changed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Tiny
+from hypothesis import given, settings
+from test_fold import documents
+
+import simcluster
+from simcluster.cli import main
+from simcluster.measuring.account import WAITING, Account
+from simcluster.result import VERSION
+from simcluster.saved import read_saved
+from simcluster.simulate import simulate
+from simcluster.whatif.difference import diff, settings_between
+
+
+@settings(max_examples=15)
+@given(first=documents(), second=documents())
+def test_every_stage_sums_to_the_difference_and_a_saved_account_is_the_same(
+    tiny: Tiny, first: dict[str, Any], second: dict[str, Any]
+) -> None:
+    base, other = simulate(tiny(**first)), simulate(tiny(**second))
+    found = diff(base, other)
+    assert found.seconds == pytest.approx(other.step_time - base.step_time, rel=0, abs=1e-12)
+    assert sum(found.causes.values()) == pytest.approx(found.seconds, rel=0, abs=1e-12)
+    for stage in found.stages:
+        assert sum(stage.values()) == pytest.approx(found.seconds, rel=0, abs=1e-12)
+    assert bool(found.stages) == (len(base.account.stages) == len(other.account.stages))
+    for result in (base, other):
+        assert sum(result.account.breakdown.values()) == pytest.approx(result.step_time, rel=1e-12)
+        written = json.loads(json.dumps(result.to_dict()))
+        again = Account.from_result(written)
+        assert again.to_dict() == result.account.to_dict()
+
+
+def test_one_slow_stage_is_named(tiny: Tiny) -> None:
+    plan: dict[str, Any] = {
+        "cluster": {"topology": "flat", "gpus": 4},
+        "parallel": {"pp": 4},
+        "training": {"global_batch": 8, "micro_batch": 1},
+        "model": {"layers": 4},
+    }
+    base = simulate(tiny(**plan))
+    slow = simulate(tiny(**plan, faults=[{"kind": "slow_gpu", "rank": 2, "factor": 1.5}]))
+    found = diff(base, slow)
+    own = [sum(seconds for name, seconds in stage.items() if name not in WAITING) for stage in found.stages]
+    assert max(own) == own[2] > 0
+    assert "The own work of stage 2 changes most" in found.in_words()
+    assert [setting.path for setting in found.settings] == ["faults"]
+
+
+def test_settings_are_told_leaf_by_leaf() -> None:
+    before = {"name": "a", "parallel": {"tp": 8, "dp": 1}, "faults": [], "measured": {"step_time": "1 s"}}
+    after = {"name": "b", "parallel": {"tp": 4, "dp": 1}, "faults": [{"kind": "slow_gpu"}], "seed": 3}
+    told = [(each.path, each.before, each.after) for each in settings_between(before, after)]
+    assert told == [("parallel.tp", 8, 4), ("faults", [], [{"kind": "slow_gpu"}]), ("seed", None, 3)]
+
+
+def test_equal_runs_differ_by_nothing(tiny: Tiny) -> None:
+    result = simulate(tiny())
+    found = diff(result, result)
+    assert found.seconds == 0
+    assert not any(found.causes.values())
+    assert "exactly as long" in found.in_words()
+
+
+def saved(folder: Path, name: str, *overrides: str) -> Path:
+    path = folder / name
+    assert main(["run", "tiny_3d", "--json", str(path), *overrides]) == 0
+    return path
+
+
+def test_the_command_reads_scenarios_and_saved_results(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before, after = saved(tmp_path, "a.json"), saved(tmp_path, "b.json", "training.recompute=full")
+    capsys.readouterr()
+    assert main(["diff", str(before), str(after), "--json", "-"]) == 0
+    from_saved = json.loads(capsys.readouterr().out)
+    assert main(["diff", "tiny_3d", "--training.recompute", "full", "--json", "-"]) == 0
+    played = json.loads(capsys.readouterr().out)
+    assert from_saved == played
+    assert played["causes_s"]["recompute"] > 0
+    assert [setting["path"] for setting in played["settings"]] == ["training.recompute"]
+    picture = tmp_path / "why.png"
+    assert main(["diff", str(before), str(after), "--waterfall", str(picture)]) == 0
+    out = capsys.readouterr().out
+    assert "recomputing activations" in out
+    assert "by stage" in out
+    assert picture.stat().st_size > 10_000
+
+
+def test_more_stages_have_no_table_by_stage(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["diff", "tiny_3d", "--set", "parallel.pp=1", "--set", "parallel.dp=4"]) == 0
+    assert "no table by stage: A has 2 stages, B 1" in capsys.readouterr().out
+
+
+def test_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    whole = saved(tmp_path, "a.json")
+    values = json.loads(whole.read_text())
+    (tmp_path / "cut.json").write_text(whole.read_text()[:500])
+    (tmp_path / "old.json").write_text(json.dumps({**values, "version": "0.0.9"}))
+    (tmp_path / "torn.json").write_text(json.dumps({**values, "account": {"stages_s": 3}}))
+    (tmp_path / "other.json").write_text("[1, 2]")
+    (tmp_path / "deep.json").write_text("[" * 200_000)
+    capsys.readouterr()
+    for file, words in {
+        "cut.json": "is the file cut?",
+        "old.json": f"written by simcluster 0.0.9, this is {VERSION}",
+        "torn.json": "is not whole",
+        "other.json": "no result: it has no step_time_s",
+        "deep.json": "nested too deeply",
+        "missing.json": "no such file",
+    }.items():
+        assert main(["diff", str(whole), str(tmp_path / file)]) == 2, file
+        message = capsys.readouterr().err
+        assert words in message, file
+        assert message.count("simcluster: error") == 1
+    assert main(["diff", str(whole)]) == 2
+    assert "a difference needs two" in capsys.readouterr().err
+    assert main(["diff", str(whole), "--parallel.tp", "2"]) == 2
+    assert "was played already" in capsys.readouterr().err
+
+
+def test_it_is_public(tmp_path: Path) -> None:
+    path = saved(tmp_path, "a.json")
+    assert read_saved(path).values["step_time_s"] == simcluster.simulate(simcluster.load("tiny_3d")).step_time
+    assert simcluster.diff(path, "tiny_3d").seconds == 0
