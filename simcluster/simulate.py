@@ -12,7 +12,6 @@ from simcluster.devices.device import (
     copy_seconds,
     gradient_norm_seconds,
     kernels_seconds,
-    load_device,
     optimizer_seconds,
     unscale_seconds,
     zero_gradients_seconds,
@@ -94,8 +93,7 @@ def replay(
     """Replay the scenario once, with its programs changed if a change is given."""
     healthy = scenario.cluster.built
     cluster = healthy.scaled(permanently(scenario.faults, healthy))
-    device = load_device(cluster.device)
-    job, facts = plan_job(scenario, device)
+    job, facts = plan_job(scenario, scenario.cluster.device)
     lowered = lower(
         change(stage_programs(job)),
         job.plan,
@@ -194,7 +192,10 @@ def _arrange(
 def _issue(scenario: Scenario) -> Issue:
     """What the host needs to issue work."""
     software = scenario.software
-    return NO_TIME if software is None else Issue(software.kernel, software.collective, software.microbatch)
+    if software is None:
+        return NO_TIME
+    slower = scenario.cluster.scale.launch
+    return Issue(software.kernel * slower, software.collective * slower, software.microbatch * slower)
 
 
 def _data_parallel(scenario: Scenario, device: Device, plan: Plan, recipe: Recipe) -> DataParallel:
@@ -255,7 +256,10 @@ def choices_of(scenario: Scenario, *, folded: bool) -> Choices:
     platform = scenario.cluster.built.nccl if chosen.nccl == "auto" else chosen.nccl
     in_steps = chosen.detail == "steps"
     methods = Methods(
-        named, platform=None if platform in (None, "none") else load_platform(platform), in_rounds=in_steps
+        named,
+        platform=None if platform in (None, "none") else load_platform(platform),
+        in_rounds=in_steps,
+        factors=scenario.cluster.scale.pace,
     )
     interference = None if in_steps else interference_on(scenario.cluster.device, scenario.overlap.interference)
     return Choices(methods=methods, steps=in_steps, folded=folded, interference=interference)

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from simcluster.catalogue.devices import device_document, device_names, overlaid
+from simcluster.catalogue.devices import device_document, device_names
+from simcluster.devices.files import described, is_device_file
 from simcluster.devices.interference import InterferenceSpec
 from simcluster.documents.complaints import did_you_mean, listed
 from simcluster.documents.reading import Document, validate
@@ -326,23 +327,18 @@ def zero_gradients_seconds(device: Device, parameters: float, *, recipe: Recipe)
 
 
 def load_device(device: str | Mapping[str, Any]) -> Device:
-    """A device by its name in the catalogue, or from a document.
+    """A device by its name in the catalogue, by the path of its file ("my_gpu.yaml"), or from a document.
 
     A document may stand on a device of the catalogue: ``{base: h100, memory_bandwidth: "2.4 TB/s"}``.
     Raises InputError for an unknown name (with the nearest) and for a document that is not a device.
     """
-    if isinstance(device, str):
+    if isinstance(device, str) and not is_device_file(device):
         return _load_shipped(device)
-    if not isinstance(device, Mapping):
+    if not isinstance(device, str | Mapping):
         raise InputError(
             f"device {device!r} is neither a name nor a mapping; those that ship: {listed(device_names())}"
         )
-    document = dict(device)
-    base = document.pop("base", None)
-    if base is not None:
-        document = overlaid(device_document(base), document)
-    document.setdefault("name", "inline")
-    return validate(Device, Document(data=document, source="device", folder=Path()))
+    return validate(Device, described(device))
 
 
 @cache

@@ -14,6 +14,8 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from simcluster.catalogue.models import model_document
+from simcluster.devices.device import Device
+from simcluster.devices.files import described, names_device_file
 from simcluster.documents.complaints import KeyPath, did_you_mean, shown
 from simcluster.documents.overrides import apply_overrides
 from simcluster.documents.reading import Document, Mark, read_document, read_json, shipped_names, shipped_path, validate
@@ -107,12 +109,19 @@ def _resolve_cluster(document: Document) -> Document:
         fields = rooted({"kind": "import", "files": topology}, document.folder)
     else:
         raise document.error(where, f"must be a name, a path or a mapping, got {shown(topology)}; {_topologies()}")
-    parameters = {key: value for key, value in section.items() if key != "topology"}
+    parameters = {key: value for key, value in section.items() if key not in ("topology", "scale")}
     for path, mark in document.marks.items():
-        if path[0] == "cluster" and path[1:2] != ("topology",) and len(path) > 1:
+        if path[0] == "cluster" and path[1:2] not in (("topology",), ("scale",)) and len(path) > 1:
             marks[*where, *path[1:]] = mark
     fields = _merged(fields, parameters)
-    return expand_import(replace(document, data={**document.data, "cluster": {"topology": fields}}, marks=marks), where)
+    if "device" in parameters:
+        folder = Path() if document.mark(("cluster", "device")).place == "override" else document.folder
+    else:
+        folder = file.folder if isinstance(topology, str) else document.folder
+    fields = _with_device(fields, folder)
+    scale = {"scale": section["scale"]} if "scale" in section else {}
+    cluster = {"topology": fields, **scale}
+    return expand_import(replace(document, data={**document.data, "cluster": cluster}, marks=marks), where)
 
 
 def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
@@ -123,6 +132,16 @@ def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any
         both = isinstance(inner, Mapping) and isinstance(value, Mapping)
         merged[key] = _merged(inner, value) if both and inner is not None else value
     return merged
+
+
+def _with_device(fields: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """What a device file says in the place of its path, so that the scenario is complete; InputError with its line."""
+    device = fields.get("device")
+    if not names_device_file(device):
+        return fields
+    whole = described(device, folder)  # type: ignore[arg-type]  # it names a file: a path or a mapping
+    validate(Device, whole)
+    return {**fields, "device": whole.data}
 
 
 def _topology_file(document: Document, name: str) -> Document:
@@ -159,7 +178,9 @@ def load_topology(name: str | Path, overrides: Iterable[tuple[str, Any]] = ()) -
     path = Path(name)
     by_name = not path.exists() and not _is_path(str(name), _TOPOLOGY_ENDINGS)
     document = _read_topology(shipped_path("topologies", str(name)) if by_name else path)
-    topology = validate(_TOPOLOGY, expand_import(apply_overrides(document, overrides)))
+    changed = apply_overrides(document, overrides)
+    folder = Path() if changed.mark(("device",)).place == "override" else document.folder
+    topology = validate(_TOPOLOGY, expand_import(replace(changed, data=_with_device(changed.data, folder))))
     too_large = oversize(topology)
     if too_large:
         raise InputError(f"{document.source}: {too_large}")

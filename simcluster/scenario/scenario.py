@@ -34,6 +34,7 @@ from simcluster.model.transformer import Model
 from simcluster.scenario.files import resolve
 from simcluster.scenario.pipeline_rules import order_rules
 from simcluster.scenario.rules import broken_rules, oversize
+from simcluster.scenario.scale import Scale
 from simcluster.scenario.sections import (
     Collectives,
     Count,
@@ -51,19 +52,23 @@ from simcluster.topology import Cluster, TopologySpec
 
 
 class ClusterSpec(Spec):
-    """What the job runs on.  In a file ``topology`` may also be a shipped name or a path, with parameters beside it."""
+    """What the job runs on.  In a file ``topology`` may also be a shipped name or a path, with parameters beside it.
+
+    ``scale`` are factors on what its parts reach, for what-if.
+    """
 
     topology: TopologySpec
+    scale: Scale = Scale()
 
     @cached_property
     def built(self) -> Cluster:
         """The cluster itself, built once."""
-        return self.topology.build()
+        return self.scale.cluster(self.topology.build())
 
     @cached_property
     def device(self) -> Device:
         """The GPU of the cluster; InputError for a name that is not in the catalogue."""
-        return load_device(self.topology.device)
+        return self.scale.device(load_device(self.topology.device))
 
 
 class Scenario(Spec):

@@ -39,6 +39,18 @@ class Pace(NamedTuple):
     bandwidth: float
 
 
+class PaceFactors(NamedTuple):
+    """Factors on NCCL's pace, for machines that are not quite those it was measured on: on latency, and on the rate in
+    one node and between nodes."""
+
+    latency: float = 1.0
+    in_node: float = 1.0
+    between: float = 1.0
+
+
+AS_MEASURED = PaceFactors()
+
+
 @dataclass(frozen=True, slots=True)
 class Method:
     """One collective of one size in one group: a key of ALGORITHMS[kind], and NCCL's protocol, pace and reason.
@@ -59,13 +71,15 @@ class Methods:
     ``named[kind]`` is an algorithm, or "auto": what NCCL would pick on ``platform``, and without a platform the first
     in ALGORITHMS.  An algorithm that NCCL has runs at NCCL's pace if there is a platform.  ``launch``: count what a
     stopwatch around a single call sees of its launch; kernels of a training step are launched ahead of time.
-    ``in_rounds``: leave out pipelines, which have no rounds to be played step by step.
+    ``in_rounds``: leave out pipelines, which have no rounds to be played step by step.  ``factors`` are on NCCL's pace,
+    after its choice.
     """
 
     named: Mapping[str, str]
     platform: Platform | None = None
     launch: bool = False
     in_rounds: bool = False
+    factors: PaceFactors = AS_MEASURED
     _known: dict[tuple[str, float, Form], Method] = field(default_factory=dict, repr=False, compare=False)
     _able: dict[tuple[str, str, Form], bool] = field(default_factory=dict, repr=False, compare=False)
 
@@ -95,7 +109,9 @@ class Methods:
         choice = choose(call, nodes=nodes, gpus_per_node=each, size=size, platform=platform, algorithms=names)
         found = choice.prediction
         latency = found.latency - (0.0 if self.launch else platform.effective.launch)
-        return Method(_described(kind, found.algorithm), found.protocol, Pace(latency, found.bandwidth), choice.why)
+        rate = self.factors.between if nodes > 1 else self.factors.in_node
+        pace = Pace(latency * self.factors.latency, found.bandwidth * rate)
+        return Method(_described(kind, found.algorithm), found.protocol, pace, choice.why)
 
     def _can(self, group: Group, kind: str, name: str) -> bool:
         """Is the algorithm described, and does it serve this group?"""
@@ -114,7 +130,7 @@ class Methods:
     @cached_property
     def key(self) -> tuple[object, ...]:
         """Equal for two that do everything alike."""
-        return (*sorted(self.named.items()), self.platform, self.launch, self.in_rounds)
+        return (*sorted(self.named.items()), self.platform, self.launch, self.in_rounds, self.factors)
 
 
 def activities(parts: Sequence[Pattern], size: float, method: Method) -> tuple[Traffic, ...]:

@@ -21,7 +21,6 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from simcluster.devices.device import load_device
 from simcluster.errors import InputError
 from simcluster.faults import BackgroundLoad, Fault, HostStall, Jitter, SequenceLengths, placed
 from simcluster.faults.data import loads
@@ -121,7 +120,7 @@ def _in_one_sweep(scenario: Scenario, base: Result, processes: int) -> Distribut
 
 def _job(scenario: Scenario, base: Result) -> _Job:
     cluster, parallel = scenario.cluster.built, scenario.parallel
-    planned, _ = plan_job(without_chance(scenario), load_device(cluster.device))
+    planned, _ = plan_job(without_chance(scenario), scenario.cluster.device)
     programs = stage_programs(planned)
     layout: Plan = planned.plan
     took = durations(base.lowered, programs, base.record)

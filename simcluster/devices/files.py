@@ -1,0 +1,60 @@
+"""Devices that are described outside the catalogue: in a file of their own, or where a topology names its GPU.
+
+A device file holds the fields of a ``Device``, whole or over another one (``base``: a name that ships, or a path
+relative to the file); ``simcluster calibrate`` writes such files.  It may be named wherever a device is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from simcluster.catalogue.devices import device_document, overlaid
+from simcluster.documents.reading import Document, read_document
+from simcluster.errors import InputError
+
+_ENDINGS = (".yaml", ".yml")
+
+
+def is_device_file(name: object) -> bool:
+    """Is this a path rather than the name of a device that ships: has it a slash, or the ending of such files?"""
+    return isinstance(name, str) and ("/" in name or "\\" in name or name.endswith(_ENDINGS))
+
+
+def names_device_file(device: object) -> bool:
+    """Does a description of a device lean on a file: is it a path, or does it stand on one?"""
+    return is_device_file(device.get("base") if isinstance(device, Mapping) else device)
+
+
+def described(device: str | Mapping[str, Any], folder: Path = Path(), above: tuple[Path, ...] = ()) -> Document:
+    """A device file, or a description written in place, with what it stands on filled in; not yet checked as a device.
+
+    Paths are relative to ``folder``.  Raises InputError for a file that cannot be read, for an unknown base, and for
+    files that stand on each other in a circle.
+    """
+    if isinstance(device, str):
+        path = folder / device
+        if path.resolve() in above:
+            raise InputError(
+                f"{path}: stands on itself (base); one file of the circle must stand on a device that ships"
+            )
+        above = (*above, path.resolve())
+        document, name = read_document(path), path.stem
+    else:
+        document, name = Document(data=dict(device), source="device", folder=folder), "inline"
+    fields = dict(document.data)
+    base = fields.pop("base", None)
+    if is_device_file(base):
+        below = described(str(base), document.folder, above).data
+    elif base is not None:
+        try:
+            below = device_document(base)
+        except InputError as error:
+            raise (document.error(("base",), str(error)) if isinstance(device, str) else error) from None
+    else:
+        below = {"name": name}
+    if isinstance(device, str):
+        below["name"] = name
+    return replace(document, data=overlaid(below, fields))

@@ -1,0 +1,80 @@
+"""What if parts of the cluster were faster or slower: factors on what a GPU computes and holds, on links, on latencies.
+
+``cluster: {topology: dgx_h100, nodes: 8, scale: {network: 0.5}}`` is the same cluster with a network half as fast.
+Routes, and which algorithm NCCL picks, stay what they are.  Imports devices, clusters and documents' base.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated
+
+import numpy as np
+from pydantic import Field
+
+from simcluster.devices.device import Device
+from simcluster.documents.spec import Spec
+from simcluster.topology import Cluster
+from simcluster.traffic.methods import PaceFactors
+
+Factor = Annotated[float, Field(gt=0, le=1e6)]
+
+
+class Scale(Spec):
+    """Factors on what the cluster's parts reach; 1 is what they are.
+
+    ``flops`` is on peak FLOP/s of every precision, ``memory`` and ``memory_bandwidth`` on the GPU's memory, ``launch``
+    on the time between dependent kernels and on what the host needs to issue work.  ``nvlink``, ``pcie`` and
+    ``network`` (every other link) are on links' bandwidth, ``latency`` is on the latency of all links.  Where NCCL's
+    pace is known it scales along: its latency by ``latency``, its rate by the links that it counts, NVLink in one node
+    and the network between nodes.
+    """
+
+    flops: Factor = 1.0
+    memory: Factor = 1.0
+    memory_bandwidth: Factor = 1.0
+    launch: Factor = 1.0
+    nvlink: Factor = 1.0
+    network: Factor = 1.0
+    pcie: Factor = 1.0
+    latency: Factor = 1.0
+
+    def device(self, device: Device) -> Device:
+        """The GPU with these factors; the same object if they change nothing."""
+        if self.flops == self.memory == self.memory_bandwidth == self.launch == 1.0:
+            return device
+        peak = device.peak.model_copy(update={name: rate * self.flops for name, rate in device.peak.known().items()})
+        return device.model_copy(
+            update={
+                "peak": peak,
+                "memory": device.memory * self.memory,
+                "memory_bandwidth": device.memory_bandwidth * self.memory_bandwidth,
+                "launch": device.launch * self.launch,
+            }
+        )
+
+    def cluster(self, cluster: Cluster) -> Cluster:
+        """The cluster with these factors on its links; the same object if they change none."""
+        if self.nvlink == self.network == self.pcie == self.latency == 1.0:
+            return cluster
+        graph = cluster.graph.copy()
+        factors = np.ones(len(cluster.links))
+        for number, (a, b) in enumerate(cluster.links):
+            edge = graph[a][b]
+            factors[number] = factor = self._of_link(str(edge["medium"]))
+            edge["bandwidth"] *= factor
+            edge["line_rate"] *= factor
+            edge["latency"] *= self.latency
+        return replace(
+            cluster, graph=graph, capacity=cluster.capacity * factors, latency=cluster.latency * self.latency
+        )
+
+    def _of_link(self, medium: str) -> float:
+        if medium == "nvlink":
+            return self.nvlink
+        return self.pcie if medium == "pcie" else self.network
+
+    @property
+    def pace(self) -> PaceFactors:
+        """What becomes of NCCL's pace."""
+        return PaceFactors(self.latency, self.nvlink, self.network)
