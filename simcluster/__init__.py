@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from simcluster.whatif.free import what_if_free
     from simcluster.whatif.mitigations import what_pays
     from simcluster.whatif.montecarlo import monte_carlo
+    from simcluster.whatif.sensitivities import sensitivity
     from simcluster.whatif.straggling import stragglers
 
 _HOME = {
@@ -49,6 +50,7 @@ _HOME = {
     "monte_carlo": "simcluster.whatif.montecarlo",
     "play_schedules": "simcluster.schedules.comparison",
     "plots": "simcluster.plots",
+    "sensitivity": "simcluster.whatif.sensitivities",
     "simulate": "simcluster.simulate",
     "simulate_costs": "simcluster.fixed",
     "simulate_together": "simcluster.together",
@@ -73,6 +75,7 @@ __all__ = [
     "monte_carlo",
     "play_schedules",
     "plots",
+    "sensitivity",
     "simulate",
     "simulate_costs",
     "simulate_together",

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from simcluster.schedules.comparison import Played
     from simcluster.topology import Cluster
     from simcluster.whatif.free import Free
+    from simcluster.whatif.sensitivities import Sensitivity
     from simcluster.whatif.straggling import Stragglers
 
 
@@ -165,6 +166,13 @@ def waterfall(step_times: Mapping[str, float], causes: pd.DataFrame) -> Figure:
     from simcluster.show.waterfall import plot_waterfall
 
     return plot_waterfall(step_times, causes)
+
+
+def sensitivity(found: Sequence[Sensitivity], title: str = "") -> Figure:
+    """How much shorter the step gets for each percent of a resource, as `simcluster.sensitivity` found it."""
+    from simcluster.show.sensitivity_plot import plot_sensitivity
+
+    return plot_sensitivity(found, title)
 
 
 def save_figure(figure: Figure, path: str | Path) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
+from simcluster.collector import collector_off
 from simcluster.devices.device import (
     Device,
     clip_seconds,
@@ -17,7 +18,7 @@ from simcluster.devices.device import (
     zero_gradients_seconds,
 )
 from simcluster.devices.sensitivity import interference_on, sensitivity_on
-from simcluster.lowering.lower import Choices, StepsOf, lower
+from simcluster.lowering.lower import Choices, Lowered, StepsOf, lower
 from simcluster.model.flops import hardware_flops_per_sequence, model_flops_per_sequence
 from simcluster.model.recipes import Recipe
 from simcluster.nccl import load_platform
@@ -82,15 +83,19 @@ Change = Callable[[Sequence[StageProgram]], Sequence[StageProgram]]
 """Makes other programs of a job's: what if some of their ops were different?"""
 
 
-def replay(
-    scenario: Scenario,
-    *,
-    folded: bool = True,
-    collapsed: bool = True,
-    without_faults: float | None = None,
-    change: Change = list,
-) -> Result:
-    """Replay the scenario once, with its programs changed if a change is given."""
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A scenario's step before the clock starts: the program, what is known of the job, and the cluster with what is
+    wrong with it for ever."""
+
+    lowered: Lowered
+    facts: Facts
+    cluster: Cluster
+    schedule: str
+
+
+def prepare(scenario: Scenario, *, folded: bool = True, collapsed: bool = True, change: Change = list) -> Prepared:
+    """Plan the scenario and lower it to a program, with its programs changed if a change is given."""
     healthy = scenario.cluster.built
     cluster = healthy.scaled(permanently(scenario.faults, healthy))
     job, facts = plan_job(scenario, scenario.cluster.device)
@@ -103,23 +108,38 @@ def replay(
         choices=replace(choices_of(scenario, folded=folded), collapsed=collapsed),
         disturbances=disturbances_of(scenario, job.plan, cluster),
     )
+    return Prepared(lowered, facts, cluster, job.schedule.name)
+
+
+@collector_off()
+def replay(
+    scenario: Scenario,
+    *,
+    folded: bool = True,
+    collapsed: bool = True,
+    without_faults: float | None = None,
+    change: Change = list,
+) -> Result:
+    """Replay the scenario once, with its programs changed if a change is given."""
+    made = prepare(scenario, folded=folded, collapsed=collapsed, change=change)
+    lowered = made.lowered
     try:
-        steps = [partial(_stepwise, cluster, steps) for steps in lowered.steps]
+        steps = [partial(_stepwise, made.cluster, steps) for steps in lowered.steps]
         record = play_by(scenario.engine, lowered.program, lowered.capacity, steps)
     except DeadlockError as error:
         if scenario.pipeline.p2p == "async":
             raise
         raise DeadlockError(
-            f"{error}\n  The order of {job.schedule.name} does not work in blocking pairs (pipeline.p2p: rendezvous): "
+            f"{error}\n  The order of {made.schedule} does not work in blocking pairs (pipeline.p2p: rendezvous): "
             f"a send waits for a receive that comes later; use pipeline.p2p: async, or another schedule"
         ) from None
     return Result(
         lowered=lowered,
         record=record,
         steps=scenario.steps,
-        ranks=range(facts.ranks),
+        ranks=range(made.facts.ranks),
         scenario=scenario,
-        facts=facts,
+        facts=made.facts,
         without_faults=without_faults,
     )
 

@@ -18,8 +18,22 @@ from typing import Any, NoReturn
 
 from simcluster.errors import InputError
 
-COMMANDS = ("run", "compare", "schedule", "topology", "collective", "share", "validate", "replay", "stragglers", "diff")
-TAKES_OVERRIDES = ("run", "compare", "topology", "collective", "stragglers", "diff")
+COMMANDS = (
+    "run",
+    "compare",
+    "schedule",
+    "topology",
+    "collective",
+    "share",
+    "validate",
+    "replay",
+    "stragglers",
+    "diff",
+    "sensitivity",
+    "calibrate",
+    "fit",
+)
+TAKES_OVERRIDES = ("run", "compare", "topology", "collective", "stragglers", "diff", "sensitivity")
 """Commands whose document can be changed by --parallel.tp 8, --parallel.tp=8 or parallel.tp=8."""
 
 _DOTTED_OPTION = re.compile(r"--([A-Za-z_]\w*(?:\.\w+)+)(?:=(.*))?", re.DOTALL)

@@ -60,6 +60,10 @@ class ClusterSpec(Spec):
     topology: TopologySpec
     scale: Scale = Scale()
 
+    def with_scale(self, scale: Scale) -> ClusterSpec:
+        """The same cluster with other factors (a copy would take along what was built with the old ones)."""
+        return ClusterSpec(topology=self.topology, scale=scale)
+
     @cached_property
     def built(self) -> Cluster:
         """The cluster itself, built once."""

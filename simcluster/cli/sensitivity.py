@@ -1,0 +1,138 @@
+"""simcluster sensitivity: how much the step time depends on each resource of the cluster, and what pays."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from typing import TYPE_CHECKING
+
+from simcluster.cli.common import add_override_arguments
+from simcluster.errors import InputError
+
+if TYPE_CHECKING:
+    from simcluster.whatif.sensitivities import MoreMemory, Sensitivity
+
+EXAMPLE = """examples:
+  simcluster sensitivity gpt3_175b_64xa100
+  simcluster sensitivity gpt3_175b_64xa100 --by 10% --plot what_pays.png
+  simcluster sensitivity gpt3_175b_64xa100 --price network=40 --price flops=300
+"""
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """The command's arguments."""
+    parser = subparsers.add_parser(
+        "sensitivity",
+        help="say how much the step time depends on each resource",
+        description="How much shorter a step gets with more of each resource: by its critical path, and played.",
+        epilog=EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("scenario", help="a scenario file, or the name of one that ships")
+    add_override_arguments(parser, "change the scenario; also --a.b c")
+    parser.add_argument("--by", metavar="P%", default="1%", help="how much more of each, as in 10%% (default: 1%%)")
+    parser.add_argument("--resources", metavar="R,R", help="only these, as in flops,network")
+    parser.add_argument(
+        "--price",
+        action="append",
+        default=[],
+        metavar="R=DOLLARS",
+        help="dollars per GPU for one percent of a resource",
+    )
+    parser.add_argument("--plot", metavar="FILE", help="draw it (.png, .svg or .pdf)")
+    parser.add_argument("--json", metavar="FILE", help='write it as JSON; "-" prints it alone')
+
+
+def run(args: argparse.Namespace) -> int:
+    """Play the scenario with more of each resource; print what that gives."""
+    from simcluster import plots
+    from simcluster.cli import common, drawing
+    from simcluster.scenario.scenario import load
+    from simcluster.simulate import replay
+    from simcluster.whatif.sensitivities import more_memory, sensitivity
+
+    by, prices = _percent(args.by), dict(_price(text) for text in args.price)
+    resources = args.resources.split(",") if args.resources else ()
+    plot = drawing.figure_path(args.plot) if args.plot else None
+    common.check_json_path(args.json)
+    scenario = load(args.scenario, common.overrides_of(args))
+    found = sensitivity(scenario, resources, by=by, prices=prices)
+    memory = more_memory(replay(scenario)) if not resources or "memory" in resources else []
+    if args.json != "-":
+        print(_text(scenario.name, found, priced=bool(prices)))
+        if memory:
+            print("\n" + _memory(memory, scenario.cluster.device.memory, found[0].before))
+    if plot:
+        plots.save_figure(plots.sensitivity(found, title=scenario.name), plot)
+    if args.json:
+        rows = [{"recompute": way.recompute, "bytes": way.bytes, "step_time_s": way.step_time} for way in memory]
+        common.write_json(args.json, {"sensitivity": [each.to_dict() for each in found], "more_memory": rows})
+    return 0
+
+
+def _percent(text: str) -> float:
+    try:
+        value = float(text.removesuffix("%")) / 100
+    except ValueError:
+        value = math.nan
+    if not 0 < value <= 1:
+        raise InputError(f"--by {text!r} must be a percentage above 0 and at most 100, as in 1%")
+    return value
+
+
+def _price(text: str) -> tuple[str, float]:
+    name, _, amount = text.partition("=")
+    try:
+        value = float(amount)
+    except ValueError:
+        value = math.nan
+    if not (value > 0 and math.isfinite(value)):
+        raise InputError(f"--price {text!r} must be RESOURCE=DOLLARS per GPU for one percent of it, as in network=40")
+    return name, value
+
+
+def _text(name: str, found: list[Sensitivity], *, priced: bool) -> str:
+    from simcluster.cli.common import format_table
+    from simcluster.units import format_seconds
+    from simcluster.whatif.sensitivities import RESOURCES
+
+    rows = []
+    for each in found:
+        estimate = each.estimated_gain
+        row = [
+            RESOURCES[each.resource],
+            _change(each),
+            format_seconds(each.before - each.step_time),
+            f"{each.gain:.3f} %",
+            "another path" if estimate is None else f"{estimate:.3f} %",
+        ]
+        if priced:
+            per = each.gain_per_dollar
+            row.append("" if per is None else f"{100 * per:.3f} %")
+        rows.append(row)
+    header = [
+        "resource",
+        "change",
+        "step",
+        "gain per 1 %",
+        "by critical path",
+        *(["gain per $100 a GPU"] if priced else []),
+    ]
+    return f"{name}: {format_seconds(found[0].before)} a step\n\n{format_table(header, rows)}"
+
+
+def _change(each: Sensitivity) -> str:
+    from simcluster.whatif.sensitivities import TIMES
+
+    return f"-{each.by / (1 + each.by):.2%}" if each.resource in TIMES else f"+{each.by:.2%}"
+
+
+def _memory(ways: list[MoreMemory], capacity: float, before: float) -> str:
+    from simcluster.units import format_seconds
+
+    lines = []
+    for way in ways:
+        more = f"needs {way.bytes / 1e9:.1f} GB a GPU, {way.bytes / capacity - 1:+.0%}"
+        step = f"{format_seconds(way.step_time)} a step ({way.step_time / before - 1:+.1%})"
+        lines.append(f"  recompute {way.recompute}: {step}, {more if way.bytes > capacity else 'fits'}")
+    return "what memory is worth: with less recomputation\n" + "\n".join(lines)

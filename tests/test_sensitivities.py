@@ -1,0 +1,88 @@
+"""simcluster sensitivity: elasticities of a step, played and along its critical path."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import simcluster
+from simcluster.cli import main
+from simcluster.measuring.replanned import path_seconds_under
+from simcluster.simulate import prepare, replay
+from simcluster.whatif.sensitivities import RESOURCES, more_memory, scaled, sensitivity
+
+BY = 0.01
+
+
+@pytest.mark.parametrize("name", ["tiny_3d", "tiny_dp", "gpt3_175b_64xa100"])
+def test_elasticities_sum_to_that_of_everything(name: str) -> None:
+    """A step in which everything is k times as fast takes 1/k: by Euler's theorem the gains sum to that, to first order.
+
+    A little less where two paths are as long as each other: one resource alone then shortens one of them.
+    """
+    found = sensitivity(simcluster.load(name), by=BY)
+    together = (1 - 1 / (1 + BY)) / BY
+    assert 0.99 * together < sum(each.gain for each in found) < together * (1 + 1e-3)
+    assert [each.gain for each in found] == sorted([each.gain for each in found], reverse=True)
+    for each in found:
+        assert each.estimated_gain == pytest.approx(each.gain, abs=4e-3), each.resource
+
+
+def test_the_path_under_its_own_program_is_the_step() -> None:
+    for name in ("tiny_3d", "gpt3_175b_64xa100"):
+        base = replay(simcluster.load(name))
+        same = prepare(base.scenario).lowered
+        assert path_seconds_under(base.critical_path, base.lowered, same) == pytest.approx(base.step_time, rel=1e-12)
+
+
+def test_another_program_gives_no_estimate() -> None:
+    base = replay(simcluster.load("tiny_3d"))
+    other = prepare(simcluster.load("tiny_3d", {"training.global_batch": 16})).lowered
+    assert path_seconds_under(base.critical_path, base.lowered, other) is None
+
+
+def test_factors_add_to_those_that_are_there() -> None:
+    scenario = scaled(scaled(simcluster.load("tiny_dp"), "network", 1.0), "network", 1.0)
+    assert scenario.cluster.scale.network == 4.0
+    assert scaled(scenario, "latency", 1.0).cluster.scale.latency == 0.5
+    assert scenario.cluster.built.capacity.max() > simcluster.load("tiny_dp").cluster.built.capacity.max()
+
+
+def test_more_memory_is_worth_less_recomputation() -> None:
+    base = replay(simcluster.load("tiny_3d", {"training.recompute": "full"}))
+    ways = more_memory(base)
+    assert [way.recompute for way in ways] == ["selective", "none"]
+    assert base.memory.total <= ways[0].bytes <= ways[1].bytes
+    assert ways[1].step_time < base.step_time
+    assert more_memory(replay(simcluster.load("tiny_3d", {"training.recompute": "none"}))) == []
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    picture = tmp_path / "s.png"
+    prices = ["--price", "flops=1000", "--price", "network=1"]
+    assert main(["sensitivity", "tiny_3d", *prices, "--plot", str(picture), "--by", "2%"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[3].startswith("network bandwidth")  # by far the most for a dollar
+    assert "+2.00%" in lines[3]
+    assert picture.stat().st_size > 10_000
+    assert main(["sensitivity", "tiny_3d", "--json", "-"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert {each["resource"] for each in found["sensitivity"]} == set(RESOURCES)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--by", "0%"], "must be a percentage"),
+        (["--by", "many"], "must be a percentage"),
+        (["--resources", "netwrk"], "did you mean 'network'"),
+        (["--price", "network=-1"], "must be RESOURCE=DOLLARS"),
+        (["--price", "netwrk=1"], "did you mean 'network'"),
+        (["--plot", "x.doc"], "x.doc"),
+    ],
+)
+def test_bad_input(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sensitivity", "tiny_dp", *arguments]) == 2
+    assert words in capsys.readouterr().err
