@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from simcluster.scenario.scenario import Scenario, load, load_text
     from simcluster.schedules.comparison import play_schedules
     from simcluster.simulate import simulate
+    from simcluster.sweeps.sweep import sweep
     from simcluster.together import simulate_together
     from simcluster.whatif.difference import diff
     from simcluster.whatif.free import what_if_free
@@ -55,6 +56,7 @@ _HOME = {
     "simulate_costs": "simcluster.fixed",
     "simulate_together": "simcluster.together",
     "stragglers": "simcluster.whatif.straggling",
+    "sweep": "simcluster.sweeps.sweep",
     "what_if_free": "simcluster.whatif.free",
     "what_pays": "simcluster.whatif.mitigations",
 }
@@ -80,6 +82,7 @@ __all__ = [
     "simulate_costs",
     "simulate_together",
     "stragglers",
+    "sweep",
     "what_if_free",
     "what_pays",
 ]

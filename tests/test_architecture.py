@@ -96,7 +96,7 @@ def within(module: str, *parts: str) -> bool:
 FENCES = {
     "simpy": ("simulating", "collective"),
     "matplotlib": ("show",),
-    "pandas": ("measuring", "loads", "result", "compare", "cli", "show", "plots"),
+    "pandas": ("measuring", "loads", "result", "compare", "sweeps", "cli", "show", "plots"),
     "ruamel": ("documents.reading",),
     "networkx": ("topology", "inputs", "show"),
 }

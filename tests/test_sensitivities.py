@@ -18,7 +18,7 @@ BY = 0.01
 
 @pytest.mark.parametrize("name", ["tiny_3d", "tiny_dp", "gpt3_175b_64xa100"])
 def test_elasticities_sum_to_that_of_everything(name: str) -> None:
-    """A step in which everything is k times as fast takes 1/k: by Euler's theorem the gains sum to that, to first order.
+    """A step in which everything is k times as fast takes 1/k: the gains sum to that (Euler), to first order.
 
     A little less where two paths are as long as each other: one resource alone then shortens one of them.
     """

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import importlib.util
+import keyword
 import os
 import re
 import sys
@@ -29,11 +30,27 @@ COMMANDS = (
     "replay",
     "stragglers",
     "diff",
+    "report",
     "sensitivity",
+    "sweep",
     "calibrate",
     "fit",
+    "import",
+    "chakra",
 )
-TAKES_OVERRIDES = ("run", "compare", "topology", "collective", "stragglers", "diff", "sensitivity")
+TAKES_OVERRIDES = (
+    "run",
+    "compare",
+    "topology",
+    "collective",
+    "stragglers",
+    "diff",
+    "report",
+    "sensitivity",
+    "import",
+    "chakra",
+    "sweep",
+)
 """Commands whose document can be changed by --parallel.tp 8, --parallel.tp=8 or parallel.tp=8."""
 
 _DOTTED_OPTION = re.compile(r"--([A-Za-z_]\w*(?:\.\w+)+)(?:=(.*))?", re.DOTALL)
@@ -115,7 +132,7 @@ class _Version(argparse.Action):
 
 
 def _dispatch(argv: list[str]) -> int:
-    available = [name for name in COMMANDS if importlib.util.find_spec(f"simcluster.cli.{name}")]
+    available = [name for name in COMMANDS if importlib.util.find_spec(_module(name))]
     command = argv[0] if argv and not argv[0].startswith("-") else None
     if command is not None and command not in available:
         raise InputError(f"unknown command {command!r}{_did_you_mean(command, available)}; see simcluster --help")
@@ -126,7 +143,7 @@ def _dispatch(argv: list[str]) -> int:
     )
     parser.add_argument("--version", action=_Version)
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
-    modules = {name: importlib.import_module(f"simcluster.cli.{name}") for name in available if command in (None, name)}
+    modules = {name: importlib.import_module(_module(name)) for name in available if command in (None, name)}
     for module in modules.values():
         module.add_parser(subparsers)
     overrides: list[str] = []
@@ -143,6 +160,11 @@ def _dispatch(argv: list[str]) -> int:
     args.overrides = overrides
     status: int = modules[args.command].run(args)
     return status
+
+
+def _module(command: str) -> str:
+    """Where a command is; one called as a word of Python has an underscore behind it."""
+    return f"simcluster.cli.{command}{'_' * keyword.iskeyword(command)}"
 
 
 def _help(command: str | None) -> str:

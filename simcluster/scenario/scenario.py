@@ -197,7 +197,7 @@ def load(path: str | Path, overrides: Changes = ()) -> Scenario:
 
     Raises InputError that names the file, line, key, value, rule and a fix.
     """
-    return _scenario(read_document(_scenario_path(path)), overrides)
+    return _scenario(read_document(scenario_path(path)), overrides)
 
 
 def load_text(text: str, overrides: Changes = (), *, folder: str | Path = ".") -> Scenario:
@@ -216,7 +216,7 @@ def _scenario(document: Document, overrides: Changes) -> Scenario:
     return validate(Scenario, resolve(document, pairs))
 
 
-def _scenario_path(path: str | Path) -> Path:
+def scenario_path(path: str | Path) -> Path:
     """The path itself, or where the shipped scenario of that bare name lies."""
     path = Path(path)
     names = shipped_names("scenarios")

@@ -10,11 +10,11 @@ from pydantic import BaseModel
 
 from simcluster.documents.complaints import did_you_mean
 from simcluster.errors import InputError
-from simcluster.scenario.scenario import Scenario
+from simcluster.scenario.scenario import ClusterSpec, Scenario
 from simcluster.scenario.sections import LONG_NAMES
 from simcluster.topology import TopologySpec
 
-_BESIDE_THE_MODELS = {"model": ("preset",), "parallel": tuple(LONG_NAMES), "cluster": ("topology",)}
+_BESIDE_THE_MODELS = {"model": ("preset",), "parallel": tuple(LONG_NAMES)}
 """Keys that files may have although the finished scenario does not: they are replaced when it is read."""
 
 
@@ -31,7 +31,7 @@ def check_path(path: str) -> None:
         above = ".".join(parts[:position])
         extra = _BESIDE_THE_MODELS.get(above, ())
         if above == "cluster":
-            models = list(_models(cast(Hashable, TopologySpec)))
+            models = [ClusterSpec, *_models(cast(Hashable, TopologySpec))]
         known = list(dict.fromkeys(name for model in models for name in model.model_fields))
         if not models:  # what lies below is free, or a single value
             return

@@ -75,11 +75,11 @@ def read_table(file: StudyFile, data: Path | None) -> tuple[Row, ...] | Missing:
         path = file.document.folder / table
         if not path.is_file():
             raise file.error(("table",), f"there is no file {path}; a bare name is looked for in the data directory")
-        return _read_csv(path)
+        return read_csv(path)
     if data is None:
         why = f"no directory of measured data is given; name it with --data DIR or in {ENVIRONMENT}"
     elif (data / table).is_file():
-        return _read_csv(data / table)
+        return read_csv(data / table)
     else:
         why = f"{data} has no {table}"
     return Missing(f"needs {table}: {why} (public original: {file.study.original})")
@@ -90,7 +90,8 @@ def _texts(header: Sequence[str], cells: Sequence[Cell]) -> dict[str, str]:
     return dict(zip(header, texts, strict=True))
 
 
-def _read_csv(path: Path) -> tuple[Row, ...]:
+def read_csv(path: Path) -> tuple[Row, ...]:
+    """The rows of a CSV file with a line of headers; InputError for a file that is none, with its row."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as stream:
             lines = list(csv.reader(stream, strict=True))

@@ -1,0 +1,200 @@
+"""simcluster sweep: many variants of a scenario on all cores or machines, safe against being killed."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from simcluster.cli.common import add_override_arguments
+from simcluster.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from simcluster.sweeps.sweep import Swept
+
+EXAMPLE = """examples:
+  simcluster sweep gpt3_175b_64xa100 --vary parallel.tp=2,4,8 --vary training.micro_batch=1,2,4 -o rows.parquet
+  simcluster sweep study.yaml -o rows.csv --executor 8
+  simcluster sweep study.yaml -o rows.parquet --executor dask://10.0.0.1:8786 --sample 1000
+
+A sweep that is killed goes on where it was: run the same command again.
+"""
+ROWS = ".rows"
+"""Behind the output's name: the database of the rows that are finished."""
+_BEST = 5
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """The command's arguments."""
+    parser = subparsers.add_parser(
+        "sweep",
+        help="play many variants of a scenario",
+        description="Play every combination of varied values, each row on disk as soon as it is finished.",
+        epilog=EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("study", metavar="STUDY", help="a study with vary or a table, or a scenario and --vary")
+    parser.add_argument(
+        "--vary", action="append", default=[], metavar="A.B=X,Y", help="values to try; several --vary are combined"
+    )
+    add_override_arguments(parser, "change all variants; also --a.b c")
+    parser.add_argument("-o", "--output", metavar="FILE", required=True, help="the table (.parquet or .csv)")
+    parser.add_argument(
+        "--executor", metavar="N|dask://HOST", default=None, help="processes, or a Dask scheduler (default: all cores)"
+    )
+    parser.add_argument("--sample", metavar="N", type=int, help="play so many of the combinations, drawn by --seed")
+    parser.add_argument("--seed", metavar="N", type=int, default=0, help="of --sample (default: 0)")
+    parser.add_argument("--retry", action="store_true", help="play again what failed before")
+    parser.add_argument("--json", metavar="FILE", help='write the summary as JSON; "-" prints it alone')
+
+
+def run(args: argparse.Namespace) -> int:
+    """Play what is missing, write the table, print what came of it."""
+    from simcluster.cli import common
+    from simcluster.documents.overrides import expand_vary
+    from simcluster.sweeps.study import load_sweep
+    from simcluster.sweeps.sweep import run_sweep
+
+    output = common.table_path(args.output)
+    common.check_json_path(args.json)
+    made = load_sweep(
+        args.study,
+        dict(expand_vary(text) for text in args.vary),
+        overrides=common.overrides_of(args),
+        sample=args.sample,
+        seed=args.seed,
+    )
+    store = output.with_name(output.name + ROWS)
+    bar = Bar(sys.stderr.isatty())
+    try:
+        swept = run_sweep(made, executor=_executor(args.executor), store=store, retry=args.retry, progress=bar)
+    except KeyboardInterrupt:
+        bar.end()
+        print(f"{bar.done:,} of {bar.total:,} rows are safe in {store}; run the same command to go on", file=sys.stderr)
+        raise
+    bar.end()
+    table = swept.frame()
+    write_at_once(output, table)
+    summary = _summary(swept, table)
+    if args.json != "-":
+        print(_text(summary, table, swept.sweep.paths, output))
+    if args.json:
+        common.write_json(args.json, summary)
+    return 0
+
+
+def write_at_once(path: Path, table: pd.DataFrame) -> None:
+    """The whole table or none: written beside, then put in its place."""
+    from simcluster.cli.common import write_table
+
+    beside = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
+    try:
+        write_table(beside, table)
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def _executor(text: str | None) -> int | str | None:
+    if text is None:
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return cores if cores > 1 else None
+    if text.isdecimal():
+        return int(text)
+    if text.startswith("dask://"):
+        return text
+    raise InputError(f"--executor {text!r} must be a number of processes, or dask://HOST:PORT")
+
+
+class Bar:
+    """How far a sweep is, on a terminal: rows, rate, and the time that is left."""
+
+    def __init__(self, shown: bool) -> None:
+        self.done = self.total = 0
+        self._shown = shown
+        self._begun: tuple[float, int] | None = None
+
+    def __call__(self, done: int, total: int, wrong: int) -> None:
+        now = time.monotonic()
+        self.done, self.total = done, total
+        self._begun = self._begun or (now, done)
+        if self._shown:
+            sys.stderr.write(f"\r\033[K{self.line(now, wrong)}")
+            sys.stderr.flush()
+
+    def line(self, now: float, wrong: int) -> str:
+        """What it shows at an instant of the monotonic clock."""
+        begun, before = self._begun or (now, self.done)
+        seconds, new = now - begun, self.done - before
+        rate = new / seconds if seconds > 0 and new else 0.0
+        text = f"{self.done:,}/{self.total:,} ({self.done / max(self.total, 1):.0%})"
+        if rate:
+            text += f"  {rate:.1f} a second, {_clock((self.total - self.done) / rate)} left"
+        return text + (f"  {wrong:,} without a result" if wrong else "")
+
+    def end(self) -> None:
+        """The bar goes."""
+        if self._shown:
+            sys.stderr.write("\r\033[K")
+            sys.stderr.flush()
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds + 0.5), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def _summary(swept: Swept, table: pd.DataFrame) -> dict[str, object]:
+    counts = table["status"].value_counts()
+    errors = table.loc[table["status"] != "ok", "error"].value_counts()
+    good = table[table["status"] == "ok"]
+    best = good.sort_values(["step_time_s", "variant"]).head(_BEST) if len(good) else good
+    return {
+        "variants": len(table),
+        "played_now": swept.played,
+        **{status: int(counts.get(status, 0)) for status in ("ok", "refused", "failed")},
+        "errors": {str(error): int(count) for error, count in errors.head(_BEST).items()},
+        "fastest": [int(number) for number in best.get("variant", [])],
+    }
+
+
+def _text(summary: dict[str, object], table: pd.DataFrame, paths: list[str], output: Path) -> str:
+    from simcluster.cli.common import format_table
+    from simcluster.units import format_seconds
+
+    lines = [
+        f"{summary['variants']:,} variants: {summary['ok']:,} played, {summary['refused']:,} refused, "
+        f"{summary['failed']:,} failed ({summary['played_now']:,} now, the others before); {output}"
+    ]
+    assert isinstance(summary["fastest"], list)
+    fastest = table.set_index("variant").loc[summary["fastest"]]
+    if len(fastest):
+        header = ["variant", *paths, "step", "tokens/s/GPU", "MFU", "memory"]
+        rows = [
+            [str(number), *(str(row[path]) for path in paths), format_seconds(row["step_time_s"]),
+             f"{row['tokens_per_s_per_gpu']:,.1f}", f"{row['mfu']:.1%}",
+             f"{row['peak_memory_bytes'] / 1e9:.1f} GB" + ("" if row["fits"] else " !")]
+            for number, row in fastest.iterrows()
+        ]  # fmt: skip
+        lines += ["", "fastest", format_table(header, rows)]
+        if not fastest["fits"].all():
+            lines.append("! does not fit on its GPU")
+    errors = summary["errors"]
+    if errors:
+        assert isinstance(errors, dict)
+        lines += [
+            "",
+            "without a result",
+            *(f"  {count:,} x {error.splitlines()[0]}" for error, count in errors.items()),
+        ]
+    return "\n".join(lines)
+
+
+def _on_one_line(error: str) -> str:
+    return "; ".join(line.strip() for line in error.splitlines())

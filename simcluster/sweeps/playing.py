@@ -1,0 +1,93 @@
+"""One variant played to its numbers, in whatever process; and many of them, on whatever executor.
+
+Imports variants and the door.
+"""
+
+from __future__ import annotations
+
+import pickle
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
+from concurrent.futures.process import BrokenProcessPool
+from itertools import islice
+from typing import Any
+
+from simcluster.errors import InputError
+from simcluster.result import numbers
+from simcluster.scenario.variants import Variant
+from simcluster.simulate import simulate
+
+Row = dict[str, Any]
+"""``status`` (ok, refused: no such scenario, failed), ``error``, and the numbers of the result."""
+Numbered = tuple[int, Variant]
+Finished = tuple[int, Row]
+Measure = Callable[[Variant], Row]
+
+_CHUNK_SECONDS = 0.2  # short variants travel together: a task by itself costs an executor up to 3 ms
+_MOST_TOGETHER = 64
+_AHEAD = 3  # tasks that wait for each worker: few, so that little is played twice after a kill
+
+
+def measured(variant: Variant) -> Row:
+    """The numbers of a variant's result; the reason, if it cannot be or fails."""
+    try:
+        return {"status": "ok", "error": "", **numbers(simulate(variant.scenario()).to_dict())}
+    except InputError as problem:
+        return {"status": "refused", "error": str(problem)}
+    except Exception as problem:  # one variant must not end a sweep of thousands
+        return {"status": "failed", "error": f"{type(problem).__name__}: {problem}"}
+
+
+def play_serially(variants: Iterable[Numbered], measure: Measure = measured) -> Iterator[list[Finished]]:
+    """One after the other, here."""
+    for number, variant in variants:
+        yield [(number, measure(variant))]
+
+
+def play_on(
+    executor: Executor, workers: int, variants: Iterable[Numbered], measure: Measure = measured
+) -> Iterator[list[Finished]]:
+    """On an executor, whatever is done first; a few tasks ahead for each worker, not all at once.
+
+    InputError if a variant cannot be sent there.  Where a worker dies, BrokenProcessPool: see ``sweep``.
+    """
+    rest = iter(variants)
+    together = 1
+    under_way: dict[Future[tuple[list[Finished], float]], None] = {}
+    first = True
+    while True:
+        while len(under_way) < _AHEAD * workers and (chunk := list(islice(rest, together))):
+            if first:
+                _check_sendable(measure, chunk)
+                first = False
+            under_way[executor.submit(_play_chunk, measure, chunk)] = None
+        if not under_way:
+            return
+        finished, _ = wait(under_way, return_when=FIRST_COMPLETED)
+        for future in [each for each in under_way if each in finished]:
+            del under_way[future]
+            rows, seconds = future.result()
+            each = seconds / len(rows)
+            together = max(1, min(_MOST_TOGETHER, int(_CHUNK_SECONDS / each) if each else _MOST_TOGETHER))
+            yield rows
+
+
+def _play_chunk(measure: Measure, chunk: Sequence[Numbered]) -> tuple[list[Finished], float]:
+    """Variants of one task, and the seconds that they took."""
+    begun = time.perf_counter()
+    rows = [(number, measure(variant)) for number, variant in chunk]
+    return rows, time.perf_counter() - begun
+
+
+def _check_sendable(measure: Measure, chunk: Sequence[Numbered]) -> None:
+    try:
+        pickle.dumps((measure, chunk))
+    except Exception as problem:  # pickle raises what it likes
+        raise InputError(
+            f"cannot be sent to another process: {problem}; what an executor runs, and every value that varies, must "
+            "be at the top level of a module and plain data"
+        ) from None
+
+
+__all__ = ["BrokenProcessPool", "Finished", "Measure", "Numbered", "Row", "measured", "play_on", "play_serially"]

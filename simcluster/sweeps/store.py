@@ -1,0 +1,112 @@
+"""Finished variants on disk: every row is durable before the next is asked for, and a killed sweep goes on from there.
+
+An SQLite database with a write-ahead log beside the output file.  A row is found again by what it is a variant of and
+what it changes, so a sweep that grows keeps what is done.  Imports errors and the version.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from simcluster.errors import InputError
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS about (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS rows (key TEXT PRIMARY KEY, row TEXT NOT NULL);
+"""
+_APPLICATION = 0x51C1  # of PRAGMA application_id: this is one of ours
+
+
+class Store:
+    """The rows that are done.  ``version`` is that of the simulator: numbers of two versions do not mix."""
+
+    def __init__(self, path: Path, version: str) -> None:
+        self.path = path
+        with self._complaints():
+            self._file = sqlite3.connect(path, timeout=0.5, isolation_level=None)
+            self._file.execute("PRAGMA locking_mode=EXCLUSIVE")
+            if self._file.execute("PRAGMA application_id").fetchone()[0] not in (0, _APPLICATION):
+                raise InputError(f"{path}: is another program's database; choose another -o")
+            self._file.execute("PRAGMA journal_mode=WAL")
+            self._file.execute("PRAGMA synchronous=FULL")
+            self._file.executescript(f"BEGIN IMMEDIATE; PRAGMA application_id={_APPLICATION}; {_SCHEMA} COMMIT;")
+            found = self._file.execute("SELECT value FROM about WHERE name='version'").fetchone()
+            if found is None:
+                self._file.execute("INSERT INTO about VALUES ('version', ?)", (version,))
+        if found is not None and found[0] != version:
+            self.close()
+            raise InputError(
+                f"{path}: was begun by simcluster {found[0]}, this is {version}; numbers of two versions do not mix: "
+                "delete it, or choose another -o"
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Everything is on disk already; the log goes into the database."""
+        self._file.close()
+
+    @property
+    def count(self) -> int:
+        """How many rows there are, of whatever sweep."""
+        with self._complaints():
+            found: int = self._file.execute("SELECT count(*) FROM rows").fetchone()[0]
+        return found
+
+    def done(self, keys: Iterable[str]) -> set[str]:
+        """Which of these rows are there."""
+        with self._complaints():
+            there = {key for (key,) in self._file.execute("SELECT key FROM rows")}
+        return there.intersection(keys)
+
+    def forget(self, keys: Iterable[str]) -> None:
+        """Take rows out, so that they are played again."""
+        with self._complaints():
+            self._file.executemany("DELETE FROM rows WHERE key=?", [(key,) for key in keys])
+
+    def add(self, rows: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
+        """Rows that are finished; on disk when this returns."""
+        pairs = [(key, json.dumps(row)) for key, row in rows]
+        with self._complaints():
+            self._file.execute("BEGIN IMMEDIATE")
+            self._file.executemany("INSERT OR IGNORE INTO rows VALUES (?, ?)", pairs)
+            self._file.execute("COMMIT")
+
+    def rows(self, keys: Iterable[str]) -> Iterator[dict[str, Any]]:
+        """The rows of these keys, in their order; all of them are there."""
+        for key in keys:
+            with self._complaints():
+                found = self._file.execute("SELECT row FROM rows WHERE key=?", (key,)).fetchone()
+            yield json.loads(found[0])
+
+    @contextmanager
+    def _complaints(self) -> Iterator[None]:
+        """What SQLite has to say, in words that help."""
+        try:
+            yield
+        except sqlite3.OperationalError as problem:
+            text = str(problem)
+            if "locked" in text:
+                raise InputError(
+                    f"{self.path}: another sweep is writing to it; wait for it, or choose another -o"
+                ) from None
+            if "full" in text or "disk I/O" in text:
+                raise InputError(
+                    f"{self.path}: cannot be written ({text}); what is finished is safe: free some space and run the "
+                    "same command again"
+                ) from None
+            raise InputError(f"{self.path}: {text}") from None
+        except sqlite3.DatabaseError as problem:
+            raise InputError(f"{self.path}: is no database of a sweep ({problem}); choose another -o") from None

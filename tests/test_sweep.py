@@ -1,0 +1,281 @@
+"""simcluster sweep: the same rows whatever plays them, none lost and none repeated whatever is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+import simcluster
+from simcluster.cli import main
+from simcluster.cli.sweep import Bar
+from simcluster.errors import InputError
+from simcluster.result import VERSION
+from simcluster.scenario.variants import Base, Variant
+from simcluster.sweeps.playing import Row
+from simcluster.sweeps.store import Store
+from simcluster.sweeps.study import MAX_VARIANTS, load_sweep, make_sweep
+from simcluster.sweeps.sweep import run_sweep, sweep
+
+VARY: dict[str, list[Any]] = {"parallel.tp": [1, 2], "parallel.pp": [1, 2], "parallel.sequence_parallel": [True, False]}
+
+
+def cheap(variant: Variant) -> Row:
+    """A stand-in for a simulation, which says what was asked of it."""
+    changes = dict(variant.changes)
+    if changes.get("seed") == 13:
+        os.kill(os.getpid(), signal.SIGKILL)  # as the kernel does when memory runs out
+    if changes.get("seed") == 7:
+        return {"status": "failed", "error": "seven"}
+    return {"status": "ok", "error": "", "step_time_s": changes["seed"] / 3}
+
+
+def seeds(count: int) -> dict[str, list[int]]:
+    return {"seed": list(range(count))}
+
+
+# --- what is varied ---------------------------------------------------------------------------------------------------
+
+
+def test_the_grid_is_in_order_and_complete() -> None:
+    made = make_sweep(Base("tiny_dp"), {"a": [1, 2], "b": [3, 4, 5]}, fixed=[("c", 0)], rows=[{"d": 8}, {"d": 9}])
+    assert made.paths == ["d", "a", "b"]
+    values = [tuple(made.values(number).values()) for number in made.numbers]
+    assert values == [(d, a, b) for d in (8, 9) for a in (1, 2) for b in (3, 4, 5)]
+    assert made.variant(0).changes == (("c", 0), ("d", 8), ("a", 1), ("b", 3))
+
+
+def test_a_sample_has_no_repetition_and_is_the_same_by_its_seed() -> None:
+    grid = {"a": list(range(1000)), "b": list(range(1000)), "c": list(range(1000))}
+    first = make_sweep(Base("tiny_dp"), grid, sample=500, seed=3)
+    assert len(set(first.numbers)) == 500
+    assert first.numbers == make_sweep(Base("tiny_dp"), grid, sample=500, seed=3).numbers
+    assert first.numbers != make_sweep(Base("tiny_dp"), grid, sample=500, seed=4).numbers
+    with pytest.raises(InputError, match=r"1,000,000,000 variants are more than .*--sample"):
+        make_sweep(Base("tiny_dp"), grid)
+    assert MAX_VARIANTS < 1000**3
+
+
+def test_a_study_file_with_a_grid_and_one_with_a_table(tmp_path: Path) -> None:
+    study = tmp_path / "study.yaml"
+    study.write_text("scenario: tiny_dp\nset: {steps: 2}\nvary: {seed: [1, 2], training.micro_batch: [1]}\n")
+    made = load_sweep(study, {"training.global_batch": [8]})
+    assert [variant.changes for _, variant in made.variants()] == [
+        (("steps", 2), ("seed", number), ("training.micro_batch", 1), ("training.global_batch", 8)) for number in (1, 2)
+    ]
+    (tmp_path / "rows.csv").write_text("S,MB\n1,1\n2,\n")
+    study.write_text("scenario: tiny_dp\ntable: rows.csv\ncolumns: {S: seed, MB: training.micro_batch}\n")
+    assert [dict(variant.changes) for _, variant in load_sweep(study, {}).variants()] == [
+        {"seed": 1, "training.micro_batch": 1},
+        {"seed": 2},
+    ]
+
+
+# --- the same rows, whatever plays them -------------------------------------------------------------------------------
+
+
+class AtOnce(Executor):
+    """Somebody's own executor: not of our making, in this thread."""
+
+    def submit(self, task: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.set_result(task(*args, **kwargs))
+        return future
+
+
+def test_any_executor_gives_the_serial_rows_to_the_bit() -> None:
+    serial = sweep("tiny_3d", VARY)
+    assert list(serial["status"]).count("ok") == 2
+    assert (serial["status"] == "refused").any()
+    for executor in (2, AtOnce(), ThreadPoolExecutor(2)):
+        pd.testing.assert_frame_equal(sweep("tiny_3d", VARY, executor=executor), serial, check_exact=True)
+    good = serial[serial["status"] == "ok"].iloc[0]
+    changes = {path: good[path].item() for path in VARY}
+    assert good["step_time_s"] == simcluster.simulate(simcluster.load("tiny_3d", changes)).step_time
+
+
+def test_dask_gives_the_serial_rows_to_the_bit() -> None:
+    distributed = pytest.importorskip("distributed", reason="needs Dask: pip install 'simcluster[dask]'")
+    serial = sweep("tiny_3d", VARY)
+    with distributed.LocalCluster(n_workers=3, threads_per_worker=1, dashboard_address=None) as cluster:
+        address = cluster.scheduler_address.replace("tcp://", "dask://")
+        pd.testing.assert_frame_equal(sweep("tiny_3d", VARY, executor=address), serial, check_exact=True)
+
+
+def test_a_variant_that_kills_its_process_is_a_row_and_the_rest_go_on() -> None:
+    table = sweep("tiny_dp", {"seed": [1, 13, 2, 7]}, executor=2, measure=cheap)
+    assert list(table["status"]) == ["ok", "failed", "ok", "failed"]
+    assert "was killed" in table["error"][1]
+
+
+# --- nothing is lost --------------------------------------------------------------------------------------------------
+
+
+def test_what_is_done_is_not_played_again_and_a_sweep_may_grow(tmp_path: Path) -> None:
+    store = tmp_path / "rows"
+    first = run_sweep(make_sweep(Base("tiny_dp"), seeds(10)), store=store, measure=cheap)
+    assert first.played == 10
+    more = run_sweep(make_sweep(Base("tiny_dp"), {"seed": [3, 3, 12, 11]}), store=store, measure=cheap)
+    assert more.played == 2
+    assert [row["step_time_s"] for row in more.rows] == [1.0, 1.0, 4.0, 11 / 3]
+    other = make_sweep(Base("tiny_dp"), {"seed": [3]}, fixed=[("steps", 2)])
+    assert run_sweep(other, store=store, measure=cheap).played == 1
+    again = run_sweep(make_sweep(Base("tiny_dp"), seeds(10)), store=store, retry=True, measure=cheap)
+    assert again.played == 1  # the seventh had failed
+    assert again.rows == first.rows
+
+
+KILLED = """
+import sys
+sys.path.insert(0, sys.argv[3])
+from pathlib import Path
+from simcluster.sweeps.study import make_sweep
+from simcluster.scenario.variants import Base
+from simcluster.sweeps.sweep import run_sweep
+if __name__ == "__main__":
+    made = make_sweep(Base("tiny_dp"), {"seed": list(range(int(sys.argv[2])))})
+    run_sweep(made, executor=2, store=Path(sys.argv[1]), progress=lambda done, *_: print(done, flush=True))
+"""
+
+
+def test_a_sweep_killed_five_times_equals_an_undisturbed_one(tmp_path: Path) -> None:
+    """SIGKILL of the whole group of processes, at random moments; 1,000 variants: see tests/benchmarks."""
+    killed_five_times(tmp_path, 120)
+
+
+def killed_five_times(folder: Path, count: int) -> None:
+    script, store = folder / "run.py", folder / "rows"
+    script.write_text(KILLED)
+    rng = random.Random(count)
+    command = [sys.executable, str(script), str(store), str(count), str(Path(__file__).parent.parent)]
+    before = 0
+    for _ in range(5):
+        process = subprocess.Popen(command, start_new_session=True, stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        aim = before + rng.randint(1, count // 20)
+        told = next((int(line) for line in process.stdout if int(line) >= aim), None)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.stdout.close()
+        assert process.wait() == -signal.SIGKILL, "it must be killed before it is finished"
+        with Store(store, VERSION) as kept:
+            now = kept.count
+        assert told is not None
+        assert count > now >= told, "what was told to be done is on disk"
+        before = now
+    made = make_sweep(Base("tiny_dp"), seeds(count))
+    swept = run_sweep(made, executor=2, store=store)
+    assert swept.played == count - before, "rows that were on disk are not played again"
+    pd.testing.assert_frame_equal(swept.frame(), run_sweep(made, executor=2).frame(), check_exact=True)
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+def test_the_command_writes_the_table_and_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = tmp_path / "rows.csv"
+    arguments = ["sweep", "tiny_3d", "--vary", "parallel.tp=1,2", "--parallel.sequence_parallel", "false"]
+    arguments += ["--executor", "1", "-o", str(output)]
+    assert main(arguments) == 0
+    assert "2 variants" in capsys.readouterr().out
+    table = pd.read_csv(output)
+    assert list(table["parallel.tp"]) == [1, 2]
+    assert main([*arguments, "--json", "-"]) == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert (summary["variants"], summary["played_now"]) == (2, 0)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["rows.csv", "rows.csv.rows"]
+
+
+def test_values_of_several_types_fit_in_a_column(tmp_path: Path) -> None:
+    output = tmp_path / "rows.parquet"
+    vary = "pipeline.schedule=1f1b,{name: interleaved}"
+    assert main(["sweep", "tiny_3d", "--vary", vary, "--executor", "1", "-o", str(output)]) == 0
+    assert pd.read_parquet(output)["pipeline.schedule"].iloc[0] == "1f1b"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "nothing varies"),
+        (["--vary", "paralel.tp=1,2"], "did you mean 'parallel'"),
+        (["--vary", "cluster.scale.netwerk=1,2"], "did you mean 'network'"),
+        (["--vary", "seed=1,2", "--executor", "many"], "must be a number of processes"),
+        (["--vary", "seed=1,2", "--executor", "0"], "cannot play anything"),
+        (["--vary", "seed=1,2", "--sample", "0"], "at least 1"),
+        (["--vary", "seed="], "empty value"),
+    ],
+)
+def test_bad_input(arguments: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sweep", "tiny_dp", *arguments, "-o", str(tmp_path / "rows.csv")]) == 2
+    assert words in capsys.readouterr().err
+    assert not (tmp_path / "rows.csv").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("scenario: tiny_dp\nvary: {seed: []}\n", "seed"),
+        ("scenario: tiny_dp\nvary: {sed: [1]}\n", "did you mean 'seed'"),
+        ("scenario: tiny_dp\ntable: rows.csv\n", "needs columns"),
+        ("scenario: tiny_dp\ntable: none.csv\ncolumns: {S: seed}\n", "no file"),
+        ("scenario: tiny_dp\ntable: rows.csv\ncolumns: {T: seed}\n", "no column 'T'"),
+        ("scenario: tiny_dp\nvarry: {seed: [1]}\n", "did you mean 'vary'"),
+    ],
+)
+def test_bad_studies(text: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "rows.csv").write_text("S\n1\n")
+    (tmp_path / "study.yaml").write_text(text)
+    assert main(["sweep", str(tmp_path / "study.yaml"), "-o", str(tmp_path / "out.csv")]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_bad_stores(tmp_path: Path) -> None:
+    made = make_sweep(Base("tiny_dp"), seeds(3))
+    (tmp_path / "text").write_text("not a database, but long enough to be looked at as one " * 20)
+    with pytest.raises(InputError, match="no database of a sweep"):
+        run_sweep(made, store=tmp_path / "text", measure=cheap)
+    with Store(tmp_path / "old", "0.0.9"):
+        pass
+    with pytest.raises(InputError, match=rf"begun by simcluster 0\.0\.9, this is {VERSION}"):
+        run_sweep(made, store=tmp_path / "old", measure=cheap)
+    with Store(tmp_path / "busy", VERSION), pytest.raises(InputError, match="another sweep is writing"):
+        run_sweep(made, store=tmp_path / "busy", measure=cheap)
+    file = sqlite3.connect(tmp_path / "foreign")
+    file.execute("PRAGMA application_id=7")
+    file.execute("CREATE TABLE x (y)")
+    file.close()
+    with pytest.raises(InputError, match="another program's"):
+        run_sweep(made, store=tmp_path / "foreign", measure=cheap)
+
+
+def test_a_full_disk_is_one_message_and_loses_nothing(tmp_path: Path) -> None:
+    store = tmp_path / "rows"
+    with Store(store, VERSION) as kept:
+        kept.add([("a", {"status": "ok"})])
+        kept._file.execute(f"PRAGMA max_page_count={kept._file.execute('PRAGMA page_count').fetchone()[0]}")
+        with pytest.raises(InputError, match="what is finished is safe"):
+            kept.add((str(number), {"text": "x" * 10_000}) for number in range(50))
+    with Store(store, VERSION) as kept:
+        assert kept.done(["a", "0"]) == {"a"}
+
+
+def test_what_cannot_be_sent_is_said_at_once() -> None:
+    with pytest.raises(InputError, match="cannot be sent to another process"):
+        sweep("tiny_dp", seeds(4), executor=2, measure=lambda variant: {"status": "ok", "error": ""})
+
+
+def test_the_bar_tells_rate_and_time_left() -> None:
+    bar = Bar(shown=False)
+    bar(10, 100, 0)
+    bar._begun = (0.0, 10)
+    bar.done = 30
+    assert bar.line(10.0, 2) == "30/100 (30%)  2.0 a second, 0:35 left  2 without a result"
