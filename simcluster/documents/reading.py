@@ -91,7 +91,9 @@ def read_json(path: str | Path) -> dict[str, Any]:
     path = Path(path)
     text = _read_text(path)
     try:
-        data = json.loads(text)
+        data = json.loads(text, object_pairs_hook=_unique_keys)
+    except InputError as problem:
+        raise InputError(f"{path}: {problem}") from None
     except json.JSONDecodeError as problem:
         raise InputError(f"{path}:{problem.lineno}:{problem.colno}: not valid JSON: {problem.msg}") from None
     except (RecursionError, ValueError):  # ValueError: an integer of thousands of digits
@@ -99,6 +101,15 @@ def read_json(path: str | Path) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise InputError(f"{path}: holds {shown(data)}; a JSON object {{...}} is expected")
     return data
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise InputError(f"the key {shown(key)} appears twice; keep one")
+        found[key] = value
+    return found
 
 
 def parse_value(text: str, source: str) -> Any:

@@ -21,8 +21,10 @@ ENDINGS = (".xml", ".graphml", ".json", ".txt", ".out", ".log", ".ibnetdiscover"
 def is_importable(path: str | Path) -> bool:
     """Whether a path is a file of another tool: by its content, or by an ending that topology files never have."""
     path = Path(path)
-    if path.suffix in (".yaml", ".yml") or not path.is_file():
+    if not path.is_file():
         return False
+    if path.suffix in (".yaml", ".yml"):
+        return _is_astra_network(path)
     if path.suffix in ENDINGS:
         return True
     from simcluster.inputs.files import read_bytes
@@ -32,6 +34,20 @@ def is_importable(path: str | Path) -> bool:
         return form_of(read_bytes(path), str(path)) is not None
     except InputError:
         return False  # the reader of topology files says what is wrong with it
+
+
+def _is_astra_network(path: Path) -> bool:
+    """A YAML file with ASTRA-sim's keys at its top, which no topology file has."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(1_000_000)
+    except OSError:
+        return False
+    if b"npus_count" not in head:
+        return False
+    from simcluster.inputs.astra_network import is_astra_network
+
+    return is_astra_network(head.decode("utf-8", errors="replace"))
 
 
 def import_document(path: Path) -> Document:

@@ -1,7 +1,7 @@
 """Files of other tools that describe clusters, as ``kind: graph`` topology documents; the content tells what they are.
 
-Read are NCCL's topology XML, the text of ``nvidia-smi topo -m``, the listing of ``ibnetdiscover``, and graphs of
-networkx as node-link JSON or GraphML.
+Read are NCCL's topology XML, the text of ``nvidia-smi topo -m``, the listing of ``ibnetdiscover``, network files of
+ASTRA-sim, and graphs of networkx as node-link JSON or GraphML.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from simcluster.errors import InputError
-from simcluster.inputs import graph_files, ibnetdiscover, nccl_xml, nvidia_smi, nvidia_smi_matrix
+from simcluster.inputs import astra_network, graph_files, ibnetdiscover, nccl_xml, nvidia_smi, nvidia_smi_matrix
 from simcluster.inputs.files import decode, read_bytes
 from simcluster.inputs.graph_document import GraphDocument
 from simcluster.inputs.import_parameters import ImportSpec
@@ -19,9 +19,9 @@ from simcluster.inputs.machine import System, join
 from simcluster.inputs.nccl_elements import nccl_device
 from simcluster.inputs.xml_tree import Element, not_hwloc, parse_xml
 
-Form = Literal["xml", "json", "matrix", "listing"]
+Form = Literal["xml", "json", "matrix", "listing", "astra"]
 Device = str | dict[str, object]
-_FORMS = "NCCL topology XML, nvidia-smi topo -m, ibnetdiscover, networkx node-link JSON or GraphML"
+_FORMS = "NCCL topology XML, nvidia-smi topo -m, ibnetdiscover, networkx node-link JSON or GraphML, ASTRA-sim network"
 
 
 class _Machine(NamedTuple):
@@ -74,6 +74,8 @@ def _read(path: Path, spec: ImportSpec) -> _Machine | GraphDocument:
         return _Machine(nvidia_smi.read_matrix(matrix, spec, device), device)
     if form == "listing":
         return _read_listing(text, path, spec)
+    if form == "astra":
+        return _read_astra(text, path, spec)
     if form == "json":
         data = graph_files.load_json(text, source)
         if graph_files.is_node_link(data):
@@ -106,6 +108,13 @@ def _read_listing(text: str, path: Path, spec: ImportSpec) -> GraphDocument:
     return ibnetdiscover.listing_document(records, str(path), spec, spec.device, spec.name or path.stem)
 
 
+def _read_astra(text: str, path: Path, spec: ImportSpec) -> GraphDocument:
+    if spec.device is None:
+        raise InputError(f"{path}: ASTRA-sim's NPUs have no name; say which GPU they are, as in device: h100")
+    dimensions = astra_network.parse_network(text, str(path))
+    return astra_network.network_document(dimensions, spec, spec.device, spec.name or path.stem)
+
+
 def form_of(raw: bytes, source: str) -> Form | None:
     """What the content looks like; None for nothing known."""
     head = raw.lstrip(b"\xef\xbb\xbf \t\r\n")
@@ -116,4 +125,6 @@ def form_of(raw: bytes, source: str) -> Form | None:
         return "json"
     if any(nvidia_smi_matrix.is_matrix_header(line) for line in text.splitlines()):
         return "matrix"
+    if astra_network.is_astra_network(text):
+        return "astra"
     return "listing" if ibnetdiscover.is_listing(text) else None

@@ -213,11 +213,12 @@ def residual_add(name: str, model: Model, shape: RankShape, local: LocalSizes) -
     """
     elements = local.edge_tokens * local.hidden
     size = shape.element_bytes * elements
+    biased = model.projection_bias if name == "attention" else model.mlp_bias
     mask = _MASK_BYTES * elements if shape.dropout else 0.0
     return Section(
         forward=(memory(f"{name}_residual_add", 3 * size + mask),),
         input_grad=(memory(f"{name}_dropout_input_grad", 2 * size + mask),) if shape.dropout else (),
-        weight_grad=(memory(f"{name}_bias_grad", size),) if model.bias else (),
+        weight_grad=(memory(f"{name}_bias_grad", size),) if biased else (),
     )
 
 

@@ -44,9 +44,12 @@ def attention_block(model: Model, shape: RankShape) -> Block:
     """
     local = local_sizes(model, shape)
     core = fused_core(model, shape, local) if shape.attention == "fused" else unfused_core(shape, local)
-    product = linear("qkv", shape, local.tokens, local.hidden, local.query + 2 * local.kv, bias=model.bias)
+    product = linear("qkv", shape, local.tokens, local.hidden, local.query + 2 * local.kv, bias=model.qkv_bias)
     projection = linear("projection", shape, local.tokens, local.query, local.hidden, bias=False)
     turned = eager.rotation(model, shape, local) if shape.kernels == "eager" else rotation(model, shape, local)
+    if model.qk_norm:
+        heads = replace(local, edge_tokens=local.tokens, hidden=local.query + local.kv)
+        turned = join((_norm("qk_norm", model, shape, heads, residual=False), turned), "none")
     if shape.kernels == "fused":
         return _layer_block("attention", model, shape, local, (product, turned, core, projection))
     turned = join((turned, eager.expansion(shape, local)), "none")
@@ -60,7 +63,7 @@ def mlp_block(model: Model, shape: RankShape) -> Block:
     """Norm; widening product (gate and up as one), activation, narrowing product; dropout and residual add."""
     local = local_sizes(model, shape)
     widths = model.mlp_matrices - 1
-    up = linear("mlp_up", shape, local.tokens, local.hidden, widths * local.ffn, bias=model.bias)
+    up = linear("mlp_up", shape, local.tokens, local.hidden, widths * local.ffn, bias=model.mlp_bias)
     down = linear("mlp_down", shape, local.tokens, local.ffn, local.hidden, bias=False)
     if shape.kernels != "eager":
         return _layer_block("mlp", model, shape, local, (up, activation(model, shape, local), down))
@@ -85,6 +88,8 @@ def embedding_block(model: Model, shape: RankShape) -> Block:
         weight_grad=(memory("embedding_weight_grad", e * size + shape.gradient_bytes(touched * local.hidden)),),
     )
     pieces = [positions(model, shape, local)]
+    if model.embedding_norm:
+        pieces.append(_norm("embedding_norm", model, shape, local, residual=False))
     if shape.dropout:
         pieces.append(dropout("embedding_dropout", shape, local.edge_tokens * local.hidden))
     return Block("embedding", entry=Section(), body=lookup, exit=join(pieces, "none"))
@@ -142,7 +147,11 @@ def _layer_block(name: str, model: Model, shape: RankShape, local: LocalSizes, b
     One that ``stops_early`` does not run the last product of the MLP again, nor what follows: backward reads neither.
     """
     entry = _norm(f"{name}_norm", model, shape, local, residual=True)
+    if model.layer_norms == 1 and name == "mlp":  # it reads what the attention's norm gave
+        entry = Section(input_grad=entry.input_grad[-1:])
     add = residual_add(name, model, shape, local)
+    if model.layer_norms == 4:
+        add = join((_norm(f"{name}_post_norm", model, shape, local, residual=False), add), "none")
     if shape.fp8:
         entry, body, add = _with_casts(name, shape, local, entry, body, add)
     if shape.recompute == "operators":

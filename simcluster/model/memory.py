@@ -152,11 +152,13 @@ def _attention(model: Model, shape: RankShape) -> list[Tensor]:
     return [
         Tensor("attention", "attention_norm_input", hidden, "input"),
         *_operands("attention", "qkv_input", model, shape),
+        *([Tensor("attention", "qk_norm_input", query + kv)] if model.qk_norm else []),
         Tensor("attention", "query", query, "kept"),
         Tensor("attention", "key", kv, "other" if model.gated_mlp else "kept"),
         Tensor("attention", "value", kv, "kept"),
         *_core(model, shape),
         Tensor("attention", "projection_input", query, "kept", read="W"),
+        *([Tensor("attention", "attention_post_norm_input", hidden)] if model.layer_norms == 4 else []),
         *_mask("attention", "attention_dropout_mask", model, shape),
         Tensor("attention", "projection_output_grad", e * tokens * model.hidden_size, made="I", read="W"),
         Tensor("attention", "qkv_output_grad", query + 2 * kv, made="I", read="W"),
@@ -167,11 +169,13 @@ def _mlp(model: Model, shape: RankShape) -> list[Tensor]:
     e, tokens, edge = shape.element_bytes, _tokens(model, shape), _edge_tokens(model, shape)
     ffn = e * tokens * tensor_shard(model, shape.tp).ffn
     inputs = ("gate", "up") if model.gated_mlp else ("gelu_input",)
+    norm_input = Tensor("mlp", "mlp_norm_input", e * edge * model.hidden_size)
+    shared = model.layer_norms == 1  # the norm and what it gave are the attention's
     return [
-        Tensor("mlp", "mlp_norm_input", e * edge * model.hidden_size),
-        *_operands("mlp", "mlp_input", model, shape),
+        *([] if shared else [norm_input, *_operands("mlp", "mlp_input", model, shape)]),
         *(Tensor("mlp", name, ffn, "other" if name == "up" else "kept") for name in inputs),
         Tensor("mlp", "mlp_product" if model.gated_mlp else "gelu_output", ffn, read="W"),
+        *([replace(norm_input, name="mlp_post_norm_input")] if model.layer_norms == 4 else []),
         *_mask("mlp", "mlp_dropout_mask", model, shape),
         Tensor("mlp", "mlp_down_output_grad", e * tokens * model.hidden_size, made="I", read="W"),
         Tensor("mlp", "mlp_up_output_grad", len(inputs) * ffn, made="I", read="W"),
@@ -181,7 +185,9 @@ def _mlp(model: Model, shape: RankShape) -> list[Tensor]:
 def _embedding(model: Model, shape: RankShape) -> list[Tensor]:
     """All of its backward is W, which needs the gradient of its output whole on every rank of tp."""
     gradient = shape.element_bytes * _tokens(model, shape) * model.hidden_size
+    norm_input = shape.element_bytes * _edge_tokens(model, shape) * model.hidden_size
     return [
+        *([Tensor("embedding", "embedding_norm_input", norm_input)] if model.embedding_norm else []),
         *(replace(mask, read="W") for mask in _mask("embedding", "embedding_dropout_mask", model, shape)),
         Tensor("embedding", "embedding_output_grad", gradient, made="I", read="W"),
     ]

@@ -5,29 +5,17 @@ Pure counting, with no device and no time in it.  What one GPU launches is in ``
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal, Self
+from typing import Literal, Self
 
-from pydantic import BeforeValidator, StrictBool, model_validator
+from pydantic import StrictBool, model_validator
 
 from simcluster.documents.spec import Spec
 from simcluster.errors import InputError
+from simcluster.model.defaults import Count, derived_fields, listed
 
 Recompute = Literal["none", "selective", "operators", "full"]
-
-_LARGEST = 10**9  # far beyond any model; products of four such counts still fit a float
-
-
-def _count(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= _LARGEST:
-        shown = f"{value!r}"
-        shown = shown if len(shown) <= 40 else shown[:37] + "..."
-        raise InputError(f"{shown} is not a whole number from 1 to {_LARGEST}; write it plainly, as in 96")
-    return value
-
-
-Count = Annotated[int, BeforeValidator(_count)]
 
 
 class Model(Spec):
@@ -39,8 +27,16 @@ class Model(Spec):
     untied embeddings, and an ``ffn_hidden_size`` that must be given.  Whatever is written wins over the family.
 
     ``position: none`` has neither a table nor a rotation (ALiBi).  ``bias`` is about every linear layer but the LM
-    head, which has none.  ``causal: false`` makes attention cover the whole square.  The vocabulary is padded to a
-    multiple of ``vocab_multiple`` x tp (Megatron-LM's ``--make-vocab-size-divisible-by``; 1: as it is, where tp is 1).
+    head, which has none; or those of the ``attention`` alone, or of its ``qkv`` product alone (Qwen 2).  ``causal:
+    false`` makes attention cover the whole square.  The vocabulary is padded to a multiple of ``vocab_multiple`` x tp
+    (Megatron-LM's ``--make-vocab-size-divisible-by``; 1: as it is, where tp is 1).
+
+    ``position_rows``: of the learned table, left out as many as the sequence has tokens.  ``qk_norm``: of the queries
+    and keys of each ``head`` with one scale for all, or over the ``full`` width.  ``layer_norms``: left out 2; 4 is one
+    more behind attention and one behind the MLP (Gemma 2), 1 one that both read (Falcon 7B; their sums are still taken
+    as two, one after the other).  ``embedding_norm`` is one behind the embedding (BLOOM).  ``attention_window``: tokens
+    that a token sees of those before it, itself included; every layer whose number from 1 divides by
+    ``full_attention_every`` sees all.  Layers are alike here: each does the mean work of all.
     """
 
     name: str = ""
@@ -57,9 +53,15 @@ class Model(Spec):
     tied_embeddings: StrictBool = False
     norm: Literal["layernorm", "rmsnorm"] = "layernorm"
     position: Literal["learned", "rope", "none"] = "learned"
-    bias: StrictBool = False
+    bias: StrictBool | Literal["attention", "qkv"] = False
     causal: StrictBool = True
     vocab_multiple: Count = 128
+    position_rows: Count | None = None
+    qk_norm: Literal["head", "full"] | None = None
+    layer_norms: Literal[1, 2, 4] | None = None
+    embedding_norm: Literal[True] | None = None
+    attention_window: Count | None = None
+    full_attention_every: Count | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -72,17 +74,41 @@ class Model(Spec):
                 "(ffn_hidden_size, gated_mlp)"
             )
         given = {key: value for key, value in document.items() if key != "moe"}
-        return {**_derived(given), **given}
+        return {**derived_fields(given), **given}
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.heads % self.kv_heads:
-            fitting = _listed(number for number in range(1, min(self.heads, 1024) + 1) if self.heads % number == 0)
+            fitting = listed(number for number in range(1, min(self.heads, 1024) + 1) if self.heads % number == 0)
             raise InputError(
                 f"kv_heads {self.kv_heads} does not divide heads {self.heads}, so query heads cannot share them "
                 f"evenly; use one of {fitting}"
             )
+        if self.position_rows is not None and (self.position != "learned" or self.position_rows < self.sequence_length):
+            raise InputError(
+                f"position_rows {self.position_rows} is of a table of learned positions, at least as long as the "
+                f"sequence of {self.sequence_length}; leave it out, or set position to learned"
+            )
+        if self.attention_window is not None and not self.causal:
+            raise InputError("attention_window looks back, and causal is false; leave one of them out")
+        if self.full_attention_every is not None and self.attention_window is None:
+            raise InputError("full_attention_every says which layers have no window; give attention_window, too")
         return self
+
+    @property
+    def qkv_bias(self) -> bool:
+        """Has the product of queries, keys and values a bias?"""
+        return self.bias is not False
+
+    @property
+    def projection_bias(self) -> bool:
+        """Has the attention's output product a bias?"""
+        return self.bias in (True, "attention")
+
+    @property
+    def mlp_bias(self) -> bool:
+        """Have the products of the MLP biases?"""
+        return self.bias is True
 
     @property
     def query_size(self) -> int:
@@ -108,50 +134,23 @@ class Model(Spec):
     def causal_factor(self) -> float:
         """The share chi of the attention square that counts as work: 1/2 under a causal mask, otherwise 1.
 
-        1/2 is the usual approximation of (s + 1) / (2 s); Megatron-LM, ``num_floating_point_operations``.
+        1/2 is the usual approximation of (s + 1) / (2 s); Megatron-LM, ``num_floating_point_operations``.  In a window
+        of w it is in the same way (w / s) (1 - w / (2 s)), and here the mean over the layers.
         """
-        return 0.5 if self.causal else 1.0
+        if not self.causal:
+            return 1.0
+        if self.attention_window is None or self.attention_window >= self.sequence_length:
+            return 0.5
+        part = self.attention_window / self.sequence_length
+        full = self.layers // self.full_attention_every if self.full_attention_every else 0
+        return (full * 0.5 + (self.layers - full) * part * (1 - part / 2)) / self.layers
 
-
-def _derived(given: Mapping[str, object]) -> dict[str, object]:
-    """The defaults that follow from what is given; nothing that follows from a value which is itself wrong."""
-    gated = given.get("gated_mlp") is True
-    if gated and "ffn_hidden_size" not in given:
-        raise InputError(
-            "ffn_hidden_size is missing; a gated MLP has no usual width, so give it "
-            "(Llama 3 8B: 14336 at hidden_size 4096)"
-        )
-    derived: dict[str, object] = {
-        "norm": "rmsnorm" if gated else "layernorm",
-        "position": "rope" if gated else "learned",
-        "bias": not gated,
-        "tied_embeddings": not gated,
-    }
-    hidden, heads = _valid_count(given.get("hidden_size")), _valid_count(given.get("heads"))
-    if hidden:
-        derived["ffn_hidden_size"] = 4 * hidden
-    if heads:
-        derived["kv_heads"] = heads
-    if hidden and heads:
-        if "head_dim" not in given and hidden % heads:
-            below, above = hidden - hidden % heads, hidden - hidden % heads + heads
-            fitting = f"{below} or {above}" if below else f"{above}"
-            raise InputError(
-                f"hidden_size {hidden} is not a multiple of heads {heads}; use {fitting}, or give head_dim"
-            )
-        derived["head_dim"] = hidden // heads
-    return derived
-
-
-def _valid_count(value: object) -> int | None:
-    try:
-        return _count(value)
-    except InputError:
-        return None
-
-
-def _listed(numbers: Iterable[int]) -> str:
-    return ", ".join(str(number) for number in numbers)
+    @property
+    def layer_norm_parameters(self) -> int:
+        """Parameters of all norms of a layer; every tensor-parallel rank has them whole."""
+        scales = self.norm_parameters // self.hidden_size
+        widths = {"head": 2 * self.head_dim, "full": self.query_size + self.kv_size, None: 0}
+        return (self.layer_norms or 2) * self.norm_parameters + scales * widths[self.qk_norm]
 
 
 # --- parameters -----------------------------------------------------------------------------------------------------
@@ -169,6 +168,7 @@ class ParameterCount:
     position_embedding: int
     lm_head: int  # 0 when it is the token embedding (tied)
     final_norm: int
+    embedding_norm: int = 0
 
     @property
     def per_layer(self) -> int:
@@ -176,7 +176,7 @@ class ParameterCount:
 
     @property
     def embedding(self) -> int:
-        return self.token_embedding + self.position_embedding
+        return self.token_embedding + self.position_embedding + self.embedding_norm
 
     @property
     def total(self) -> int:
@@ -193,27 +193,33 @@ def parameters(model: Model) -> ParameterCount:
         layers=model.layers,
         attention=_attention_parameters(model, model.query_size, model.kv_size),
         mlp=_mlp_parameters(model, model.ffn_hidden_size),
-        norm=2 * model.norm_parameters,
+        norm=model.layer_norm_parameters,
         token_embedding=table,
         position_embedding=_position_parameters(model),
         lm_head=0 if model.tied_embeddings else table,
         final_norm=model.norm_parameters,
+        embedding_norm=_embedding_norm_parameters(model),
     )
 
 
 def _attention_parameters(model: Model, query: int, kv: int) -> int:
     """Column-parallel QKV (its bias is split with it) and row-parallel projection (its bias is on every rank)."""
-    bias = query + 2 * kv + model.hidden_size if model.bias else 0
+    bias = (query + 2 * kv) * model.qkv_bias + model.hidden_size * model.projection_bias
     return model.hidden_size * (2 * query + 2 * kv) + bias
 
 
 def _mlp_parameters(model: Model, ffn: int) -> int:
-    bias = (model.mlp_matrices - 1) * ffn + model.hidden_size if model.bias else 0
+    bias = (model.mlp_matrices - 1) * ffn + model.hidden_size if model.mlp_bias else 0
     return model.mlp_matrices * model.hidden_size * ffn + bias
 
 
 def _position_parameters(model: Model) -> int:
-    return model.sequence_length * model.hidden_size if model.position == "learned" else 0
+    rows = model.position_rows or model.sequence_length
+    return rows * model.hidden_size if model.position == "learned" else 0
+
+
+def _embedding_norm_parameters(model: Model) -> int:
+    return model.norm_parameters if model.embedding_norm else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +239,7 @@ def tensor_shard(model: Model, tp: int) -> TensorShard:
     Raises InputError where heads, key-value heads or MLP columns do not divide.
     """
     if not _splits(model, tp):
-        fitting = _listed(number for number in range(1, min(model.heads, 1024) + 1) if _splits(model, number))
+        fitting = listed(number for number in range(1, min(model.heads, 1024) + 1) if _splits(model, number))
         raise InputError(
             f"tp {tp} does not split heads {model.heads}, kv_heads {model.kv_heads} and ffn_hidden_size "
             f"{model.ffn_hidden_size} evenly; use one of {fitting}"
@@ -265,12 +271,13 @@ def layer_parameters_per_tp_rank(model: Model, tp: int) -> int:
     """Parameters of one layer on one of ``tp`` ranks: matrices split; norms and row-parallel biases on every rank."""
     shard = tensor_shard(model, tp)
     attention = _attention_parameters(model, shard.heads * model.head_dim, shard.kv_heads * model.head_dim)
-    return attention + _mlp_parameters(model, shard.ffn) + 2 * model.norm_parameters
+    return attention + _mlp_parameters(model, shard.ffn) + model.layer_norm_parameters
 
 
 def embedding_parameters_per_tp_rank(model: Model, tp: int) -> int:
     """The rank's rows of the padded token table, and the position table, which every rank holds whole."""
-    return padded_vocab(model, tp) // tp * model.hidden_size + _position_parameters(model)
+    whole = _position_parameters(model) + _embedding_norm_parameters(model)
+    return padded_vocab(model, tp) // tp * model.hidden_size + whole
 
 
 def lm_head_parameters_per_tp_rank(model: Model, tp: int) -> int:

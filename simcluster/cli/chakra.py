@@ -1,0 +1,151 @@
+"""simcluster chakra: MLCommons Chakra execution traces, played on a cluster or written from a scenario."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from simcluster.cli.common import add_override_arguments
+from simcluster.errors import InputError
+
+if TYPE_CHECKING:
+    from simcluster.chakra import Played
+    from simcluster.inputs.astra_network import Dimension
+    from simcluster.topology import Cluster
+
+EXAMPLES = """examples:
+  simcluster chakra play traces/ --cluster dgx_h100
+  simcluster chakra play traces/allreduce --cluster network.yml --device h100 --json -
+  simcluster chakra write scenarios/tiny_3d.yaml -o traces/
+
+play takes a folder with NAME.RANK.et for every rank, or traces/NAME where there are several jobs; the ranks of process
+groups (pg_name) are in comm_groups.json beside them, or in the file that --groups names: {"0": [0, 1, 2, 3]}.
+comm_size is what every rank puts in.  --cluster may be a network file of ASTRA-sim (its GB/s are 2^30 B/s), of which
+involved_dim speaks.  Nodes that compute take their duration; without one, or with --roofline, num_ops and tensor_size
+by the device's peak and memory bandwidth.  Memory nodes are refused.
+
+write plays the scenario rank by rank and op by op, and writes computation with the time that it took there.
+Needs protobuf: pip install 'simcluster[chakra]'.
+"""
+_SHOWN = 8
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """The command's arguments."""
+    parser = subparsers.add_parser(
+        "chakra",
+        help="play or write execution traces of MLCommons Chakra (ASTRA-sim)",
+        description="Play execution traces on a cluster, or write those of a scenario.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("action", metavar="ACTION", help="play or write")
+    parser.add_argument("what", metavar="TRACES|SCENARIO", help="the traces to play, or the scenario to write")
+    parser.add_argument(
+        "--cluster", metavar="FILE", help="play: a topology (name or file), or ASTRA-sim's network file"
+    )
+    parser.add_argument("--device", metavar="NAME", help="play: which GPU it is, for a network file")
+    parser.add_argument("--groups", metavar="FILE", help="play: JSON with the ranks of every process group")
+    parser.add_argument("--roofline", action="store_true", help="play: time num_ops by the device, not by durations")
+    parser.add_argument("--nccl", default="auto", metavar="NAME", help="play: NCCL's platform, auto or none")
+    parser.add_argument("--nodes", metavar="FILE", help="play: write start and end of every node (.csv or .parquet)")
+    parser.add_argument("--json", metavar="FILE", help='write the result as JSON; "-" prints it alone')
+    parser.add_argument("-o", "--output", metavar="FOLDER", help="write: where the traces go")
+    add_override_arguments(parser, "change the cluster, or the scenario; also nodes=2")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Play or write."""
+    if args.action == "play":
+        return _play(args)
+    if args.action == "write":
+        return _write(args)
+    raise InputError(f"unknown action {args.action!r}; simcluster chakra plays or writes: play, write")
+
+
+def _play(args: argparse.Namespace) -> int:
+    from simcluster.chakra import play_traces, read_traces
+    from simcluster.cli import common
+
+    if args.output:
+        raise InputError("--output is for chakra write; --nodes or --json write what was played")
+    if not args.cluster:
+        raise InputError("name the cluster to play it on, as in --cluster dgx_h100")
+    common.check_json_path(args.json)
+    table = common.table_path(args.nodes) if args.nodes else None
+    cluster, dimensions = _cluster(args, common.overrides_of(args))
+    trace = read_traces(args.what, args.groups)
+    played = play_traces(trace, cluster, dimensions=dimensions, roofline=args.roofline, nccl=args.nccl)
+    if args.json != "-":
+        print("\n".join(_report(played, cluster)))
+    if table:
+        import pandas as pd
+
+        common.write_table(table, pd.DataFrame(played.nodes))
+    if args.json:
+        common.write_json(args.json, played.to_dict())
+    return 0
+
+
+def _cluster(args: argparse.Namespace, overrides: list[tuple[str, Any]]) -> tuple[Cluster, Sequence[Dimension]]:
+    """The cluster, and the dimensions of an ASTRA-sim network."""
+    from simcluster.inputs.astra_network import is_astra_network, parse_network
+    from simcluster.inputs.files import decode, read_bytes
+    from simcluster.scenario.files import load_cluster
+
+    if args.device:
+        overrides = [*overrides, ("device", args.device)]
+    dimensions: Sequence[Dimension] = ()
+    if Path(args.cluster).suffix in (".yml", ".yaml") and Path(args.cluster).is_file():
+        text = decode(read_bytes(args.cluster), args.cluster)
+        dimensions = parse_network(text, args.cluster) if is_astra_network(text) else ()
+    return load_cluster(args.cluster, overrides), dimensions
+
+
+def _report(played: Played, cluster: Cluster) -> list[str]:
+    from simcluster.units import format_seconds
+
+    found = played.to_dict()
+
+    def line(name: str, seconds: float, text: str) -> str:
+        return f"  {name:<16}{format_seconds(seconds):>9}   {text}".rstrip()
+
+    lines = [
+        f"{played.name}: {found['ranks']} ranks, {found['nodes']:,} nodes, on {cluster.name}",
+        "",
+        line("time", played.seconds, "until the last node ends"),
+        line("compute", found["compute_s"], "mean of a rank"),
+        line("exposed", found["exposed_communication_s"], "communication with no compute beside it, mean of a rank"),
+    ]
+    slow = sorted(enumerate(played.rank_seconds), key=lambda each: -each[1])[:_SHOWN]
+    if slow[0][1] > min(played.rank_seconds):
+        lines += ["", "last to finish: " + ", ".join(f"rank {rank} {format_seconds(end)}" for rank, end in slow)]
+    return [*lines, *(f"note: {note}" for note in played.notes)]
+
+
+def _write(args: argparse.Namespace) -> int:
+    from simcluster import load, simulate
+    from simcluster.chakra import write_run
+    from simcluster.chakra.writing import MAX_RANKS
+    from simcluster.cli import common
+    from simcluster.units import format_seconds
+
+    for name in ("cluster", "device", "groups", "nodes"):
+        if getattr(args, name):
+            raise InputError(f"--{name} is for chakra play; a scenario says all that is written")
+    if not args.output:
+        raise InputError("name the folder for the traces, as in -o traces/")
+    common.check_json_path(args.json)
+    scenario = load(args.what, common.overrides_of(args))
+    if scenario.gpus > MAX_RANKS:
+        raise InputError(f"{args.what}: has {scenario.gpus:,} GPUs; traces of at most {MAX_RANKS:,} ranks are written")
+    result = simulate(scenario, folded=False, collapsed=False)
+    files = write_run(result, args.output, Path(args.what).stem)
+    if args.json != "-":
+        step = format_seconds(result.step_time)
+        print(f"wrote {len(files)} traces to {args.output}: {files[0].name}, ...; a step takes {step} here")
+    if args.json:
+        common.write_json(args.json, {"files": [str(file) for file in files], "step_time_s": result.step_time})
+    return 0

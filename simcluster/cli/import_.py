@@ -1,0 +1,196 @@
+"""simcluster import: what other tools are started with, as a scenario, a model or a topology."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from simcluster.cli.common import add_override_arguments
+from simcluster.errors import InputError
+
+if TYPE_CHECKING:
+    from simcluster.inputs.imported import Imported
+
+KINDS = ("megatron", "megatron-bridge", "torchtitan", "hugging-face", "astra-network")
+EXAMPLES = """examples:
+  simcluster import megatron args.txt --cluster dgx_h100 --gpus 1024 -o scenario.yaml
+  pbpaste | simcluster import megatron - --cluster dgx_h100
+  simcluster import torchtitan llama3_8b.toml --cluster dgx_h100 --gpus 64 --set training.global_batch=128
+  simcluster import megatron-bridge overrides.txt --cluster dgx_b200 --gpus 64
+  simcluster import hugging-face config.json --sequence-length 8192
+  simcluster import astra-network network.yml --device h100 -o topology.yaml
+
+what FILE is (- reads it from stdin):
+  megatron         the arguments of Megatron-LM, or the whole command that has them
+  megatron-bridge  a recipe's name and overrides (model.tensor_model_parallel_size=8), or a YAML of sections
+  torchtitan       a job config in TOML or JSON
+  hugging-face     a config.json; gives the model section, and counts the parameters of mixtures too
+  astra-network    a network file of ASTRA-sim's analytical backend
+
+Nothing in FILE is run.  Every setting is mapped, listed as without effect, said to be modelled otherwise, or refused.
+"""
+_MAX_BYTES = 2_000_000
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """The command's arguments."""
+    parser = subparsers.add_parser(
+        "import",
+        help="make a scenario from the arguments or config of another tool",
+        description="Turn what Megatron-LM, Megatron-Bridge, torchtitan, transformers or ASTRA-sim reads into ours.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("kind", metavar="KIND", help=", ".join(KINDS))
+    parser.add_argument("file", metavar="FILE", help="the file, - for stdin")
+    parser.add_argument("--cluster", metavar="NAME", help="a topology file, or the name of one that ships")
+    parser.add_argument("--gpus", type=int, metavar="N", help="how many GPUs the job takes")
+    parser.add_argument("--device", metavar="NAME", help="astra-network: which GPU the NPUs are")
+    parser.add_argument("--sequence-length", type=int, metavar="N", help="hugging-face: tokens of a training sequence")
+    parser.add_argument("-o", "--output", metavar="FILE", help="write the YAML there, not to stdout")
+    parser.add_argument("--json", metavar="FILE", help='write document and lists as JSON; "-" prints them alone')
+    add_override_arguments(parser, "change the scenario; also training.global_batch=64")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Read, translate, check that it loads, write."""
+    from simcluster.cli import common
+    from simcluster.documents.complaints import did_you_mean
+
+    if args.kind not in KINDS:
+        raise InputError(f"unknown kind {args.kind!r}{did_you_mean(args.kind, KINDS)}; known: {', '.join(KINDS)}")
+    output = common.output_path(args.output) if args.output else None
+    common.check_json_path(args.json)
+    text = _text(args.file)
+    if args.kind == "hugging-face":
+        found = _model(args, text)
+    elif args.kind == "astra-network":
+        found = _topology(args, text)
+    else:
+        found = _scenario(args, text)
+    written = found.text(f"{args.kind}: {'stdin' if args.file == '-' else args.file}")
+    if output:
+        common.write_text(output, written)
+        if args.json != "-":
+            print(f"wrote {output}: {_summary(found)}")
+    elif args.json != "-":
+        sys.stdout.write(written)
+    if args.json:
+        lists = {"mapped": found.mapped, "facts": found.facts, "no_effect": found.no_effect, "assumed": found.assumed}
+        common.write_json(args.json, {"document": found.document, **{key: list(value) for key, value in lists.items()}})
+    return 0
+
+
+def _summary(found: Imported) -> str:
+    return f"{len(found.mapped)} mapped, {len(found.no_effect)} without effect, {len(found.assumed)} assumed"
+
+
+def _text(name: str) -> str:
+    """The text of the file, or of stdin."""
+    from simcluster.inputs.files import decode, read_bytes
+
+    if name != "-":
+        raw = read_bytes(name)
+    else:
+        raw = sys.stdin.buffer.read(_MAX_BYTES + 1)
+        if not raw.strip():
+            raise InputError("stdin is empty; paste what is to be imported")
+    if len(raw) > _MAX_BYTES:
+        raise InputError(f"{name}: is larger than {_MAX_BYTES:,} bytes, which no such file is")
+    return decode(raw, name)
+
+
+def _scenario(args: argparse.Namespace, text: str) -> Imported:
+    from dataclasses import replace
+
+    from simcluster.cli import common
+    from simcluster.documents.overrides import apply_overrides
+    from simcluster.documents.reading import Document
+    from simcluster.inputs.megatron import scenario_from_arguments
+    from simcluster.inputs.megatron_bridge import scenario_from_bridge
+    from simcluster.inputs.torchtitan import scenario_from_torchtitan
+    from simcluster.scenario.scenario import from_document
+
+    _refuse(args, "device", "sequence_length")
+    if not args.cluster:
+        raise InputError("name the cluster that it is to run on, as in --cluster dgx_h100")
+    if args.gpus is not None and args.gpus < 1:
+        raise InputError(f"--gpus {args.gpus}: a job takes at least 1")
+    reader = {"megatron": scenario_from_arguments, "torchtitan": scenario_from_torchtitan}.get(args.kind)
+    cluster = _cluster(args.cluster, args.output)
+    found = (reader or scenario_from_bridge)(text, cluster=cluster, gpus=args.gpus, source=args.file)
+    document = found.document
+    document["cluster"] = _sized(args.cluster, cluster, document.get("gpus"))
+    folder = Path(args.output).parent if args.output else Path()
+    changed = apply_overrides(Document(document, args.file, folder), common.overrides_of(args)).data
+    try:
+        from_document(changed, folder=folder)
+    except InputError as problem:
+        raise InputError(
+            f"{args.file}: what it says makes no scenario: {str(problem).replace('<document>: ', '')}"
+        ) from None
+    return replace(found, document=changed)
+
+
+def _cluster(name: str, output: str | None) -> dict[str, Any]:
+    """The cluster section: the name that ships, or the path from where the scenario will lie."""
+    import os
+
+    if not Path(name).exists():
+        return {"topology": name}
+    folder = Path(output).parent if output else Path()
+    path = os.path.relpath(name, folder)
+    return {"topology": path if "/" in path else f"./{path}"}
+
+
+def _sized(name: str, cluster: dict[str, Any], gpus: int | None) -> dict[str, Any]:
+    """As many machines as the job takes, where the topology counts machines."""
+    from simcluster.scenario.files import load_topology
+
+    topology = load_topology(name)
+    each = getattr(topology, "gpus_per_node", None)
+    if not gpus or not isinstance(each, int) or not hasattr(topology, "nodes"):
+        return cluster
+    return {**cluster, "nodes": -(-gpus // each)}
+
+
+def _model(args: argparse.Namespace, text: str) -> Imported:
+    from simcluster.inputs.hugging_face import model_from_config, parameters_of_config, parse_config
+    from simcluster.inputs.imported import Imported
+
+    _refuse(args, "cluster", "gpus", "device")
+    if args.sequence_length is not None and args.sequence_length < 1:
+        raise InputError(f"--sequence-length {args.sequence_length}: a sequence has at least 1 token")
+    config = parse_config(text, args.file)
+    try:
+        fields = model_from_config(config, sequence_length=args.sequence_length)
+        total = parameters_of_config(config).total
+    except InputError as problem:
+        raise InputError(f"{args.file}: {problem}") from None
+    note = f"sequences of {fields['sequence_length']} tokens, the longest that the model takes"
+    assumed = () if args.sequence_length else (note,)
+    return Imported({"model": fields}, (f"{total:,} parameters",), assumed=assumed, facts=(f"{total:,} parameters",))
+
+
+def _topology(args: argparse.Namespace, text: str) -> Imported:
+    from simcluster.inputs.astra_network import network_document, parse_network
+    from simcluster.inputs.import_parameters import ImportSpec
+    from simcluster.inputs.imported import Imported
+
+    _refuse(args, "cluster", "gpus", "sequence_length")
+    if not args.device:
+        raise InputError("say which GPU the NPUs are, as in --device h100")
+    dimensions = parse_network(text, args.file)
+    spec = ImportSpec(kind="import", files=(args.file,))
+    name = "network" if args.file == "-" else Path(args.file).stem
+    document = network_document(dimensions, spec, args.device, name).document()
+    each = [f"{part.kind} of {part.npus}: {part.bandwidth / 1e9:.6g} GB/s (of 10^9 B) a link" for part in dimensions]
+    return Imported(document, tuple(each), facts=tuple(each))
+
+
+def _refuse(args: argparse.Namespace, *names: str) -> None:
+    for name in names:
+        if getattr(args, name) is not None:
+            raise InputError(f"--{name.replace('_', '-')} means nothing for {args.kind}; leave it out")

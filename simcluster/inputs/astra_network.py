@@ -1,0 +1,184 @@
+"""A cluster from a network file of ASTRA-sim's analytical backend: Ring, Switch and FullyConnected, dimension by
+dimension.
+
+    topology: [Switch, Ring]
+    npus_count: [8, 4]
+    bandwidth: [400, 50]    # "GB/s", by which ASTRA-sim means 2^30 bytes a second
+    latency: [936.25, 1000] # ns
+
+The trap is in the unit: the backend turns ``bandwidth`` into bytes per ns with 1 << 30
+(astra-network-analytical, common/Type.h and ``bw_GBps_to_Bpns``, from knowledge of them), so 400 is 429.5e9 B/s.  Every
+link has it in each direction, and ``latency``; a way through a switch pays it twice, once for each hop.
+
+NPU numbers run through the first dimension fastest.  Those of equal coordinates in all other dimensions share a ring, a
+switch or a full mesh.  An NPU passes on what is not for it (a ring needs that, and so do several dimensions): it is a
+GPU beside a small switch of its own, over a link without latency that is never what limits it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from simcluster.documents.complaints import did_you_mean, listed, shown
+from simcluster.documents.reading import Document, parse_document
+from simcluster.errors import InputError
+from simcluster.inputs.graph_document import GraphDocument, Wire
+from simcluster.inputs.import_parameters import ImportSpec
+
+PARAMETERS = ()
+KINDS = ("Ring", "Switch", "FullyConnected")
+_KEYS = ("topology", "npus_count", "bandwidth", "latency")
+_MAX_CHARACTERS = 20_000
+_MAX_NPUS = 100_000
+_MAX_LINKS = 1_000_000
+_MAX_DIMENSIONS = 16
+_SOURCE = "ASTRA-sim network file; its GB/s are 2^30 B/s"
+_LOOKS = re.compile(r"^npus_count[ \t]*:", re.MULTILINE)
+
+
+def is_astra_network(text: str) -> bool:
+    """Whether a text looks like such a file."""
+    return _LOOKS.search(text) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Dimension:
+    """One dimension: its kind, NPUs along it, B/s of a link in one direction, seconds of a hop."""
+
+    kind: str
+    npus: int
+    bandwidth: float
+    latency: float
+
+    @property
+    def links(self) -> int:
+        """Links of one ring, switch or mesh."""
+        if self.npus == 1:
+            return 0
+        if self.kind == "FullyConnected":
+            return self.npus * (self.npus - 1) // 2
+        return 1 if self.kind == "Ring" and self.npus == 2 else self.npus
+
+    @property
+    def ports(self) -> int:
+        """Links of one NPU."""
+        most = {"Ring": 2, "Switch": 1, "FullyConnected": self.npus}[self.kind]
+        return min(self.npus - 1, most)
+
+
+def parse_network(text: str, source: str) -> tuple[Dimension, ...]:
+    """The dimensions of a network file; InputError with file, line and key for what is missing or impossible."""
+    if len(text) > _MAX_CHARACTERS:
+        raise InputError(f"{source}: is larger than {_MAX_CHARACTERS:,} characters; network files have a few lines")
+    document = parse_document(text, source=source)
+    for key in document.data:
+        if key not in _KEYS:
+            raise document.error((key,), f"is no key of a network file{did_you_mean(key, _KEYS)}; {listed(_KEYS)} are")
+    missing = [key for key in _KEYS if key not in document.data]
+    if missing:
+        raise InputError(f"{source}: lacks {listed(missing)}; an analytical network file has {listed(_KEYS)}")
+    columns = {key: _list(document, key) for key in _KEYS}
+    lengths = {key: len(values) for key, values in columns.items()}
+    if len(dict.fromkeys(lengths.values())) > 1:
+        counted = ", ".join(f"{key} {length}" for key, length in lengths.items())
+        raise InputError(f"{source}: the lists differ in length ({counted}); each has one item a dimension")
+    found = tuple(_dimension(document, place) for place in range(lengths["topology"]))
+    npus = math.prod(each.npus for each in found)
+    links = sum(each.links * npus // each.npus for each in found)
+    if not 2 <= npus <= _MAX_NPUS or links > _MAX_LINKS:
+        raise InputError(
+            f"{source}: describes {npus:,} NPUs and {links:,} links; from 2 to {_MAX_NPUS:,} NPUs and up to "
+            f"{_MAX_LINKS:,} links can be imported"
+        )
+    return found
+
+
+def network_document(
+    dimensions: tuple[Dimension, ...], spec: ImportSpec, device: str | Mapping[str, object], name: str
+) -> GraphDocument:
+    """The topology document of a network of NPUs, each of which is a GPU of the device."""
+    spec.accept("ASTRA-sim's network file", PARAMETERS)
+    npus = math.prod(each.npus for each in dimensions)
+    document = GraphDocument(name, device if isinstance(device, str) else dict(device))
+    ports = sum(each.bandwidth * each.ports for each in dimensions)
+    own = Wire(max(ports, 1.0), 1.0, 0.0, "npu", "as fast as all links of the NPU together")
+    for npu in range(npus):
+        document.node(f"npu{npu}", "gpu", host=npu)
+        document.node(f"npu{npu}.router", "switch", tier="npu")
+        document.link(f"npu{npu}", f"npu{npu}.router", own)
+    stride = 1
+    for place, dimension in enumerate(dimensions):
+        wire = Wire(dimension.bandwidth, 1.0, dimension.latency, "network", _SOURCE)
+        for number, first in enumerate(_firsts(npus, dimension.npus, stride)):
+            members = [f"npu{first + step * stride}.router" for step in range(dimension.npus)]
+            _join(document, dimension, members, wire, f"dim{place}.switch{number}")
+        stride *= dimension.npus
+    return document
+
+
+def _join(document: GraphDocument, dimension: Dimension, members: list[str], wire: Wire, switch: str) -> None:
+    if dimension.npus == 1:
+        return
+    if dimension.kind == "Switch":
+        document.node(switch, "switch", tier="dimension")
+        for member in members:
+            document.link(member, switch, wire)
+    elif dimension.kind == "Ring":
+        for place in range(dimension.links):
+            document.link(members[place], members[(place + 1) % len(members)], wire)
+    else:
+        for place, member in enumerate(members):
+            for other in members[place + 1 :]:
+                document.link(member, other, wire)
+
+
+def groups_along(dimensions: tuple[Dimension, ...], chosen: tuple[bool, ...]) -> list[list[int]]:
+    """NPUs that share all coordinates but those in the chosen dimensions, in order."""
+    npus = math.prod(each.npus for each in dimensions)
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for npu in range(npus):
+        key, rest = [], npu
+        for dimension, free in zip(dimensions, chosen, strict=True):
+            rest, coordinate = divmod(rest, dimension.npus)
+            key.append(0 if free else coordinate)
+        groups.setdefault(tuple(key), []).append(npu)
+    return list(groups.values())
+
+
+def _firsts(npus: int, count: int, stride: int) -> list[int]:
+    """The first NPU of every line along a dimension."""
+    block = count * stride
+    return [start + offset for start in range(0, npus, block) for offset in range(stride)]
+
+
+def _list(document: Document, key: str) -> list[Any]:
+    value = document.data[key]
+    if not isinstance(value, list) or not 1 <= len(value) <= _MAX_DIMENSIONS:
+        raise document.error(
+            (key,), f"is {shown(value)}; a list with 1 to {_MAX_DIMENSIONS} items, one a dimension, is"
+        )
+    return value
+
+
+def _dimension(document: Document, place: int) -> Dimension:
+    kind, npus, bandwidth, latency = (document.data[key][place] for key in _KEYS)
+    if kind not in KINDS:
+        near = did_you_mean(kind, KINDS)
+        raise document.error(("topology", place), f"is {shown(kind)}{near}; known are {listed(KINDS)}")
+    if isinstance(npus, bool) or not isinstance(npus, int) or not 1 <= npus <= _MAX_NPUS:
+        raise document.error(("npus_count", place), f"is {shown(npus)}; a whole number from 1 to {_MAX_NPUS:,} is")
+    rate = _number(document, "bandwidth", place, bandwidth, least=1e-6)
+    return Dimension(kind, npus, rate * 2**30, _number(document, "latency", place, latency, least=0.0) / 1e9)
+
+
+def _number(document: Document, key: str, place: int, value: Any, *, least: float) -> float:
+    usable = isinstance(value, int | float) and not isinstance(value, bool)
+    if not usable or not least <= value <= 1e12:
+        unit = "GB/s (of 2^30 B)" if key == "bandwidth" else "ns"
+        what = "above 0" if least else "of 0 or more"
+        raise document.error((key, place), f"is {shown(value)}; a number {what}, in {unit}, is expected")
+    return float(value)

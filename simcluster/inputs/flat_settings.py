@@ -1,0 +1,63 @@
+"""Settings in sections, as one mapping of dotted names to values.  Imports errors and complaints only."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping
+from typing import Any
+
+from simcluster.errors import InputError
+
+_MAX_CHARACTERS = 1_000_000
+_MAX_DEPTH = 8
+
+
+def flattened(data: Mapping[str, Any], source: str) -> dict[str, Any]:
+    """``{"model": {"seq_length": 1}}`` as ``{"model.seq_length": 1}``; lists stay as they are."""
+    found: dict[str, Any] = {}
+
+    def walk(part: Mapping[str, Any], path: tuple[str, ...]) -> None:
+        if len(path) >= _MAX_DEPTH:
+            raise InputError(f"{source}: {'.'.join(path)[:60]}: is nested more than {_MAX_DEPTH} sections deep")
+        for key, value in part.items():
+            if isinstance(value, Mapping):
+                walk(value, (*path, str(key)))
+            else:
+                found[".".join((*path, str(key)))] = value
+
+    walk(data, ())
+    return found
+
+
+def parse_toml_or_json(text: str, source: str) -> dict[str, Any]:
+    """The sections of a job's file in TOML, or in JSON where it begins with a brace."""
+    if len(text) > _MAX_CHARACTERS:
+        raise InputError(f"{source}: has more than {_MAX_CHARACTERS:,} characters, which no job config has")
+    kind = "JSON" if text.lstrip().startswith("{") else "TOML"
+    try:
+        data = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant) if kind == "JSON" else (
+            tomllib.loads(text)
+        )  # fmt: skip
+    except InputError as problem:
+        raise InputError(f"{source}: {problem}") from None
+    except RecursionError:
+        raise InputError(f"{source}: is nested too deeply for a job config") from None
+    except ValueError as problem:  # of both; also an integer of thousands of digits
+        raise InputError(f"{source}: is not {kind}: {str(problem)[:120]}") from None
+    if not isinstance(data, dict) or not data:
+        raise InputError(f"{source}: holds no settings, such as [training] with seq_len = 8192")
+    return data
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise InputError(f"the key {key[:40]!r} appears twice; keep one")
+        found[key] = value
+    return found
+
+
+def _no_constant(text: str) -> Any:
+    raise InputError(f"{text} is no JSON number; write a finite one")

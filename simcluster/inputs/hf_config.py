@@ -1,0 +1,88 @@
+"""One ``config.json`` being read: values by key, each checked, with errors that name the key.  Imports errors only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from simcluster.errors import InputError
+
+_LARGEST = 10**9
+_MOST_LAYERS = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """A parsed config and its ``model_type``."""
+
+    data: Mapping[str, Any]
+    kind: str
+
+    def size(self, keys: str | tuple[str, ...], what: str = "") -> int | None:
+        """The first of ``keys`` that is there and not null; None if none is.  ``what`` is the model's word for it."""
+        for key in (keys,) if isinstance(keys, str) else keys:
+            value = self.data.get(key)
+            if value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _LARGEST:
+                belongs = f"; it is the model's {what}" if what else ""
+                raise InputError(
+                    f"{key} {_short(value)} is not a positive whole number (of at most {_LARGEST:,}){belongs}"
+                )
+            return value
+        return None
+
+    def needed(self, keys: str | tuple[str, ...], what: str = "") -> int:
+        """As ``size``; InputError where there is none."""
+        value = self.size(keys, what)
+        if value is None:
+            named = " or ".join((keys,) if isinstance(keys, str) else keys)
+            raise InputError(f"the config of model_type {self.kind!r} lacks {named}; add what is missing to it")
+        return value
+
+    def natural(self, key: str, default: int) -> int:
+        """A whole number from 0."""
+        value = self.data.get(key)
+        if value is None:
+            return default
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _LARGEST:
+            raise InputError(f"{key} {_short(value)} is not a whole number from 0 on")
+        return value
+
+    def switch(self, key: str, default: bool) -> bool:
+        """True or false; the default where the key is not there or null."""
+        value = self.data.get(key)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            raise InputError(f"{key} {_short(value)} is neither true nor false")
+        return value
+
+    def layer_types(self, layers: int) -> list[str] | None:
+        """What kind of attention every layer has, where the config lists it."""
+        value = self.data.get("layer_types")
+        if value is None:
+            return None
+        known = ("full_attention", "sliding_attention")
+        wrong = not isinstance(value, list) or len(value) != layers or layers > _MOST_LAYERS
+        if wrong or any(item not in known for item in value):
+            raise InputError(f"layer_types is to name one of {' and '.join(known)} for each of the {layers} layers")
+        return list(value)
+
+    def numbers(self, key: str) -> list[int]:
+        """A list of layer numbers; empty where the key is not there or null."""
+        value = self.data.get(key)
+        if value is None:
+            return []
+        if not isinstance(value, list) or any(isinstance(i, bool) or not isinstance(i, int) for i in value):
+            raise InputError(f"{key} {_short(value)} is not a list of layer numbers")
+        return list(dict.fromkeys(value))
+
+
+def _short(value: object) -> str:
+    try:
+        text = str(value)
+    except ValueError:  # an integer of thousands of digits
+        return "of thousands of digits"
+    return repr(text[:40])

@@ -1,0 +1,269 @@
+"""A scenario from the arguments that Megatron-LM is launched with.
+
+Defaults are Megatron-LM's (megatron/training/arguments.py), not those of a scenario.  Imports the tables of options.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from simcluster.errors import InputError
+from simcluster.inputs.arguments import parse_arguments
+from simcluster.inputs.imported import Imported
+from simcluster.inputs.megatron_options import VOCABULARIES
+from simcluster.inputs.option_values import Options
+
+
+def scenario_from_arguments(
+    text: str, *, cluster: Mapping[str, Any], gpus: int | None = None, source: str = "<arguments>"
+) -> Imported:
+    """The scenario of a pasted Megatron-LM command line on a cluster (as ``cluster`` stands in a scenario).
+
+    ``gpus`` left out is what torchrun is told to start, and otherwise all of the cluster.
+    Raises InputError for an option that is not known or not modelled, by its name, and for what
+    ``arguments.parse_arguments`` refuses.
+    """
+    arguments = parse_arguments(text, source)
+    found = scenario_from_options(
+        arguments.options, cluster=cluster, gpus=gpus or arguments.gpus, source=source, dashes="--"
+    )
+    if not arguments.launcher:
+        return found
+    facts = [f"launched by: {' '.join(arguments.launcher)[:200]}"]
+    if gpus and arguments.gpus not in (None, gpus):
+        facts.append(f"{gpus} GPUs as asked for, and not the {arguments.gpus} that it launches")
+    return replace(found, facts=tuple(facts))
+
+
+def scenario_from_options(
+    options: Mapping[str, tuple[str, ...]],
+    *,
+    cluster: Mapping[str, Any],
+    gpus: int | None,
+    source: str,
+    dashes: str = "",
+) -> Imported:
+    """The scenario of options by Megatron-LM's names, each with the words behind it."""
+    run = Options(source, dashes)
+    run.sort(options)
+    model, sequence = _model(run)
+    parallel = _parallel(run)
+    document: dict[str, Any] = {"cluster": dict(cluster)}
+    if gpus:
+        document["gpus"] = gpus
+    document |= {"model": model, "parallel": parallel}
+    document["pipeline"] = _pipeline(run, model["layers"], parallel["pp"])
+    document["training"] = _training(run, gpus, parallel, sequence)
+    document["overlap"] = _overlap(run, document["training"], parallel["tp"])
+    if run.flag("cross-entropy-loss-fusion"):
+        document["memory"] = {"logits": "in-place"}
+    if run.flag("no-gradient-accumulation-fusion"):
+        document["software"] = {"accumulate": "separate", "source": "no-gradient-accumulation-fusion"}
+    document = {key: value for key, value in document.items() if value not in ({}, None)}
+    return Imported(document, tuple(run.values), tuple(run.no_effect), tuple(run.assumed))
+
+
+def _model(run: Options) -> tuple[dict[str, Any], int]:
+    """The fields of ``Model`` and the length of sequences."""
+    hidden, heads = run.needed("hidden-size"), run.needed("num-attention-heads")
+    sequence, gated = run.needed("seq-length", "encoder-seq-length"), run.flag("swiglu")
+    position = run.get("position-embedding-type") or "learned_absolute"
+    if run.flag("use-rotary-position-embeddings"):
+        position = "rope"
+    bias: bool | str = not run.flag("disable-bias-linear")
+    model: dict[str, Any] = {
+        "layers": run.needed("num-layers", "encoder-num-layers"),
+        "hidden_size": hidden,
+        "heads": heads,
+        "kv_heads": (run.get("num-query-groups") or 1) if run.flag("group-query-attention") else heads,
+        "ffn_hidden_size": run.get("ffn-hidden-size") or (int(4 * hidden * 2 / 3 / 64) * 64 if gated else 4 * hidden),
+        "vocab_size": _vocabulary(run),
+        "sequence_length": sequence,
+        "gated_mlp": gated,
+        "tied_embeddings": not run.flag("untie-embeddings-and-output-weights"),
+        "norm": "rmsnorm" if run.get("normalization") == "RMSNorm" else "layernorm",
+        "position": "learned" if position == "learned_absolute" else position,
+        "bias": "qkv" if not bias and run.flag("add-qkv-bias") else bias,
+    }
+    if run.get("kv-channels"):
+        model["head_dim"] = run.get("kv-channels")
+    rows = run.get("max-position-embeddings")
+    if model["position"] == "learned" and rows and rows != sequence:
+        model["position_rows"] = rows
+    if run.flag("qk-layernorm"):
+        model["qk_norm"] = "head"
+    if run.get("make-vocab-size-divisible-by"):
+        model["vocab_multiple"] = run.get("make-vocab-size-divisible-by")
+    window = _window(run)
+    if window is not None and window < sequence:
+        model["attention_window"] = window
+    return model, sequence
+
+
+def _vocabulary(run: Options) -> int:
+    tokenizer = run.get("tokenizer-type")
+    size = run.get("vocab-size") or VOCABULARIES.get(tokenizer or "")
+    if size is None:
+        raise InputError(
+            f"{run.source}: the size of the vocabulary is in the tokenizer, not in the arguments; add "
+            "--vocab-size, as in --vocab-size 128256 (Llama 3)"
+        )
+    if not run.get("vocab-size"):
+        run.assumed.append(f"{tokenizer} has {size} tokens")
+    return int(size)
+
+
+def _window(run: Options) -> int | None:
+    """(128, 0): so many tokens before it, besides itself."""
+    text = run.get("window-size")
+    if text is None:
+        return None
+    parts = text.strip("() ").replace(",", " ").split()
+    if len(parts) != 2 or not parts[0].isdecimal() or len(parts[0]) > 9 or parts[1] != "0":
+        raise run.error("window-size", f"{text[:40]!r} is not modelled; a window of tokens before is, as in 128,0")
+    return int(parts[0]) + 1
+
+
+def _parallel(run: Options) -> dict[str, Any]:
+    tp = run.get("tensor-model-parallel-size", "model-parallel-size") or 1
+    parallel: dict[str, Any] = {"tp": tp, "pp": run.get("pipeline-model-parallel-size") or 1}
+    for name, axis in (("context-parallel-size", "cp"), ("expert-model-parallel-size", "ep")):
+        size = run.get(name)
+        if size and size > 1:
+            raise run.error(name, f"{size} is not modelled yet; 1 is, so take it out to import the rest")
+        parallel |= {axis: size} if size else {}
+    if run.flag("sequence-parallel"):
+        if tp > 1:
+            parallel["sequence_parallel"] = True
+        else:
+            run.assumed.append("sequence parallelism is switched off where tp is 1, as Megatron-LM does")
+    shards = ("no_shard", "optim", "optim_grads", "optim_grads_params")
+    strategy = run.get("data-parallel-sharding-strategy") or "no_shard"
+    zero = shards.index(strategy)
+    if run.flag("use-torch-fsdp2") or (run.flag("use-megatron-fsdp", "use-custom-fsdp") and zero == 0):
+        zero = 3
+    parallel["zero"] = max(zero, int(run.flag("use-distributed-optimizer")))
+    if run.flag("use-tp-pp-dp-mapping"):
+        parallel["order"] = ["tp", "cp", "pp", "dp"]
+    return parallel
+
+
+def _pipeline(run: Options, layers: int, pp: int) -> dict[str, Any]:
+    chunks = run.get("num-virtual-stages-per-pipeline-rank")
+    per = run.get("num-layers-per-virtual-pipeline-stage")
+    if per:
+        if layers % (pp * per):
+            raise run.error(
+                "num-layers-per-virtual-pipeline-stage", f"{per} x {pp} stages does not divide {layers} layers"
+            )
+        if chunks and chunks != layers // (pp * per):
+            raise run.error("num-virtual-stages-per-pipeline-rank", "says otherwise than the layers per virtual stage")
+        chunks = layers // (pp * per)
+    if pp == 1:
+        return {}
+    interleaved = (chunks or 1) > 1
+    group = run.get("microbatch-group-size-per-virtual-pipeline-stage")
+    pipeline: dict[str, Any] = {"schedule": "interleaved" if interleaved else "1f1b"}
+    if interleaved:
+        pipeline["chunks"] = chunks
+        if group and group != pp:
+            pipeline["schedule"] = {"name": "interleaved", "group_size": group}
+    if not interleaved or run.flag("no-overlap-p2p-communication"):
+        pipeline["p2p"] = "rendezvous"
+    first, last = run.get("decoder-first-pipeline-num-layers"), run.get("decoder-last-pipeline-num-layers")
+    if first or last:
+        pipeline["layers_per_stage"] = _uneven(run, layers, pp, first, last)
+    if run.flag("no-scatter-gather-tensors-in-pipeline"):
+        pipeline["scatter_gather"] = False
+    return pipeline
+
+
+def _uneven(run: Options, layers: int, pp: int, first: int | None, last: int | None) -> list[int]:
+    """Layers of each stage where the ends have their own number and the rest is even."""
+    rest, stages = layers - (first or 0) - (last or 0), pp - bool(first) - bool(last)
+    if rest < 0 or (rest % stages if stages else rest):
+        raise run.error(
+            "decoder-first-pipeline-num-layers" if first else "decoder-last-pipeline-num-layers",
+            f"leaves {rest} of {layers} layers for {stages} stages, which does not come out even",
+        )
+    middle = [rest // stages] * stages if stages else []
+    return [*([first] if first else []), *middle, *([last] if last else [])]
+
+
+def _training(run: Options, gpus: int | None, parallel: dict[str, Any], sequence: int) -> dict[str, Any]:
+    micro = run.needed("micro-batch-size", "batch-size")
+    batch = run.get("global-batch-size")
+    if batch is None:
+        fixed = parallel["tp"] * parallel["pp"]
+        if not gpus or gpus % fixed:
+            raise InputError(f"{run.source}: global-batch-size is missing, and follows from dp only; add it, or gpus")
+        batch = micro * (gpus // fixed)
+        run.assumed.append(f"a global batch of one micro batch for each of the {gpus // fixed} replicas")
+    if run.get("optimizer") == "sgd":
+        raise run.error("optimizer", "sgd is not modelled; adam is")
+    half = "bf16-mixed" if run.flag("bf16") else "fp16-mixed" if run.flag("fp16") else "fp32"
+    training: dict[str, Any] = {"global_batch": batch, "micro_batch": micro, "precision": half}
+    if run.get("fp8-format"):
+        if not run.flag("bf16"):
+            raise run.error("fp8-format", "needs --bf16: all but the products of layers is in bf16")
+        training["precision"] = "fp8-mixed"
+        if run.flag("fp8-param-gather"):
+            training["memory_recipe"] = "fp8-params-18"
+    training |= _recompute(run)
+    training["attention"] = _attention(run)
+    dropout = [run.get(name) for name in ("hidden-dropout", "attention-dropout")]
+    rates = [0.1 if rate is None else rate for rate in dropout]
+    if bool(rates[0]) != bool(rates[1]):
+        run.assumed.append("dropout is taken to be everywhere, though only one of hidden and attention dropout is on")
+    training["dropout"] = any(rates)
+    if "memory_recipe" not in training and half != "fp32" and training["precision"] != "fp8-mixed":
+        wide = run.flag("accumulate-allreduce-grads-in-fp32") or (half == "bf16-mixed")
+        training["memory_recipe"] = "mixed-18" if wide and not run.flag("grad-reduce-in-bf16") else "mixed-16"
+    return training
+
+
+def _attention(run: Options) -> str:
+    backend = run.get("attention-backend") or "auto"
+    if run.flag("use-flash-attn"):
+        return "fused"
+    if backend in ("unfused", "local"):
+        return "unfused"
+    return "unfused" if backend == "auto" and run.get("transformer-impl") == "local" else "fused"
+
+
+def _recompute(run: Options) -> dict[str, Any]:
+    granularity = run.get("recompute-granularity")
+    if run.flag("recompute-activations"):
+        granularity = "selective"
+    if run.flag("checkpoint-activations"):
+        granularity = "full"
+    if granularity != "full":
+        modules = (run.get("recompute-modules") or "core_attn").split()
+        if granularity == "selective" and modules != ["core_attn"]:
+            raise run.error("recompute-modules", f"{' '.join(modules)[:60]} is not modelled; core_attn is")
+        return {"recompute": granularity} if granularity else {}
+    number = run.get("recompute-num-layers") or 1
+    method = run.get("recompute-method")
+    if method == "block":
+        raise run.error("recompute-method", "block recomputes some layers of each stage, which is not modelled")
+    if number > 1:
+        raise run.error("recompute-num-layers", f"{number} layers kept as one is not modelled; 1 is")
+    return {"recompute": "full"}
+
+
+def _overlap(run: Options, training: Mapping[str, Any], tp: int) -> dict[str, Any]:
+    overlap: dict[str, Any] = {
+        "grad_reduce": run.flag("overlap-grad-reduce"),
+        "param_gather": run.flag("overlap-param-gather"),
+        "tensor": tp > 1 and not run.flag("no-async-tensor-model-parallel-allreduce"),
+    }
+    if run.flag("tp-comm-overlap") and tp > 1:
+        overlap["tensor_pieces"] = tp
+        run.assumed.append("tp-comm-overlap cuts the products around collectives into tp pieces")
+    bucket = run.get("ddp-bucket-size")
+    if bucket:
+        element = 2 if training.get("memory_recipe") == "mixed-16" else 4
+        overlap["bucket_size"] = f"{bucket * element} B"
+    return overlap

@@ -1,0 +1,90 @@
+"""Options by Megatron-LM's names, each sorted by what becomes of it and checked.  Imports the tables of options."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from simcluster.documents.complaints import did_you_mean, listed
+from simcluster.errors import InputError
+from simcluster.inputs.megatron_options import MAPPED, NO_EFFECT, NOT_MODELLED, REFUSED, REFUSED_PREFIXES
+
+_LARGEST = 10**9
+
+
+class Options:
+    """The options of one command, sorted and checked."""
+
+    def __init__(self, source: str, dashes: str) -> None:
+        self.source, self._dashes = source, dashes
+        self.values: dict[str, Any] = {}
+        self.no_effect: list[str] = []
+        self.assumed: list[str] = []
+
+    def error(self, name: str, message: str) -> InputError:
+        return InputError(f"{self.source}: {self._dashes}{name}: {message}")
+
+    def sort(self, options: Mapping[str, tuple[str, ...]]) -> None:
+        """Every option in its place; InputError for one that has none."""
+        for name, words in options.items():
+            if name in MAPPED:
+                self.values[name] = self._value(name, MAPPED[name], words)
+                continue
+            refused = REFUSED.get(name) or next(
+                (why for prefix, why in REFUSED_PREFIXES.items() if name.startswith(prefix)), None
+            )
+            if refused:
+                raise self.error(name, f"{refused}; take it out to import the rest")
+            if name in NOT_MODELLED:
+                self.assumed.append(f"{self._dashes}{name}: {NOT_MODELLED[name]}")
+            elif name in NO_EFFECT:
+                self.no_effect.append(name)
+            else:
+                near = did_you_mean(name, [*MAPPED, *NO_EFFECT, *NOT_MODELLED, *REFUSED])
+                raise self.error(name, f"is no option of Megatron-LM that is known here{near}; take it out to go on")
+
+    def _value(self, name: str, form: str, words: tuple[str, ...]) -> Any:
+        kind, *known = form.split()
+        if kind == "words":
+            return " ".join(words)
+        if kind == "flag":
+            if len(words) > 1 or (words and words[0].lower() not in ("true", "false")):
+                raise self.error(name, f"takes no value, got {' '.join(words)[:40]!r}")
+            return not words or words[0].lower() == "true"
+        if len(words) != 1:
+            raise self.error(name, f"takes one value, got {len(words)}")
+        word = words[0]
+        if kind == "count":
+            if not word.isascii() or not word.isdecimal() or len(word) > 10 or not 1 <= int(word) <= _LARGEST:
+                raise self.error(name, f"{word[:40]!r} is not a whole number from 1 to {_LARGEST}")
+            return int(word)
+        if kind == "number":
+            return self._number(name, word)
+        if word not in known:
+            raise self.error(name, f"{word[:40]!r} is not modelled{did_you_mean(word, known)}; known: {listed(known)}")
+        return word
+
+    def _number(self, name: str, word: str) -> float:
+        try:
+            value = float(word)
+        except ValueError:
+            value = -1.0
+        if not 0 <= value <= 1:
+            raise self.error(name, f"{word[:40]!r} is not a number from 0 to 1")
+        return value
+
+    def get(self, *names: str) -> Any:
+        """The value of the first of these that is given; None."""
+        given = [name for name in names if name in self.values]
+        if len(given) > 1 and self.values[given[0]] != self.values[given[1]]:
+            raise self.error(given[1], f"is another name of {given[0]}, which is also given; keep one")
+        return self.values[given[0]] if given else None
+
+    def flag(self, *names: str) -> bool:
+        return any(self.values.get(name) is True for name in names)
+
+    def needed(self, *names: str) -> Any:
+        value = self.get(*names)
+        if value is None:
+            raise InputError(f"{self.source}: {self._dashes}{names[0]} is missing; add it")
+        return value

@@ -1,0 +1,64 @@
+"""Counts as a person writes them, and the fields of a model that follow from others.  Imports errors only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Annotated
+
+from pydantic import BeforeValidator
+
+from simcluster.errors import InputError
+
+_LARGEST = 10**9  # far beyond any model; products of four such counts still fit a float
+
+
+def _count(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= _LARGEST:
+        shown = f"{value!r}"
+        shown = shown if len(shown) <= 40 else shown[:37] + "..."
+        raise InputError(f"{shown} is not a whole number from 1 to {_LARGEST}; write it plainly, as in 96")
+    return value
+
+
+Count = Annotated[int, BeforeValidator(_count)]
+
+
+def derived_fields(given: Mapping[str, object]) -> dict[str, object]:
+    """The defaults that follow from what is given; nothing that follows from a value which is itself wrong."""
+    gated = given.get("gated_mlp") is True
+    if gated and "ffn_hidden_size" not in given:
+        raise InputError(
+            "ffn_hidden_size is missing; a gated MLP has no usual width, so give it "
+            "(Llama 3 8B: 14336 at hidden_size 4096)"
+        )
+    derived: dict[str, object] = {
+        "norm": "rmsnorm" if gated else "layernorm",
+        "position": "rope" if gated else "learned",
+        "bias": not gated,
+        "tied_embeddings": not gated,
+    }
+    hidden, heads = _valid_count(given.get("hidden_size")), _valid_count(given.get("heads"))
+    if hidden:
+        derived["ffn_hidden_size"] = 4 * hidden
+    if heads:
+        derived["kv_heads"] = heads
+    if hidden and heads:
+        if "head_dim" not in given and hidden % heads:
+            below, above = hidden - hidden % heads, hidden - hidden % heads + heads
+            fitting = f"{below} or {above}" if below else f"{above}"
+            raise InputError(
+                f"hidden_size {hidden} is not a multiple of heads {heads}; use {fitting}, or give head_dim"
+            )
+        derived["head_dim"] = hidden // heads
+    return derived
+
+
+def _valid_count(value: object) -> int | None:
+    try:
+        return _count(value)
+    except InputError:
+        return None
+
+
+def listed(numbers: Iterable[int]) -> str:
+    return ", ".join(str(number) for number in numbers)

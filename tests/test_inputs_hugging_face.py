@@ -1,0 +1,334 @@
+"""Parameter counts of published models, by their config.json (sizes only, as on the model's page), to the last one."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simcluster.errors import InputError
+from simcluster.inputs.hugging_face import model_from_config, parameters_of_config
+from simcluster.model.flops import layer_flops
+from simcluster.model.layers import RankShape, attention_block, embedding_block, mlp_block
+from simcluster.model.memory import activation_bytes_per_layer
+from simcluster.model.transformer import Model, parameters, stage_parameters_per_tp_rank
+from simcluster.scenario.scenario import from_document
+from simcluster.simulate import simulate
+
+
+def llama(
+    kind: str, layers: int, hidden: int, ffn: int, heads: int, kv: int, vocab: int, **more: Any
+) -> dict[str, Any]:
+    return {
+        "model_type": kind,
+        "num_hidden_layers": layers,
+        "hidden_size": hidden,
+        "intermediate_size": ffn,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv,
+        "vocab_size": vocab,
+        "max_position_embeddings": 4096,
+        **more,
+    }
+
+
+def gpt2(layers: int, hidden: int, heads: int) -> dict[str, Any]:
+    sizes = {"n_layer": layers, "n_embd": hidden, "n_head": heads, "n_positions": 1024, "vocab_size": 50257}
+    return {"model_type": "gpt2", **sizes}
+
+
+def opt(layers: int, hidden: int, heads: int) -> dict[str, Any]:
+    return {
+        "model_type": "opt",
+        "num_hidden_layers": layers,
+        "hidden_size": hidden,
+        "ffn_dim": 4 * hidden,
+        "num_attention_heads": heads,
+        "vocab_size": 50272,
+        "max_position_embeddings": 2048,
+        "word_embed_proj_dim": hidden,
+    }
+
+
+def bloom(layers: int, hidden: int, heads: int) -> dict[str, Any]:
+    sizes = {"n_layer": layers, "hidden_size": hidden, "n_head": heads, "vocab_size": 250880, "seq_length": 2048}
+    return {"model_type": "bloom", **sizes}
+
+
+def neox(layers: int, hidden: int, heads: int, vocab: int) -> dict[str, Any]:
+    config = llama("gpt_neox", layers, hidden, 4 * hidden, heads, heads, vocab)
+    return {key: value for key, value in config.items() if key != "num_key_value_heads"}
+
+
+def falcon(layers: int, hidden: int, heads: int, **more: Any) -> dict[str, Any]:
+    sizes = {"num_hidden_layers": layers, "hidden_size": hidden, "num_attention_heads": heads, "vocab_size": 65024}
+    return {"model_type": "falcon", **sizes, "bias": False, "alibi": False, "parallel_attn": True, **more}
+
+
+def qwen_moe(
+    kind: str, layers: int, hidden: int, heads: int, kv: int, number: int, top_k: int, width: int, **more: Any
+):
+    mixture = {"num_experts": number, "num_experts_per_tok": top_k, "moe_intermediate_size": width}
+    return llama(kind, layers, hidden, 4 * hidden, heads, kv, 151936, **mixture, **more)
+
+
+def deepseek(
+    kind: str, layers: int, hidden: int, ffn: int, heads: int, vocab: int, width: int, number: int, **more: Any
+):
+    latent = {"kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128}
+    mixture = {"moe_intermediate_size": width, "n_routed_experts": number, "moe_layer_freq": 1}
+    config = llama(kind, layers, hidden, ffn, heads, heads, vocab)
+    return {**config, **latent, **mixture, **more}
+
+
+def gpt_oss(layers: int, number: int) -> dict[str, Any]:
+    mixture = {"num_local_experts": number, "num_experts_per_tok": 4, "sliding_window": 128}
+    return llama("gpt_oss", layers, 2880, 2880, 64, 8, 201088, head_dim=64, **mixture)
+
+
+TIED = {"tie_word_embeddings": True}
+# Counts of the published weights: the "model size" of each model's page (its safetensors index), and
+# model.num_parameters() of transformers where that is rounded.
+DENSE = {
+    "Llama-2-7b": (llama("llama", 32, 4096, 11008, 32, 32, 32000), 6_738_415_616),
+    "Llama-2-13b": (llama("llama", 40, 5120, 13824, 40, 40, 32000), 13_015_864_320),
+    "Llama-2-70b": (llama("llama", 80, 8192, 28672, 64, 8, 32000), 68_976_648_192),
+    "Llama-3-8B": (llama("llama", 32, 4096, 14336, 32, 8, 128256), 8_030_261_248),
+    "Llama-3-70B": (llama("llama", 80, 8192, 28672, 64, 8, 128256), 70_553_706_496),
+    "Llama-3.1-405B": (llama("llama", 126, 16384, 53248, 128, 8, 128256), 405_853_388_800),
+    "Llama-3.2-1B": (llama("llama", 16, 2048, 8192, 32, 8, 128256, **TIED), 1_235_814_400),
+    "Llama-3.2-3B": (llama("llama", 28, 3072, 8192, 24, 8, 128256, **TIED), 3_212_749_824),
+    "Mistral-7B-v0.1": (llama("mistral", 32, 4096, 14336, 32, 8, 32000), 7_241_732_096),
+    "Qwen2.5-0.5B": (llama("qwen2", 24, 896, 4864, 14, 2, 151936, **TIED), 494_032_768),
+    "Qwen2.5-1.5B": (llama("qwen2", 28, 1536, 8960, 12, 2, 151936, **TIED), 1_543_714_304),
+    "Qwen2.5-7B": (llama("qwen2", 28, 3584, 18944, 28, 4, 152064), 7_615_616_512),
+    "Qwen2.5-72B": (llama("qwen2", 80, 8192, 29568, 64, 8, 152064), 72_706_203_648),
+    "Qwen3-4B": (llama("qwen3", 36, 2560, 9728, 32, 8, 151936, head_dim=128, **TIED), 4_022_468_096),
+    "Qwen3-8B": (llama("qwen3", 36, 4096, 12288, 32, 8, 151936, head_dim=128), 8_190_735_360),
+    "Qwen3-32B": (llama("qwen3", 64, 5120, 25600, 64, 8, 151936, head_dim=128), 32_762_123_264),
+    "gemma-2b": (llama("gemma", 18, 2048, 16384, 8, 1, 256000, head_dim=256), 2_506_172_416),
+    "gemma-7b": (llama("gemma", 28, 3072, 24576, 16, 16, 256000, head_dim=256), 8_537_680_896),
+    "gemma-2-2b": (llama("gemma2", 26, 2304, 9216, 8, 4, 256000, head_dim=256), 2_614_341_888),
+    "gemma-2-9b": (llama("gemma2", 42, 3584, 14336, 16, 8, 256000, head_dim=256), 9_241_705_984),
+    "gemma-2-27b": (llama("gemma2", 46, 4608, 36864, 32, 16, 256000, head_dim=128), 27_227_128_320),
+    "gemma-3-1b": (llama("gemma3_text", 26, 1152, 6912, 4, 1, 262144, head_dim=256), 999_885_952),
+    "gpt2": (gpt2(12, 768, 12), 124_439_808),
+    "gpt2-xl": (gpt2(48, 1600, 25), 1_557_611_200),
+    "pythia-6.9b": (neox(32, 4096, 32, 50432), 6_857_302_016),
+    "gpt-neox-20b": (neox(44, 6144, 64, 50432), 20_554_567_680),
+    "opt-125m": (opt(12, 768, 12), 125_239_296),
+    "opt-1.3b": (opt(24, 2048, 32), 1_315_758_080),
+    "opt-6.7b": (opt(32, 4096, 32), 6_658_473_984),
+    "bloom-560m": (bloom(24, 1024, 16), 559_214_592),
+    "bloom": (bloom(70, 14336, 112), 176_247_271_424),
+    "falcon-7b": (falcon(32, 4544, 71, multi_query=True), 6_921_720_704),
+    "falcon-40b": (falcon(60, 8192, 128, new_decoder_architecture=True, num_kv_heads=8), 41_303_293_952),
+}
+V2 = {"q_lora_rank": 1536, "n_shared_experts": 2, "first_k_dense_replace": 1, "num_experts_per_tok": 6}
+V3 = {"q_lora_rank": 1536, "n_shared_experts": 1, "first_k_dense_replace": 3, "num_experts_per_tok": 8}
+MIXTURES = {
+    "Mixtral-8x7B": (
+        llama("mixtral", 32, 4096, 14336, 32, 8, 32000, num_local_experts=8, num_experts_per_tok=2),
+        46_702_792_704,
+    ),
+    "Mixtral-8x22B": (
+        llama("mixtral", 56, 6144, 16384, 48, 8, 32768, num_local_experts=8, num_experts_per_tok=2),
+        140_630_071_296,
+    ),
+    "Qwen1.5-MoE-A2.7B": (
+        qwen_moe("qwen2_moe", 24, 2048, 16, 16, 60, 4, 1408, shared_expert_intermediate_size=5632),
+        14_315_784_192,
+    ),
+    "Qwen3-30B-A3B": (qwen_moe("qwen3_moe", 48, 2048, 32, 4, 128, 8, 768, head_dim=128), 30_532_122_624),
+    "Qwen3-235B-A22B": (qwen_moe("qwen3_moe", 94, 4096, 64, 4, 128, 8, 1536, head_dim=128), 235_093_634_560),
+    "DeepSeek-V2": (deepseek("deepseek_v2", 60, 5120, 12288, 128, 102400, 1536, 160, **V2), 235_741_434_880),
+    "DeepSeek-V2-Lite": (
+        deepseek("deepseek_v2", 27, 2048, 10944, 16, 102400, 1408, 64, **{**V2, "q_lora_rank": None}),
+        15_706_484_224,
+    ),
+    "DeepSeek-V3": (deepseek("deepseek_v3", 61, 7168, 18432, 128, 129280, 2048, 256, **V3), 671_026_419_200),
+    "gpt-oss-20b": (gpt_oss(24, 32), 20_914_757_184),
+    "gpt-oss-120b": (gpt_oss(36, 128), 116_829_156_672),
+}
+
+
+@pytest.mark.parametrize("name", DENSE)
+def test_dense_models_have_their_published_parameters(name: str) -> None:
+    config, published = DENSE[name]
+    assert parameters_of_config(config).total == published
+    assert parameters(Model(**model_from_config(config, sequence_length=1024))).total == published
+
+
+@pytest.mark.parametrize("name", MIXTURES)
+def test_mixtures_are_counted_and_refused_by_name(name: str) -> None:
+    config, published = MIXTURES[name]
+    assert parameters_of_config(config).total == published
+    with pytest.raises(InputError, match=f"has what is not modelled yet: mixture-of-experts.*{published:,} parameters"):
+        model_from_config(config)
+
+
+def test_active_parameters_leave_out_experts_that_a_token_does_not_visit() -> None:
+    config, total = MIXTURES["Mixtral-8x7B"]
+    found = parameters_of_config(config)
+    assert total - found.active == 32 * 6 * 3 * 4096 * 14336
+    assert found.active == 12_879_925_248  # "13B active", mistral.ai
+
+
+@pytest.mark.parametrize("name", ["Qwen3-8B", "Qwen2.5-7B", "gemma-2-9b", "falcon-7b", "bloom-560m", "opt-125m"])
+def test_stages_together_hold_the_model(name: str) -> None:
+    config, total = DENSE[name]
+    model = Model(**model_from_config(config, sequence_length=512), vocab_multiple=1)
+    layers = model.layers
+    parts = [
+        stage_parameters_per_tp_rank(model, 1, layers=layers - 3, first=True, last=False),
+        stage_parameters_per_tp_rank(model, 1, layers=3, first=False, last=True),
+    ]
+    twice = model.vocab_size * model.hidden_size if model.tied_embeddings else 0
+    assert sum(parts) == total + twice
+
+
+def test_biases_are_where_the_family_has_them() -> None:
+    base = DENSE["Llama-2-7b"][0]
+    assert model_from_config({**base, "attention_bias": True})["bias"] == "attention"
+    assert model_from_config({**base, "attention_bias": True, "mlp_bias": True})["bias"] is True
+    with pytest.raises(InputError, match="biases of the MLP alone are not modelled"):
+        model_from_config({**base, "mlp_bias": True})
+    qkv, attention = (Model(**model_from_config(base) | {"bias": bias}) for bias in ("qkv", "attention"))
+    assert parameters(attention).total - parameters(qkv).total == 32 * 4096
+
+
+def test_windows_and_their_periods() -> None:
+    gemma2 = DENSE["gemma-2-9b"][0]
+    assert "attention_window" not in model_from_config({**gemma2, "sliding_window": 4096})
+    found = model_from_config({**gemma2, "sliding_window": 1024})
+    assert (found["attention_window"], found["full_attention_every"]) == (1024, 2)
+    gemma3 = model_from_config({**DENSE["gemma-3-1b"][0], "sliding_window": 512})
+    assert (gemma3["attention_window"], gemma3["full_attention_every"]) == (512, 6)
+    types = ["sliding_attention"] * 3 + ["full_attention"]
+    listed = {**DENSE["gemma-3-1b"][0], "num_hidden_layers": 8, "sliding_window": 512}
+    assert model_from_config({**listed, "layer_types": types * 2})["full_attention_every"] == 4
+    assert "full_attention_every" not in model_from_config({**listed, "layer_types": ["sliding_attention"] * 8})
+    with pytest.raises(InputError, match="full_attention in every n-th layer is modelled"):
+        model_from_config({**listed, "layer_types": [*types, *reversed(types)]})
+    with pytest.raises(InputError, match="for each of the 8 layers"):
+        model_from_config({**listed, "layer_types": types})
+
+
+def test_a_window_does_the_work_of_the_tokens_in_it() -> None:
+    """Exactly w s - w (w - 1) / 2 pairs; the arithmetic leaves out the diagonal's half, as for the whole triangle."""
+    sequence, window = 4096, 512
+    model = Model(**model_from_config(DENSE["Mistral-7B-v0.1"][0]) | {"attention_window": window})
+    pairs = sum(min(token, window) for token in range(1, sequence + 1))
+    assert model.causal_factor * sequence**2 == pytest.approx(pairs - sequence / 2, rel=1e-3)
+    whole = Model(**model_from_config(DENSE["Mistral-7B-v0.1"][0]))
+    mixed = Model(
+        **model_from_config(DENSE["Mistral-7B-v0.1"][0]) | {"attention_window": 512, "full_attention_every": 2}
+    )
+    cores = [layer_flops(each, 1).core.forward for each in (model, mixed, whole)]
+    assert cores[1] == pytest.approx((cores[0] + cores[2]) / 2)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"vision_config": {"hidden_size": 1}}, "has vision_config: a model of several parts"),
+        ({"text_config": {"hidden_size": 1}}, "has text_config"),
+        ({"is_encoder_decoder": True}, "is_encoder_decoder is true"),
+        ({"model_type": "gemma4"}, "'gemma4', which is not supported; supported are .*gemma3_text"),
+        ({"num_hidden_layers": 10**10}, "not a positive whole number"),
+        ({"hidden_size": 10**5000}, "not a positive whole number"),
+        ({"num_key_value_heads": 5}, "kv_heads 5 does not divide heads 16"),
+    ],
+)
+def test_what_is_not_a_decoder_of_text_is_refused(change: dict[str, Any], words: str) -> None:
+    with pytest.raises((InputError, ValueError), match=words):
+        Model(**model_from_config({**DENSE["gemma-2-9b"][0], **change}))
+
+
+def blocks(**features: Any) -> dict[str, float]:
+    """Bytes of every forward kernel of a layer, of the embedding in front of it, and their sum."""
+    config = model_from_config(DENSE["Llama-2-7b"][0], sequence_length=1024)
+    model, shape = Model(**config | features), RankShape(micro_batch=1, tp=2)
+    kernels = [
+        kernel
+        for block in (embedding_block(model, shape), attention_block(model, shape), mlp_block(model, shape))
+        for section in (block.entry, block.body, block.exit)
+        for kernel in section.forward
+    ]
+    return {kernel.name: kernel.bytes for kernel in kernels}
+
+
+def test_norms_are_kernels_with_their_bytes() -> None:
+    plain, tokens, hidden = blocks(), 1024, 4096
+    added = {
+        "qk_norm": ({"qk_norm": "head"}, {"qk_norm": 2 * 2 * tokens * 2 * hidden / 2}),
+        "four": (
+            {"layer_norms": 4},
+            dict.fromkeys(("attention_post_norm", "mlp_post_norm"), 2 * 2 * tokens * hidden),
+        ),
+        "embedding": ({"embedding_norm": True}, {"embedding_norm": 2 * 2 * tokens * hidden}),
+    }
+    for features, expected in added.values():
+        assert blocks(**features) == plain | expected
+    assert plain.keys() - blocks(layer_norms=1).keys() == {"mlp_norm"}
+
+
+def test_norms_keep_their_inputs_for_backward() -> None:
+    config = model_from_config(DENSE["Llama-2-7b"][0], sequence_length=1024)
+    shape = RankShape(micro_batch=1, tp=2)
+    kept = {
+        name: activation_bytes_per_layer(Model(**config | features), shape)
+        for name, features in {
+            "plain": {},
+            "qk": {"qk_norm": "head"},
+            "4": {"layer_norms": 4},
+            "1": {"layer_norms": 1},
+        }.items()
+    }
+    row = 2 * 1024 * 4096
+    assert kept["qk"] - kept["plain"] == row  # queries and keys, halved by tp
+    assert kept["4"] - kept["plain"] == 2 * row
+    assert kept["plain"] - kept["1"] == 2 * row  # the norm's input, and the product's, which the attention has
+
+
+@pytest.mark.parametrize("name", ["gemma-2-9b", "Qwen3-8B", "falcon-40b", "bloom-560m"])
+def test_families_can_be_simulated(name: str) -> None:
+    fields = model_from_config(DENSE[name][0] | {"num_hidden_layers": 4, "n_layer": 4}, sequence_length=1024)
+    scenario = from_document(
+        {
+            "cluster": {"topology": "flat_8"},
+            "model": fields,
+            "parallel": {"tp": 4},
+            "training": {"global_batch": 4},
+        }
+    )
+    result = simulate(scenario)
+    assert 0 < result.mfu < 1
+    assert result.memory.parameters > 0
+
+
+JUNK = st.one_of(
+    st.none(), st.booleans(), st.integers(-3, 10**12), st.floats(), st.text(max_size=5), st.lists(st.none())
+)
+
+
+@given(st.data())
+def test_no_config_leads_to_anything_but_a_count_or_one_complaint(data: st.DataObject) -> None:
+    config, _ = data.draw(st.sampled_from([*DENSE.values(), *MIXTURES.values()]))
+    changed = {**config, **data.draw(st.dictionaries(st.sampled_from([*config, "sliding_window", "head_dim"]), JUNK))}
+    try:
+        assert parameters_of_config(changed).total > 0
+    except InputError:
+        return
+
+
+def test_a_config_beside_a_scenario_says_a_key_once(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "llama", "model_type": "gpt2"}')
+    document = {
+        "cluster": {"topology": "flat_8"},
+        "model": {"preset": "./config.json"},
+        "training": {"global_batch": 8},
+    }
+    with pytest.raises(InputError, match=r"config\.json: the key 'model_type' appears twice"):
+        from_document(document, folder=tmp_path)

@@ -1,0 +1,331 @@
+"""Launch arguments of Megatron-LM and names of Megatron-Bridge become scenarios; no argument is passed over."""
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simcluster.cli import main
+from simcluster.errors import InputError
+from simcluster.inputs import megatron_options as tables
+from simcluster.inputs.arguments import parse_arguments
+from simcluster.inputs.imported import Imported
+from simcluster.inputs.megatron import scenario_from_arguments
+from simcluster.inputs.megatron_bridge import scenario_from_bridge
+from simcluster.model.transformer import Model, parameters
+from simcluster.scenario.scenario import Scenario, load, load_text
+
+CLUSTER = {"topology": "dgx_h100", "nodes": 8}
+LLAMA_70B = r"""
+torchrun --nproc_per_node 8 --nnodes=8 pretrain_gpt.py \
+    --tensor-model-parallel-size 8 --pipeline-model-parallel-size 4 --sequence-parallel \
+    --num-layers 80 --hidden-size 8192 --ffn-hidden-size 28672 --num-attention-heads 64 \
+    --group-query-attention --num-query-groups 8 --seq-length 8192 --max-position-embeddings 8192 \
+    --swiglu --normalization RMSNorm --position-embedding-type rope --disable-bias-linear \
+    --untie-embeddings-and-output-weights --vocab-size 128256 --micro-batch-size 1 --global-batch-size=64 \
+    --bf16 --attention-dropout 0.0 --hidden-dropout 0.0   # a comment
+    --use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather \
+    --num-layers-per-virtual-pipeline-stage 5 --lr 1e-4 --train-iters 500 --data-path 0.5 "a b" 0.5 c
+"""
+GPT_345M = (
+    "--num-layers 24 --hidden-size 1024 --num-attention-heads 16 --seq-length 1024 --max-position-embeddings 1024 "
+    "--micro-batch-size 8 --global-batch-size 64 --tokenizer-type GPT2BPETokenizer --fp16"
+)
+
+
+def imported(text: str, **more: Any) -> Imported:
+    return scenario_from_arguments(text, cluster=more.pop("cluster", CLUSTER), source="args.txt", **more)
+
+
+def scenario(text: str, **more: Any) -> Scenario:
+    return load_text(imported(text, **more).text("a test"))
+
+
+def test_llama_70b_as_it_is_launched() -> None:
+    found = scenario(LLAMA_70B)
+    assert (found.gpus, found.parallel.tp, found.parallel.pp, found.parallel.dp) == (64, 8, 4, 2)
+    assert parameters(found.model).total == 70_553_706_496
+    assert (found.pipeline.schedule, found.pipeline.chunks, found.pipeline.p2p) == ("interleaved", 4, "async")
+    assert (found.training.precision, found.training.memory_recipe, found.training.dropout) == (
+        "bf16-mixed",
+        "mixed-18",
+        False,
+    )
+    assert (found.parallel.zero, found.overlap.grad_reduce, found.overlap.tensor) == (1, True, True)
+
+
+def test_the_defaults_are_those_of_megatron() -> None:
+    found = scenario(GPT_345M, gpus=8, cluster={"topology": "dgx_h100", "nodes": 1})
+    assert found.training.dropout  # 0.1
+    assert (found.model.norm, found.model.position, found.model.bias) == ("layernorm", "learned", True)
+    assert (found.model.vocab_size, found.model.tied_embeddings, found.model.ffn_hidden_size) == (50257, True, 4096)
+    assert found.training.memory_recipe == "mixed-16"  # fp16 reduces in fp16
+    assert (found.parallel.zero, found.overlap.grad_reduce, found.overlap.tensor) == (0, False, False)
+    assert parameters(found.model).total == 354_823_168  # gpt2-medium
+
+
+def test_every_argument_is_accounted_for() -> None:
+    found = imported(LLAMA_70B)
+    given_options = parse_arguments(LLAMA_70B, "x").options
+    assert sorted([*found.mapped, *found.no_effect]) == sorted(given_options)
+    assert found.no_effect == ("lr", "train-iters", "data-path")
+    assert "no effect" in found.text("x").lower()
+
+
+def test_what_is_modelled_otherwise_is_said_by_name() -> None:
+    found = imported(GPT_345M + " --no-masked-softmax-fusion --use-sharp", gpus=8)
+    text = found.text("x")
+    assert "# Assumed: --no-masked-softmax-fusion: softmax" in text
+    assert "# Assumed: --use-sharp:" in text
+
+
+def test_the_tables_do_not_overlap() -> None:
+    names = [*tables.MAPPED, *tables.NO_EFFECT, *tables.NOT_MODELLED, *tables.REFUSED]
+    assert len(names) == len(dict.fromkeys(names))
+    for name in (*tables.MAPPED, *tables.NO_EFFECT, *tables.NOT_MODELLED):
+        assert not name.startswith(tuple(set(tables.REFUSED_PREFIXES) - {"encoder-"})), name
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ("--pipeline-model-parallel-size 2", {"schedule": "1f1b", "p2p": "rendezvous"}),
+        (
+            "--pipeline-model-parallel-size 2 --num-virtual-stages-per-pipeline-rank 3 --no-overlap-p2p-communication",
+            {"schedule": "interleaved", "chunks": 3, "p2p": "rendezvous"},
+        ),
+        (
+            "--pipeline-model-parallel-size 4 --decoder-first-pipeline-num-layers 3 "
+            "--decoder-last-pipeline-num-layers 5",
+            {"schedule": "1f1b", "p2p": "rendezvous", "layers_per_stage": [3, 8, 8, 5]},
+        ),
+        ("--recompute-activations", {"recompute": "selective"}),
+        ("--recompute-granularity full --recompute-method uniform --recompute-num-layers 1", {"recompute": "full"}),
+        ("--transformer-impl local", {"attention": "unfused"}),
+        ("--transformer-impl local --use-flash-attn", {"attention": "fused"}),
+        ("--accumulate-allreduce-grads-in-fp32", {"memory_recipe": "mixed-18"}),
+        ("--data-parallel-sharding-strategy optim_grads --use-distributed-optimizer", {"zero": 2}),
+        ("--use-torch-fsdp2", {"zero": 3}),
+        ("--use-tp-pp-dp-mapping", {"order": ["tp", "cp", "pp", "dp"]}),
+        ("--swiglu", {"gated_mlp": True, "ffn_hidden_size": 2688}),
+        ("--group-query-attention", {"kv_heads": 1}),
+        ("--kv-channels 96", {"head_dim": 96}),
+        ("--disable-bias-linear --add-qkv-bias", {"bias": "qkv"}),
+        ("--qk-layernorm", {"qk_norm": "head"}),
+        ("--window-size 127,0", {"attention_window": 128}),
+        ("--use-rotary-position-embeddings", {"position": "rope"}),
+        ("--overlap-grad-reduce --ddp-bucket-size 1000000", {"grad_reduce": True, "bucket_size": "2000000 B"}),
+        ("--tensor-model-parallel-size 2 --tp-comm-overlap", {"tp": 2, "tensor_pieces": 2}),
+        ("--cross-entropy-loss-fusion", {"logits": "in-place"}),
+        ("--no-gradient-accumulation-fusion", {"accumulate": "separate"}),
+    ],
+)
+def test_single_arguments(more: str, expected: dict[str, Any]) -> None:
+    document = imported(f"{GPT_345M} {more}", gpus=8).document
+    values = {
+        key: value for section in document.values() if isinstance(section, dict) for key, value in section.items()
+    }
+    assert {key: values.get(key) for key in expected} == expected
+    load_text(imported(f"{GPT_345M} {more}", gpus=8, cluster={"topology": "dgx_h100", "nodes": 1}).text("x"))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "holds no arguments"),
+        ("hello", "'hello' is no option"),
+        ("--hidden-size $HIDDEN", r"args.txt:1: \$HIDDEN is for a shell to fill in"),
+        ("--num-layers 2\n--hidden-size ${H}", r"args.txt:2: \$\{H\} is for a shell"),
+        ("--hidden-size `nproc`", "`nproc` is for a shell"),
+        ("--hidden-size $(rm x)", r"\$\(rm x\) is for a shell"),
+        ('--data-path "half', "no closing quotation"),
+        ("--num-layers 2 --num-layers 3", "--num-layers is given twice"),
+        ("--num-layer 2", "--num-layer: is no option of Megatron-LM that is known here; did you mean 'num-layers'"),
+        ("--num-layers two", "--num-layers: 'two' is not a whole number"),
+        ("--num-layers -4", "--num-layers: '-4' is not a whole number"),
+        ("--num-layers 2 3", "--num-layers: takes one value, got 2"),
+        ("--num-layers " + "9" * 5000, "is not a whole number from 1 to 1000000000"),
+        ("--swiglu yes", "--swiglu: takes no value"),
+        ("--position-embedding-type relative", "'relative' is not modelled"),
+        ("--num-experts 8", "--num-experts: mixture-of-experts is not modelled"),
+        ("--moe-router-topk 2", "mixture-of-experts is not modelled"),
+        ("--multi-latent-attention", "latent attention"),
+        ("--attention-dropout 2", "'2' is not a number from 0 to 1"),
+        ("--num-layers 2", "--hidden-size is missing"),
+        (GPT_345M + " --context-parallel-size 2", "--context-parallel-size: 2 is not modelled yet"),
+        (GPT_345M.replace("--tokenizer-type GPT2BPETokenizer", ""), "add --vocab-size"),
+        (GPT_345M + " --optimizer sgd", "sgd is not modelled; adam is"),
+        (GPT_345M + " --fp8-format hybrid", "needs --bf16"),
+        (GPT_345M + " --recompute-granularity full --recompute-method block", "not modelled"),
+        (GPT_345M + " --encoder-seq-length 2048", "--encoder-seq-length: is another name of seq-length"),
+        (
+            GPT_345M + " --pipeline-model-parallel-size 5 --decoder-first-pipeline-num-layers 3",
+            "does not come out even",
+        ),
+        ("--x " * 60_000, "more than 200,000 characters"),
+    ],
+)
+def test_bad_arguments_are_one_clear_message(text: str, words: str) -> None:
+    with pytest.raises(InputError, match=words) as caught:
+        imported(text)
+    assert "args.txt" in str(caught.value)
+    assert len(str(caught.value)) < 500
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.text(max_size=200) | st.lists(st.sampled_from([*tables.MAPPED, "8", "'", "\\", "$X"])).map(" --".join))
+def test_any_text_is_a_scenario_or_one_complaint(text: str) -> None:
+    try:
+        imported(text, gpus=8)
+    except InputError:
+        return
+
+
+# --- Megatron-Bridge -----------------------------------------------------------------------------------------------
+
+BRIDGE = (
+    "python run.py --recipe=llama3_8b_pretrain_config model.tensor_model_parallel_size=2 model.sequence_parallel=true "
+    "train.global_batch_size=64 train.micro_batch_size=1 ddp.overlap_grad_reduce=True "
+    "ddp.use_distributed_optimizer=true mixed_precision=bf16_mixed logger.log_interval=5 model.num_moe_experts=null"
+)
+
+
+def bridge(text: str, **more: Any) -> Imported:
+    return scenario_from_bridge(text, cluster=CLUSTER, source="bridge.txt", **more)
+
+
+def test_a_recipe_with_overrides() -> None:
+    found = load_text(bridge(BRIDGE).text("x"))
+    assert parameters(found.model).total == 8_030_261_248
+    assert (found.parallel.tp, found.parallel.zero, found.training.global_batch) == (2, 1, 64)
+    assert (found.model.sequence_length, found.training.dropout) == (8192, False)
+    assert bridge(BRIDGE).no_effect == ("logger.log_interval",)
+
+
+def test_sections_of_a_yaml_say_the_same_as_overrides() -> None:
+    text = (
+        "recipe: llama3_8b_pretrain_config\n"
+        "model: {tensor_model_parallel_size: 2, sequence_parallel: true, num_moe_experts: null}\n"
+        "train: {global_batch_size: 64, micro_batch_size: 1}\n"
+        "ddp: {overlap_grad_reduce: true, use_distributed_optimizer: true}\n"
+        "mixed_precision: bf16_mixed\nlogger: {log_interval: 5}\n"
+    )
+    assert bridge(text).document == bridge(BRIDGE).document
+
+
+def test_a_model_without_a_recipe() -> None:
+    text = (
+        "model.num_layers=4 model.hidden_size=512 model.num_attention_heads=8 model.ffn_hidden_size=1536 "
+        "model.gated_linear_unit=true model.add_bias_linear=false model.share_embeddings_and_output_weights=false "
+        "model.normalization=RMSNorm model.position_embedding_type=rope model.num_query_groups=4 "
+        "model.vocab_size=32000 dataset.sequence_length=1024 train.micro_batch_size=2 train.global_batch_size=128 "
+        "model.recompute_granularity=selective model.recompute_modules=[core_attn] model.hidden_dropout=0"
+    )
+    document = bridge(text).document
+    assert document["model"]["kv_heads"] == 4
+    assert (document["model"]["bias"], document["model"]["tied_embeddings"]) == (False, False)
+    assert document["training"]["recompute"] == "selective"
+    assert load_text(bridge(text).text("x")).model.ffn_hidden_size == 1536
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("gpt5_pretrain", "recipe 'gpt5_pretrain' is not known here"),
+        ("llama3_8b model.tensor_parallel=2", "model.tensor_parallel: is no field that is known here"),
+        ("llama3_8b models.num_layers=2", "models.num_layers: is no field of Megatron-Bridge.*did you mean 'model'"),
+        ("llama3_8b model.num_moe_experts=8", "num-experts: mixture-of-experts"),
+        ("llama3_8b model.hidden_size=$X", "holds a shell variable"),
+        ("llama3_8b train.global_batch_size=1 train.global_batch_size=2", "given twice"),
+        ("llama3_8b mixed_precision=fp4", "mixed_precision 'fp4' is not modelled"),
+        ("llama3_8b model.add_bias_linear=maybe", "neither true nor false"),
+        ("llama3_8b", "micro-batch-size is missing"),
+        ("model:\n  a: &x 1\n  b: *x\n", "anchors and aliases"),
+        ("model: !!python/object/apply:os.system ['true']\n", "tags"),
+        ("model: {a: 1}\nmodel: {a: 2}\n", "already at"),
+        ("model: " + "{a: " * 12 + "1" + "}" * 12, "nested more than 8"),
+    ],
+)
+def test_bad_overrides_are_one_clear_message(text: str, words: str) -> None:
+    with pytest.raises(InputError, match=words) as caught:
+        bridge(text)
+    assert "bridge.txt" in str(caught.value)
+
+
+# --- the command ---------------------------------------------------------------------------------------------------
+
+
+def test_the_command_writes_a_scenario_that_loads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "args.txt").write_text(LLAMA_70B)
+    command = ["import", "megatron", str(tmp_path / "args.txt"), "--cluster", "dgx_h100", "training.global_batch=128"]
+    assert main([*command, "-o", str(tmp_path / "s.yaml")]) == 0
+    assert "3 without effect" in capsys.readouterr().out
+    found = load(tmp_path / "s.yaml")
+    assert (found.gpus, found.training.global_batch) == (64, 128)
+    assert main([*command, "--json", "-"]) == 0
+    written = json.loads(capsys.readouterr().out)
+    assert written["document"]["cluster"] == {"topology": "dgx_h100", "nodes": 8}
+    assert written["no_effect"] == ["lr", "train-iters", "data-path"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["import", "megatrn", "FILE"], "did you mean 'megatron'"),
+        (["import", "megatron", "absent.txt", "--cluster", "dgx_h100"], "no such file"),
+        (["import", "megatron", "FILE"], "name the cluster"),
+        (["import", "megatron", "FILE", "--cluster", "dgx_h1000"], "did you mean"),
+        (["import", "megatron", "FILE", "--cluster", "dgx_h100", "--gpus", "48"], "makes no scenario"),
+        (["import", "megatron", "FILE", "--cluster", "dgx_h100", "--device", "h100"], "--device means nothing"),
+        (["import", "hugging-face", "FILE"], "is not JSON"),
+        (["import", "torchtitan", "FILE", "--cluster", "dgx_h100"], "is not TOML"),
+        (["import", "astra-network", "FILE", "--device", "h100"], "FILE"),
+    ],
+)
+def test_bad_commands_end_with_status_2(
+    arguments: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "FILE"
+    path.write_text(LLAMA_70B)
+    assert main([str(path) if word == "FILE" else word for word in arguments]) == 2
+    captured = capsys.readouterr()
+    assert words in captured.err
+    assert captured.out == ""
+    assert "Traceback" not in captured.err
+
+
+def test_arguments_can_be_pasted(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["import", "megatron", "-", "--cluster", "dgx_h100", "--gpus", "8"]
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(GPT_345M.encode())))
+    assert main(command) == 0
+    assert load_text(capsys.readouterr().out).gpus == 8
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"")))
+    assert main(command) == 2
+    assert "stdin is empty" in capsys.readouterr().err
+
+
+def test_a_number_of_gpus_that_differs_from_the_launcher_is_said() -> None:
+    assert "32 GPUs as asked for, and not the 64" in imported(LLAMA_70B, gpus=32).text("x")
+
+
+def test_a_config_of_transformers_becomes_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = {
+        "model_type": "qwen2",
+        "hidden_size": 3584,
+        "intermediate_size": 18944,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 28,
+        "num_key_value_heads": 4,
+        "vocab_size": 152064,
+        "max_position_embeddings": 131072,
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    command = ["import", "hugging-face", str(tmp_path / "config.json"), "--sequence-length", "4096", "--json", "-"]
+    assert main(command) == 0
+    written = json.loads(capsys.readouterr().out)
+    assert written["facts"] == ["7,615,616,512 parameters"]
+    assert parameters(Model(**written["document"]["model"])).total == 7_615_616_512

@@ -1,0 +1,201 @@
+"""Job configs of torchtitan become scenarios; no key is passed over."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simcluster.errors import InputError
+from simcluster.inputs.imported import Imported
+from simcluster.inputs.torchtitan import scenario_from_torchtitan
+from simcluster.scenario.scenario import Scenario, load_text
+
+LLAMA_8B = """
+[job]
+dump_folder = "./outputs"
+description = "Llama 3 8B training"
+[metrics]
+log_freq = 10
+[model]
+name = "llama3"
+flavor = "8B"
+hf_assets_path = "./assets/hf/Llama-3.1-8B"
+[optimizer]
+name = "AdamW"
+lr = 3e-4
+[lr_scheduler]
+warmup_steps = 200
+[training]
+local_batch_size = 1
+seq_len = 8192
+max_norm = 1.0
+steps = 1000
+dataset = "c4"
+[parallelism]
+data_parallel_replicate_degree = 1
+data_parallel_shard_degree = -1
+tensor_parallel_degree = 1
+pipeline_parallel_degree = 1
+context_parallel_degree = 1
+[checkpoint]
+enable = false
+[activation_checkpoint]
+mode = "selective"
+selective_ac_option = "op"
+[compile]
+enable = false
+components = ["model", "loss"]
+"""
+
+
+def imported(text: str = LLAMA_8B, gpus: int | None = 16) -> Imported:
+    cluster = {"topology": "dgx_h100", "nodes": 2}
+    return scenario_from_torchtitan(text, cluster=cluster, gpus=gpus, source="job.toml")
+
+
+def scenario(text: str = LLAMA_8B, gpus: int | None = 16) -> Scenario:
+    return load_text(imported(text, gpus).text("a test"))
+
+
+def changed(**values: str) -> str:
+    """The config with keys set to other values, given as section__key."""
+    text = LLAMA_8B
+    for name, value in values.items():
+        section, _, key = name.partition("__")
+        lines = [line for line in text.splitlines() if not line.startswith(f"{key} = ")]
+        if f"[{section}]" not in lines:
+            lines.append(f"[{section}]")
+        lines.insert(lines.index(f"[{section}]") + 1, f"{key} = {value}")
+        text = "\n".join(lines)
+    return text
+
+
+def test_llama_8b_as_it_ships() -> None:
+    found = scenario()
+    assert (found.model.name, found.model.sequence_length) == ("llama3-8b", 8192)
+    assert (found.parallel.dp, found.parallel.zero, found.training.global_batch) == (16, 3, 16)
+    assert (found.training.recompute, found.training.memory_recipe) == ("operators", "fp32-16")
+    assert found.software is not None
+    assert found.software.name == "torch-eager"
+    assert found.fsdp.reshard_after_forward
+    assert (found.overlap.grad_reduce, found.overlap.param_gather) == (True, True)
+
+
+def test_every_key_is_accounted_for() -> None:
+    found = imported()
+    keys = sum(1 for line in LLAMA_8B.splitlines() if " = " in line)
+    assert len([*found.mapped, *found.no_effect]) == keys
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({"parallelism__tensor_parallel_degree": "8"}, {"tp": 8, "dp": 2, "sequence_parallel": True}),
+        (
+            {"parallelism__tensor_parallel_degree": "2", "parallelism__enable_async_tensor_parallel": "true"},
+            {"tensor_pieces": 2},
+        ),
+        ({"parallelism__data_parallel_replicate_degree": "2"}, {"dp": 16, "zero": 3, "shard_group": 8}),
+        (
+            {
+                "parallelism__data_parallel_replicate_degree": "16",
+                "parallelism__data_parallel_shard_degree": "1",
+            },
+            {"dp": 16, "zero": 0, "param_gather": False, "grad_reduce": True},
+        ),
+        ({"parallelism__fsdp_reshard_after_forward": '"never"'}, {"reshard_after_forward": False}),
+        (
+            {"parallelism__pipeline_parallel_degree": "2", "training__local_batch_size": "4"},
+            {"schedule": "1f1b", "micro_batch": 1, "global_batch": 32, "reshard_after_forward": False},
+        ),
+        (
+            {
+                "parallelism__pipeline_parallel_degree": "2",
+                "parallelism__pipeline_parallel_schedule": '"Interleaved1F1B"',
+                "training__local_batch_size": "4",
+            },
+            {"schedule": "interleaved", "chunks": 2},
+        ),
+        ({"activation_checkpoint__mode": '"full"'}, {"recompute": "full"}),
+        ({"activation_checkpoint__selective_ac_option": '"2"'}, {"recompute": "full", "recompute_every": 2}),
+        ({"activation_checkpoint__selective_ac_option": "2"}, {"recompute": "full", "recompute_every": 2}),
+        ({"model__converters": '["float8"]'}, {"precision": "fp8-mixed"}),
+        ({"training__mixed_precision_reduce": '"bfloat16"'}, {"memory_recipe": "mixed-16"}),
+        ({"training__global_batch_size": "64"}, {"global_batch": 64, "micro_batch": 1}),
+        ({"model__flavor": '"70B"'}, {"preset": "llama3-70b"}),
+    ],
+)
+def test_single_keys(values: dict[str, str], expected: dict[str, Any]) -> None:
+    found = imported(changed(**values))
+    sections = [section for section in found.document.values() if isinstance(section, dict)]
+    flat = {key: value for section in sections for key, value in section.items()}
+    assert {key: flat.get(key) for key in expected} == expected
+    load_text(found.text("x"))
+
+
+def test_compiled_blocks_and_json_and_old_names() -> None:
+    assert imported(changed(compile__enable="true")).document["software"] == "torch-compile"
+    text = '{"model": {"flavor": "8B"}, "training": {"batch_size": 2, "data_parallel_shard_degree": 8}}'
+    found = imported(text, None).document
+    assert (found["gpus"], found["training"]["global_batch"]) == (8, 16)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "holds no settings"),
+        ("[model", "is not TOML"),
+        (LLAMA_8B[:200], "is not TOML"),
+        ("{", "is not JSON"),
+        ('{"a": 1, "a": 2}', "'a' appears twice"),
+        ('{"a": NaN}', "NaN is no JSON number"),
+        ("[model]\n[model]\n", "is not TOML"),
+        ("a = " + "[" * 5000 + "]" * 5000, "nested too deeply"),
+        ("{" + '"a": {' * 30 + "}" * 31, "nested more than 8 sections"),
+        ("[training]\nseq_len = " + "9" * 5000, "is not TOML"),
+        ("[training]\nseq_len = " + "9" * 100, "training.seq_len: .*a whole number"),
+        (changed(training__seq_len='"8192"'), "training.seq_len: is '8192'; a whole number is expected"),
+        (changed(training__seq_len="0"), "a whole number from 1 is expected"),
+        (changed(compile__enable="1"), "compile.enable: is 1; true or false"),
+        (changed(training__sequence_length="8192"), "training.sequence_length: is no key.*did you mean"),
+        (changed(model__flavor='"debugmodel"'), "llama3 debugmodel is not in the catalogue"),
+        (changed(model__name='"deepseek_v3"'), "deepseek_v3 8B is not in the catalogue"),
+        (changed(parallelism__context_parallel_degree="2"), "context_parallel_degree: 2 is not modelled yet"),
+        (changed(parallelism__expert_parallel_degree="2"), "expert_parallel_degree: 2 is not modelled yet"),
+        (changed(parallelism__tensor_parallel_degree="3"), "16 GPUs are no multiple of"),
+        (changed(training__enable_cpu_offload="true"), "enable_cpu_offload: true is not modelled"),
+        (changed(optimizer__name='"Muon"'), "'Muon' is not modelled; AdamW is"),
+        (changed(activation_checkpoint__mode='"memory_budget"'), "'memory_budget' is not modelled"),
+        (changed(model__converters='["mx"]'), "'mx' is not modelled; float8 is"),
+        (changed(parallelism__disable_loss_parallel="true"), "disable_loss_parallel: true is not modelled"),
+        (
+            changed(
+                parallelism__pipeline_parallel_degree="2",
+                parallelism__pipeline_parallel_schedule='"InterleavedZeroBubble"',
+            ),
+            "'InterleavedZeroBubble' is not modelled; known: 1F1B",
+        ),
+        ("[training]\nbatch_size = 1\nlocal_batch_size = 1\n", "is another name of"),
+        ("x = 1\n" * 200_000, "more than 1,000,000 characters"),
+    ],
+)
+def test_a_bad_config_is_one_clear_message(text: str, words: str) -> None:
+    with pytest.raises(InputError, match=words) as caught:
+        imported(text)
+    assert "job.toml" in str(caught.value)
+    assert len(str(caught.value)) < 500
+
+
+def test_how_many_gpus_has_to_be_known() -> None:
+    with pytest.raises(InputError, match="say how many GPUs there are"):
+        imported(gpus=None)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, len(LLAMA_8B)), st.text(max_size=8))
+def test_a_config_cut_anywhere_is_a_scenario_or_one_complaint(place: int, junk: str) -> None:
+    try:
+        imported(LLAMA_8B[:place] + junk)
+    except InputError:
+        return
