@@ -99,6 +99,8 @@ FENCES = {
     "pandas": ("measuring", "loads", "result", "compare", "sweeps", "cli", "show", "plots"),
     "ruamel": ("documents.reading",),
     "networkx": ("topology", "inputs", "show"),
+    "torch": ("calibration",),
+    "scipy": ("calibration",),
 }
 
 
@@ -190,7 +192,7 @@ def test_nothing_imports_the_command_line_but_itself() -> None:
 
 def test_the_spine_does_not_know_what_hangs_on_it() -> None:
     spine = ("simulate", "scenario", "planning", "lowering", "simulating", "measuring", "result")
-    above = ("show", "compare", "cli", "plots", "validation", "whatif", "replay", "kineto")
+    above = ("show", "compare", "cli", "plots", "validation", "whatif", "replay", "kineto", "traces")
     for module in MODULES:
         if within(module, *spine):
             assert not [name for name in reached(module) if within(name, *above)], module

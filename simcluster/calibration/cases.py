@@ -1,0 +1,233 @@
+"""What is measured on a device: the kernels of transformer training over the shapes that decide their efficiency.
+
+Pure, and without any library, so that it runs where only PyTorch is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal
+
+from simcluster.errors import InputError
+
+Kind = Literal["matmul", "attention", "memory", "launch", "host_copy", "beside"]
+DTYPES = ("bf16", "fp16", "fp32")
+ELEMENT_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
+LAYOUTS = ("TN", "NN", "NT")
+"""Forward, input gradient and weight gradient of a linear layer: which operand cuBLAS reads transposed."""
+BACKENDS = ("flash", "cudnn", "efficient", "math")
+"""Those of scaled_dot_product_attention; ``math`` is unfused."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One kernel, or one situation, to be timed.
+
+    ``op`` says what runs: the layout of a product (TN, NN, NT), the backend of an attention, the name of a memory-bound
+    kernel or of a launch.  A product is ``batch`` times (m x k)(k x n); attention has m = n = tokens, k = head size,
+    batch = sequences x heads; a memory-bound kernel works on m rows of n elements; a copy moves ``size`` B.
+    """
+
+    kind: Kind
+    op: str
+    dtype: str
+    m: int = 0
+    n: int = 0
+    k: int = 0
+    batch: int = 1
+    size: int = 0
+    causal: bool = False
+    backward: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        """The case as JSON: only what is not at its default."""
+        return {each.name: value for each in fields(self) if (value := getattr(self, each.name)) != each.default}
+
+    @property
+    def label(self) -> str:
+        """What people call it."""
+        shape = " x ".join(str(side) for side in (self.m, self.n, self.k) if side)
+        words = [self.kind, self.op, self.dtype]
+        words += ["causal"] * self.causal + ["backward"] * self.backward + [f"{self.batch} of"] * (self.batch > 1)
+        return " ".join([*words, shape] + [f"{self.size} B"] * bool(self.size)).strip()
+
+
+def case_from(data: object) -> Case:
+    """The case that ``to_dict`` wrote; InputError for anything else."""
+    known = {each.name: each for each in fields(Case)}
+    if not isinstance(data, dict) or not {"kind", "op", "dtype"} <= data.keys() <= known.keys():
+        raise InputError("a case has kind, op and dtype, and may have m, n, k, batch, size, causal, backward")
+    case = Case(**data)
+    for name, value in asdict(case).items():
+        wanted: type = bool if name in ("causal", "backward") else str if name in ("kind", "op", "dtype") else int
+        if type(value) is not wanted or (isinstance(value, int) and value < 0):
+            raise InputError(f"{name} of a case cannot be {value!r}")
+    if case.kind not in ("matmul", "attention", "memory", "launch", "host_copy", "beside"):
+        raise InputError(f"there is no kind of case {case.kind!r}")
+    if case.dtype not in ELEMENT_BYTES:
+        raise InputError(f"there is no dtype {case.dtype!r}; known: {', '.join(ELEMENT_BYTES)}")
+    return case
+
+
+# --- what a calibration measures --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How large the cases are: a GPU's, or what a processor can do in minutes; ``quick`` takes a few of each."""
+
+    tokens: int
+    hidden: tuple[int, ...]
+    wave_steps: int
+    depths: tuple[int, ...]
+    squares: tuple[int, ...]
+    vocabulary: tuple[int, ...]
+    lengths: tuple[int, ...]
+    elements: tuple[int, ...]
+    copies: tuple[int, ...]
+    heads: tuple[int, ...] = (64, 128)
+
+
+_GPU = Sizes(
+    tokens=4096,
+    hidden=(1024, 2048, 4096, 5120, 8192, 12288),
+    wave_steps=24,
+    depths=tuple(2**power for power in range(5, 16)),
+    squares=(64, 128, 256, 512, 1024, 2048, 8192),
+    vocabulary=(50257, 50304, 32001, 32064),
+    lengths=(512, 1024, 2048, 4096, 8192, 16384),
+    elements=tuple(4**power for power in range(5, 15)),
+    copies=tuple(4**power for power in range(8, 15)),
+)
+_GPU_QUICK = Sizes(
+    tokens=4096,
+    hidden=(2048, 8192),
+    wave_steps=6,
+    depths=(64, 512, 4096),
+    squares=(64, 512, 2048),
+    vocabulary=(50257, 50304),
+    lengths=(1024, 4096),
+    elements=(4**6, 4**9, 4**11, 4**13),
+    copies=(4**10, 4**13),
+    heads=(128,),
+)
+_CPU = Sizes(
+    tokens=512,
+    hidden=(256, 512, 1024),
+    wave_steps=6,
+    depths=(32, 128, 512, 2048),
+    squares=(32, 64, 128, 256, 512),
+    vocabulary=(2001, 2016),
+    lengths=(128, 256, 512),
+    elements=(4**5, 4**7, 4**9, 4**11),
+    copies=(4**8, 4**11),
+    heads=(64,),
+)
+_CPU_QUICK = Sizes(
+    tokens=128,
+    hidden=(128, 256),
+    wave_steps=2,
+    depths=(32, 256),
+    squares=(32, 128),
+    vocabulary=(1001, 1008),
+    lengths=(128,),
+    elements=(4**5, 4**8, 4**10),
+    copies=(4**8, 4**10),
+    heads=(64,),
+)
+
+
+def cases_for(dtype: str, *, on_gpu: bool, quick: bool) -> tuple[Case, ...]:
+    """Everything that a calibration measures, in the order in which it is measured; each case once.
+
+    The quick list is a part of the full one's kinds, not of its shapes.  Raises InputError for an unknown dtype.
+    """
+    if dtype not in DTYPES:
+        raise InputError(f"--dtype {dtype}: products are measured in {', '.join(DTYPES)}")
+    sizes = (_GPU_QUICK if quick else _GPU) if on_gpu else (_CPU_QUICK if quick else _CPU)
+    found = [
+        *_launches(dtype),
+        *_memory(dtype, sizes),
+        *_matmuls(dtype, sizes),
+        *(_fp8(sizes) if on_gpu and dtype != "fp32" else ()),
+        *_attention(dtype, sizes),
+        *_host_copies(dtype, sizes),
+        *_beside(dtype, sizes),
+    ]
+    return tuple(dict.fromkeys(found))
+
+
+def _launches(dtype: str) -> Iterator[Case]:
+    """``device``: from one tiny kernel to the next that depends on it; ``host``: what issuing one costs the host."""
+    for op in ("device add", "host add", "host matmul", "host linear with backward"):
+        yield Case("launch", op, dtype, m=16, n=16)
+
+
+def _linears(sizes: Sizes) -> Iterator[tuple[int, int]]:
+    """(n, k) of the linear layers of a transformer: QKV, projection and both of the MLP."""
+    for hidden in sizes.hidden:
+        yield from ((3 * hidden, hidden), (hidden, hidden), (4 * hidden, hidden), (hidden, 4 * hidden))
+
+
+def _matmuls(dtype: str, sizes: Sizes) -> Iterator[Case]:
+    tokens, middle = sizes.tokens, sizes.hidden[len(sizes.hidden) // 2]
+    for n, k in _linears(sizes):
+        yield Case("matmul", "TN", dtype, m=tokens, n=n, k=k)
+        yield Case("matmul", "NN", dtype, m=tokens, n=k, k=n)
+        yield Case("matmul", "NT", dtype, m=n, n=k, k=tokens)
+    step = 128 if tokens >= 1024 else 64
+    for count in range(1, sizes.wave_steps + 1):  # output tiles fill one wave after the other
+        yield Case("matmul", "TN", dtype, m=tokens // 2, n=count * step, k=middle)
+    for layout in LAYOUTS:
+        for depth in sizes.depths:
+            yield Case("matmul", layout, dtype, m=tokens, n=tokens, k=depth)
+    for side in sizes.squares:
+        yield Case("matmul", "TN", dtype, m=side, n=side, k=side)
+    for words in sizes.vocabulary:  # rows that do not begin at multiples of 16 B
+        yield Case("matmul", "TN", dtype, m=tokens, n=words, k=sizes.hidden[0])
+        yield Case("matmul", "NN", dtype, m=tokens, n=sizes.hidden[0], k=words)
+    for head in sizes.heads:  # the products of an unfused attention
+        for length in sizes.lengths[:4]:
+            yield Case("matmul", "TN", dtype, m=length, n=length, k=head, batch=16)
+            yield Case("matmul", "NN", dtype, m=length, n=head, k=length, batch=16)
+
+
+def _fp8(sizes: Sizes) -> Iterator[Case]:
+    yield from (Case("matmul", "TN", "fp8", m=sizes.tokens, n=n, k=k) for n, k in _linears(sizes))
+
+
+def _attention(dtype: str, sizes: Sizes) -> Iterator[Case]:
+    longest = sizes.lengths[-1]
+    for backend in BACKENDS:
+        for head in sizes.heads:
+            for length in sizes.lengths:
+                if backend == "math" and length > 4096:
+                    continue  # its square would not fit
+                batch = max(16, min(64, 8 * longest // length))
+                for causal in (False, True):
+                    for backward in (False, True):
+                        yield Case("attention", backend, dtype, length, length, head, batch, 0, causal, backward)
+
+
+def _memory(dtype: str, sizes: Sizes) -> Iterator[Case]:
+    for elements in sizes.elements:
+        columns = min(elements, 1024)
+        for op in ("copy", "add", "gelu", "layer_norm", "sum"):
+            yield Case("memory", op, dtype, m=elements // columns, n=columns)
+    for length in sizes.lengths[:4]:
+        for op in ("softmax", "dropout"):  # over the square of an unfused attention
+            yield Case("memory", op, dtype, m=16 * length, n=length)
+
+
+def _host_copies(dtype: str, sizes: Sizes) -> Iterator[Case]:
+    for size in sizes.copies:
+        for op in ("to device", "to host"):
+            yield Case("host_copy", op, dtype, size=size)
+
+
+def _beside(dtype: str, sizes: Sizes) -> Iterator[Case]:
+    side, elements = sizes.hidden[len(sizes.hidden) // 2], sizes.elements[-1]
+    for copy in ("copy to host", "copy to device", "copy in memory"):
+        yield Case("beside", f"matmul beside {copy}", dtype, m=side, n=side, k=side)
+        yield Case("beside", f"add beside {copy}", dtype, m=elements // 1024, n=1024)

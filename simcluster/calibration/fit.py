@@ -1,0 +1,267 @@
+"""The constants of a device from the raw table of a calibration: one least-squares fit of the device model itself.
+
+Every timed kernel counts by the logarithm of model over measurement; each kind of kernel has the same weight, however
+many of it were timed, and a row further off than 5 % counts less than by its square, so that a library's odd choice for
+one shape decides nothing.  What cannot be measured (data-sheet peaks, memory, interference) comes from a device that
+ships.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from simcluster.calibration.cases import ELEMENT_BYTES, Case
+from simcluster.calibration.constants import changed, value_at
+from simcluster.calibration.kernels import FUSED, attention_name, kernel_of, modelled_seconds
+from simcluster.calibration.least_squares import Parameter, Solution, Vector, least_squares
+from simcluster.calibration.table import Machine, Measurement, Table
+from simcluster.devices.device import AttentionKernel, Device, TilesMatmul
+from simcluster.errors import InputError
+from simcluster.model.kernels import Kernel
+
+_FRACTION = (0.01, 1.0)
+_BOUNDS = {
+    "launch": (1e-8, 1e-2),
+    "memory_efficiency": _FRACTION,
+    "memory_half_size": (1.0, 1e10),
+    "by_row": _FRACTION,
+    "matmul.power": _FRACTION,
+    "matmul.clock": _FRACTION,
+    "matmul.epilogue": (1e-3, 30.0),
+    "matmul.misaligned": _FRACTION,
+    "matmul.power_fp8": _FRACTION,
+}
+_STARTS = ((0.75, 0.85), (0.55, 0.95), (0.9, 0.6))  # of power and clock: the fit has more than one valley
+_TILES = tuple((rows, columns) for rows in (256, 128, 64) for columns in (256, 128, 64) if rows * columns <= 2**15)
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A constant of the device as it was found; ``error`` is its standard error, None where the rows give none."""
+
+    path: str
+    start: float
+    value: float
+    error: float | None
+    at_bound: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A timed kernel beside what the fitted device gives for it, in seconds."""
+
+    measurement: Measurement
+    modelled: float
+
+    @property
+    def error(self) -> float:
+        """Modelled over measured, minus 1."""
+        return self.modelled / self.measurement.seconds - 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceFit:
+    """A device whose constants come from a table, and how well it gives that table back."""
+
+    device: Device
+    table: Table
+    base: str
+    constants: tuple[Constant, ...]
+    rows: tuple[Row, ...]
+
+    def kinds(self) -> dict[str, list[Row]]:
+        """The rows by kind of case, in the order of measuring."""
+        found: dict[str, list[Row]] = {}
+        for row in self.rows:
+            found.setdefault(row.measurement.case.kind, []).append(row)
+        return found
+
+
+def fit_device(table: Table, *, base: Device | None = None, name: str = "measured") -> DeviceFit:
+    """Fit the device model to a table.
+
+    ``base`` gives what is not measured, and where the search starts; without one the peak and the bandwidth are the
+    best that was measured.  Raises InputError where the table has no products or no memory-bound kernels.
+    """
+    timed = [(each, kernel) for each in table.timed if (kernel := kernel_of(each.case)) is not None]
+    for kind in ("matmul", "memory"):
+        if not any(each.case.kind == kind for each, _ in timed):
+            raise InputError(
+                f"the table has no timed case of kind {kind}; measure a whole list with simcluster calibrate"
+            )
+    kernels = [kernel for _, kernel in timed]
+    cases = [each.case for each, _ in timed]
+    before = _before(table, cases, kernels, base, name)
+    paths = _asked(before, cases, kernels)
+    measured = np.log([each.seconds for each, _ in timed])
+    weights = _weights(cases)
+
+    def with_values(values: Sequence[float]) -> Device:
+        device = before
+        for path, value in zip(paths, values, strict=True):
+            device = changed(device, path, value)
+        return device
+
+    def residuals(values: tuple[float, ...]) -> Vector:
+        device = with_values(values)
+        modelled = [modelled_seconds(device, case, kernel) for case, kernel in zip(cases, kernels, strict=True)]
+        found: Vector = (np.log(modelled) - measured) * weights
+        return found
+
+    best, starts = _best(before, paths, residuals)
+    values = tuple(float(f"{value:.4g}") for value in best.values)
+    device = with_values(values)
+    device = changed(device, "attention.kernel", _fastest(table) or device.attention.kernel)
+    return DeviceFit(
+        device=Device.model_validate(device.model_dump(mode="json")),
+        table=table,
+        base=base.name if base else "",
+        constants=tuple(
+            Constant(path, start, value, error, edge)
+            for path, start, value, error, edge in zip(paths, starts, values, best.errors, best.at_bound, strict=True)
+        ),
+        rows=tuple(Row(each, modelled_seconds(device, each.case, kernel)) for each, kernel in timed),
+    )
+
+
+def _best(before: Device, paths: Sequence[str], residuals: object) -> tuple[Solution, tuple[float, ...]]:
+    """The best of the fits from several starts, and the first start."""
+    found: list[Solution] = []
+    starts = []
+    for power, clock in _STARTS:
+        given = {"matmul.power": power, "matmul.clock": clock}
+        start = tuple(given.get(path) or _inside(path, value_at(before, path)) for path in paths)
+        parameters = [Parameter(path, each, *_bounds(path)) for path, each in zip(paths, start, strict=True)]
+        found.append(least_squares(parameters, residuals, loss="robust"))  # type: ignore[arg-type]
+        starts.append(start)
+    return min(found, key=lambda each: float(np.sum(np.abs(each.residuals)))), starts[0]
+
+
+def _bounds(path: str) -> tuple[float, float]:
+    return _BOUNDS.get(path, _FRACTION)
+
+
+def _inside(path: str, value: float | None) -> float:
+    low, high = _bounds(path)
+    return min(max(value if value is not None else 0.5, low), high)
+
+
+def _weights(cases: Sequence[Case]) -> Vector:
+    """Every kind of case weighs the same."""
+    kinds = [case.kind for case in cases]
+    mean = len(kinds) / len(dict.fromkeys(kinds))
+    return np.sqrt([mean / kinds.count(kind) for kind in kinds])
+
+
+def _asked(device: Device, cases: Sequence[Case], kernels: Sequence[Kernel]) -> list[str]:
+    """The constants that the table speaks of."""
+    paths = ["launch", "memory_efficiency", "memory_half_size"]
+    if any(kernel.by_row for kernel in kernels):
+        paths.append("by_row")
+    paths += ["matmul.power", "matmul.clock", "matmul.epilogue"]
+    if any(case.kind == "matmul" and _misaligned(case) for case in cases):
+        paths.append("matmul.misaligned")
+    if any(case.dtype == "fp8" for case in cases):
+        paths.append("matmul.power_fp8")
+    for backend in FUSED:
+        for backward in (False, True):
+            if any(case.kind == "attention" and (case.op, case.backward) == (backend, backward) for case in cases):
+                paths.append(f"attention.kernels.sdpa-{backend}.{'backward' if backward else 'forward'}")
+    return [path for path in paths if not path.startswith("matmul.") or device.matmul.kind == "tiles"]
+
+
+def _misaligned(case: Case) -> bool:
+    return any(side * ELEMENT_BYTES[case.dtype] % 16 for side in (case.m, case.n, case.k))
+
+
+# --- where the search starts ------------------------------------------------------------------------------------------
+
+
+def _before(table: Table, cases: Sequence[Case], kernels: Sequence[Kernel], base: Device | None, name: str) -> Device:
+    """The device with everything that is not fitted."""
+    backends = dict.fromkeys(case.op for case in cases if case.kind == "attention" and kernel_of(case))
+    source = source_of(table.machine)
+    measured = {
+        f"sdpa-{backend}": AttentionKernel(forward=0.5, backward=0.4, source=f"{source}, PyTorch's {backend} backend")
+        for backend in backends
+    }
+    whole = base or _bare(table, kernels)
+    attention = whole.attention.model_copy(update={"kernels": {**whole.attention.kernels, **measured}})
+    matmul = whole.matmul
+    if not isinstance(matmul, TilesMatmul):
+        raise InputError(f"{whole.name} describes its products by {matmul.kind!r}; give a base with kind: tiles")
+    return whole.model_copy(
+        update={
+            "name": name,
+            "multiprocessors": table.machine.multiprocessors,
+            "attention": attention,
+            "matmul": matmul.model_copy(update={"source": source}),
+            "source": f"{source}; what was not measured: {base.name if base else 'nothing'}",
+        }
+    )
+
+
+def _bare(table: Table, kernels: Sequence[Kernel]) -> Device:
+    """A device of which no data sheet is known: its peak and bandwidth are the best that was measured."""
+    timed = [each for each in table.timed if kernel_of(each.case) is not None]
+    rates: dict[str, float] = {}
+    bandwidth = 1.0
+    for each, kernel in zip(timed, kernels, strict=True):
+        if each.case.kind == "matmul":
+            rates[each.case.dtype] = max(rates.get(each.case.dtype, 0.0), kernel.flops / each.seconds)
+        elif each.case.kind == "memory" and not kernel.by_row:
+            bandwidth = max(bandwidth, kernel.bytes / each.seconds)
+    return Device.model_validate(
+        {
+            "name": "bare",
+            "peak": {
+                **{dtype: f"{rate:.5g} FLOP/s" for dtype, rate in rates.items()},
+                "source": "the best product that was measured; no data sheet",
+            },
+            "memory": f"{table.machine.memory or 16e9:.5g} B",
+            "memory_bandwidth": f"{bandwidth:.5g} B/s",
+            "multiprocessors": table.machine.multiprocessors,
+            "matmul": {
+                "kind": "tiles",
+                "tiles": _TILES,
+                "power": 0.8,
+                "clock": 0.9,
+                "epilogue": 0.5,
+                "misaligned": 0.5,
+            },
+            "attention": {
+                "kernel": "not-measured",
+                "kernels": {"not-measured": {"forward": 0.5, "backward": 0.4, "source": "not measured"}},
+            },
+            "memory_efficiency": 0.9,
+            "memory_half_size": "1 MB",
+            "launch": "1 us",
+        }
+    )
+
+
+def source_of(machine: Machine) -> str:
+    """Where measured constants are from, in one line."""
+    when = f" on {machine.date}" if machine.date else ""
+    return f"measured{when} on {machine.device} with PyTorch {machine.torch}"
+
+
+def _fastest(table: Table) -> str | None:
+    """The fused attention with the highest rate of all forward cases: the one that a program would choose."""
+    rates: dict[str, float] = {}
+    for each in table.timed:
+        kernel = kernel_of(each.case) if each.case.kind == "attention" and not each.case.backward else None
+        if kernel is not None:
+            name = attention_name(each.case)
+            rates[name] = max(rates.get(name, 0.0), kernel.flops / each.seconds)
+    return max(rates, key=lambda name: rates[name]) if rates else None
+
+
+def root_mean_square(rows: Sequence[Row]) -> float:
+    """Of the logarithms of model over measurement."""
+    logs = [math.log(row.modelled / row.measurement.seconds) for row in rows]
+    return math.sqrt(math.fsum(each * each for each in logs) / len(logs))

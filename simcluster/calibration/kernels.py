@@ -1,0 +1,73 @@
+"""Measured cases as the kernels that the device model times: their FLOP and bytes.  Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from simcluster.calibration.cases import ELEMENT_BYTES, Case
+from simcluster.devices.device import Device, kernel_seconds
+from simcluster.model.kernels import Kernel
+
+FUSED = ("flash", "cudnn", "efficient")
+_PASSES = {"copy": 2, "add": 3, "gelu": 2, "layer_norm": 2, "sum": 1, "softmax": 2, "dropout": 2}
+_BY_ROW = ("softmax", "dropout")
+_MASK_BYTES = 1  # of an element, written by dropout beside its result
+
+
+def kernel_of(case: Case) -> Kernel | None:
+    """The kernel that a case is to the device model; None for what is no kernel of it (copies, the host's time).
+
+    FLOP and bytes are counted as planning counts them: operands read once and results written once, causal attention at
+    one half, backward attention with five products.
+    """
+    builder = _KERNELS.get(case.kind)
+    return builder(case) if builder else None
+
+
+def attention_name(case: Case) -> str:
+    """What the kernel of a case is called in a device file: sdpa-flash for PyTorch's own FlashAttention."""
+    return f"sdpa-{case.op}"
+
+
+def modelled_seconds(device: Device, case: Case, kernel: Kernel) -> float:
+    """What the device model gives for a case."""
+    if case.kind == "attention":
+        attention = device.attention.model_copy(update={"kernel": attention_name(case)})
+        device = device.model_copy(update={"attention": attention})
+    return kernel_seconds(device, kernel, precision=case.dtype)
+
+
+def _matmul(case: Case) -> Kernel:
+    m, n, k, batch, element = case.m, case.n, case.k, case.batch, ELEMENT_BYTES[case.dtype]
+    result = 2 if case.dtype == "fp8" else element
+    size = batch * (element * (m * k + k * n) + result * m * n)
+    return Kernel(case.label, "matmul", 2.0 * batch * m * n * k, float(size), m=m, n=n, k=k, batch=batch)
+
+
+def _attention(case: Case) -> Kernel | None:
+    if case.op not in FUSED:
+        return None
+    products, tensors = (5, 8) if case.backward else (2, 4)
+    flops = 2.0 * products * case.batch * case.m * case.n * case.k * (0.5 if case.causal else 1.0)
+    size = float(tensors * ELEMENT_BYTES[case.dtype] * case.batch * case.m * case.k)
+    return Kernel(case.label, "attention", flops, size, m=case.m, n=case.n, k=case.k, batch=case.batch)
+
+
+def _memory(case: Case) -> Kernel:
+    element = _PASSES[case.op] * ELEMENT_BYTES[case.dtype] + (_MASK_BYTES if case.op == "dropout" else 0)
+    return Kernel(case.label, "memory", 0.0, float(element * case.m * case.n), by_row=case.op in _BY_ROW)
+
+
+def _launch(case: Case) -> Kernel | None:
+    """A kernel of next to no bytes; the others are times of the host."""
+    if case.op != "device add":
+        return None
+    return Kernel(case.label, "memory", 0.0, float(2 * ELEMENT_BYTES[case.dtype] * case.m * case.n))
+
+
+_KERNELS: Mapping[str, Callable[[Case], Kernel | None]] = {
+    "matmul": _matmul,
+    "attention": _attention,
+    "memory": _memory,
+    "launch": _launch,
+}

@@ -1,0 +1,150 @@
+"""Constants that make residuals small: bounded least squares, with a standard error for each constant.
+
+Constants that are above zero are searched by their logarithm, so that a step means as much for 1e-6 s as for 0.8.
+scipy is imported only here, and only when something is fitted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simcluster.errors import InputError
+
+Vector = NDArray[np.float64]
+Residuals = Callable[[tuple[float, ...]], Vector]
+"""Residuals for values of the constants, one a row, in the same order every time."""
+
+Loss = Literal["squares", "robust", "absolute"]
+"""Of the residuals: their squares; squares up to 5 % and then their size; (nearly) their size, as a mean error is."""
+
+_SOFT = {"squares": ("linear", 1.0), "robust": ("soft_l1", 0.05), "absolute": ("soft_l1", 0.02)}
+_SMALL = 1e-9
+_INSIDE = 0.01  # of the way between the bounds: the search begins within them, where it can see which way to go
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A constant to be found between two bounds; ``low`` may be 0, then it is searched as it is."""
+
+    name: str
+    start: float
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        if not self.low < self.high or not self.low <= self.start <= self.high:
+            raise InputError(f"{self.name}: start {self.start:g} must lie within bounds {self.low:g} to {self.high:g}")
+
+    def outside(self, value: float) -> float:
+        """What the search sees of a value."""
+        return math.log(value) if self.low > 0 else value / self.high
+
+    def inside(self, value: float) -> float:
+        """The value for what the search sees, within the bounds to the last bit."""
+        return min(max(math.exp(value) if self.low > 0 else value * self.high, self.low), self.high)
+
+
+@dataclass(frozen=True, slots=True)
+class Solution:
+    """What was found: values with standard errors (None where the rows do not determine one, or it lies at a bound),
+    the residuals there, and how often residuals were computed."""
+
+    values: tuple[float, ...]
+    errors: tuple[float | None, ...]
+    at_bound: tuple[bool, ...]
+    residuals: Vector
+    evaluations: int
+    converged: bool
+
+
+def least_squares(
+    parameters: Sequence[Parameter],
+    residuals: Residuals,
+    *,
+    loss: Loss = "squares",
+    step: float = 1e-3,
+    most: int = 60,
+    tolerance: float = 1e-6,
+) -> Solution:
+    """The constants with the smallest loss within their bounds, from their starts.
+
+    ``step`` is the relative step of the derivatives (of the upper bound, where the lower one is 0), which should be
+    well above the roughness of the residuals; ``most`` is how many points are tried, derivatives not counted.  Standard
+    errors are those of the linearised problem, as wide as the residuals of the rows that speak of a constant make them.
+    Raises InputError without scipy, and for fewer residuals than constants.
+    """
+    optimize = _scipy()
+    seen: dict[tuple[float, ...], Vector] = {}
+
+    def wanted(point: Vector) -> Vector:
+        values = tuple(each.inside(float(x)) for each, x in zip(parameters, point, strict=True))
+        if values not in seen:
+            seen[values] = residuals(values)
+        return seen[values]
+
+    low = np.array([each.outside(each.low) for each in parameters])
+    high = np.array([each.outside(each.high) for each in parameters])
+
+    def slopes_at(point: Vector) -> Vector:
+        """Differences by the same step for every constant, away from its bound."""
+        here, columns = wanted(point), []
+        for place, x in enumerate(point):
+            other = point.copy()
+            other[place] = x + step if x + step <= high[place] else x - step
+            columns.append((wanted(other) - here) / (other[place] - x))
+        return np.stack(columns, axis=1)
+
+    room = _INSIDE * (high - low)
+    start = np.clip([each.outside(each.start) for each in parameters], low + room, high - room)
+    rows = len(wanted(start))
+    if rows < len(parameters):
+        raise InputError(f"{len(parameters)} constants cannot be fitted on {rows} rows; give more rows")
+    shape, scale = _SOFT[loss]
+    answer = optimize.least_squares(
+        wanted, start, jac=slopes_at, bounds=(low, high), loss=shape, f_scale=scale, max_nfev=most,
+        xtol=tolerance, ftol=tolerance, gtol=tolerance * 1e-2, x_scale=1.0,
+    )  # fmt: skip
+    values = tuple(each.inside(float(x)) for each, x in zip(parameters, answer.x, strict=True))
+    edges = tuple(bool(min(x - below, above - x) < 1e-4) for x, below, above in zip(answer.x, low, high, strict=True))
+    fits = (answer.fun / scale) ** 2 if loss != "squares" else np.zeros_like(answer.fun)
+    slopes = np.asarray(answer.jac, dtype=float) * ((1.0 + fits) ** 0.75)[:, None]  # scipy has scaled them by the loss
+    errors = _standard_errors(parameters, values, slopes, (1.0 + fits) ** -0.5, answer.fun, edges)
+    return Solution(values, errors, edges, residuals(values), len(seen) + 1, bool(answer.status > 0))
+
+
+def _standard_errors(
+    parameters: Sequence[Parameter],
+    values: Sequence[float],
+    slopes: Vector,
+    weights: Vector,
+    residuals: Vector,
+    edges: Sequence[bool],
+) -> tuple[float | None, ...]:
+    """From each row's own residual and its weight in the loss (the sandwich of Huber and White), rows independent."""
+    free = len(slopes) - len(parameters)
+    seen = [place for place in range(len(parameters)) if not edges[place] and np.abs(slopes[:, place]).max() > _SMALL]
+    found: list[float | None] = [None] * len(parameters)
+    if free <= 0 or not seen:
+        return tuple(found)
+    inner = slopes[:, seen]
+    bread = np.linalg.pinv(inner.T @ (inner * weights[:, None]))
+    filling = inner * (weights * residuals)[:, None]
+    covariance = bread @ (filling.T @ filling) @ bread * len(slopes) / free
+    for row, place in enumerate(seen):
+        spread = math.sqrt(max(float(covariance[row, row]), 0.0))
+        found[place] = spread * (values[place] if parameters[place].low > 0 else parameters[place].high)
+    return tuple(found)
+
+
+def _scipy() -> Any:
+    try:
+        from scipy import optimize
+    except ImportError:
+        raise InputError("fitting needs scipy; pip install 'simcluster[fit]'") from None
+    return optimize

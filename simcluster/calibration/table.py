@@ -1,0 +1,224 @@
+"""The raw table of a calibration: JSON lines, the machine first, then one line a measured case.
+
+A line is on the disk before the next case begins, so that a run that is killed goes on where it was.  Without any
+library, so that it runs where only PyTorch is.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from simcluster.calibration.cases import Case, case_from
+from simcluster.errors import InputError
+
+FORMAT = "simcluster calibration 1"
+_SAME = ("device", "kind", "multiprocessors", "torch", "cuda", "driver", "threads")  # of a table that is gone on with
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What was measured, with what, and when: the first line of a table.  Bytes, Hz and W; 0 or "" where not known."""
+
+    device: str
+    kind: str
+    multiprocessors: int
+    memory: float = 0.0
+    cache: float = 0.0
+    torch: str = ""
+    cuda: str = ""
+    driver: str = ""
+    capability: str = ""
+    threads: int = 0
+    power_limit: float = 0.0
+    clock_limit: float = 0.0
+    date: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One case as it was timed, in seconds a call.
+
+    ``seconds`` is the median of ``repeats`` timed batches of ``calls`` each, ``low`` and ``high`` their quartiles,
+    ``fastest`` the shortest.  ``alone`` is the same work with nothing beside it (kind ``beside``).  ``clock`` (Hz),
+    ``power`` (W) and ``temperature`` (C) are the GPU's while it ran, 0 where nobody tells.  ``failed`` says why there
+    are no times.
+    """
+
+    case: Case
+    seconds: float = 0.0
+    low: float = 0.0
+    high: float = 0.0
+    fastest: float = 0.0
+    repeats: int = 0
+    calls: int = 0
+    alone: float = 0.0
+    clock: float = 0.0
+    power: float = 0.0
+    temperature: float = 0.0
+    failed: str = ""
+
+    @property
+    def dispersion(self) -> float:
+        """Half the distance between the quartiles, as a fraction of the median."""
+        return (self.high - self.low) / 2 / self.seconds if self.seconds else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A machine and what was measured on it, in the order of measuring."""
+
+    machine: Machine
+    measurements: tuple[Measurement, ...]
+
+    @property
+    def timed(self) -> tuple[Measurement, ...]:
+        """Those that have a time."""
+        return tuple(each for each in self.measurements if not each.failed)
+
+
+def summarised(
+    case: Case, seconds: Sequence[float], calls: int, *, alone: float = 0.0, sensed: Mapping[str, float] | None = None
+) -> Measurement:
+    """The measurement that timed batches (seconds a call) make; ``sensed`` are clock, power and temperature."""
+    ordered = sorted(seconds)
+    low, median, high = (_quantile(ordered, share) for share in (0.25, 0.5, 0.75))
+    sensed = sensed or {}
+    return Measurement(
+        case=case,
+        seconds=median,
+        low=low,
+        high=high,
+        fastest=ordered[0],
+        repeats=len(ordered),
+        calls=calls,
+        alone=alone,
+        clock=sensed.get("clock", 0.0),
+        power=sensed.get("power", 0.0),
+        temperature=sensed.get("temperature", 0.0),
+    )
+
+
+def _quantile(ordered: Sequence[float], share: float) -> float:
+    place = share * (len(ordered) - 1)
+    below = math.floor(place)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+def read_table(path: Path) -> Table:
+    """The table in a file; InputError, with the line, for one that is none.
+
+    A last line without its end is of a run that was killed while writing it; it is left out.
+    """
+    lines = _whole_lines(path)
+    if not lines:
+        raise InputError(f"{path}: is empty; the raw table of a calibration begins with a line about the machine")
+    machine = _machine(_object(path, 1, lines[0]), path)
+    found: dict[Case, Measurement] = {}
+    for number, line in enumerate(lines[1:], start=2):
+        measurement = _measurement(_object(path, number, line), f"{path}:{number}")
+        found[measurement.case] = measurement
+    return Table(machine, tuple(found.values()))
+
+
+def _whole_lines(path: Path) -> list[str]:
+    try:
+        text = path.read_bytes().decode("utf-8", errors="strict")
+    except (OSError, UnicodeDecodeError) as problem:
+        raise InputError(f"{path}: cannot be read as a raw table: {problem}") from None
+    whole = text[: text.rfind("\n") + 1]
+    return whole.splitlines()
+
+
+def _object(path: Path, number: int, line: str) -> dict[str, Any]:
+    try:
+        data = json.loads(line)
+    except (ValueError, RecursionError):
+        data = None
+    if not isinstance(data, dict):
+        raise InputError(f"{path}:{number}: is not a JSON object; lines of a raw table are, see simcluster calibrate")
+    return data
+
+
+def _machine(data: Mapping[str, Any], path: Path) -> Machine:
+    if data.get("format") != FORMAT:
+        raise InputError(f"{path}:1: is not the raw table of a calibration; its first line says format: {FORMAT!r}")
+    given = {key: value for key, value in data.items() if key != "format"}
+    return Machine(**_typed(Machine, given, f"{path}:1", needed=("device", "kind", "multiprocessors")))
+
+
+def _measurement(data: Mapping[str, Any], where: str) -> Measurement:
+    given = dict(data)
+    try:
+        case = case_from(given.pop("case", None))
+    except InputError as problem:
+        raise InputError(f"{where}: {problem}") from None
+    measurement = Measurement(case, **_typed(Measurement, given, where))
+    if not measurement.failed and not 0 < measurement.seconds < math.inf:
+        raise InputError(f"{where}: seconds must be above zero, got {measurement.seconds!r}")
+    return measurement
+
+
+def _typed(kind: type, given: Mapping[str, Any], where: str, needed: Sequence[str] = ()) -> dict[str, Any]:
+    """The fields of a dataclass as JSON gave them; InputError for others, or for a text where a number belongs."""
+    types = {each.name: each.type for each in fields(kind)}
+    for name in needed:
+        if name not in given:
+            raise InputError(f"{where}: {name} is missing")
+    for name, value in given.items():
+        if name not in types:
+            raise InputError(f"{where}: unknown key {name!r}; known: {', '.join(types)}")
+        number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        if not (isinstance(value, str) if types[name] == "str" else number):
+            raise InputError(f"{where}: {name} cannot be {value!r}")
+    return dict(given)
+
+
+class TableFile:
+    """A table that is being measured; ``done`` are the cases that need not be measured again."""
+
+    def __init__(self, path: Path, machine: Machine, *, restart: bool = False) -> None:
+        self._path = path
+        self.done: set[Case] = set()
+        if not restart and path.exists() and _whole_lines(path):
+            table = read_table(path)
+            _check_same(path, table.machine, machine)
+            self.done = {each.case for each in table.measurements}
+            whole = path.read_bytes()
+            os.truncate(path, whole.rfind(b"\n") + 1)  # what a killed run left of its last line
+            return
+        self._write({"format": FORMAT, **asdict(machine)}, "w")
+
+    def add(self, measurement: Measurement) -> None:
+        """One more line, on the disk when this returns."""
+        row = {key: value for key, value in asdict(measurement).items() if key != "case" and value}
+        self._write({"case": measurement.case.to_dict(), **row}, "a")
+        self.done.add(measurement.case)
+
+    def _write(self, data: Mapping[str, Any], mode: str) -> None:
+        try:
+            with self._path.open(mode, encoding="utf-8", newline="\n") as file:
+                file.write(json.dumps(data, allow_nan=False) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as problem:
+            raise InputError(f"cannot write {self._path}: {problem.strerror}") from None
+
+
+def _check_same(path: Path, old: Machine, new: Machine) -> None:
+    for name in _SAME:
+        before, now = getattr(old, name), getattr(new, name)
+        if before != now:
+            raise InputError(
+                f"{path} holds measurements of another machine ({name}: {before}; here: {now}); name another -o, or "
+                "--restart to measure everything again"
+            )

@@ -1,0 +1,200 @@
+"""Measure every case of a calibration on one device, and write each to the table at once."""
+
+from __future__ import annotations
+
+import gc
+import math
+import threading
+from collections.abc import Callable, Sequence
+from time import perf_counter
+from typing import Any
+
+from simcluster.calibration.cases import Case
+from simcluster.calibration.table import Machine, Measurement, TableFile, summarised
+from simcluster.calibration.torch_clock import CudaClock, HostClock, Pace, Sensor, machine_of
+from simcluster.calibration.torch_ops import Prepared, dtype_of, prepare, torch_module
+from simcluster.errors import InputError
+
+Progress = Callable[[int, int, Measurement], object]
+"""Called with how many cases are measured, how many there are, and the last one."""
+
+_ISSUED = 200  # calls that the host issues in a row when its own time is taken
+_COPY_BYTES = 256e6  # of a copy that runs beside something; a processor's is 16 times smaller
+
+
+def device_named(name: str) -> Any:
+    """PyTorch's device ("cuda", "cuda:1" or "cpu"); InputError where there is none of that name."""
+    torch = torch_module()
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        device = None
+    if device is None or device.type not in ("cuda", "cpu"):
+        raise InputError(f"--device {name}: name cuda, cuda:1 (the second GPU) or cpu")
+    if device.type == "cuda":
+        if not torch.cuda.is_available():
+            raise InputError(f"--device {name}: this PyTorch ({torch.__version__}) finds no GPU; use --device cpu, or "
+                             "install PyTorch with CUDA")  # fmt: skip
+        if device.index is not None and device.index >= torch.cuda.device_count():
+            raise InputError(f"--device {name}: there are {torch.cuda.device_count()} GPUs, counted from 0")
+        torch.cuda.set_device(device)
+    return device
+
+
+class Bench:
+    """A device on which cases are timed."""
+
+    def __init__(self, name: str, *, quick: bool, date: str) -> None:
+        self._torch = torch_module()
+        self.device = device_named(name)
+        self.machine: Machine = machine_of(self.device, date)
+        self._clock = CudaClock() if self.on_gpu else HostClock()
+        self._pace = Pace(quick=quick)
+
+    @property
+    def on_gpu(self) -> bool:
+        """Is it a GPU, rather than the processor?"""
+        return bool(self.device.type == "cuda")
+
+    def measure_all(self, cases: Sequence[Case], table: TableFile, progress: Progress) -> None:
+        """Everything that is not in the table yet."""
+        for done, case in enumerate(cases, start=1):
+            if case in table.done:
+                continue
+            measurement = self.measure(case)
+            table.add(measurement)
+            progress(done, len(cases), measurement)
+
+    def measure(self, case: Case) -> Measurement:
+        """One case; what PyTorch says against it, where it cannot run here."""
+        self._torch.manual_seed(0)
+        try:
+            with self._torch.no_grad() if not case.backward else self._torch.enable_grad():
+                return self._measured(case)
+        except (RuntimeError, NotImplementedError, ValueError, AttributeError) as problem:
+            return Measurement(case, failed=" ".join(str(problem).split())[:300] or type(problem).__name__)
+        finally:
+            gc.collect()
+            if self.on_gpu:
+                self._torch.cuda.empty_cache()
+
+    def _measured(self, case: Case) -> Measurement:
+        if case.kind == "launch":
+            return self._launch(case)
+        if case.kind == "host_copy":
+            return self._timed(case, self._copy(case.op, case.size))
+        if case.kind == "beside":
+            return self._beside(case)
+        return self._timed(case, prepare(case, self.device, self.machine.cache))
+
+    def _timed(self, case: Case, prepared: Prepared) -> Measurement:
+        sensor = Sensor(self.device)
+        seconds, calls = self._clock.time(prepared, self._pace)
+        return summarised(case, seconds, calls, sensed=sensor.read())
+
+    # --- launches -----------------------------------------------------------------------------------------------------
+
+    def _launch(self, case: Case) -> Measurement:
+        torch, device, dtype = self._torch, self.device, dtype_of(case.dtype)
+        x = torch.zeros(case.m, case.n, device=device, dtype=dtype)
+        if case.op == "device add":
+            return self._timed(case, Prepared(lambda place: x.add_(1.0), 1))
+        if case.op == "host linear with backward":
+            return self._issued(case, self._linear(x))
+        a, out = torch.zeros_like(x), torch.empty_like(x)
+        calls: dict[str, Callable[[], object]] = {
+            "host add": lambda: torch.add(x, a, out=out),
+            "host matmul": lambda: torch.mm(x, a, out=out),
+        }
+        return self._issued(case, calls[case.op])
+
+    def _linear(self, x: Any) -> Callable[[], object]:
+        """A linear layer forward and backward: three products, and what autograd does around them."""
+        torch = self._torch
+        layer = torch.nn.Linear(x.shape[1], x.shape[1], bias=False, device=self.device, dtype=x.dtype)
+        x.requires_grad_(True)
+
+        def both() -> None:
+            with torch.enable_grad():
+                layer(x).sum().backward()
+
+        return both
+
+    def _issued(self, case: Case, call: Callable[[], object]) -> Measurement:
+        """Seconds of the host for each call, while the GPU's queue is not full."""
+        found = []
+        for repeat in range(2 + self._pace.fewest):
+            self._clock.wait()
+            start = perf_counter()
+            for _ in range(_ISSUED):
+                call()
+            if repeat >= 2:
+                found.append((perf_counter() - start) / _ISSUED)
+        self._clock.wait()
+        return summarised(case, found, _ISSUED)
+
+    # --- copies -------------------------------------------------------------------------------------------------------
+
+    def _copy(self, op: str, size: float) -> Prepared:
+        """``size`` B between the memory of the host, page-locked, and that of the device, or inside the latter."""
+        torch = self._torch
+        there = torch.empty(int(size), dtype=torch.uint8, device=self.device)
+        here = torch.empty(int(size), dtype=torch.uint8, pin_memory=self.on_gpu)
+        other = torch.empty_like(there) if op == "in memory" else here
+        to, source = (there, other) if op == "to device" else (other, there)
+        return Prepared(lambda place: to.copy_(source, non_blocking=True), 1, graph=False)
+
+    def _beside(self, case: Case) -> Measurement:
+        """The work of a case alone, then while copies run on another stream (another thread of a processor)."""
+        work, copy = case.op.split(" beside copy ")
+        inner = Case("matmul", "TN", case.dtype, case.m, case.n, case.k) if work == "matmul" else \
+            Case("memory", work, case.dtype, case.m, case.n)  # fmt: skip
+        prepared = prepare(inner, self.device, self.machine.cache)
+        copying = self._copy(copy, _COPY_BYTES if self.on_gpu else _COPY_BYTES / 16)
+        alone = self._timed(case, prepared)
+        found = self._beside_on_gpu(prepared, copying, alone.seconds) if self.on_gpu else \
+            self._beside_on_host(prepared, copying)  # fmt: skip
+        return summarised(case, found, alone.calls, alone=alone.seconds)
+
+    def _beside_on_host(self, prepared: Prepared, copying: Prepared) -> list[float]:
+        over = threading.Event()
+
+        def copy() -> None:
+            while not over.is_set():
+                copying.run(0)
+
+        thread = threading.Thread(target=copy)
+        thread.start()
+        try:
+            seconds, _ = self._clock.time(prepared, self._pace)
+        finally:
+            over.set()
+            thread.join()
+        return seconds
+
+    def _beside_on_gpu(self, prepared: Prepared, copying: Prepared, alone: float) -> list[float]:
+        """Batches that were over before the copies beside them were."""
+        torch = self._torch
+        one_copy = sorted(self._clock.time(copying, self._pace)[0])[0]
+        side, found = torch.cuda.Stream(), []
+        calls = self._pace.calls(alone)
+        copies = math.ceil(2 * alone * calls / one_copy) + 1
+        for _ in range(5 * self._pace.fewest):
+            start, end, over = (torch.cuda.Event(enable_timing=True) for _ in range(3))
+            self._clock.wait()
+            with torch.cuda.stream(side):
+                for _ in range(copies):
+                    copying.run(0)
+                over.record()
+            start.record()
+            for place in range(calls):
+                prepared.run(place)
+            end.record()
+            self._clock.wait()
+            if start.elapsed_time(over) > start.elapsed_time(end):
+                found.append(start.elapsed_time(end) / 1e3 / calls)
+            else:
+                copies *= 2
+            if len(found) >= self._pace.fewest:
+                return found
+        raise RuntimeError("the copies were over before the work beside them, however many there were")

@@ -1,0 +1,167 @@
+"""What each case runs, in PyTorch: tensors for several rounds of it, so that a round does not find its data in cache.
+
+The only modules that know PyTorch are this one and those that time what it makes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from simcluster.calibration.cases import ELEMENT_BYTES, Case
+from simcluster.errors import InputError
+
+Run = Callable[[int], object]
+"""Issues a case once, on the tensors of a round."""
+
+_MOST_ROUNDS = 64
+_MOST_BYTES = 4e9  # of all rounds together on a GPU
+_MOST_BYTES_OF_HOST = 64e6
+
+
+def torch_module() -> Any:
+    """PyTorch; InputError where it is not installed."""
+    try:
+        import torch
+    except ImportError:
+        raise InputError(
+            "measuring needs PyTorch; pip install 'simcluster[calibrate]', or fit a table with --from"
+        ) from None
+    return torch
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A case that is ready to run: ``rounds`` sets of tensors; ``graph`` says whether a CUDA graph can hold it."""
+
+    run: Run
+    rounds: int
+    graph: bool = True
+
+
+def dtype_of(name: str) -> Any:
+    """PyTorch's dtype."""
+    torch = torch_module()
+    return {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "fp8": torch.float8_e4m3fn}[name]
+
+
+def prepare(case: Case, device: Any, cache: float) -> Prepared:
+    """The tensors of a case on a device whose last cache holds ``cache`` B, filled with noise (zeros draw less power).
+
+    Raises what PyTorch raises where the case cannot run there.
+    """
+    builder = _BUILDERS[case.kind]
+    sets = rounds_of(case, cache, on_gpu=device.type == "cuda")
+    runs = [builder(case, device) for _ in range(sets)]
+    fused = case.kind != "attention" or not case.backward
+    return Prepared(lambda place: runs[place % sets](), sets, graph=fused)
+
+
+def rounds_of(case: Case, cache: float, *, on_gpu: bool) -> int:
+    """How many sets of tensors it takes to pass through three times the cache, within the memory that may be taken."""
+    size = max(footprint(case), 1.0)
+    most = (_MOST_BYTES if on_gpu else _MOST_BYTES_OF_HOST) / size
+    return max(1, min(_MOST_ROUNDS, math.ceil(3 * cache / size), math.floor(most)))
+
+
+def footprint(case: Case) -> float:
+    """Bytes of the tensors of one round, roughly."""
+    element = ELEMENT_BYTES[case.dtype]
+    if case.kind == "memory":
+        return 3.0 * element * case.m * case.n
+    if case.kind == "attention":
+        return 8.0 * element * case.batch * case.m * case.k
+    return float(element * case.batch * (case.m * case.k + case.k * case.n + case.m * case.n))
+
+
+# --- products ---------------------------------------------------------------------------------------------------------
+
+
+def _noise(device: Any, dtype: str, *shape: int) -> Any:
+    return torch_module().randn(*shape, device=device, dtype=dtype_of(dtype))
+
+
+def _matmul(case: Case, device: Any) -> Callable[[], object]:
+    torch = torch_module()
+    if case.dtype == "fp8":
+        return _scaled(case, device)
+    batch = (case.batch,) if case.batch > 1 else ()
+    a_shape = (*batch, case.k, case.m) if case.op == "NT" else (*batch, case.m, case.k)
+    b_shape = (*batch, case.n, case.k) if case.op == "TN" else (*batch, case.k, case.n)
+    a, b = _noise(device, case.dtype, *a_shape), _noise(device, case.dtype, *b_shape)
+    a = a.transpose(-1, -2) if case.op == "NT" else a
+    b = b.transpose(-1, -2) if case.op == "TN" else b
+    out = torch.empty(*batch, case.m, case.n, device=device, dtype=a.dtype)
+    product = torch.bmm if batch else torch.mm
+    return lambda: product(a, b, out=out)
+
+
+def _scaled(case: Case, device: Any) -> Callable[[], object]:
+    """A product in fp8 with one scale a tensor and a bf16 result, as Transformer Engine and torchao run it."""
+    torch = torch_module()
+    a = _noise(device, "bf16", case.m, case.k).to(dtype_of("fp8"))
+    b = _noise(device, "bf16", case.n, case.k).to(dtype_of("fp8")).t()
+    one = torch.ones((), device=device, dtype=torch.float32)
+    return lambda: torch._scaled_mm(a, b, scale_a=one, scale_b=one, out_dtype=torch.bfloat16, use_fast_accum=True)
+
+
+# --- attention --------------------------------------------------------------------------------------------------------
+
+
+def _attention(case: Case, device: Any) -> Callable[[], object]:
+    torch = torch_module()
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    backends = {
+        "flash": SDPBackend.FLASH_ATTENTION,
+        "cudnn": SDPBackend.CUDNN_ATTENTION,
+        "efficient": SDPBackend.EFFICIENT_ATTENTION,
+        "math": SDPBackend.MATH,
+    }
+    q, k, v = (
+        _noise(device, case.dtype, 1, case.batch, case.m, case.k).requires_grad_(case.backward) for _ in range(3)
+    )
+    attend = torch.nn.functional.scaled_dot_product_attention
+
+    def forward() -> Any:
+        with sdpa_kernel(backends[case.op]):
+            return attend(q, k, v, is_causal=case.causal)
+
+    if not case.backward:
+        return forward
+    out = forward()
+    above = torch.randn_like(out)
+    return lambda: torch.autograd.grad(out, (q, k, v), above, retain_graph=True)
+
+
+# --- memory -----------------------------------------------------------------------------------------------------------
+
+
+def _memory(case: Case, device: Any) -> Callable[[], object]:
+    torch = torch_module()
+    x = _noise(device, case.dtype, case.m, case.n)
+    if case.op == "copy":
+        to = torch.empty_like(x)
+        return lambda: to.copy_(x)
+    if case.op == "add":
+        other, to = torch.randn_like(x), torch.empty_like(x)
+        return lambda: torch.add(x, other, out=to)
+    if case.op == "layer_norm":
+        weight, bias = (_noise(device, case.dtype, case.n) for _ in range(2))
+        return lambda: torch.nn.functional.layer_norm(x, (case.n,), weight, bias)
+    calls: Mapping[str, Callable[[], object]] = {
+        "gelu": lambda: torch.nn.functional.gelu(x, approximate="tanh"),
+        "sum": lambda: torch.sum(x),
+        "softmax": lambda: torch.softmax(x, dim=-1),
+        "dropout": lambda: torch.native_dropout(x, 0.1, True),
+    }
+    return calls[case.op]
+
+
+_BUILDERS: Mapping[str, Callable[[Case, Any], Callable[[], object]]] = {
+    "matmul": _matmul,
+    "attention": _attention,
+    "memory": _memory,
+}

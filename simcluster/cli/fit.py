@@ -1,0 +1,219 @@
+"""simcluster fit: the declared constants again, by least squares on the declared rows, with cross-validation."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING, Any
+
+from simcluster.errors import InputError
+
+if TYPE_CHECKING:
+    from simcluster.validation.fitting_run import FitRow, LeftOut, Outcome
+
+EXAMPLES = """examples:
+  simcluster fit --data measured/                     # every constant that was fitted, on the rows it was fitted on
+  simcluster fit --only torchtitan-power b200-power --data measured/ --rows
+  simcluster fit --file my_fits.yaml --json fits.json
+
+A fit file declares constants (dotted paths of a scenario, as in cluster.device.matmul.power, with bounds and a source)
+and the rows of studies that decide them; scenarios/fits/constants.yaml has those that ship.  Nothing is written back:
+the command says how far what is used today is from what the rows give.  Cross-validation leaves out one model, one
+scale or one study at a time; a study that is alone is predicted by what the constants would be unfitted.
+"""
+
+_WORST = 5
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """The command's arguments."""
+    parser = subparsers.add_parser(
+        "fit",
+        help="fit the declared constants again on measured rows",
+        description="Least squares of the declared constants on the declared rows, beside what is used today.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--file", metavar="FITS", help="a fit file (default: the one that ships)")
+    parser.add_argument("--only", nargs="+", default=[], metavar="FIT", help="these fits of the file")
+    parser.add_argument("--data", metavar="DIR", help="where tables lie that do not ship (default: $SIMCLUSTER_DATA)")
+    parser.add_argument("--no-cross-validation", action="store_true", help="fit only, on all rows")
+    parser.add_argument("--rows", action="store_true", help="every row with its residual")
+    parser.add_argument("--json", metavar="FILE", help='write everything as JSON; "-" prints it alone')
+    parser.add_argument("--workers", type=int, default=1, metavar="N", help="simulate N rows at once (default: 1)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Load and check everything, then fit and print."""
+    from simcluster.cli import common
+    from simcluster.validation.fitting import chosen, load_fits
+    from simcluster.validation.fitting_run import run_fits
+    from simcluster.validation.tables import data_folder
+
+    if args.workers < 1:
+        raise InputError(f"--workers {args.workers}: give 1 or more")
+    common.check_json_path(args.json)
+    file = load_fits(args.file)
+    names = list(chosen(file, tuple(args.only)))
+    outcomes = run_fits(
+        file,
+        names,
+        data=data_folder(args.data),
+        workers=args.workers,
+        cross_validate=not args.no_cross_validation,
+        progress=_progress if sys.stderr.isatty() else _quiet,
+    )
+    if args.json != "-":
+        for outcome in outcomes:
+            print("\n".join(_told(outcome, all_rows=args.rows)), end="\n\n")
+        print("\n".join(_overall(outcomes)))
+    if args.json:
+        common.write_json(args.json, {"file": file.document.source, "fits": [_as_json(each) for each in outcomes]})
+    return 0
+
+
+def _quiet(fit: str, what: str) -> None:
+    return
+
+
+def _progress(fit: str, what: str) -> None:
+    print(f"\r\x1b[K{fit}: {what}", end="", file=sys.stderr, flush=True)
+
+
+# --- for people -------------------------------------------------------------------------------------------------------
+
+
+def _told(outcome: Outcome, *, all_rows: bool) -> list[str]:
+    from simcluster.cli.common import format_table
+
+    head = f"{outcome.name}: {outcome.fit.about}" if outcome.fit.about else outcome.name
+    if outcome.skipped:
+        return [head, f"  skipped: {outcome.skipped}"]
+    constants = [
+        [each.name, f"{each.declared.unfitted:.4g}", f"{each.today:.4g}", f"{each.value:.4g}",
+         "at its bound" if each.at_bound else "not determined" if each.error is None else f"{each.error:.2g}",
+         f"{each.off:+.1%}"]
+        for each in outcome.constants
+    ]  # fmt: skip
+    scores = [
+        [what, f"{outcome.mean_error(which):.2%}", f"{max(_errors(outcome, which)):.1%}"]
+        for what, which in (("unfitted", "unfitted"), ("as used today", "today"), ("fitted", "fitted"))
+    ]
+    loss = {"squares": "least squares", "robust": "robust least squares", "absolute": "least absolute error"}
+    lines = [
+        head,
+        *(f"  {each.name}: {', '.join(each.declared.path)}; {each.declared.source}" for each in outcome.constants),
+        "",
+        *format_table(["constant", "unfitted", "today", "fitted", "std. error", "off today's"], constants).splitlines(),
+        "",
+        f"{_count(len(outcome.constants), 'constant')} on {_count(len(outcome.rows), 'row')}, "
+        f"{loss[outcome.fit.loss]} of ln(predicted / measured), {outcome.evaluations} rows predicted"
+        + ("" if outcome.converged else "; NOT converged"),
+        *format_table(["rows", "mean error", "worst"], scores).splitlines(),
+        "",
+        *_cross_validated(outcome.left_out),
+    ]
+    return [*lines, *_residuals(outcome.rows, all_rows)]
+
+
+def _errors(outcome: Outcome, which: str) -> list[float]:
+    return [abs(getattr(row, which) / row.measured - 1.0) for row in outcome.rows]
+
+
+def _cross_validated(left_out: tuple[LeftOut, ...]) -> list[str]:
+    from simcluster.cli.common import format_table
+
+    if not left_out:
+        return []
+    rows = [
+        [f"one {each.by}", *((str(each.groups), f"{each.error:.2%}", f"{each.ratio:.2f} x", each.worst)
+                             if not each.skipped else ("", "", "", each.skipped))]
+        for each in left_out
+    ]  # fmt: skip
+    return [*format_table(["left out", "groups", "mean error", "of fitted", "worst"], rows).splitlines(), ""]
+
+
+def _residuals(rows: tuple[FitRow, ...], all_rows: bool) -> list[str]:
+    shown = rows if all_rows else sorted(rows, key=lambda row: -abs(row.error))[:_WORST]
+    what = "residuals" if all_rows else "furthest off"
+    return [f"{what}: " + "; ".join(f"{row.sample.label} {row.error:+.1%}" for row in shown)]
+
+
+def _overall(outcomes: list[Outcome]) -> list[str]:
+    done = [each for each in outcomes if not each.skipped]
+    constants, rows = sum(len(each.constants) for each in done), sum(len(each.rows) for each in done)
+    lines = [f"overall: {_count(constants, 'constant')} on {_count(rows, 'row')} in {_count(len(done), 'fit')}"]
+    for each in done:
+        for left in each.left_out:
+            if not left.skipped and left.ratio > 1.5:
+                alone = (
+                    " (predicted unfitted: no other study decides it)"
+                    if left.by == "study" and left.groups == 1
+                    else ""
+                )
+                lines.append(
+                    f"  {each.name}: with one {left.by} left out the error is {left.ratio:.2f} x the fitted one, "
+                    f"above 1.5 x{alone}"
+                )
+    if len(done) < len(outcomes):
+        lines.append(f"  skipped: {len(outcomes) - len(done)}, for want of their tables")
+    return lines
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}{'' if number == 1 else 's'}"
+
+
+# --- for programs -----------------------------------------------------------------------------------------------------
+
+
+def _as_json(outcome: Outcome) -> dict[str, Any]:
+    if outcome.skipped:
+        return {"fit": outcome.name, "skipped": outcome.skipped}
+    return {
+        "fit": outcome.name,
+        "about": outcome.fit.about,
+        "loss": outcome.fit.loss,
+        "converged": outcome.converged,
+        "constants": [
+            {
+                "name": each.name,
+                "path": list(each.declared.path),
+                "follow": dict(each.declared.follow),
+                "bounds": list(each.declared.bounds),
+                "source": each.declared.source,
+                "unfitted": each.declared.unfitted,
+                "today": each.today,
+                "fitted": each.value,
+                "standard_error": each.error,
+                "at_bound": each.at_bound,
+            }
+            for each in outcome.constants
+        ],
+        "mean_error": {which: outcome.mean_error(which) for which in ("unfitted", "today", "fitted")},
+        "cross_validation": [
+            {"left_out": each.by, "skipped": each.skipped}
+            if each.skipped
+            else {
+                "left_out": each.by,
+                "groups": each.groups,
+                "rows": each.rows,
+                "mean_error": each.error,
+                "of_fitted": each.ratio,
+                "constants": {group: list(values) for group, values in each.values},
+            }
+            for each in outcome.left_out
+        ],
+        "rows": [
+            {
+                "label": row.sample.label,
+                "study": row.sample.study,
+                "model": row.sample.model,
+                "scale": row.sample.scale,
+                "measured_s": row.measured,
+                "predicted_s": row.fitted,
+                "error": row.error,
+            }
+            for row in outcome.rows
+        ],
+    }

@@ -1,0 +1,173 @@
+"""simcluster report: one HTML page about a run, or several side by side, complete in itself."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from simcluster.cli.common import add_override_arguments
+from simcluster.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import pandas as pd
+
+    from simcluster.report import Entry
+
+EXAMPLE = """examples:
+  simcluster report gpt3_175b_64xa100 -o report.html
+  simcluster report gpt3_175b_64xa100 --vary pipeline.schedule=gpipe,1f1b,interleaved -o schedules.html
+  simcluster report before.json after.json -o change.html       (saved by simcluster run --json)
+  simcluster report run.json --timeline run.parquet -o run.html    (and by --timeline)
+
+Open the page in any browser: it holds everything and loads nothing.
+"""
+_MOST_BYTES = 1_000_000_000
+_MOST_ROWS = 20_000_000
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """The command's arguments."""
+    parser = subparsers.add_parser(
+        "report",
+        help="one HTML page: the answer, where the time went, an interactive timeline",
+        description="Write one self-contained HTML page about scenarios or saved results: what was run, the answer, "
+        "where the time went, timeline, memory, links, stragglers, schedule, and the scenario to copy.",
+        epilog=EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "runs", nargs="+", metavar="SCENARIO|RESULT", help="a scenario, or a result saved with run --json (.json)"
+    )
+    parser.add_argument("-o", "--output", metavar="FILE", required=True, help="the page to write (.html)")
+    add_override_arguments(parser, "change the scenarios; also --a.b c")
+    parser.add_argument(
+        "--vary", action="append", default=[], metavar="A.B=X,Y", help="values to try; several --vary are combined"
+    )
+    parser.add_argument(
+        "--timeline", action="append", default=[], metavar="FILE",
+        help="the timeline of a RESULT (.csv or .parquet, from run --timeline); one for each, in their order",
+    )  # fmt: skip
+    parser.add_argument("--ranks", metavar="R,R", help="the ranks whose timeline is shown, as in 0,8,16")
+    parser.add_argument("--title", metavar="TEXT", default="", help="the page's heading")
+    parser.add_argument("--json", metavar="FILE", help='also write the numbers of all runs; "-" prints them')
+
+
+def run(args: argparse.Namespace) -> int:
+    """Check everything that was named, play or read it, write the page."""
+    from simcluster.cli import common
+    from simcluster.documents.overrides import expand_vary
+    from simcluster.report import page
+    from simcluster.saved import is_saved
+
+    output = common.output_path(args.output)
+    if output.suffix.lower() not in (".html", ".htm"):
+        raise InputError(f"cannot write {args.output}: a page ends in .html")
+    common.check_json_path(args.json)
+    overrides, vary = common.overrides_of(args), [expand_vary(text) for text in args.vary]
+    saved = [name for name in args.runs if is_saved(name)]
+    if saved and (overrides or vary or args.ranks):
+        what = "--ranks" if args.ranks else "--set and --vary"
+        raise InputError(f"{what} cannot change {saved[0]}, which was played already; name its scenario instead")
+    if len(args.timeline) > len(saved):
+        raise InputError(
+            f"--timeline is given {len(args.timeline)} times for {len(saved)} saved results; a scenario's timeline is "
+            "played, a result's is the file that was written with it"
+        )
+    timelines = dict(zip(saved, [read_timeline(Path(name)) for name in args.timeline], strict=False))
+    entries: list[Entry] = []
+    for name in args.runs:
+        entries += [_saved(name, timelines.get(name))] if name in saved else _played(name, overrides, vary, args.ranks)
+    entries = _named_apart(entries)
+    common.write_text(output, page(entries, title=args.title))
+    if args.json != "-":
+        print(
+            f"{output}: {output.stat().st_size / 1e6:.1f} MB, {len(entries)} {'run' if len(entries) == 1 else 'runs'}"
+        )
+    if args.json:
+        common.write_json(args.json, [{"name": entry.name, **entry.numbers} for entry in entries])
+    return 0
+
+
+def _played(
+    path: str, overrides: Sequence[tuple[str, Any]], vary: Sequence[tuple[str, Sequence[Any]]], ranks: str | None
+) -> list[Entry]:
+    """A scenario's runs: one, or one for each combination of varied values."""
+    from simcluster.cli import drawing
+    from simcluster.compare import variations
+    from simcluster.report import entry_of_result
+    from simcluster.simulate import simulate
+
+    found = []
+    for name, scenario in variations(path, overrides, vary).items():
+        chosen = drawing.ranks_of(ranks, scenario.gpus)
+        found.append(entry_of_result(simulate(scenario), name=name, origin=path, ranks=chosen))
+    return found
+
+
+def _saved(path: str, timeline: Mapping[str, Any] | None) -> Entry:
+    from simcluster.report import entry_of_saved
+    from simcluster.saved import read_saved
+
+    return entry_of_saved(read_saved(path), origin=path, columns=timeline)
+
+
+def _named_apart(entries: Sequence[Entry]) -> list[Entry]:
+    """Entries with a number behind names that come twice."""
+    from dataclasses import replace
+
+    seen: dict[str, int] = {}
+    found = []
+    for entry in entries:
+        seen[entry.name] = seen.get(entry.name, 0) + 1
+        count = seen[entry.name]
+        found.append(entry if count == 1 else replace(entry, name=f"{entry.name} ({count})"))
+    return found
+
+
+def read_timeline(path: Path) -> dict[str, Any]:
+    """The columns of a timeline in a file; InputError for a file that cannot be one."""
+    from importlib.util import find_spec
+
+    if path.suffix not in (".csv", ".parquet"):
+        raise InputError(f"--timeline {path}: a timeline ends in .csv or .parquet")
+    if path.suffix == ".parquet" and not find_spec("pyarrow"):
+        raise InputError(f"--timeline {path}: Parquet needs pyarrow; pip install 'simcluster[parquet]', or use .csv")
+    if not path.is_file():
+        raise InputError(f"--timeline {path}: there is no such file")
+    if path.stat().st_size > _MOST_BYTES:
+        raise InputError(f"--timeline {path}: is larger than {_MOST_BYTES / 1e9:g} GB; write one with fewer steps")
+    try:
+        table = _parquet(path) if path.suffix == ".parquet" else _csv(path)
+    except InputError:
+        raise
+    except Exception as problem:  # whatever the readers of broken files raise
+        first = str(problem).splitlines()[0][:200] if str(problem) else type(problem).__name__
+        raise InputError(
+            f"--timeline {path}: cannot be read as {path.suffix} ({first}); write it with simcluster run --timeline"
+        ) from None
+    return {str(name): table[name].to_numpy() for name in table.columns}
+
+
+def _csv(path: Path) -> pd.DataFrame:
+    import pandas as pd
+
+    from simcluster.report.saved import TEXTS
+
+    kinds = dict.fromkeys(TEXTS, "str")
+    return pd.read_csv(path, keep_default_na=False, dtype=kinds, nrows=_MOST_ROWS)
+
+
+def _parquet(path: Path) -> pd.DataFrame:
+    import pandas as pd
+    from pyarrow.parquet import ParquetFile  # type: ignore[import-untyped]
+
+    from simcluster.measuring.timeline import COLUMNS
+
+    with ParquetFile(path) as file:
+        rows, names = file.metadata.num_rows, file.schema_arrow.names
+    if rows > _MOST_ROWS:
+        raise InputError(f"--timeline {path}: has {rows:,} rows; {_MOST_ROWS:,} are the most that a page is made of")
+    return pd.read_parquet(path, columns=[name for name in COLUMNS if name in names])

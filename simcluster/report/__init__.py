@@ -1,0 +1,10 @@
+"""One self-contained HTML page about one run or several: what ran, the answer, where the time went, and the timelines.
+
+``page`` makes it from entries; ``entry_of_result`` and ``entry_of_saved`` make those.  Nothing here prints or writes.
+"""
+
+from simcluster.report.entry import Entry, entry_of_result
+from simcluster.report.page import page
+from simcluster.report.saved import entry_of_saved
+
+__all__ = ["Entry", "entry_of_result", "entry_of_saved", "page"]

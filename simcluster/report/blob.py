@@ -1,0 +1,51 @@
+"""Columns of numbers inside an HTML page: typed arrays, split into byte planes, deflated, in base64.
+
+Imports numpy.  ``assets/data.js`` reads them.
+"""
+
+from __future__ import annotations
+
+import base64
+import zlib
+
+import numpy as np
+import numpy.typing as npt
+
+Place = tuple[int, int, str]
+"""Where a column begins in the inflated bytes, how many numbers it has, and of which type (u1, u2, u4, i2, i4, f4)."""
+
+_INTEGERS = ("u1", "u2", "i2", "u4", "i4")
+
+
+class Blob:
+    """Collects columns; ``text`` is all of them."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self._size = 0
+
+    def integers(self, values: npt.NDArray[np.integer]) -> Place:
+        """A column of whole numbers in the smallest type that holds them."""
+        low, high = (int(values.min()), int(values.max())) if len(values) else (0, 0)
+        for name in _INTEGERS:
+            limits = np.iinfo(name)
+            if limits.min <= low and high <= limits.max:
+                return self._add(values.astype(f"<{name}"), name)
+        raise ValueError(f"numbers from {low} to {high} have no 32 bits")
+
+    def floats(self, values: npt.NDArray[np.floating]) -> Place:
+        """A column of floats with 24 bits each."""
+        return self._add(values.astype("<f4"), "f4")
+
+    def text(self) -> str:
+        """Base64 of the deflated columns."""
+        return base64.b64encode(zlib.compress(b"".join(self._parts), 6)).decode("ascii")
+
+    def _add(self, values: npt.NDArray[np.generic], name: str) -> Place:
+        """Byte planes, first the lowest bytes of all numbers: the high ones hardly change, and deflate well."""
+        planes = np.ascontiguousarray(values).view(np.uint8).reshape(len(values), -1).T if len(values) else values
+        place = self._size, len(values), name
+        raw = np.ascontiguousarray(planes).tobytes()
+        self._parts.append(raw)
+        self._size += len(raw)
+        return place

@@ -1,0 +1,123 @@
+"""The palette on the page, on light and on dark ground: as CSS for tables and bars, as lists for the script.
+
+On dark ground a colour is mixed with white until it stands out: the hue stays.  Imports the palette.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import pairwise
+
+from simcluster.show.palette import COMPUTE_KINDS, MEMORY, STREAMS, WAITING, Colour, colour_of, rgb, text_on, tinted
+
+LIGHT_GROUND, DARK_GROUND = "#FFFFFF", "#1D2024"
+CONTRAST = 3.0
+"""Of graphics with their ground: the least that WCAG 2.2 (1.4.11) asks for."""
+
+_TINT_STEPS = 50
+_LEAST_TINT = {"dp": 0.6, "optimizer": 0.75}  # so that they stay apart from ep and from W for every reader
+_DARK_WAITING = "#4A4F55"
+_DARK_GREYS = {"parameters": "#8A9096", "gradients": "#6E747B", "optimizer": "#565C63", "buffers": "#434950"}
+_HEAT = ((0.0, LIGHT_GROUND, DARK_GROUND), (0.3, "#F3C9A5", "#5C3316"), (0.65, "#D55E00", "#C4570A"),
+         (1.0, "#8F3800", "#FFB37A"))  # fmt: skip
+HEAT_LEVELS = 12
+
+# What the breakdown's entries look like: the colour of what fills the time.
+BREAKDOWN_COLOURS = {
+    "forward": COMPUTE_KINDS["forward"],
+    "backward": COMPUTE_KINDS["backward"],
+    "recompute": COMPUTE_KINDS["recompute"],
+    **{f"exposed_{axis}": colour for axis, colour in STREAMS.items()},
+    "bubble": WAITING,
+    "straggler_wait": WAITING,
+    "optimizer": COMPUTE_KINDS["optimizer"],
+    "other": COMPUTE_KINDS["other"],
+}
+
+
+def luminance(colour: Colour) -> float:
+    """Relative luminance (WCAG 2.2)."""
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in colour]
+    return float(sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True)))
+
+
+def contrast(one: Colour, other: Colour) -> float:
+    """Contrast ratio of two colours (WCAG 2.2), 1 to 21."""
+    dark, light = sorted((luminance(one), luminance(other)))
+    return (light + 0.05) / (dark + 0.05)
+
+
+def on_dark(colour: Colour, name: str = "") -> Colour:
+    """The colour of a stream or kind, mixed with as little white as makes it stand out on dark ground."""
+    ground = rgb(DARK_GROUND)
+    lighter = tinted(colour, _LEAST_TINT.get(name, 0.0))
+    tints = (tinted(lighter, step / _TINT_STEPS) for step in range(_TINT_STEPS + 1))
+    return next(tint for tint in tints if contrast(tint, ground) >= CONTRAST)
+
+
+def code(colour: Colour) -> str:
+    """ "#RRGGBB"."""
+    return "#" + "".join(f"{round(255 * part):02X}" for part in colour)
+
+
+def paints(what: Sequence[tuple[str, str, int]]) -> dict[str, list[str]]:
+    """For each (stream, kind, chunk) its colour on light and on dark ground, and that of text on either."""
+    light = [colour_of(stream, kind, chunk) for stream, kind, chunk in what]
+    names = [kind if stream == "compute" else stream for stream, kind, _ in what]
+    dark = [on_dark(colour, name) for colour, name in zip(light, names, strict=True)]
+    return {
+        "light": [code(colour) for colour in light],
+        "dark": [code(colour) for colour in dark],
+        "light_text": [text_on(colour) for colour in light],
+        "dark_text": [text_on(colour) for colour in dark],
+    }
+
+
+def memory_paints() -> dict[str, dict[str, str]]:
+    """The parts of memory, in either theme."""
+    return {
+        "light": dict(MEMORY),
+        "dark": {name: _DARK_GREYS.get(name) or code(on_dark(rgb(colour))) for name, colour in MEMORY.items()},
+    }
+
+
+def variables() -> tuple[str, str]:
+    """CSS custom properties of all colours that tables and bars use: on light, and on dark ground."""
+    light = {f"--k-{name}": colour for name, colour in BREAKDOWN_COLOURS.items()}
+    light |= {f"--m-{name}": colour for name, colour in MEMORY.items()}
+    dark = {name: code(on_dark(rgb(colour), re.split("[-_]", name)[-1])) for name, colour in light.items()}
+    dark |= dict.fromkeys(("--k-bubble", "--k-straggler_wait"), _DARK_WAITING)
+    dark |= {f"--m-{name}": grey for name, grey in _DARK_GREYS.items()}
+    for level in range(HEAT_LEVELS):
+        on_light, dark_one = _heat(level / (HEAT_LEVELS - 1))
+        light |= {f"--h-{level}": code(on_light), f"--t-{level}": text_on(on_light)}
+        dark |= {f"--h-{level}": code(dark_one), f"--t-{level}": text_on(dark_one)}
+    return _declared(light), _declared(dark)
+
+
+def classes() -> str:
+    """CSS classes that fill with those properties: .k-forward, .m-activations, .heat-0 ... ."""
+    fills = [f".k-{name}{{fill:var(--k-{name});background:var(--k-{name})}}" for name in BREAKDOWN_COLOURS]
+    fills += [f".m-{name}{{fill:var(--m-{name});background:var(--m-{name})}}" for name in MEMORY]
+    fills += [f"td.heat-{level}{{background:var(--h-{level});color:var(--t-{level})}}" for level in range(HEAT_LEVELS)]
+    return "\n".join(fills)
+
+
+def _declared(values: dict[str, str]) -> str:
+    return "".join(f"{name}:{value};" for name, value in values.items())
+
+
+def _heat(part: float) -> tuple[Colour, Colour]:
+    """The colour at 0..1 of the scale, on light and on dark ground."""
+    for (low, *before), (high, *after) in pairwise(_HEAT):
+        if part <= high:
+            share = (part - low) / (high - low)
+            light, dark = (_mixed(rgb(one), rgb(other), share) for one, other in zip(before, after, strict=True))
+            return light, dark
+    raise AssertionError(part)
+
+
+def _mixed(one: Colour, other: Colour, share: float) -> Colour:
+    red, green, blue = (a + (b - a) * share for a, b in zip(one, other, strict=True))
+    return red, green, blue

@@ -1,0 +1,262 @@
+"""The parts of the page about one run: memory, links, stragglers, the schedule, how far to trust it, the scenario.
+
+Imports entries, stragglers, units and the words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from simcluster.report import words
+from simcluster.report.colours import HEAT_LEVELS
+from simcluster.report.entry import Entry, LinkHeat
+from simcluster.report.html import Markup, element, joined, table, void
+from simcluster.report.ideal import MOST_ACTIONS
+from simcluster.report.yaml_text import yaml_text
+from simcluster.schedules.grid import order_lines
+from simcluster.units import format_bytes, format_bytes_per_second, format_seconds
+from simcluster.whatif.straggling import Stragglers
+
+_MOST_COLUMNS = 32
+_SEEN = 5e-4  # an excess that is written as more than 0.0 %
+_LEAST_EXCESS = 0.05  # the scale of slowdowns reaches at least so far, so that noise stays pale
+
+
+def quiet(*content: str) -> Markup:
+    """A remark."""
+    return element("p", *content, class_="quiet")
+
+
+# --- memory -----------------------------------------------------------------------------------------------------------
+
+
+def memory(entry: Entry, number: int) -> Markup:
+    """What fills the fullest GPU, and memory over time where there is a timeline of it."""
+    parts = entry.numbers["memory_bytes"]
+    total = sum(parts.values())
+    rows = [[words.MEMORY[name], words.gigabytes(parts[name]), words.percent(parts[name] / total if total else 0.0)]
+            for name in words.MEMORY]  # fmt: skip
+    rows.append(["all of it", words.gigabytes(entry.numbers["peak_memory_bytes"]), "100.0 %"])
+    figures = table(["at the peak of the fullest GPU", "", "share"], rows, caption="Memory at its peak", class_="total")
+    if not entry.memory:
+        why = (
+            "Nothing is allocated or freed in this run." if entry.result else "A saved result has no memory over time."
+        )
+        return joined(figures, quiet(why))
+    options = [
+        element("option", f"rank {curve.rank}, stage {curve.stage}", value=str(place),
+                selected="" if curve.rank == _fullest(entry) else None)
+        for place, curve in enumerate(entry.memory)
+    ]  # fmt: skip
+    swatches = [
+        element("li", element("span", class_=f"swatch m-{name}", aria_hidden="true"), text)
+        for name, text in (
+            ("parameters", "parameters"), ("gradients", "gradients"), ("optimizer", "optimizer state"),
+            ("buffers", "buffers"), ("activations", "activations"), ("gathered", "gathered parameters"),
+            ("unsharded", "unsharded gradients"), ("other", "recomputed, logits, received"), ("lost", "fragmentation"),
+        )
+        if _used(entry, name)
+    ]  # fmt: skip
+    chart = element(
+        "div",
+        element("div", element("label", "Memory of ", element("select", options)), class_="controls"),
+        element("div", element("canvas", role="img", aria_label="Memory over time, on the time axis of the timeline; "
+                "its peak is said below, its parts are in the table"), class_="chart"),
+        element("p", data_part="readout", class_="quiet", aria_live="off"),
+        element("ul", swatches, class_="legend"),
+        id=f"memory-{number}",
+    )  # fmt: skip
+    return joined(chart, figures)
+
+
+def _fullest(entry: Entry) -> int:
+    return entry.result.memory_peak.rank if entry.result else -1
+
+
+def _used(entry: Entry, part: str) -> bool:
+    pool = {"gathered": "parameters", "unsharded": "gradients", "activations": "activations", "other": "other"}
+    for curve in entry.memory:
+        if part == "lost":
+            found = curve.fragmentation > 1
+        else:
+            found = bool(curve.pools[pool[part]].any()) if part in pool else curve.state[part] > 0
+        if found:
+            return True
+    return False
+
+
+# --- links ------------------------------------------------------------------------------------------------------------
+
+
+def links(entry: Entry, number: int) -> Markup:
+    """The hottest links: a strip over the run for each, its mean and its peak."""
+    heat = entry.links
+    if heat is None:
+        return quiet(
+            "No link carries anything in this run." if entry.result else "A saved result has no loads of links."
+        )
+    rows = [_link(row, place) for place, row in enumerate(heat.rows)]
+    header = ["link", "alike", "capacity", "over the run", "mean", "peak", "bytes a step"]
+    return joined(
+        element("div", table(header, rows, caption="The hottest links", class_="links"), id=f"links-{number}"),
+        quiet("A row stands for all links that are exactly alike, and is named by the first. Colour: rate over "
+              "capacity, pale idle to full; rates are means over a span."),
+    )  # fmt: skip
+
+
+def _link(row: tuple[str, str, int, float, float, float, float], place: int) -> list[str]:
+    a, b, alike, capacity, size, mean, peak = row
+    strip = element("canvas", data_strip=str(place), class_="strip", aria_hidden="true")
+    return [f"{a} → {b}", f"×{alike:,}", format_bytes_per_second(capacity), strip, words.percent(mean),
+            words.percent(peak), format_bytes(size)]  # fmt: skip
+
+
+def link_bins(heat: LinkHeat) -> int:
+    """Columns of the strips."""
+    return int(heat.matrix.shape[1])
+
+
+# --- stragglers -------------------------------------------------------------------------------------------------------
+
+
+def stragglers(entry: Entry) -> Markup:
+    """What each cause costs, and the slowdown by each worker over (dp rank, stage)."""
+    found = entry.stragglers
+    if isinstance(found, str):
+        return quiet(found)
+    assert entry.result is not None
+    told = (
+        f"The step takes {found.slowdown:.3f} × what it takes without the faults of the scenario "
+        f"({format_seconds(found.clean)})."
+        if entry.result.scenario.faults
+        else "The scenario has no faults. What is left are stages that are longer than others."
+    )
+    parts = [element("p", told)]
+    if found.causes:
+        rows = [
+            [cause.what, words.percent(cause.cost), format_seconds(cause.without),
+             "" if cause.alone is None else words.signed_percent(cause.alone / found.clean - 1)]
+            for cause in found.causes
+        ]  # fmt: skip
+        header = ["cause", "of the step", "the step without it", "alone adds"]
+        parts.append(table(header, rows, caption="What makes the step longer, dearest first"))
+    parts.append(_heatmap(found))
+    return joined(parts)
+
+
+def _heatmap(found: Stragglers) -> Markup:
+    """Stages downwards, dp ranks to the right: how much longer the step takes by that worker, from the run's trace."""
+    slowdown = found.estimated.by_worker
+    shown = min(slowdown.shape[0], _MOST_COLUMNS)
+    most = max(_LEAST_EXCESS, float(slowdown.max()) - 1)
+    rows = []
+    for stage in range(slowdown.shape[1]):
+        cells = []
+        for dp in range(shown):
+            excess = float(slowdown[dp, stage]) - 1
+            level = round(min(max(excess, 0.0) / most, 1.0) * (HEAT_LEVELS - 1))
+            worst = " worst" if excess > _SEEN and (dp, stage) in found.estimated.worst else ""
+            cells.append(element("td", f"{100 * excess:+.1f}".replace("-", "−"), class_=f"heat-{level}{worst}"))
+        rows.append(element("tr", element("th", f"stage {stage}", scope="row"), cells))
+    head = element("tr", element("th", "% longer", scope="col"),
+                   [element("th", f"dp {dp}", scope="col") for dp in range(shown)])  # fmt: skip
+    caption = "Slowdown by worker: stages downwards, dp ranks to the right"
+    more = f" The first {shown} of {slowdown.shape[0]} dp ranks." if shown < slowdown.shape[0] else ""
+    return joined(
+        element("div", element("table", element("caption", caption), element("thead", head), element("tbody", rows)),
+                class_="scroll-x heat", tabindex=0, role="region", aria_label=caption),
+        quiet("By how much a step is longer than one in which all workers take what is typical of their ops, by that "
+              "worker alone: the estimator of recorded jobs, from this run's trace. Framed: the worst workers.", more),
+    )  # fmt: skip
+
+
+# --- the schedule -----------------------------------------------------------------------------------------------------
+
+
+def schedule(entry: Entry, number: int, gantt: Markup) -> Markup:
+    """The order of microbatches as its paper draws it; ``gantt`` is the frame in which the script draws."""
+    found = entry.schedule
+    if found is None:
+        return quiet("No pipeline: one stage." if entry.result else "A saved result does not hold its schedule.")
+    order = element("details", element("summary", "The order as text"),
+                    element("pre", "\n".join(order_lines(found)), tabindex=0))  # fmt: skip
+    told = quiet(
+        f"{found.name}: {found.num_stages} stages, {found.num_microbatches} microbatches, {found.num_chunks} "
+        f"{'chunks' if found.num_chunks > 1 else 'chunk'} a stage. Ideal times: F, I and W take one unit, B two, sends "
+        "nothing; the timeline above has the real ones."
+    )
+    if sum(map(len, found.rows)) > MOST_ACTIONS:
+        return joined(told, quiet("Too many actions to draw."), order)
+    return joined(told, element("div", gantt, id=f"grid-{number}", class_="gantt"), order)
+
+
+# --- trust ------------------------------------------------------------------------------------------------------------
+
+
+def accuracy(entries: Sequence[Entry]) -> Markup:
+    """How far to trust the numbers: against a measurement where there is one, and what they rest on."""
+    rows = []
+    for entry in entries:
+        measured = entry.scenario.measured if entry.scenario else None
+        if measured is not None:
+            off = entry.numbers["step_time_s"] / measured.step_time - 1
+            rows.append([entry.name, measured.source or "not named", format_seconds(measured.step_time),
+                         format_seconds(entry.numbers["step_time_s"]), words.signed_percent(off)])  # fmt: skip
+    parts: list[Markup] = []
+    if rows:
+        header = ["run", "source", "measured", "simulated", "error"]
+        parts.append(table(header, rows, caption="Against measurements", left=2))
+    else:
+        parts.append(element("p", "Simulated; no measurement of this run is named in its scenario (measured)."))
+    parts.append(element("ul", [element("li", text) for text in _basis(entries)], class_="notes"))
+    return joined(parts)
+
+
+def _basis(entries: Sequence[Entry]) -> list[str]:
+    """What every number here rests on."""
+    found = [
+        "Times of kernels come from the device's roofline, those of communication from link rates and, where the "
+        "platform is known, from NCCL's own choices. The command simcluster validate scores published runs with the "
+        "same constants; the README lists its errors, study by study.",
+        "Differences between runs are more reliable than the runs: most errors are common to both.",
+    ]
+    if any(entry.scenario is not None and entry.scenario.software is None for entry in entries):
+        found.append(
+            "Software is ideal here: the host issues work in no time. Real steps of small kernels are longer; "
+            "software: in the scenario names a library's costs."
+        )
+    convention = entries[0].numbers.get("mfu_convention")
+    if isinstance(convention, str):
+        found.append(f"MFU counts {convention}.")
+    engines = [(entry.name, entry.numbers.get("engine")) for entry in entries]
+    for name, engine in engines:
+        if isinstance(engine, dict) and {"ranks_total", "ranks_simulated"} <= set(engine):
+            total, simulated = engine["ranks_total"], engine["ranks_simulated"]
+            if total != simulated:
+                found.append(
+                    f"{name}: {total} ranks, of which {simulated} were played; the others do exactly the same."
+                )
+    return found
+
+
+# --- the scenario -----------------------------------------------------------------------------------------------------
+
+
+def scenario(entry: Entry, number: int) -> Markup:
+    """The scenario as resolved, to copy into a file and run."""
+    document = entry.scenario.document() if entry.scenario else dict(entry.numbers["scenario"])
+    name = f"scenario-{number}"
+    return joined(
+        element("p", f"Named: {entry.origin}. " if entry.origin else "",
+                "Everything resolved, defaults included. Save it as a .yaml file and give it to simcluster run."),
+        element("button", "Copy", type="button", data_copy=name, hidden=""),
+        element("pre", element("code", yaml_text(document), id=name), class_="scenario", tabindex=0,
+                role="region", aria_label=f"Scenario of {entry.name}"),
+    )  # fmt: skip
+
+
+def spacer() -> Markup:
+    """A pattern for bars that wait: defined once on the page."""
+    line = void("path", d="M-1,1 l2,-2 M0,6 l6,-6 M5,7 l2,-2", class_="hatch-line")
+    pattern = element("pattern", line, id="hatch", width=6, height=6, patternUnits="userSpaceOnUse")
+    return element("svg", element("defs", pattern), width=0, height=0, class_="nothing", aria_hidden="true")

@@ -1,0 +1,183 @@
+"""What the page knows of one run: all of a result just played, or the numbers that were saved of one.
+
+Imports the result, the door's plan, loads, stragglers and schedules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from simcluster.devices.device import load_device
+from simcluster.errors import InputError
+from simcluster.loads import hottest, utilisation
+from simcluster.measuring.account import Account
+from simcluster.measuring.timeline import COLUMNS, Spans
+from simcluster.report.packing import with_columns
+from simcluster.result import Result
+from simcluster.scenario.scenario import Scenario
+from simcluster.schedules import Schedule
+from simcluster.simulate import plan_job
+from simcluster.whatif.straggling import Stragglers, stragglers
+
+_LINKS = 24
+_BINS = 240
+_MEMORY_RANKS = 8
+MOST_WORKERS = 64
+"""Stragglers are priced by playing the step again for each cause: not for larger jobs without being asked."""
+
+
+@dataclass(frozen=True)
+class MemoryCurve:
+    """Memory of one rank over time: its model state (bytes by part), and what comes and goes.
+
+    From time[i] (s) until time[i + 1] the pools hold pools[name][i] bytes; ``fragmentation`` times that is what they
+    take.  ``peak`` says in words what brought the most.
+    """
+
+    rank: int
+    stage: int
+    state: Mapping[str, float]
+    time: npt.NDArray[np.float64]
+    pools: Mapping[str, npt.NDArray[np.float64]]
+    fragmentation: float
+    peak: str
+
+
+@dataclass(frozen=True)
+class LinkHeat:
+    """The hottest links: for each its ends, how many are exactly alike, capacity (B/s), bytes a step, mean and peak
+    utilisation; and ``matrix[link, bin]``, rate / capacity over the run."""
+
+    rows: tuple[tuple[str, str, int, float, float, float, float], ...]
+    matrix: npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One run on the page.
+
+    ``numbers`` is its result JSON, ``account`` where its time went, ``spans`` its timeline and ``weights`` how many
+    ranks each one of it stands for; ``result`` is None for a saved one, and ``lacks`` says in words what its file does
+    not hold.  ``origin`` is what was named on the command line.
+    """
+
+    name: str
+    numbers: Mapping[str, Any]
+    origin: str = ""
+    scenario: Scenario | None = None
+    result: Result | None = None
+    account: Account
+    spans: Spans | None = None
+    weights: Mapping[int, int] = field(default_factory=dict)
+    lacks: tuple[str, ...] = ()
+
+    @cached_property
+    def schedule(self) -> Schedule | None:
+        """The order of the pipeline's microbatches; None without a pipeline or for a saved result."""
+        if self.result is None or self.result.scenario.parallel.pp == 1:
+            return None
+        scenario = self.result.scenario
+        job, _ = plan_job(scenario, load_device(scenario.cluster.built.device))
+        return job.schedule
+
+    @cached_property
+    def memory(self) -> tuple[MemoryCurve, ...]:
+        """Memory over time of the fullest rank and of others, evenly over the simulated ones."""
+        if self.result is None or not len(self.result.memory_timeline):
+            return ()
+        return tuple(_memory(self.result, rank) for rank in _some(self.result))
+
+    @cached_property
+    def links(self) -> LinkHeat | None:
+        """The hottest links; None where nothing crosses any."""
+        if self.result is None:
+            return None
+        table = hottest(self.result, _LINKS)
+        if not len(table):
+            return None
+        names = ("link_from", "link_to", "links", "capacity", "bytes", "utilisation", "peak_utilisation")
+        rows = tuple(zip(*(table[name].tolist() for name in names), strict=True))
+        _, matrix = utilisation(self.result, [(row[0], row[1]) for row in rows], _BINS)
+        return LinkHeat(rows, matrix)
+
+    @cached_property
+    def stragglers(self) -> Stragglers | str:
+        """What stragglers cost, cause by cause; or why this is not on the page."""
+        if self.result is None:
+            return "A saved result does not hold what each cause costs; give the scenario instead."
+        scenario = self.result.scenario
+        workers = scenario.dp * scenario.parallel.pp
+        if workers == 1:
+            return "One worker: dp and pp are 1, so none is slower than another."
+        if workers > MOST_WORKERS:
+            return (
+                f"{workers:,} workers (dp × pp) are more than the {MOST_WORKERS} for which this page plays the step "
+                "without each cause; the command simcluster stragglers does it for any number."
+            )
+        try:
+            return stragglers(self.result)
+        except InputError as problem:
+            return f"Not to be had for this run: {problem}"
+
+
+def entry_of_result(result: Result, *, name: str = "", origin: str = "", ranks: Sequence[int] | None = None) -> Entry:
+    """Everything of a result.  ``ranks`` (left out: those that were simulated) are the ones whose timeline is shown.
+
+    InputError for a rank that the job does not have.
+    """
+    spans, weights = result.spans, dict(result.weights)
+    if ranks is not None:
+        wrong = [rank for rank in ranks if not 0 <= rank < result.facts.ranks]
+        if wrong or not ranks:
+            what = f"no rank {wrong[0]}" if wrong else "no rank named"
+            raise InputError(f"ranks: {what}; this job has ranks 0 to {result.facts.ranks - 1}")
+        spans, weights = spans_of_ranks(result, sorted(set(ranks))), dict.fromkeys(ranks, 1)
+    return Entry(
+        name=name or result.scenario.name,
+        numbers=result.to_dict(),
+        origin=origin,
+        scenario=result.scenario,
+        result=result,
+        account=result.account,
+        spans=spans,
+        weights=weights,
+    )
+
+
+def spans_of_ranks(result: Result, ranks: Sequence[int]) -> Spans:
+    """The timeline of any ranks of the job, each that of the one which was simulated for it, under its own groups."""
+    words = {word: code for code, word in enumerate(result.spans.words)}
+    parts = []
+    for rank in ranks:
+        spans = result.spans.of_rank(result.simulated_for(rank))
+        codes = np.arange(len(result.spans.words))
+        for group in np.unique(spans.group).tolist():
+            axis = spans.words[group].rstrip("0123456789")
+            own = result.lowered.communicators.group_name(axis, result.ranks.start + rank) if axis else ""
+            codes[group] = words.setdefault(own, len(words))
+        parts.append(replace(spans, rank=np.full(len(spans), rank), group=codes[spans.group]))
+    columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in ("op", *COLUMNS)}
+    return with_columns(tuple(words), columns)
+
+
+def _some(result: Result) -> list[int]:
+    """The fullest of the simulated ranks and others, evenly between the first and the last."""
+    simulated = sorted(result.weights)
+    if len(simulated) <= _MEMORY_RANKS:
+        return simulated
+    places = np.linspace(0, len(simulated) - 1, _MEMORY_RANKS - 1).round().astype(int).tolist()
+    return sorted({result.memory_peak.rank, *(simulated[place] for place in places)})
+
+
+def _memory(result: Result, rank: int) -> MemoryCurve:
+    time, pools = result.memory_timeline.curve(rank)
+    peak = result.peak_of(rank)
+    footprint = result.facts.footprints[peak.stage].holding(dict.fromkeys(pools, 0.0))
+    state = {name: getattr(footprint, name) for name in ("parameters", "gradients", "optimizer", "buffers")}
+    return MemoryCurve(rank, peak.stage, state, time, pools, footprint.fragmentation, peak.describe())

@@ -1,0 +1,110 @@
+"""A timeline as the page's script reads it: lanes of spans in time, and what each span is.
+
+Times are whole numbers: 2^32 - 1 is the end of the run, so that a step of 10 s has steps of 2.3 ns and spans that touch
+still do.  Starts are differences from the span before.  Imports the timeline, the blob and the palette's names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from simcluster.measuring.timeline import Spans
+from simcluster.report.blob import Blob
+from simcluster.show.palette import STREAMS
+
+Ints = npt.NDArray[np.int64]
+
+TICKS = 2**32 - 1
+STREAM_ORDER = ("compute", *STREAMS, "h2d", "d2h", "host")
+"""Lanes of a rank from above; other streams follow by name."""
+
+_WHAT = ("stream", "kind", "name", "layer", "chunk", "bytes")
+_OWN = ("microbatch", "stage", "step", "group")
+
+
+def packed(spans: Spans, blob: Blob, *, weights: Mapping[int, int]) -> dict[str, Any]:
+    """The columns of a timeline go into the blob; what is left says where they are and how to read them.
+
+    ``lanes`` are [rank, stream (a code of words), first span]; ``what`` holds each different (stream, kind, name,
+    layer, chunk, bytes) once, and the column of the same name its place for every span.
+    """
+    duration = float(spans.end.max(initial=0.0)) or 1.0
+    order = np.lexsort((spans.end, spans.start, _place_of_stream(spans), spans.rank))
+    rank, stream = spans.rank[order], spans.stream[order]
+    first = np.flatnonzero(np.concatenate([[True], (rank[1:] != rank[:-1]) | (stream[1:] != stream[:-1])]))
+    ready, start, end = (_ticks(values[order], duration) for values in (spans.ready, spans.start, spans.end))
+    what, examples = _numbered([getattr(spans, name)[order] for name in _WHAT])
+    columns: dict[str, Any] = {
+        "start": blob.integers(np.diff(start, prepend=0) % (TICKS + 1)),
+        "length": blob.integers(end - start),
+        "wait": blob.integers(np.maximum(start - ready, 0)),
+        "what": blob.integers(what),
+    }
+    columns |= {name: blob.integers(getattr(spans, name)[order]) for name in _OWN}
+    lanes = np.stack([rank[first], stream[first], first], axis=1) if len(rank) else np.empty((0, 3))
+    return {
+        "duration": duration,
+        "count": len(spans),
+        "words": list(spans.words),
+        "lanes": lanes.astype(int).tolist(),
+        "what": {name: getattr(spans, name)[order][examples].tolist() for name in _WHAT},
+        "columns": columns,
+        "weights": {str(number): weights.get(number, 1) for number in np.unique(rank).tolist()},
+    }
+
+
+def _ticks(seconds: npt.NDArray[np.float64], duration: float) -> Ints:
+    return np.rint(np.clip(seconds, 0.0, duration) * (TICKS / duration)).astype(np.int64)
+
+
+def _place_of_stream(spans: Spans) -> Ints:
+    """Of each span, where its stream's lane is among those of its rank."""
+    present = [spans.words[code] for code in np.unique(spans.stream).tolist()]
+    names = [*STREAM_ORDER, *sorted(name for name in present if name not in STREAM_ORDER)]
+    place = {name: at for at, name in enumerate(names)}
+    return np.array([place.get(word, -1) for word in spans.words] or [0], dtype=np.int64)[spans.stream]
+
+
+def _numbered(columns: Sequence[npt.NDArray[Any]]) -> tuple[Ints, Ints]:
+    """Rows of some columns as 0, 1, ...; and the place of an example of each."""
+    code = np.zeros(len(columns[0]), dtype=np.int64)
+    for column in columns:
+        values, number = np.unique(column, return_inverse=True)
+        code = np.unique(code * max(len(values), 1) + number, return_inverse=True)[1]
+    return code, np.unique(code, return_index=True)[1]
+
+
+def some_ranks(spans: Spans, most: int) -> tuple[Spans, list[int]]:
+    """The spans of as many ranks as have at most ``most`` spans together, evenly over all; and the ranks left out."""
+    ranks, counts = np.unique(spans.rank, return_counts=True)
+    if counts.sum() <= most or len(ranks) < 2:
+        return spans, []
+    keep = max(1, int(most / counts.mean()))
+    while True:
+        places = np.unique(np.linspace(0, len(ranks) - 1, keep).round().astype(int))
+        if counts[places].sum() <= most or keep == 1:
+            break
+        keep -= 1
+    chosen = np.isin(spans.rank, ranks[places])
+    left_out = np.delete(ranks, places).tolist()
+    return only(spans, chosen), left_out
+
+
+def only(spans: Spans, mask: npt.NDArray[np.bool_]) -> Spans:
+    """The spans where the mask holds."""
+    return with_columns(spans.words, {name: getattr(spans, name)[mask] for name in COLUMNS})
+
+
+COLUMNS = (
+    "op", "step", "rank", "stream", "kind", "name", "layer", "stage", "chunk", "microbatch", "group", "bytes", "ready",
+    "start", "end",
+)  # fmt: skip
+
+
+def with_columns(words: tuple[str, ...], columns: Mapping[str, npt.NDArray[Any]]) -> Spans:
+    """Spans with these columns."""
+    return Spans(words, *(columns[name] for name in COLUMNS))

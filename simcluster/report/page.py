@@ -1,0 +1,312 @@
+"""The whole page: its sections in order, the script, the styles, and the data for both.  Imports all of the report.
+
+The page asks for nothing from anywhere: styles, script and data are inside, and its content security policy lets
+no other script run and no connection be made.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Sequence
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+
+from simcluster.errors import InputError
+from simcluster.report import colours, details, summary
+from simcluster.report.blob import Blob
+from simcluster.report.entry import Entry, MemoryCurve
+from simcluster.report.html import Markup, element, joined, json_block, void
+from simcluster.report.ideal import MOST_ACTIONS, ideal_spans
+from simcluster.report.packing import TICKS, packed, some_ranks
+
+_SCRIPTS = (
+    "data.js", "search.js", "gantt.js", "gantt_text.js", "controls.js", "controls_text.js", "charts.js", "page.js",
+)  # fmt: skip
+_MOST_SPANS = 1_000_000
+_MOST_ENTRIES = 12
+_LONG_HEADING = 100
+_POOLS = ("activations", "parameters", "gradients", "other")
+_HELP = (
+    "Drag to pan, Ctrl and the wheel (or + and −) to zoom, arrow keys to move, 0 for all. Drag on the ruler or with "
+    "Shift to choose a part; a double click zooms to a span. . and , walk from span to span, [ and ] from lane to lane."
+)
+
+
+def page(entries: Sequence[Entry], *, title: str = "") -> str:
+    """The page about some runs, the first of which the others are compared with, as HTML.
+
+    InputError for no run, and for more than 12, which no page makes readable.
+    """
+    if not entries:
+        raise InputError("nothing to report: give at least one scenario or saved result")
+    if len(entries) > _MOST_ENTRIES:
+        raise InputError(f"{len(entries)} runs are too many for one page; give at most {_MOST_ENTRIES}")
+    script, style = _script(), _style()
+    data, columns, notes = _data(entries)
+    heading = title or _heading(entries)
+    policy = f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; img-src data:"
+    head = [
+        void("meta", charset="utf-8"),
+        void("meta", http_equiv="Content-Security-Policy", content=policy),
+        void("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        void("meta", name="color-scheme", content="light dark"),
+        element("title", f"{heading}: simcluster report"),
+        element("style", Markup(style)),
+    ]
+    body = [
+        element("a", "To the timeline", href="#timeline", class_="skip"),
+        details.spacer(),
+        _header(entries, heading),
+        element("main", _sections(entries, notes)),
+        element("footer", f"simcluster {entries[0].numbers.get('version', '')}. This page is complete in itself and "
+                "loads nothing."),
+        json_block("data", data),
+        Markup(f'<script type="text/plain" id="columns">{columns}</script>'),
+        element("script", Markup(script)),
+    ]  # fmt: skip
+    return f"<!doctype html>\n{element('html', element('head', head), element('body', body), lang='en')}\n"
+
+
+def _heading(entries: Sequence[Entry]) -> str:
+    """What the runs are called together: by the scenario that all vary, or by their own names."""
+    scenarios = {entry.scenario.name if entry.scenario else entry.name for entry in entries}
+    if len(scenarios) == 1:
+        return scenarios.pop()
+    names = ", ".join(entry.name for entry in entries)
+    return names if len(names) <= _LONG_HEADING else f"{entries[0].name} and {len(entries) - 1} more"
+
+
+# --- sections ---------------------------------------------------------------------------------------------------------
+
+
+def _header(entries: Sequence[Entry], heading: str) -> Markup:
+    if len(entries) == 1:
+        lines = [element("p", line) for line in summary.what_was_run(entries[0])]
+    else:
+        lines = [element("p", element("strong", entry.name), ": ", summary.what_was_run(entry)[0]) for entry in entries]
+    links = [element("a", name, href=f"#{place}") for place, name in _contents(entries)]
+    return element(
+        "header",
+        element("div", element("h1", heading), element("button", "Dark", type="button", id="theme", hidden=""),
+                class_="title"),
+        lines,
+        element("nav", links, aria_label="Contents"),
+    )  # fmt: skip
+
+
+def _contents(entries: Sequence[Entry]) -> list[tuple[str, str]]:
+    found = [("answer", "Answer"), ("where", "Where the time went"), ("differences", "Differences"),
+             ("timeline", "Timeline"), ("memory", "Memory"), ("links", "Links"), ("stragglers", "Stragglers"),
+             ("schedule", "Schedule"), ("accuracy", "Accuracy"), ("scenario", "Scenario")]  # fmt: skip
+    return [pair for pair in found if len(entries) > 1 or pair[0] != "differences"]
+
+
+def _sections(entries: Sequence[Entry], notes: Sequence[str]) -> Markup:
+    several = len(entries) > 1
+    numbered = list(enumerate(entries))
+    made = {
+        "answer": summary.answer(entries),
+        "where": summary.where(entries),
+        "differences": summary.differences(entries) if several else Markup(),
+        "timeline": _timeline(entries, notes),
+        "memory": _of_runs([details.memory(entry, at) for at, entry in numbered], entries),
+        "links": _of_runs([details.links(entry, at) for at, entry in numbered], entries),
+        "stragglers": _of_runs([details.stragglers(entry) for entry in entries], entries),
+        "schedule": _of_runs([details.schedule(entry, at, _frame("grid")) for at, entry in numbered], entries),
+        "accuracy": details.accuracy(entries),
+        "scenario": _of_runs([details.scenario(entry, at) for at, entry in numbered], entries),
+    }
+    parts = []
+    for place, name in _contents(entries):
+        if place == "memory" and several:
+            parts.append(_picker(entries))
+        parts.append(element("section", element("h2", name), made[place], id=place))
+    return joined(parts)
+
+
+def _of_runs(parts: Sequence[Markup], entries: Sequence[Entry]) -> Markup:
+    """One after the other, of which the script shows the one that is picked."""
+    if len(entries) == 1:
+        return parts[0]
+    return joined(
+        element("div", element("h3", entry.name), part, data_run=str(at))
+        for at, (entry, part) in enumerate(zip(entries, parts, strict=True))
+    )
+
+
+def _picker(entries: Sequence[Entry]) -> Markup:
+    options = [element("option", entry.name, value=str(at)) for at, entry in enumerate(entries)]
+    return element("div", element("label", "Details of ", element("select", options, id="pick")), class_="picker",
+                   hidden="")  # fmt: skip
+
+
+def _timeline(entries: Sequence[Entry], notes: Sequence[str]) -> Markup:
+    if not any(entry.spans for entry in entries):
+        return details.quiet("A saved result has no timeline; add --timeline FILE, or give the scenario.")
+    return joined(
+        element("p", id="trouble", hidden="", role="alert"),
+        element("noscript", details.quiet("The timeline needs JavaScript; everything else on this page does not.")),
+        element("div", _frame("timeline", len(entries)), id="gantt", class_="gantt"),
+        [details.quiet(note) for note in notes],
+    )
+
+
+def _frame(what: str, runs: int = 1) -> Markup:
+    """Where a Gantt is drawn: buttons, the canvas in its scroller, and for a timeline search, legend and the table."""
+    whole = what == "timeline"
+    name = "Timeline" if whole else "Schedule"
+    buttons = [
+        element("button", text, type="button", data_do=action, aria_label=label, title=label)
+        for action, text, label in (("left", "←", "Earlier"), ("right", "→", "Later"), ("in", "+", "Zoom in"),
+                                    ("out", "−", "Zoom out"), ("all", "All", "Show all of it"))
+    ]  # fmt: skip
+    search = [
+        void("input", type="search", data_part="search", placeholder="Search: mlp backward  rank:8  mb:3  >5ms",
+             aria_label="Search spans by words, rank:8, stage:1, mb:3, layer:12, or >5ms", spellcheck="false"),
+        element("button", "‹", type="button", data_part="previous", aria_label="Previous match", title="Previous"),
+        element("button", "›", type="button", data_part="next", aria_label="Next match", title="Next"),
+        element("output", data_part="found"),
+    ]  # fmt: skip
+    every = element("option", "every rank", value="all", selected="" if runs == 1 else None)
+    one = element("option", "one rank per stage", value="stage", selected="" if runs > 1 else None)
+    rows = element("label", "Rows ", element("select", every, one, data_part="rows"))
+    canvas = element("canvas", tabindex=0, role="application", aria_label=f"{name}. {_HELP}")
+    stage = element(
+        "div",
+        element("div", element("div", canvas, data_part="sizer"), data_part="scroller", class_="scroller"),
+        element("div", data_part="band", class_="band"),
+        element("div", data_part="tip", class_="tip", hidden="", role="status"),
+        class_="stage",
+    )
+    controls = [element("span", buttons, class_="group"), *([element("span", search, class_="group"), rows] * whole)]
+    parts = [
+        element("div", controls, element("output", data_part="view", class_="view"), class_="controls"),
+        stage,
+    ]
+    if whole:
+        parts += [element("ul", data_part="legend", class_="legend"), details.quiet(_HELP), _as_table()]
+    parts.append(element("p", data_part="live", class_="unseen", aria_live="polite"))
+    return joined(parts)
+
+
+def _as_table() -> Markup:
+    header = ["name", "kind", "stream", "layer", "microbatch", "start", "duration", "waited before"]
+    head = [element("th", name, scope="col", class_="number" if at > 2 else None) for at, name in enumerate(header)]
+    caption = "Spans of one row that are in view"
+    return element(
+        "details",
+        element("summary", "The part in view as a table"),
+        element("div", element("label", "Row ", element("select", data_part="table-row")),
+                element("output", data_part="table-count"), class_="controls"),
+        element("div", element("table", element("caption", caption), element("thead", element("tr", head)),
+                               element("tbody", data_part="table-body")),
+                class_="scroll-x tall", tabindex=0, role="region", aria_label=caption),
+        data_part="table",
+    )  # fmt: skip
+
+
+# --- data -------------------------------------------------------------------------------------------------------------
+
+
+def _data(entries: Sequence[Entry]) -> tuple[dict[str, Any], str, list[str]]:
+    """What the script reads: JSON, columns of numbers, and remarks on what was left out of the timelines."""
+    blob, paints = Blob(), _Paints()
+    runs, notes = [], []
+    for entry in entries:
+        timeline = grid = None
+        if entry.spans is not None:
+            spans, left_out = some_ranks(entry.spans, _MOST_SPANS // len(entries))
+            timeline = paints.on(packed(spans, blob, weights=entry.weights))
+            notes += _notes(entry, len(left_out), several=len(entries) > 1)
+        if entry.schedule is not None and sum(map(len, entry.schedule.rows)) <= MOST_ACTIONS:
+            grid = paints.on(packed(ideal_spans(entry.schedule), blob, weights={}))
+        heat = entry.links
+        full = np.rint(255 * np.clip(heat.matrix, 0.0, 1.0)).astype(np.int64).ravel() if heat else None
+        runs.append(
+            {
+                "name": entry.name,
+                "steps": entry.scenario.steps if entry.scenario else 1,
+                "timeline": timeline,
+                "grid": grid,
+                "memory": [_curve(curve, entry, blob) for curve in entry.memory],
+                "capacity": entry.result.facts.memory if entry.result else 0.0,
+                "links": heat and {"bins": details.link_bins(heat), "matrix": blob.integers(full)} if full is not None
+                else None,
+            }
+        )  # fmt: skip
+    return {"runs": runs, "paints": paints.table()}, blob.text(), notes
+
+
+def _notes(entry: Entry, left_out: int, *, several: bool) -> list[str]:
+    assert entry.spans is not None
+    of = f"{entry.name}: " if several else ""
+    found = []
+    shown, stand_for = len(np.unique(entry.spans.rank)), sum(entry.weights.values())
+    if stand_for > shown:
+        stand = "rank stands" if shown == 1 else "ranks stand"
+        found.append(f"{of}{shown} {stand} for {stand_for:,}; × says for how many, which do exactly the same.")
+    if left_out:
+        found.append(f"{of}{left_out} more ranks are left out to keep the page small; --ranks chooses which it has.")
+    return found
+
+
+def _curve(curve: MemoryCurve, entry: Entry, blob: Blob) -> dict[str, Any]:
+    assert entry.result is not None
+    duration = entry.result.step_time * entry.result.steps
+    ticks = np.rint(np.clip(curve.time, 0.0, duration) * (TICKS / duration)).astype(np.int64)
+    return {
+        "rank": curve.rank,
+        "duration": duration,
+        "state": dict(curve.state),
+        "fragmentation": curve.fragmentation,
+        "peak": curve.peak,
+        "time": blob.integers(ticks),
+        "pools": [blob.floats(curve.pools[name]) for name in _POOLS],
+    }
+
+
+class _Paints:
+    """Colours of all spans on the page, each once."""
+
+    def __init__(self) -> None:
+        self._places: dict[tuple[str, str, int], int] = {}
+
+    def on(self, timeline: dict[str, Any]) -> dict[str, Any]:
+        """The timeline, each of its kinds of span with the place of its colour."""
+        what, texts = timeline["what"], timeline["words"]
+        timeline["what"]["paint"] = [
+            self._places.setdefault(
+                (texts[stream], texts[kind], max(chunk, 0) if texts[stream] == "compute" else 0), len(self._places)
+            )
+            for stream, kind, chunk in zip(what["stream"], what["kind"], what["chunk"], strict=True)
+        ]
+        return timeline
+
+    def table(self) -> dict[str, Any]:
+        return {**colours.paints(list(self._places)), "memory": colours.memory_paints()}
+
+
+# --- assets -----------------------------------------------------------------------------------------------------------
+
+
+def _script() -> str:
+    parts = "\n".join(_asset(name) for name in _SCRIPTS)
+    return f'"use strict";\n(() => {{\n{parts}\n}})();\n'
+
+
+def _style() -> str:
+    light, dark = colours.variables()
+    theme = _asset("style.css").replace("/*LIGHT*/", light).replace("/*DARK*/", dark)
+    return f"{theme}\n{colours.classes()}\n"
+
+
+def _asset(name: str) -> str:
+    return (files("simcluster.report") / "assets" / name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    """As a content security policy names an inline script or style."""
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode('ascii')}"

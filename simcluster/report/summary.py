@@ -1,0 +1,259 @@
+"""The first part of the page: what was run, the answer, where the time went, and why runs differ.  Pure text to HTML.
+
+Imports entries, differences of runs and the summary's words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from simcluster.measuring.metrics import BREAKDOWN
+from simcluster.report import words
+from simcluster.report.entry import Entry
+from simcluster.report.html import Markup, element, joined, table, void
+from simcluster.show.summary import layout
+from simcluster.units import format_seconds
+from simcluster.whatif.difference import Difference, phrase, settings_between
+
+_SMALL = 0.005  # of the largest change: what is smaller is told together
+_MOST_SETTINGS = 20
+
+
+def what_was_run(entry: Entry) -> list[str]:
+    """The job in two lines, as far as its scenario can be read."""
+    scenario = entry.scenario
+    if scenario is None:
+        return [f"{entry.numbers['gpus']:,} GPUs"]
+    training = scenario.training
+    recompute = "no recompute" if training.recompute == "none" else f"{training.recompute} recompute"
+    return [
+        f"{scenario.gpus:,} GPUs of {scenario.cluster.built.name}; {layout(scenario)}",
+        f"{scenario.model.layers:,} layers of {scenario.model.hidden_size:,}; global batch {training.global_batch:,} × "
+        f"{scenario.model.sequence_length:,} tokens, micro batch {training.micro_batch}, {scenario.microbatches:,} "
+        f"microbatches; {training.precision}, {recompute}",
+    ]
+
+
+def answer(entries: Sequence[Entry]) -> Markup:
+    """The numbers that people ask for, large for one run, side by side for several; and what to beware of."""
+    shown = _figures(entries[0]) if len(entries) == 1 else _side_by_side(entries)
+    warnings = [
+        element("li", element("strong", "Warning: "), f"{entry.name}: {text}" if len(entries) > 1 else str(text))
+        for entry in entries
+        for text in _texts(entry.numbers.get("warnings"))
+    ]
+    lacks = [
+        element("li", f"{entry.origin or entry.name} is a saved result and lacks {' and '.join(entry.lacks)}.")
+        for entry in entries
+        if entry.lacks
+    ]
+    return joined(shown, element("ul", warnings, lacks, class_="notes") if warnings or lacks else "")
+
+
+def _figures(entry: Entry) -> Markup:
+    numbers = entry.numbers
+    return element(
+        "div",
+        _figure("step time", format_seconds(numbers["step_time_s"]), _against_measured(entry), class_="figure first"),
+        _figure("throughput", f"{numbers['tokens_per_s']:,.0f}",
+                f"tokens/s; {numbers['tokens_per_s_per_gpu']:,.1f} per GPU"),
+        _figure("MFU", words.percent(numbers["mfu"]),
+                f"{numbers['model_tflops_per_gpu']:.1f} TFLOP/s per GPU; HFU {words.percent(numbers['hfu'])}"),
+        _figure("bubble", words.percent(numbers["bubble_fraction"]), "idle / total of the pipeline"),
+        _figure("exposed communication", format_seconds(numbers["exposed_communication_s"]),
+                f"{words.percent(numbers['overlap_fraction'])} of {format_seconds(numbers['communication_s'])} hidden"),
+        _figure("memory", words.gigabytes(numbers["peak_memory_bytes"]), _memory_note(entry)),
+        class_="figures",
+    )  # fmt: skip
+
+
+def _figure(name: str, value: str, note: str, class_: str = "figure") -> Markup:
+    return element(
+        "div", element("span", name, class_="name"), element("span", value, class_="value"),
+        element("span", note, class_="note"), class_=class_,
+    )  # fmt: skip
+
+
+def _against_measured(entry: Entry) -> str:
+    measured = entry.scenario.measured if entry.scenario else None
+    if measured is None:
+        slowdown = float(entry.numbers["straggler_slowdown"])
+        return f"{slowdown:.3f} × the step without faults" if slowdown != 1 else "predicted, not measured"
+    off = entry.numbers["step_time_s"] / measured.step_time - 1
+    side = "above" if off > 0 else "below"
+    return f"{words.percent(abs(off))} {side} the measured {format_seconds(measured.step_time)}"
+
+
+def _memory_note(entry: Entry) -> str:
+    fits = "fits" if entry.numbers.get("fits") else "does not fit"
+    if entry.result is None:
+        return f"on the fullest GPU; {fits}"
+    return f"of {words.gigabytes(entry.result.facts.memory)} on the fullest GPU; {fits}"
+
+
+def _side_by_side(entries: Sequence[Entry]) -> Markup:
+    first = entries[0].numbers["step_time_s"]
+    rows = []
+    for at, entry in enumerate(entries):
+        numbers = entry.numbers
+        rows.append([
+            entry.name,
+            format_seconds(numbers["step_time_s"]),
+            words.signed_percent(numbers["step_time_s"] / first - 1) if at else "",
+            f"{numbers['tokens_per_s_per_gpu']:,.1f}",
+            words.percent(numbers["mfu"]),
+            words.percent(numbers["bubble_fraction"]),
+            format_seconds(numbers["exposed_communication_s"]),
+            words.gigabytes(numbers["peak_memory_bytes"]) + ("" if numbers.get("fits") else " (does not fit)"),
+        ])  # fmt: skip
+    header = ["run", "step time", "difference", "tokens/s/GPU", "MFU", "bubble", "exposed comm.", "memory"]
+    return table(header, rows, caption="The runs side by side", class_="large")
+
+
+# --- where the time went ----------------------------------------------------------------------------------------------
+
+
+def where(entries: Sequence[Entry]) -> Markup:
+    """Each run's step as one bar on one scale, and its parts as numbers."""
+    longest = max(entry.account.step_time for entry in entries)
+    bars = [
+        element(
+            "div",
+            element("span", entry.name, class_="of") if len(entries) > 1 else "",
+            _bar(entry, longest),
+            class_="bar",
+        )
+        for entry in entries
+    ]
+    shown = [name for name in BREAKDOWN if any(entry.account.breakdown[name] > 0 for entry in entries)]
+    header = ["part of the step"]
+    for entry in entries:
+        header += [entry.name if len(entries) > 1 else "seconds", "of its step"]
+    rows = []
+    for name in shown:
+        row: list[str] = [joined(_swatch(f"k-{name}"), words.BREAKDOWN[name])]
+        for entry in entries:
+            seconds = entry.account.breakdown[name]
+            row += [format_seconds(seconds), words.percent(seconds / entry.account.step_time)]
+        rows.append(row)
+    totals = [text for entry in entries for text in (format_seconds(entry.account.step_time), "100.0 %")]
+    rows.append(["the step", *totals])
+    return joined(
+        element("div", bars, class_="bars"),
+        table(header, rows, caption="Where the time of a step went, mean over ranks", class_="total"),
+    )
+
+
+def _bar(entry: Entry, longest: float) -> Markup:
+    parts, at = [], 0.0
+    for name in BREAKDOWN:
+        seconds = entry.account.breakdown[name]
+        if seconds <= 0:
+            continue
+        share = seconds / entry.account.step_time
+        says = f"{words.BREAKDOWN[name]}: {format_seconds(seconds)}, {words.percent(share)}"
+        width = 1000 * seconds / longest
+        parts.append(element("rect", element("title", says), x=at, y=0, width=width, height=24, class_=f"k-{name}"))
+        if name == "straggler_wait":
+            parts.append(void("rect", x=at, y=0, width=width, height=24, fill="url(#hatch)"))
+        at += width
+    return element(
+        "svg", parts, viewBox="0 0 1000 24", preserveAspectRatio="none", role="img",
+        aria_label=f"{entry.name}: {format_seconds(entry.account.step_time)}; the table below has the parts",
+    )  # fmt: skip
+
+
+def _swatch(class_: str) -> Markup:
+    return element("span", class_=f"swatch {class_}", aria_hidden="true")
+
+
+# --- why runs differ --------------------------------------------------------------------------------------------------
+
+
+def differences(entries: Sequence[Entry]) -> Markup:
+    """Every run against the first: in words, what differs in the scenario, and the difference cause by cause."""
+    first = entries[0]
+    return joined(_difference(first, other) for other in entries[1:])
+
+
+def _difference(first: Entry, other: Entry) -> Markup:
+    names = (first.name, other.name) if first.name != other.name else ("the first run", "the other run")
+    settings = tuple(settings_between(_document(first), _document(other)))
+    found = Difference(names, first.account, other.account, settings)
+    parts: list[Markup] = [element("h3", f"{names[1]} against {names[0]}"), element("p", found.in_words())]
+    if settings:
+        told = [_setting(each.path, each.before, each.after) for each in settings[:_MOST_SETTINGS]]
+        told += [f"and {len(settings) - _MOST_SETTINGS} more"] if len(settings) > _MOST_SETTINGS else []
+        parts.append(element("p", f"What differs in the scenario: {'; '.join(told)}.", class_="quiet"))
+    if any(abs(seconds) > 1e-12 for seconds in found.causes.values()):
+        parts.append(_waterfall(found))
+    return element("article", parts)
+
+
+def _document(entry: Entry) -> dict[str, object]:
+    if entry.scenario is not None:
+        return entry.scenario.document()
+    return dict(entry.numbers["scenario"])
+
+
+def _setting(path: str, before: object, after: object) -> str:
+    def text(value: object) -> str:
+        said = "not set" if value is None else str(value)
+        return said if len(said) <= 40 else f"{said[:37]}..."
+
+    return f"{path} {text(before)} → {text(after)}"
+
+
+def _waterfall(found: Difference) -> Markup:
+    """From the first step time, cause by cause, to the other: a bar for each; they sum exactly."""
+    changes = _changes(found)
+    level, levels = found.base.step_time, [found.base.step_time]
+    for _, _, seconds in changes:
+        level += seconds
+        levels.append(level)
+    low, high = min(*levels, found.other.step_time), max(*levels, found.other.step_time)
+    low, high = max(0.0, low - 0.25 * (high - low)), high + 0.02 * (high - low)
+
+    def x(seconds: float) -> float:
+        return 1000 * (seconds - low) / (high - low)
+
+    rows = [_step(found.names[0], "whole", x(low), x(levels[0]), format_seconds(found.base.step_time), "")]
+    for at, (name, text, seconds) in enumerate(changes):
+        share = words.signed_percent(seconds / found.base.step_time)
+        rows.append(
+            _step(text, _class_of(name), x(levels[at]), x(levels[at + 1]), words.signed_seconds(seconds), share)
+        )
+    total = words.signed_percent(found.seconds / found.base.step_time)
+    rows.append(_step(found.names[1], "whole", x(low), x(levels[-1]), format_seconds(found.other.step_time), total))
+    header = ["cause", "", "seconds a step", "of the first"]
+    caption = f"The difference of {found.names[1]} from {found.names[0]}, cause by cause; bars do not begin at 0 s"
+    return table(header, rows, caption=caption, class_="waterfall", left=2)
+
+
+def _changes(found: Difference) -> list[tuple[str, str, float]]:
+    """Causes that matter, in their order, as (name, words, seconds); what is left goes together at the end."""
+    causes = found.causes
+    largest = max(abs(seconds) for seconds in causes.values())
+    shown = [(name, phrase(name), seconds) for name, seconds in causes.items() if abs(seconds) > _SMALL * largest]
+    rest = found.seconds - sum(seconds for *_, seconds in shown)
+    return [*shown, ("rest", "all else", rest)] if abs(rest) > 1e-3 * _SMALL * largest else shown
+
+
+def _class_of(cause: str) -> str:
+    axis = cause.partition("_")[0]
+    if f"exposed_{axis}" in words.BREAKDOWN:
+        return f"k-exposed_{axis}"
+    return f"k-{cause}" if cause in words.BREAKDOWN else "k-other"
+
+
+def _step(name: str, class_: str, begin: float, end: float, value: str, share: str) -> list[str]:
+    left, width = min(begin, end), max(abs(end - begin), 1.5)
+    drawn = [void("rect", x=left, y=2, width=width, height=12, class_=class_)]
+    if class_ == "k-straggler_wait":
+        drawn.append(void("rect", x=left, y=2, width=width, height=12, fill="url(#hatch)"))
+    bar = element("svg", drawn, viewBox="0 0 1000 16", preserveAspectRatio="none", aria_hidden="true")
+    return [name, bar, value, share]
+
+
+def _texts(values: object) -> list[str]:
+    return [str(value) for value in values] if isinstance(values, list) else []

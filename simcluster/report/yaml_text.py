@@ -1,0 +1,47 @@
+"""A scenario's document as YAML that a person reads and `simcluster run` takes.  Pure."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+_WIDE = 100
+_PLAIN = re.compile(r"[A-Za-z_][\w./-]*")
+_UNPRINTABLE = re.compile("[\x7f-\x84\x86-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
+_NOT_TEXT = re.compile(r"(?i)(true|false|null|nan|inf|y|n|yes|no|on|off)")
+
+
+def yaml_text(document: Mapping[str, Any]) -> str:
+    """Block style; what fits in a line is on one.  Texts that YAML could take for something else are quoted."""
+    return "\n".join(_lines(document, "")) + "\n"
+
+
+def _lines(value: Mapping[str, Any], indent: str) -> list[str]:
+    found = []
+    for key, item in value.items():
+        name = f"{indent}{_scalar(str(key))}:"
+        flat = f"{name} {_flow(item)}"
+        if len(flat) <= _WIDE or not isinstance(item, Mapping | list) or not item:
+            found.append(flat)
+        elif isinstance(item, Mapping):
+            found += [name, *_lines(item, indent + "  ")]
+        else:
+            found += [name, *(f"{indent}  - {_flow(each)}" for each in item)]
+    return found
+
+
+def _flow(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_scalar(str(key))}: {_flow(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_flow(item) for item in value) + "]"
+    return _scalar(value)
+
+
+def _scalar(value: Any) -> str:
+    if isinstance(value, str) and _PLAIN.fullmatch(value) and not _NOT_TEXT.fullmatch(value):
+        return value
+    text = json.dumps(value, ensure_ascii=False)  # JSON's scalars are YAML's, but for these characters
+    return _UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)

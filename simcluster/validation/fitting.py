@@ -1,0 +1,156 @@
+"""The fit file: which constants were fitted, within which bounds, on which measured rows; the declaration to re-run.
+
+A constant is a place in a scenario (``cluster.device.matmul.power``, ``software.kernel``, ``training.dropout``) or a
+number of a study's own (``constants.slowdown``).  Nothing here is fitted for one model or one row: a constant is shared
+by all rows of its fit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from simcluster.calibration.least_squares import Loss
+from simcluster.documents.complaints import did_you_mean, listed
+from simcluster.documents.reading import Document, read_document, shipped_folder, validate
+from simcluster.documents.spec import Spec
+from simcluster.errors import InputError
+from simcluster.units import parse_bytes, parse_bytes_per_second, parse_flop_per_second, parse_seconds
+from simcluster.validation.paths import check_path
+from simcluster.validation.study_head import FormulaText
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z_][\w-]*$")]
+_QUANTITIES = (parse_seconds, parse_bytes, parse_bytes_per_second, parse_flop_per_second)
+
+STUDY_CONSTANTS = "constants."
+DEVICE = "cluster.device."
+SOFTWARE = "software."
+
+
+def _quantity(value: object) -> object:
+    """A number, or a text with a unit as SI."""
+    if not isinstance(value, str):
+        return value
+    for parse in _QUANTITIES:
+        try:
+            return parse(value)
+        except InputError:
+            continue
+    raise InputError(f"{value!r} is no quantity; write a number, or one with a unit such as 57 us")
+
+
+Quantity = Annotated[float, BeforeValidator(_quantity), Field(ge=0)]
+
+
+def _path(value: object) -> object:
+    if isinstance(value, str) and not value.startswith((STUDY_CONSTANTS, DEVICE, SOFTWARE)):
+        check_path(value)
+    return value
+
+
+def _paths(value: object) -> object:
+    return [value] if isinstance(value, str) else value
+
+
+ConstantPath = Annotated[str, BeforeValidator(_path)]
+
+
+class FittedConstant(Spec):
+    """One constant that rows decide.
+
+    ``path`` is where it stands (all of several places); ``follow`` are places that always have so many times its value.
+    ``bounds`` is where it may lie.  ``unfitted`` is what it would be if nothing were fitted: where the search starts,
+    and what a study gets that had no part in the fit.  ``source`` says why it is fitted and where ``unfitted`` is from.
+    """
+
+    path: Annotated[tuple[ConstantPath, ...], BeforeValidator(_paths), Field(min_length=1)]
+    follow: dict[ConstantPath, float] = Field(default_factory=dict)
+    bounds: tuple[Quantity, Quantity]
+    unfitted: Quantity
+    source: Annotated[str, Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _within(self) -> Self:
+        low, high = self.bounds
+        if not low <= self.unfitted <= high or low == high:
+            raise InputError(f"unfitted {self.unfitted:g} must lie within the bounds {low:g} to {high:g}")
+        return self
+
+
+class StudyRows(Spec):
+    """Rows of a study: those for which ``where`` holds (the study's own ``where`` counts too).
+
+    Formulas know the columns, and ``row``, the number of the row.  ``model`` and ``scale`` are what the
+    cross-validation leaves out together.
+    """
+
+    study: str
+    where: FormulaText | None = None
+    model: FormulaText | None = None
+    scale: FormulaText | None = None
+
+
+class KernelRows(Spec):
+    """Measured kernels of a device: a CSV file among the measured data, in a ``format`` that is known.
+
+    ``simumax``: matrix products with their efficiency, the shape as text, layout as in ``simcluster calibrate``.
+    """
+
+    kernels: str
+    format: Literal["simumax"]
+    device: str
+    original: str
+
+
+class Fit(Spec):
+    """Constants that are found together, and the rows that find them; ``loss`` is of ln(predicted / measured)."""
+
+    about: str = ""
+    constants: Annotated[dict[Name, FittedConstant], Field(min_length=1)]
+    rows: Annotated[tuple[StudyRows | KernelRows, ...], Field(min_length=1)]
+    loss: Loss = "squares"
+    step: Annotated[float, Field(gt=0, le=0.2)] = 0.01
+
+
+class Fits(Spec):
+    """A fit file."""
+
+    about: str = ""
+    fits: Annotated[dict[Name, Fit], Field(min_length=1)]
+
+
+@dataclass(frozen=True, slots=True)
+class FitFile:
+    """A fit file and the document that it was read from."""
+
+    fits: Fits
+    document: Document
+
+    def error(self, fit: str, message: object) -> InputError:
+        """An error about one fit of the file."""
+        return self.document.error(("fits", fit), str(message))
+
+
+def load_fits(path: str | Path | None = None) -> FitFile:
+    """The fits in a file, or those that ship.  InputError that names file, line, key and a fix."""
+    document = read_document(path if path is not None else shipped_fits())
+    return FitFile(validate(Fits, document), document)
+
+
+def shipped_fits() -> Path:
+    """Where the declaration of the constants that ship lies."""
+    return shipped_folder("scenarios") / "fits" / "constants.yaml"
+
+
+def chosen(file: FitFile, names: tuple[str, ...]) -> dict[str, Fit]:
+    """The fits of these names, all without names; InputError for one that the file has not."""
+    known = file.fits.fits
+    for name in names:
+        if name not in known:
+            raise InputError(
+                f"{file.document.source} has no fit {name!r}{did_you_mean(name, known)}; it has {listed(known)}"
+            )
+    return {name: fit for name, fit in known.items() if not names or name in names}

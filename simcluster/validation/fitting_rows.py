@@ -1,0 +1,249 @@
+"""The measured rows of a fit: each predicts itself for given values of the constants.  Rows are what workers get."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from simcluster.calibration.constants import changed, value_at
+from simcluster.devices.device import Device, kernel_seconds, load_device
+from simcluster.errors import InputError
+from simcluster.model.kernels import Kernel
+from simcluster.scenario.scenario import ClusterSpec, Scenario
+from simcluster.simulate import simulate
+from simcluster.validation.expressions import Cell, parse_formula
+from simcluster.validation.fitting import DEVICE, SOFTWARE, STUDY_CONSTANTS, FitFile, KernelRows, StudyRows
+from simcluster.validation.measured import Measured
+from simcluster.validation.schedule_study import Constant, Schedules
+from simcluster.validation.schedules import plan_schedules, play_schedule
+from simcluster.validation.steps import Task, plan_steps, scenario_of
+from simcluster.validation.study import Steps, StudyFile, load_study
+from simcluster.validation.tables import Missing, Row, check_formulas, read_csv, read_table, selected
+
+Settings = tuple[tuple[str, float], ...]
+"""Values at the paths of constants."""
+
+
+class Question(Protocol):
+    """A row that can be predicted."""
+
+    def predicted(self, settings: Settings) -> tuple[float, float]:
+        """(predicted, measured) in seconds; InputError if the row cannot be predicted."""
+
+    def today(self, path: str) -> float:
+        """What stands at a constant's path without the fit; InputError where the row has no such place."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One measured row: what it is called, the study that it is of, and the groups that it is left out with."""
+
+    label: str
+    study: str
+    question: Question
+    model: str = ""
+    scale: str = ""
+
+
+# --- kinds of rows ----------------------------------------------------------------------------------------------------
+
+
+_SCENARIOS: dict[tuple[str, str, int], Scenario] = {}  # of this process: a row is predicted dozens of times
+
+
+@dataclass(frozen=True, slots=True)
+class StepQuestion:
+    """A training step."""
+
+    key: tuple[str, str, int]
+    task: Task
+    measured: Measured
+    cells: Mapping[str, Cell]
+
+    def scenario(self, more: Sequence[tuple[str, float]] = ()) -> Scenario:
+        """The row's scenario, read once."""
+        if more:
+            return scenario_of(replace(self.task, changes=(*self.task.changes, *more)))
+        if self.key not in _SCENARIOS:
+            _SCENARIOS[self.key] = scenario_of(self.task)
+        return _SCENARIOS[self.key]
+
+    def predicted(self, settings: Settings) -> tuple[float, float]:
+        """The step simulated."""
+        inside = [pair for pair in settings if pair[0].startswith((DEVICE, SOFTWARE))]
+        scenario = self.scenario([pair for pair in settings if pair not in inside])
+        result = simulate(_with(scenario, inside))
+        return result.step_time, self.measured.seconds(self.cells, result.facts)
+
+    def today(self, path: str) -> float:
+        """From the scenario."""
+        scenario = self.scenario()
+        if path.startswith(DEVICE):
+            return _number(load_device(scenario.cluster.topology.device), path.removeprefix(DEVICE), path)
+        return _number(scenario, path, path)
+
+
+def _with(scenario: Scenario, settings: Sequence[tuple[str, float]]) -> Scenario:
+    """The scenario with other constants of its device and software."""
+    topology, software = scenario.cluster.topology, scenario.software
+    device = before = load_device(topology.device)
+    for path, value in settings:
+        if path.startswith(DEVICE):
+            device = changed(device, path.removeprefix(DEVICE), value)
+        else:
+            software = changed(software, path.removeprefix(SOFTWARE), value)
+    update: dict[str, Any] = {"software": software}
+    if device is not before:
+        described = device.model_dump(mode="json", exclude_none=True)
+        cluster = {name: getattr(scenario.cluster, name) for name in ClusterSpec.model_fields}
+        cluster["topology"] = topology.model_copy(update={"device": described})
+        update["cluster"] = ClusterSpec(**cluster)  # a copy would keep what it has built
+    return scenario.model_copy(update=update)
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineQuestion:
+    """A pipeline of given times, whose constants are the study's own."""
+
+    file: StudyFile
+    study: Schedules
+    row: Row
+
+    def predicted(self, settings: Settings) -> tuple[float, float]:
+        """The pipeline played."""
+        constants = dict(self.study.constants)
+        for path, value in settings:
+            constants[path.removeprefix(STUDY_CONSTANTS)] = Constant(value=value, source="being fitted")
+        study = self.study.model_copy(update={"constants": constants})
+        (task,) = plan_schedules(self.file, study, (self.row,)).tasks
+        answer = task if isinstance(task, str) else play_schedule(task)
+        if isinstance(task, str) or isinstance(answer, str):
+            raise InputError(str(answer))
+        return answer.step_time, task.measured
+
+    def today(self, path: str) -> float:
+        """From the study."""
+        return _number({"constants": self.study.constants}, f"{path}.value", path)
+
+
+@dataclass(frozen=True, slots=True)
+class KernelQuestion:
+    """A kernel that was timed alone."""
+
+    device: Device
+    kernel: Kernel
+    precision: str
+    seconds: float
+
+    def predicted(self, settings: Settings) -> tuple[float, float]:
+        """By the device model."""
+        device = self.device
+        for path, value in settings:
+            device = changed(device, path.removeprefix(DEVICE), value)
+        return kernel_seconds(device, self.kernel, precision=self.precision), self.seconds
+
+    def today(self, path: str) -> float:
+        """From the device."""
+        return _number(self.device, path.removeprefix(DEVICE), path)
+
+
+def _number(model: object, path: str, name: str) -> float:
+    value = value_at(model, path)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InputError(f"{name} is {value!r}, not a number that could be fitted")
+    return float(value)
+
+
+# --- from a fit's rows ------------------------------------------------------------------------------------------------
+
+
+def samples_of(file: FitFile, fit: str, data: Path | None) -> list[Sample] | Missing:
+    """The rows of a fit in order; what is missing, if a table is not here.
+
+    Raises InputError, with the fit, where a study or a table does not have what the fit asks of it.
+    """
+    found: list[Sample] = []
+    for rows in file.fits.fits[fit].rows:
+        try:
+            samples = _kernels(rows, data) if isinstance(rows, KernelRows) else _study(rows, data)
+        except InputError as problem:
+            raise file.error(fit, problem) from None
+        if isinstance(samples, Missing):
+            return samples
+        found += samples
+    return found
+
+
+def _study(rows: StudyRows, data: Path | None) -> list[Sample] | Missing:
+    file = load_study(rows.study)
+    study = file.study
+    if not isinstance(study, Steps | Schedules):
+        raise InputError(f"{rows.study}: constants are fitted on steps and schedules, not on {study.kind}")
+    table = read_table(file, data)
+    if isinstance(table, Missing):
+        return table
+    for name in ("where", "model", "scale"):
+        check_formulas(file, table, [((name,), getattr(rows, name))], ["row"])
+    taken, _ = selected(file, table)
+    kept = [row for row in taken if rows.where is None or parse_formula(rows.where).value(_cells(row))]
+    if not kept:
+        raise InputError(f"none of the {len(taken)} rows of {rows.study} fulfils {rows.where!r}")
+    return list(_asked(file, study, tuple(kept), rows))
+
+
+def _asked(file: StudyFile, study: Steps | Schedules, kept: tuple[Row, ...], rows: StudyRows) -> Iterator[Sample]:
+    tasks = plan_steps(file, study, kept).tasks if isinstance(study, Steps) else [None] * len(kept)
+    for row, task in zip(kept, tasks, strict=True):
+        label = row.label(study.label)
+        if isinstance(task, str):
+            raise InputError(f"{rows.study}, {label}: {task}")
+        question: Question
+        if isinstance(study, Steps):
+            assert task is not None  # a study of steps has one for every row
+            question = StepQuestion((file.document.source, study.name, row.number), task, study.measured, row.cells)
+        else:
+            question = PipelineQuestion(file, study, row)
+        yield Sample(label, study.name, question, _group(rows.model, row), _group(rows.scale, row))
+
+
+def _cells(row: Row) -> dict[str, Cell]:
+    return {**row.by_name(), "row": row.number}
+
+
+def _group(formula: str | None, row: Row) -> str:
+    return "" if formula is None else str(parse_formula(formula).value(_cells(row)))
+
+
+# --- measured kernels -------------------------------------------------------------------------------------------------
+
+_SHAPE = re.compile(r"(\w+)=(\w+)")
+_ELEMENT = {"bf16": 2, "fp16": 2, "fp32": 4}
+
+
+def _kernels(rows: KernelRows, data: Path | None) -> list[Sample] | Missing:
+    path = data / rows.kernels if data is not None else None
+    if path is None or not path.is_file():
+        return Missing(f"needs {rows.kernels}: name its directory with --data (public original: {rows.original})")
+    device = load_device(rows.device)
+    return [_product(row, device, path) for row in read_csv(path)]
+
+
+def _product(row: Row, device: Device, path: Path) -> Sample:
+    """A product of SimuMax's tables: its rate is a fraction of the peak that stands beside it."""
+    try:
+        shape = dict(_SHAPE.findall(row.texts["shape"]))
+        batch, m, n, k = (int(shape[side]) for side in "bmnk")
+        rate = float(row.texts["efficiency"]) * float(row.texts["peak_tflops"]) * 1e12
+        result = _ELEMENT[shape["out_dtype"]] * (2 if shape["accumulate"] == "True" else 1)
+    except (KeyError, ValueError) as problem:
+        raise InputError(f"{path}: row {row.number} is no product of SimuMax's tables ({problem})") from None
+    flops, size = 2.0 * batch * m * n * k, batch * (2.0 * (m * k + k * n) + result * m * n)
+    if not rate > 0 or not math.isfinite(rate):
+        raise InputError(f"{path}: row {row.number} has a rate of {rate:g} FLOP/s; it must be above zero")
+    kernel = Kernel("product", "matmul", flops, size, m=m, n=n, k=k, batch=batch)
+    label, decade = f"{m} x {k} x {n} {shape['layout']}", f"1e{math.floor(math.log10(flops))} FLOP"
+    return Sample(label, path.name, KernelQuestion(device, kernel, "bf16", flops / rate), shape["layout"], decade)

@@ -1,0 +1,454 @@
+"""The report as a file: what is in it, that hostile names stay text, saved results, and bad input."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+import zlib
+from dataclasses import replace
+from html.parser import HTMLParser
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import tiny_scenario
+from hypothesis import given
+from hypothesis import strategies as st
+from report_pages import many_spans, small_entry
+from test_gantt import _MISSING_CONE, lab
+
+from simcluster.cli import main
+from simcluster.compare import differences
+from simcluster.errors import InputError
+from simcluster.measuring.timeline import COLUMNS
+from simcluster.report import Entry, colours, entry_of_result, entry_of_saved, page
+from simcluster.report.blob import Blob
+from simcluster.report.html import element, json_block
+from simcluster.report.ideal import ideal_spans
+from simcluster.report.packing import packed, some_ranks
+from simcluster.report.words import signed_seconds
+from simcluster.report.yaml_text import yaml_text
+from simcluster.saved import read_saved
+from simcluster.scenario.scenario import load_text
+from simcluster.show import palette
+from simcluster.simulate import simulate
+
+HOSTILE = "</script><script>hacked = 1</script><img src=x onerror='hacked = 1'> <!-- \" & \u2028"
+
+
+class Reader(HTMLParser):
+    """Text, tags and attributes of a page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: dict[str, list[str]] = {}
+        self._open: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attributes)))
+        self._open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        while self._open and self._open.pop() != tag:
+            pass
+
+    def handle_data(self, data: str) -> None:
+        self.texts.setdefault(self._open[-1] if self._open else "", []).append(data)
+
+    def of(self, tag: str) -> list[str]:
+        return self.texts.get(tag, [])
+
+    def words(self) -> str:
+        return " ".join(" ".join(parts) for tag, parts in self.texts.items() if tag not in ("script", "style"))
+
+
+@pytest.fixture(scope="module")
+def entry() -> Entry:
+    return small_entry()
+
+
+@pytest.fixture(scope="module")
+def other() -> Entry:
+    scenario = tiny_scenario(
+        name="tiny", cluster={"topology": "flat", "gpus": 4}, parallel={"tp": 2, "pp": 2}, training={"global_batch": 8}
+    )
+    return entry_of_result(simulate(scenario), name="tensor parallel")
+
+
+def data_of(text: str) -> dict:
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
+    assert found
+    return dict(json.loads(found[1]))
+
+
+def columns_of(text: str) -> bytes:
+    found = re.search(r'<script type="text/plain" id="columns">(.*?)</script>', text, re.DOTALL)
+    assert found
+    return zlib.decompress(base64.b64decode(found[1]))
+
+
+def column(raw: bytes, place: list) -> np.ndarray:
+    """A column as data.js reads it."""
+    offset, count, kind = place
+    width = np.dtype(kind).itemsize
+    planes = np.frombuffer(raw, np.uint8, count * width, offset).reshape(width, count)
+    return np.ascontiguousarray(planes.T).view(f"<{kind}").ravel()
+
+
+# --- what is on the page ----------------------------------------------------------------------------------------------
+
+
+def test_a_page_has_all_its_parts_and_the_same_numbers_as_the_result(entry: Entry) -> None:
+    text = page([entry])
+    read = Reader(text)
+    assert read.of("h2") == [
+        "Answer", "Where the time went", "Timeline", "Memory", "Links", "Stragglers", "Schedule", "Accuracy",
+        "Scenario",
+    ]  # fmt: skip
+    words = read.words()
+    for shown in (f"{100 * entry.numbers['mfu']:.1f} %", "slow gpu, rank 3, factor 1.5", "tiny.yaml"):
+        assert shown in words
+    for name, seconds in entry.account.breakdown.items():
+        assert (f'class="k-{name}"' in text) == (seconds > 0), name
+
+
+def test_the_same_runs_give_the_same_page(entry: Entry) -> None:
+    assert page([entry]) == page([small_entry()])
+
+
+def test_a_page_asks_for_nothing_and_lets_only_its_own_script_run(entry: Entry) -> None:
+    text = page([entry])
+    read = Reader(text)
+    for tag, attributes in read.tags:
+        assert tag not in ("link", "iframe", "img", "object", "base", "form"), tag
+        assert "src" not in attributes
+        assert not [name for name in attributes if name.startswith("on") or name == "style"], attributes
+        assert attributes.get("href", "#").startswith("#")
+    policy = next(str(a["content"]) for _, a in read.tags if a.get("http-equiv") == "Content-Security-Policy")
+    assert policy.startswith("default-src 'none';")
+    assert "unsafe" not in policy
+    script = re.search(r"<script>(.*?)</script>", text, re.DOTALL)
+    assert script
+    digest = base64.b64encode(hashlib.sha256(script[1].encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in policy
+
+
+def test_every_table_has_a_caption_and_headings_and_every_drawing_a_name(entry: Entry, other: Entry) -> None:
+    text = page([entry, other])
+    for table in re.findall(r"<table>.*?</table>", text, re.DOTALL):
+        assert re.match(r"<table><caption>[^<]+</caption><thead>", table), table[:200]
+        assert 'scope="col"' in table
+    for tag, attributes in Reader(text).tags:
+        if tag in ("canvas", "svg"):
+            assert attributes.get("aria-label") or attributes.get("aria-hidden") == "true", attributes
+        if tag == "canvas" and attributes.get("role") == "application":
+            assert attributes["tabindex"] == "0"
+    assert text.count("<h1") == 1
+    assert '<html lang="en">' in text
+
+
+def test_runs_side_by_side_are_attributed_as_compare_does(entry: Entry, other: Entry) -> None:
+    text = page([entry, other])
+    words = Reader(text).words()
+    assert entry.result is not None
+    assert other.result is not None
+    causes = differences([entry.result, other.result]).iloc[1]
+    largest = causes.abs().max()
+    told = [seconds for seconds in causes if abs(seconds) > 0.01 * largest]
+    assert len(told) > 2
+    for seconds in told:
+        assert signed_seconds(seconds) in words
+    assert causes.sum() == pytest.approx(other.account.step_time - entry.account.step_time, abs=1e-12)
+
+
+def test_the_heading_is_the_scenario_that_all_vary_or_their_names(entry: Entry, other: Entry) -> None:
+    assert "<h1>tiny</h1>" in page([entry])
+    assert "<h1>tiny</h1>" in page([replace(entry, name="a"), replace(other, name="b")])
+    assert "<h1>mine</h1>" in page([entry], title="mine")
+
+
+# --- names are text ---------------------------------------------------------------------------------------------------
+
+
+def test_a_hostile_name_is_text_wherever_it_comes(entry: Entry, other: Entry) -> None:
+    plain, hostile = page([entry, other]), page([replace(entry, name=HOSTILE, origin=HOSTILE), other], title=HOSTILE)
+    tags = [[tag for tag, _ in Reader(text).tags] for text in (plain, hostile)]
+    assert tags[0] == tags[1]
+    assert HOSTILE in Reader(hostile).of("h1")[0]
+    assert data_of(hostile)["runs"][0]["name"] == HOSTILE
+
+
+@given(st.text())
+def test_any_text_comes_out_of_html_and_json_as_it_went_in(text: str) -> None:
+    read = Reader(element("p", text, title=text))
+    assert [tag for tag, _ in read.tags] == ["p"]
+    assert "".join(read.of("p")) == text.replace("\r\n", "\n").replace("\r", "\r")
+    block = json_block("x", text)
+    assert "</" not in block[:-9]
+    assert "<!--" not in block
+    assert json.loads(re.sub(r"^<script[^>]*>|</script>$", "", block)) == text
+
+
+# --- columns of numbers -----------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.integers(-(2**31), 2**32 - 1).filter(lambda n: n >= 0), max_size=40), st.integers(0, 3))
+def test_columns_come_back(numbers: list[int], before: int) -> None:
+    blob = Blob()
+    blob.integers(np.arange(before))
+    place = blob.integers(np.array(numbers, dtype=np.int64))
+    small = blob.integers(np.array([-1, 5]))
+    raw = zlib.decompress(base64.b64decode(blob.text()))
+    assert column(raw, list(place)).tolist() == numbers
+    assert column(raw, list(small)).tolist() == [-1, 5]
+
+
+def test_the_timeline_on_the_page_is_the_timeline(entry: Entry) -> None:
+    """Every span with its words, to a part in 2^32 of the run."""
+    text = page([entry])
+    raw, packing = columns_of(text), data_of(text)["runs"][0]["timeline"]
+    place = {name: column(raw, value) for name, value in packing["columns"].items()}
+    start = np.cumsum(place["start"].astype(np.uint64)) % 2**32
+    tick = packing["duration"] / (2**32 - 1)
+    edges = [lane[2] for lane in packing["lanes"]] + [packing["count"]]
+    found = set()
+    for (rank, stream, first), last in zip(packing["lanes"], edges[1:], strict=True):
+        assert (np.diff(start[first:last].astype(np.int64)) >= 0).all()
+        for i in range(first, last):
+            what = place["what"][i]
+            texts = (packing["words"][packing["what"][name][what]] for name in ("stream", "kind", "name"))
+            found.add((rank, *texts, packing["what"]["layer"][what], int(place["microbatch"][i]), int(start[i]),
+                       int(start[i]) + int(place["length"][i])))  # fmt: skip
+            assert packing["words"][stream] == packing["words"][packing["what"]["stream"][what]]
+    assert entry.result is not None
+    rows = entry.result.timeline.itertuples()
+    wanted = {
+        (
+            row.rank,
+            row.stream,
+            row.kind,
+            row.name,
+            row.layer,
+            row.microbatch,
+            round(row.start / tick),
+            round(row.end / tick),
+        )
+        for row in rows
+    }
+    assert len(found) > 50
+    assert found == wanted
+
+
+def test_too_many_spans_lose_whole_ranks_evenly() -> None:
+    spans, left_out = some_ranks(many_spans(16, 50), 430)
+    assert len(np.unique(spans.rank)) == 8
+    assert {0, 15} <= set(np.unique(spans.rank).tolist())
+    assert len(spans) + 50 * len(left_out) == 16 * 50
+    assert some_ranks(many_spans(3, 50), 150)[1] == []
+
+
+def test_ranks_that_were_not_simulated_are_shown_under_their_own_groups(entry: Entry) -> None:
+    assert entry.result is not None
+    folded = simulate(tiny_scenario(cluster={"topology": "flat", "gpus": 4}, parallel={"tp": 2, "dp": 2}))
+    assert len(folded.weights) == 1
+    asked = entry_of_result(folded, ranks=[3, 1])
+    assert asked.spans is not None
+    frame = asked.spans.frame()
+    assert sorted(frame["rank"].unique()) == [1, 3]
+    assert set(frame[frame["rank"] == 3]["group"]) == set(folded.timeline_of(3)["group"])
+    with pytest.raises(InputError, match="no rank 4; this job has ranks 0 to 3"):
+        entry_of_result(folded, ranks=[4])
+
+
+def test_the_schedule_is_drawn_in_units_of_a_forward(entry: Entry) -> None:
+    assert entry.schedule is not None
+    spans = ideal_spans(entry.schedule)
+    assert float(spans.end.max()) == (4 + 1) * 3  # 1F1B of 2 stages and 4 microbatches: (m + p - 1)(F + B)
+    assert packed(spans, Blob(), weights={})["count"] == 2 * 2 * 4
+
+
+# --- the scenario -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name", ["plain", "yes", "1e3", "a: b # c", "tab\t\x7f\u2028end", "emoji \U0001f600", "\ufeff"]
+)
+def test_the_scenario_on_the_page_is_the_scenario(name: str, entry: Entry) -> None:
+    assert entry.scenario is not None
+    scenario = entry.scenario.model_copy(update={"name": name})
+    assert load_text(yaml_text(scenario.document())) == scenario
+
+
+# --- colours ----------------------------------------------------------------------------------------------------------
+
+
+def test_colours_on_dark_ground_stand_out_and_stay_apart_for_every_reader() -> None:
+    ground = palette.rgb(colours.DARK_GROUND)
+    families = [
+        {kind: colours.on_dark(palette.colour_of("compute", kind), kind) for kind in palette.COMPUTE_KINDS},
+        {stream: colours.on_dark(palette.colour_of(stream, "send"), stream) for stream in palette.STREAMS},
+    ]
+    for family in families:
+        for colour in family.values():
+            assert colours.contrast(colour, ground) >= 3.0
+        for one, another in combinations(family, 2):
+            for vision, cone in _MISSING_CONE.items():
+                distance = np.linalg.norm(lab(family[one], cone) - lab(family[another], cone))
+                assert distance > 15, (one, another, vision, distance)
+
+
+def test_text_on_the_page_is_readable_in_both_themes() -> None:
+    style = page([small_entry()])
+    for theme in re.findall(r"--ground: (#\w+); --text: (#\w+); --quiet: (#\w+);.*?--accent: (#\w+);", style):
+        ground, *texts = (palette.rgb(code) for code in theme)
+        for text in texts:
+            assert colours.contrast(ground, text) >= 4.5
+    levels = re.findall(r"--h-(\d+):(#\w+);--t-\1:(#\w+);", style)
+    assert len(levels) == 3 * colours.HEAT_LEVELS
+    for _, fill, text in levels:
+        assert colours.contrast(palette.rgb(fill), palette.rgb(text)) >= 3.0
+
+
+# --- saved results and the command ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A result saved by the command, with its timeline in both forms."""
+    folder = tmp_path_factory.mktemp("saved")
+    for ending in ("csv", "parquet"):
+        saved = ["--json", str(folder / "run.json"), "--timeline", str(folder / f"run.{ending}")]
+        assert main(["run", "tiny_3d", *saved]) == 0
+    return folder
+
+
+def test_a_saved_result_says_what_it_lacks_and_a_timeline_mends_it(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = files / "page.html"
+    assert main(["report", str(files / "run.json"), "-o", str(out)]) == 0
+    words = Reader(out.read_text()).words()
+    assert "lacks the timeline" in words
+    assert data_of(out.read_text())["runs"][0]["timeline"] is None
+    counts = []
+    for ending in ("csv", "parquet"):
+        timeline = ["--timeline", str(files / f"run.{ending}")]
+        assert main(["report", str(files / "run.json"), *timeline, "-o", str(out)]) == 0
+        assert "lacks the timeline" not in Reader(out.read_text()).words()
+        counts.append(data_of(out.read_text())["runs"][0]["timeline"]["count"])
+    assert counts[0] == counts[1] > 100
+    assert main(["report", "tiny_3d", "-o", str(out)]) == 0
+    assert data_of(out.read_text())["runs"][0]["timeline"]["count"] == counts[0]
+    printed = capsys.readouterr().out
+    assert f"{out}: 0.1 MB, 1 run" in printed
+
+
+def test_scenarios_and_results_on_one_page_and_the_numbers_as_json(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = files / "page.html"
+    command = ["report", str(files / "run.json"), "tiny_3d", "--json", "-", "-o", str(out)]
+    assert main(command) == 0
+    numbers = json.loads(capsys.readouterr().out)
+    assert [each["name"] for each in numbers] == ["tiny model, tp 2, pp 2, dp 2", "tiny model, tp 2, pp 2, dp 2 (2)"]
+    assert numbers[0]["step_time_s"] == numbers[1]["step_time_s"]
+    assert "exactly as long as" in Reader(out.read_text()).words()
+
+
+def test_variants_are_named_by_what_varies(tmp_path: Path) -> None:
+    out = tmp_path / "page.html"
+    assert main(["report", "tiny_3d", "--vary", "pipeline.schedule=gpipe,1f1b", "steps=1", "-o", str(out)]) == 0
+    assert [run["name"] for run in data_of(out.read_text())["runs"]] == ["schedule gpipe", "schedule 1f1b"]
+    assert "<h1>tiny model, tp 2, pp 2, dp 2</h1>" in out.read_text()
+
+
+BAD = {
+    "no page": (["tiny_3d", "-o", "page.pdf"], "a page ends in .html"),
+    "no folder": (["tiny_3d", "-o", "nowhere/page.html"], "the folder nowhere does not exist"),
+    "no output": (["tiny_3d"], "required: -o/--output"),
+    "no scenario": (["nothing", "-o", "x.html"], "no such file"),
+    "overrides of a result": (["run.json", "--set", "steps=2", "-o", "x.html"], "--set and --vary cannot change"),
+    "ranks of a result": (["run.json", "--ranks", "0", "-o", "x.html"], "--ranks cannot change run.json"),
+    "no such rank": (["tiny_3d", "--ranks", "0,8", "-o", "x.html"], "there is no rank 8"),
+    "timeline of a scenario": (["tiny_3d", "--timeline", "run.csv", "-o", "x.html"], "1 times for 0 saved results"),
+    "no timeline": (["run.json", "--timeline", "no.csv", "-o", "x.html"], "there is no such file"),
+    "timeline of a kind": (["run.json", "--timeline", "run.json", "-o", "x.html"], "ends in .csv or .parquet"),
+    "half a parquet": (["run.json", "--timeline", "half.parquet", "-o", "x.html"], "cannot be read as .parquet"),
+    "half a csv": (["run.json", "--timeline", "half.csv", "-o", "x.html"], "of the timeline"),
+    "one rank of two": (["run.json", "--timeline", "first.csv", "-o", "x.html"], "has 1 ranks and the result"),
+    "other columns": (["run.json", "--timeline", "other.csv", "-o", "x.html"], "has no column 'step'"),
+    "binary csv": (["run.json", "--timeline", "binary.csv", "-o", "x.html"], "cannot be read as .csv"),
+    "half a result": (["half.json", "-o", "x.html"], "not JSON"),
+    "no result": (["none.json", "-o", "x.html"], "has no step_time_s"),
+    "not a number": (["nan.json", "-o", "x.html"], "mfu is nan, not a number"),
+    "too many": (["tiny_dp"] * 13 + ["-o", "x.html"], "13 runs are too many"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_one_message(
+    case: str, files: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(files)
+    parquet, csv, result = (Path(f"run.{ending}").read_bytes() for ending in ("parquet", "csv", "json"))
+    Path("half.parquet").write_bytes(parquet[: len(parquet) // 2])
+    lines = csv.splitlines(keepends=True)
+    Path("half.csv").write_bytes(b"".join(lines[: len(lines) // 2]) + lines[-1][:20])
+    Path("first.csv").write_bytes(b"".join(lines[:40]))
+    Path("other.csv").write_text("a,b\n1,2\n")
+    Path("binary.csv").write_bytes(bytes(range(256)) * 20)
+    Path("half.json").write_bytes(result[: len(result) // 2])
+    Path("none.json").write_text("{}")
+    Path("nan.json").write_text(json.dumps(json.loads(result) | {"mfu": float("nan")}))
+    arguments, message = BAD[case]
+    assert main(["report", *arguments]) == 2
+    said = capsys.readouterr()
+    assert message in said.err
+    assert said.err.count("simcluster: error:") == 1
+    assert "Traceback" not in said.err
+    assert not Path("x.html").exists()
+
+
+def test_a_timeline_of_another_run_is_refused(files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    timeline = tmp_path / "other.parquet"
+    assert main(["run", "tiny_3d", "--training.global_batch", "16", "--timeline", str(timeline)]) == 0
+    out = tmp_path / "x.html"
+    assert main(["report", str(files / "run.json"), "--timeline", str(timeline), "-o", str(out)]) == 2
+    assert "they are of different runs" in capsys.readouterr().err
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("column_name", "value", "message"),
+    [
+        ("start", np.inf, "finite numbers"),
+        ("rank", 0.5, "whole numbers"),
+        ("rank", 1e12, r"2\^31 is the end"),
+        ("end", -1.0, "0 <= ready <= start <= end"),
+        ("layer", "x", "does not hold numbers"),
+    ],
+)
+def test_a_timeline_with_a_wrong_cell_is_refused(files: Path, column_name: str, value: object, message: str) -> None:
+    import pandas as pd
+
+    frame = pd.read_parquet(files / "run.parquet").astype({column_name: "object"})
+    frame.loc[3, column_name] = value
+    columns = {name: frame[name].to_numpy() for name in COLUMNS}
+    with pytest.raises(InputError, match=message):
+        entry_of_saved(read_saved(files / "run.json"), columns=columns)
+
+
+def test_a_hostile_timeline_is_text_too(files: Path) -> None:
+    import pandas as pd
+
+    frame = pd.read_parquet(files / "run.parquet").astype({"name": "object"})
+    frame.loc[0, "name"] = HOSTILE
+    columns = {name: frame[name].to_numpy() for name in COLUMNS}
+    made = page([entry_of_saved(read_saved(files / "run.json"), columns=columns)])
+    assert [tag for tag, _ in Reader(made).tags].count("script") == 3
+    assert HOSTILE in data_of(made)["runs"][0]["timeline"]["words"]
