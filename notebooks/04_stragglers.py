@@ -36,8 +36,11 @@ pd.Series({"step (s)": result.step_time, "without the fault (s)": result.without
 # %% [markdown]
 # ## Who waits
 #
-# Its neighbours on the tensor axis wait at every layer, the stage before it for gradients, and so on up the pipeline;
-# the other replica at the end of the step. A row waits, for a column: rank 29's column is the tallest.
+# Its neighbours on the tensor axis (28, 30 and 31) wait at every layer, the stage before it for gradients, and so on up
+# the pipeline; the other replica at the end of the step. A row waits, for a column. Most of what is seen is the
+# pipeline's own: every stage waits for the next one's gradients, and all wait at the end for stage 0, which has the last
+# backward, so rank 0's column is the tallest. Among the tensor-parallel neighbours of its stage rank 29 stands out, and
+# it waits least of all: that is how a slow GPU looks from outside.
 
 # %%
 simcluster.plots.waits(result)
@@ -48,7 +51,8 @@ simcluster.plots.waits(result)
 # Each cause is taken away by playing the step without it. The slow GPU is in the last stage, which also has the LM head
 # and is the longest already: most of what people see on such a cluster is not the broken fan. `by trace` is what an
 # estimator makes of the run's trace alone, all that there is of a real job: it puts what is typical in the place of the
-# worker's times.
+# worker's times. For the slow GPU that is near; for the long stage it promises too much, because the slow GPU is in that
+# stage, too, and because no cut of the layers makes a stage with the LM head typical.
 
 # %%
 found = simcluster.stragglers(result)

@@ -36,9 +36,36 @@ def sums(values: Hashes, starts: Ints) -> Hashes:
     return found
 
 
-def count(colours: Hashes | Ints) -> int:
+def compact(values: Ints) -> tuple[Ints, Ints]:
+    """The different ones of many small numbers, ascending, and the place of each one among them, without sorting."""
+    there = np.zeros(int(values.max(initial=-1)) + 1, dtype=bool)
+    there[values] = True
+    return np.flatnonzero(there), (np.cumsum(there) - 1)[values]
+
+
+def ordered(values: Ints) -> Ints:
+    """The places of small numbers in ascending order, equal ones as they come: 16 bits at a time, by counting."""
+    order = np.argsort(values.astype(np.uint16), kind="stable")
+    rest = values >> 16
+    while rest.any():
+        order = order[np.argsort(rest.astype(np.uint16)[order], kind="stable")]
+        rest = rest >> 16
+    return order
+
+
+def different(values: Hashes) -> Hashes:
+    """The different ones, ascending.
+
+    By sorting: 20 ms for 10^6 of them, where numpy's ``unique`` without an index, by hashing, takes 300.
+    """
+    ordered = np.sort(values)
+    found: Hashes = ordered[np.diff(ordered, prepend=~ordered[:1]) != 0]
+    return found
+
+
+def count(colours: Hashes) -> int:
     """How many different ones there are."""
-    return len(np.unique(colours))
+    return len(different(colours))
 
 
 def numbered(colours: npt.NDArray[np.generic]) -> tuple[Ints, Ints]:

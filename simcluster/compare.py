@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Variant = str | Path | Scenario | Result
 
 _COLUMNS = (
-    "tokens_per_s_per_gpu", "mfu", "bubble_fraction", "exposed_communication_s", "overlap_fraction",
+    "gpus", "tokens_per_s_per_gpu", "mfu", "bubble_fraction", "exposed_communication_s", "overlap_fraction",
     "straggler_slowdown", "peak_memory_bytes", "fits",
 )  # fmt: skip
 

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from simcluster.collectives.description import Floats, Ints
+from simcluster.collector import collector_off
 from simcluster.errors import InputError
 from simcluster.lowering.lower import Choices, lower
 from simcluster.lowering.program import Engine
@@ -32,6 +33,7 @@ OptimizerSync = Literal["all_reduce", "post_validation"]
 goes along with the next step, so that no stage waits (arXiv:2401.10241 section 4)."""
 
 
+@collector_off()
 def simulate_costs(
     costs: Costs | Sequence[Costs],
     *,
@@ -96,6 +98,21 @@ def _require(steps: int, optimizer_sync: str, sync: float) -> None:
     require_seconds("sync", sync)
 
 
+class _Part(NamedTuple):
+    """What is the same of all actions of a kind on a chunk of a stage, of microbatches on one route.
+
+    It makes ``made`` of slice ``here``, and waits for ``source`` (its stage, -1 for nothing, and the slice there);
+    ``send``, on ``lane``, takes what it made to another stage.
+    """
+
+    segment: Segment
+    made: str
+    here: int
+    source: tuple[int, int]
+    lane: str
+    send: Segment | None
+
+
 class _Stage:
     """The program of one stage in the making.  ``end`` is the all-reduce over the stages before the optimizer, or
     None."""
@@ -106,6 +123,7 @@ class _Stage:
         self._costs, self._schedule, self._plan, self._stage = costs, schedule, plan, stage
         self._blocking, self._end = blocking, end
         self._lanes = Lanes(stage, pipelined=plan.pp > 1)
+        self._parts: dict[tuple[str, int, int], _Part] = {}
 
     def program(self, steps: int) -> StageProgram:
         for step in range(steps):
@@ -121,10 +139,32 @@ class _Stage:
         for position, action in enumerate(row):
             pair = [*waiting, action]
             together = [*pair, row[position + 1]] if position in firsts else pair
-            self._lanes.put(MAIN, _item(self._pass(action), schedule, stage, action, together, step))
+            self._lanes.put(MAIN, self._item(action, together, step))
             waiting = [action] if position in firsts else []
             for done in () if waiting else pair:
                 self._send(done, step)
+
+    def _part(self, action: Action) -> _Part:
+        """What it has in common with others."""
+        kind, microbatch, chunk = action.kind, action.microbatch, action.chunk
+        name = kind, chunk, self._schedule.route_of[microbatch]
+        known = self._parts.get(name)
+        if known is None:
+            known = self._parts[name] = self._make(action)
+        return known
+
+    def _make(self, action: Action) -> _Part:
+        schedule, stage, made = self._schedule, self._stage, _makes(action)
+        here = schedule.virtual_stage(action.microbatch, stage, action.chunk)
+        source, _ = _neighbours(schedule, stage, action)
+        target = receiver(schedule, stage, action)
+        lane = MAIN if self._blocking else f"send {made}"
+        send = None
+        if target is not None:
+            seconds = self._costs.of(stage, action.chunk).send
+            send = self._lanes.once((lane, made, target, seconds), lambda: _send(made, target, seconds, lane))
+        waits = (-1, -1) if source is None or action.kind == "W" else (source[0], here + (-1 if made == "F" else 1))
+        return _Part(self._pass(action), made, here, waits, lane, send)
 
     def _pass(self, action: Action) -> Segment:
         kind, chunk = action.kind, action.chunk
@@ -135,15 +175,35 @@ class _Stage:
         return self._lanes.once((kind, chunk, seconds), lambda: _pass(kind, seconds, costs, self._plan.tp))
 
     def _send(self, done: Action, step: int) -> None:
-        target = receiver(self._schedule, self._stage, done)
-        if target is None:
-            return
-        kind, seconds = _makes(done), self._costs.of(self._stage, done.chunk).send
-        lane = MAIN if self._blocking else f"send {kind}"
-        send = self._lanes.once((lane, kind, target, seconds), lambda: _send(kind, target, seconds, lane))
-        key = _key(self._schedule, self._stage, done, step)
-        item = Item(send, ("send", *key), (Need(self._stage, key),), step, done.chunk, done.microbatch)
-        self._lanes.put(lane, item)
+        part = self._part(done)
+        if part.send is not None:
+            key = part.made, step, done.microbatch, part.here
+            needs = (Need(self._stage, key),)
+            self._lanes.put(part.lane, Item(part.send, ("send", *key), needs, step, done.chunk, done.microbatch))
+
+    def _item(self, action: Action, together: Sequence[Action], step: int) -> Item:
+        """One action.  Of a fused pair ([F|B] is ``together``) the first half waits for what both need, and what both
+        make is there at the end of the second."""
+        part, microbatch = self._part(action), action.microbatch
+        key: tuple[object, ...] = part.made, step, microbatch, part.here
+        needs: tuple[Need, ...] = ()
+        also: tuple[tuple[object, ...], ...] = ()
+        if len(together) == 1:
+            needs = self._needs(action, step)
+        elif action == together[0]:
+            needs = self._needs(action, step) + self._needs(together[-1], step)
+            key = ("half", *key)
+        else:
+            half = self._part(together[0])
+            also = ((half.made, step, together[0].microbatch, half.here),)
+        return Item(part.segment, key, needs, step, action.chunk, microbatch, also)
+
+    def _needs(self, action: Action, step: int) -> tuple[Need, ...]:
+        made, _, (source, there) = self._part(action)[1:4]
+        if source < 0:
+            return ()
+        key = made, step, action.microbatch, there
+        return (Need(source, key if source == self._stage else ("send", *key)),)
 
     def _finish(self, step: int) -> None:
         """Gradients over dp, agreement of the stages, optimizer."""
@@ -160,31 +220,9 @@ class _Stage:
         self._lanes.put(MAIN, Item(self._lanes.once(key, lambda: Segment((op,))), (key, step), (), step))
 
 
-def _item(
-    segment: Segment, schedule: Schedule, stage: int, action: Action, together: Sequence[Action], step: int
-) -> Item:
-    """One action.  Of a fused pair ([F|B] is ``together``) the first half waits for what both need, and what both make
-    is there at the end of the second."""
-    first, last = together[0], together[-1]
-    needs = tuple(
-        need for half in (together if action == first else ()) for need in _needs(schedule, stage, half, step)
-    )  # fmt: skip
-    if len(together) == 1:
-        return Item(segment, _key(schedule, stage, action, step), needs, step, action.chunk, action.microbatch)
-    half = _key(schedule, stage, first, step)
-    if action == first:
-        return Item(segment, ("half", *half), needs, step, action.chunk, action.microbatch)
-    return Item(segment, _key(schedule, stage, last, step), (), step, action.chunk, action.microbatch, (half,))
-
-
 def _makes(action: Action) -> str:
     """What is handed on: I makes what B makes, for the stage before."""
     return "B" if action.kind == "I" else action.kind
-
-
-def _key(schedule: Schedule, stage: int, action: Action, step: int) -> tuple[str, int, int, int]:
-    here = schedule.virtual_stage(action.microbatch, stage, action.chunk)
-    return _makes(action), step, action.microbatch, here
 
 
 def receiver(schedule: Schedule, stage: int, action: Action) -> int | None:
@@ -198,15 +236,6 @@ def _neighbours(schedule: Schedule, stage: int, action: Action) -> tuple[Hop | N
     before = schedule.previous_hop(action.microbatch, stage, action.chunk)
     after = schedule.next_hop(action.microbatch, stage, action.chunk)
     return (before, after) if action.kind == "F" else (after, before)
-
-
-def _needs(schedule: Schedule, stage: int, action: Action, step: int) -> tuple[Need, ...]:
-    source, _ = _neighbours(schedule, stage, action)
-    if source is None or action.kind == "W":
-        return ()
-    *made, here = _key(schedule, stage, action, step)
-    key = (*made, here + (-1 if action.kind == "F" else 1))
-    return (Need(source[0], key if source[0] == stage else ("send", *key)),)
 
 
 def _send(kind: str, to_stage: int, seconds: float, lane: str) -> Segment:

@@ -197,7 +197,7 @@ def _spans(result: Run) -> dict[int, tuple[Floats, Floats]]:
                 found.setdefault(row.traffic, []).append(spans)
     met: dict[int, list[int]] = {}
     for op in np.flatnonzero(own & (meeting >= 0)).tolist():
-        if program.row_sets[program.rows[op]][0].traffic >= 0:
+        if any(row.traffic >= 0 for row in program.row_sets[program.rows[op]][:1]):  # a receive has no row
             met.setdefault(program.meeting[op], []).append(op)
     for members in met.values():  # a meeting moves its bytes once, however many take part
         span = record.start[members].min(keepdims=True), record.end[members].max(keepdims=True)

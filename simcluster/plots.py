@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from simcluster.measuring.distribution import Distribution
     from simcluster.result import Result, Run
     from simcluster.schedules.comparison import Played
+    from simcluster.search.plan import Found
     from simcluster.topology import Cluster
+    from simcluster.validation.reports import Report
     from simcluster.whatif.free import Free
     from simcluster.whatif.sensitivities import Sensitivity
     from simcluster.whatif.straggling import Stragglers
@@ -42,8 +44,8 @@ def gantt(
 
     `window` is in seconds, `width` in inches.  `labels` writes microbatch numbers where they fit.  More than
     `max_rows` ranks are shown by representatives, and the caption says which; `num_ranks` is the size of the job where
-    the timeline holds one rank for many equal ones.  Raises InputError for an empty timeline and for a selection that
-    it does not have.
+    the timeline holds one rank for many equal ones.  In a .svg or .pdf boxes are vectors up to 200,000 of them, rasters
+    above; the caption says so.  Raises InputError for an empty timeline and for a selection that it does not have.
     """
     from simcluster.show import gantt as drawing
 
@@ -173,6 +175,58 @@ def sensitivity(found: Sequence[Sensitivity], title: str = "") -> Figure:
     from simcluster.show.sensitivity_plot import plot_sensitivity
 
     return plot_sensitivity(found, title)
+
+
+def roofline(result: Result, *, title: str | None = None) -> Figure:
+    """The roofline of a result: each kernel under the roofs of compute and memory, each kind of communication under
+    those of the links (`simcluster.roofline` has the numbers)."""
+    from simcluster.roofline import roofline as limits
+    from simcluster.show.roofline_plot import plot_roofline
+
+    return plot_roofline(limits(result), title=title or f"{result.scenario.name}: roofline of a step")
+
+
+def links(result: Result, *, n: int = 20, title: str | None = None) -> Figure:
+    """The `n` hottest links of a result over time, alike ones as one; InputError where nothing moves."""
+    from simcluster.show.links_plot import plot_links
+
+    return plot_links(result, n=n, title=title)
+
+
+def link_levels(result: Result, *, title: str | None = None) -> Figure:
+    """Link loads on the topology: kinds of node as boxes, tier over tier, and how full the links between them are.
+
+    InputError for a single GPU, which has no links.
+    """
+    from simcluster.show.link_levels_plot import plot_link_levels
+
+    return plot_link_levels(result, title=title or f"{result.scenario.name}: how full the links are over a step")
+
+
+def scaling(table: pd.DataFrame, *, by: str | None = None, title: str = "scaling") -> Figure:
+    """Step time and throughput of a GPU over the number of GPUs, beside the ideal, by the values of column `by`.
+
+    `table` has rows of `simcluster.compare` or of a sweep (columns gpus, step_time_s, tokens_per_s_per_gpu); of several
+    rows at one size the fastest counts.  Whether scaling is strong or weak is read off the rows.  InputError for a
+    missing column, and for a line with one size only.
+    """
+    from simcluster.show.scaling_plot import plot_scaling
+
+    return plot_scaling(table, by=by, title=title)
+
+
+def errors(reports: Sequence[Report]) -> Figure:
+    """Predicted against measured, of studies as `simcluster.validation.validate_studies` reports them."""
+    from simcluster.show.validation_plot import plot_validation
+
+    return plot_validation(reports)
+
+
+def pareto(found: Found, title: str = "") -> Figure:
+    """Step time against memory of the layouts that a search played (`simcluster.plan`), and the front of the best."""
+    from simcluster.show.pareto_plot import plot_pareto
+
+    return plot_pareto(found, title)
 
 
 def save_figure(figure: Figure, path: str | Path) -> None:

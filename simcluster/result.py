@@ -20,6 +20,7 @@ from simcluster.measuring.wait_matrix import WaitMatrix, wait_matrix
 from simcluster.measuring.waits import Wait, waits
 from simcluster.planning.footprint import Footprint
 from simcluster.scenario.fits import Remedies, remedies
+from simcluster.scenario.likely import Likely, likely
 from simcluster.scenario.memory_plan import plan_of
 from simcluster.simulating.engine import Record
 
@@ -237,6 +238,11 @@ class Result(Run):
         return None if self.fits else remedies(self.scenario)
 
     @property
+    def likely(self) -> Likely:
+        """Where a measured step time should be, by what predictions of runs like this one were wrong by."""
+        return likely(self.scenario, self.facts.model_flops, self.step_time)
+
+    @property
     def mfu(self) -> float:
         """Model FLOP/s over peak: no recompute, causal attention at one half."""
         return self.facts.model_flops / self.step_time / (self.facts.ranks * self.facts.peak_flops)
@@ -281,6 +287,7 @@ class Result(Run):
         per_gpu = facts.model_flops / self.step_time / facts.ranks
         return {
             "step_time_s": self.step_time,
+            "step_time_likely": self.likely.to_dict(),
             "tokens_per_s": facts.tokens / self.step_time,
             "tokens_per_s_per_gpu": facts.tokens / self.step_time / facts.ranks,
             "samples_per_s": facts.samples / self.step_time,

@@ -31,15 +31,16 @@ def is_saved(path: str | Path) -> bool:
 
 def read_saved(path: str | Path) -> Saved:
     """A saved result; InputError for a file that is none, is cut, or was written by another version."""
+    text = decode(read_bytes(path), str(path))
     try:
-        values = json.loads(decode(read_bytes(path), str(path)))
+        values = json.loads(text)
     except json.JSONDecodeError as problem:
         raise InputError(
             f"{path}:{problem.lineno}:{problem.colno}: not JSON ({problem.msg}); is the file cut? write it again with "
             f"simcluster run SCENARIO --json {Path(path).name}"
         ) from None
-    except RecursionError:
-        raise InputError(f"{path}: nested too deeply to be a result") from None
+    except (RecursionError, ValueError):  # ValueError: an integer of thousands of digits
+        raise InputError(f"{path}: nested too deeply, or a number too long, to be a result") from None
     if not isinstance(values, dict) or "step_time_s" not in values:
         raise InputError(
             f"{path}: is no result: it has no step_time_s; save one with simcluster run SCENARIO --json FILE"

@@ -18,7 +18,10 @@ from simcluster.devices.device import (
     zero_gradients_seconds,
 )
 from simcluster.devices.sensitivity import interference_on, sensitivity_on
-from simcluster.lowering.lower import Choices, Lowered, StepsOf, lower
+from simcluster.devices.software import latest_of
+from simcluster.faults import Fault
+from simcluster.lowering.between import StepsOf
+from simcluster.lowering.lower import Choices, Lowered, lower
 from simcluster.model.flops import hardware_flops_per_sequence, model_flops_per_sequence
 from simcluster.model.recipes import Recipe
 from simcluster.nccl import load_platform
@@ -29,7 +32,7 @@ from simcluster.planning.disturbed_ranks import slowness as slow_ranks
 from simcluster.planning.ops import StageProgram
 from simcluster.planning.parallel import Plan
 from simcluster.planning.segment_ops import NO_TIME, Issue
-from simcluster.planning.segments import Passes
+from simcluster.planning.segments import Passes, by_heart
 from simcluster.planning.stages import stage_programs
 from simcluster.planning.step_plan import DataParallel, Job, Slices
 from simcluster.result import Facts, Result
@@ -94,8 +97,18 @@ class Prepared:
     schedule: str
 
 
-def prepare(scenario: Scenario, *, folded: bool = True, collapsed: bool = True, change: Change = list) -> Prepared:
-    """Plan the scenario and lower it to a program, with its programs changed if a change is given."""
+def prepare(
+    scenario: Scenario,
+    *,
+    folded: bool = True,
+    collapsed: bool = True,
+    change: Change = list,
+    watched: Sequence[Fault] = (),
+) -> Prepared:
+    """Plan the scenario and lower it to a program, with its programs changed if a change is given.
+
+    The links of ``watched`` faults are played apart from others, as if something could happen on them.
+    """
     healthy = scenario.cluster.built
     cluster = healthy.scaled(permanently(scenario.faults, healthy))
     job, facts = plan_job(scenario, scenario.cluster.device)
@@ -106,7 +119,7 @@ def prepare(scenario: Scenario, *, folded: bool = True, collapsed: bool = True, 
         cluster.capacity.tolist(),
         slowness=slowness(scenario),
         choices=replace(choices_of(scenario, folded=folded), collapsed=collapsed),
-        disturbances=disturbances_of(scenario, job.plan, cluster),
+        disturbances=disturbances_of(scenario, job.plan, cluster, watched),
     )
     return Prepared(lowered, facts, cluster, job.schedule.name)
 
@@ -119,9 +132,10 @@ def replay(
     collapsed: bool = True,
     without_faults: float | None = None,
     change: Change = list,
+    watched: Sequence[Fault] = (),
 ) -> Result:
-    """Replay the scenario once, with its programs changed if a change is given."""
-    made = prepare(scenario, folded=folded, collapsed=collapsed, change=change)
+    """Replay the scenario once, with its programs changed if a change is given (``prepare``)."""
+    made = prepare(scenario, folded=folded, collapsed=collapsed, change=change, watched=watched)
     lowered = made.lowered
     try:
         steps = [partial(_stepwise, made.cluster, steps) for steps in lowered.steps]
@@ -146,14 +160,18 @@ def replay(
 
 def plan_job(scenario: Scenario, device: Device) -> tuple[Job, Facts]:
     """Everything that is known before the clock starts."""
-    model, parallel, training = scenario.model, scenario.parallel, scenario.training
-    plan, recipe, shape = plan_of(scenario), recipe_of(scenario), shape_of(scenario)
-    precision = _PRECISION[training.precision]
-    timer = partial(kernels_seconds, device, precision=precision)
+    job = job_of(scenario, device, passes_of(scenario, device))
+    return job, replace(facts_of(scenario, device), footprints=footprints_of(scenario, job))
+
+
+def passes_of(scenario: Scenario, device: Device) -> Passes:
+    """What makes the segments of the scenario's passes."""
+    precision = _PRECISION[scenario.training.precision]
+    timer = by_heart(partial(kernels_seconds, device, precision=precision))
     sensitivity = sensitivity_on(device, interference_on(device, scenario.overlap.interference), precision)
-    passes = Passes(
-        model,
-        shape,
+    return Passes(
+        scenario.model,
+        shape_of(scenario),
         timer,
         overlap_tensor=scenario.overlap.tensor,
         tensor_pieces=scenario.overlap.tensor_pieces,
@@ -161,35 +179,44 @@ def plan_job(scenario: Scenario, device: Device) -> tuple[Job, Facts]:
         attention=lambda kernels: timer([kernel for kernel in kernels if kernel.kind == "attention"]),
         issue=_issue(scenario),
     )
-    split = plan.tp > 1 and (parallel.sequence_parallel or scenario.pipeline.scatter_gather)
+
+
+def job_of(scenario: Scenario, device: Device, passes: Passes) -> Job:
+    """Everything that decides the stages' programs."""
+    plan, recipe = plan_of(scenario), recipe_of(scenario)
+    split = plan.tp > 1 and (scenario.parallel.sequence_parallel or scenario.pipeline.scatter_gather)
     send_bytes = passes.activation_bytes / (plan.tp if split else 1)
     schedule, slices = _arrange(scenario, plan, passes, send_bytes, split=split)
-    job = Job(
-        model=model,
+    return Job(
+        model=scenario.model,
         plan=plan,
         schedule=schedule,
         slices=slices,
         passes=passes,
         data_parallel=_data_parallel(scenario, device, plan, recipe),
         send_bytes=send_bytes,
-        gather_boundary=split and not parallel.sequence_parallel,
+        gather_boundary=split and not scenario.parallel.sequence_parallel,
         overlap_sends=scenario.overlap.pipeline,
         steps=scenario.steps,
         rendezvous=scenario.pipeline.p2p == "rendezvous",
         offload=offload_of(scenario),
     )
+
+
+def facts_of(scenario: Scenario, device: Device) -> Facts:
+    """What the scenario's step is worth, without what it takes of memory."""
+    model, training = scenario.model, scenario.training
     again = hardware_flops_per_sequence(model, training.recompute, every=training.recompute_every)
-    facts = Facts(
-        ranks=plan.num_ranks,
+    return Facts(
+        ranks=scenario.gpus,
         samples=training.global_batch,
         tokens=scenario.tokens_per_step,
         model_flops=model_flops_per_sequence(model) * training.global_batch,
         hardware_flops=again * training.global_batch,
-        peak_flops=device.peak_flops(precision),
+        peak_flops=device.peak_flops(_PRECISION[training.precision]),
         memory=device.memory,
-        footprints=footprints_of(scenario, job),
+        footprints=(),
     )
-    return job, facts
 
 
 def _arrange(
@@ -215,7 +242,9 @@ def _issue(scenario: Scenario) -> Issue:
     if software is None:
         return NO_TIME
     slower = scenario.cluster.scale.launch
-    return Issue(software.kernel * slower, software.collective * slower, software.microbatch * slower)
+    late = software.late * latest_of(scenario.parallel.tp)
+    times = (software.kernel, software.collective, software.microbatch, software.gap, late, software.loss)
+    return Issue(*(seconds * slower for seconds in times))
 
 
 def _data_parallel(scenario: Scenario, device: Device, plan: Plan, recipe: Recipe) -> DataParallel:
@@ -256,17 +285,23 @@ def slowness(scenario: Scenario) -> list[float]:
     return slow_ranks(scenario.faults, scenario.cluster.built.host_of[: scenario.gpus])
 
 
-def disturbances_of(scenario: Scenario, plan: Plan, cluster: Cluster) -> Disturbances:
+def disturbances_of(
+    scenario: Scenario, plan: Plan, cluster: Cluster, watched: Sequence[Fault] = ()
+) -> Disturbances:  # fmt: skip
     """What else the scenario's faults make of its ranks and of the cluster's links."""
     faults, hosts, seed = scenario.faults, cluster.host_of[: scenario.gpus], scenario.seed
-    batch = Batch(scenario.steps, scenario.microbatches, scenario.training.micro_batch, scenario.model.sequence_length)
-    ranks = RankPrograms(faults, plan, hosts, seed, batch)
+    ranks = RankPrograms(faults, plan, hosts, seed, batch_of(scenario))
     return Disturbances(
         speeds=speed_profiles(faults, hosts),
-        capacities=capacity_profiles(faults, cluster, seed),
+        capacities=capacity_profiles(faults, cluster, seed, watched),
         colour=ranks.colour,
         program=ranks.program,
     )
+
+
+def batch_of(scenario: Scenario) -> Batch:
+    """What a step of the scenario works through."""
+    return Batch(scenario.steps, scenario.microbatches, scenario.training.micro_batch, scenario.model.sequence_length)
 
 
 def choices_of(scenario: Scenario, *, folded: bool) -> Choices:

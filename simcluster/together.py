@@ -8,24 +8,28 @@ planning, lowering and the engine.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field
 
-from simcluster.devices.device import load_device
+from simcluster.devices.device import Device, load_device
+from simcluster.documents.overrides import apply_overrides
 from simcluster.documents.reading import Document, read_document, validate
 from simcluster.documents.spec import Spec
 from simcluster.errors import InputError
-from simcluster.faults import SlowGpu, SlowLink
 from simcluster.lowering.lower import Choices, lower
+from simcluster.planning.disturbed_jobs import joint_capacities, joint_disturbances, link_faults, own_machines
+from simcluster.planning.disturbed_links import permanently
+from simcluster.planning.disturbed_ranks import RankPrograms, slowness, speed_profiles
 from simcluster.planning.jobs import JointPlan, PlacedFabric, joint_programs
+from simcluster.planning.profiles import Profile
 from simcluster.planning.stages import stage_programs
 from simcluster.result import Result
 from simcluster.scenario.scenario import Scenario, load
-from simcluster.simulate import choices_of, plan_job, slowness
+from simcluster.simulate import batch_of, choices_of, plan_job
 from simcluster.simulating.players import play_by
 from simcluster.topology import Cluster
 
@@ -56,17 +60,29 @@ class Shared:
 def simulate_together(jobs: Sequence[Placed], cluster: Cluster, *, folded: bool = True) -> list[Shared]:
     """Play jobs on one cluster, each by itself and all at once.
 
-    Raises InputError when a GPU is given twice or is not in the cluster, when a job's ranks and GPUs differ in number,
-    or when jobs ask for collectives played differently.
+    Faults of ranks are a job's own, and what is wrong with links is wrong for all jobs, alone and together; jobs count
+    their ranks and machines from 0, and times count from the begin of all jobs.  Raises InputError when a GPU is given
+    twice or is not in the cluster, when a job's ranks and GPUs differ in number, or when jobs ask for collectives
+    played differently.
     """
     _check(jobs, cluster)
-    links = [fault for job in jobs for fault in job.scenario.faults if isinstance(fault, SlowLink)]
-    cluster = cluster.scaled([(*fault.between, fault.factor) for fault in links if fault.between])
-    alone = [_play([job], cluster, [job.scenario.steps], folded=folded)[0].step_time for job in jobs]
-    longest = max(seconds * job.scenario.steps for seconds, job in zip(alone, jobs, strict=True))
-    steps = [min(_MOST_STEPS, math.ceil(longest / seconds)) for seconds in alone]
-    results = _play(jobs, cluster, steps, folded=folded)
-    return [Shared(result, seconds) for result, seconds in zip(results, alone, strict=True)]
+    links = [fault for job in jobs for fault in link_faults(job.scenario.faults, job.gpus, cluster)]
+    cluster = cluster.scaled(permanently(links, cluster))
+    varying = joint_capacities(
+        [(link_faults(job.scenario.faults, job.gpus, cluster), job.scenario.seed) for job in jobs], cluster
+    )
+
+    def alone(job: Placed, steps: int) -> float:
+        return _play([job], cluster, varying, [steps], folded=folded)[0].step_time
+
+    seconds = [alone(job, job.scenario.steps) for job in jobs]
+    longest = max(each * job.scenario.steps for each, job in zip(seconds, jobs, strict=True))
+    steps = [min(_MOST_STEPS, math.ceil(longest / each)) for each in seconds]
+    results = _play(jobs, cluster, varying, steps, folded=folded)
+    for number, (job, count) in enumerate(zip(jobs, steps, strict=True)):
+        if count != job.scenario.steps and (varying or job.scenario.faults):  # like with like: steps are not all alike
+            seconds[number] = alone(job, count)
+    return [Shared(result, each) for result, each in zip(results, seconds, strict=True)]
 
 
 def _check(jobs: Sequence[Placed], cluster: Cluster) -> None:
@@ -83,8 +99,6 @@ def _check(jobs: Sequence[Placed], cluster: Cluster) -> None:
                     f"GPU {cluster.gpus[gpu]} is given to {owner[gpu]!r} and to {name!r}; a GPU has one job"
                 )
             owner[gpu] = name
-    for job in jobs:
-        _check_faults(job.scenario)
     if len({_key(choices_of(job.scenario, folded=True)) for job in jobs}) > 1:
         raise InputError(
             "jobs that run together must play collectives alike; give them the same collectives section and the same "
@@ -92,35 +106,32 @@ def _check(jobs: Sequence[Placed], cluster: Cluster) -> None:
         )
 
 
-def _check_faults(scenario: Scenario) -> None:
-    """Faults that name a rank or a cable and last for ever: what others are on depends on where the job is."""
-    for number, fault in enumerate(scenario.faults):
-        constant = isinstance(fault, SlowGpu | SlowLink) and fault.window(fault.factor) is None
-        named = fault.named if isinstance(fault, SlowGpu) else fault.between if isinstance(fault, SlowLink) else None
-        if not constant or named is None:
-            raise InputError(
-                f"job {scenario.name!r}: faults.{number} ({fault.kind}) is not modelled in jobs that run together; "
-                "only slow_gpu on ranks and slow_link between two nodes are, for ever"
-            )
-
-
 def _key(choices: Choices) -> tuple[object, ...]:
     return (choices.methods.key, choices.steps, choices.interference)
 
 
-def _play(jobs: Sequence[Placed], cluster: Cluster, steps: Sequence[int], *, folded: bool) -> list[Result]:
-    device = load_device(cluster.device)
+def _play(
+    jobs: Sequence[Placed], cluster: Cluster, varying: Mapping[int, Profile], steps: Sequence[int], *, folded: bool
+) -> list[Result]:
     scenarios = [job.scenario.model_copy(update={"steps": count}) for job, count in zip(jobs, steps, strict=True)]
-    planned = [plan_job(scenario, device) for scenario in scenarios]
+    planned = [plan_job(scenario, _device(scenario, cluster)) for scenario in scenarios]
     plan = JointPlan(tuple(job.plan for job, _ in planned))
     fabric = PlacedFabric(cluster, tuple(gpu for job in jobs for gpu in job.gpus))
+    hosts = [own_machines(job.gpus, cluster) for job in jobs]
+    ranks = [
+        RankPrograms(scenario.faults, job.plan, own, scenario.seed, batch_of(scenario))
+        for scenario, (job, _), own in zip(scenarios, planned, hosts, strict=True)
+    ]
+    speeds = [speed_profiles(scenario.faults, own) for scenario, own in zip(scenarios, hosts, strict=True)]
+    slow = [slowness(scenario.faults, own) for scenario, own in zip(scenarios, hosts, strict=True)]
     lowered = lower(
         joint_programs([stage_programs(job) for job, _ in planned], plan),
         plan,
         fabric,
         cluster.capacity.tolist(),
-        slowness=[factor for scenario in scenarios for factor in slowness(scenario)],
+        slowness=[factor for own in slow for factor in own],
         choices=choices_of(scenarios[0], folded=folded),
+        disturbances=joint_disturbances(ranks, speeds, plan, varying),
     )
     if lowered.steps:
         raise InputError("jobs that run together are played in flow; leave collectives.detail: steps out")
@@ -129,6 +140,12 @@ def _play(jobs: Sequence[Placed], cluster: Cluster, steps: Sequence[int], *, fol
         Result(lowered=lowered, record=record, steps=scenario.steps, ranks=ranks, scenario=scenario, facts=facts)
         for scenario, ranks, (_, facts) in zip(scenarios, plan.ranks, planned, strict=True)
     ]
+
+
+def _device(scenario: Scenario, cluster: Cluster) -> Device:
+    """The GPU that a job has there, as its scenario scales it if it is the one that it names."""
+    own = scenario.cluster
+    return own.device if own.built.device == cluster.device else load_device(cluster.device)
 
 
 # --- the document ---------------------------------------------------------------------------------------------------
@@ -153,12 +170,14 @@ class JobsSpec(Spec):
     jobs: Annotated[tuple[JobSpec, ...], Field(min_length=1)]
 
 
-def load_jobs(path: str | Path) -> tuple[list[Placed], Cluster]:
-    """The jobs of a file (``simcluster share``), placed; paths in it are relative to it.
+def load_jobs(
+    path: str | Path, overrides: Mapping[str, Any] | Iterable[tuple[str, Any]] = ()
+) -> tuple[list[Placed], Cluster]:
+    """The jobs of a file (``simcluster share``), placed; paths in it are relative to it, ``overrides`` change it.
 
     Raises InputError that names the file, the job and what does not fit.
     """
-    document = read_document(Path(path))
+    document = apply_overrides(read_document(Path(path)), overrides)
     spec = validate(JobsSpec, document)
     shared = _absolute(spec.cluster, document)
     placed: list[Placed] = []

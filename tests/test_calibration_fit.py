@@ -69,7 +69,7 @@ def test_the_constants_that_made_the_rows_come_back(tmp_path: Path) -> None:
     power, launch = found.constants
     assert power.value == pytest.approx(POWER, rel=1e-3)
     assert launch.value == pytest.approx(LAUNCH, rel=1e-3)
-    assert (power.declared.unfitted, power.today, launch.today) == (0.8, 0.749, 1e-6)
+    assert (power.declared.unfitted, power.today, launch.today) == (0.8, 0.73, 1e-6)
     assert found.mean_error() < 1e-4 < found.mean_error("today") < found.mean_error("unfitted")
     assert [row.measured for row in found.rows] == [measured(h, b) for h, b in SIZES]
     by = {each.by: each for each in found.left_out}

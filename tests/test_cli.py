@@ -13,6 +13,7 @@ import pytest
 from simcluster import cli
 from simcluster.cli import common
 from simcluster.errors import InputError
+from simcluster.units import format_seconds, format_seconds_round
 
 
 @pytest.mark.parametrize(
@@ -26,15 +27,21 @@ from simcluster.errors import InputError
         (["run", "dir=a/x.yaml"], ["run"], ["dir=a/x.yaml"]),
         (["run", "--a.b=c=d"], ["run"], ["a.b=c=d"]),
         (["run", "./a=b.yaml", "--json=x.json"], ["run", "./a=b.yaml", "--json=x.json"], []),
+        (["run", "x.yaml", "--explain", "a.b=1", "-q", "c=2"], ["run", "x.yaml", "--explain", "-q"], ["a.b=1", "c=2"]),
     ],
 )
 def test_split_overrides(argv: list[str], kept: list[str], overrides: list[str]) -> None:
-    assert cli.split_overrides(argv) == (kept, overrides)
+    assert cli.parser_of("run")[1]["run"].split_overrides(argv) == (kept, overrides)
+
+
+def test_the_value_of_a_short_option_is_no_override() -> None:
+    parser = cli.parser_of("report")[1]["report"]
+    assert parser.split_overrides(["x", "-o", "a=b.html"]) == (["x", "-o", "a=b.html"], [])
 
 
 def test_an_override_needs_a_value() -> None:
     with pytest.raises(InputError, match=r"--parallel\.tp needs a value"):
-        cli.split_overrides(["run", "--parallel.tp"])
+        cli.parser_of("run")[1]["run"].split_overrides(["run", "--parallel.tp"])
 
 
 @pytest.mark.parametrize(
@@ -45,6 +52,8 @@ def test_an_override_needs_a_value() -> None:
         (["schedule", "1f1b", "--stages", "4", "--microbatchs", "8"], ["microbatches"]),
         (["schedule", "1f1b", "--stages", "four", "--microbatches", "8"], ["four"]),
         (["--verison"], ["'--verison'", "did you mean '--version'"]),
+        (["run"], ["required: scenario", "see simcluster run --help"]),
+        (["run", "a", "b"], ["unexpected argument 'b'"]),
         ([], ["name a command"]),
     ],
 )
@@ -114,6 +123,29 @@ def test_overrides_of_set_and_shorter_spellings() -> None:
 
 def test_table_columns_are_aligned() -> None:
     assert common.format_table(["name", "s"], [["a", "1.5"], ["long", "10"]]) == "name    s\na     1.5\nlong   10"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (13.0, "13.00 s"), (2e-6, "2.000 us"), (0.5, "500.0 ms"), (0.0, "0 s"), (1.0, "1.000 s"), (999.96, "1000 s"),
+        (9999.4, "9999 s"), (12345.0, "12,345 s"), (-12345.0, "-12,345 s"), (-0.25, "-250.0 ms"), (0.99996, "1.000 s"),
+        (3.5e-13, "0.3500 ps"),
+    ],
+)  # fmt: skip
+def test_seconds_have_four_digits(seconds: float, text: str) -> None:
+    assert format_seconds(seconds) == text
+
+
+def test_ticks_are_round() -> None:
+    assert [format_seconds_round(each) for each in (20.0, 2.5e-6, 0.0, 0.1254, 1000.0)] == [
+        "20 s", "2.5 us", "0 s", "125.4 ms", "1000 s"
+    ]  # fmt: skip
+
+
+def test_differences_are_readable() -> None:
+    seconds = (3.866e-05, -13.0, 0.0, 1e-13)
+    assert [common.format_difference(each) for each in seconds] == ["+38.66 us", "-13.00 s", "0", "0"]
 
 
 def test_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

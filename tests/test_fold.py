@@ -6,11 +6,13 @@ import itertools
 from collections import Counter
 from typing import Any
 
+import numpy as np
 import pytest
 from conftest import Table, Tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from simcluster.colours import mixed
 from simcluster.lowering.fold import Communicator, fold, unfolded
 from simcluster.scenario.scenario import Scenario
 from simcluster.simulate import simulate
@@ -307,3 +309,20 @@ def pair(kind: Any, ranks: tuple[int, ...], *, blocking: bool) -> Communicator:
 )
 def test_who_may_meet_on_a_link(one: Communicator, other: Communicator, shared: bool) -> None:
     assert unfolded(4, [one, other], 1).shared == (shared, shared)
+
+
+def test_colours_that_meet_by_chance_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refinement with numbers of two bits, which meet all the time, until other ones check what they found."""
+    ranks = [0, 0, 0, 0, 0, 1, 0, 0]
+    found = [Communicator("pp", (rank, rank + 1), ((),), None) for rank in range(7)]
+    right = fold(ranks, found, [])
+    checked = []
+
+    def poor(values: Any, salt: int = 0) -> Any:
+        checked.append(salt)
+        return mixed(values, salt) & np.uint64(3) if 29 <= salt < 60 else mixed(values, salt)
+
+    monkeypatch.setattr("simcluster.lowering.fold.mixed", poor)
+    assert fold(ranks, found, []) == right
+    assert max(checked) >= 200  # it had to begin again
+    assert len(right.rank_representatives) == 8  # no two are as far from rank 5 on the same side of it

@@ -381,7 +381,7 @@ def test_the_time_axis_has_a_unit_that_fits(small, scale, unit):
 def test_the_title_says_what_is_shown(small):
     assert plots.gantt(small).texts[0].get_text() == "One training step · 8 ranks · 170.6 ms"
     zoomed = plots.gantt(small, window=(0.01, 0.02))
-    assert zoomed.texts[0].get_text().endswith("from 10 ms to 20 ms")
+    assert zoomed.texts[0].get_text().endswith("from 10.00 ms to 20.00 ms")
     assert zoomed.axes[0].get_xlim() == pytest.approx((10.0, 20.0))
     assert plots.gantt(small, title="mine").texts[0].get_text() == "mine"
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from gpu_profiles import GROUP_ARGS, Job, Rank, documents, played, step_seconds, write
 from hypothesis import given, settings
@@ -23,13 +24,15 @@ from simcluster.cli import main
 from simcluster.errors import InputError
 from simcluster.kineto import ProfiledJob, load_profiles
 from simcluster.kineto.bandwidth import reached
-from simcluster.kineto.breakdown import breakdown, layers
+from simcluster.kineto.breakdown import breakdown, layers, slowdown_by_type
 from simcluster.kineto.clocks import align
-from simcluster.kineto.comm import Groups, comm_of, kind_of
+from simcluster.kineto.comm import Comm, Groups, comm_of, kind_of
 from simcluster.kineto.labels import Label
+from simcluster.kineto.spans import axis_of
 from simcluster.kineto.whatif import QUESTIONS, ask, changed
 from simcluster.kineto.written import write_profiles
 from simcluster.replay import measure
+from simcluster.replay.waiting import waited
 from simcluster.scenario.files import load_cluster
 
 REAL = Path(__file__).parent / "inputs" / "kineto"
@@ -649,15 +652,59 @@ def test_the_command_replays_a_folder(tmp_path: Path, capsys: pytest.CaptureFixt
     text = capsys.readouterr().out
     for wanted in (
         "profiles of 4 ranks on GPUs, steps 5, 6", "mean error 0.00%", "S                1.1525", "rank 2  1.1525",
-        "all_reduce default_pg", "10.49 GB/s", "links=2x     3.25 ms  -4.41%", "wrote 4 profiles with links=2x",
+        "all_reduce default_pg", "10.49 GB/s", "wrote 4 profiles with links=2x",
         "forward layers.3   212.5 us  +17.6% (rank 2)",
     ):  # fmt: skip
         assert wanted in text, wanted
+    assert re.search(r"links=2x +3\.250? ms +-4\.41%", text)
     found = json.loads((tmp_path / "out.json").read_text())
     assert found["slowdown"] == pytest.approx(1.1525424)
     assert [rank["slowdown"] for rank in found["ranks"]].index(max(r["slowdown"] for r in found["ranks"])) == 2
     assert found["collectives"][0]["bus_bandwidth"] == pytest.approx(10.49e9, rel=1e-3)
     assert load_profiles(tmp_path / "x").measured.mean() == pytest.approx(3.25e-3, abs=1e-7)
+
+
+def test_the_timeline_is_the_replay(tmp_path: Path) -> None:
+    """Kernels and collectives of all ranks, when the plain arithmetic of the job has them."""
+    folder = write(documents(SLOW.with_(steps=2)), tmp_path / "profiles")
+    files = {name: tmp_path / f"out.{end}" for name, end in (("timeline", "csv"), ("gantt", "png"), ("heatmap", "png"))}
+    assert (
+        main(["replay", str(folder), *(text for name, path in files.items() for text in (f"--{name}", str(path)))]) == 0
+    )
+    assert all(path.stat().st_size > 10_000 for path in files.values())
+    table = pd.read_csv(files["timeline"])
+    job = load_profiles(folder)
+    assert table["end"].max() == pytest.approx(job.times(lambda graph: graph.seconds).sum())
+    assert set(table["stream"]) == {"compute", "dp"}
+    assert set(table[table["stream"] == "compute"]["kind"]) == {"forward", "backward", "optimizer"}
+    seconds = (table["end"] - table["start"]).groupby([table["rank"], table["kind"]]).sum()
+    slow = max(SLOW.slow, key=lambda rank: SLOW.slow[rank])
+    assert seconds[slow, "forward"] == pytest.approx(SLOW.slow[slow] * seconds[0, "forward"], rel=0.01)
+    reduced = table[table["stream"] == "dp"]
+    assert (reduced["layer"] >= -1).all()
+    assert set(reduced["group"]) == {"default_pg"}
+    assert reduced[reduced["rank"] == 0]["start"].tolist() == reduced[reduced["rank"] == 1]["start"].tolist()
+    worst = slowdown_by_type(job, ["forward", "backward"])
+    assert np.unravel_index(int(worst.argmax()), worst.shape)[0] == slow
+
+
+def test_ranks_wait_for_the_slow_one(slow: ProfiledJob) -> None:
+    """What the breakdown counts as waiting is waiting for somebody: here for rank 2, which nobody keeps waiting."""
+    matrix = waited(slow)
+    waiting = [rank.waiting for rank in breakdown(slow)]
+    assert matrix.sum(axis=1).tolist() == pytest.approx(waiting, abs=1e-8)
+    assert matrix[:, 2].sum() == pytest.approx(matrix.sum())
+    assert matrix[2].sum() == pytest.approx(0.0, abs=1e-9)
+
+
+@pytest.mark.parametrize(("what", "axis"), [
+    ("default_pg", "dp"), ("TENSOR_MODEL_PARALLEL_GROUP", "tp"), ("mesh_tp", "tp"), ("DATA_PARALLEL_GROUP", "dp"),
+    ("PIPELINE_MODEL_PARALLEL_GROUP", "pp"), ("CONTEXT_PARALLEL_GROUP", "cp"), ("EXPERT_MODEL_PARALLEL_GROUP", "ep"),
+])  # fmt: skip
+def test_groups_are_on_the_stream_of_their_axis(what: str, axis: str) -> None:
+    comm = Comm("all_reduce", "3", what, (0, 1), 2, 8.0, "Float", -1, None)
+    assert axis_of(comm) == axis
+    assert axis_of(comm._replace(kind="send")) == "pp"
 
 
 @pytest.mark.parametrize(
@@ -668,7 +715,8 @@ def test_the_command_replays_a_folder(tmp_path: Path, capsys: pytest.CaptureFixt
         (["--what-if", "links=fast"], "give how many times as fast, as in 2x"),
         (["--what-if", "layer=head"], "the profiles name layers.0, layers.1"),
         (["--what-if", "type=gemm"], "it has backward, comm:all_reduce:default_pg, forward"),
-        (["--heatmap", "a.png"], "--heatmap is for recorded jobs in Parquet"),
+        (["--heatmap", "a.txt"], "a picture ends in"),
+        (["--timeline", "a.txt"], ".parquet"),
         (["--export", "x", "--what-if", "links=2x", "--what-if", "host=2x"], "one --what-if at most"),
     ],
 )

@@ -160,12 +160,10 @@ def test_what_is_left_without_chance(tiny: Any) -> None:
     assert left.replicas == 1
 
 
-def test_the_sweep_has_no_stalls(tiny: Any) -> None:
-    stall = {"kind": "host_stall", "cause": "garbage_collection", "seconds": "1 ms"}
-    scenario = tiny(**REPLICAS, replicas=3, faults=[stall])
-    with pytest.raises(InputError, match="has no host_stall; use auto, or events"):
+def test_steps_are_played_one_by_one(tiny: Any) -> None:
+    scenario = tiny(**REPLICAS, replicas=3, faults=[jitter()], collectives={"detail": "steps"})
+    with pytest.raises(InputError, match="plays collectives as flows; use auto"):
         monte_carlo(scenario, method="sweep")
-    assert monte_carlo(scenario).method == "events"
 
 
 # --- the engine's runs ------------------------------------------------------------------------------------------------
@@ -182,6 +180,58 @@ def test_documents_are_those_of_the_engines_replicas(tiny: Any) -> None:
     assert swept.planned == played.planned
     np.testing.assert_allclose(swept.step_times, played.step_times, rtol=1e-9)
     assert len({*swept.step_times.tolist()}) == 4
+
+
+STALLS: dict[str, list[dict[str, Any]]] = {
+    "garbage": [{"kind": "host_stall", "cause": "garbage_collection", "seconds": "1 ms"}],
+    "now and then": [
+        {"kind": "host_stall", "cause": "garbage_collection", "seconds": "2 ms", "every": 2, "first": "random"}
+    ],
+    "data": [{
+        "kind": "host_stall", "cause": "data_loading", "seconds": "1 ms", "ranks": [2, 5],
+        "factor": {"kind": "lognormal", "sigma": 1.0},
+    }],
+    "checkpoint": [{
+        "kind": "host_stall", "cause": "checkpoint", "seconds": "3 ms", "every": 2, "first": 1,
+        "factor": {"kind": "exponential", "scale": 1.0},
+    }],
+    "certain and not": [
+        {"kind": "host_stall", "cause": "data_loading", "seconds": "1 ms", "rank": 3},
+        {"kind": "host_stall", "cause": "garbage_collection", "seconds": "1 ms", "node": 0},
+        {"kind": "slow_gpu", "rank": 6, "factor": 1.1},
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("faults", STALLS)
+@pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])
+def test_stalls_are_those_of_the_engines_replicas(tiny: Any, schedule: str, faults: str) -> None:
+    """The same seeds, the same stalls before the same passes: replica by replica the engine's step time."""
+    job: dict[str, Any] = {"cluster": {"topology": "flat", "gpus": 8}, "parallel": {"pp": 4, "dp": 2}, "steps": 3}
+    job |= {"pipeline": {"schedule": schedule}, "training": {"global_batch": 16}, "model": {"layers": 8}}
+    scenario = tiny(**job, replicas=5, faults=STALLS[faults])
+    swept, played = monte_carlo(scenario, method="sweep"), monte_carlo(scenario, method="events")
+    assert swept.planned == played.planned
+    np.testing.assert_allclose(swept.step_times, played.step_times, rtol=1e-9)
+    assert len({*swept.step_times.tolist()}) > 1
+
+
+@pytest.mark.parametrize(("amount", "apart"), [({"share": 0.6}, 1e-6), ({"rate": "1 TB/s"}, 1e-3)])
+@pytest.mark.parametrize("where", [{"between": ["gpu3", "switch"]}, {"between": ["gpu6", "switch"]}])
+def test_spells_of_traffic_are_those_of_the_engines_replicas(
+    tiny: Any, where: dict[str, Any], amount: dict[str, Any], apart: float
+) -> None:
+    """Where no two transfers share a link, a transfer takes what the engine's takes, whatever comes meanwhile.
+
+    A load of 1 TB/s leaves nothing: transfers queue up behind the link, and then two may share it after all.
+    """
+    job: dict[str, Any] = {"cluster": {"topology": "flat", "gpus": 8}, "parallel": {"pp": 2, "dp": 4}, "steps": 2}
+    load = {"kind": "background_load", **where, **amount, "on": "200 us", "off": "300 us"}
+    scenario = tiny(**job, training={"global_batch": 16}, replicas=6, faults=[load], model={"layers": 8})
+    swept, played = monte_carlo(scenario, method="sweep"), monte_carlo(scenario, method="events")
+    assert swept.planned == played.planned
+    assert played.step_times.max() > 1.02 * played.planned
+    np.testing.assert_allclose(swept.step_times, played.step_times, rtol=apart)
 
 
 def test_jitter_has_the_distribution_of_the_engines_replicas(tiny: Any) -> None:

@@ -47,6 +47,7 @@ def test_there_are_notebooks() -> None:
         "02_worked_examples",
         "03_schedules",
         "04_stragglers",
+        "06_planning",
     ]
 
 

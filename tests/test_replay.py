@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -26,6 +27,7 @@ from simcluster.replay import Recorded, Trace, load_trace, measure, read_trace, 
 from simcluster.replay.measure import worst_workers
 from simcluster.replay.spans import spans
 from simcluster.replay.trace import BACKWARD, COLUMNS, FORWARD
+from simcluster.replay.waiting import recorded_matrix, waited
 from simcluster.replay.whatif import QUESTIONS, ask, in_order, own_schedule
 from simcluster.replay.written import save_trace, trace_of_run, write_trace
 from simcluster.simulate import simulate
@@ -300,6 +302,21 @@ def without_passes(columns: dict[str, Any]) -> None:
     drop(optype=BACKWARD)(columns)
 
 
+def embedding(columns: dict[str, Any], stages: int = 3) -> None:
+    """An all-reduce between the first and the last stage of every replica, behind all else."""
+    chosen = np.flatnonzero((columns["optype"] == "optimizer") & np.isin(columns["stage"], [0, stages - 1]))
+    more = {name: values[chosen] for name, values in columns.items()}
+    more["optype"] = np.full(len(chosen), "embedding-grads-all-reduce", dtype=object)
+    more["start_ts"], more["duration"] = np.full(len(chosen), 5.0), np.full(len(chosen), 1e-3)
+    for name, values in columns.items():
+        columns[name] = np.concatenate([values, more[name]])
+
+
+def half_embedding(columns: dict[str, Any]) -> None:
+    embedding(columns)
+    drop(dp_rank=1, stage=2, optype="embedding-grads-all-reduce")(columns)
+
+
 BAD: dict[str, tuple[Change, str]] = {
     "empty": (drop(step=0), "no rows"),
     "negative": (
@@ -328,6 +345,18 @@ BAD: dict[str, tuple[Change, str]] = {
     "collective lost": (
         drop(dp_rank=1, stage=0, optype="grads-all-reduce"),
         r"grads-all-reduce 0\) has 2 of 3 members; that of dp_rank 1, stage 0 is missing",
+    ),
+    "one of two members lost": (
+        half_embedding,
+        r"row \d+ \(dp_rank 0, stage 2.*dp_rank 0 has 1 embedding-grads-all-reduce .*dp_rank 1 0; .*a row was lost",
+    ),
+    "what one replica alone lacks": (
+        drop(dp_rank=0, stage=0, optype="optimizer"),
+        r"row \d+ \(dp_rank 1, stage 0.*dp_rank 0 0; .*a row was lost, or is not of this step",
+    ),
+    "other names": (
+        lambda columns: columns.update(optype=np.char.replace(columns["optype"].astype(str), "forward-c", "fwd_c")),
+        r"has backward-compute but no forward-compute \(is it called 'fwd_compute' there\?\)",
     ),
     "no passes": (without_passes, "nothing to replay"),
     "jumping clock": (
@@ -363,7 +392,37 @@ def test_clocks_that_differ_are_shifted_and_said() -> None:
     assert measure(job).replayed[0] == pytest.approx(seconds, rel=1e-6)
     assert measure(job).measured[0] == pytest.approx(seconds, rel=1e-6)
     assert len(job.notes) == 1
-    assert "shifted 1 of 9 workers' clocks, most that of dp_rank 2, stage 1 (by -7.5 ms)" in job.notes[0]
+    said = r"1 of 9 workers' clocks by more than 1 ms, most that of dp_rank 2, stage 1 \(by -7\.5(00)? ms\)"
+    assert re.search(said, job.notes[0])
+
+
+def test_a_collective_that_one_step_lacks_is_missed() -> None:
+    """One replica: nothing to compare it with but the other steps."""
+    columns = columns_of(from_costs(steps=3, dp=1)[0])
+    embedding(columns)
+    assert recorded(trace_of(columns, name="good")).steps == (0, 1, 2)
+    drop(step=1, stage=2, optype="embedding-grads-all-reduce")(columns)
+    with pytest.raises(InputError, match=r"step 1 has no embedding-grads-all-reduce on stage 2, and most other steps"):
+        recorded(trace_of(columns, name="bad"))
+
+
+def test_ranks_that_are_not_there_are_told() -> None:
+    whole = columns_of(from_costs()[0])
+    assert recorded(trace_of(whole, name="whole")).notes == ()
+    fewer = {name: values[whole["dp_rank"] < 2] for name, values in whole.items()}
+    (note,) = recorded(trace_of(fewer, name="fewer")).notes
+    assert note.startswith("rank numbers leave room for 3 dp ranks, and 2 are recorded")
+    one = {name: values[whole["dp_rank"] < 1] for name, values in whole.items()}
+    (note,) = recorded(trace_of(one, name="one")).notes
+    assert note.startswith("one dp rank is recorded, and it runs grads-all-reduce")
+
+
+def test_times_that_are_no_seconds_are_doubted() -> None:
+    columns = columns_of(from_costs()[0])
+    for name in ("start_ts", "duration"):
+        columns[name] = columns[name] * 1e6
+    (note,) = recorded(trace_of(columns, name="us")).notes
+    assert "divide them first if they are milliseconds or microseconds" in note
 
 
 def test_clocks_that_differ_by_microseconds_are_said() -> None:
@@ -384,6 +443,54 @@ def test_unknown_op_types_are_kept_and_said() -> None:
     job = recorded(trace_of(columns, name="other"))
     assert "my-update" in job.notes[0]
     assert job.typical["my-update"] == pytest.approx(COSTS.optimizer)
+
+
+# --- who waited for whom ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("factor", [1.1, 2.0])
+def test_replicas_wait_for_the_slow_one(factor: float) -> None:
+    """One stage: all that the others wait is what the slow one computes longer."""
+    trace, _ = from_costs(stages=1, dp=4, microbatches=5, slowness={2: factor})
+    matrix = waited(recorded(trace))
+    late = 5 * (COSTS.forward + COSTS.backward) * (factor - 1)
+    expected = np.zeros((4, 4))
+    expected[[0, 1, 3], 2] = late
+    np.testing.assert_allclose(matrix, expected, rtol=1e-9)
+
+
+def test_a_stage_waits_for_its_neighbours() -> None:
+    """Two stages, one microbatch: the second waits for the first's forward, the first for the second's whole turn."""
+    trace, _ = from_costs(stages=2, dp=1, microbatches=1)
+    matrix = waited(recorded(trace))
+    assert matrix[1, 0] == pytest.approx(COSTS.forward)
+    assert matrix[0, 1] == pytest.approx(COSTS.forward + COSTS.backward + COSTS.send)  # its own send, then the other's
+    assert matrix.trace() == 0
+
+
+@given(
+    stages=st.integers(1, 4), dp=st.integers(1, 3), extra=st.integers(0, 3), factor=st.floats(1.0, 2.0),
+    schedule=st.sampled_from(["gpipe", "1f1b"]),
+)  # fmt: skip
+@settings(max_examples=20)
+def test_nobody_waits_while_it_computes(stages: int, dp: int, extra: int, factor: float, schedule: str) -> None:
+    trace, seconds = from_costs(
+        stages=stages, dp=dp, microbatches=stages + extra, slowness={dp * stages - 1: factor}, schedule=schedule
+    )
+    matrix = waited(recorded(trace))
+    busy = np.zeros((dp, stages))
+    computes = trace.is_type([FORWARD, BACKWARD])
+    np.add.at(busy, (trace.dp_rank[computes], trace.stage[computes]), trace.duration[computes])
+    assert (matrix >= 0).all()
+    assert (matrix.sum(axis=1) <= seconds - busy.ravel() + 1e-9).all()
+    assert np.diag(matrix).sum() == 0
+
+
+def test_many_ranks_are_drawn_by_stage() -> None:
+    job = recorded(from_costs(stages=2, dp=130, microbatches=2)[0])
+    matrix = recorded_matrix(job)
+    assert (matrix.unit, matrix.names) == ("stage", ("0", "1"))
+    assert matrix.seconds.sum() == pytest.approx(waited(job).sum() / 130)
 
 
 @pytest.fixture
@@ -505,8 +612,8 @@ def test_worst_workers_are_three_percent() -> None:
 
 
 def test_the_command(own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    files = {name: tmp_path / f"{name}.{end}" for name, end in
-             {"heatmap": "png", "gantt": "png", "timeline": "parquet", "json": "json"}.items()}  # fmt: skip
+    endings = {"heatmap": "png", "gantt": "png", "matrix": "png", "timeline": "parquet", "json": "json"}
+    files = {name: tmp_path / f"{name}.{ending}" for name, ending in endings.items()}
     options = [word for name, path in files.items() for word in (f"--{name}", str(path))]
     asked = ["--what-if", "worker=1,1", "--what-if", "last-stage=mean+schedule=zb-h1"]
     assert main(["replay", str(own), *asked, *options]) == 0
@@ -517,6 +624,7 @@ def test_the_command(own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert all(path.stat().st_size > 1000 for path in files.values())
     document = json.loads(files["json"].read_text())
     assert document["worst_workers"]["workers"] == [[1, 1]]
+    assert document["waits"][0]["seconds"] >= document["waits"][-1]["seconds"] > 0
     assert [answer["question"] for answer in document["what_if"]] == asked[1::2]
     assert document["slowdown"] == pytest.approx(document["replayed_s"] / document["ideal_s"])
 

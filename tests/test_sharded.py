@@ -82,7 +82,7 @@ def given_run(
         return replace(op, work=Timed(op.work.axis, (times.get(op.kind, 0) if ours else 0) * TICK))
 
     def timed_item(item: Item) -> Item:
-        return replace(item, segment=Segment(tuple(timed(op) for op in item.segment.ops)))
+        return item._replace(segment=Segment(tuple(timed(op) for op in item.segment.ops)))
 
     programs = [
         StageProgram(program.stage, {lane: [timed_item(item) for item in row] for lane, row in program.lanes.items()})

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simcluster.devices.software import Software, load_software, software_names
+from simcluster.devices.software import Software, latest_of, load_software, software_names
 from simcluster.errors import InputError
 from simcluster.lowering.chains import pieces
 from simcluster.model.kernels import Kernel
-from simcluster.planning.ops import Collective, Compute, Op
+from simcluster.planning.ops import Collective, Compute, Host, Op
 from simcluster.planning.segment_ops import Issue, OpsInMaking
 from simcluster.scenario.scenario import from_document, load
 from simcluster.simulate import simulate
@@ -54,6 +54,41 @@ def test_collectives_are_issued_too() -> None:
     ops.collective("all_reduce", "k", 2.0)
     (event,) = pieces(ops.segment(), seconds_of)
     assert event.seconds == 20.0 + 2.0
+
+
+def test_gaps_are_the_gpus_own() -> None:
+    """Each kernel takes so much longer, whatever the host has issued."""
+    ops = OpsInMaking(lambda some: Compute(sum(each.flops for each in some)), Issue(gap=3.0))
+    ops.compute((kernel(1), kernel(2)), "forward", "k", 0)
+    ops.compute((kernel(4),), "forward", "k", 0)
+    assert [seconds_of(op) for op in ops.segment().ops] == [3.0 + 6.0, 4.0 + 3.0]
+
+
+def test_the_last_of_a_group_delays_what_waits_for_it() -> None:
+    """Before each collective that the main lane waits for, not before those beside it; behind the loss once."""
+    ops = OpsInMaking(lambda some: Compute(1.0), Issue(late=5.0, loss=7.0))
+    ops.compute((kernel(1),), "forward", "k", 0)
+    ops.beside("all_gather", "k", 1.0, 0)
+    ops.join()
+    ops.collective("all_reduce", "k", 2.0)
+    ops.end_forward()
+    idle = [(op.name, op.work.seconds) for op in ops.segment().ops if isinstance(op.work, Host)]
+    assert idle == [("late", 5.0), ("loss", 7.0)]
+
+
+def test_the_expected_last_of_a_group() -> None:
+    """Exact for one and two (1 / sqrt(pi)); Harter's tables (1961) for four and eight."""
+    assert latest_of(1) == 0
+    for members, exact in ((2, 0.5642), (4, 1.0294), (8, 1.4236)):
+        assert latest_of(members) == pytest.approx(exact, abs=0.03)
+
+
+def test_members_of_a_group_of_one_are_never_late() -> None:
+    late = {"overlap.interference": "none", "software": {"late": "1 ms"}}
+    alone = simulate(load("tiny_dp", late))
+    assert alone.scenario.parallel.tp == 1
+    assert alone.step_time == simulate(load("tiny_dp", {"overlap.interference": "none"})).step_time
+    assert simulate(load("tiny_3d", late)).times.breakdown["other"] > 0
 
 
 SLOW = {"kernel": "100 us", "collective": "100 us", "microbatch": "1 ms"}
@@ -103,3 +138,24 @@ def test_names() -> None:
 def test_a_document_of_its_own() -> None:
     scenario = load("tiny_dp", {"software": "megatron-deepspeed"})
     assert from_document(scenario.document()) == scenario
+
+
+def test_framework_is_another_word() -> None:
+    names = ("megatron-lm-2021", "megatron-lm-2022", "megatron-deepspeed", "megatron-core", "torchtitan", "llm-foundry")
+    for name in names:
+        assert load("tiny_3d", {"framework": name}) == load("tiny_3d", {"software": name})
+    with pytest.raises(InputError, match="framework: is another word for software"):
+        load("tiny_3d", {"framework": "torchtitan", "software": "ideal"})
+    with pytest.raises(InputError, match="framework: there is no software 'torchtitn'; did you mean 'torchtitan'"):
+        load("tiny_3d", {"framework": "torchtitn"})
+
+
+def test_one_thing_may_differ_from_a_name() -> None:
+    named, own = load_software("megatron-deepspeed"), {"base": "megatron-deepspeed", "kernel": "80 us"}
+    assert named is not None
+    software = load("tiny_3d", {"software": own}).software
+    assert software == named.model_copy(update={"name": "inline", "kernel": 80e-6, "source": ""})
+    assert load("tiny_3d", {"software": {"base": "ideal"}}).software == Software()
+    for base in ("megatron", 17, ["ideal"]):
+        with pytest.raises(InputError, match="there is no software"):
+            load("tiny_3d", {"software": {"base": base}})

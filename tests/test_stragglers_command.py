@@ -154,7 +154,16 @@ def test_the_command_says_it_all(tmp_path: Path, capsys: pytest.CaptureFixture[s
         main(["stragglers", "tiny_3d", "--set", faults, "--mitigate", *files, "--json", str(tmp_path / "s.json")]) == 0
     )
     out = capsys.readouterr().out
-    for words in ("T_ideal", "slow gpu, rank 5, factor 1.3", "by trace", "the longest waits", "what pays", "dp rank 0"):
+    for words in (
+        "T_ideal",
+        "slow gpu, rank 5, factor 1.3",
+        "by trace",
+        "the longest waits",
+        "what pays",
+        "dp rank 0",
+        "M_W",
+        "M_S",
+    ):
         assert words in out
     assert all(path.stat().st_size > 10_000 for path in names.values())
     document = json.loads((tmp_path / "s.json").read_text())

@@ -47,6 +47,21 @@ def test_the_estimator_is_near_the_exact_counterfactual(tiny: Any) -> None:
         assert one.estimated.worst == (tuple(map(int, exact)),)
 
 
+@pytest.mark.parametrize("dp", [2, 4, 8])
+@pytest.mark.parametrize("factor", [1.2, 2.0])
+def test_the_estimator_is_off_by_the_slow_ones_part_of_the_mean(tiny: Any, dp: int, factor: float) -> None:
+    """Replicas that meet once a step: what is typical is the mean over all, so 1 / dp of what the slow one loses."""
+    job = {"cluster": {"topology": "flat", "gpus": dp}, "parallel": {"dp": dp}, "training": {"global_batch": 4 * dp}}
+    one = found(tiny, slow(dp - 1, factor), **job)
+    (cause,) = one.causes
+    assert cause.estimate is not None
+    assert cause.without == one.clean
+    assert cause.estimate - cause.without == pytest.approx((one.step_time - one.clean) / dp, rel=0.02)
+    assert one.slowdown - one.estimated.slowdown == pytest.approx(
+        one.slowdown - one.step_time / (one.clean + (one.step_time - one.clean) / dp), rel=0.02
+    )
+
+
 def test_the_lesser_of_two_slow_gpus_costs_nothing_while_the_other_is_there(tiny: Any) -> None:
     two = found(tiny, slow(5, 1.5), slow(6, 1.2))
     costs = {cause.what: cause for cause in two.causes}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -65,6 +66,78 @@ def test_a_short_job_repeats_beside_a_long_one() -> None:
     shared = simulate_together([Placed(short, tuple(range(gpus))), Placed(long, tuple(range(gpus, 2 * gpus)))], cluster)
     assert shared[0].result.steps > 1 == shared[1].result.steps
     assert shared[0].result.step_time == pytest.approx(shared[0].alone, rel=1e-3)
+
+
+FAULTS: dict[str, dict[str, Any]] = {
+    "throttling": {"kind": "slow_gpu", "rank": 5, "factor": 1.5, "start": "1 ms", "period": "3 ms", "duty": 0.5},
+    "a machine": {"kind": "slow_gpu", "node": 1, "factor": 1.3, "end": "4 ms"},
+    "jitter": {"kind": "jitter", "factor": {"kind": "lognormal", "sigma": 0.1}, "per": "pass"},
+    "stall": {"kind": "host_stall", "cause": "garbage_collection", "seconds": "2 ms", "rank": 2},
+    "flap": {"kind": "link_flap", "nic_of": 9, "start": "2 ms", "down": "2 ms", "period": "7 ms"},
+    "slow uplinks": {"kind": "slow_link", "uplinks_of": 1, "factor": 0.3, "start": "1 ms", "end": "9 ms"},
+    "spells": {"kind": "background_load", "uplinks_of": 0, "share": 0.95, "on": "2 ms", "off": "500 us"},
+    "nic": {"kind": "slow_link", "nic_of": 3, "factor": 0.2},
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_job_alone_has_its_own_faults(fault: str) -> None:
+    """On any machines of the cluster: ranks and machines are the job's."""
+    machines_of_eight = {"topology": "dgx_h100", "nodes": 4}
+    changes = {"cluster": machines_of_eight, "gpus": 16, "parallel.dp": 16, "training.global_batch": 64}
+    clean = simcluster.load("tiny_dp", changes)
+    scenario = simcluster.load("tiny_dp", {**changes, "faults": [FAULTS[fault]]})
+    cluster = scenario.cluster.built
+    for machines in ((0, 1), (3, 1)):
+        gpus = tuple(gpu for host in machines for gpu, own in enumerate(cluster.host_of) if own == host)
+        (shared,) = simulate_together([Placed(scenario, gpus)], cluster)
+        assert shared.slowdown == 1.0
+        expected = simcluster.simulate(scenario)
+        assert shared.result.step_time == pytest.approx(expected.step_time, rel=1e-9)
+        assert expected.step_time > simcluster.simulate(clean).step_time
+
+
+@pytest.mark.parametrize("fault", ["throttling", "stall", "slow uplinks"])
+def test_folded_is_unfolded_with_faults(tmp_path: Path, fault: str) -> None:
+    placed, cluster = load_jobs(jobs_file(tmp_path, [0, 2], [1, 3]))
+    faulty = simcluster.load("tiny_dp", {**_changes(placed[0]), "faults": [FAULTS[fault]]})
+    jobs = [Placed(faulty, placed[0].gpus), placed[1]]
+    folded, plain = simulate_together(jobs, cluster), simulate_together(jobs, cluster, folded=False)
+    assert [each.result.step_time for each in folded] == [each.result.step_time for each in plain]
+    assert len(folded[0].result.weights) < len(plain[0].result.weights) == 16
+
+
+def test_a_flapping_link_of_one_job_holds_up_its_neighbour_only_where_they_meet(tmp_path: Path) -> None:
+    flap = {"kind": "link_flap", "start": "0 s", "down": "1 ms", "period": "3 ms"}
+    flaps = [{**flap, "between": [f"unit0.leaf{rail}", "spine0"]} for rail in range(8)]
+    for machines, meets in (([0, 2], True), ([0, 1], False)):
+        others = [machine for machine in range(4) if machine not in machines]
+        placed, cluster = load_jobs(jobs_file(tmp_path, machines, others))
+        faulty = simcluster.load("tiny_dp", {**_changes(placed[0]), "faults": flaps})
+        clean = simulate_together(placed, cluster)
+        both = simulate_together([Placed(faulty, placed[0].gpus), placed[1]], cluster)
+        assert (both[1].result.step_time > clean[1].result.step_time) == meets
+
+
+def _changes(placed: Placed) -> dict[str, Any]:
+    """What makes tiny_dp the job of ``jobs_file``."""
+    scenario = placed.scenario
+    return {
+        "cluster": scenario.document()["cluster"], "gpus": 16, "parallel.dp": 16, "training.global_batch": 256,
+        "overlap.grad_reduce": False,
+    }  # fmt: skip
+
+
+def test_steps_with_chance_are_compared_with_the_same_steps() -> None:
+    """A short job repeats, and draws anew in every step: alone it is played for as many."""
+    jitter = {"kind": "jitter", "factor": {"kind": "lognormal", "sigma": 0.2}, "per": "pass"}
+    short = simcluster.load("tiny_3d", {"faults": [jitter]})
+    long = simcluster.load("tiny_3d", {"training.global_batch": 4 * short.training.global_batch})
+    cluster = simcluster.load("tiny_3d", {"cluster.nodes": 8, "gpus": 8}).cluster.built
+    gpus = short.gpus
+    shared = simulate_together([Placed(short, tuple(range(gpus))), Placed(long, tuple(range(gpus, 2 * gpus)))], cluster)
+    assert shared[0].result.steps > 1
+    assert shared[0].slowdown == pytest.approx(1.0, rel=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -348,7 +348,7 @@ def test_report_of_dgx():
         ("gpu - nvswitch", 64), ("gpu - nic", 64), ("nic - leaf", 64), ("leaf - spine", 32)
     ]  # fmt: skip
     text = report.format()
-    assert "64 x 240 GB/s each way = 300 GB/s x 0.8, 1.7 us, nvlink" in text
+    assert "64 x 240 GB/s each way = 300 GB/s x 0.8, 1.700 us, nvlink" in text
     assert "bisection    400 GB/s from 4 machines to the other 4" in text
 
 

@@ -315,6 +315,13 @@ BAD = [
     (TINY, ("column: seconds", "column: second"), ["measured.column", "did you mean 'seconds'"]),
     (TINY, ("unit: s}", "unit: h}"), ["measured in s or ms, not in 'h'"]),
     (TINY, ("quantity: step_time, unit: s", "quantity: mfu, unit: '%'"), ["mfu needs flop"]),
+    (
+        TINY,
+        ("step_time, unit: s", "tokens_per_s, unit: tokens/s, parts: [forward]"),
+        ["parts and less are for a step_time"],
+    ),
+    (TINY, ("step_time, unit: s", "step_time, unit: s, parts: [forwards]"), ["parts", "forwards"]),
+    (TINY, ("step_time, unit: s", "step_time, unit: s, less: {model.layer: 1}"), ["less", "model.layer"]),
     (TINY, ("aim: 0.5", "aim: 0"), ["aim", "greater than 0"]),
     (TINY, ("[one, 1, 1, 4, 0.001]", "[one, 1, 1, 4]"), [":8:7", "has 4 cells", "5 columns"]),
     (TINY, ("header: [run,", "header: [tp,"), ["names 'tp' twice"]),

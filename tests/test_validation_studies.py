@@ -59,9 +59,26 @@ def test_every_study_can_be_read_and_says_where_it_comes_from(path: Path) -> Non
 # --- what the papers measured -----------------------------------------------------------------------------------------
 
 
-def test_korthikanti_table_5_meets_its_aim() -> None:
-    (report,) = validate_studies([load_study(STUDIES / "korthikanti_table5.yaml")])
+@pytest.mark.parametrize("name", ["korthikanti_table4", "korthikanti_table5"])
+def test_korthikanti_meets_its_aim(name: str) -> None:
+    (report,) = validate_studies([load_study(STUDIES / f"{name}.yaml")])
     assert report.parts[0].met
+
+
+def test_a_layer_is_what_one_more_takes() -> None:
+    """Table 4 measured a layer: a step of three less one of two, without the optimizer."""
+    (report,) = validate_studies([rows_of("korthikanti_table4", ("Baseline with recompute",))])
+    (point,) = report.points
+    base = {"gpus": 8, "cluster.nodes": 1, "parallel.pp": 1, "pipeline.schedule": "1f1b", "pipeline.chunks": 1,
+            "training.micro_batch": 4, "training.global_batch": 4, "model.heads": 64, "model.kv_heads": 64,
+            "model.hidden_size": 6144, "model.ffn_hidden_size": 24576, "software": "megatron-lm-2022",
+            "training.recompute": "full", "parallel.sequence_parallel": False}  # fmt: skip
+    three, two = (simulate(load("gpt3_175b_64xa100", {**base, "model.layers": layers})) for layers in (3, 2))
+    optimizer = three.times.breakdown["optimizer"] - two.times.breakdown["optimizer"]
+    assert optimizer > 0
+    assert point.predicted == pytest.approx(three.step_time - two.step_time - optimizer, rel=1e-9)
+    assert point.breakdown["optimizer"] == 0
+    assert point.measured == pytest.approx(27.2e-3)
 
 
 LAYER_22B = [  # arXiv:2205.05198, table 4: forward and backward of one layer, ms

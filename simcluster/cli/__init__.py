@@ -2,21 +2,25 @@
 
 Exit status 0 when the work was done, 2 for a bad input (one message on stderr), 1 for a failure of ours (with its
 traceback), 130 on Ctrl-C.  A command is a module here with ``add_parser(subparsers)``, which imports nothing heavy,
-and ``run(args) -> int``; only the chosen command's module is imported, so that help is immediate.
+and ``run(args) -> int``; only the chosen command's module is imported, so that help is immediate.  What a command
+takes it says in its parser: overrides with ``common.add_override_arguments``.  ``--quiet`` is added to all.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import importlib.util
 import keyword
 import os
-import re
 import sys
 import traceback
-from typing import Any, NoReturn
+from collections.abc import Iterator
+from pathlib import Path
 
+from simcluster.cli.arguments import Parser, did_you_mean
+from simcluster.cli.terminal import styled
 from simcluster.errors import InputError
 
 COMMANDS = (
@@ -34,29 +38,15 @@ COMMANDS = (
     "sensitivity",
     "check",
     "sweep",
+    "plan",
     "calibrate",
     "fit",
     "import",
     "chakra",
+    "completion",
 )
-TAKES_OVERRIDES = (
-    "run",
-    "compare",
-    "topology",
-    "collective",
-    "stragglers",
-    "diff",
-    "report",
-    "sensitivity",
-    "check",
-    "import",
-    "chakra",
-    "sweep",
-)
-"""Commands whose document can be changed by --parallel.tp 8, --parallel.tp=8 or parallel.tp=8."""
+"""Every command, in the order of the help."""
 
-_DOTTED_OPTION = re.compile(r"--([A-Za-z_]\w*(?:\.\w+)+)(?:=(.*))?", re.DOTALL)
-_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*(?:\.\w+)*=.*", re.DOTALL)
 _BROKEN_PIPE = 141  # what a shell reports of a program that SIGPIPE ended
 
 
@@ -67,7 +57,7 @@ def main(argv: list[str] | None = None) -> int:
         sys.stdout.flush()
         return status
     except InputError as error:
-        print(f"simcluster: error: {error}", file=sys.stderr)
+        print(f"{styled('simcluster: error:', 'red', sys.stderr)} {error}", file=sys.stderr)
         return 2
     except SystemExit as leaving:  # --help and --version
         return leaving.code if isinstance(leaving.code, int) else 0
@@ -82,41 +72,26 @@ def main(argv: list[str] | None = None) -> int:
         return 1
 
 
-def split_overrides(argv: list[str]) -> tuple[list[str], list[str]]:
-    """Arguments without overrides, and the overrides as "parallel.tp=8".
-
-    Overrides are ``--parallel.tp 8`` and ``--parallel.tp=8`` (no option of ours has a dot in its name) and
-    ``parallel.tp=8`` where it is not the value of an option just before it.
-    """
-    kept: list[str] = []
-    overrides: list[str] = []
-    rest = iter(argv)
-    for argument in rest:
-        option = _DOTTED_OPTION.fullmatch(argument)
-        if option:
-            value = option[2] if option[2] is not None else next(rest, None)
-            if value is None:
-                raise InputError(f"{argument} needs a value, as in {argument} 8")
-            overrides.append(f"{option[1]}={value}")
-        elif _ASSIGNMENT.fullmatch(argument) and not (kept and _awaits_value(kept[-1])):
-            overrides.append(argument)
-        else:
-            kept.append(argument)
-    return kept, overrides
+def parser_of(command: str | None) -> tuple[Parser, dict[str, Parser]]:
+    """The program's parser with that of one command, or of all: and those, by name."""
+    parser = Parser(
+        prog="simcluster",
+        description="Replay one training step of a large model on a GPU cluster.",
+        epilog="simcluster COMMAND --help describes a command.",
+    )
+    parser.add_argument("--version", action=_Version)
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
+    for name in COMMANDS if command is None else (command,):
+        importlib.import_module(module_of(name)).add_parser(subparsers)
+    commands: dict[str, Parser] = subparsers.choices
+    for each in commands.values():
+        each.add_common()
+    return parser, commands
 
 
-def _awaits_value(argument: str) -> bool:
-    return argument.startswith("--") and "=" not in argument
-
-
-class _Parser(argparse.ArgumentParser):
-    """Whole option names only, and errors as InputError; commands' parsers are of this class too."""
-
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**{"allow_abbrev": False, **settings})
-
-    def error(self, message: str) -> NoReturn:
-        raise InputError(f"{message}\n{self.format_usage().rstrip()}")
+def module_of(command: str) -> str:
+    """Where a command is; one called as a word of Python has an underscore behind it."""
+    return f"simcluster.cli.{command}{'_' * keyword.iskeyword(command)}"
 
 
 class _Version(argparse.Action):
@@ -134,47 +109,33 @@ class _Version(argparse.Action):
 
 
 def _dispatch(argv: list[str]) -> int:
-    available = [name for name in COMMANDS if importlib.util.find_spec(_module(name))]
     command = argv[0] if argv and not argv[0].startswith("-") else None
-    if command is not None and command not in available:
-        raise InputError(f"unknown command {command!r}{_did_you_mean(command, available)}; see simcluster --help")
-    parser = _Parser(
-        prog="simcluster",
-        description="Replay one training step of a large model on a GPU cluster.",
-        epilog="simcluster COMMAND --help describes a command.",
-    )
-    parser.add_argument("--version", action=_Version)
-    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
-    modules = {name: importlib.import_module(_module(name)) for name in available if command in (None, name)}
-    for module in modules.values():
-        module.add_parser(subparsers)
+    if command is not None and command not in COMMANDS:
+        raise InputError(f"unknown command {command!r}{did_you_mean(command, COMMANDS)}; see simcluster --help")
+    parser, commands = parser_of(command)
     overrides: list[str] = []
-    if command in TAKES_OVERRIDES:
-        argv, overrides = split_overrides(argv)
+    if command is None:
+        parser.refuse_unknown_options(argv)
+    else:
+        if commands[command].takes_overrides:
+            argv, overrides = commands[command].split_overrides(argv)
+        commands[command].refuse_unknown_options(argv[1:])
     args, unknown = parser.parse_known_args(argv)
     if unknown:
-        chosen = subparsers.choices.get(command or "", parser)
-        options = [option for action in chosen._actions for option in action.option_strings]
-        raise InputError(f"unknown argument {unknown[0]!r}{_did_you_mean(unknown[0], options)}; {_help(command)}")
+        raise InputError(
+            f"unexpected argument {unknown[0]!r}; see {commands[command].prog if command else 'simcluster'} --help"
+        )
     if args.command is None:
         parser.print_help()
         raise InputError("name a command")
     args.overrides = overrides
-    status: int = modules[args.command].run(args)
+    with _silence() if args.quiet else contextlib.nullcontext():
+        status: int = importlib.import_module(module_of(args.command)).run(args)
     return status
 
 
-def _module(command: str) -> str:
-    """Where a command is; one called as a word of Python has an underscore behind it."""
-    return f"simcluster.cli.{command}{'_' * keyword.iskeyword(command)}"
-
-
-def _help(command: str | None) -> str:
-    return f"see simcluster {command} --help" if command else "see simcluster --help"
-
-
-def _did_you_mean(word: str, known: list[str]) -> str:
-    import difflib  # only for a mistake
-
-    near = difflib.get_close_matches(word.partition("=")[0], known, n=1, cutoff=0.5)
-    return f"; did you mean {near[0]!r}?" if near else ""
+@contextlib.contextmanager
+def _silence() -> Iterator[None]:
+    """Nothing on stderr, whoever writes there; what escapes is printed by ``main``, behind this."""
+    with Path(os.devnull).open("w", encoding="utf-8") as nowhere, contextlib.redirect_stderr(nowhere):
+        yield

@@ -62,7 +62,10 @@ def run(args: argparse.Namespace) -> int:
         return _play(args)
     if args.action == "write":
         return _write(args)
-    raise InputError(f"unknown action {args.action!r}; simcluster chakra plays or writes: play, write")
+    from simcluster.cli.arguments import did_you_mean
+
+    hint = did_you_mean(args.action, ("play", "write"))
+    raise InputError(f"unknown action {args.action!r}{hint}; simcluster chakra plays or writes: play, write")
 
 
 def _play(args: argparse.Namespace) -> int:

@@ -67,14 +67,14 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(args: argparse.Namespace) -> int:
     """Build the cluster, play each size, print and write."""
     from simcluster.cli import collective_output as output
-    from simcluster.cli import collisions, common
+    from simcluster.cli import collisions, common, drawing
 
     if args.measured:
         return health.run(args)
     _check_given(args)
     common.check_json_path(args.json)
     sizes = _sizes(args.size) if args.size else []
-    links = collisions.links_path(args.links) if args.links else None
+    links = drawing.links_path(args.links) if args.links else None
     job = _job(args)
     rows = []
     for row in _rows(job, args.detail, sizes or [0]):

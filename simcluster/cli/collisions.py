@@ -53,14 +53,6 @@ def levels_document(loads: CollectiveLoads) -> dict[str, object]:
     }
 
 
-def links_path(name: str) -> Path:
-    """The path given to --links, refused before the work is done if nothing can be written there."""
-    from simcluster.cli.common import output_path
-    from simcluster.cli.drawing import figure_path
-
-    return output_path(name) if name.endswith(".csv") else figure_path(name)
-
-
 def write_links(
     path: Path, cluster: Cluster, loads: CollectiveLoads, traffics: Sequence[Sequence[Traffic]], title: str
 ) -> None:

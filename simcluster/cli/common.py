@@ -1,4 +1,4 @@
-"""What the commands share: tables for people, JSON for programs, files that can be written.  Imports errors only."""
+"""What the commands share: tables for people, JSON for programs, files that can be written.  Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from simcluster.cli.terminal import styled
 from simcluster.errors import InputError
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 def add_override_arguments(parser: argparse.ArgumentParser, what: str) -> None:
     """--set a.b=c, repeatable; the other two spellings reach the command in ``args.overrides``."""
     parser.add_argument("--set", action="append", default=[], metavar="A.B=C", help=what)
+    parser.set_defaults(overrides=[])  # by this the frame knows that the command takes them
 
 
 def overrides_of(args: argparse.Namespace) -> list[tuple[str, Any]]:
@@ -29,14 +31,22 @@ def overrides_of(args: argparse.Namespace) -> list[tuple[str, Any]]:
 
 
 def format_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns aligned with two spaces between them: the first to the left, numbers to the right."""
+    """Columns aligned with two spaces between them: the first to the left, numbers to the right; the header bold on a
+    terminal."""
     widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]
     lines = []
     for row in (header, *rows):
         cells = [cell.ljust(width) if not column else cell.rjust(width)
                  for column, (cell, width) in enumerate(zip(row, widths, strict=True))]  # fmt: skip
         lines.append("  ".join(cells).rstrip())
-    return "\n".join(lines)
+    return "\n".join([styled(lines[0], "bold"), *lines[1:]])
+
+
+def format_difference(seconds: float) -> str:
+    """Seconds more or less with a unit that keeps the number readable: +38.66 us; what is below 1 ps is 0."""
+    from simcluster.units import format_seconds
+
+    return "0" if abs(seconds) <= 1e-12 else f"{'-' if seconds < 0 else '+'}{format_seconds(abs(seconds))}"
 
 
 def output_path(name: str) -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from simcluster.cli.common import add_override_arguments
+from simcluster.cli.common import add_override_arguments, format_difference
 from simcluster.errors import InputError
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("--gantt", metavar="FILE", help="draw the timelines under each other (.png, .svg or .pdf)")
     parser.add_argument("--waterfall", metavar="FILE", help="draw where the difference from the first one went")
     parser.add_argument("--overlap", metavar="FILE", help="draw how much communication each hides, exposes, waits for")
+    parser.add_argument("--scaling", metavar="FILE", help="draw step time and throughput of a GPU over GPUs")
     parser.add_argument("--json", metavar="FILE", help='write the table as JSON; "-" prints it alone')
     parser.add_argument("--csv", metavar="FILE", help="write the table as CSV")
 
@@ -50,9 +51,10 @@ def run(args: argparse.Namespace) -> int:
     vary = [expand_vary(text) for text in args.vary]
     overrides = common.overrides_of(args)
     scenarios = [pair for path in args.scenarios for pair in variations(path, overrides, vary).items()]
-    gantt, waterfall, overlap = (
-        drawing.figure_path(name) if name else None for name in (args.gantt, args.waterfall, args.overlap)
-    )
+    names = (args.gantt, args.waterfall, args.overlap, args.scaling)
+    gantt, waterfall, overlap, scaling = (drawing.figure_path(name) if name else None for name in names)
+    if scaling and len({scenario.gpus for _, scenario in scenarios}) < 2:
+        raise InputError("--scaling draws sizes: give scenarios of several numbers of GPUs, as with --vary gpus=64,128")
     if waterfall and len(scenarios) < 2:
         raise InputError("--waterfall draws differences: give at least two scenarios, or one and --vary")
     table_file = common.output_path(args.csv) if args.csv else None
@@ -71,6 +73,8 @@ def run(args: argparse.Namespace) -> int:
         plots.save_figure(plots.waterfall(dict(zip(table.index, table["step_time_s"], strict=True)), causes), waterfall)
     if overlap:
         plots.save_figure(plots.overlap(list(zip(table.index, results, strict=True))), overlap)
+    if scaling:
+        plots.save_figure(plots.scaling(table), scaling)
     if args.json:
         rows = [{"variant": name, **row} for name, row in zip(table.index, table.to_dict("records"), strict=True)]
         common.write_json(args.json, rows)
@@ -108,7 +112,7 @@ def _text(table: pd.DataFrame, causes: pd.DataFrame) -> str:
     return "\n\n".join(
         [
             text,
-            f"where the difference from {first} went (seconds a step, mean over ranks)\n"
+            f"where the difference from {first} went (a step, mean over ranks)\n"
             + _differences(attribution(table), total="sum"),
             *_communication(causes, first),
         ]
@@ -122,7 +126,7 @@ def _communication(causes: pd.DataFrame, first: str) -> list[str]:
     if not (parts.abs() > 1e-12).any(axis=None):
         return []
     return [
-        f"why exposed communication differs from that of {first} (seconds a step, mean over ranks)\n"
+        f"why exposed communication differs from that of {first} (a step, mean over ranks)\n"
         + _differences(parts.rename(columns=lambda name: name.replace("_", " ")))
         + "\ntraffic: time on free links (bytes, algorithm, link rates); hiding: the part beside compute;"
         "\ncontention: links shared with others; interference: compute slowed by communication beside it"
@@ -135,11 +139,7 @@ def _differences(parts: pd.DataFrame, total: str = "") -> str:
 
     shown = [name for name in parts.columns if (parts[name].abs() > 1e-12).any()]
     lines = [
-        [str(name), *(_signed(row[part]) for part in shown), *([_signed(float(row.sum()))] if total else [])]
+        [str(name), *map(format_difference, [*row[shown], *([float(row.sum())] if total else [])])]
         for name, row in parts.iloc[1:].iterrows()
     ]
     return format_table(["variant", *shown, *([total] if total else [])], lines)
-
-
-def _signed(seconds: float) -> str:
-    return f"{seconds:+.4g}" if abs(seconds) > 1e-12 else "0"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from simcluster.cli.common import add_override_arguments
+from simcluster.cli.common import add_override_arguments, format_difference
 from simcluster.errors import InputError
 
 if TYPE_CHECKING:
@@ -99,13 +99,13 @@ def _causes(found: Difference) -> str:
 
     whole = found.base.step_time
     rows = [
-        [phrase(name), _seconds(seconds), f"{seconds / whole:+.1%}"]
+        [phrase(name), format_difference(seconds), f"{seconds / whole:+.1%}"]
         for name, seconds in found.causes.items()
         if abs(seconds) > 1e-12
     ]
     if not rows:
         return ""
-    total = ["sum", _seconds(sum(found.causes.values())), f"{found.seconds / whole:+.1%}"]
+    total = ["sum", format_difference(sum(found.causes.values())), f"{found.seconds / whole:+.1%}"]
     return "where it went (a step, mean over ranks)\n" + format_table(["cause", "B - A", "of A"], [*rows, total])
 
 
@@ -119,15 +119,9 @@ def _stages(found: Difference) -> str:
     if not shown:
         return ""
     rows = [
-        [str(number), *(_seconds(stage[name]) for name in shown), _seconds(sum(stage.values()))]
+        [str(number), *(format_difference(stage[name]) for name in shown), format_difference(sum(stage.values()))]
         for number, stage in enumerate(found.stages[:_MOST_STAGES])
     ]
     more = len(found.stages) - len(rows)
     table = format_table(["stage", *shown, "sum"], rows) + (f"\nand {more} more stages (--json)" if more else "")
     return f"by stage (the mean of its ranks)\n{table}"
-
-
-def _seconds(seconds: float) -> str:
-    from simcluster.units import format_seconds
-
-    return "0" if abs(seconds) <= 1e-12 else f"{'-' if seconds < 0 else '+'}{format_seconds(abs(seconds))}"

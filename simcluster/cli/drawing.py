@@ -83,6 +83,11 @@ def write_memory(result: Result, path: Path, window: tuple[float, float] | None,
     save_figure(memory(result, ranks=ranks, window=window), path)
 
 
+def links_path(name: str) -> Path:
+    """Where link loads go: a table or a picture, refused before the work is done if nothing can be written there."""
+    return output_path(name) if name.endswith(".csv") else figure_path(name)
+
+
 def write_links(result: Result, path: Path) -> None:
     """What every link carried, as a table or a picture by the file's ending."""
     from simcluster.loads import link_table

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simcluster.cli import common
 from simcluster.cli.common import format_table
+from simcluster.cli.replay import draw_waits, waits_document, waits_table
 from simcluster.errors import InputError
 from simcluster.units import format_bytes, format_bytes_per_second, format_seconds
 
@@ -20,19 +22,27 @@ if TYPE_CHECKING:
     from simcluster.replay.whatif import Answer
 
 _STATES = ("step", "computing", "exposed", "waiting", "idle")
+_ROWS = 12  # of a heatmap
 _MOST = 12
 """Rows of a table that people see; JSON has all."""
 
 
 def run(args: argparse.Namespace, steps: Sequence[int] | None) -> int:
     """Read the profiles, replay, measure, print, write."""
+    from simcluster.cli import drawing
     from simcluster.kineto import load_profiles
     from simcluster.kineto.bandwidth import reached
     from simcluster.kineto.breakdown import breakdown, layers
     from simcluster.kineto.whatif import ask
     from simcluster.replay import measure
+    from simcluster.replay.waiting import waited
 
     _check(args)
+    paths: dict[str, Path | None] = {
+        name: drawing.figure_path(getattr(args, name)) if getattr(args, name) else None
+        for name in ("gantt", "heatmap", "matrix")
+    }
+    paths["timeline"] = common.table_path(args.timeline) if args.timeline else None
     common.check_json_path(args.json)
     cluster = None
     if args.cluster:
@@ -42,31 +52,68 @@ def run(args: argparse.Namespace, steps: Sequence[int] | None) -> int:
     job = load_profiles(args.trace, steps)
     answers = [ask(job, question) for question in args.what_if]
     found, ranks, parts, calls = measure(job), breakdown(job), layers(job), reached(job, cluster)
+    seconds = waited(job)
     times, events = job.events()
     if (times != found.replayed).any():
         raise RuntimeError("the event engine and the longest path disagree on a replayed step")
     written = _export(job, args) if args.export else []
+    _draw(job, found, paths)
     if args.json != "-":
         blocks = [
-            _answer(job, found), _ranks(job, found, ranks), _types(found), _layers(job, parts), _calls(calls),
+            _answer(job, found), _ranks(job, found, ranks), waits_table(job.ranks, seconds), _types(found),
+            _layers(job, parts), _calls(calls),
             _answers(answers), written, [f"note: {note}" for note in job.notes],
             [f"replayed {len(job.steps)} steps as {events:,} events; what-ifs and slowdowns by longest paths through "
              "the same program, which give the same times to the bit"],
         ]  # fmt: skip
         print("\n\n".join("\n".join(lines) for lines in blocks if lines))
     if args.json:
-        common.write_json(args.json, _document(job, found, ranks, parts, calls, answers, events))
+        document = _document(job, found, ranks, parts, calls, answers, events)
+        common.write_json(args.json, {**document, "waits": waits_document(job.ranks, seconds)})
     return 0
 
 
 def _check(args: argparse.Namespace) -> None:
-    for option in ("timeline", "gantt", "heatmap"):
-        if getattr(args, option):
-            raise InputError(
-                f"--{option} is for recorded jobs in Parquet; of profiles, write --export FOLDER, for Perfetto"
-            )
     if args.export and len(args.what_if) > 1:
         raise InputError("--export writes one timeline: give it one --what-if at most (several changes with + in it)")
+
+
+def _draw(job: ProfiledJob, found: Straggling, paths: Mapping[str, Path | None]) -> None:
+    """The replayed timeline as a table and as a picture of its first step; who straggles, and by what."""
+    if paths["timeline"] or paths["gantt"]:
+        from simcluster.kineto.spans import spans
+
+        table = spans(job).frame()
+        if paths["timeline"]:
+            common.write_table(paths["timeline"], table)
+        if paths["gantt"]:
+            from simcluster.show.gantt import gantt, save_figure
+
+            first = table[table["step"] == job.steps[0]]
+            title = f"{job.name}, step {job.steps[0]}, replayed"
+            save_figure(gantt(first, title=title, num_ranks=len(job.ranks)), paths["gantt"])
+    if paths["matrix"]:
+        draw_waits(job, paths["matrix"])
+    if paths["heatmap"]:
+        _draw_heatmap(job, found, paths["heatmap"])
+
+
+def _draw_heatmap(job: ProfiledJob, found: Straggling, path: Path) -> None:
+    from simcluster.kineto.breakdown import slowdown_by_type
+    from simcluster.show.gantt import save_figure
+    from simcluster.show.straggler_heatmap import straggler_heatmap
+
+    types = list(found.by_type)[:_ROWS]
+    figure = straggler_heatmap(
+        slowdown_by_type(job, types),
+        by_replica=found.by_replica.tolist(),
+        by_stage=[found.by_type[name] for name in types],
+        title=f"{job.name}: a step takes {found.slowdown - 1:.1%} longer; how much by each rank's ops of a type",
+        column="rank",
+        row="op type",
+        rows=types,
+    )
+    save_figure(figure, path)
 
 
 def _export(job: ProfiledJob, args: argparse.Namespace) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from simcluster.errors import InputError
 if TYPE_CHECKING:
     from simcluster.replay import Recorded, Straggling
     from simcluster.replay.measure import Mitigation
+    from simcluster.replay.trace import Floats
     from simcluster.replay.whatif import Answer
 
 EXAMPLES = """examples:
@@ -30,6 +32,7 @@ what can be asked (several changes at once with + between them):
 """
 
 _WORST = 5
+_WAITS = 5
 _ASSUMED = """\
   another schedule: I and W are taken as half of the measured backward each; a stage's time is shared out evenly over
   its chunks, and what the last stage takes longer than the others stays with the end of the model"""
@@ -50,7 +53,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("--json", metavar="FILE", help='write the result as JSON; "-" prints it alone')
     parser.add_argument("--timeline", metavar="FILE", help="write the replayed timeline (.csv or .parquet)")
     parser.add_argument("--gantt", metavar="FILE", help="draw the first step (.png, .svg or .pdf)")
-    parser.add_argument("--heatmap", metavar="FILE", help="draw who straggles over (dp rank, stage)")
+    parser.add_argument("--heatmap", metavar="FILE", help="draw who straggles, over dp ranks and stages")
+    parser.add_argument("--matrix", metavar="FILE", help="draw who waits for whom")
     parser.add_argument("--cluster", metavar="FILE", help="profiles: compare collectives with this cluster's model")
     parser.add_argument("--export", metavar="FOLDER", help="profiles: write the replayed job back, one file a rank")
 
@@ -76,6 +80,7 @@ def run(args: argparse.Namespace) -> int:
     from simcluster.cli import common, drawing
     from simcluster.kineto import is_profile
     from simcluster.replay import load_trace, measure
+    from simcluster.replay.waiting import waited
     from simcluster.replay.whatif import ask, own_schedule
 
     if is_profile(args.trace):
@@ -86,6 +91,7 @@ def run(args: argparse.Namespace) -> int:
         raise InputError("--export and --cluster are for PyTorch profiles: give their folder")
     heatmap = drawing.figure_path(args.heatmap) if args.heatmap else None
     gantt = drawing.figure_path(args.gantt) if args.gantt else None
+    matrix = drawing.figure_path(args.matrix) if args.matrix else None
     timeline = common.table_path(args.timeline) if args.timeline else None
     common.check_json_path(args.json)
     job = load_trace(args.trace, _steps(args.steps))
@@ -93,11 +99,13 @@ def run(args: argparse.Namespace) -> int:
     found = measure(job)
     events = _played_as_events(job, found)
     schedule = own_schedule(job)
+    seconds = waited(job)
     if args.json != "-":
         blocks = [
             _job(job, schedule),
             _answer(found),
             _who(found),
+            waits_table(job.ranks, seconds),
             _answers(answers),
             [f"note: {n}" for n in job.notes],
         ]
@@ -112,8 +120,11 @@ def run(args: argparse.Namespace) -> int:
         _draw_step(job, gantt)
     if heatmap:
         _draw_heatmap(job, found, heatmap)
+    if matrix:
+        draw_waits(job, matrix)
     if args.json:
-        common.write_json(args.json, _document(job, found, answers, schedule, events))
+        document = _document(job, found, answers, schedule, events)
+        common.write_json(args.json, {**document, "waits": waits_document(job.ranks, seconds)})
     return 0
 
 
@@ -190,6 +201,38 @@ def _answers(answers: list[Answer]) -> list[str]:
     if any("schedule=" in answer.question for answer in answers):
         lines.append(_ASSUMED)
     return lines
+
+
+def waits_table(ranks: Sequence[int], seconds: Floats) -> list[str]:
+    """The longest waits of a rank for another."""
+    from simcluster.cli.common import format_table
+    from simcluster.replay.waiting import longest
+    from simcluster.units import format_seconds
+
+    found = longest(seconds, _WAITS)
+    if not found:
+        return []
+    rows = [[f"rank {ranks[one]}", f"rank {ranks[other]}", format_seconds(each)] for one, other, each in found]
+    return ["the longest waits, in all, a step", *format_table(["who", "for", "seconds"], rows).splitlines()]
+
+
+def waits_document(ranks: Sequence[int], seconds: Floats) -> list[dict[str, Any]]:
+    """All waits for JSON, longest first."""
+    from simcluster.replay.waiting import longest
+
+    return [
+        {"rank": ranks[one], "culprit": ranks[other], "seconds": each}
+        for one, other, each in longest(seconds, seconds.size)
+    ]
+
+
+def draw_waits(job: Recorded, path: Path) -> None:
+    """The matrix as a picture."""
+    from simcluster.replay.waiting import recorded_matrix
+    from simcluster.show.gantt import save_figure
+    from simcluster.show.wait_plot import plot_waits
+
+    save_figure(plot_waits(recorded_matrix(job), title=f"{job.name}, replayed: who waits for whom"), path)
 
 
 def _draw_step(job: Recorded, path: Path) -> None:

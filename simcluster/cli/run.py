@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from simcluster.cli.common import add_override_arguments
+from simcluster.cli.tracing import add_trace_arguments
+
+if TYPE_CHECKING:
+    from simcluster.measuring.distribution import Distribution
+    from simcluster.result import Result
+    from simcluster.scenario.scenario import Scenario
+    from simcluster.whatif.free import Free
 
 EXAMPLE = """examples:
   simcluster run scenarios/gpt3_175b_64xa100.yaml --gantt step.png
   simcluster run gpt3_175b_64xa100 --pipeline.schedule 1f1b
   simcluster run gpt3_175b_64xa100 --explain --critical path.png
+  simcluster run gpt3_175b_64xa100 --roofline roofline.png --levels links.png
   simcluster run gpt3_175b_64xa100 --memory memory.png --ranks 0,32
+  simcluster run gpt3_175b_64xa100 --trace step.json.gz
   simcluster run gpt3_175b_64xa100 --json -
 """
 
@@ -28,7 +40,10 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     add_override_arguments(parser, "change the scenario; also --a.b c")
     parser.add_argument("--json", metavar="FILE", help='write the result as JSON; "-" prints it alone')
     parser.add_argument("--timeline", metavar="FILE", help="write one row per span (.csv or .parquet)")
+    add_trace_arguments(parser)
     parser.add_argument("--links", metavar="FILE", help="what every link carried (.csv, or a picture)")
+    parser.add_argument("--levels", metavar="FILE", help="draw how full the links are, on the topology")
+    parser.add_argument("--roofline", metavar="FILE", help="draw kernels and communication under what limits them")
     parser.add_argument("--gantt", metavar="FILE", help="draw the timeline (.png, .svg or .pdf)")
     parser.add_argument(
         "--explain", action="store_true", help="also print overlap, the critical path, and the step if a kind were free"
@@ -50,8 +65,7 @@ def run(args: argparse.Namespace) -> int:
     import sys
     import time
 
-    from simcluster import plots
-    from simcluster.cli import common, drawing
+    from simcluster.cli import common, drawing, tracing
     from simcluster.scenario.scenario import load
     from simcluster.show.explanation import explanation
     from simcluster.show.summary import replicas, summary
@@ -63,20 +77,15 @@ def run(args: argparse.Namespace) -> int:
     scenario = load(args.scenario, common.overrides_of(args) + more)
     window, ranks = drawing.window_of(args.window), drawing.ranks_of(args.ranks, scenario.gpus)
     timeline = common.table_path(args.timeline) if args.timeline else None
-    gantt = drawing.figure_path(args.gantt) if args.gantt else None
-    critical, overlap = (drawing.figure_path(name) if name else None for name in (args.critical, args.overlap))
-    links = common.output_path(args.links) if args.links else None
-    if links and links.suffix != ".csv":
-        drawing.figure_path(args.links)
-    memory = drawing.memory_path(args.memory) if args.memory else None
-    histogram = drawing.replicas_path(args.histogram, scenario)
+    trace = tracing.trace_of(args, scenario)
+    paths = _paths(args, scenario)
     common.check_json_path(args.json)
     distribution = None
     if scenario.replicas > 1:
         result, distribution = drawing.play_replicas(scenario)
     else:
         result = simulate(scenario)
-    free = what_if_free(result) if args.explain or critical else []
+    free = what_if_free(result) if args.explain or "critical" in paths else []
     if args.json != "-":
         print(summary(result))
         if distribution:
@@ -85,23 +94,70 @@ def run(args: argparse.Namespace) -> int:
             print("\n" + explanation(result, free))
     if timeline:
         common.write_table(timeline, result.timeline)
-    if gantt:
-        drawing.draw(result, gantt, window, ranks)
-    if critical:
-        plots.save_figure(plots.critical(result, free), critical)
-    if overlap:
-        plots.save_figure(plots.overlap([(scenario.name, result)]), overlap)
-    if links:
-        drawing.write_links(result, links)
-    if histogram and distribution:
-        plots.save_figure(plots.replicas(distribution, title=scenario.name), histogram)
-    if memory:
-        drawing.write_memory(result, memory, window, ranks)
+    if trace:
+        trace.write(result, apart=args.json == "-")
+    for name, path in paths.items():
+        _draw(name, path, _Drawn(result, window, ranks, free, distribution))
     if args.json:
-        played = {"step_time_if_free_s": {each.kind: each.step_time for each in free}} if free else {}
-        if distribution:
-            played["step_time_distribution_s"] = distribution.to_dict()
-        common.write_json(args.json, {**result.to_dict(), **played})
+        common.write_json(args.json, {**result.to_dict(), **_played(free, distribution)})
     if args.verbose:
         print(f"simulated in {time.perf_counter() - begun:.2f} s, {common.peak_memory()}", file=sys.stderr)
     return 0
+
+
+def _paths(args: argparse.Namespace, scenario: Scenario) -> dict[str, Path]:
+    """Where the pictures that were asked for go, by option; refused before the work is done if they cannot."""
+    from simcluster.cli import drawing
+
+    checks: dict[str, Callable[[str], Path | None]] = {
+        **dict.fromkeys(("gantt", "critical", "overlap", "levels", "roofline"), drawing.figure_path),
+        "links": drawing.links_path,
+        "memory": drawing.memory_path,
+        "histogram": lambda name: drawing.replicas_path(name, scenario),
+    }
+    found = {name: check(getattr(args, name)) for name, check in checks.items() if getattr(args, name)}
+    return {name: path for name, path in found.items() if path}
+
+
+class _Drawn(NamedTuple):
+    """What pictures are of."""
+
+    result: Result
+    window: tuple[float, float] | None
+    ranks: list[int] | None
+    free: Sequence[Free]
+    distribution: Distribution | None
+
+
+def _draw(name: str, path: Path, what: _Drawn) -> None:
+    """Write one of the pictures, or the table that may be in its place."""
+    from simcluster import plots
+    from simcluster.cli import drawing
+
+    result, title = what.result, what.result.scenario.name
+    if name == "gantt":
+        drawing.draw(result, path, what.window, what.ranks)
+    elif name == "links":
+        drawing.write_links(result, path)
+    elif name == "memory":
+        drawing.write_memory(result, path, what.window, what.ranks)
+    elif name == "critical":
+        plots.save_figure(plots.critical(result, what.free), path)
+    elif name == "overlap":
+        plots.save_figure(plots.overlap([(title, result)]), path)
+    elif name == "levels":
+        plots.save_figure(plots.link_levels(result), path)
+    elif name == "roofline":
+        plots.save_figure(plots.roofline(result), path)
+    elif what.distribution:
+        plots.save_figure(plots.replicas(what.distribution, title=title), path)
+
+
+def _played(free: Sequence[Free], distribution: Distribution | None) -> dict[str, dict[str, Any]]:
+    """What was played beside the step, for the result JSON."""
+    found: dict[str, dict[str, Any]] = {}
+    if free:
+        found["step_time_if_free_s"] = {each.kind: each.step_time for each in free}
+    if distribution:
+        found["step_time_distribution_s"] = distribution.to_dict()
+    return found

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import argparse
 
+from simcluster.cli.common import add_override_arguments
+
 EXAMPLE = """example of a jobs file:
   cluster: {topology: dgx_h100, nodes: 16}
   jobs:
     - {scenario: a.yaml, machines: [0, 2, 4, 6]}
     - {scenario: b.yaml, set: {training.micro_batch: 2}}
-example:
+examples:
   simcluster share jobs.yaml --gantt jobs.png
+  simcluster share jobs.yaml --cluster.nodes 32 --set jobs.0.set.training.micro_batch=4
 """
 
 
@@ -24,6 +27,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("jobs", help="a file that names the cluster and the jobs")
+    add_override_arguments(parser, "change the file; also --cluster.nodes 32, --jobs.0.set.training.micro_batch 4")
     parser.add_argument("--gantt", metavar="FILE", help="draw the jobs under each other (.png, .svg or .pdf)")
     parser.add_argument("--json", metavar="FILE", help='write the slowdowns as JSON; "-" prints them alone')
 
@@ -34,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     from simcluster.together import load_jobs, simulate_together
     from simcluster.units import format_seconds
 
-    placed, cluster = load_jobs(args.jobs)
+    placed, cluster = load_jobs(args.jobs, common.overrides_of(args))
     gantt = drawing.figure_path(args.gantt) if args.gantt else None
     common.check_json_path(args.json)
     shared = simulate_together(placed, cluster)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from simcluster.cli.common import add_override_arguments
 
 if TYPE_CHECKING:
+    from simcluster.replay import Straggling
     from simcluster.result import Result
     from simcluster.whatif.mitigations import Mitigation
     from simcluster.whatif.straggling import Cause, Stragglers
@@ -126,7 +127,18 @@ def _where(found: Stragglers) -> list[str]:
     lines += format_table(["group", "S"], rows).splitlines()
     names = ", ".join(f"dp {dp} stage {stage} ({estimated.by_worker[dp, stage]:.3f})"
                       for dp, stage in estimated.worst[:_WORST])  # fmt: skip
-    return [*lines, f"worst workers: {names}"]
+    return [*lines, f"worst workers: {names}", *_shares(estimated)]
+
+
+def _shares(estimated: Straggling) -> list[str]:
+    """M_W and M_S, where there is an excess to be shared out."""
+    worst, last = estimated.worst_workers.removed, estimated.last_stage.removed
+    if worst is None or last is None:
+        return []
+    return [
+        f"M_W {worst:.4f}: of the excess over the estimator's T_ideal goes without the worst 3 % of the workers",
+        f"M_S {last:.4f}: the same without the last stage's",
+    ]
 
 
 def _waits(result: Result) -> list[str]:

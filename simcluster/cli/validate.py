@@ -6,6 +6,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
+from simcluster.cli.common import add_override_arguments
 from simcluster.errors import InputError
 
 if TYPE_CHECKING:
@@ -18,6 +19,8 @@ EXAMPLES = """examples:
   simcluster validate scenarios/validation/*.yaml --data measured/ --plot accuracy.png
   simcluster validate korthikanti_table5 --rows
   simcluster validate my_runs.yaml --json -
+  simcluster validate scenarios/validation/*.yaml --data measured/ --residuals simcluster/catalogue/residuals.yaml
+  simcluster validate korthikanti_table5 --overlap.interference none   # what is it worth?
 
 A study is a file that names a table of measured runs, says which columns are which values of a scenario, and which
 one was measured; scenarios/validation has examples.  Errors are of step times, (predicted / measured) - 1; those of
@@ -39,10 +42,14 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("studies", nargs="+", metavar="STUDY", help="a study file, or the name of one that ships")
+    add_override_arguments(parser, "change the scenario of all rows; also --a.b c")
     parser.add_argument("--data", metavar="DIR", help="where tables lie that do not ship (default: $SIMCLUSTER_DATA)")
     parser.add_argument("--rows", action="store_true", help="every row, also of long tables and of collectives")
     parser.add_argument("--plot", metavar="FILE", help="draw predicted against measured (.png, .svg or .pdf)")
     parser.add_argument("--json", metavar="FILE", help='write everything as JSON; "-" prints it alone')
+    parser.add_argument(
+        "--residuals", metavar="FILE", help="learn the intervals of step times that `run` prints (.yaml)"
+    )
     parser.add_argument("--workers", type=int, default=1, metavar="N", help="simulate N rows at once (default: 1)")
 
 
@@ -55,7 +62,10 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(f"--workers {args.workers}: give 1 or more")
     plot = drawing.figure_path(args.plot) if args.plot else None
     common.check_json_path(args.json)
-    files = [load_study(path) for path in args.studies]
+    overrides = common.overrides_of(args)
+    files = [load_study(path, overrides) for path in args.studies]
+    if args.residuals:
+        common.output_path(args.residuals)
     progress = _progress if sys.stderr.isatty() else _quiet
     reports = validate_studies(files, data=data_folder(args.data), workers=args.workers, progress=progress)
     together = overall(reports)
@@ -68,10 +78,25 @@ def run(args: argparse.Namespace) -> int:
         from simcluster.show.validation_plot import plot_validation  # matplotlib: only when something is drawn
 
         save_figure(plot_validation(reports), plot)
+    if args.residuals:
+        _learn(reports, args.residuals)
     if args.json:
         document = {"studies": [report.to_dict() for report in reports], "overall": together.to_dict()}
         common.write_json(args.json, document)
     return 0
+
+
+def _learn(reports: Sequence[Report], path: str) -> None:
+    """Write the table of intervals, and say what it is worth."""
+    from pathlib import Path
+
+    from simcluster.validation.residuals import covered, residuals_of, table_of, told
+
+    residuals = residuals_of(reports)
+    if not residuals:
+        raise InputError("--residuals: no step was simulated, so there is nothing to learn from; give studies of steps")
+    command = f"simcluster validate scenarios/validation/*.yaml --data DIR --residuals {path}"
+    Path(path).write_text(told(table_of(residuals), covered(residuals), command), encoding="utf-8")
 
 
 def _quiet(name: str, done: int, rows: int) -> None:

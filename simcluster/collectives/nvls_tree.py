@@ -9,8 +9,9 @@ Source: NCCL v2.30.7 src/graph/connect.cc and src/device/all_reduce.h.  Imports 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 
-from simcluster.collectives.description import SWITCH, Hop, Phase
+from simcluster.collectives.description import SWITCH, Hop, Lazy, Phase
 from simcluster.collectives.group import Group
 from simcluster.collectives.tree import deepest_first, double_tree
 from simcluster.errors import InputError
@@ -21,13 +22,39 @@ def all_reduce(group: Group) -> Sequence[Phase]:
     if group.num_ranks == 1:
         return ()
     machines = _machines(group)
-    up = list(_up_the_trees(machines))
-    down = [Hop(hop.target, hop.source, hop.share, channel=hop.channel, chunk=hop.chunk) for hop in reversed(up)]
-    each = len(machines[0])
-    phases = [phase for machine in machines for phase in _collected(machine, each)]
-    phases += [_phase(up, each, reduces=True), _phase(down, each, reduces=False)]
-    phases += [phase for machine in machines for phase in _copied(machine, each)]
-    return phases
+    return _Phases(machines)
+
+
+class _Phases(Lazy[Phase]):
+    """Machine by machine the sums in its switch, the trees up and down, machine by machine the copies.
+
+    Made when they are looked at: whether a group could do it is asked far more often than it is done.
+    """
+
+    def __init__(self, machines: Sequence[Sequence[int]]) -> None:
+        super().__init__(4 * len(machines) + 2, self._number)
+        self._machines, self._each = machines, len(machines[0])
+
+    def _number(self, number: int) -> Phase:
+        """One of the phases."""
+        inside = 2 * len(self._machines)
+        if number < inside:
+            return _collected(self._machines[number // 2], self._each)[number % 2]
+        if number >= inside + 2:
+            number -= inside + 2
+            return _copied(self._machines[number // 2], self._each)[number % 2]
+        hops = self._up if number == inside else self._down
+        return _phase(hops, self._each, reduces=number == inside)
+
+    @cached_property
+    def _up(self) -> list[Hop]:
+        return list(_up_the_trees(self._machines))
+
+    @cached_property
+    def _down(self) -> list[Hop]:
+        return [
+            Hop(hop.target, hop.source, hop.share, channel=hop.channel, chunk=hop.chunk) for hop in reversed(self._up)
+        ]
 
 
 def _collected(machine: Sequence[int], each: int) -> tuple[Phase, Phase]:

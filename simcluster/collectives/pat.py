@@ -43,12 +43,11 @@ def reduce_scatter(group: Group) -> Sequence[Phase]:
 def _hops(group: Group, distance: int) -> Iterator[Hop]:
     """What each place sends; the chunk of place p is number p, so a way around the end makes two hops."""
     ranks, places, stride = group.num_ranks, group.places, 2 * distance
+    below = range(0, ranks - distance, stride)
     for place, source in enumerate(places):
         target = places[(place + distance) % ranks]
-        below = range(0, ranks - distance, stride)
-        above_zero = [place - offset for offset in below if offset <= place]
-        around = [place - offset + ranks for offset in below if offset > place]
-        for chunks in (above_zero, around):
-            if chunks:
-                share = len(chunks) / ranks
-                yield Hop(source, target, share, chunk=chunks[-1], count=len(chunks), stride=stride)
+        straight = min(len(below), place // stride + 1)  # those of the places below that do not go around the end
+        for count, lowest in ((straight, place - (straight - 1) * stride),
+                              (len(below) - straight, place + ranks - below[-1])):  # fmt: skip
+            if count:
+                yield Hop(source, target, count / ranks, chunk=lowest, count=count, stride=stride)

@@ -112,10 +112,10 @@ def _upwards(chains: Sequence[Sequence[int]], parents: Sequence[int], *, share: 
 
 def deepest_first(parents: Sequence[int]) -> list[int]:
     """The nodes of a tree such that every node comes before its parent."""
-    depth = [0] * len(parents)
-    for node in range(len(parents)):
-        above = parents[node]
-        while above >= 0:
-            depth[node] += 1
-            above = parents[above]
-    return sorted(range(len(parents)), key=lambda node: -depth[node])
+    parent = np.array([*parents, -1], dtype=np.int64)  # -1 is above a root, and above itself
+    depth, above = np.zeros(len(parents), dtype=np.int64), parent[:-1]
+    while (above >= 0).any():
+        depth += above >= 0
+        above = parent[above]
+    order: list[int] = np.argsort(-depth, kind="stable").tolist()
+    return order

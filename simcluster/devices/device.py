@@ -263,8 +263,7 @@ def kernel_seconds(device: Device, kernel: Kernel, *, precision: str) -> float:
     """
     device.peak_flops(precision)  # the same complaint for every kind of kernel
     if kernel.kind == "memory":
-        slower = 1.0 / device.by_row if kernel.by_row else 1.0
-        return memory_seconds(device, kernel.bytes * slower)
+        return memory_seconds(device, kernel.bytes / (device.by_row if kernel.by_row else 1.0))
     work = device.matmul if kernel.kind == "matmul" else device.attention
     if kernel.wide and precision == "fp8":
         precision = "bf16"

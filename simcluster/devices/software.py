@@ -3,7 +3,10 @@
 A GPU runs what has been issued; where kernels are shorter than the time it takes to issue them, the host decides how
 long a pass takes ("launch-bound").  The host begins to issue a pass when the GPU may begin it, which is so where
 sending waits for the GPU (Megatron-LM's blocking sends); a host that runs ahead through a whole pass loses less.
-Numbers depend on framework, Python and processor; CUDA graphs make them vanish.  Pure; imports the catalogue.
+Numbers depend on framework, Python and processor; CUDA graphs make them vanish.
+
+A framework also decides which mechanisms a run has at all: who made its kernels, when a recompute stops, what adds up
+gradients, what the optimizer does in passes of its own.  Pure; imports the catalogue.
 """
 
 from __future__ import annotations
@@ -40,12 +43,21 @@ class Software(Spec):
     (Megatron-LM's --gradient-accumulation-fusion, of 2022), or a ``separate`` kernel does.  ``optimizer``: Adam writes
     the model's weights too, and the reduction averages; or ``passes`` of their own copy the weights and divide the
     gradients by dp (Megatron-LM's Float16OptimizerWithFloat16Params and its local DistributedDataParallel).
+
+    Besides what it issues too late, the GPU is idle for ``gap`` more at each kernel than the device's ``launch``: small
+    kernels around it that our list leaves out (casts, copies, sums of biases, states of random numbers), or a profiler;
+    for ``loss`` behind the loss of a microbatch, which the host averages, scales and looks at before it goes on; for
+    ``late`` x ``latest_of(tp)`` at each collective over tp that computation waits for: how far the
+    members of a group are apart when they get there, as a standard deviation.
     """
 
     name: str = "inline"
     kernel: Seconds = 0.0
     collective: Seconds = 0.0
     microbatch: Seconds = 0.0
+    gap: Seconds = 0.0
+    late: Seconds = 0.0
+    loss: Seconds = 0.0
     kernels: Literal["fused", "compiled", "eager"] = "fused"
     checkpoint: Literal["whole", "early-stop"] = "whole"
     accumulate: Literal["fused", "separate"] = "fused"
@@ -53,17 +65,28 @@ class Software(Spec):
     source: str = ""
 
 
+def latest_of(members: int) -> float:
+    """By how many standard deviations the last of so many is late on average, if all are late by chance (normally).
+
+    0 for 1, 0.56 for 2, 1.42 for 8, within 0.03, by Blom's formula (Statistical Estimates and Transformed
+    Beta-Variables, 1958).
+    """
+    from statistics import NormalDist  # it takes longer to import than all else here
+
+    return NormalDist().inv_cdf((members - 0.375) / (members + 0.25))
+
+
 def software_names() -> tuple[str, ...]:
     """Those that ship."""
     return (IDEAL, *_catalogue())
 
 
-def load_software(name: str) -> Software | None:
+def load_software(name: object) -> Software | None:
     """The software of that name, None for ``ideal``; InputError with those there are."""
     if name == IDEAL:
         return None
     known = _catalogue()
-    if name not in known:
+    if not isinstance(name, str) or name not in known:
         raise InputError(
             f"there is no software {name!r}{did_you_mean(name, software_names())}; those that ship: "
             f"{', '.join(software_names())}; or give its times, as in {{kernel: 10 us, collective: 20 us}}"
@@ -77,8 +100,15 @@ def _catalogue() -> Mapping[str, Any]:
 
 
 def _named(value: object) -> object:
-    return load_software(value) if isinstance(value, str) else value
+    if isinstance(value, str):
+        return load_software(value)
+    if isinstance(value, Mapping) and "base" in value:
+        base = value["base"]
+        load_software(base)  # complains
+        under = {key: of_it for key, of_it in _catalogue().get(base, {}).items() if key != "source"}
+        return {**under, **{key: own for key, own in value.items() if key != "base"}}
+    return value
 
 
 SoftwareChoice = Annotated[Software | None, BeforeValidator(_named)]
-"""A name from the catalogue, ``ideal`` (None), or times of one's own."""
+"""A name from the catalogue, ``ideal`` (None), or one's own: times, and what differs from the ``base`` of that name."""

@@ -12,11 +12,13 @@ from typing import Annotated
 from pydantic import Field
 
 from simcluster.faults.data import SequenceLengths
+from simcluster.faults.experts import ExpertImbalance
 from simcluster.faults.gpus import HostStall, Jitter, SlowGpu
 from simcluster.faults.links import BackgroundLoad, LinkFlap, SlowLink
 
 __all__ = [
     "BackgroundLoad",
+    "ExpertImbalance",
     "Fault",
     "HostStall",
     "Jitter",
@@ -29,13 +31,10 @@ __all__ = [
 ]
 
 Fault = Annotated[
-    SlowGpu | Jitter | HostStall | SlowLink | LinkFlap | BackgroundLoad | SequenceLengths, Field(discriminator="kind")
+    SlowGpu | Jitter | HostStall | SlowLink | LinkFlap | BackgroundLoad | SequenceLengths | ExpertImbalance,
+    Field(discriminator="kind"),
 ]
-"""Any fault; to add one, write a spec with a new ``kind`` and add it here.
-
-Experts that get unequally many tokens belong here when there are experts: as ``SequenceLengths`` does for attention,
-what a microbatch takes of each rank's products is known before the clock starts.
-"""
+"""Any fault; to add one, write a spec with a new ``kind`` and add it here."""
 
 
 def placed(faults: Iterable[Fault]) -> tuple[Fault, ...]:

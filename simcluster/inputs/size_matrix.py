@@ -24,7 +24,7 @@ def read_sizes(path: str) -> tuple[tuple[float, ...], ...]:
     lines: list[int] = []
     for line, text in enumerate(decode(read_bytes(path), path).splitlines(), 1):
         if text.strip() and not text.lstrip().startswith("#"):
-            rows.append(tuple(_size(cell.strip(), f"{path}:{line}") for cell in next(csv.reader([text]))))
+            rows.append(tuple(_size(cell.strip(), f"{path}:{line}") for cell in _cells(text, f"{path}:{line}")))
             lines.append(line)
     wrong = next((place for place, row in enumerate(rows) if len(row) != len(rows)), None)
     if wrong is not None:
@@ -37,6 +37,13 @@ def read_sizes(path: str) -> tuple[tuple[float, ...], ...]:
     if not any(size for row in rows for size in row):
         raise InputError(f"{path}: all sizes are 0; at least one message has a size above 0")
     return tuple(rows)
+
+
+def _cells(text: str, where: str) -> list[str]:
+    try:
+        return next(csv.reader([text]))
+    except csv.Error as problem:
+        raise InputError(f"{where}: is no row of a CSV file: {problem}") from None
 
 
 def _size(text: str, where: str) -> float:

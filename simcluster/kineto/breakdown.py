@@ -7,7 +7,9 @@ HolisticTraceAnalysis counts it (C computing, N in collectives, waiting included
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,8 +18,8 @@ from simcluster.kineto.job import ProfiledJob
 from simcluster.kineto.labels import Label
 from simcluster.kineto.rebuild import COPY, HOST, Profiled
 from simcluster.measuring.metrics import inside
-from simcluster.replay.graph import is_communication
-from simcluster.replay.trace import Floats
+from simcluster.replay.graph import Graph, is_communication
+from simcluster.replay.trace import Floats, Mask
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,7 @@ def _of_rank(graph: Profiled, worker: int, length: float) -> list[float]:
     busy = ops[~host] if graph.on_device else ops
     own = float(graph.ended[busy].max() - graph.began[busy].min()) if len(busy) else 0.0
     idle = max(0.0, length - sum(seconds))
+    idle = idle if idle > 1e-9 * length else 0.0  # what rounding leaves of nothing
     return [own, *seconds, idle, float(width[computing & there].sum()), float(width[there].sum())]
 
 
@@ -110,3 +113,17 @@ def layers(job: ProfiledJob) -> list[LayerTime]:
                 taken = graph.ended[op, 0] - graph.began[op, 0]
                 found.setdefault(label, np.zeros(len(job.ranks)))[graph.worker[op]] += taken
     return [LayerTime(label, seconds / len(job.graphs)) for label, seconds in found.items()]
+
+
+def slowdown_by_type(job: ProfiledJob, types: Sequence[str]) -> Floats:
+    """S of what every rank's ops of these types do alone, [rank, type]: only they take what they took."""
+    groups = [
+        partial(_of_worker, worker=worker, optype=optype) for worker in range(len(job.ranks)) for optype in types
+    ]  # fmt: skip
+    ideal = job.times(job.typical_of).sum()
+    ratios = [float(times.sum() / ideal) for times in job.keeping(*groups)]
+    return np.array(ratios).reshape(len(job.ranks), len(types))
+
+
+def _of_worker(graph: Graph, worker: int, optype: str) -> Mask:
+    return np.asarray((graph.worker == worker) & (np.array(graph.types) == optype))

@@ -19,13 +19,16 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from simcluster.errors import InputError
 from simcluster.kineto.comm import Comm, Groups, comm_of, is_comm
 
 Event = Mapping[str, Any]
 
+MAX_BYTES = 2_000_000_000
+"""Of a file, unpacked: more than any rank's few steps."""
+_PIECE = 1 << 24
 DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 CALLS = ("cuda_runtime", "cuda_driver")
 BLOCKING = (
@@ -143,15 +146,27 @@ def _profile(path: Path) -> Profile:
     return profile
 
 
+def _up_to(file: IO[bytes] | gzip.GzipFile, most: int) -> bytes:
+    """What a stream holds, but no more than so much; a single ``read(most)`` would take the memory at once."""
+    pieces: list[bytes] = []
+    while most > 0 and (piece := file.read(min(most, _PIECE))):
+        pieces.append(piece)
+        most -= len(piece)
+    return b"".join(pieces)
+
+
 def _document(path: Path) -> Any:
     try:
-        content = path.read_bytes()
-        if content[:2] == b"\x1f\x8b":
-            content = gzip.decompress(content)
+        with path.open("rb") as file:
+            packed = file.read(2) == b"\x1f\x8b"
+        with gzip.open(path) if packed else path.open("rb") as file:
+            content = _up_to(file, MAX_BYTES + 1)
     except (EOFError, zlib.error, gzip.BadGzipFile):
         raise InputError(f"cannot read {path}: its gzip stream is cut or damaged; copy or record it again") from None
     except OSError as problem:
         raise InputError(f"cannot read {path}: {problem.strerror}") from None
+    if len(content) > MAX_BYTES:
+        raise InputError(f"cannot read {path}: it is larger than {MAX_BYTES:,} bytes; record fewer steps")
     try:
         return json.loads(content)
     except UnicodeDecodeError:
@@ -163,6 +178,8 @@ def _document(path: Path) -> Any:
             f"cannot read {path}: {what} (line {problem.lineno}, byte {problem.pos}: {problem.msg}); record or copy it "
             "again, or take the file out to replay the other ranks"
         ) from None
+    except (RecursionError, ValueError):  # ValueError: an integer of thousands of digits
+        raise InputError(f"cannot read {path}: it is nested too deeply, or a number is too long") from None
 
 
 def _timed(path: Path, number: int, event: Event) -> bool:
@@ -179,7 +196,7 @@ def _timed(path: Path, number: int, event: Event) -> bool:
     if duration < 0:
         raise InputError(
             f"{path}, event {number} ({name}, ts {start:.3f}): dur {duration:g} us is negative; an event ends after it "
-            "begins.  Leave the step out (--steps), or record it again"
+            "begins.  Take the event out of the file, or record it again"
         )
     return True
 

@@ -6,8 +6,8 @@ and rhythm.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from simcluster.lowering.program import Pace, SpanRow
 from simcluster.lowering.rhythm import Chain
@@ -46,16 +46,11 @@ def pieces(
     """
     known = [duration(op) for op in segment.ops]
     if all(seconds is not None for seconds in known):
-        whole = _whole(segment, [seconds or 0.0 for seconds in known], traffic)
-        return (whole if pressure is None else _paced(segment, whole, pressure),)
-    if pressure is None:
-        return _split(segment, known, traffic)
-    known = [None if pressure(op) else seconds for op, seconds in zip(segment.ops, known, strict=True)]
-    return tuple(
-        replace(piece, rows=tuple(replace(row, pace=_pace(op, row)) for row, op in zip(piece.rows, ops, strict=True)))
-        for piece in _split(segment, known, traffic)
-        for ops in (segment.ops[piece.first : piece.first + len(piece.rows)],)
-    )
+        seconds = [seconds or 0.0 for seconds in known]
+        return (_whole(segment, seconds, traffic) if pressure is None else _paced(segment, seconds, traffic, pressure),)
+    if pressure is not None:
+        known = [None if pressure(op) else seconds for op, seconds in zip(segment.ops, known, strict=True)]
+    return _split(segment, known, traffic, paced=pressure is not None)
 
 
 def singly(
@@ -65,32 +60,33 @@ def singly(
     found = []
     for index, op in enumerate(segment.ops):
         seconds = None if pressure is not None and pressure(op) else duration(op)
-        row = _row(op, 0.0, seconds or 0.0, traffic)
-        if pressure is not None:
-            row = replace(row, pace=_pace(op, row))
+        pace = None if pressure is None else _pace(op, seconds or 0.0)
+        row = _row(op, 0.0, seconds or 0.0, traffic, pace=pace)
         rows = () if isinstance(op.work, Receive) else (row,)
         found.append(Piece(op.lane, index, seconds, rows, op.after))
     return tuple(found)
 
 
-def _pace(op: Op, row: SpanRow) -> Pace:
+def _pace(op: Op, seconds: float) -> Pace:
     """How a row goes on that has no other lane beside it in its chain."""
-    return Pace(row.end - row.start, op.work.sensitivity if isinstance(op.work, Compute) else None)
+    return Pace(seconds, op.work.sensitivity if isinstance(op.work, Compute) else None)
 
 
-def _paced(segment: Segment, whole: Piece, pressure: Pressure) -> Piece:
-    """The same with the segment's own communication slowing down the computation beside it."""
+def _paced(segment: Segment, seconds: Sequence[float], traffic: Numbered, pressure: Pressure) -> Piece:
+    """Everything in one event, with the segment's own communication slowing down the computation beside it."""
     paces = [
-        _pace(op, row)._replace(pressure=pressure(op), lane=op.lane, after=op.after)
-        for op, row in zip(segment.ops, whole.rows, strict=True)
+        Pace(length, op.work.sensitivity if isinstance(op.work, Compute) else None, pressure(op), op.lane, op.after)
+        for op, length in zip(segment.ops, seconds, strict=True)
     ]
     alone = Chain(paces).under(0.0)
-    rows = zip(whole.rows, paces, alone.start, alone.end, strict=True)
-    timed = tuple(replace(row, pace=pace, start=start, end=end) for row, pace, start, end in rows)
-    return replace(whole, seconds=alone.last, rows=timed)
+    rows = [
+        _row(op, start, end, traffic, op.lane, op.after, pace)
+        for op, start, end, pace in zip(segment.ops, alone.start, alone.end, paces, strict=True)
+    ]
+    return Piece(segment.ops[0].lane, 0, alone.last, tuple(rows))
 
 
-def _whole(segment: Segment, seconds: list[float], traffic: Numbered) -> Piece:
+def _whole(segment: Segment, seconds: Sequence[float], traffic: Numbered) -> Piece:
     """Everything in one event: the longest path through the segment, lane by lane."""
     free: dict[str, float] = {}
     ends: list[float] = []
@@ -99,11 +95,13 @@ def _whole(segment: Segment, seconds: list[float], traffic: Numbered) -> Piece:
         start = max([free.get(op.lane, 0.0), *(ends[index] for index in op.after)])
         ends.append(start + length)
         free[op.lane] = start + length
-        rows.append(_row(op, start, start + length, traffic))
+        rows.append(_row(op, start, start + length, traffic, op.lane, op.after))
     return Piece(segment.ops[0].lane, 0, ends[-1], tuple(rows))
 
 
-def _split(segment: Segment, known: list[float | None], traffic: Numbered) -> tuple[Piece, ...]:
+def _split(
+    segment: Segment, known: Sequence[float | None], traffic: Numbered, *, paced: bool
+) -> tuple[Piece, ...]:  # fmt: skip
     """A piece ends at an op that meets others, that another lane's op waits for, or before one that waits itself."""
     awaited = {index for op in segment.ops for index in op.after}
     found: list[Piece] = []
@@ -116,7 +114,7 @@ def _split(segment: Segment, known: list[float | None], traffic: Numbered) -> tu
         first, opening, _ = run[0]
         rows, at = [], 0.0
         for _, op, length in run:
-            rows.append(_row(op, at, at + length, traffic))
+            rows.append(_row(op, at, at + length, traffic, pace=_pace(op, length) if paced else None))
             at += length
         found.append(Piece(opening.lane, first, at, tuple(rows), tuple(piece_of[index] for index in opening.after)))
         run.clear()
@@ -127,7 +125,8 @@ def _split(segment: Segment, known: list[float | None], traffic: Numbered) -> tu
         piece_of.append(len(found))
         if seconds is None:
             after = tuple(piece_of[earlier] for earlier in op.after)
-            rows = () if isinstance(op.work, Receive) else (_row(op, 0.0, 0.0, traffic),)
+            pace = _pace(op, 0.0) if paced else None
+            rows = () if isinstance(op.work, Receive) else (_row(op, 0.0, 0.0, traffic, pace=pace),)
             found.append(Piece(op.lane, index, None, rows, after))
             continue
         run.append((index, op, seconds))
@@ -137,7 +136,13 @@ def _split(segment: Segment, known: list[float | None], traffic: Numbered) -> tu
     return tuple(found)
 
 
-def _row(op: Op, start: float, end: float, traffic: Numbered) -> SpanRow:
+def _row(
+    op: Op, start: float, end: float, traffic: Numbered, lane: str = "", after: tuple[int, ...] = (),
+    pace: Pace | None = None,
+) -> SpanRow:  # fmt: skip
     size = op.work.size if isinstance(op.work, Collective | Transfer | Copy) else 0.0
     axis = op.work.axis if isinstance(op.work, Collective | Timed) else ""
-    return SpanRow(op.stream, op.kind, op.name, op.layer, axis, size, start, end, traffic(op), op.memory)
+    moved = traffic(op)
+    return SpanRow(
+        op.stream, op.kind, op.name, op.layer, axis, size, start, end, moved, op.memory, pace, lane, after
+    )  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
@@ -11,10 +11,11 @@ from itertools import groupby
 import numpy as np
 
 from simcluster.collectives import Phase
-from simcluster.colours import mixed, numbered
+from simcluster.colours import mixed, numbered, ordered
+from simcluster.lowering.asked import Asked, Call
 from simcluster.lowering.barriers import lone_axes
 from simcluster.lowering.tight import tight_rows
-from simcluster.planning.ops import MAIN, Collective, Compute, Copy, Host, Receive, StageProgram, Transfer, Work
+from simcluster.planning.ops import StageProgram
 from simcluster.planning.parallel import Layout, Ranks
 from simcluster.traffic.bindings import Bindings, Bools, Communicator, Floats, Ints, joined
 from simcluster.traffic.drawing import Drawn, drawn, single
@@ -22,9 +23,6 @@ from simcluster.traffic.fairness import Usage
 from simcluster.traffic.group_layouts import Places, rows_alike
 from simcluster.traffic.methods import Method, Methods, activities, phases_of
 from simcluster.traffic.traffic import Fabric, Pattern, Traffic, copy_pattern, group_of
-
-Call = tuple[str, float]
-"""What the network is asked for: a kind of collective (or "send") and its size in bytes."""
 
 
 @dataclass(frozen=True)
@@ -66,16 +64,14 @@ class Communicators:
         self._whole: dict[str, bool] = {}  # axes with one group of all ranks; do they hold up main lanes?
         self._colours: dict[Hashable, int] = {}
         parts: list[Bindings] = []
-        used = _Used(programs)
+        used = Asked(programs)
         stage_ranks = plan.stage_ranks()
         self._stage_of = np.zeros(plan.num_ranks, dtype=np.int64)
         for stage, ranks in enumerate(stage_ranks):
             self._stage_of[ranks] = stage
         for axis in used.axes:
             parts += self._add_axis(axis, plan.groups(axis), used)
-        for (source, target), sizes in used.sends.items():
-            pairs = np.stack([stage_ranks[source], stage_ranks[target]], axis=1)
-            parts.append(self._add(("send", source, target), pairs, sizes, "pp" not in used.beside))
+        parts += self._add_sends(used, stage_ranks)
         for (stage, direction), sizes in used.copies.items():
             parts.append(self._add_copies(direction, stage_ranks[stage], sizes))
         self.bindings = joined(parts)
@@ -91,7 +87,7 @@ class Communicators:
             for number, (colour, blocking) in enumerate(zip(self.bindings.colour, self.bindings.blocking, strict=True))
         ]
 
-    def heeded(self, programs: Sequence[StageProgram], capacity: Floats, varying: Container[int]) -> Bools:
+    def heeded(self, programs: Sequence[StageProgram], capacity: Floats, varying: Collection[int]) -> Bools:
         """Which rows of usage may make ranks differ; ``capacity`` is B/s per link, ``varying`` links change."""
         lone = lone_axes(programs, [axis for axis, blocking in self._whole.items() if blocking])
         alone = np.zeros(self._count, dtype=bool)
@@ -157,7 +153,7 @@ class Communicators:
     def _form(self, number: int) -> _Form:
         return self._forms[int(self._form_by_number[number])]
 
-    def _add_axis(self, axis: str, groups: Iterable[Ranks], used: _Used) -> list[Bindings]:
+    def _add_axis(self, axis: str, groups: Iterable[Ranks], used: Asked) -> list[Bindings]:
         """All groups of an axis, in order."""
         index = self._group_index[axis] = np.full(len(self._stage_of), -1, dtype=np.int64)
         found = []
@@ -165,22 +161,70 @@ class Communicators:
         for table in _tables(groups):
             index[table] = np.arange(number, number + len(table))[:, None]
             number += len(table)
-            found.append(self._add(axis, table, used, axis not in used.beside))
+            found.append(self._add_group(axis, table, used, axis not in used.beside))
         if number == 1 and found[0].member[-1] == len(index):
             self._whole[axis] = axis not in used.beside
         return found
 
-    def _add(self, kind: Hashable, table: Ranks, asked: _Used | Iterable[Call], blocking: bool) -> Bindings:
-        """The next numbers, for groups of one size (rows); they run what is ``asked``, of an axis by stages."""
+    def _add_group(self, kind: str, table: Ranks, used: Asked, blocking: bool) -> Bindings:
+        """The next numbers, for groups of one size (rows), which run what their stages do."""
         stages = self._stage_of[table]
         layout = self._places.layouts(table)
-        own, _ = (
-            numbered(mixed(layout, 3) ^ mixed(rows_alike(stages), 5)) if isinstance(asked, _Used) else numbered(layout)
-        )
-        if isinstance(asked, _Used):
-            calls_of = [tuple(asked.calls(str(kind), stages[place].tolist())) for place in numbered(own)[1].tolist()]
-        else:
-            calls_of = [tuple(asked)] * (int(own.max(initial=-1)) + 1)
+        own, first = numbered(mixed(layout, 3) ^ mixed(rows_alike(stages), 5))
+        calls_of = [tuple(used.calls(kind, stages[place].tolist())) for place in first.tolist()]
+
+        described: dict[tuple[int, str, str], Sequence[Phase]] = {}  # stages that are laid out alike have it in common
+
+        def draw(those: Ints, call: str, method: Method) -> tuple[Drawn, ...]:
+            name = int(layout[those[0]]), call, method.algorithm
+            if name not in described:
+                described[name] = self._described(table[those[0]], call, method)
+            return drawn(self._fabric, table[those], described[name])
+
+        return self._add(kind, table, own, calls_of, draw, blocking)
+
+    def _add_sends(self, used: Asked, stage_ranks: Sequence[Ranks]) -> list[Bindings]:
+        """Pairs of ranks of two stages that send; all that are laid out alike are drawn together."""
+        if not used.sends:
+            return []
+        tables = [np.stack([stage_ranks[source], stage_ranks[target]], axis=1) for source, target in used.sends]
+        whole = np.concatenate(tables)
+        layout, _ = numbered(self._places.layouts(whole))
+        pictures: dict[tuple[int, str], tuple[Ints, tuple[Drawn, ...]]] = {}
+        first, found = 0, []
+        for ((source, target), sizes), table in zip(used.sends.items(), tables, strict=True):
+
+            def draw(those: Ints, call: str, method: Method, first: int = first) -> tuple[Drawn, ...]:
+                name = int(layout[first + those[0]]), method.algorithm
+                if name not in pictures:
+                    alike = np.flatnonzero(layout == name[0])
+                    phases = self._described(whole[alike[0]], call, method)
+                    pictures[name] = alike, drawn(self._fabric, whole[alike], phases)
+                alike, parts = pictures[name]
+                begin = int(np.searchsorted(alike, first + those[0]))
+                return tuple(part.of_groups(begin, begin + len(those)) for part in parts)
+
+            own, _ = numbered(layout[first : first + len(table)])
+            calls_of = [tuple(sizes)] * (int(own.max(initial=-1)) + 1)
+            blocking = "pp" not in used.beside
+            found.append(self._add(("send", source, target), table, own, calls_of, draw, blocking))
+            first += len(table)
+        return found
+
+    def _add(
+        self,
+        kind: Hashable,
+        table: Ranks,
+        own: Ints,
+        calls_of: Sequence[tuple[Call, ...]],
+        draw: Callable[[Ints, str, Method], tuple[Drawn, ...]],
+        blocking: bool,
+    ) -> Bindings:
+        """The next numbers, for groups of one size (rows).
+
+        ``own`` numbers those that are laid out alike, ``calls_of`` says what they run; ``draw`` gives the picture of
+        some by their places in the table.
+        """
         form = np.empty(len(table), dtype=np.int64)
         colour = np.empty(len(table), dtype=np.int64)
         places = np.empty(len(table), dtype=np.int64)
@@ -188,21 +232,28 @@ class Communicators:
         for number, calls in enumerate(calls_of):
             those = np.flatnonzero(own == number)
             form[those] = len(self._forms)
-            colour[those], places[those], usage = self._make(kind, table[those], those + self._count, calls)
+            colour[those], places[those], usage = self._make(kind, table, those, calls, draw)
             rows += [(those[group], place, link, flows) for group, place, link, flows in usage]
         return self._enter(kind, table, form, colour, places, rows, blocking)
 
     def _make(
-        self, kind: Hashable, table: Ranks, numbers: Ints, calls: Iterable[Call]
+        self,
+        kind: Hashable,
+        table: Ranks,
+        those: Ints,
+        calls: Iterable[Call],
+        draw: Callable[[Ints, str, Method], tuple[Drawn, ...]],
     ) -> tuple[Ints, int, list[tuple[Ints, Ints, Ints, Floats]]]:
         """A form; the colours of its groups, how many usages they have, and rows of usage."""
-        group = group_of(self._fabric, table[0].tolist())
+        group = group_of(self._fabric, table[those[0]].tolist())
         methods = {(name, size): self._methods.of(group, name, size) for name, size in calls}
         known: dict[tuple[str, str], tuple[Drawn, ...]] = {}
         for call, method in methods.items():
             if (call[0], method.algorithm) not in known:
-                known[call[0], method.algorithm] = drawn(self._fabric, table, phases_of(method, group, call[0]))
-        return self._formed(kind, numbers, methods, {call: known[call[0], methods[call].algorithm] for call in methods})
+                known[call[0], method.algorithm] = draw(those, call[0], method)
+        return self._formed(
+            kind, those + self._count, methods, {call: known[call[0], methods[call].algorithm] for call in methods}
+        )
 
     def _formed(
         self, kind: Hashable, numbers: Ints, methods: dict[Call, Method], pictures: dict[Call, tuple[Drawn, ...]]
@@ -233,6 +284,10 @@ class Communicators:
         rows = [(use.group, np.full(len(use.group), place), use.link, use.flows) for place, use in enumerate(uses)]
         return colour, len(uses), rows
 
+    def _described(self, ranks: Ranks, call: str, method: Method) -> Sequence[Phase]:
+        """What the group of these ranks does in a call."""
+        return phases_of(method, group_of(self._fabric, ranks.tolist()), call)
+
     def _add_copies(self, direction: str, ranks: Ranks, sizes: Iterable[Call]) -> Bindings:
         """Ways between the ranks of a stage and their hosts' memory."""
         calls = tuple(sizes)
@@ -261,17 +316,20 @@ class Communicators:
         self._form_of.append(form)
         self._count += len(table)
         of = self._of.setdefault(kind, np.full(len(self._stage_of), -1, dtype=np.int64))
-        ordered = isinstance(kind, tuple)
-        if ordered:
+        directed = isinstance(kind, tuple)
+        if directed:
             of[table[:, 0]] = number
         else:
             of[table] = number[:, None]
         columns = [np.concatenate(column) for column in zip(*rows, strict=True)] if rows else [np.zeros(0)] * 4
         group, place, link = (column.astype(np.int64) for column in columns[:3])
-        order = np.lexsort((link, place, group))
+        order: Ints | slice = slice(None)
+        if len(rows) > 1:
+            order = ordered(link)
+            order = order[ordered((group * int(places.max(initial=1)) + place)[order])]
         return Bindings(
             colour=colour,
-            ordered=np.full(len(table), ordered),
+            ordered=np.full(len(table), directed),
             blocking=np.full(len(table), blocking),
             member=np.arange(len(table) + 1) * table.shape[1],
             rank=table.ravel(),
@@ -288,49 +346,3 @@ def _tables(groups: Iterable[Ranks]) -> Iterable[Ranks]:
     if isinstance(groups, np.ndarray):
         return [groups]
     return [np.stack(list(some)) for _, some in groupby(groups, key=len)]
-
-
-class _Used:
-    """What the programs ask of the network, in order of first use.
-
-    ``axes`` names those with collectives, given times included; ``sends[source, target]`` lists the calls of sending
-    stages, ``copies[stage, direction]`` those with their host's memory; ``beside`` has the axes with items beside the
-    main lane, "pp" for all sends.
-    """
-
-    def __init__(self, programs: Sequence[StageProgram]) -> None:
-        self.axes: dict[str, None] = {}
-        self.sends: dict[tuple[int, int], dict[Call, None]] = {}
-        self.copies: dict[tuple[int, str], dict[Call, None]] = {}
-        self.beside: dict[str, None] = {}
-        self._calls: dict[tuple[str, int], dict[Call, None]] = {}
-        for program in programs:
-            segments = {id(item.segment): (name, item.segment) for name, lane in program.lanes.items() for item in lane}
-            for lane, segment in segments.values():
-                for op in segment.ops:
-                    axis = self._op(program.stage, op.work)
-                    if axis and lane != MAIN:
-                        self.beside[axis] = None
-
-    def calls(self, axis: str, stages: Iterable[int]) -> dict[Call, None]:
-        """What a group of this axis with ranks on these stages runs."""
-        return {call: None for stage in dict.fromkeys(stages) for call in self._calls.get((axis, stage), ())}
-
-    def _op(self, stage: int, work: Work) -> str:
-        """Note one op; its axis, "" for compute."""
-        if isinstance(work, Transfer):
-            calls = self.sends.setdefault((stage, work.to_stage), {})
-            if work.seconds < 0:
-                calls["send", work.size] = None
-            return "pp"
-        if isinstance(work, Copy):
-            calls = self.copies.setdefault((stage, work.direction), {})
-            if work.seconds < 0:
-                calls["copy", work.size] = None
-            return ""
-        if isinstance(work, Compute | Receive | Host):
-            return ""
-        self.axes[work.axis] = None
-        if isinstance(work, Collective):
-            self._calls.setdefault((work.axis, stage), {})[work.kind, work.size] = None
-        return work.axis

@@ -57,12 +57,12 @@ class Pace(NamedTuple):
     after: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class SpanRow:
+class SpanRow(NamedTuple):
     """One row of the timeline that an op leaves: offsets in seconds from the op's start (chains have many rows).
 
     ``traffic`` is the number in the program's ``traffics`` of what it moves over links, -1 for nothing; ``pace`` says
-    what communication beside it does to it, None for nothing.
+    what communication beside it does to it, None for nothing.  Where a chain has several lanes, ``lane`` is the row's
+    own, and it follows the rows ``after``, too (by their place in the chain).
     """
 
     stream: str
@@ -76,6 +76,18 @@ class SpanRow:
     traffic: int = -1
     memory: tuple[Change, ...] = ()
     pace: Pace | None = None
+    lane: str = ""
+    after: tuple[int, ...] = ()
+
+
+class InStep(NamedTuple):
+    """A stretch of ops of ranks that meet in it again and again and wait for nothing else, from a first meeting on.
+
+    ``firsts`` are the members' first ops; each has as many: ``length``.  From outside only the last can be awaited.
+    """
+
+    firsts: tuple[int, ...]
+    length: int
 
 
 @dataclass
@@ -105,6 +117,7 @@ class Program:
     receives: list[tuple[int, int]] = field(default_factory=list)  # (transfer op, op on the receiver that waits for it)
     speeds: dict[int, Profile] = field(default_factory=dict)
     capacities: dict[int, Profile] = field(default_factory=dict)
+    in_step: list[InStep] = field(default_factory=list)
 
     def add_lane(self, rank: int, stage: int, name: str) -> int:
         """A new in-order queue of a rank."""

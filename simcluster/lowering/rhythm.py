@@ -3,216 +3,239 @@
 Rows follow each other lane by lane.  A computation takes (1 + sensitivity x pressure) times as long, where pressure is
 the strongest of what is there: from outside the chain, or a collective of the chain on another lane; and what the
 speed of its rank says at that time beside that (a GPU that throttles).  Whenever one changes the row goes on with what
-is left of it, rounded to the clock's grid; so a chain gives the bits of its ops played one by one.  Pure; imports the
-clock, profiles and program.
+is left of it, rounded to the clock's grid; so a chain gives the bits of its ops played one by one.  Of ranks that meet
+again and again (``simulating.lockstep``) one chain has the rows of all.
+
+Blocks have the same offsets whenever nothing changes (``Undisturbed``); only the one in which something does is gone
+through row by row (``blocks``).  Pure; imports the clock, profiles, program and blocks.
 """
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Sequence
 
+import numpy as np
+import numpy.typing as npt
+
 from simcluster.clock import on_grid
+from simcluster.lowering.blocks import Before, Inside, Regime, Rows, Times, before_by_lanes, blocks_of
 from simcluster.lowering.program import Pace
-from simcluster.planning.profiles import STEADY, Profile, Window
+from simcluster.planning.profiles import STEADY, Profile
+
+Floats = npt.NDArray[np.float64]
 
 
 class Chain:
-    """The rows of a chain: their paces, lane by lane in order, and what is known of it undisturbed (``under``)."""
+    """The rows of a chain, of one rank, in the order of their lanes; or of several: ``before`` says what they wait for,
+    ``whose`` whose they are, ``last`` which is the last of each."""
 
-    def __init__(self, paces: Sequence[Pace]) -> None:
-        self.paces = paces
-        lanes: dict[str, list[int]] = {}
-        for row, pace in enumerate(paces):
-            lanes.setdefault(pace.lane, []).append(row)
-        self.lanes = list(lanes.values())
-        self._known: dict[tuple[float, float], Undisturbed] = {}
+    def __init__(
+        self, paces: Sequence[Pace], before: Before | None = None, whose: Sequence[int] = (), last: Sequence[int] = ()
+    ) -> None:
+        before = before_by_lanes(paces) if before is None else before
+        self.rows = Rows(paces, before, whose or [0] * len(paces), blocks_of(before))
+        self.last = last or (len(paces) - 1,)
+        self._known: dict[Regime, Undisturbed] = {}
 
     def under(self, pressure: float, slowness: float = 1.0) -> Undisturbed:
-        """The whole chain from 0 on, under one pressure from outside and at one speed."""
-        known = self._known.get((pressure, slowness))
+        """The whole chain of one rank from 0 on, under one pressure from outside and at one speed."""
+        return self.undisturbed(((pressure, slowness),))
+
+    def undisturbed(self, regime: Regime) -> Undisturbed:
+        """The whole chain from 0 on while what slows its ranks down stays."""
+        known = self._known.get(regime)
         if known is None:
-            known = self._known[pressure, slowness] = Undisturbed(self, pressure, slowness)
+            known = self._known[regime] = Undisturbed(self.rows, regime)
         return known
 
 
 class Undisturbed:
-    """When rows start and end, in seconds from the chain's start, while the pressure from outside and the speed stay.
+    """When rows start and end, in seconds from the chain's start, while pressures from outside and speeds stay.
 
-    ``joints`` are rows that start with all before them over and none beside them: from there on the chain does not know
-    what was before.
+    ``begins`` has the begin of every block, and the end of the last, which is the chain's: ``last``.
     """
 
-    def __init__(self, chain: Chain, pressure: float, slowness: float) -> None:
-        playing = Playing(chain, 0.0, pressure, Window(slowness))
-        self.joints: dict[int, None] = {}
-        self.instants: list[float] = []  # when they start
-        while playing.running:
-            joint = playing.joint()
-            if joint >= 0:
-                self.joints[joint] = None
-                self.instants.append(playing.now)
-            playing.step()
-        self.start, self.end = playing.start, playing.end
-        self.last = playing.now
-        self.rows = list(self.joints)
-
-
-class _Row:
-    """A row that goes on: what is left of it at full speed (s), since when, and what multiplies that."""
-
-    __slots__ = ("factor", "left", "row", "since")
-
-    def __init__(self, row: int, left: float, since: float, factor: float = 1.0) -> None:
-        self.row, self.left, self.since, self.factor = row, left, since, factor
+    def __init__(self, rows: Rows, regime: Regime) -> None:
+        self.regime = regime
+        self.start: list[float] = []
+        self.end: list[float] = []
+        self.begins = [0.0]
+        now = 0.0
+        for block, first in enumerate(rows.blocks[:-1]):
+            if rows.blocks[block + 1] == first + 1:
+                over = now + _alone(rows.paces[first], *regime[rows.whose[first]])
+                times = [(now, over)]
+            else:
+                inside = Inside(rows, block, now, regime)
+                inside.to_end()
+                over, times = inside.now, inside.times()
+            for start, end in times:
+                self.start.append(start)
+                self.end.append(end)
+            self.begins.append(over)
+            now = over
+        self.last = now
+        self._arrays: tuple[Floats, Floats] | None = None
 
     @property
-    def end(self) -> float:
-        return self.since + (self.left if self.factor == 1.0 else on_grid(self.left * self.factor))
+    def arrays(self) -> tuple[Floats, Floats]:
+        """Starts and ends."""
+        if self._arrays is None:
+            self._arrays = np.array(self.start), np.array(self.end)
+        return self._arrays
+
+
+def _alone(pace: Pace, pressure: float, slowness: float) -> float:
+    """Seconds of a row with nothing beside it in its chain."""
+    if pace.sensitivity is None:
+        return pace.seconds
+    factor = (1.0 + pace.sensitivity * max(pressure, pace.pressure)) * slowness
+    return pace.seconds if factor == 1.0 else on_grid(pace.seconds * factor)
 
 
 class Playing:
-    """A chain that began at an instant: ``running`` rows; ``start`` and ``end`` (s) of those that have.
+    """A chain that began at an instant, under pressures from outside, one for each of its ranks.
 
-    ``speed`` is its rank's over time: ``slowness`` multiplies the seconds of computations until ``change``.
+    ``speeds`` are the ranks' over time: they multiply the seconds of computations.
     """
 
-    def __init__(self, chain: Chain, now: float, pressure: float, speed: Profile = STEADY) -> None:
-        self.now = now
-        self.pressure = pressure
-        self._speed = speed
-        self.slowness, self.change = speed.at(now), speed.after(now)
-        self.start: list[float] = [-1.0] * len(chain.paces)
-        self.end: list[float] = [-1.0] * len(chain.paces)
-        self.running: list[_Row] = []
-        self._chain = chain
-        self._next = [0] * len(chain.lanes)
-        self._begin()
-        self._settle()
+    __slots__ = ("_block", "_chain", "_change", "_inside", "_known", "_log", "_pressures", "_since", "_slowness",
+                 "_speeds")  # fmt: skip
 
-    def copy(self) -> Playing:
-        """The same state, to look ahead."""
-        other: Playing = object.__new__(Playing)
-        other.now, other.pressure, other._chain = self.now, self.pressure, self._chain
-        other._speed, other.slowness, other.change = self._speed, self.slowness, self.change
-        other.start, other.end, other._next = self.start.copy(), self.end.copy(), self._next.copy()
-        other.running = [_Row(each.row, each.left, each.since, each.factor) for each in self.running]
-        return other
-
-    @property
-    def computes(self) -> bool:
-        """Is one of the running rows a computation?"""
-        return any(self._chain.paces[each.row].sensitivity is not None for each in self.running)
-
-    def joint(self) -> int:
-        """The row that has just started, with all before it over and none beside it; -1 for none."""
-        if len(self.running) != 1 or self.running[0].since != self.now:
-            return -1
-        row = self.running[0].row
-        fresh = self.start[row] == self.now and self.running[0].left == self._chain.paces[row].seconds
-        in_order = sum(self._next) == row + 1
-        return row if fresh and in_order else -1
-
-    def step(self) -> None:
-        """Go on to the next instant at which a row ends or the speed changes."""
-        self.now = self._next_instant()
-        if self.now == self.change:
-            self.slowness, self.change = self._speed.at(self.now), self._speed.after(self.now)
-        self._settle()
-
-    def _next_instant(self) -> float:
-        return min(self.change, *(each.end for each in self.running))
+    def __init__(self, chain: Chain, now: float, pressures: Sequence[float], speeds: Sequence[Profile]) -> None:
+        self._chain, self._pressures, self._speeds = chain, tuple(pressures), speeds
+        steady = all(speed is STEADY for speed in speeds)
+        self._slowness = tuple([1.0 if steady else speed.at(now) for speed in speeds])
+        self._change = math.inf if steady else min(speed.after(now) for speed in speeds)
+        self._known = chain.undisturbed(tuple(zip(self._pressures, self._slowness, strict=True)))
+        self._block = 0  # this one is under way,
+        self._since = now  # since this instant,
+        self._inside: Inside | None = None  # row by row if something has changed since then
+        # what has been played: blocks from one to another, since an instant, as known; or the rows of one block
+        self._log: list[tuple[int, int, float, Undisturbed] | Times] = []
+        self._go(now)
 
     def advance(self, now: float) -> None:
         """Go on to this instant; what ends then is over."""
-        while self.running:
-            joint, known = self.joint(), self._chain.under(self.pressure, self.slowness)
-            if joint in known.joints:
-                self._leap(joint, known, min(now, self.change))
-            if self._next_instant() > now:
-                break
-            self.step()
+        while self._change <= now and not self._over:
+            change = self._change
+            self._go(change)
+            self._slowness = tuple([speed.at(change) for speed in self._speeds])
+            self._turn_to(change)
+            self._change = min(speed.after(change) for speed in self._speeds)
+        self._go(now)
 
-    def press(self, now: float, pressure: float) -> None:
-        """From this instant on, that is the pressure from outside."""
+    def press(self, now: float, pressures: Sequence[float]) -> None:
+        """From this instant on, these are the pressures from outside."""
         self.advance(now)
-        self.now, self.pressure = now, pressure
-        self._weigh()
+        self._pressures = tuple(pressures)
+        self._turn_to(now)
 
-    def finish(self) -> float:
-        """When it will be over if nothing changes."""
-        ahead = self.copy()
-        while ahead.running:
-            joint, known = ahead.joint(), self._chain.under(self.pressure, ahead.slowness)
-            if joint in known.joints:
-                end = ahead.now + (known.last - known.start[joint])
-                if end <= ahead.change:
-                    return end
-                ahead._leap(joint, known, ahead.change)
-            ahead.step()
-        return ahead.now
+    def ends(self) -> list[float]:
+        """When it will be over for each rank if nothing changes but their speeds."""
+        if self._change == math.inf:
+            return self._steady_ends()
+        ahead = self._copy()
+        while max(ends := ahead._steady_ends()) > ahead._change:
+            ahead.advance(ahead._change)
+        return ends
 
-    def turn(self) -> float:
+    def computes(self, now: float) -> bool:
+        """Does it compute at this instant, or is it in one of its collectives?"""
+        self.advance(now)
+        ahead = self._copy()
+        return not ahead._over and ahead._enter(now).computes
+
+    def turn(self, now: float) -> float:
         """When it will next begin or cease to compute, or be over, if nothing changes."""
-        ahead, computes = self.copy(), self.computes
-        while ahead.running and ahead.computes == computes:
-            ahead.step()
-        return ahead.now
-
-    def _leap(self, joint: int, known: Undisturbed, now: float) -> None:
-        """From a joint to the last one that is not after this instant."""
-        shift = self.now - known.start[joint]
-        row = known.rows[bisect_right(known.instants, now - shift) - 1]
-        if row <= joint:
-            return
-        self.start[joint:row] = [shift + instant for instant in known.start[joint:row]]
-        self.end[joint:row] = [shift + instant for instant in known.end[joint:row]]
-        self.now = self.start[row] = shift + known.start[row]
-        for lane, rows in enumerate(self._chain.lanes):
-            self._next[lane] = bisect_right(rows, row)
-        self.running = [_Row(row, self._chain.paces[row].seconds, self.now)]
-        self._weigh()
-
-    def _settle(self) -> None:
-        """End what ends now, begin what can, and weigh what runs beside each other then."""
-        while True:
-            over = [each for each in self.running if each.end == self.now]
-            if not over:
+        computes = self.computes(now)
+        ahead = self._copy()
+        while not ahead._over:
+            inside = ahead._enter(now)
+            if inside.computes != computes:
                 break
-            for each in over:
-                self.end[each.row] = self.now
-            self.running = [each for each in self.running if each.end != self.now]
-            self._begin()
-        self._weigh()
+            now = min(inside.next, ahead._change)
+            ahead.advance(now)
+        return now
 
-    def _begin(self) -> None:
-        """Begin what follows only rows that are over."""
-        end = self.end
-        for lane, rows in enumerate(self._chain.lanes):
-            place = self._next[lane]
-            if place == len(rows) or (place and end[rows[place - 1]] < 0):
+    def times(self) -> tuple[Floats, Floats]:
+        """When rows started and ended, in seconds, of all that are over."""
+        starts: list[Floats] = []
+        ends: list[Floats] = []
+        for each in self._log:
+            if isinstance(each, list):
+                both = np.array(each)
+                starts.append(both[:, 0])
+                ends.append(both[:, 1])
                 continue
-            row = rows[place]
-            pace = self._chain.paces[row]
-            for other in pace.after:
-                if end[other] < 0:
-                    break
-            else:
-                self._next[lane] += 1
-                self.start[row] = self.now
-                self.running.append(_Row(row, pace.seconds, self.now))
+            block, until, since, known = each
+            rows = slice(self._chain.rows.blocks[block], self._chain.rows.blocks[until])
+            shift = since - known.begins[block]
+            start, end = known.arrays
+            starts.append(start[rows] + shift)
+            ends.append(end[rows] + shift)
+        return np.concatenate(starts), np.concatenate(ends)
 
-    def _weigh(self) -> None:
-        """Rates from this instant on."""
-        paces = self._chain.paces
-        pressure = self.pressure
-        for each in self.running:
-            pressure = max(pressure, paces[each.row].pressure)
-        for each in self.running:
-            sensitivity = paces[each.row].sensitivity
-            factor = 1.0 if sensitivity is None else (1.0 + sensitivity * pressure) * self.slowness
-            if factor != each.factor:
-                if self.now > each.since:
-                    each.left = max(0.0, each.left - on_grid((self.now - each.since) / each.factor))
-                    each.since = self.now
-                each.factor = factor
+    @property
+    def _over(self) -> bool:
+        return self._block == len(self._chain.rows.blocks) - 1
+
+    def _copy(self) -> Playing:
+        """The same state, to look ahead."""
+        other: Playing = object.__new__(Playing)
+        other._chain, other._pressures, other._speeds = self._chain, self._pressures, self._speeds
+        other._slowness, other._change, other._known = self._slowness, self._change, self._known
+        other._block, other._since, other._log = self._block, self._since, []
+        other._inside = self._inside and self._inside.copy()
+        return other
+
+    def _steady_ends(self) -> list[float]:
+        """When it will be over for each rank if nothing changes at all."""
+        known, block, last = self._known, self._block, self._chain.last
+        if self._inside is None:
+            shift = self._since - known.begins[block]
+            return [shift + known.end[row] for row in last]
+        over = self._inside.over()
+        if over >= 0 and block < len(known.begins) - 2:
+            shift = over - known.begins[block + 1]
+            return [shift + known.end[row] for row in last]
+        ahead = self._inside.copy()
+        ahead.to_end()
+        if block == len(known.begins) - 2:
+            return [ahead.end_of(row) for row in last]
+        shift = ahead.now - known.begins[block + 1]
+        return [shift + known.end[row] for row in last]
+
+    def _go(self, now: float) -> None:
+        """Go on to this instant while nothing changes."""
+        inside = self._inside
+        if inside is not None:
+            inside.to(now)
+            if inside.running:
+                return
+            self._log.append(inside.times())
+            self._block, self._since, self._inside = self._block + 1, inside.now, None
+        begins, block, since = self._known.begins, self._block, self._since
+        until = bisect_right(begins, now - since + begins[block]) - 1
+        if until > block:
+            self._log.append((block, until, since, self._known))
+            self._block, self._since = until, since + (begins[until] - begins[block])
+
+    def _turn_to(self, now: float) -> None:
+        """Go on under other pressures or at other speeds, from this instant on, which has been reached."""
+        known = self._chain.undisturbed(tuple(zip(self._pressures, self._slowness, strict=True)))
+        if known is self._known or self._over:
+            return
+        if self._inside is not None or self._since < now:
+            self._enter(now).change(now, known.regime)
+        self._known = known
+        self._go(now)
+
+    def _enter(self, now: float) -> Inside:
+        """The block that is under way row by row, at this instant, which has been reached."""
+        if self._inside is None:
+            self._inside = Inside(self._chain.rows, self._block, self._since, self._known.regime)
+            self._inside.to(now)
+        return self._inside

@@ -8,24 +8,26 @@ way beside others (``barriers``) does to links.  Pure; imports bindings and colo
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Collection
 
 import numpy as np
 
-from simcluster.colours import bits, mixed, sums
+from simcluster.colours import bits, compact, mixed, ordered, sums
 from simcluster.traffic.bindings import Bindings, Bools, Floats, Ints
 
 _MANY = 64  # a user with more links is not gone through link by link
 
 
-def tight_rows(bindings: Bindings, capacity: Floats, varying: Container[int], alone: Bools) -> Bools:
+def tight_rows(bindings: Bindings, capacity: Floats, varying: Collection[int], alone: Bools) -> Bools:
     """Which rows of usage are of links that may decide a rate.
 
     ``varying`` links change their capacity on the way; communicators that are ``alone`` never meet others.
     """
     rows = np.flatnonzero(~alone[bindings.user])
     table = _Table(bindings, rows, capacity)
-    fixed = np.array([link not in varying for link in table.links.tolist()], dtype=bool)
+    fixed = np.ones(len(table.links), dtype=bool)
+    if varying:
+        fixed[:] = [link not in varying for link in table.links.tolist()]
     kept = _narrowest(table, fixed)
     kept &= ~_dominated(table.of(kept), fixed)
     found = np.zeros(len(bindings.link), dtype=bool)
@@ -39,7 +41,7 @@ class _Table:
     def __init__(self, bindings: Bindings, rows: Ints, capacity: Floats) -> None:
         width = int(bindings.places.max(initial=1))
         self.user = bindings.user[rows] * width + bindings.place[rows]
-        self.links, self.link = np.unique(bindings.link[rows], return_inverse=True)
+        self.links, self.link = compact(bindings.link[rows])
         self.flows = bindings.flows[rows]
         self.capacity = capacity[self.links]
         self.weight = self.flows / self.capacity[self.link]
@@ -61,7 +63,7 @@ class _Table:
 
 def _narrowest(table: _Table, fixed: Bools) -> Bools:
     """Of links with the same users in the same numbers the narrowest, of equally narrow ones the first."""
-    order = np.argsort(table.link, kind="stable")
+    order = ordered(table.link)
     starts = np.searchsorted(table.link[order], np.arange(len(table.links) + 1))
     load = sums(mixed(mixed(table.user, 3) ^ mixed(bits(table.flows), 5), 7)[order], starts)
     load = np.where(fixed, load, mixed(load ^ mixed(np.arange(len(load)), 11)))

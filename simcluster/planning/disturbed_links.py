@@ -11,7 +11,7 @@ from simcluster.errors import InputError
 from simcluster.faults import BackgroundLoad, Fault, LinkFlap, SlowLink
 from simcluster.faults.draws import stream
 from simcluster.faults.where import OnLinks, window
-from simcluster.planning.profiles import STEADY, Profile, Spells, product
+from simcluster.planning.profiles import STEADY, Profile, Spells, Watched, product
 from simcluster.topology import Cluster
 
 
@@ -28,14 +28,22 @@ def permanently(faults: Sequence[Fault], cluster: Cluster) -> list[tuple[str, st
     return found
 
 
-def capacity_profiles(faults: Sequence[Fault], cluster: Cluster, seed: int) -> dict[int, Profile]:
-    """By link, what is left of its capacity over time, where that changes or others take some of it."""
+def capacity_profiles(
+    faults: Sequence[Fault], cluster: Cluster, seed: int, watched: Sequence[Fault] = ()
+) -> dict[int, Profile]:
+    """By link, what is left of its capacity over time, where that changes or others take some of it.
+
+    The links of ``watched`` faults have a profile, too, in which nothing changes.
+    """
     parts: dict[int, list[Profile]] = {}
+    for number, each in enumerate(watched):
+        for link in links_of(each, cluster) if isinstance(each, OnLinks) else ():
+            parts.setdefault(link, []).append(Watched(number))
     for fault in faults:
         if isinstance(fault, SlowLink | LinkFlap | BackgroundLoad) and not fault.neutral:
             shared: dict[float, Profile | None] = {}
             for link in links_of(fault, cluster):
-                left = _left(fault, float(cluster.capacity[link]))
+                left = left_of(fault, float(cluster.capacity[link]))
                 if left not in shared:
                     shared[left] = _profile(fault, left, seed)
                 profile = shared[left]
@@ -68,7 +76,7 @@ def links_of(fault: OnLinks, cluster: Cluster) -> list[int]:
     return found
 
 
-def _left(fault: SlowLink | LinkFlap | BackgroundLoad, capacity: float) -> float:
+def left_of(fault: SlowLink | LinkFlap | BackgroundLoad, capacity: float) -> float:
     """The part of a link of so many B/s that there is while the fault is."""
     if isinstance(fault, SlowLink):
         return fault.factor
@@ -93,17 +101,22 @@ def _profile(fault: SlowLink | LinkFlap | BackgroundLoad, left: float, seed: int
             return window(left, start, start + fault.down, None, None)
         return window(left, start, None, fault.period, fault.down / fault.period)
     if isinstance(fault, BackgroundLoad) and fault.on is not None and fault.off is not None:
-        chance = stream(seed, "background", fault.seed)
-        first = bool(chance.random() < fault.on / (fault.on + fault.off))
-
-        def lengths(on: float, off: float) -> Iterator[float]:
-            present = first
-            while True:
-                yield max(1e-9, float(chance.exponential(on if present else off)))
-                present = not present
-
-        return Spells(left, lengths(fault.on, fault.off), first=first)
+        return spells_of(fault.on, fault.off, left, seed, fault.seed)
     found = fault.window(left)
     if found is None and isinstance(fault, BackgroundLoad):
         return type(STEADY)(left)
     return found
+
+
+def spells_of(on: float, off: float, left: float, seed: int, number: int | None) -> Spells:
+    """A load that comes and goes in spells of these mean lengths (s) by a stream of draws."""
+    chance = stream(seed, "background", number)
+    first = bool(chance.random() < on / (on + off))
+
+    def lengths() -> Iterator[float]:
+        present = first
+        while True:
+            yield max(1e-9, float(chance.exponential(on if present else off)))
+            present = not present
+
+    return Spells(left, lengths(), first=first)

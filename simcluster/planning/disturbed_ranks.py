@@ -8,16 +8,17 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 
-from simcluster.faults import Fault, HostStall, Jitter, SequenceLengths, SlowGpu
+from simcluster.faults import ExpertImbalance, Fault, Jitter, SequenceLengths, SlowGpu
 from simcluster.faults.data import loads
 from simcluster.faults.draws import Floats, stream
-from simcluster.planning.ops import MAIN, Compute, Host, Item, Op, Segment, StageProgram
+from simcluster.faults.experts import EXPERTS, expert_loads
+from simcluster.planning.ops import Compute, Item, Segment, StageProgram
 from simcluster.planning.parallel import Plan
 from simcluster.planning.profiles import Profile, product
+from simcluster.planning.stalls import interrupted, stalls_of
 
 
 def slowness(faults: Sequence[Fault], host_of: Sequence[int]) -> list[float]:
@@ -43,22 +44,17 @@ def speed_profiles(faults: Sequence[Fault], host_of: Sequence[int]) -> dict[int,
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What a step works through: microbatches of each replica, sequences in each, tokens in those."""
+    """What a step works through: microbatches of each replica, sequences in each, tokens in those.
+
+    ``experts`` are those of a mixture-of-experts layer (0: none), over ``ep`` neighbours on the dp axis.
+    """
 
     steps: int
     microbatches: int
     micro_batch: int
     length: int
-
-
-class _Stall(NamedTuple):
-    """A rank's host does something else: in which step, why, how long (s); ``place`` (0 to 1) among the passes."""
-
-    step: int
-    cause: str
-    seconds: float
-    place: float
-    number: int
+    experts: int = 0
+    ep: int = 1
 
 
 class RankPrograms:
@@ -74,18 +70,15 @@ class RankPrograms:
             for fault in faults
             if isinstance(fault, Jitter) and not fault.neutral
         ]
-        self._stalls: dict[int, list[_Stall]] = {}
-        for fault in faults:
-            if isinstance(fault, HostStall) and not fault.neutral:
-                for rank in fault.chosen(host_of):
-                    self._stall(fault, rank)
+        self._experts = [fault for fault in faults if isinstance(fault, ExpertImbalance) and not fault.neutral]
+        self._stalls = stalls_of(faults, host_of, seed, batch.steps)
         self._uneven: dict[tuple[int, float], Segment] = {}  # by segment and what its attention takes
         self._same: dict[tuple[int, int, int], Segment] = {}  # by segment, rank and step, for draws per step alone
 
     def colour(self, rank: int) -> Hashable:
         """What makes this rank different from others of its stage."""
         return (
-            self._worker[rank][0] if self._lengths else None,
+            self._worker[rank][0] if self._lengths or self._experts else None,
             tuple(self._unit(fault, rank) if rank in ranks else None for fault, ranks in self._jitters),
             tuple(self._stalls.get(rank, ())),
         )
@@ -96,11 +89,12 @@ class RankPrograms:
         lanes = program.lanes
         if self._lengths:
             lanes = {lane: [self._weighed(rank, item) for item in items] for lane, items in lanes.items()}
+        if self._experts:
+            lanes = {lane: [self._routed(rank, item) for item in items] for lane, items in lanes.items()}
         if jitters:
             lanes = {lane: [self._jittered(rank, item, jitters) for item in items] for lane, items in lanes.items()}
-        if rank in self._stalls:
-            lanes = {**lanes, MAIN: _interrupted(lanes[MAIN], self._stalls[rank])}
-        return program if lanes is program.lanes else StageProgram(program.stage, lanes)
+        own = program if lanes is program.lanes else StageProgram(program.stage, lanes)
+        return interrupted(own, self._stalls[rank]) if rank in self._stalls else own
 
     # --- data -------------------------------------------------------------------------------------------------------
 
@@ -127,7 +121,21 @@ class RankPrograms:
         name = id(item.segment), load  # segments live as long as their programs
         if name not in self._uneven:
             self._uneven[name] = _changed(item.segment, [1.0] * len(item.segment.ops), load=load)
-        return replace(item, segment=self._uneven[name])
+        return item._replace(segment=self._uneven[name])
+
+    def _routed(self, rank: int, item: Item) -> Item:
+        """An item with the tokens that the experts of this rank get."""
+        replica, expert_rank = divmod(self._worker[rank][0], self._batch.ep)
+        factors = [1.0] * len(item.segment.ops)
+        for index, op in enumerate(item.segment.ops):
+            for fault in self._experts if op.name.startswith(EXPERTS) and isinstance(op.work, Compute) else ():
+                loads = expert_loads(
+                    fault, seed=self._seed, experts=self._batch.experts, ep=self._batch.ep, layer=op.layer,
+                    step=item.step, microbatch=item.microbatch, replica=replica,
+                )  # fmt: skip
+                factors[index] *= float(loads[expert_rank])
+        routed = any(factor != 1 for factor in factors)
+        return item._replace(segment=_changed(item.segment, factors)) if routed else item
 
     # --- jitter -----------------------------------------------------------------------------------------------------
 
@@ -138,7 +146,7 @@ class RankPrograms:
     def _jittered(self, rank: int, item: Item, jitters: Sequence[Jitter]) -> Item:
         name = id(item.segment), rank, item.step
         if name in self._same:
-            return replace(item, segment=self._same[name])
+            return item._replace(segment=self._same[name])
         ops = item.segment.ops
         computing = [index for index, op in enumerate(ops) if isinstance(op.work, Compute)]
         if not computing:
@@ -157,20 +165,7 @@ class RankPrograms:
                 segment = _changed(segment, [1.0] * len(ops), [by_op.get(i, 0.0) * fault.adds for i in range(len(ops))])
         if all(fault.per == "step" for fault in jitters):
             self._same[name] = segment
-        return replace(item, segment=segment)
-
-    # --- stalls -----------------------------------------------------------------------------------------------------
-
-    def _stall(self, fault: HostStall, rank: int) -> None:
-        own = self._stalls.setdefault(rank, [])
-        first = fault.first
-        if first == "random":
-            first = int(stream(self._seed, "stall", fault.seed, rank).integers(fault.every))
-        for step in range(first, self._batch.steps, fault.every):
-            chance = stream(self._seed, "stall", fault.seed, rank, step)
-            place = float(chance.random()) if fault.cause == "garbage_collection" else 0.0
-            factor = float(fault.factor.draw(chance, 1)[0]) if fault.factor else 1.0
-            own.append(_Stall(step, fault.cause, fault.seconds * factor, place, len(own)))
+        return item._replace(segment=segment)
 
 
 def _workers(plan: Plan) -> list[tuple[int, int]]:
@@ -193,19 +188,3 @@ def _changed(segment: Segment, factors: Sequence[float], added: Sequence[float] 
             op = replace(op, work=work._replace(seconds=seconds, attention=attention))
         ops.append(op)
     return Segment(tuple(ops))
-
-
-def _interrupted(items: Sequence[Item], stalls: Sequence[_Stall]) -> list[Item]:
-    """A main lane with stalls between its items."""
-    before: dict[int, list[Item]] = {}
-    for stall in stalls:
-        own = [index for index, item in enumerate(items) if item.step == stall.step]
-        passes = [index for index in own if items[index].microbatch >= 0]
-        place = own[-1] + 1 if stall.cause == "checkpoint" else passes[int(stall.place * len(passes))]
-        op = Op(Host(stall.seconds), "host", "other", stall.cause)
-        key = "stall", stall.step, stall.number
-        before.setdefault(place, []).append(Item(Segment((op,)), key, step=stall.step))
-    found: list[Item] = []
-    for index, item in enumerate(items):
-        found += [*before.get(index, ()), item]
-    return found + before.get(len(items), [])

@@ -126,7 +126,7 @@ def _shifted_item(item: Item, by: int, segments: dict[int, Segment]) -> Item:
     if segment is None:
         segment = segments[id(item.segment)] = _shifted_segment(item.segment, by)
     needs = tuple(need._replace(stage=need.stage + by) for need in item.needs)
-    return replace(item, segment=segment, needs=needs)
+    return item._replace(segment=segment, needs=needs)
 
 
 def _shifted_segment(segment: Segment, by: int) -> Segment:

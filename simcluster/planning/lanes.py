@@ -22,7 +22,7 @@ class Lanes:
     def put(self, lane: str, item: Item) -> None:
         """The next item of a lane."""
         if lane == MAIN and self._holding_up:
-            item = replace(item, needs=item.needs + self._holding_up)
+            item = item._replace(needs=item.needs + self._holding_up)
             self._holding_up = ()
         self._items.setdefault(lane, []).append(item)
 

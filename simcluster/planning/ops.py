@@ -147,8 +147,7 @@ class Need(NamedTuple):
     key: Hashable
 
 
-@dataclass(frozen=True, slots=True)
-class Item:
+class Item(NamedTuple):
     """A segment played once.
 
     ``key`` names its end for others, and so does all in ``also``; ``needs`` is what it waits for besides its lane.

@@ -14,11 +14,19 @@ Worker = Callable[[Sequence[Kernel]], Compute]
 
 
 class Issue(NamedTuple):
-    """Seconds of the host to issue one kernel, one collective, and to begin a microbatch's forward on a stage."""
+    """What the host costs (``devices.software.Software``), in seconds.
+
+    To issue one ``kernel``, one ``collective``, and what else a ``microbatch``'s forward takes on a stage, all beside
+    the GPU's work.  The GPU is idle for ``gap`` at each kernel, for ``late`` at each collective over tp that it waits
+    for, and for ``read`` before a microbatch's forward.
+    """
 
     kernel: float = 0.0
     collective: float = 0.0
     microbatch: float = 0.0
+    gap: float = 0.0
+    late: float = 0.0
+    loss: float = 0.0
 
 
 NO_TIME = Issue()
@@ -44,15 +52,23 @@ class OpsInMaking:
         """The host reads the microbatch and makes its masks before anything else."""
         self._issued += self._issue.microbatch
 
+    def end_forward(self) -> None:
+        """The loss is there: the host averages and scales it before a backward can begin."""
+        self._idle(self._issue.loss, "loss")
+
     def compute(self, kernels: Sequence[Kernel], kind: str, name: str, layer: int) -> None:
         """Kernels on the main lane; nothing if there are none."""
         if kernels:
             self._issued += len(kernels) * self._issue.kernel
-            self._add(self._work(kernels), "compute", kind, name, layer)
+            work = self._work(kernels)
+            if self._issue.gap:
+                work = work._replace(seconds=work.seconds + len(kernels) * self._issue.gap)
+            self._add(work, "compute", kind, name, layer)
 
     def collective(self, kind: str, name: str, size: float, layer: int = -1) -> None:
         """A collective over tp that the main lane waits for."""
         self._issued += self._issue.collective
+        self._idle(self._issue.late, "late", layer)
         self._add(Collective(kind, "tp", size), "tp", kind, name, layer)
 
     def beside(self, kind: str, name: str, size: float, layer: int) -> None:
@@ -129,7 +145,12 @@ class OpsInMaking:
         host = Op(Host(max(self._issued - done, 0.0)), "host", "launch", "launch", lane="host", after=(0,))
         return [*self._ops[:-1], host, replace(last, after=(*last.after, len(self._ops) - 1))]
 
-    def _add(self, work: Compute | Collective, stream: str, kind: str, name: str, layer: int) -> None:
+    def _idle(self, seconds: float, name: str, layer: int = -1) -> None:
+        """The main lane has nothing to do for so long."""
+        if seconds:
+            self._add(Host(seconds), "host", "launch", name, layer)
+
+    def _add(self, work: Compute | Collective | Host, stream: str, kind: str, name: str, layer: int) -> None:
         self._ops.append(Op(work, stream, kind, name, layer, MAIN, self._joining))
         self._joining = ()
         self._main = len(self._ops) - 1

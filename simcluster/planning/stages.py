@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from simcluster.collector import collector_off
 from simcluster.planning.boundaries import Boundaries, Key
 from simcluster.planning.lanes import Lanes
 from simcluster.planning.offload import OffloadedActivations
@@ -20,6 +21,7 @@ from simcluster.planning.step_plan import Job
 from simcluster.schedules import Action
 
 
+@collector_off()
 def stage_programs(job: Job) -> list[StageProgram]:
     """The items of every stage, in order, lane by lane."""
     return [_Stage(job, stage).program() for stage in range(job.plan.pp)]

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from simcluster.replay.checks import check
+from simcluster.replay.doubts import refuse_uneven
 from simcluster.replay.measure import Mitigation, Straggling, measure
 from simcluster.replay.rebuild import rebuild
 from simcluster.replay.recorded import Recorded
@@ -42,7 +43,9 @@ def load_trace(path: str | Path, steps: Sequence[int] | None = None) -> Recorded
 def recorded(trace: Trace, steps: Sequence[int] | None = None) -> Recorded:
     """As ``load_trace``, of a trace in memory."""
     trace, notes = check(trace, steps)
-    graphs, more = transferred(rebuild(trace), trace.name)
+    rebuilt = rebuild(trace)
+    refuse_uneven(trace)
+    graphs, more = transferred(rebuilt, trace.name)
     stages = int(trace.stage.max()) + 1
     _, first = np.unique(trace.dp_rank * stages + trace.stage, return_index=True)
     return Recorded(trace.name, graphs, tuple(trace.rank[first].tolist()), (*notes, *more))

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from simcluster.errors import InputError
+from simcluster.replay.doubts import doubts
 from simcluster.replay.trace import BACKWARD, FORWARD, MESSAGES, NORM, SCOPES, WEIGHT, Mask, Trace
 
 _KNOWN = (FORWARD, BACKWARD, WEIGHT, NORM, "optimizer", "gc", *MESSAGES, *SCOPES)
@@ -29,6 +30,8 @@ def check(trace: Trace, steps: Sequence[int] | None = None) -> tuple[Trace, list
     _refuse_workers(trace)
     trace = _whole_steps(trace, notes)
     _refuse_twice(trace)
+    _refuse_one_way(trace)
+    notes += doubts(trace)
     strange = [word for word in trace.words if word not in _KNOWN and trace.is_type([word]).any()]
     if strange:
         notes.append(
@@ -104,6 +107,18 @@ def _whole_steps(trace: Trace, notes: list[str]) -> Trace:
     left = f"{int((~whole).sum())} of {len(steps)} steps are left out: {', '.join(map(str, steps[~whole]))}"
     notes.append(f"{where}; {left}")
     return trace.where(whole[position])
+
+
+def _refuse_one_way(trace: Trace) -> None:
+    """A step of training goes forward and backward; other names for that are not guessed at."""
+    for optype, other in ((FORWARD, BACKWARD), (BACKWARD, FORWARD)):
+        if trace.is_type([other]).any() and not trace.is_type([optype]).any():
+            strange = [word for word in trace.words if word not in _KNOWN and trace.is_type([word]).any()]
+            named = f" (is it called {strange[0]!r} there?)" if strange else ""
+            raise InputError(
+                f"trace {trace.name!r} has {other} but no {optype}{named}; name the ops as the format does: "
+                f"{', '.join(_KNOWN)}"
+            )
 
 
 def _refuse_twice(trace: Trace) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cache
 
 import numpy as np
 
@@ -19,6 +20,7 @@ Lane = tuple[int, str]
 """(worker, name)."""
 
 
+@cache
 def is_communication(optype: str) -> bool:
     """Is the type one whose length depends on others: a message or a collective?"""
     return optype in MESSAGES or optype in SCOPES or optype in MESSAGES.values() or optype.startswith(COLLECTIVE)

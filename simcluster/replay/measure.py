@@ -10,7 +10,7 @@ Imports the recorded job.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -26,6 +26,8 @@ WORST = 0.03
 
 Worker = tuple[int, int]
 """(dp rank, stage)."""
+Group = Callable[[Graph], Mask]
+"""Which ops of a graph belong to it."""
 
 
 @dataclass(frozen=True)
@@ -100,16 +102,23 @@ class Straggling:
 
 
 def measure(job: Recorded) -> Straggling:
-    """All metrics of a job: a few dozen sweeps over all steps."""
+    """All metrics of a job: a few sweeps of many cases over all steps."""
     replayed = job.times(lambda graph: graph.seconds)
     ideal = job.times(job.typical_of)
     types = [optype for optype in job.typical if not optype.startswith(LAUNCH)]
-    by_type = {optype: _ratio(job.keeping(partial(_of_type, optype=optype)), ideal) for optype in types}
-    by_replica = [_ratio(job.keeping(partial(_of_replica, number=number)), ideal) for number in range(job.replicas)]
-    by_stage = [_ratio(job.keeping(partial(_of_stage, number=number)), ideal) for number in range(job.stages)]
+    groups = [
+        *(partial(_of_type, optype=optype) for optype in types),
+        *(partial(_of_replica, number=number) for number in range(job.replicas)),
+        *(partial(_of_stage, number=number) for number in range(job.stages)),
+    ]
+    ratios = [_ratio(times, ideal) for times in job.keeping(*groups)]
+    by_type, rest = dict(zip(types, ratios, strict=False)), ratios[len(types) :]
+    by_replica, by_stage = rest[: job.replicas], rest[job.replicas :]
     worst = worst_workers(np.minimum.outer(by_replica, by_stage))
     numbers = [dp * job.stages + stage for dp, stage in worst]
-    times = replayed, ideal
+    of_worst, of_last = partial(_of_workers, numbers=numbers), partial(_of_stage, number=job.stages - 1)
+    without_worst, worst_alone = job.keeping(partial(_others, group=of_worst), of_worst)
+    without_last, last_alone = job.keeping(partial(_others, group=of_last), of_last)
     return Straggling(
         steps=job.steps,
         measured=job.measured,
@@ -122,8 +131,8 @@ def measure(job: Recorded) -> Straggling:
         by_replica=np.array(by_replica),
         by_stage=np.array(by_stage),
         worst=worst,
-        worst_workers=_mitigation(job, lambda graph: np.isin(graph.worker, numbers), *times),
-        last_stage=_mitigation(job, partial(_of_stage, number=job.stages - 1), *times),
+        worst_workers=_mitigation(without_worst, worst_alone, replayed, ideal),
+        last_stage=_mitigation(without_last, last_alone, replayed, ideal),
         typical={optype: job.typical[optype] for optype in types},
     )
 
@@ -147,17 +156,24 @@ def _of_stage(graph: Graph, number: int) -> Mask:
     return np.asarray(graph.stage == number)
 
 
+def _of_workers(graph: Graph, numbers: Sequence[int]) -> Mask:
+    return np.isin(graph.worker, numbers)
+
+
+def _others(graph: Graph, group: Group) -> Mask:
+    return ~group(graph)
+
+
 def _ratio(times: Floats, to: Floats) -> float:
     return float(times.sum() / to.sum())
 
 
-def _mitigation(job: Recorded, group: Callable[[Graph], Mask], replayed: Floats, ideal: Floats) -> Mitigation:
-    without = float(job.keeping(lambda graph: ~group(graph)).mean())
-    alone = float(job.keeping(group).mean())
-    t, best = float(replayed.mean()), float(ideal.mean())
+def _mitigation(without: Floats, alone: Floats, replayed: Floats, ideal: Floats) -> Mitigation:
+    """Of the seconds of every step without a group's stragglers, with those alone, with all, and with none."""
+    rest, own, t, best = (float(times.mean()) for times in (without, alone, replayed, ideal))
     if t - best < 1e-9 * best:
-        return Mitigation(without, alone, None, None)
-    return Mitigation(without, alone, (t - without) / (t - best), (alone - best) / (t - best))
+        return Mitigation(rest, own, None, None)
+    return Mitigation(rest, own, (t - rest) / (t - best), (own - best) / (t - best))
 
 
 def _document(found: Mitigation) -> dict[str, float | None]:

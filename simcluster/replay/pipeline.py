@@ -4,6 +4,7 @@ simcluster."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 
@@ -26,6 +27,7 @@ class Pipeline:
         self._stages = stages
         self._order = {each.op: number for number, each in enumerate(passes)}
 
+    @cached_property
     def edges(self) -> list[tuple[Pass, Pass]]:
         """Every pass that gets its input from another of its kind, with that one."""
         found = []

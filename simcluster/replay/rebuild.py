@@ -67,6 +67,7 @@ class _Rebuilding:
         self._ended: Floats = self._began + trace.duration[rows]
         self._after: list[dict[int, None]] = [{} for _ in first]
         self._lanes: dict[Lane, list[int]] = {}
+        self._waiting: dict[int, list[int]] = defaultdict(list)  # the passes that wait for a receive
         self._groups: dict[tuple[object, ...], list[int]] = defaultdict(list)
 
     def graph(self) -> Graph:
@@ -122,7 +123,7 @@ class _Rebuilding:
         """Pairs sends with receives through the passes that they serve, and has each wait for its pass."""
         sends = self._served("send", pipeline)
         receives = self._served("recv", pipeline)
-        for before, each in pipeline.edges():
+        for before, each in pipeline.edges:
             if before.worker == each.worker:
                 self._after[each.op][before.op] = None
                 continue
@@ -130,6 +131,7 @@ class _Rebuilding:
             self._groups["message", send].extend([send, receive])
             self._after[send][before.op] = None
             self._after[each.op][receive] = None
+            self._waiting[receive].append(each.op)
             if self._trace.blocking:
                 main = self._lanes[before.worker, MAIN]
                 for held_up in main[main.index(before.op) + 1 :][:1]:
@@ -142,7 +144,7 @@ class _Rebuilding:
         found: dict[int, int] = {}
         for forward, kind in ((True, "forward"), (False, "backward")):
             wanted: dict[int, list[int]] = defaultdict(list)
-            for before, each in pipeline.edges():
+            for before, each in pipeline.edges:
                 if each.forward == forward and before.forward == forward and before.worker != each.worker:
                     one = before if half == "send" else each
                     wanted[one.worker].append(one.op)
@@ -184,13 +186,9 @@ class _Rebuilding:
         if not place:
             return
         kind = FORWARD if self._optype[receive] == "forward-recv" else BACKWARD
-        served = next(op for op in self._waiting_for(lane[place - 1]) if self._optype[op] == kind)
+        served = next(op for op in self._waiting[lane[place - 1]] if self._optype[op] == kind)
         if np.mean(self._began[receive] >= self._ended[served] - self._slack) > 0.5:
             self._after[receive][served] = None
-
-    def _waiting_for(self, receive: int) -> list[int]:
-        main = self._lanes[self._worker[receive], MAIN]
-        return [op for op in main if receive in self._after[op]]
 
     def _in_flight(self) -> None:
         """Messages of one lane follow each other as recorded; those that were on their way together get lanes of their

@@ -16,6 +16,10 @@ from simcluster.replay.trace import Floats, Mask
 from simcluster.simulating.engine import play
 from simcluster.simulating.longest_path import LongestPath, Played
 
+_TOGETHER = 4_000_000
+"""Durations that are swept at once: most ops of a pipeline wait for one other, so a sweep of one case is all overhead;
+more than this no longer fits a cache."""
+
 
 class Part:
     """A graph with its program: the steps of a job that are alike."""
@@ -29,6 +33,10 @@ class Part:
     def play(self, seconds: Floats) -> Played:
         """The steps with these durations [op, step], in one sweep."""
         return self._sweep(self.lowered.seconds(seconds))
+
+    def total(self, seconds: Floats) -> Floats:
+        """Seconds of as many cases with these durations [op, case], in one sweep."""
+        return self._sweep.total(self.lowered.seconds(seconds))
 
     def events(self, seconds: Floats, case: int) -> tuple[float, int]:
         """One step on the event engine: its seconds, and the events that it took."""
@@ -96,17 +104,27 @@ class Recorded:
 
     def times(self, seconds: Callable[[Graph], Floats]) -> Floats:
         """Seconds of every step if ops took ``seconds(graph)`` [op, step]."""
-        shape = [(len(part.graph), len(part.graph.steps)) for part in self.parts]
         return self._in_order(
-            [
-                part.play(np.broadcast_to(seconds(part.graph), size)).total
-                for part, size in zip(self.parts, shape, strict=True)
-            ]
+            [part.total(np.broadcast_to(seconds(part.graph), part.graph.seconds.shape)) for part in self.parts]
         )
 
-    def keeping(self, chosen: Callable[[Graph], Mask]) -> Floats:
-        """Seconds of every step if only the chosen ops take what they took, all others what is typical."""
-        return self.times(lambda graph: np.where(chosen(graph)[:, None], graph.seconds, self.typical_of(graph)))
+    def keeping(self, *groups: Callable[[Graph], Mask]) -> list[Floats]:
+        """For each group of ops, seconds of every step if only they take what they took, all others what is typical.
+
+        Many groups together take little longer than one.
+        """
+        found: list[list[Floats]] = [[] for _ in groups]
+        for part in self.parts:
+            graph = part.graph
+            typical = self.typical_of(graph)
+            at_once = max(1, _TOGETHER // max(1, graph.seconds.size))
+            for first in range(0, len(groups), at_once):
+                some = groups[first : first + at_once]
+                cases = [np.where(group(graph)[:, None], graph.seconds, typical) for group in some]
+                totals = part.total(np.hstack(cases)).reshape(len(some), -1)
+                for own, total in zip(found[first : first + at_once], totals, strict=True):
+                    own.append(total)
+        return [self._in_order(own) for own in found]
 
     def events(self) -> tuple[Floats, int]:
         """Seconds of every step as recorded, on the event engine, and how many events that took."""

@@ -15,6 +15,7 @@ import numpy as np
 from simcluster.errors import InputError
 from simcluster.replay.graph import Graph, is_communication
 from simcluster.replay.trace import Floats
+from simcluster.units import format_seconds
 
 _TOLERANCE = 1e-3  # seconds before the last arrival that a member may end: what one machine's clocks differ by
 _ROUNDS = 50
@@ -36,8 +37,10 @@ def transferred(graphs: Sequence[Graph], name: str) -> tuple[tuple[Graph, ...], 
         worker = int(np.argmax(np.abs(shifts)))
         notes.append(
             "clocks differ: messages end before they begin.  Assumed that members of a group end together, and shifted "
-            f"{int((np.abs(shifts) > 1e-6).sum())} of {len(shifts)} workers' clocks, most that of dp_rank "
-            f"{worker // stages}, stage {worker % stages} (by {-shifts[worker] * 1e3:+.3g} ms)"
+            f"{int((np.abs(shifts) > _TOLERANCE).sum())} of {len(shifts)} workers' clocks by more than "
+            f"{_TOLERANCE * 1e3:g} ms, most that of dp_rank "
+            f"{worker // stages}, stage {worker % stages} (by {'-' if shifts[worker] > 0 else '+'}"
+            f"{format_seconds(abs(float(shifts[worker])))})"
         )
     negative = sum(int((seconds < 0).sum()) for seconds in found)
     if negative:

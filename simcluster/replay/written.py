@@ -96,10 +96,14 @@ def trace_of_run(run: Run, plan: Plan, place: Place | None = None, *, blocking: 
     ``blocking``: sends hold up the sender."""
     located = place or (lambda microbatch, stage, chunk: chunk * plan.pp + stage)
     columns: dict[str, list[Any]] = {column: [] for column in COLUMNS}
+    known: dict[int, list[tuple[_Op, int]]] = {}  # by the rank that was played for others
     for stage in range(plan.pp):
         for dp in range(plan.dp):
             rank = int(plan.grid[stage, dp, 0, 0])
-            for op, seq in _numbered(_ops(_spans(run, rank))):
+            played = run.simulated_for(rank)
+            if played not in known:
+                known[played] = _numbered(_ops(_spans(run, rank)))
+            for op, seq in known[played]:
                 there = op.microbatch >= 0 and op.optype in (FORWARD, BACKWARD)
                 row = (
                     dp, stage, rank, op.step, op.optype, op.start, op.end - op.start, seq, max(op.chunk, 0) if there

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from simcluster.documents.complaints import Complaint
 from simcluster.errors import InputError
-from simcluster.faults import BackgroundLoad, HostStall, LinkFlap, SequenceLengths, SlowLink
+from simcluster.faults import BackgroundLoad, ExpertImbalance, HostStall, LinkFlap, SequenceLengths, SlowLink
 from simcluster.faults.where import OnRanks
 from simcluster.planning.disturbed_links import capacity_profiles, permanently
 
@@ -26,6 +26,9 @@ def fault_rules(scenario: Scenario) -> Iterator[Complaint]:
             yield from _ranks(scenario, place, fault)
         elif isinstance(fault, SlowLink | LinkFlap | BackgroundLoad):
             yield from _links(scenario, place, fault)
+        if isinstance(fault, ExpertImbalance):  # the models that can be planned have none
+            what = "the model is dense: it has no experts that could get unequally many tokens"
+            yield ("faults", place), f"{what}; leave expert_imbalance out, or use sequence_lengths for uneven attention"
         if isinstance(fault, HostStall) and isinstance(fault.first, int) and fault.first >= scenario.steps:
             what = f"step {fault.first} is not played: the scenario has {scenario.steps} steps, numbered from 0"
             yield ("faults", place, "first"), f"{what}; set steps to {fault.first + 1} or more"

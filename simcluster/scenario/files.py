@@ -35,7 +35,7 @@ _TOPOLOGY_ENDINGS = (".yaml", ".yml", *ENDINGS)
 
 def resolve(document: Document, overrides: Iterable[tuple[str, Any]] = ()) -> Document:
     """The document with overrides applied and everything that it refers to in place."""
-    document = apply_overrides(_short_names(document), _schedule_alone([_short_name(pair) for pair in overrides]))
+    document = apply_overrides(_short_names(document), schedule_alone([_short_name(pair) for pair in overrides]))
     document = _resolve_faults(_resolve_schedule(_resolve_model(_resolve_cluster(document))))
     if "name" not in document.data:
         name = Path(document.source).stem if document.marks and document.source != "<text>" else "scenario"
@@ -51,7 +51,7 @@ def _short_name(pair: tuple[str, Any]) -> tuple[str, Any]:
     return (f"parallel.{LONG_NAMES[key]}", pair[1]) if section == "parallel" and key in LONG_NAMES else pair
 
 
-def _schedule_alone(overrides: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
+def schedule_alone(overrides: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
     """A schedule set alone to one without chunks takes the file's chunks away.
 
     So that ``--vary pipeline.schedule=gpipe,1f1b,interleaved`` works on a scenario that is interleaved.

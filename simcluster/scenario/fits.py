@@ -76,7 +76,7 @@ def remedies(scenario: Scenario) -> Remedies:
     capacity = scenario.cluster.device.memory
     options = _options(scenario)
     trials, closest, fullest = 0, None, _fullest(scenario)
-    best = _held(scenario)
+    best = held(scenario)
     for number in range(1, MOST_CHANGES + 1):
         found: list[Remedy] = []
         limit = float("inf")
@@ -87,13 +87,13 @@ def remedies(scenario: Scenario) -> Remedies:
             if changed is None:
                 continue
             trials += 1
-            held = _held(changed)
+            size = held(changed)
             full = {**values, **_derived(scenario, changed, values)}
-            if held <= capacity:
-                found.append(Remedy(full, number, held))
+            if size <= capacity:
+                found.append(Remedy(full, number, size))
                 limit = min(limit, cost + _WORTH)
-            elif held < best:
-                best, fullest, closest = held, _fullest(changed), Remedy(full, number, held)
+            elif size < best:
+                best, fullest, closest = size, _fullest(changed), Remedy(full, number, size)
         if found:
             return Remedies(capacity, tuple(found), None, "")
     return Remedies(capacity, (), closest, _short(fullest, best, capacity))
@@ -252,21 +252,25 @@ def _fullest(scenario: Scenario) -> Footprint:
     return max(planned_footprints(scenario), key=lambda footprint: footprint.total)
 
 
-def _held(scenario: Scenario) -> float:
-    """Bytes of the fullest GPU, with what may wait between stages: that depends on times, so it is taken at its most.
+def held(scenario: Scenario) -> float:
+    """Bytes of the fullest GPU, with what may wait between stages at its most."""
+    return _fullest(scenario).total + waiting_bytes(scenario)
+
+
+def waiting_bytes(scenario: Scenario) -> float:
+    """What may wait between stages: that depends on times, so it is taken at its most.
 
     A schedule that does all forwards first may have them all waiting; others two a chunk.
     """
-    held = _fullest(scenario).total
     if scenario.parallel.pp == 1:
-        return held
+        return 0.0
     schedule = schedule_of(scenario)
     parallel, model = scenario.parallel, scenario.model
     tokens = scenario.training.micro_batch * model.sequence_length / parallel.cp
     boundary = ELEMENT_BYTES[scenario.training.precision] * tokens * model.hidden_size
     if parallel.tp > 1 and (parallel.sequence_parallel or scenario.pipeline.scatter_gather):
         boundary /= parallel.tp
-    return held + boundary * scenario.memory.fragmentation * _waiting(schedule)
+    return boundary * scenario.memory.fragmentation * _waiting(schedule)
 
 
 def _waiting(schedule: Schedule) -> int:

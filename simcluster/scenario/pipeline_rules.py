@@ -49,7 +49,6 @@ def slices_of(scenario: Scenario, schedule: Schedule) -> Slices | None:
     """How the layers are cut, None where the times of the run decide; InputError for a cut that does not go."""
     layers, wanted = scenario.model.layers, scenario.pipeline.layers_per_stage
     number, pp = len(schedule.routes[0]), scenario.parallel.pp
-    hollow = may_have_empty_ends(schedule)
     if wanted == "even":
         if layers % number:
             fix = listed(near_divisors(layers, number))
@@ -58,6 +57,7 @@ def slices_of(scenario: Scenario, schedule: Schedule) -> Slices | None:
                 f"model.layers is {layers}; use a pp and schedule with {fix} slices, {_AUTO}"
             )
         return Slices.even(layers, number)
+    hollow = may_have_empty_ends(schedule)
     if wanted == "auto":
         least = max(1, number - 2 * hollow)
         if layers < least:

@@ -57,17 +57,8 @@ class Scale(Spec):
         """The cluster with these factors on its links; the same object if they change none."""
         if self.nvlink == self.network == self.pcie == self.latency == 1.0:
             return cluster
-        graph = cluster.graph.copy()
-        factors = np.ones(len(cluster.links))
-        for number, (a, b) in enumerate(cluster.links):
-            edge = graph[a][b]
-            factors[number] = factor = self._of_link(str(edge["medium"]))
-            edge["bandwidth"] *= factor
-            edge["line_rate"] *= factor
-            edge["latency"] *= self.latency
-        return replace(
-            cluster, graph=graph, capacity=cluster.capacity * factors, latency=cluster.latency * self.latency
-        )
+        factors = np.array([self._of_link(str(cluster.graph[a][b]["medium"])) for a, b in cluster.links])
+        return replace(cluster, capacity=cluster.capacity * factors, latency=cluster.latency * self.latency)
 
     def _of_link(self, medium: str) -> float:
         if medium == "nvlink":

@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import Field, model_validator
+from pydantic import AliasChoices, Field, model_validator
 
 from simcluster.devices.device import Device, load_device
 from simcluster.devices.software import SoftwareChoice
@@ -82,7 +82,7 @@ class Scenario(Spec):
     ``parallel.dp`` is never left out once the scenario is made.  ``engine`` is how the step is played: as ``events``,
     as one longest ``path`` through all ops, refused where that would not be exact, or the faster of what is exact
     (``auto``); times are the same to the bit.  With ``replicas`` it is played so often, each time with draws of its own
-    from ``seed`` (``montecarlo``).  Raises InputError (pydantic's ValidationError, if made
+    from ``seed`` (``montecarlo``).  ``framework`` is another word for ``software``.  Raises InputError (pydantic's ValidationError, if made
     without ``load``) with every broken rule.
     """
 
@@ -96,7 +96,7 @@ class Scenario(Spec):
     memory: Memory = Memory()
     overlap: Overlap = Overlap()
     fsdp: Fsdp = Fsdp()
-    software: SoftwareChoice = None
+    software: SoftwareChoice = Field(default=None, validation_alias=AliasChoices("software", "framework"))
     collectives: Collectives = Collectives()
     faults: tuple[Fault, ...] = ()
     steps: Annotated[int, Field(strict=True, ge=1, le=100_000)] = 1
@@ -104,6 +104,13 @@ class Scenario(Spec):
     replicas: Annotated[int, Field(strict=True, ge=1, le=100_000)] = 1
     engine: Engine = "auto"
     measured: Measured | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_software(cls, document: object) -> object:
+        if isinstance(document, Mapping) and "software" in document and "framework" in document:
+            raise RuleError([(("framework",), "is another word for software, which is there too; keep one of the two")])
+        return document
 
     @model_validator(mode="after")
     def _complete(self) -> Self:

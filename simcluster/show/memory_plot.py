@@ -94,7 +94,7 @@ def _draw(axes: Axes, result: Result, rank: int, scale: float) -> None:
         level = top
     axes.axhline(result.facts.memory / _GB, color=TEXT, linestyle="--", linewidth=1.0, label="capacity")
     _mark(axes, peak, float(level.max()), scale)
-    axes.set_ylabel(f"rank {rank}\nstage {peak.stage}   GB", fontsize=9, color=TEXT)
+    axes.set_ylabel(f"rank {rank}, stage {peak.stage}\n(GB)", fontsize=9, color=TEXT)
     axes.tick_params(labelsize=8)
     axes.grid(axis="y", color=LANE_SURROUND, linewidth=0.6)
     axes.set_axisbelow(True)

@@ -29,8 +29,13 @@ def straggler_heatmap(
     by_stage: Sequence[float],
     title: str,
     worst: Sequence[tuple[int, int]] = (),
+    column: str = "dp rank",
+    row: str = "stage",
+    rows: Sequence[str] = (),
 ) -> Figure:
     """``slowdown[dp rank, stage]`` (1 is none) as a picture: stages downwards, dp ranks to the right.
+
+    ``column`` and ``row`` say what they are instead, and ``rows`` what each row is.
 
     The margins show the slowdown of a whole dp rank and of a whole stage; ``worst`` workers get a frame.  The figure
     belongs to no window: ``savefig`` it.
@@ -49,12 +54,15 @@ def straggler_heatmap(
         _write(main, slowdown, most)
     for dp, stage in worst:
         main.add_patch(_frame(dp, stage))
-    _margins(top, side, by_replica, by_stage)
-    main.set_xlabel("dp rank" + ("; framed: the workers that M_W is about" if worst else ""), fontsize=9, color=TEXT)
-    main.set_ylabel("stage", fontsize=9, color=TEXT)
+    _margins(top, side, by_replica, by_stage, column=column, row=row)
+    main.set_xlabel(column + ("; framed: the workers that M_W is about" if worst else ""), fontsize=9, color=TEXT)
+    main.set_ylabel("" if rows else row, fontsize=9, color=TEXT)
     step = math.ceil(replicas / 32)
     main.set_xticks(range(0, replicas, step))
-    main.set_yticks(range(0, stages, math.ceil(stages / 24)))
+    if rows:
+        main.set_yticks(range(stages), labels=list(rows))
+    else:
+        main.set_yticks(range(0, stages, math.ceil(stages / 24)))
     main.set_ylim(stages - 0.5, -0.5)
     main.tick_params(labelsize=8, length=0)
     bar = figure.colorbar(heat, ax=[main, side], location="right", aspect=14, pad=0.02, fraction=0.05)
@@ -82,13 +90,15 @@ def _write(axes: Axes, slowdown: npt.NDArray[np.float64], most: float) -> None:
                   color=text_on((shade[0], shade[1], shade[2])))  # fmt: skip
 
 
-def _margins(top: Axes, side: Axes, by_replica: Sequence[float], by_stage: Sequence[float]) -> None:
+def _margins(
+    top: Axes, side: Axes, by_replica: Sequence[float], by_stage: Sequence[float], *, column: str, row: str
+) -> None:
     colour = rgb(STREAMS["dp"])
     top.bar(range(len(by_replica)), [100 * (value - 1) for value in by_replica], color=colour, width=0.7)
     side.barh(range(len(by_stage)), [100 * (value - 1) for value in by_stage], color=colour, height=0.6)
     top.set_ylabel("%", fontsize=8, color=QUIET_TEXT)
-    top.set_title("longer by a whole dp rank alone", fontsize=8, color=QUIET_TEXT, loc="left")
-    side.set_title("by a whole stage (%)", fontsize=8, color=QUIET_TEXT, loc="left")
+    top.set_title(f"longer by a whole {column} alone", fontsize=8, color=QUIET_TEXT, loc="left")
+    side.set_title(f"by a whole {row} (%)", fontsize=8, color=QUIET_TEXT, loc="left")
     for axes in (top, side):
         axes.tick_params(labelsize=7, colors=QUIET_TEXT)
         axes.spines[["top", "right"]].set_visible(False)

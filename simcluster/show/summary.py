@@ -92,6 +92,7 @@ def _answer(result: Result) -> list[str]:
         side = "above" if off > 0 else "below"
         source = f", {measured.source}" if measured.source else ""
         lines[0] += f"   ({abs(off):.1%} {side} the measured {format_seconds(measured.step_time)}{source})"
+    lines += _likely(result)
     lines.append(
         f"  throughput   {facts.tokens / seconds:,.0f} tokens/s, {facts.tokens / seconds / facts.ranks:,.1f} per GPU; "
         f"{facts.model_flops / seconds / facts.ranks / 1e12:.1f} TFLOP/s per GPU"
@@ -101,6 +102,16 @@ def _answer(result: Result) -> list[str]:
         f"  MFU          {result.mfu:.1%}   (HFU {hfu:.1%}; no recompute in MFU, causal attention at one half)"
     )
     return lines
+
+
+def _likely(result: Result) -> list[str]:
+    """Where a measured time should be, and by which runs."""
+    found = result.likely
+    span = f"{format_seconds(found.low)} to {format_seconds(found.high)}"
+    if found.far:
+        return [f"  no promise   far from all that was validated: {', '.join(found.far)} (all runs: {span})"]
+    like = "all validated runs" if found.like == "any" else f"{found.rows:,} validated runs ({found.like})"
+    return [f"  likely       {span}   ({found.level:.0%} of {like})"]
 
 
 def _where(result: Result) -> list[str]:

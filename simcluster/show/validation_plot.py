@@ -17,7 +17,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter
 
 from simcluster.errors import InputError
 from simcluster.show.palette import COMPUTE_KINDS, LANE_SURROUND, QUIET_TEXT, STREAMS, TEXT
-from simcluster.units import format_bytes, format_seconds
+from simcluster.units import format_bytes, format_seconds_round
 from simcluster.validation.reports import Report
 from simcluster.validation.scores import Point
 
@@ -61,7 +61,7 @@ def plot_validation(reports: Sequence[Report]) -> Figure:
     panels = figure.subplots(2, len(columns), squeeze=False, height_ratios=[2.2, 1.0], sharex="col")
     for column, (kind, series) in enumerate(columns.items()):
         times, errors = panels[0][column], panels[1][column]
-        _draw(times, errors, series, format_bytes if kind == "memory" else format_seconds)
+        _draw(times, errors, series, format_bytes if kind == "memory" else format_seconds_round)
         times.set_title(f"{_TITLES[kind]}: predicted against measured", fontsize=11, color=TEXT)
         errors.legend(
             *times.get_legend_handles_labels(),

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from simcluster.measuring.wait_matrix import WaitMatrix
 from simcluster.show.palette import QUIET_TEXT, STREAMS, TEXT, WAITING, rgb
-from simcluster.units import format_seconds
+from simcluster.units import format_seconds_round
 
 _FILL = LinearSegmentedColormap.from_list("waiting", ["#FFFFFF", "#F3C9A5", STREAMS["tp"], "#5A2400"])
 _NAMES = {
@@ -61,7 +61,8 @@ def plot_waits(matrix: WaitMatrix, *, title: str) -> Figure:
     side.tick_params(axis="y", labelleft=False, length=0)
     bar = figure.colorbar(heat, ax=[main, side], location="bottom", aspect=50, pad=0.01, fraction=0.03)
     ticks = np.linspace(0.0, most, 5)
-    bar.set_ticks(ticks.tolist(), labels=[format_seconds(tick) if tick else "0" for tick in ticks.tolist()], fontsize=8)
+    labels = [format_seconds_round(tick) if tick else "0" for tick in ticks.tolist()]
+    bar.set_ticks(ticks.tolist(), labels=labels, fontsize=8)
     figure.suptitle(title, fontsize=11, color=TEXT)
     return figure
 

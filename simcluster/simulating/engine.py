@@ -14,8 +14,9 @@ import simpy
 
 from simcluster.errors import InputError
 from simcluster.lowering.program import Meeting, Program, RowTimes
+from simcluster.simulating.lockstep import Columns, Expanded, Forms, Slowed, Stretch
 from simcluster.simulating.network import Network
-from simcluster.simulating.pacing import Flight, Pacing
+from simcluster.simulating.pacing import Flight, Pacing, Task
 from simcluster.simulating.stepwise import Stepwise
 
 Times = npt.NDArray[np.float64]
@@ -42,18 +43,6 @@ class Record:
     why: str = ""
 
 
-class _CountingEnvironment(simpy.Environment):
-    """SimPy's environment with a count of the events played."""
-
-    def __init__(self) -> None:
-        super().__init__(0.0)
-        self.played = 0
-
-    def step(self) -> None:
-        self.played += 1
-        super().step()
-
-
 StepsFactory = Callable[[Network, Callable[[int], object]], Stepwise]
 
 
@@ -69,7 +58,7 @@ def play(program: Program, capacity: Sequence[float], steps: Sequence[StepsFacto
 class _Engine:
     def __init__(self, program: Program, capacity: Sequence[float], steps: Sequence[StepsFactory]) -> None:
         self._program = program
-        self._env = _CountingEnvironment()
+        self._env = simpy.Environment(0.0)
         self._network = Network(self._env, capacity, program.capacities)
         self._pacing = Pacing(self._env, self._network, program)
         self._steps = steps
@@ -82,47 +71,73 @@ class _Engine:
         self._waiters: dict[int, list[simpy.Event]] = {}
         self._arrivals: dict[int, list[tuple[int, simpy.Event]]] = {}
         self._players: dict[int, tuple[Stepwise, dict[int, simpy.Event]]] = {}
+        self._forms = Forms(program, capacity)
+        self._in_step = {first: number for number, each in enumerate(program.in_step) for first in each.firsts}
+        self._together: list[tuple[int, Task]] = []  # what has been played in step: its number
 
     def run(self) -> Record:
         ranks = self._program.lane_rank
         lanes = [
-            self._env.process(self._lane(ops, rank))
-            for ops, rank in zip(self._program.lanes, ranks, strict=True)
-            if ops
+            self._env.process(self._lane(ops, rank)) for ops, rank in zip(self._queues(), ranks, strict=True) if ops
         ]
         self._env.run()
         if any(lane.is_alive for lane in lanes):
             raise DeadlockError(self._explain())
-        return Record(
-            ready=np.array(self._ready),
-            start=np.array(self._start),
-            end=np.array(self._end),
-            last=np.array(self._last, dtype=np.int64),
-            events=self._env.played,
-            slowed=self._pacing.slowed,
-        )
+        events = next(self._env._eid)  # all that were scheduled have been played: the queue is empty
+        ready, start, end = np.array(self._ready), np.array(self._start), np.array(self._end)
+        last = np.array(self._last, dtype=np.int64)
+        expanded = Expanded(self._program, self._stretches(), Columns(ready, start, end, last))
+        slowed = Slowed(self._pacing.slowed, expanded)
+        return Record(ready=ready, start=start, end=end, last=last, events=events, slowed=slowed)
+
+    def _queues(self) -> list[list[int]]:
+        """What every lane plays: of what is done in step with others the first op alone."""
+        if not self._in_step:
+            return self._program.lanes
+        inner = bytearray(len(self._done))
+        for each in self._program.in_step:
+            for first in each.firsts:
+                inner[first + 1 : first + each.length] = b"\1" * (each.length - 1)
+        return [[op for op in ops if not inner[op]] for ops in self._program.lanes]
+
+    def _stretches(self) -> list[Stretch]:
+        """What has been played in step."""
+        found = []
+        for number, task in self._together:
+            firsts = self._program.in_step[number].firsts
+            form = self._forms.of(self._program.in_step[number])
+            ready = tuple([self._ready[first] for first in firsts])
+            found.append(Stretch(firsts, form, task.playing, ready, self._last[firsts[0]], task.slowed))
+        return found
 
     def _lane(self, ops: Sequence[int], rank: int) -> Generator[simpy.Event, object, None]:
         """One in-order queue of a rank: wait for what the op needs, do it, tell who waits for it."""
-        env, program, done = self._env, self._program, self._done
-        seconds, after, meeting = program.seconds, program.after, program.meeting
+        env, program, done, waiters, in_step = self._env, self._program, self._done, self._waiters, self._in_step
+        seconds, after, meeting, rows = program.seconds, program.after, program.meeting, program.rows
+        ready, start, end = self._ready, self._start, self._end
+        paced = self._pacing.paces(rank)
         for op in ops:
             for other in after[op]:
                 if not done[other]:
                     event = simpy.Event(env)
-                    self._waiters.setdefault(other, []).append(event)
+                    waiters.setdefault(other, []).append(event)
                     yield event
-            self._ready[op] = self._start[op] = env.now
-            if meeting[op] >= 0:
+            ready[op] = start[op] = env.now
+            last = op
+            if in_step and op in in_step:
+                yield self._go_in_step(in_step[op], op)
+                last = self._last_of(op)  # that is what others wait for
+                done[op:last] = b"\1" * (last - op)
+            elif meeting[op] >= 0:
                 yield self._meet(meeting[op], op)
-            elif self._pacing.disturbs(rank, program.rows[op]):
-                yield self._pacing.compute(op, rank, program.rows[op])
+            elif paced and self._pacing.disturbs(rank, rows[op]):
+                yield self._pacing.compute(op, rank, rows[op])
             else:
                 yield simpy.Timeout(env, seconds[op])
-            self._end[op] = env.now
-            done[op] = 1
-            if op in self._waiters:
-                for event in self._waiters.pop(op):
+            end[last] = env.now
+            done[last] = 1
+            if last in waiters:
+                for event in waiters.pop(last):
                     event.succeed()
 
     def _meet(self, number: int, op: int) -> simpy.Event:
@@ -142,6 +157,27 @@ class _Engine:
                 self._last[member] = last
             flight = self._pacing.begin(meeting) if meeting.ranks else None
             self._move(meeting, 0, [event for _, event in arrivals], flight)
+        return over
+
+    def _last_of(self, op: int) -> int:
+        """The last op of a rank's stretch that begins with this one."""
+        return op + self._program.in_step[self._in_step[op]].length - 1
+
+    def _go_in_step(self, number: int, op: int) -> simpy.Event:
+        """Arrive where ranks begin to go in step; the event succeeds when the op's rank has come to the end."""
+        stretch = self._program.in_step[number]
+        over = simpy.Event(self._env)
+        arrivals = self._arrivals.setdefault(self._program.meeting[op], [])
+        arrivals.append((op, over))
+        if len(arrivals) == len(stretch.firsts):
+            del self._arrivals[self._program.meeting[op]]
+            arrivals.sort(key=lambda arrival: stretch.firsts.index(arrival[0]))
+            ranks = [self._program.lane_rank[self._program.lane[first]] for first in stretch.firsts]
+            for first in stretch.firsts:
+                self._last[first] = self._latest(arrivals)
+            chain = self._forms.of(stretch).chain
+            task = self._pacing.together(stretch.firsts, ranks, chain, [event for _, event in arrivals])
+            self._together.append((number, task))
         return over
 
     def _latest(self, arrivals: Sequence[tuple[int, simpy.Event]]) -> int:

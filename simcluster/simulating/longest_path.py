@@ -119,8 +119,6 @@ def meeting_seconds(program: Program, capacity: Sequence[float] | None) -> list[
     """What every meeting takes once all have arrived; NeedsEventsError where that depends on what is beside it."""
     if program.speeds or program.capacities:
         raise NeedsEventsError("GPUs or links change their speed as time goes on (faults)")
-    if program.speeds or program.capacities:
-        raise NeedsEventsError("the speed of a GPU or a link changes as time goes on")
     known: dict[int, float] = {}  # by the identity of the traffics, which meetings share
     found = []
     for meeting in program.meetings:
@@ -151,6 +149,12 @@ class Once:
         self.order: list[list[int]] = []
         self._program = program
         self._meeting_seconds = meeting_seconds
+        alone = [meeting.parties == 1 for meeting in program.meetings]  # as if they were computed
+        met = enumerate(program.meeting)
+        self._meets = [-1 if number < 0 or alone[number] else number for number in program.meeting]
+        self._seconds = [
+            program.seconds[op] if number < 0 or not alone[number] else meeting_seconds[number] for op, number in met
+        ]
         self._next = [0] * len(program.lanes)
         self._free = [0.0] * len(program.lanes)
         self._waiting: dict[int, list[int]] = {}  # lanes by the op that their next one waits for
@@ -165,7 +169,8 @@ class Once:
     def _go(self, lane: int) -> None:
         """Along a lane as far as it goes."""
         program, ready, start, end = self._program, self.ready, self.start, self.end
-        after, meeting, seconds, ops = program.after, program.meeting, program.seconds, program.lanes[lane]
+        after, meeting, seconds, ops = program.after, self._meets, self._seconds, program.lanes[lane]
+        order, waiting = self.order, self._waiting
         now = self._free[lane]
         for at in range(self._next[lane], len(ops)):
             op = ops[at]
@@ -173,7 +178,7 @@ class Once:
             for other in after[op]:
                 done = end[other]
                 if done < 0:
-                    self._waiting.setdefault(other, []).append(lane)
+                    waiting.setdefault(other, []).append(lane)
                     self._next[lane], self._free[lane] = at, now
                     return
                 if done > begin:
@@ -184,9 +189,9 @@ class Once:
                 self._meet(meeting[op], op)
                 return
             now = end[op] = begin + seconds[op]
-            self.order.append([op])
-            if op in self._waiting:
-                self._todo += self._waiting.pop(op)
+            order.append([op])
+            if op in waiting:
+                self._todo += waiting.pop(op)
 
     def _meet(self, number: int, op: int) -> None:
         """Arrive; with the last one the meeting is timed, and all go on."""

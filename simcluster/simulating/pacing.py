@@ -10,7 +10,7 @@ profiles, program and rhythm.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 import simpy
@@ -40,7 +40,7 @@ class _Rank:
     def __init__(self) -> None:
         self.pressure = 0.0
         self.flights: dict[Flight, None] = {}
-        self.tasks: dict[_Task, None] = {}
+        self.tasks: dict[Task, int] = {}  # with the rank's place in each
 
 
 class Pacing:
@@ -59,7 +59,12 @@ class Pacing:
         self._chains: dict[int, Chain | None] = {}  # by the number of their rows; None for what computes nothing
         self._touched: dict[int, None] = {}
         self._due = False
-        self.slowed: dict[int, RowTimes] = {}
+        self._drags = any(meeting.drag for meeting in program.meetings)
+        self.slowed = _Slowed()
+
+    def paces(self, rank: int) -> bool:
+        """May communication or the rank's own speed slow down its computation at all?"""
+        return rank in self._ranks
 
     def disturbs(self, rank: int, rows: int) -> bool:
         """May communication or the rank's own speed slow down what leaves these rows (by their number) on the rank?"""
@@ -69,14 +74,33 @@ class Pacing:
 
     def compute(self, op: int, rank: int, rows: int) -> simpy.Event:
         """The op begins now; the event succeeds at its end."""
-        here, chain = self._ranks[rank], self._chain(rows)
+        chain = self._chain(rows)
         assert chain is not None
-        task = _Task(op, rank, self._env, chain, here.pressure, self._speeds.get(rank))
-        here.tasks[task] = None
-        if here.flights:
-            self._touch(rank)
-        self._wake(task, task.end)
-        return task.over
+        over = simpy.Event(self._env)
+        self._begin(Task((op,), (rank,), (over,)), chain)
+        return over
+
+    def together(
+        self, ops: Sequence[int], ranks: Sequence[int], chain: Chain, overs: Sequence[simpy.Event]
+    ) -> Task:  # fmt: skip
+        """Ops of several ranks begin now, as one chain; their events succeed at their ends."""
+        task = Task(ops, ranks, overs)
+        self._begin(task, chain)
+        return task
+
+    def _begin(self, task: Task, chain: Chain) -> None:
+        pressures: list[float] = []
+        speeds: list[Profile] = []
+        for member, rank in enumerate(task.ranks):
+            here = self._ranks.get(rank)
+            if here is not None:
+                here.tasks[task] = member
+                if here.flights and self._drags:
+                    self._touch(rank)
+            pressures.append(0.0 if here is None else here.pressure)
+            speeds.append(self._speeds.get(rank, STEADY))
+        task.begin(Playing(chain, self._env.now, pressures, speeds), self._env.now, pressures, speeds)
+        self._wake(task, task.next_end)
 
     def _chain(self, rows: int) -> Chain | None:
         if rows not in self._chains:
@@ -85,32 +109,39 @@ class Pacing:
             self._chains[rows] = Chain(paces) if computes else None
         return self._chains[rows]
 
-    def _wake(self, task: _Task, instant: float) -> None:
-        """Look at the task again at this instant, and no more at the one that was asked for before."""
-        if task.due == instant:
+    def _wake(self, task: Task, instant: float) -> None:
+        """Look at the task again at this instant, or at an earlier one that was asked for before."""
+        if task.due <= instant:
             return
         task.due = instant
         timer = simpy.Timeout(self._env, instant - self._env.now, instant)
         assert timer.callbacks is not None
         timer.callbacks.append(partial(self._awake, task))
 
-    def _awake(self, task: _Task, timer: simpy.Event) -> None:
+    def _awake(self, task: Task, timer: simpy.Event) -> None:
         instant: float = timer._value
         if task.due != instant:
             return
         task.due = math.inf
-        here = self._ranks[task.rank]
-        if here.flights:
-            self._touch(task.rank)
-        if instant < task.end:
-            return  # it has only turned from computing to communicating or back
-        del here.tasks[task]
-        if task.slowed:
-            self.slowed[task.op] = task.rows()
-        task.over._ok, task.over._value = True, None  # it happens now: no event of its own
-        callbacks, task.over.callbacks = task.over.callbacks, None  # type: ignore[assignment]
-        for callback in callbacks:
-            callback(task.over)
+        ended = task.end(instant)
+        turning = self._drags and bool(self._ranks[task.ranks[0]].flights)
+        if turning:
+            self._touch(task.ranks[0])
+        for member in ended:
+            here = self._ranks.get(task.ranks[member])
+            if here is not None:
+                del here.tasks[task]
+        if task.next_end < math.inf:
+            if ended or not turning:  # else it may have turned from computing to communicating or back
+                self._wake(task, task.next_end)
+        elif task.slowed and len(task.ranks) == 1:
+            self.slowed.add(task)
+        for member in ended:
+            over = task.overs[member]
+            over._ok, over._value = True, None  # it happens now: no event of its own
+            callbacks, over.callbacks = over.callbacks, None  # type: ignore[assignment]
+            for callback in callbacks:
+                callback(over)
 
     # --- communication ----------------------------------------------------------------------------------------------
 
@@ -146,65 +177,103 @@ class Pacing:
         self._due = False
         now = self._env.now
         touched, self._touched = self._touched, {}
+        pressed: dict[Task, None] = {}
+        for rank in touched:
+            here = self._ranks[rank]
+            pressure = max([flight.meeting.pressure for flight in here.flights], default=0.0)
+            if pressure != here.pressure:
+                here.pressure = pressure
+                for task, member in here.tasks.items():
+                    task.pressures[member] = pressure
+                    pressed[task] = None
+        for task in pressed:
+            task.press(now)
+            self._wake(task, task.next_end)
+        if self._drags:
+            self._turn(touched, now)
+
+    def _turn(self, touched: Iterable[int], now: float) -> None:
+        """Bring what computation does to transfers in line."""
         dragging: dict[Flight, None] = {}
         for rank in touched:
             here = self._ranks[rank]
-            pressure = max((flight.meeting.pressure for flight in here.flights), default=0.0)
-            if pressure != here.pressure:
-                here.pressure = pressure
-                for task in here.tasks:
-                    task.press(now, pressure)
             turning = [flight for flight in here.flights if flight.meeting.drag]
             dragging |= dict.fromkeys(turning)
             for task in here.tasks:
-                self._wake(task, task.turn(now) if turning else task.end)
+                self._wake(task, task.playing.turn(now) if turning else task.next_end)
         for flight in dragging:
             self._drag(flight, now)
 
     def _drag(self, flight: Flight, now: float) -> None:
         """Slow the transfer down while one of its ranks computes."""
         ranks = (self._ranks[rank] for rank in flight.meeting.ranks)
-        dragged = any(task.computes(now) for rank in ranks for task in rank.tasks)
+        dragged = any(task.playing.computes(now) for rank in ranks for task in rank.tasks)
         if dragged != flight.dragged:
             flight.dragged = dragged
             if flight.activity is not None:
                 self._network.set_drag(flight.activity, 1.0 + flight.meeting.drag if dragged else 1.0)
 
 
-class _Task:
-    """An op at work."""
+class Task:
+    """Ops at work: one of a rank, or those that ranks do in step, with the events of their ends."""
 
-    __slots__ = ("begin", "due", "end", "op", "over", "playing", "rank", "slowed")
+    __slots__ = ("_begin", "_ends", "due", "ops", "overs", "playing", "pressures", "ranks", "slowed")
 
-    def __init__(
-        self, op: int, rank: int, env: simpy.Environment, chain: Chain, pressure: float, speed: Profile | None
-    ) -> None:
-        self.op, self.rank = op, rank
-        self.over = simpy.Event(env)
+    playing: Playing
+
+    def __init__(self, ops: Sequence[int], ranks: Sequence[int], overs: Sequence[simpy.Event]) -> None:
+        self.ops, self.ranks, self.overs = ops, ranks, overs
         self.due = math.inf
-        self.begin = env.now
-        self.slowed = pressure > 0 or speed is not None
-        self.playing = Playing(chain, env.now, pressure, speed or STEADY)
-        self.end = self.playing.finish()
 
-    def press(self, now: float, pressure: float) -> None:
-        """Go on under another pressure."""
-        self.playing.press(now, pressure)
-        self.end = self.playing.finish()
-        self.slowed = self.slowed or pressure > 0
+    def begin(self, playing: Playing, now: float, pressures: list[float], speeds: Sequence[Profile]) -> None:
+        """Begin now, under these pressures and at these speeds."""
+        self.playing, self._begin, self.pressures = playing, now, pressures
+        self.slowed = any(pressures) or any(speed is not STEADY for speed in speeds)
+        self._ends = playing.ends()
 
-    def computes(self, now: float) -> bool:
-        """Does it compute at this instant, or is it in one of its collectives?"""
-        self.playing.advance(now)
-        return self.playing.computes
+    @property
+    def next_end(self) -> float:
+        """When the next of the ranks comes to its end; infinite when all have."""
+        return min(self._ends)
 
-    def turn(self, now: float) -> float:
-        """When it will next begin or cease to compute, or be over."""
-        self.playing.advance(now)
-        return self.playing.turn()
+    def end(self, now: float) -> list[int]:
+        """Ranks (by their place) that have come to their end now."""
+        ended = [member for member, end in enumerate(self._ends) if end == now]
+        if ended:
+            if len(ended) == len(self._ends) or min(end for end in self._ends if end != now) == math.inf:
+                self.playing.advance(now)
+            for member in ended:
+                self._ends[member] = math.inf
+        return ended
+
+    def press(self, now: float) -> None:
+        """Go on under the pressures that are now."""
+        self.playing.press(now, self.pressures)
+        over = [end == math.inf for end in self._ends]
+        self._ends = [math.inf if gone else end for gone, end in zip(over, self.playing.ends(), strict=True)]
+        self.slowed = self.slowed or any(self.pressures)
 
     def rows(self) -> RowTimes:
-        """When its rows started and ended, in seconds from its own start, once all are over."""
-        self.playing.advance(self.end)
-        times = zip(self.playing.start, self.playing.end, strict=True)
-        return tuple((start - self.begin, end - self.begin) for start, end in times)
+        """When the rows of a rank's op started and ended, in seconds from its own start, once all are over."""
+        start, end = (column - self._begin for column in self.playing.times())
+        return tuple(zip(start.tolist(), end.tolist(), strict=True))
+
+
+class _Slowed(Mapping[int, RowTimes]):
+    """The rows of ops that did not go on at full speed, put together when somebody asks."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[int, Task] = {}
+
+    def add(self, task: Task) -> None:
+        """One that is over."""
+        self._tasks[task.ops[0]] = task
+
+    def __getitem__(self, op: int) -> RowTimes:
+        return self._tasks[op].rows()
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._tasks)
+
+    def __len__(self) -> int:
+        return len(self._tasks)

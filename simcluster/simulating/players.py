@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from simcluster.collector import collector_off
 from simcluster.errors import InputError
 from simcluster.lowering.program import Engine, Program
 from simcluster.simulating.encounters import Encounters
@@ -20,6 +21,7 @@ from simcluster.simulating.longest_path import NeedsEventsError, Once, meeting_s
 _EXACT = "the order of all ops is fixed, and no transfer holds another back"
 
 
+@collector_off()
 def play_by(
     engine: Engine, program: Program, capacity: Sequence[float], steps: Sequence[StepsFactory] = ()
 ) -> Record:  # fmt: skip

@@ -21,9 +21,9 @@ from simcluster.planning.parallel import Layout
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
-Seconds = Callable[[int, int], Floats]
-"""Durations [place, case] (or what broadcasts to it) of an op, by its stage and its number there: ops are numbered
-lane by lane, item by item, in the order of the program."""
+Seconds = Callable[[int, int, Floats], Floats]
+"""Durations [place, case] (or what broadcasts to it) of an op, by its stage, its number there and when it begins
+[place, case]: ops are numbered lane by lane, item by item, in the order of the program."""
 
 
 @dataclass(slots=True)
@@ -91,24 +91,26 @@ class StageSweep:
 
     def _alone(self, number: int, seconds: Seconds, ends: Sequence[Floats | None], cases: int) -> Floats:
         node = self._nodes[number]
-        return self._ready(node, ends, cases) + seconds(node.stage, node.number)
+        ready = self._ready(node, ends, cases)
+        return ready + seconds(node.stage, node.number, ready)
 
     def _met(self, number: int, seconds: Seconds, ends: list[Floats | None], cases: int) -> None:
         meeting = self._meetings[number]
         nodes = [self._nodes[each] for each in meeting.nodes]
         ready = [self._ready(node, ends, cases) for node in nodes]
-        took = [seconds(node.stage, node.number) for node in nodes]
         if meeting.groups is None:
             start = np.maximum(*ready)
+            over = start + seconds(nodes[0].stage, nodes[0].number, start)
             for each in meeting.nodes:
-                ends[each] = start + took[0]
+                ends[each] = over
             return
         wide = ready[0] if len(ready) == 1 else np.concatenate(ready)
         start = _latest(wide, meeting.groups)
         first = 0
-        for each, node, own in zip(meeting.nodes, nodes, took, strict=True):
+        for each, node in zip(meeting.nodes, nodes, strict=True):
             size = len(self.stage_ranks[node.stage])
-            ends[each] = start[first : first + size] + own
+            begin = start[first : first + size]
+            ends[each] = begin + seconds(node.stage, node.number, begin)
             first += size
 
     # --- putting together -------------------------------------------------------------------------------------------

@@ -101,7 +101,7 @@ def run_sweep(
     progress: Progress = lambda done, total, wrong: None,
 ) -> Swept:
     """Play what is not there yet, each row stored as soon as it is finished; with ``retry`` what failed, too."""
-    fingerprint = made.base.fingerprint()
+    fingerprint = made.base.fingerprint() + ("" if measure is measured else f" {measure.__module__}.{_name(measure)}")
     key_of = {number: variant.key(fingerprint) for number, variant in made.variants()}
     with Store(store if store else Path(":memory:"), VERSION) as kept:
         done = kept.done(key_of.values())
@@ -120,6 +120,10 @@ def run_sweep(
             wrong += sum(row["status"] != "ok" for _, row in rows)
             progress(there, len(key_of), wrong)
         return Swept(made, list(kept.rows(key_of.values())), len(wanted))
+
+
+def _name(measure: Measure) -> str:
+    return str(getattr(measure, "__qualname__", measure))
 
 
 def _played(

@@ -1,8 +1,9 @@
-"""Clusters: documents that build a graph of GPUs, switches and links.
+"""Clusters: documents that describe a graph of GPUs, switches and links.
 
 A new kind is a spec class with ``build()`` and its name in the union below.  Reading order: ``cluster`` (what comes
-out), ``uniform`` (the smallest builders), ``machine_parts``, ``trees``, ``dragonfly``, ``fabrics`` (any machine on any
-fabric), ``machines``, ``explicit``; ``routing`` and ``describe`` work on any of them.
+out), ``draft`` (what builders write), ``uniform`` (the smallest ones), ``machine_parts``, ``trees``, ``dragonfly``,
+``fabrics`` (any machine on any fabric), ``machines``, ``explicit``; ``routing`` and ``describe`` work on any of them.
+Of equal machines on trees ``regular`` knows the routes in closed form, and the graph is made only if it is asked for.
 """
 
 from __future__ import annotations

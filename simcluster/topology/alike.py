@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import TypeAlias
 
@@ -35,7 +36,7 @@ class Machines:
     link_place: Ints
     back: Ints
     end: Ints
-    _known: dict[tuple[int, int], Ints | None]
+    _known: dict[int, Ints]
 
     @property
     def size(self) -> int:
@@ -59,7 +60,7 @@ class Machines:
 
     @classmethod
     def _of_links(cls, start: Ints, end: Ints, rate: Floats, switch: NDArray[np.bool_], gpu: Ints) -> Machines | None:
-        label = _components(start, end, switch)
+        label = components(start, end, switch)
         label[switch] = -1
         kinds, machine = np.unique(label, return_inverse=True)
         machine = machine - int(kinds[0] < 0)  # switches are -1
@@ -97,28 +98,42 @@ class Machines:
         own_place[table] = np.arange(table.shape[1])
         return cls(machine[gpu], place, by_machine, table, own_place, back, end, {})
 
-    def way_inside(self, src: int, dst: int, walk: Callable[[int, int], list[int] | None]) -> Ints | None:
-        """Places of the links from place to place; None if there is no such single way."""
-        if (src, dst) not in self._known:
-            path = np.array(walk(int(self.gpus[0, src]), int(self.gpus[0, dst])) or [-1], dtype=np.int64)
-            inside = (path >= 0).all() and np.isin(path, self.links[0]).all()
-            self._known[src, dst] = self.link_place[path] if inside else None
-        return self._known[src, dst]
+    def ways_inside(self, pairs: Ints, walk: Callable[[int, int], list[int] | None]) -> Ints:
+        """Places of the links of the pairs (place x size + place): a row each, -1 behind the last.
+
+        A row of nothing but -1 is for a pair without one way that stays inside, or one not asked for.
+        """
+        for pair in pairs.tolist():
+            if pair not in self._known:
+                src, dst = divmod(pair, self.size)
+                path = np.array(walk(int(self.gpus[0, src]), int(self.gpus[0, dst])) or [-1], dtype=np.int64)
+                inside = (path >= 0).all() and np.isin(path, self.links[0]).all()
+                self._known[pair] = self.link_place[path] if inside else np.zeros(0, dtype=np.int64)
+        found = np.full((self.size**2, max(1, max(map(len, self._known.values()), default=0))), -1, dtype=np.int64)
+        for pair, way in self._known.items():
+            found[pair, : len(way)] = way
+        return found
+
+
+_ROOM = 1 << 22  # entries of a table that replaces a search
 
 
 @dataclass(frozen=True, eq=False)
 class Hops:
     """Links between switches (by number): ``code`` of their ends, ascending, and their ``link``.
 
-    ``onto`` and ``whence`` number the sets of switches that come after and before each: ``neighbours`` of that number.
+    Those that begin at a switch are from ``first`` on.  ``onto`` and ``whence`` number the sets of switches that come
+    after and before each: ``neighbours`` of that number.
     """
 
     size: int
     code: Ints
     link: Ints
+    first: Ints
     onto: Ints
     whence: Ints
     neighbours: list[Ints]
+    _known: dict[int, Ints]
 
     @classmethod
     def of(cls, ends: Ends, link_index: Mapping[tuple[str, str], int]) -> Hops:
@@ -127,7 +142,14 @@ class Hops:
         rows = [
             (number[a] * size + number[b], link) for (a, b), link in link_index.items() if a in number and b in number
         ]
-        code, link = np.array(sorted(rows), dtype=np.int64).reshape(-1, 2).T
+        code, link = np.array(rows, dtype=np.int64).reshape(-1, 2).T
+        return cls.of_links(size, code, link)
+
+    @classmethod
+    def of_links(cls, size: int, code: Ints, link: Ints) -> Hops:
+        """Links by their ends (start x ``size`` + end), in any order."""
+        order = np.argsort(code)
+        code, link = code[order], link[order]
         known: dict[bytes, int] = {}
         neighbours: list[Ints] = []
         sides = []
@@ -140,15 +162,54 @@ class Hops:
                 if sets[switch] == len(neighbours):
                     neighbours.append(near)
             sides.append(sets)
-        return cls(size, code, link, sides[0], sides[1], neighbours)
+        first = np.searchsorted(code, np.arange(size + 1) * size)
+        return cls(size, code, link, first, sides[0], sides[1], neighbours, {})
+
+    def onward(self, here: int, goal: int) -> Ints:
+        """The switches after one on shortest ways to another, in order."""
+        if goal not in self._known:
+            self._known[goal] = self._hops_to(goal)
+        hops, near = self._known[goal], self.neighbours[self.onto[here]]
+        found: Ints = near[hops[near] == hops[here] - 1]
+        return found
+
+    def _hops_to(self, goal: int) -> Ints:
+        """Hops from every switch to this one; as many as there are switches where there is no way."""
+        found = np.full(self.size, self.size, dtype=np.int64)
+        frontier, hops = np.array([goal]), 0
+        while len(frontier):
+            found[frontier] = hops
+            hops += 1
+            sets = dict.fromkeys(self.whence[frontier].tolist())
+            before = np.zeros(self.size, dtype=bool)
+            for each in sets:
+                before[self.neighbours[each]] = True
+            frontier = np.flatnonzero(before & (found == self.size))
+        return found
 
     def between(self, a: Ints, b: Ints) -> Ints:
         """The links from switches to switches, -1 for none."""
         if not len(self.code):
             return np.full(len(a), -1, dtype=np.int64)
+        if len(self.neighbours) * self.size <= _ROOM:
+            turn = self._turn[self.onto[a], b]
+            return np.where(turn >= 0, self.nth(a, turn), -1)
         code = a * self.size + b
         place = np.minimum(np.searchsorted(self.code, code), len(self.code) - 1)
         return np.where(self.code[place] == code, self.link[place], -1)
+
+    def nth(self, a: Ints, turn: Ints) -> Ints:
+        """The link from each switch to neighbour number ``turn`` of those behind it."""
+        found: Ints = self.link[np.minimum(self.first[a] + turn, len(self.link) - 1)]
+        return found
+
+    @cached_property
+    def _turn(self) -> Ints:
+        """By set of neighbours and switch: which of them it is, -1 for none."""
+        found = np.full((len(self.neighbours), self.size), -1, dtype=np.int64)
+        for row, near in zip(found, self.neighbours, strict=True):
+            row[near] = np.arange(len(near))
+        return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,7 +221,6 @@ class Ends:
     """
 
     switches: list[str]
-    number: dict[str, int]
     part: Ints
     order: Ints
     out_leaf: Ints
@@ -169,34 +229,77 @@ class Ends:
     in_links: Ints
     position: Ints
 
+    @cached_property
+    def number(self) -> dict[str, int]:
+        """The number of every switch by name."""
+        return {switch: place for place, switch in enumerate(self.switches)}
+
     @classmethod
     def of(cls, machines: Machines, ways: Ways, gpus: Sequence[str], link_index: Mapping[tuple[str, str], int]) -> Ends:
-        """Those of one machine, moved to all others."""
+        """Those of one machine of a graph, moved to all others."""
         switches = ways.in_order(ways.switches)
-        number = {switch: place for place, switch in enumerate(switches)}
         parts = ways.parts_of_fabric()
-        tree_order = ways.tree_order
-        order = np.array([tree_order[ports[0].node] if ports else 0 for ports in ways.near.entries], dtype=np.int64)
         of_node = np.full(len(ways.position), -1, dtype=np.int64)
         place = {node: number for number, node in enumerate(ways.position)}
         of_node[[place[switch] for switch in switches]] = np.arange(len(switches))
-        sides = []
-        for leaves, doors in ((True, ways.near.exits), (False, ways.near.entries)):
-            leaf = np.full(len(gpus), -1, dtype=np.int64)
-            found = [_only(ways, doors[gpu], gpus[gpu], link_index, machines, leaves=leaves)
-                     for gpu in machines.gpus[0].tolist()]  # fmt: skip
-            links = np.full((len(gpus), max(1, max(map(len, found), default=1))), -1, dtype=np.int64)
-            for local, way in enumerate(found):
-                if not way:
-                    continue
-                own = machines.gpus[:, local]
-                shifted = machines.links[:, machines.link_place[way]]
-                leaf[own] = of_node[machines.end[shifted[:, 0]]]
-                links[own[:, None], np.arange(len(way))] = shifted if leaves else machines.back[shifted]
-            sides += [leaf, links]
         part = np.array([parts[switch] for switch in switches], dtype=np.int64)
         position = np.array([ways.position[switch] for switch in switches], dtype=np.int64)
-        return cls(switches, number, part, order, sides[0], sides[2], sides[1], sides[3], position)
+        sides = _sides(machines, ways, [gpus[gpu] for gpu in machines.gpus[0].tolist()], link_index, of_node,
+                       machines.gpus[0].tolist())  # fmt: skip
+        tree_order = ways.tree_order
+        order = np.array([tree_order[ports[0].node] if ports else 0 for ports in ways.near.entries], dtype=np.int64)
+        return cls(switches, part, order, *sides, position)
+
+    @classmethod
+    def of_machine(
+        cls,
+        machines: Machines,
+        ways: Ways,
+        gpus: Sequence[str],
+        link_index: Mapping[tuple[str, str], int],
+        switches: list[str],
+        of_node: Ints,
+        part: Ints,
+        position: Ints,
+    ) -> Ends:
+        """The same from machine 0 alone (``ways`` of its ``gpus``), each of which has one way out and one in.
+
+        ``of_node`` numbers the switches by node; their ``part`` and ``position`` are given.
+        """
+        sides = _sides(machines, ways, gpus, link_index, of_node, range(len(gpus)))
+        nodes = list(dict.fromkeys(ports[0].node for ports in ways.near.entries))  # by their first GPU
+        of_gpu = np.array([nodes.index(ports[0].node) for ports in ways.near.entries])
+        first = np.array([of_gpu.tolist().index(node) for node in range(len(nodes))])
+        leaf = sides[1][machines.gpus[:, first]]  # leaf by leaf, then by the first GPU
+        order = np.empty(leaf.size, dtype=np.int64)
+        order[np.argsort((leaf * len(machines.place) + machines.gpus[:, first]).ravel())] = np.arange(leaf.size)
+        return cls(switches, part, order.reshape(leaf.shape)[:, of_gpu].ravel(), *sides, position)
+
+
+def _sides(
+    machines: Machines,
+    ways: Ways,
+    names: Sequence[str],
+    link_index: Mapping[tuple[str, str], int],
+    of_node: Ints,
+    doors_of: Sequence[int],
+) -> tuple[Ints, Ints, Ints, Ints]:
+    """Leaves and links of all GPUs, out and in, from those of machine 0 (``names``)."""
+    sides = []
+    for leaves, doors in ((True, ways.near.exits), (False, ways.near.entries)):
+        leaf = np.full(len(machines.place), -1, dtype=np.int64)
+        found = [_only(ways, doors[gpu], name, link_index, machines, leaves=leaves)
+                 for gpu, name in zip(doors_of, names, strict=True)]  # fmt: skip
+        links = np.full((len(leaf), max(1, max(map(len, found), default=1))), -1, dtype=np.int64)
+        for local, way in enumerate(found):
+            if not way:
+                continue
+            own = machines.gpus[:, local]
+            shifted = machines.links[:, machines.link_place[way]]
+            leaf[own] = of_node[machines.end[shifted[:, 0]]]
+            links[own[:, None], np.arange(len(way))] = shifted if leaves else machines.back[shifted]
+        sides += [leaf, links]
+    return sides[0], sides[2], sides[1], sides[3]
 
 
 def _only(
@@ -225,7 +328,7 @@ def _only(
     return [link_index[hop] for hop in hops]
 
 
-def _components(start: Ints, end: Ints, switch: NDArray[np.bool_]) -> Ints:
+def components(start: Ints, end: Ints, switch: NDArray[np.bool_]) -> Ints:
     """The lowest number among the nodes that a node is connected with past no switch."""
     label = np.arange(len(switch))
     inside = ~(switch[start] | switch[end])

@@ -9,8 +9,8 @@ Graph conventions (``networkx.DiGraph``, one edge per direction)
 * edge: ``line_rate`` (B/s, what the standard says), ``efficiency`` (0..1], ``bandwidth`` = line_rate x efficiency (B/s,
   payload), ``latency`` (s), ``source`` (where the numbers come from), ``medium`` ("nvlink", "pcie", "infiniband", ...).
 
-Static: nothing that happens at run time is stored here.  Imports ``errors``, ``host_ways``, ``links``,
-``policies``, ``routing`` and ``switch_trees``.
+Static: nothing that happens at run time is stored here.  Imports ``colours``, ``draft``, ``errors``, ``host_ways``,
+``policies``, ``routing``, ``switch_trees`` and ``wiring``.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import networkx as nx
 import numpy as np
 
-from simcluster.colours import mixed, sums
+from simcluster.colours import different, mixed, sums
 from simcluster.errors import InputError
+from simcluster.topology.draft import Draft
 from simcluster.topology.host_ways import HostWays
-from simcluster.topology.links import compute_part
 from simcluster.topology.policies import STATIC, RoutingSpec
 from simcluster.topology.routing import Router, Spread
 from simcluster.topology.switch_trees import SwitchTrees
+from simcluster.topology.wiring import Drafted, Wired
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -46,20 +47,49 @@ class Cluster:
 
     ``gpus`` are the nodes in the order in which ranks are placed (machine by machine); everywhere else a GPU is its
     index in ``gpus`` and a link its index in ``links``.  ``device`` is the GPU's name in the device catalogue, or an
-    inline device document, ``nccl`` the platform that NCCL would take the machines for, if one is named.
+    inline device document, ``nccl`` the platform that NCCL would take the machines for, if one is named.  ``graph``,
+    names and links are made when they are asked for, where the cluster is so regular that routes need none of them.
     """
 
     name: str
-    graph: nx.DiGraph[str]
-    gpus: tuple[str, ...]
     host_of: tuple[int, ...]
     device: Device
-    links: tuple[tuple[str, str], ...]
-    link_index: dict[tuple[str, str], int] = field(repr=False)
     capacity: NDArray[np.float64] = field(repr=False)
     latency: NDArray[np.float64] = field(repr=False)
-    router: Router = field(repr=False)
+    wiring: Wired | Drafted = field(repr=False)
     nccl: str | None = None
+
+    @cached_property
+    def graph(self) -> nx.DiGraph[str]:
+        """All nodes and links; see above."""
+        changed = np.flatnonzero(self.capacity != self.wiring.capacity).tolist()
+        if not changed:
+            return self.wiring.graph
+        graph = self.wiring.graph.copy()
+        for link in changed:
+            a, b = self.links[link]
+            graph[a][b]["bandwidth"] = float(self.capacity[link])
+        return graph
+
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        """Names of the GPUs."""
+        return self.wiring.gpus
+
+    @property
+    def links(self) -> tuple[tuple[str, str], ...]:
+        """The nodes that each link leads from and to."""
+        return self.wiring.links
+
+    @property
+    def link_index(self) -> dict[tuple[str, str], int]:
+        """The number of a link by its nodes."""
+        return self.wiring.link_index
+
+    @property
+    def router(self) -> Router:
+        """Routes of single flows, on the graph."""
+        return self.wiring.router
 
     def route(self, src: int, dst: int) -> tuple[int, ...]:
         """Links from GPU ``src`` to GPU ``dst``, in order; empty when they are the same.
@@ -87,19 +117,34 @@ class Cluster:
         self, src: NDArray[np.int64], dst: NDArray[np.int64], flow: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
         """``spread`` of many flows: (flow, link, fraction) of every link that one crosses, by flow; latencies (s)."""
-        row, link, fraction = self.router.paths.rows(src, dst, flow)
+        row, link, fraction = self.wiring.paths.rows(src, dst, flow)
         return row, link, fraction, self.latencies(row, link, fraction, len(src))
 
     def latencies(
         self, row: NDArray[np.int64], link: NDArray[np.int64], fraction: NDArray[np.float64], rows: int
     ) -> NDArray[np.float64]:
         """``spread_latency`` of many ways: of ``rows``, given by the links of each in ascending order."""
-        seconds = fraction * self.latency[link]
-        _, kind = np.unique(seconds, return_inverse=True)
-        starts = np.searchsorted(row, np.arange(rows + 1))
-        _, first, alike = np.unique(sums(mixed(kind), starts), return_index=True, return_inverse=True)
-        each = [math.fsum(seconds[starts[place] : starts[place + 1]].tolist()) for place in first.tolist()]
+        if not len(link):
+            return np.zeros(rows)
+        sorts, sort_of = self._latency_sorts
+        if fraction.min() == 1.0:
+            kind, seconds = sort_of[link], sorts
+        else:
+            seconds, kind = np.unique(fraction * self.latency[link], return_inverse=True)
+        starts = np.concatenate([[0], np.cumsum(np.bincount(row, minlength=rows))])
+        whole = sums(mixed(np.arange(len(seconds)))[kind], starts)
+        kinds = different(whole)
+        alike = np.searchsorted(kinds, whole)
+        first = np.empty(len(kinds), dtype=np.int64)
+        first[alike[::-1]] = np.arange(rows)[::-1]
+        each = [math.fsum(seconds[kind[starts[place] : starts[place + 1]]].tolist()) for place in first.tolist()]
         return np.array(each)[alike]
+
+    @cached_property
+    def _latency_sorts(self) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """The different latencies of links, and which of them each link has."""
+        sorts, sort_of = np.unique(self.latency, return_inverse=True)
+        return sorts, sort_of
 
     def spread_latency(self, spread: Spread) -> float:
         """Seconds that a flow's bytes need along their links: the mean over the bytes.
@@ -111,11 +156,21 @@ class Cluster:
 
     def uplinks(self, gpu: int) -> tuple[str, ...]:
         """NICs through which this GPU leaves its machine in the fewest hops (its own name if it has a switch port)."""
-        return self.router.uplinks(gpu)
+        regular = self.wiring.regular
+        return regular.uplinks(gpu) if regular else self.router.uplinks(gpu)
 
     def nvswitch(self, gpu: int) -> str:
         """The NVSwitch that this GPU is linked to; "" for none."""
-        return self._switch_trees.nvswitch(gpu)
+        regular = self.wiring.regular
+        return regular.nvswitch(gpu) if regular else self._switch_trees.nvswitch(gpu)
+
+    def seats(self, gpus: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
+        """Of many GPUs ``nvswitch`` and ``uplinks`` as numbers, equal for equal nodes; 0 for no NVSwitch.
+
+        None where that is not known in closed form.
+        """
+        regular = self.wiring.regular
+        return regular.seats(gpus) if regular else None
 
     def switch_ways(self, gpus: Sequence[int], turn: int) -> tuple[tuple[Spread, Spread], ...]:
         """For each GPU its way to the switch in which all of them meet, and from there to it.
@@ -123,15 +178,21 @@ class Cluster:
         The NVSwitch of them all, or else the switch of the fabric that is nearest to all: number ``turn`` of those (see
         ``switch_trees``).  InputError when there is none.
         """
-        return self._switch_trees.ways(gpus, turn)
+        regular = self.wiring.regular
+        inside = regular.switch_ways(gpus) if regular else None
+        return self._switch_trees.ways(gpus, turn) if inside is None else inside
 
     def host_way(self, gpu: int, direction: str) -> Spread:
         """Links from a GPU to its host's memory ("d2h") or back ("h2d"): see ``host_ways``; InputError without any."""
-        return self._host_ways.way(self.gpus[gpu], direction)
+        regular = self.wiring.regular
+        way = regular.host_way(gpu, direction) if regular else None
+        return self._host_ways.way(self.gpus[gpu], direction) if way is None else way
 
     def box_of(self, gpu: int) -> tuple[int, int]:
         """What has the memory that the GPU copies to: the machine and, in a rack, its tray (0 without trays)."""
-        return self.host_of[gpu], int(self.graph.nodes[self.gpus[gpu]].get("tray", 0))
+        regular = self.wiring.regular
+        tray = regular.tray(gpu) if regular else int(self.graph.nodes[self.gpus[gpu]].get("tray", 0))
+        return self.host_of[gpu], tray
 
     @cached_property
     def _host_ways(self) -> HostWays:
@@ -161,13 +222,11 @@ class Cluster:
         found = [(link, factor) for a, b, factor in faults for link in self._to_scale(a, b, factor)]
         if not found:
             return self
-        capacity, graph = self.capacity.copy(), self.graph.copy()
+        capacity = self.capacity.copy()
         for link, factor in found:
             capacity[link] *= factor
-            a, b = self.links[link]
-            graph[a][b]["bandwidth"] = float(capacity[link])
         capacity.flags.writeable = False
-        return replace(self, graph=graph, capacity=capacity)
+        return replace(self, capacity=capacity)
 
     def _to_scale(self, a: str, b: str, factor: float) -> list[int]:
         if not (math.isfinite(factor) and factor > 0):
@@ -179,7 +238,7 @@ class Cluster:
     def links_between(self, a: str, b: str) -> list[int]:
         """The links between two neighbours, both directions; InputError for an unknown node, or no such link."""
         for node in (a, b):
-            if node not in self.graph:
+            if not self.wiring.has(node):
                 raise InputError(f"link {a} - {b}: no node {node!r} in cluster {self.name!r}{self._near(node)}")
         found = [self.link_index[pair] for pair in ((a, b), (b, a)) if pair in self.link_index]
         if not found:
@@ -208,21 +267,28 @@ def make_cluster(
     if not hosts:
         raise InputError(f"cluster {name!r} has no GPU; it needs at least one node of kind gpu")
     gpus = tuple(sorted(hosts, key=lambda node: hosts[node]))
-    edges = list(graph.edges(data=True))
-    _check_edges(name, edges)
-    links = tuple((a, b) for a, b, _ in edges)
-    index = {link: number for number, link in enumerate(links)}
-    capacity = np.fromiter((data["bandwidth"] for _, _, data in edges), dtype=np.float64, count=len(edges))
-    latency = np.fromiter((data["latency"] for _, _, data in edges), dtype=np.float64, count=len(edges))
-    capacity.flags.writeable = latency.flags.writeable = False  # shared between variants of the cluster
-    router = Router(compute_part(graph), gpus, index, routing)
-    router.check_reachable()
+    _check_links(name, graph.edges(data=True))
+    wiring = Wired(graph, gpus, routing)
+    wiring.router.check_reachable()
     host_of = tuple(hosts[gpu][0] for gpu in gpus)
-    return Cluster(name, graph, gpus, host_of, device, links, index, capacity, latency, router, nccl)
+    return Cluster(name, host_of, device, wiring.capacity, wiring.latency, wiring, nccl)
 
 
-def _check_edges(name: str, edges: list[tuple[str, str, dict[str, Any]]]) -> None:
-    for a, b, data in edges:
+def drafted_cluster(
+    name: str, device: Device, draft: Draft, routing: RoutingSpec = STATIC, nccl: str | None = None
+) -> Cluster:
+    """``make_cluster`` of what has been drafted; the graph is made only if the cluster is not regular, or is asked."""
+    good = all(0 < data["bandwidth"] < math.inf and 0 <= data["latency"] < math.inf for data in draft.sorts)
+    wiring = Drafted(draft, routing) if good else None
+    if wiring is None or wiring.regular is None:
+        return make_cluster(name, device, draft.graph(), routing, nccl)
+    host = np.arange(draft.stamped) // draft.per_host
+    host_of = tuple(np.repeat(host, wiring.regular.machines.size).tolist())
+    return Cluster(name, host_of, device, wiring.capacity, wiring.latency, wiring, nccl)
+
+
+def _check_links(name: str, links: Iterable[tuple[str, str, dict[str, Any]]]) -> None:
+    for a, b, data in links:
         if not (data["bandwidth"] > 0 and math.isfinite(data["bandwidth"])):
             raise InputError(f"cluster {name!r}: link {a} - {b} has {data['bandwidth']!r} B/s; it must be positive")
         if not (data["latency"] >= 0 and math.isfinite(data["latency"])):

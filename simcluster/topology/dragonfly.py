@@ -9,9 +9,11 @@ import math
 from collections.abc import Sequence
 from typing import Literal
 
+import numpy as np
+
 from simcluster.documents.complaints import Complaint, listed
 from simcluster.documents.spec import Spec
-from simcluster.topology.links import Count, EdgeData, connect
+from simcluster.topology.links import Count, EdgeData
 from simcluster.topology.machine_parts import Port
 from simcluster.topology.sizes import check_links
 from simcluster.topology.trees import Ratio, Site, UplinkSpec
@@ -47,12 +49,11 @@ class DragonflyPlusSpec(Spec):
             site.switches([f"group{g}.spine{i}" for i in range(self.spines_per_group)], "spine") for g in range(groups)
         ]
         in_order = [leaf for group in leaves for leaf in group]
-        site.attach(ports, [in_order[port.machine // self.nodes_per_leaf] for port in ports])
-        down = self.nodes_per_leaf * sum(port.link["line_rate"] for port in ports if port.machine == 0)
-        cable = self.leaf_to_spine.cable(ports[0].link)
+        site.attach(ports, np.array(in_order)[np.arange(machines) // self.nodes_per_leaf])
+        down = self.nodes_per_leaf * sum(port.link["line_rate"] for port in ports)
+        cable = uplink = self.leaf_to_spine.cable(ports[0].link)
         for own, above in zip(leaves, spines, strict=True):
-            site.join(dict.fromkeys(own, down / self.oversubscription), above, cable)
-        uplink = site.graph[leaves[0][0]][spines[0][0]]
+            uplink = site.join(dict.fromkeys(own, down / self.oversubscription), above, cable)
         self._join_groups(site, spines, self.spine_to_spine.cable(uplink))
 
     def complaints(self, machines: int) -> list[Complaint]:
@@ -71,18 +72,18 @@ class DragonflyPlusSpec(Spec):
             return [(("global_links_per_spine",), f"{what} {rule}; use {near}")]
         return []
 
-    def _join_groups(self, site: Site, spines: Sequence[Sequence[str]], cable: EdgeData) -> None:
+    def _join_groups(self, site: Site, spines: Sequence[Sequence[int]], cable: EdgeData) -> None:
         """Global link l of a pair of groups ends at the next spine of either, counted by distance around the groups."""
         groups = len(spines)
         per_pair = self.spines_per_group * self.global_links_per_spine // max(1, groups - 1)
         for near in range(groups):
             for far in range(near + 1, groups):
                 there, back = far - near - 1, groups - (far - near) - 1
-                pairs: dict[tuple[str, str], int] = {}
+                pairs: dict[tuple[int, int], int] = {}
                 for link in range(per_pair):
                     a = spines[near][(there * per_pair + link) % self.spines_per_group]
                     b = spines[far][(back * per_pair + link) % self.spines_per_group]
                     pairs[a, b] = pairs.get((a, b), 0) + 1
                 for pair, count in pairs.items():
                     rates = {key: count * cable[key] for key in ("line_rate", "bandwidth")}
-                    connect(site.graph, [pair], cable | rates)
+                    site.draft.connect(np.array(pair[:1]), np.array(pair[1:]), cable | rates)

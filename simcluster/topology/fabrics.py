@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self, TypeAlias
 
-import networkx as nx
 from pydantic import Field, model_validator
 
 from simcluster.documents.complaints import Complaint, RuleError, did_you_mean
-from simcluster.topology.cluster import Cluster, make_cluster
+from simcluster.topology.cluster import Cluster, drafted_cluster
+from simcluster.topology.draft import Draft
 from simcluster.topology.dragonfly import DragonflyPlusSpec
-from simcluster.topology.links import COMPUTE, Count, Graph, Name
+from simcluster.topology.links import COMPUTE, Count, Name
 from simcluster.topology.machine_parts import MachineSpec, Port
 from simcluster.topology.policies import RoutedSpec
 from simcluster.topology.sizes import check_gpus
@@ -66,14 +66,13 @@ class MachinesSpec(RoutedSpec):
 
         Switches of other networks are called storage.leaf0, ...; those of planes plane0.leaf0, ...
         """
-        graph: Graph = nx.DiGraph()
-        ports = self.machine.add(graph, self.nodes)
+        draft = Draft()
         networks: dict[tuple[str, int], list[Port]] = {}
-        for port in ports:
+        for port in self.machine.add(draft, self.nodes):
             networks.setdefault((port.network, port.plane), []).append(port)
         planes = any(plane for _, plane in networks)
         for (network, plane), own in networks.items():
             fabric = self.fabric if network == COMPUTE else self.other_networks[network]
             prefix = ("" if network == COMPUTE else f"{network}.") + (f"plane{plane}." if planes else "")
-            fabric.add(Site(graph, network, prefix), own, self.nodes)
-        return make_cluster(self.name, self.device, graph, self.routing, self.nccl)
+            fabric.add(Site(draft, network, prefix), own, self.nodes)
+        return drafted_cluster(self.name, self.device, draft, self.routing, self.nccl)

@@ -6,7 +6,7 @@ A machine is an NVLink domain, as for NCCL: a DGX box, or a whole rack of trays 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
@@ -14,6 +14,7 @@ from pydantic import Field, model_validator
 from simcluster.documents.complaints import RuleError
 from simcluster.documents.spec import Spec
 from simcluster.errors import InputError
+from simcluster.topology.draft import Draft, Recorder
 from simcluster.topology.links import COMPUTE, EdgeData, Graph, LinkSpec, Name, add_gpus, add_nics, connect
 from simcluster.topology.sizes import check_links
 
@@ -24,10 +25,12 @@ Few = Annotated[int, Field(strict=True, ge=1, le=1024)]
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """A NIC and the link by which it joins a fabric; ``rail`` numbers the NICs of a tray in the network."""
+    """A NIC that every machine has (its place in the pattern of one), and the link by which it joins a fabric.
 
-    nic: str
-    machine: int
+    ``rail`` numbers the NICs of a tray in the network.
+    """
+
+    nic: int
     rail: int
     network: str
     plane: int
@@ -140,28 +143,32 @@ class MachineSpec(Spec):
 
     # --- building ----------------------------------------------------------------------------------------------------
 
-    def add(self, graph: Graph, machines: int) -> list[Port]:
-        """So many machines, as nodes and links of the graph; their ports to the fabrics, in order.
+    def add(self, draft: Draft, machines: int) -> list[Port]:
+        """So many machines; the ports of each to the fabrics, in order.
 
         Nodes: node0.gpu0, node0.nvswitch, node0.pcie0, node0.host0, node0.nic0 (node0.storage-nic0 in a network of that
         name), ...; in a rack of trays rack0.nvswitch, rack0.tray0.gpu0, ...
         """
-        boxes = machines * self.trays
-        check_links(boxes * max(self.gpus, *(nic.count for nic in self.nics)), "of a kind inside machines")
-        ports: list[Port] = []
-        for machine in range(machines):
-            domain = f"{'rack' if self.trays > 1 else 'node'}{machine}"
-            for tray in range(self.trays):
-                box = f"{domain}.tray{tray}" if self.trays > 1 else domain
-                self._add_gpus(graph, domain, box, machine, tray)
-                ports += self._add_nics(graph, box, machine)
-            if self.nvlink:
-                graph.add_node(f"{domain}.nvswitch", kind="nvswitch")
-        return ports
+        check_links(
+            machines * self.trays * max(self.gpus, *(nic.count for nic in self.nics)), "of a kind inside machines"
+        )
+        graph = Recorder()
+        ports: list[tuple[str, Port]] = []
+        name = "rack" if self.trays > 1 else "node"
+        domain = f"{name}0"
+        for tray in range(self.trays):
+            box = f"{domain}.tray{tray}" if self.trays > 1 else domain
+            self._add_gpus(graph, domain, box, tray)
+            ports += self._add_nics(graph, box)
+        if self.nvlink:
+            graph.add_node(f"{domain}.nvswitch", kind="nvswitch")
+        draft.stamp(graph, machines, name)
+        place = {node: number for number, node in enumerate(graph)}
+        return [replace(port, nic=place[nic]) for nic, port in ports]
 
-    def _add_gpus(self, graph: Graph, domain: str, box: str, machine: int, tray: int) -> None:
+    def _add_gpus(self, graph: Graph, domain: str, box: str, tray: int) -> None:
         gpus = [f"{box}.gpu{i}" for i in range(self.gpus)]
-        add_gpus(graph, ((gpu, machine, tray * self.gpus + i) for i, gpu in enumerate(gpus)))
+        add_gpus(graph, ((gpu, 0, tray * self.gpus + i) for i, gpu in enumerate(gpus)))
         if self.trays > 1:
             graph.add_nodes_from(gpus, tray=tray)
         if self.nvlink:
@@ -180,7 +187,7 @@ class MachineSpec(Spec):
             if self.host.between:
                 connect(graph, pairs, self.host.between.link("pcie"))
 
-    def _add_nics(self, graph: Graph, box: str, machine: int) -> Iterator[Port]:
+    def _add_nics(self, graph: Graph, box: str) -> Iterator[tuple[str, Port]]:
         numbered: dict[tuple[str, int], int] = {}
         fewer: dict[Place, int] = {}  # groups so far with fewer NICs than there are places
         for group in self.nics:
@@ -201,7 +208,7 @@ class MachineSpec(Spec):
             connect(graph, pairs, _times(slot, group.slots, "slots"))
             link = _times(group.link.link("network"), group.ports, "ports")
             for i, nic in enumerate(nics):
-                yield Port(nic, machine, first + i, group.network, group.plane, link)
+                yield nic, Port(-1, first + i, group.network, group.plane, link)
 
 
 _NAMES = {"gpu": "GPUs", "pcie": "PCIe switches", "host": "host bridges"}

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from typing import Literal, Self
 
-import networkx as nx
+import numpy as np
 from pydantic import model_validator
 
 from simcluster.errors import InputError
-from simcluster.topology.cluster import Cluster, make_cluster
-from simcluster.topology.links import COMPUTE, Count, EdgeData, Graph, LinkSpec, Name, add_gpus, add_switches, connect
+from simcluster.topology.cluster import Cluster, drafted_cluster
+from simcluster.topology.draft import Draft, Recorder
+from simcluster.topology.links import COMPUTE, Count, EdgeData, Graph, LinkSpec, Name, add_gpus, add_nics, connect
 from simcluster.topology.policies import RoutedSpec
 from simcluster.topology.sizes import check_gpus, check_links
 from simcluster.topology.trees import Site, TreeSpec
@@ -58,26 +59,25 @@ class DgxSpec(RoutedSpec):
 
     def build(self) -> Cluster:
         """The cluster: node0.gpu0, node0.nic0, node0.nvswitch, ..., unit0.leaf0 (rail 0), ..., spine0, ..."""
-        graph: Graph = nx.DiGraph()
-        rails = range(self.gpus_per_node)
-        slots = [(n, i) for n in range(self.nodes) for i in rails]
-        gpus = [f"node{n}.gpu{i}" for n, i in slots]
-        nics = [f"node{n}.nic{i}" for n, i in slots]
-        units = -(-self.nodes // self.fabric.nodes_per_unit)
-        leaves = [f"unit{u}.leaf{i}" for u in range(units) for i in rails]
-        add_gpus(graph, ((gpu, n, i) for gpu, (n, i) in zip(gpus, slots, strict=True)))
-        graph.add_nodes_from((f"node{n}.nvswitch" for n in range(self.nodes)), kind="nvswitch")
-        graph.add_nodes_from(nics, kind="nic")
-        add_switches(graph, leaves, "leaf")
-        to_nvswitch = ((gpu, f"node{n}.nvswitch") for gpu, (n, _) in zip(gpus, slots, strict=True))
-        connect(graph, to_nvswitch, self.nvlink.link("nvlink"))
+        graph, rails = Recorder(), range(self.gpus_per_node)
+        gpus, nics = ([f"node0.{part}{i}" for i in rails] for part in ("gpu", "nic"))
+        add_gpus(graph, ((gpu, 0, i) for i, gpu in enumerate(gpus)))
+        graph.add_node("node0.nvswitch", kind="nvswitch")
+        add_nics(graph, nics)
+        connect(graph, ((gpu, "node0.nvswitch") for gpu in gpus), self.nvlink.link("nvlink"))
         connect(graph, zip(gpus, nics, strict=True), self.pcie.link("pcie"))
-        rail_leaf = (f"unit{n // self.fabric.nodes_per_unit}.leaf{i}" for n, i in slots)
-        connect(graph, zip(nics, rail_leaf, strict=True), self.nic.link("infiniband"))
+        draft = Draft()
+        draft.stamp(graph, self.nodes, "node", ("gpu", "nvswitch", "nic"))
+        site, link = Site(draft, COMPUTE), self.nic.link("infiniband")
+        units = -(-self.nodes // self.fabric.nodes_per_unit)
+        leaves = np.array(site.switches([f"unit{u}.leaf{i}" for u in range(units) for i in rails], "leaf"))
+        leaves = leaves.reshape(units, -1)
+        place = {node: number for number, node in enumerate(graph)}
+        unit = np.arange(self.nodes) // self.fabric.nodes_per_unit
+        draft.connect(draft.nodes[:, [place[nic] for nic in nics]], leaves[unit], link)
         full = min(self.nodes, self.fabric.nodes_per_unit) * self.nic.line_rate
-        of_unit = {u: {f"unit{u}.leaf{i}": full for i in rails} for u in range(units)}
-        self.fabric.grow(Site(graph, COMPUTE), of_unit, self.nic.link("infiniband"))
-        return make_cluster(self.name, self.device, graph, self.routing, self.nccl)
+        self.fabric.grow(site, {u: dict.fromkeys(own, full) for u, own in enumerate(leaves.tolist())}, link)
+        return drafted_cluster(self.name, self.device, draft, self.routing, self.nccl)
 
 
 class PcieBoxSpec(RoutedSpec):
@@ -107,31 +107,27 @@ class PcieBoxSpec(RoutedSpec):
 
     def build(self) -> Cluster:
         """The cluster: node0.gpu0, node0.pcie0, node0.host, node0.nic0, ..., leaf0, ..., spine0, ..."""
-        graph: Graph = nx.DiGraph()
+        graph = Recorder()
         pcie = self.pcie.link("pcie")
         upstream = pcie if self.upstream is None else self.upstream.link("pcie")
-        units = -(-self.nodes // self.fabric.nodes_per_unit)
-        leaves = [f"leaf{u}" for u in range(units)]
-        for node in range(self.nodes):
-            self._add_machine(graph, node, pcie, upstream)
-        add_switches(graph, leaves, "leaf")
-        ports = (
-            (f"node{n}.nic{i}", leaves[n // self.fabric.nodes_per_unit])
-            for n in range(self.nodes)
-            for i in range(self.nics_per_node)
-        )
-        connect(graph, ports, self.nic.link("ethernet"))
+        self._add_machine(graph, pcie, upstream)
+        draft = Draft()
+        draft.stamp(graph, self.nodes, "node")
+        site, link = Site(draft, COMPUTE), self.nic.link("ethernet")
+        leaves = site.switches([f"leaf{u}" for u in range(-(-self.nodes // self.fabric.nodes_per_unit))], "leaf")
+        nics = [place for place, node in enumerate(graph) if graph.nodes[node]["kind"] == "nic"]
+        unit = np.arange(self.nodes) // self.fabric.nodes_per_unit
+        draft.connect(draft.nodes[:, nics], np.array(leaves)[unit].repeat(len(nics)).reshape(-1, len(nics)), link)
         full = min(self.nodes, self.fabric.nodes_per_unit) * self.nics_per_node * self.nic.line_rate
-        of_unit = {u: {leaf: full} for u, leaf in enumerate(leaves)}
-        self.fabric.grow(Site(graph, COMPUTE), of_unit, self.nic.link("ethernet"))
-        return make_cluster(self.name, self.device, graph, self.routing, self.nccl)
+        self.fabric.grow(site, {u: {leaf: full} for u, leaf in enumerate(leaves)}, link)
+        return drafted_cluster(self.name, self.device, draft, self.routing, self.nccl)
 
-    def _add_machine(self, graph: Graph, node: int, pcie: EdgeData, upstream: EdgeData) -> None:
-        gpus = [f"node{node}.gpu{i}" for i in range(self.gpus_per_node)]
-        nics = [f"node{node}.nic{i}" for i in range(self.nics_per_node)]
-        switch_of = [f"node{node}.pcie{i // self.gpus_per_pcie_switch}" for i in range(self.gpus_per_node)]
-        host = f"node{node}.host"
-        add_gpus(graph, ((gpu, node, i) for i, gpu in enumerate(gpus)))
+    def _add_machine(self, graph: Graph, pcie: EdgeData, upstream: EdgeData) -> None:
+        gpus = [f"node0.gpu{i}" for i in range(self.gpus_per_node)]
+        nics = [f"node0.nic{i}" for i in range(self.nics_per_node)]
+        switch_of = [f"node0.pcie{i // self.gpus_per_pcie_switch}" for i in range(self.gpus_per_node)]
+        host = "node0.host"
+        add_gpus(graph, ((gpu, 0, i) for i, gpu in enumerate(gpus)))
         graph.add_nodes_from(dict.fromkeys(switch_of), kind="pcie")
         graph.add_node(host, kind="host")
         graph.add_nodes_from(nics, kind="nic")

@@ -25,34 +25,60 @@ Rows: TypeAlias = tuple[Ints, Ints, Floats]
 
 
 class Paths:
-    """Routes many flows on one graph; ``spread(src, dst, number)`` routes a single one."""
+    """Routes many flows on one cluster; ``spread(src, dst, number)`` routes a single one.
+
+    ``walk`` gives the links from GPU to GPU of machine 0, if there is one way, which does not leave it.
+    """
 
     def __init__(
         self,
+        machines: Machines | None,
+        ends: Callable[[], Ends],
+        hops: Callable[[], Hops],
+        policy: RoutingSpec,
+        spread: Callable[[int, int, int], Spread],
+        walk: Callable[[int, int], list[int] | None],
+    ) -> None:
+        self._machines = machines
+        self._make_ends, self._make_hops = ends, hops
+        self._policy, self._spread, self._walk = policy, spread, walk
+        self._shares = shares_of(policy)
+
+    @classmethod
+    def of(
+        cls,
         ways: Ways,
         gpus: Sequence[str],
         link_index: Mapping[tuple[str, str], int],
         policy: RoutingSpec,
         spread: Callable[[int, int, int], Spread],
-    ) -> None:
-        self._ways, self._gpus, self._link_index = ways, gpus, link_index
-        self._policy, self._spread = policy, spread
-        self._shares = shares_of(policy)
-        self._machines = Machines.of(ways, gpus, link_index)
+    ) -> Paths:
+        """Those of a graph."""
+        machines = Machines.of(ways, gpus, link_index)
+
+        def walk(src: int, dst: int) -> list[int] | None:
+            if ways.only_walk_inside(gpus[src], gpus[dst]) is None:
+                return None
+            return [link for link, _ in spread(src, dst, 0)]
+
+        def ends() -> Ends:
+            assert machines is not None
+            return Ends.of(machines, ways, gpus, link_index)
+
+        found = cls(machines, ends, lambda: Hops.of(found._ends, link_index), policy, spread, walk)
+        return found
 
     def rows(self, src: Ints, dst: Ints, number: Ints) -> Rows:
         """The links of all flows, by flow."""
-        found: list[Rows] = []
+        parts: list[Rows] = []
         left = src != dst
         if self._machines is not None:
-            here = self._machines.machine[src], self._machines.machine[dst]
-            found += self._inside(np.flatnonzero(left & (here[0] == here[1])), src, dst, left)
+            together = self._machines.machine[src] == self._machines.machine[dst]
+            parts.append(self._inside(np.flatnonzero(left & together), src, dst, left))
             if self._shares and not self._policy.pxn:
-                found += self._across(np.flatnonzero(left & (here[0] != here[1])), src, dst, number, left)
-        found.append(self._one_by_one(np.flatnonzero(left), src, dst, number))
-        flow, link, fraction = (np.concatenate(column) for column in zip(*found, strict=True))
-        order = np.argsort(flow, kind="stable")
-        return flow[order], link[order], fraction[order]
+                parts.append(self._across(np.flatnonzero(left & ~together), src, dst, number, left))
+        parts.append(self._one_by_one(np.flatnonzero(left), src, dst, number))
+        return _merged([part for part in parts if len(part[0])], len(src))
 
     def _one_by_one(self, flows: Ints, src: Ints, dst: Ints, number: Ints) -> Rows:
         rows = [
@@ -66,31 +92,23 @@ class Paths:
 
     # --- in a machine ------------------------------------------------------------------------------------------------
 
-    def _inside(self, flows: Ints, src: Ints, dst: Ints, left: NDArray[np.bool_]) -> list[Rows]:
+    def _inside(self, flows: Ints, src: Ints, dst: Ints, left: NDArray[np.bool_]) -> Rows:
         """Flows that stay in their machine; those done are taken from ``left``."""
         machines = self._machines
         assert machines is not None
         key = machines.place[src[flows]] * machines.size + machines.place[dst[flows]]
-        found = []
-        for rows in of_equal_keys(key):
-            some = flows[rows]
-            way = machines.way_inside(int(key[rows[0]]) // machines.size, int(key[rows[0]]) % machines.size, self._walk)
-            if way is None:
-                continue
-            left[some] = False
-            link = machines.links[machines.machine[src[some]][:, None], way]
-            found.append((np.repeat(some, len(way)), link.ravel(), np.ones(link.size)))
-        return found
-
-    def _walk(self, src: int, dst: int) -> list[int] | None:
-        """Links from GPU to GPU of one machine, if there is one way, which does not leave it."""
-        if self._ways.only_walk_inside(self._gpus[src], self._gpus[dst]) is None:
-            return None
-        return [link for link, _ in self._spread(src, dst, 0)]
+        ways = machines.ways_inside(np.flatnonzero(np.bincount(key)), self._walk)
+        known = ways[key, 0] >= 0
+        if not known.all():
+            flows, key = flows[known], key[known]
+        left[flows] = False
+        way = ways[key]
+        link = machines.links[machines.machine[src[flows]][:, None], way]
+        return _flat(flows, link, way >= 0, np.ones(way.shape[1]))
 
     # --- over the fabric ---------------------------------------------------------------------------------------------
 
-    def _across(self, flows: Ints, src: Ints, dst: Ints, number: Ints, left: NDArray[np.bool_]) -> list[Rows]:
+    def _across(self, flows: Ints, src: Ints, dst: Ints, number: Ints, left: NDArray[np.bool_]) -> Rows:
         """Flows between machines, of GPUs that leave and are entered in one way; those done are taken from ``left``."""
         ends = self._ends
         leave, enter = ends.out_leaf[src[flows]], ends.in_leaf[dst[flows]]
@@ -99,22 +117,25 @@ class Paths:
         flows = flows[plain]
         left[flows] = False
         src, dst, number = src[flows], dst[flows], number[flows]
-        found: list[Rows] = []
-        for links in (ends.out_links[src], ends.in_links[dst]):
-            there = links >= 0
-            found.append((np.repeat(flows, there.sum(axis=1)), links[there], np.ones(int(there.sum()))))
+        columns = [*ends.out_links[src].T, *ends.in_links[dst].T]
+        fractions = [1.0] * len(columns)
         order = ends.order[dst]
         goal = ends.in_leaf[dst]
         for path, share in enumerate(self._shares):
             rest, here = np.arange(len(flows)), ends.out_leaf[src]
-            while len(rest):
-                going = np.flatnonzero(here != goal[rest])
-                rest, here = rest[going], here[going]
-                columns = (src[rest], dst[rest], order[rest], number[rest])
-                links, onward = self._step(here, goal[rest], columns, path)
-                found.append((flows[rest], links, np.full(len(rest), share)))
-                here = onward
-        return found
+            while True:
+                going = here != goal[rest]
+                if not going.all():
+                    rest, here = rest[going], here[going]
+                if not len(rest):
+                    break
+                links = np.full(len(flows), -1, dtype=np.int64)
+                flow = (src[rest], dst[rest], order[rest], number[rest])
+                links[rest], here = self._step(here, goal[rest], flow, path)
+                columns.append(links)
+                fractions.append(share)
+        table = np.stack(columns, axis=1)
+        return _flat(flows, table, table >= 0, np.array(fractions))
 
     def _step(self, here: Ints, goal: Ints, columns: Sequence[Ints], path: int) -> tuple[Ints, Ints]:
         """From each flow's switch the next link and switch on the way to its goal."""
@@ -123,19 +144,17 @@ class Paths:
         far = np.flatnonzero(links < 0)
         over = hops.onto[here[far]]
         meets = over == hops.whence[goal[far]]  # all neighbours of one are neighbours of the other
-        for kind in np.unique(over[meets]).tolist():
+        for kind in np.flatnonzero(np.bincount(over[meets])).tolist():
             rows = far[meets & (over == kind)]
             table = hops.neighbours[kind]
             turn = self._turns([column[rows] for column in columns], path, here[rows], len(table))
             onward[rows] = table[turn]
-            links[rows] = hops.between(here[rows], onward[rows])
+            links[rows] = hops.nth(here[rows], turn)
         far = far[~meets]
         for rows in of_equal_keys(here[far] * len(self._ends.switches) + goal[far]):
             some = far[rows]
-            switch, dst = int(here[some[0]]), int(columns[1][some[0]])
-            nodes = self._ways.onward(self._ways.near.signatures[dst], self._ends.switches[switch])
-            table = np.array([self._ends.number[node] for node in nodes], dtype=np.int64)
-            turn = self._turns([column[some] for column in columns], path, here[some], len(nodes))
+            table = hops.onward(int(here[some[0]]), int(goal[some[0]]))
+            turn = self._turns([column[some] for column in columns], path, here[some], len(table))
             onward[some] = table[turn]
             links[some] = hops.between(here[some], onward[some])
         return links, onward
@@ -145,9 +164,30 @@ class Paths:
 
     @cached_property
     def _hops(self) -> Hops:
-        return Hops.of(self._ends, self._link_index)
+        return self._make_hops()
 
     @cached_property
     def _ends(self) -> Ends:
-        assert self._machines is not None
-        return Ends.of(self._machines, self._ways, self._gpus, self._link_index)
+        return self._make_ends()
+
+
+def _flat(flows: Ints, links: Ints, there: NDArray[np.bool_], fractions: Floats) -> Rows:
+    """Rows of a table with one line per flow, ``links`` of which are ``there``; ``fractions`` of every column."""
+    if there.all():
+        return np.repeat(flows, links.shape[1]), links.ravel(), np.tile(fractions, len(flows))
+    counts = there.sum(axis=1)
+    return np.repeat(flows, counts), links[there], np.broadcast_to(fractions, there.shape)[there]
+
+
+def _merged(parts: Sequence[Rows], flows: int) -> Rows:
+    """Rows by flow, of parts that are so and have no flow in common."""
+    if len(parts) == 1:
+        return parts[0]
+    counts = [np.bincount(part[0], minlength=flows) for part in parts]
+    start = np.cumsum(sum(counts, np.zeros(flows, dtype=np.int64)))
+    size = int(start[-1]) if flows else 0
+    flow, link, fraction = np.empty(size, dtype=np.int64), np.empty(size, dtype=np.int64), np.empty(size)
+    for part, count in zip(parts, counts, strict=True):
+        place = np.arange(len(part[0])) + np.repeat((start - count) - (np.cumsum(count) - count), count)
+        flow[place], link[place], fraction[place] = part
+    return flow, link, fraction

@@ -100,7 +100,7 @@ class Router:
     @cached_property
     def paths(self) -> Paths:
         """The links of very many flows, flow by flow."""
-        return Paths(self._ways, self._gpus, self._link_index, self._policy, self.spread)
+        return Paths.of(self._ways, self._gpus, self._link_index, self._policy, self.spread)
 
     def uplinks(self, gpu: int) -> tuple[str, ...]:
         """Nodes through which the GPU leaves its machine in the fewest hops, by flow 0, 1, ...; empty if it cannot."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from simcluster.errors import InputError
 
 MAX_GPUS = 200_000
-"""Largest cluster whose graph is built: a gigabyte or so, and some ten seconds."""
+"""Largest cluster: its graph, where it has to be built, is a gigabyte or so, and some ten seconds."""
 MAX_LINKS = 1_000_000
 """Most full-duplex links of one kind (GPU to NIC, leaf to spine, ...)."""
 

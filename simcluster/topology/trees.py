@@ -7,26 +7,19 @@ et al., "A scalable, commodity data center network architecture", SIGCOMM 2008.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal, Self
 
+import numpy as np
 from pydantic import AfterValidator, model_validator
 
 from simcluster.documents.complaints import RuleError
 from simcluster.documents.spec import Spec
 from simcluster.errors import InputError
-from simcluster.topology.links import (
-    Count,
-    EdgeData,
-    Fraction,
-    Graph,
-    Name,
-    PresetSpec,
-    add_switches,
-    connect,
-    edge_data,
-)
+from simcluster.topology.draft import Draft, Ints
+from simcluster.topology.links import COMPUTE, Count, EdgeData, Fraction, Name, PresetSpec, edge_data
 from simcluster.topology.machine_parts import Port
 from simcluster.topology.sizes import check_links
 from simcluster.units import BytesPerSecond, Seconds
@@ -62,29 +55,34 @@ class UplinkSpec(PresetSpec):
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Where a fabric is built: the graph, the network, and what its switches' names begin with."""
+    """Where a fabric is built: the draft, the network, and what its switches' names begin with."""
 
-    graph: Graph
+    draft: Draft
     network: str
     prefix: str = ""
 
-    def switches(self, names: Sequence[str], tier: str) -> list[str]:
-        """New switches of a tier; their full names."""
-        full = [self.prefix + name for name in names]
-        add_switches(self.graph, full, tier, self.network)
-        return full
+    def switches(self, names: Sequence[str], tier: str) -> list[int]:
+        """New switches of a tier; their numbers."""
+        apart = {} if self.network == COMPUTE else {"network": self.network}
+        return self.draft.add_switches([self.prefix + name for name in names], {"kind": "switch", "tier": tier} | apart)
 
-    def attach(self, ports: Sequence[Port], leaf_of: Sequence[str]) -> None:
-        """Links from the ports to their leaves."""
-        for port, leaf in zip(ports, leaf_of, strict=True):
-            connect(self.graph, [(port.nic, leaf)], port.link)
+    def attach(self, ports: Sequence[Port], leaf_of: Ints) -> None:
+        """Links from the ports, which every machine has, to the leaf of each machine."""
+        nic = self.draft.nodes[:, [port.nic for port in ports]]
+        self.draft.connect(nic, np.broadcast_to(leaf_of[:, None], nic.shape), [port.link for port in ports])
 
-    def join(self, lower: Mapping[str, float], upper: Sequence[str], cable: EdgeData) -> None:
-        """Links from every lower switch to all upper ones, which share its uplink line rate (B/s) evenly."""
-        for switch, rate in lower.items():
+    def join(self, lower: Mapping[int, float], upper: Sequence[int], cable: EdgeData) -> EdgeData:
+        """Links from every lower switch to all upper ones, which share its uplink line rate (B/s) evenly.
+
+        What the last of them is like.
+        """
+        data = cable
+        for rate, alike in itertools.groupby(lower, key=lower.__getitem__):
             each = rate / len(upper)
             data = cable | {"line_rate": each, "bandwidth": each * cable["efficiency"]}
-            connect(self.graph, ((switch, node) for node in upper), data)
+            below = np.array(list(alike), dtype=np.int64)
+            self.draft.connect(np.repeat(below, len(upper)), np.tile(np.array(upper), len(below)), data)
+        return data
 
 
 class TreeSpec(Spec):
@@ -111,12 +109,12 @@ class TreeSpec(Spec):
             raise RuleError([((key,), "is about cores, and there are none without pods: give units_per_pod as well")])
         return self
 
-    def grow(self, site: Site, leaves: Mapping[int, Mapping[str, float]], below: EdgeData) -> None:
+    def grow(self, site: Site, leaves: Mapping[int, Mapping[int, float]], below: EdgeData) -> None:
         """Spines and cores over leaves given by unit, each with the line rate (B/s) of its ports when it is full.
 
         ``below`` is what the cables are like, where the document does not say.
         """
-        pods: dict[int, dict[str, float]] = {}
+        pods: dict[int, dict[int, float]] = {}
         for unit, own in leaves.items():
             pods.setdefault(unit // self.units_per_pod if self.units_per_pod else 0, {}).update(own)
         if sum(map(len, pods.values())) < 2:
@@ -126,7 +124,7 @@ class TreeSpec(Spec):
         count = _cables(widest / self.oversubscription, cable)
         full = max(len(pod) for pod in pods.values())
         check_links(count * sum(map(len, pods.values())), "leaf - spine")
-        spines: list[list[str]] = []
+        spines: list[list[int]] = []
         for number, pod in pods.items():
             pod_name = f"pod{number}." if len(pods) > 1 else ""
             spines.append(site.switches([f"{pod_name}spine{i}" for i in range(count)], "spine"))
@@ -134,7 +132,7 @@ class TreeSpec(Spec):
         if len(pods) > 1:
             self._add_cores(site, spines, full * widest / self.oversubscription / count, cable)
 
-    def _add_cores(self, site: Site, spines: Sequence[Sequence[str]], down: float, below: EdgeData) -> None:
+    def _add_cores(self, site: Site, spines: Sequence[Sequence[int]], down: float, below: EdgeData) -> None:
         """Cores over the spines, which have ``down`` B/s of line rate to the leaves of a full pod."""
         cable = (self.spine_to_core or UplinkSpec()).cable(below)
         up = down / self.spine_oversubscription
@@ -152,9 +150,8 @@ class FatTreeSpec(TreeSpec):
 
     def add(self, site: Site, ports: Sequence[Port], machines: int) -> None:
         """Switches leaf0, ..., spine0, ... (pod0.spine0, ..., core0.0, ...), and the links from the ports on."""
-        unit_of = [port.machine // self.nodes_per_unit for port in ports]
         leaves = site.switches([f"leaf{u}" for u in range(-(-machines // self.nodes_per_unit))], "leaf")
-        site.attach(ports, [leaves[unit] for unit in unit_of])
+        site.attach(ports, np.array(leaves)[np.arange(machines) // self.nodes_per_unit])
         rate = _full(ports, min(machines, self.nodes_per_unit))
         self.grow(site, {unit: {leaf: rate} for unit, leaf in enumerate(leaves)}, ports[0].link)
 
@@ -162,19 +159,20 @@ class FatTreeSpec(TreeSpec):
 class RailSpec(TreeSpec):
     """NIC i of every machine of a unit on leaf i of the unit: GPUs with equal index in theirs are one leaf apart."""
 
-    def leaves(self, site: Site, ports: Sequence[Port], machines: int) -> dict[int, dict[int, tuple[str, float]]]:
+    def leaves(self, site: Site, ports: Sequence[Port], machines: int) -> dict[int, dict[int, tuple[int, float]]]:
         """Leaves of every rail by unit, with the line rate of a full one; the ports are linked to them."""
         by_rail: dict[int, list[Port]] = {}
         for port in ports:
             by_rail.setdefault(port.rail, []).append(port)
         units = range(-(-machines // self.nodes_per_unit))
-        found: dict[int, dict[int, tuple[str, float]]] = {rail: {} for rail in sorted(by_rail)}
+        found: dict[int, dict[int, tuple[int, float]]] = {rail: {} for rail in sorted(by_rail)}
         for unit in units:
             for rail in found:
                 (leaf,) = site.switches([f"unit{unit}.leaf{rail}"], "leaf")
                 found[rail][unit] = (leaf, _full(by_rail[rail], min(machines, self.nodes_per_unit)))
         for rail, of_unit in found.items():
-            site.attach(by_rail[rail], [of_unit[port.machine // self.nodes_per_unit][0] for port in by_rail[rail]])
+            leaf_of_unit = np.array([leaf for leaf, _ in of_unit.values()])
+            site.attach(by_rail[rail], leaf_of_unit[np.arange(machines) // self.nodes_per_unit])
         return found
 
 
@@ -186,7 +184,7 @@ class RailOptimisedSpec(RailSpec):
     def add(self, site: Site, ports: Sequence[Port], machines: int) -> None:
         """Switches unit0.leaf0 (rail 0), ..., spine0, ..., and the links from the ports on."""
         leaves = self.leaves(site, ports, machines)
-        by_unit: dict[int, dict[str, float]] = {}
+        by_unit: dict[int, dict[int, float]] = {}
         for of_unit in leaves.values():
             for unit, (leaf, rate) in of_unit.items():
                 by_unit.setdefault(unit, {})[leaf] = rate
@@ -206,14 +204,13 @@ class RailOnlySpec(RailSpec):
         """Switches unit0.leaf0 (rail 0), ..., rail0.spine0, ..., and the links from the ports on."""
         link_of = {port.rail: port.link for port in reversed(ports)}
         for rail, of_unit in self.leaves(site, ports, machines).items():
-            own = Site(site.graph, site.network, f"{site.prefix}rail{rail}.")
+            own = Site(site.draft, site.network, f"{site.prefix}rail{rail}.")
             self.grow(own, {unit: dict([leaf]) for unit, leaf in of_unit.items()}, link_of[rail])
 
 
 def _full(ports: Sequence[Port], machines: int) -> float:
-    """Line rate (B/s) of so many machines' ports, taken from the first machine's."""
-    first = ports[0].machine
-    return machines * sum(float(port.link["line_rate"]) for port in ports if port.machine == first)
+    """Line rate (B/s) of so many machines' ports."""
+    return machines * sum(float(port.link["line_rate"]) for port in ports)
 
 
 def _cables(rate: float, cable: EdgeData) -> int:

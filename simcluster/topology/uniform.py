@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from typing import Literal, Self
 
-import networkx as nx
+import numpy as np
 from pydantic import model_validator
 
-from simcluster.topology.cluster import Cluster, make_cluster
-from simcluster.topology.links import Count, Graph, Name, RateSpec, add_gpus, add_switches, connect
+from simcluster.topology.cluster import Cluster, drafted_cluster
+from simcluster.topology.draft import Draft, Recorder
+from simcluster.topology.links import COMPUTE, Count, Name, RateSpec, add_gpus
 from simcluster.topology.policies import RoutedSpec
 from simcluster.topology.sizes import check_gpus, check_links
+from simcluster.topology.trees import Site
 from simcluster.units import Seconds
 
 
@@ -38,11 +40,11 @@ class FlatSpec(RoutedSpec):
 
     def build(self) -> Cluster:
         """The cluster: GPUs gpu0, gpu1, ... and the node ``switch``."""
-        graph: Graph = nx.DiGraph()
-        names = _add_numbered_gpus(graph, self.gpus, self.gpus_per_host)
-        add_switches(graph, ["switch"], "leaf")
-        connect(graph, ((gpu, "switch") for gpu in names), self.link.edge("network", self.path_latency / 2))
-        return make_cluster(self.name, self.device, graph, self.routing, self.nccl)
+        draft = _numbered_gpus(self.gpus, self.gpus_per_host)
+        (switch,) = Site(draft, COMPUTE).switches(["switch"], "leaf")
+        port = self.link.edge("network", self.path_latency / 2)
+        draft.connect(draft.nodes, np.full(draft.nodes.shape, switch), port)
+        return drafted_cluster(self.name, self.device, draft, self.routing, self.nccl)
 
 
 class LeafSpineSpec(RoutedSpec):
@@ -71,20 +73,20 @@ class LeafSpineSpec(RoutedSpec):
 
     def build(self) -> Cluster:
         """The cluster: gpu0, ..., leaf0, ..., spine0, ...; GPUs are numbered leaf by leaf."""
-        graph: Graph = nx.DiGraph()
-        names = _add_numbered_gpus(graph, self.leaves * self.gpus_per_leaf, self.gpus_per_host)
-        leaves = [f"leaf{i}" for i in range(self.leaves)]
-        spines = [f"spine{i}" for i in range(self.spines)]
-        add_switches(graph, leaves, "leaf")
-        add_switches(graph, spines, "spine")
-        ports = ((gpu, leaves[i // self.gpus_per_leaf]) for i, gpu in enumerate(names))
-        connect(graph, ports, self.link.edge("network", self.path_latency / 4))
-        uplinks = ((leaf, spine) for leaf in leaves for spine in spines)
-        connect(graph, uplinks, self.uplink.edge("network", self.path_latency / 4))
-        return make_cluster(self.name, self.device, graph, self.routing, self.nccl)
+        draft = _numbered_gpus(self.leaves * self.gpus_per_leaf, self.gpus_per_host)
+        site = Site(draft, COMPUTE)
+        leaves = np.array(site.switches([f"leaf{i}" for i in range(self.leaves)], "leaf"))
+        spines = np.array(site.switches([f"spine{i}" for i in range(self.spines)], "spine"))
+        leaf_of = leaves.repeat(self.gpus_per_leaf)
+        draft.connect(draft.nodes, leaf_of[:, None], self.link.edge("network", self.path_latency / 4))
+        uplink = self.uplink.edge("network", self.path_latency / 4)
+        draft.connect(leaves.repeat(self.spines), np.tile(spines, self.leaves), uplink)
+        return drafted_cluster(self.name, self.device, draft, self.routing, self.nccl)
 
 
-def _add_numbered_gpus(graph: Graph, count: int, per_host: int) -> list[str]:
-    names = [f"gpu{i}" for i in range(count)]
-    add_gpus(graph, ((name, i // per_host, i % per_host) for i, name in enumerate(names)))
-    return names
+def _numbered_gpus(count: int, per_host: int) -> Draft:
+    """GPUs gpu0, gpu1, ... that are linked to nothing yet."""
+    pattern, draft = Recorder(), Draft(per_host=per_host)
+    add_gpus(pattern, [("gpu0", 0, 0)])
+    draft.stamp(pattern, count, "gpu")
+    return draft

@@ -12,6 +12,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from simcluster.colours import compact, ordered
 from simcluster.traffic.fairness import Usage
 
 Ints = npt.NDArray[np.int64]
@@ -89,6 +90,13 @@ class Bindings:
     def user(self) -> Ints:
         """The communicator of every row of usage."""
         return np.repeat(np.arange(len(self)), np.diff(self.use))
+
+    @cached_property
+    def on_links(self) -> tuple[Ints, Ints, Ints, Ints]:
+        """The links used, the place among them of every row's, rows link by link, and where each link's begin."""
+        used, link_of = compact(self.link)
+        starts = np.concatenate([[0], np.cumsum(np.bincount(link_of, minlength=len(used)))])
+        return used, link_of, ordered(link_of), starts
 
     def usages(self, number: int) -> tuple[Usage, ...]:
         """How a communicator's traffic uses links, pattern by pattern."""

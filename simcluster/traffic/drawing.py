@@ -16,6 +16,8 @@ from simcluster.collectives.description import SWITCH, Hop, Listed, Phase, Table
 from simcluster.traffic.bindings import Bools, Floats, Ints
 from simcluster.traffic.traffic import Fabric, Pattern, patterns
 
+_DENSE = 4  # so much more room than rows is faster than sorting them
+
 
 @dataclass(frozen=True)
 class Drawn:
@@ -30,6 +32,18 @@ class Drawn:
     group: Ints
     link: Ints
     flows: Floats
+
+    def of_groups(self, first: int, end: int) -> Drawn:
+        """Some of the groups, renumbered."""
+        rows = slice(*np.searchsorted(self.group, [first, end]))
+        return Drawn(
+            self.share,
+            self.rounds,
+            self.latency[first:end],
+            self.group[rows] - first,
+            self.link[rows],
+            self.flows[rows],
+        )
 
     def loads_as(self, other: Drawn) -> bool:
         """Do both use the links alike, in all groups?"""
@@ -133,6 +147,8 @@ class _Hops:
         hops = parts[0] if len(parts) == 1 else Listed.joined(parts)
         share = float(hops.share.max())
         relay = np.where(hops.relay == hops.source, -1, hops.relay)
+        if all(isinstance(phase.hops, Listed) for phase in phases):
+            return cls(share, hops.share / share, hops.source, hops.target, relay, hops.channel, hops.channel)
         lanes = [np.zeros(len(phase.hops), dtype=np.int64) if isinstance(phase.hops, Listed)
                  else np.array([hop.lane for hop in phase.hops], dtype=np.int64) for phase in phases]  # fmt: skip
         flow = hops.channel + np.concatenate(lanes)
@@ -174,8 +190,15 @@ def _usages(hops: _Hops, members: Ints, hop: Ints, link: Ints, fraction: Floats)
     """(group, link, flows) of ways, ascending; sums in the order of hops, as one group alone would add them."""
     group = hop // len(hops.weight)
     width = int(link.max(initial=0)) + 1
-    keys, place = np.unique(group * width + link, return_inverse=True)
-    flows = np.bincount(place, hops.weight[hop % len(hops.weight)] * fraction, len(keys))
+    keys = group * width + link
+    weight = hops.weight[hop % len(hops.weight)] * fraction
+    if len(members) * width <= _DENSE * len(keys):  # a place for every key there could be, instead of sorting
+        there = np.flatnonzero(np.bincount(keys))
+        flows = np.bincount(keys, weight)[there]
+        keys = there
+    else:
+        keys, place = np.unique(keys, return_inverse=True)
+        flows = np.bincount(place, weight, len(keys))
     number: Ints = keys // width
     return number, keys - number * width, flows.astype(np.float64)
 
@@ -213,11 +236,23 @@ def _pipeline(fabric: Fabric, members: Ints, phases: Sequence[Phase]) -> Drawn:
 
 
 def _reach(reached: Floats, source: Ints, target: Ints, latency: Floats) -> None:
-    """Go over hops, each behind those that it depends on, as often as their longest chain is long."""
+    """Go over hops, each behind those that it depends on; ``reached`` is for every place when the first byte is there.
+
+    A place is done when all hops to it are, so every hop is looked at once.
+    """
     start, end, seconds = source.ravel(), target.ravel(), latency.ravel()
-    while True:
-        there = reached[start] + seconds
-        later = there > reached[end]
-        if not later.any():
-            return
-        np.maximum.at(reached, end[later], there[later])
+    order = np.argsort(start)
+    first = np.concatenate([[0], np.cumsum(np.bincount(start, minlength=len(reached)))])
+    end, seconds = end[order], seconds[order]
+    open_hops = np.bincount(end, minlength=len(reached))
+    ready = np.flatnonzero((open_hops == 0) & (np.diff(first) > 0))
+    while len(ready):
+        counts = first[ready + 1] - first[ready]
+        hops = np.arange(int(counts.sum())) + np.repeat(first[ready] - (np.cumsum(counts) - counts), counts)
+        ends = end[hops]
+        np.maximum.at(reached, ends, np.repeat(reached[ready], counts) + seconds[hops])
+        np.subtract.at(open_hops, ends, 1)
+        done = np.zeros(len(reached), dtype=bool)
+        done[ends] = open_hops[ends] == 0
+        ready = np.flatnonzero(done)
+    assert not open_hops.any(), "hops of a pipeline that wait for each other"

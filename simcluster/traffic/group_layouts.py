@@ -5,6 +5,8 @@ Pure; imports colours and traffic's view of the cluster.
 
 from __future__ import annotations
 
+from typing import Protocol, runtime_checkable
+
 import numpy as np
 
 from simcluster.colours import Hashes, mixed, numbered
@@ -12,20 +14,21 @@ from simcluster.traffic.bindings import Ints
 from simcluster.traffic.traffic import Fabric
 
 
+@runtime_checkable
+class Seated(Protocol):
+    """A cluster that may know NVSwitches and NICs by number (``topology.cluster.Cluster.seats``)."""
+
+    def seats(self, gpus: Ints) -> tuple[Ints, Ints] | None: ...
+
+
 class Places:
     """Machine, NICs and NVSwitch of every rank, numbered."""
 
     def __init__(self, fabric: Fabric, num_ranks: int) -> None:
-        names: dict[str, int] = {"": 0}
         hosts = np.array(fabric.host_of[:num_ranks], dtype=np.int64)
-        switches = [names.setdefault(fabric.nvswitch(rank), len(names)) for rank in range(num_ranks)]
-        uplinks = [fabric.uplinks(rank) for rank in range(num_ranks)]
-        width = max(map(len, uplinks), default=0)
-        nics = np.full((num_ranks, width), -1, dtype=np.int64)
-        for rank, own in enumerate(uplinks):
-            for place, name in enumerate(own):
-                nics[rank, place] = names.setdefault(name, len(names))
-        self._columns = [hosts, np.array(switches, dtype=np.int64), *nics.T]
+        seats = fabric.seats(np.arange(num_ranks)) if isinstance(fabric, Seated) else None
+        switches, nics = _by_name(fabric, num_ranks) if seats is None else seats
+        self._columns = [hosts, switches, *nics.T]
 
     def layouts(self, table: Ints) -> Ints:
         """A number for every group (row): equal where members meet in machines, NICs and NVSwitches in equal ways."""
@@ -53,3 +56,15 @@ def _first_seen(table: Ints, none: int | None) -> Ints:
     _, first, inverse = np.unique(keys.ravel(), return_index=True, return_inverse=True)
     place = first[inverse].reshape(table.shape) - np.arange(len(table))[:, None] * table.shape[1]
     return place if none is None else np.where(table == none, -1, place)
+
+
+def _by_name(fabric: Fabric, num_ranks: int) -> tuple[Ints, Ints]:
+    """Numbers of NVSwitches (0 for none) and NICs (-1 behind the last), rank by rank."""
+    names: dict[str, int] = {"": 0}
+    switches = [names.setdefault(fabric.nvswitch(rank), len(names)) for rank in range(num_ranks)]
+    uplinks = [fabric.uplinks(rank) for rank in range(num_ranks)]
+    nics = np.full((num_ranks, max(map(len, uplinks), default=0)), -1, dtype=np.int64)
+    for rank, own in enumerate(uplinks):
+        for place, name in enumerate(own):
+            nics[rank, place] = names.setdefault(name, len(names))
+    return np.array(switches, dtype=np.int64), nics

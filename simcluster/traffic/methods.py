@@ -28,6 +28,10 @@ _DESCRIBED: Mapping[tuple[str, str], str] = {("broadcast", "ring"): "chain", ("r
 """What NCCL calls otherwise than ALGORITHMS does: its ring of a broadcast passes pieces along a chain."""
 
 
+SERVE_ALL = ("ring", "tree")
+"""Algorithms that refuse no group; so need not be tried, which takes 60 ms for 16,384 ranks."""
+
+
 Form = tuple[tuple[int, ...], tuple[int, ...]]
 """Ranks on every machine, and on every NVSwitch: all of a group that a method depends on."""
 
@@ -117,6 +121,8 @@ class Methods:
         """Is the algorithm described, and does it serve this group?"""
         if name not in ALGORITHMS[kind]:
             return False
+        if name in SERVE_ALL and not self.in_rounds:
+            return True
         asked = (kind, name, _form(group))
         if asked not in self._able:
             try:

@@ -6,9 +6,9 @@ Everything is scored in seconds, so that studies can be put beside each other.  
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from simcluster.documents.complaints import listed
 from simcluster.documents.spec import Spec
@@ -16,9 +16,13 @@ from simcluster.errors import InputError
 from simcluster.nccl import bus_factor
 from simcluster.result import Facts
 from simcluster.validation.expressions import Cell, name_of, parse_formula
+from simcluster.validation.study_head import ScenarioPath
 
 Quantity = Literal[
     "step_time", "tokens_per_s", "tokens_per_s_per_gpu", "samples_per_s", "flop_per_s_per_gpu", "mfu", "hfu"
+]
+Part = Literal[
+    "forward", "backward", "recompute", "exposed_tp", "exposed_pp", "exposed_dp", "exposed_cp", "bubble", "optimizer"
 ]
 _FRACTION = {"1": 1.0, "%": 0.01}
 _UNITS: Mapping[str, Mapping[str, float]] = {
@@ -51,12 +55,17 @@ class Measured(Spec):
 
     Rates of FLOP and MFU need the source's count of a step's FLOP: "model" (3 x forward, causal attention at one half),
     "hardware" (with what is recomputed), or the source's own formula over the columns.
+
+    A part of a step: ``parts`` are those of its breakdown that were measured (left out: all), and ``less`` makes the
+    scenario smaller by what was measured, such as a layer: its step (or parts) is taken off.
     """
 
     column: str
     quantity: Quantity
     unit: str
     flop: Annotated[str, BeforeValidator(_flop)] | None = None
+    parts: tuple[Part, ...] = ()
+    less: dict[ScenarioPath, Any] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -66,6 +75,8 @@ class Measured(Spec):
             raise InputError(f"{self.quantity} needs flop: model, hardware or the source's formula for a step's FLOP")
         if self.flop is not None and not counts:
             raise InputError(f"{self.quantity} does not depend on flop; leave it out")
+        if (self.parts or self.less) and self.quantity != "step_time":
+            raise InputError(f"parts and less are for a step_time, not for {self.quantity}")
         return self
 
     def seconds(self, cells: Mapping[str, Cell], facts: Facts) -> float:

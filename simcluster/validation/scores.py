@@ -6,13 +6,16 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from simcluster.scenario.likely import Kind
+
 
 @dataclass(frozen=True, slots=True)
 class Point:
     """One measured run beside its prediction, in seconds, or in bytes where memory is studied.
 
     ``group`` is what it belongs to inside its study (a set of runs); ``breakdown`` is where the predicted step went, in
-    seconds; ``note`` what else a person should know; ``size`` the bytes of a collective, 0 for a step.
+    seconds; ``note`` what else a person should know; ``size`` the bytes of a collective, 0 for a step; ``kind`` what
+    kind of run a simulated step is.
     """
 
     label: str
@@ -22,6 +25,7 @@ class Point:
     size: float = 0.0
     note: str = ""
     breakdown: Mapping[str, float] = field(default_factory=dict)
+    kind: Kind | None = None
 
     @property
     def error(self) -> float:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from simcluster.documents.complaints import listed
 from simcluster.errors import InputError
 from simcluster.result import Facts
+from simcluster.scenario.likely import Kind, kind_of
 from simcluster.scenario.scenario import Scenario, from_document, load
 from simcluster.simulate import simulate
 from simcluster.validation.expressions import parse_formula
@@ -21,21 +23,27 @@ from simcluster.validation.tables import Row, check_columns, check_formulas, sel
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One row as a scenario to be played: the base, what the row changes, and the folder of paths in the base."""
+    """One row as a scenario to be played: the base, what the row changes, and the folder of paths in the base.
+
+    ``parts`` of the breakdown count (empty: all), less those of the scenario with the changes ``less``.
+    """
 
     base: Mapping[str, Any] | str
     folder: Path
     changes: tuple[tuple[str, Any], ...]
+    parts: tuple[str, ...] = ()
+    less: tuple[tuple[str, Any], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """What is kept of a simulated row: seconds of the step and of its breakdown, the job's facts, warnings."""
+    """What is kept of a simulated row: seconds of the step and of its breakdown, facts, warnings, its kind."""
 
     step_time: float
     breakdown: Mapping[str, float]
     facts: Facts
     warnings: tuple[str, ...]
+    kind: Kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +64,8 @@ def plan_steps(file: StudyFile, study: Steps, table: tuple[Row, ...]) -> StepsPl
     if study.measured.flop not in ("model", "hardware"):
         check_formulas(file, table, [(("measured", "flop"), study.measured.flop)])
     rows, left_out = selected(file, table)
-    return StepsPlan(file, study, rows, tuple(task_of(file, study, row) for row in rows), left_out)
+    tasks = (_measured_of(task_of(file, study, row), study) for row in rows)
+    return StepsPlan(file, study, rows, tuple(tasks), left_out)
 
 
 def check_asked(file: StudyFile, study: OnScenarios, table: tuple[Row, ...]) -> None:
@@ -91,6 +100,13 @@ def task_of(file: StudyFile, study: OnScenarios, row: Row) -> Task | str:
     return Task(base, file.document.folder, tuple(changes))
 
 
+def _measured_of(task: Task | str, study: Steps) -> Task | str:
+    """The task with the part of the step that was measured."""
+    if isinstance(task, str):
+        return task
+    return replace(task, parts=study.measured.parts, less=tuple(study.measured.less.items()))
+
+
 def _changes(name: str, column: Column, row: Row) -> Iterator[tuple[str, Any]]:
     """What one cell sets in the scenario; nothing for an empty one."""
     cell, text = row.cells[name], row.texts[name]
@@ -111,9 +127,18 @@ def play(task: Task) -> Played | str:
     """The row simulated; the message, if it is a scenario that cannot be.  Runs in a worker process too."""
     try:
         result = simulate(scenario_of(task))
+        smaller = simulate(scenario_of(replace(task, changes=(*task.changes, *task.less)))) if task.less else None
     except InputError as problem:
         return str(problem)
-    return Played(result.step_time, dict(result.times.breakdown), result.facts, tuple(result.warnings()))
+    times, breakdown = result.step_time, dict(result.times.breakdown)
+    if smaller:
+        times -= smaller.step_time
+        breakdown = {name: seconds - smaller.times.breakdown[name] for name, seconds in breakdown.items()}
+    if task.parts:
+        breakdown = {name: seconds if name in task.parts else 0.0 for name, seconds in breakdown.items()}
+        times = math.fsum(breakdown.values())
+    kind = kind_of(result.scenario, result.facts.model_flops)
+    return Played(times, breakdown, result.facts, tuple(result.warnings()), kind)
 
 
 def scenario_of(task: Task) -> Scenario:
@@ -148,4 +173,5 @@ def _point(label: str, study: Steps, row: Row, played: Played) -> Point:
         measured=study.measured.seconds(row.cells, played.facts),
         note="; ".join(played.warnings),
         breakdown=played.breakdown,
+        kind=played.kind,
     )

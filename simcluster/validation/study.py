@@ -8,15 +8,15 @@ nccl-tests times them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, TypeAdapter, model_validator
 
-from simcluster.documents.complaints import did_you_mean, listed
-from simcluster.documents.reading import Document, read_document, shipped_folder, validate
+from simcluster.documents.complaints import KeyPath, did_you_mean, listed
+from simcluster.documents.reading import Document, Mark, read_document, shipped_folder, validate
 from simcluster.documents.spec import Spec
 from simcluster.errors import InputError
 from simcluster.nccl import Algorithm, Collective, load_platform
@@ -176,13 +176,39 @@ class StudyFile:
         return self.document.error(tuple(path), str(message))
 
 
-def load_study(path: str | Path) -> StudyFile:
-    """The study in a file, or the one that ships under that name.  InputError that names file, line, key and a fix."""
+def load_study(path: str | Path, overrides: Sequence[tuple[str, Any]] = ()) -> StudyFile:
+    """The study in a file, or the one that ships under that name, with its scenario changed for all rows.
+
+    Raises InputError that names file, line, key and a fix, and for a change that the rows would undo.
+    """
     document = read_document(_study_path(Path(path)))
     if "kind" not in document.data:
         known = "steps, memory, schedules, collectives"
         raise document.error((), f"a study needs a kind, as in 'kind: steps'; known: {known}")
-    return StudyFile(validate(_ADAPTER, document), document)
+    file = StudyFile(validate(_ADAPTER, document), document)
+    return _changed(file, overrides) if overrides else file
+
+
+def _changed(file: StudyFile, overrides: Sequence[tuple[str, Any]]) -> StudyFile:
+    """The study with values set in its scenario, where it has one and its columns leave them alone."""
+    study, document = file.study, file.document
+    if not isinstance(study, OnScenarios):
+        raise InputError(
+            f"{document.source}: a study of {study.kind} has no scenario, so no {overrides[0][0]} to change"
+        )
+    columns = {path: name for name, column in study.columns.items() for path in _written_by(column)}
+    for path, _ in overrides:
+        if path in columns or path in study.derive:
+            by = f"column {columns[path]!r}" if path in columns else "derive"
+            raise InputError(f"{document.source}: {path} is set for each row by {by}; change what rows have in common")
+    data = {**document.data, "set": {**document.data.get("set", {}), **dict(overrides)}}
+    marks: dict[KeyPath, Mark] = {("set", path): Mark("override", (path,)) for path, _ in overrides}
+    changed = replace(document, data=data, marks={**document.marks, **marks})
+    return StudyFile(validate(_ADAPTER, changed), changed)
+
+
+def _written_by(column: Column) -> tuple[str, ...]:
+    return (*column.path, *(path for paths in (column.sets or {}).values() for path in paths))
 
 
 def _study_path(path: Path) -> Path:

@@ -8,7 +8,6 @@ their difference has far less noise than either.  Pure; imports the faults' laws
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simcluster.faults import Jitter
+from simcluster.faults.draws import Streams
 from simcluster.planning.ops import Compute, Item, Op
 
 Floats = npt.NDArray[np.float64]
@@ -61,9 +61,7 @@ class Chance:
             (fault, [np.flatnonzero(np.isin(ranks, chosen)) for ranks in stage_ranks]) for fault, chosen in jitters
         ]
         self._places = [len(ranks) for ranks in stage_ranks]
-        self._bits = np.random.Philox(0)
-        self._state = self._bits.state
-        self._generator = np.random.Generator(self._bits)
+        self._streams = Streams()
 
     def seconds(self, stage: int, number: int, planned: Floats) -> Floats:
         """Durations [place, replica of the block] of an op that is ``planned`` [place, 1] to take so long."""
@@ -101,14 +99,10 @@ class Chance:
             name: object = (stage, self._ops[stage][number][0].step)
         else:
             name = self._names[stage][number if fault.per == "kernel" else self._firsts[stage][number]]
-        text = repr((self._seed, self._block, fault.seed, name)).encode()
-        self._state["state"]["key"][:] = np.frombuffer(hashlib.blake2b(text, digest_size=16).digest(), dtype=np.uint64)
-        self._state["state"]["counter"][:] = 0
-        self._state["buffer_pos"], self._state["has_uint32"] = 4, 0
-        self._bits.state = self._state  # a tenth of what a new generator takes
+        generator = self._streams(self._seed, self._block, fault.seed, name)
         size = self._together if fault.shared_by == "worker" else 1
         count = self._places[stage] // size
-        drawn = fault.factor.draw(self._generator, count * BLOCK).reshape(count, BLOCK)
+        drawn = fault.factor.draw(generator, count * BLOCK).reshape(count, BLOCK)
         return drawn if size == 1 else np.repeat(drawn, size, axis=0)
 
 

@@ -104,7 +104,7 @@ def freed_where(programs: Iterable[StageProgram], chosen: Callable[[Op], bool]) 
         StageProgram(
             program.stage,
             {
-                lane: [replace(item, segment=of(item.segment)) for item in items]
+                lane: [item._replace(segment=of(item.segment)) for item in items]
                 for lane, items in program.lanes.items()
             },
         )

@@ -1,21 +1,18 @@
 """How long a step takes when chance has a say: its distribution over many replicas, not one number.
 
-Where kernels jitter and documents differ, the step is planned and played once without chance; then all replicas at once
-are longest paths through it with other durations (``stage_sweep``).  Links and interference are those of the run
-without chance: exact where transfers do not hold each other back, else as good as that is.  Other chance (stalls,
-spells of background load) is played replica by replica on the engine.  Imports the door.
+The step is planned and played once without chance; then all replicas at once are longest paths through it with other
+durations (``stage_sweep``): kernels jitter, documents differ, hosts stall, transfers meet others' traffic in spells.
+Links and interference are otherwise those of the run without chance: exact where transfers do not hold each other back,
+else as good as that is.  ``method="events"`` plays replica by replica on the engine instead.  Imports the door.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
-import os
-import pickle
-import subprocess
-import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -25,14 +22,19 @@ from simcluster.errors import InputError
 from simcluster.faults import BackgroundLoad, Fault, HostStall, Jitter, SequenceLengths, placed
 from simcluster.faults.data import loads
 from simcluster.measuring.distribution import Distribution
-from simcluster.planning.parallel import Plan
+from simcluster.planning.disturbed_links import left_of, links_of, permanently
+from simcluster.planning.ops import MAIN
 from simcluster.planning.stages import stage_programs
+from simcluster.planning.stalls import Places, is_stall, with_room
 from simcluster.result import Result
 from simcluster.scenario.scenario import Scenario
-from simcluster.simulate import plan_job, replay
-from simcluster.simulating.frozen import durations
+from simcluster.simulate import disturbances_of, plan_job, replay
+from simcluster.simulating.frozen import ProgramOf, durations, paces
 from simcluster.simulating.stage_sweep import StageSweep
+from simcluster.topology import Cluster
 from simcluster.whatif.chance import BLOCK, Chance, Documents
+from simcluster.whatif.pauses import Loaded, Slowed, Stalled
+from simcluster.whatif.processes import Apart, cores
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -48,19 +50,16 @@ def monte_carlo(
 
     ``base`` is the result of ``without_chance(scenario)`` if it is there already.
     ``processes`` play them side by side (0: as many as there are cores, where it pays); the numbers do not depend on
-    it.  Raises InputError for ``method="sweep"`` where more than kernels is left to chance.
+    it.  Raises InputError for ``method="sweep"`` where collectives are played step by step.
     """
     scenario = scenario.model_copy(update={"faults": placed(scenario.faults)})
-    others = [fault for fault in scenario.faults if isinstance(fault, HostStall) or by_chance(fault)]
-    others = [fault for fault in others if not isinstance(fault, Jitter | SequenceLengths)]
-    if method == "sweep" and others:
-        raise InputError(
-            f"replicas: method sweep draws what kernels take, and has no {others[0].kind}; use auto, or events, which "
-            "plays every replica on the engine"
-        )
-    if scenario.collectives.detail == "steps" or others or method == "events":
-        return _on_the_engine(scenario, base or replay(without_chance(scenario)))
-    return _in_one_sweep(scenario, base or replay(without_chance(scenario)), processes)
+    in_steps = scenario.collectives.detail == "steps"
+    if method == "sweep" and in_steps:
+        raise InputError("replicas: method sweep plays collectives as flows; use auto, or collectives.detail: flow")
+    base = base or replay(without_chance(scenario))
+    if in_steps or method == "events":
+        return _on_the_engine(scenario, base)
+    return _in_one_sweep(scenario, base, processes)
 
 
 def by_chance(fault: Fault) -> bool:
@@ -78,10 +77,6 @@ def without_chance(scenario: Scenario) -> Scenario:
     return placed_faults.without(*(place for place, fault in enumerate(scenario.faults) if by_chance(fault)))
 
 
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 # --- all replicas in one sweep ----------------------------------------------------------------------------------------
 
 
@@ -95,50 +90,125 @@ class _Job:
     together: int
     seed: int
     data: _Data | None
+    pauses: _Pauses
 
     def block(self, number: int) -> Floats:
         """Seconds of all steps together, in the replicas of a block."""
+        seeds = [seed_of(self.seed, replica) for replica in range(number * BLOCK, (number + 1) * BLOCK)]
         chance = Chance(
             self.jitters, self.sweep.ops, self.sweep.stage_ranks, together=self.together, seed=self.seed,
-            block=number, documents=self.data.block(number) if self.data else None,
+            block=number, documents=self.data.of_replicas(seeds) if self.data else None,
         )  # fmt: skip
+        stalled, loaded = self.pauses.of_replicas(seeds, self.sweep.stage_ranks)
 
-        def seconds(stage: int, op: int) -> Floats:
-            return chance.seconds(stage, op, self.planned[stage][op][:, None])
+        def seconds(stage: int, op: int, start: Floats) -> Floats:
+            item, _ = self.sweep.ops[stage][op]
+            if is_stall(item):
+                found = stalled.seconds(stage, item.key[1])  # type: ignore[index]
+                return _NO_TIME if found is None else found
+            return loaded.seconds(stage, op, start, chance.seconds(stage, op, self.planned[stage][op][:, None]))
 
         return self.sweep(seconds, BLOCK)
+
+
+_NO_TIME = np.zeros((1, 1))
 
 
 def _in_one_sweep(scenario: Scenario, base: Result, processes: int) -> Distribution:
     job = _job(scenario, base)
     blocks = list(range(math.ceil(scenario.replicas / BLOCK)))
     work = sum(planned.size for planned in job.planned) * scenario.replicas
-    workers = processes or (_cores() if work > _WORTH_A_PROCESS else 1)
+    workers = processes or (cores() if work > _WORTH_A_PROCESS else 1)
     times = np.concatenate(_side_by_side(job, blocks, min(workers, len(blocks))))[: scenario.replicas]
     return Distribution(times / scenario.steps, base.step_time, "sweep")
 
 
 def _job(scenario: Scenario, base: Result) -> _Job:
-    cluster, parallel = scenario.cluster.built, scenario.parallel
-    planned, _ = plan_job(without_chance(scenario), scenario.cluster.device)
-    programs = stage_programs(planned)
-    layout: Plan = planned.plan
-    took = durations(base.lowered, programs, base.record)
-    sweep = StageSweep(programs, layout)
-    of_stages = [np.stack([took[base.simulated_for(int(rank))] for rank in ranks]).T for ranks in sweep.stage_ranks]
+    parallel = scenario.parallel
+    certain = without_chance(scenario)
+    loads = tuple(fault for fault in scenario.faults if isinstance(fault, BackgroundLoad) and by_chance(fault))
+    if loads:  # ranks that others' traffic meets must be told from those that it does not
+        base = replay(certain, watched=loads)
+    cluster = scenario.cluster.built
+    cluster = cluster.scaled(permanently(scenario.faults, cluster))
+    planned, _ = plan_job(certain, scenario.cluster.device)
+    programs, layout = stage_programs(planned), planned.plan
+    disturbed, stage_of = disturbances_of(certain, layout, cluster), layout.stages()
+    stalls = tuple(fault for fault in scenario.faults if isinstance(fault, HostStall) and not fault.neutral)
+    sweep = StageSweep([with_room(each, [stall.cause for stall in stalls]) for each in programs], layout)
+    roomy = _Roomy(base, sweep, lambda rank: disturbed.program(rank, programs[stage_of[rank]]))
     hosts = cluster.host_of[: scenario.gpus]
     jitters = [
         (fault, fault.chosen(hosts)) for fault in scenario.faults if isinstance(fault, Jitter) and not fault.neutral
     ]
-    together = parallel.tp * parallel.cp
+    pauses = _Pauses(
+        stalls, tuple(hosts), scenario.steps, [Places(program.lanes[MAIN]) for program in programs],
+        loads, roomy.slowed(loads, cluster), 4.0 * base.step_time * scenario.steps,
+    )  # fmt: skip
     return _Job(
-        sweep,
-        [np.ascontiguousarray(times) for times in of_stages],
-        jitters,
-        together,
-        scenario.seed,
-        _Data.of(scenario),
-    )
+        sweep=sweep, planned=[np.ascontiguousarray(each[..., 0]) for each in roomy.of_stages(roomy.durations())],
+        jitters=jitters, together=parallel.tp * parallel.cp, seed=scenario.seed, data=_Data.of(scenario), pauses=pauses,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Roomy:
+    """Values of the ops of a run for the ops of a sweep, which has room for stalls of its own."""
+
+    base: Result
+    sweep: StageSweep
+    program_of: ProgramOf
+
+    def durations(self) -> dict[int, Floats]:
+        """Seconds of ops, by simulated rank, [op, 1]."""
+        found = durations(self.base.lowered, self.program_of, self.base.record)
+        return {rank: seconds[:, None] for rank, seconds in found.items()}
+
+    def of_stages(self, of_ranks: Mapping[int, Floats]) -> list[Floats]:
+        """From values of every simulated rank's ops [op, ...] to those of every stage's, [op, place, ...]."""
+        played = {rank: self._without_stalls(rank, values) for rank, values in of_ranks.items()}
+        found = []
+        for ops, ranks in zip(self.sweep.ops, self.sweep.stage_ranks, strict=True):
+            values = np.stack([played[self.base.simulated_for(int(rank))] for rank in ranks], axis=1)
+            room = np.array([is_stall(item) for item, _ in ops])
+            whole = np.zeros((len(ops), *values.shape[1:]))
+            whole[~room] = values
+            found.append(whole)
+        return found
+
+    def _without_stalls(self, rank: int, values: Floats) -> Floats:
+        items = (item for items in self.program_of(rank).lanes.values() for item in items)
+        return np.asarray(values[np.array([not is_stall(item) for item in items for _ in item.segment.ops])])
+
+    def slowed(self, loads: Sequence[BackgroundLoad], cluster: Cluster) -> list[dict[int, list[Slowed]]]:
+        """By stage, the ops that others' traffic can hold up."""
+        found: list[dict[int, list[Slowed]]] = [{} for _ in self.sweep.stage_ranks]
+        for number, load in enumerate(loads):
+            left = {link: left_of(load, float(cluster.capacity[link])) for link in links_of(load, cluster)}
+            of_stages = self.of_stages(paces(self.base.lowered, self.program_of, left))
+            for own, values, ops in zip(found, of_stages, self.sweep.ops, strict=True):
+                room = np.array([is_stall(item) for item, _ in ops])
+                for op in np.flatnonzero((values[..., 1] < 1).any(axis=1) & ~room).tolist():
+                    own.setdefault(op, []).append(Slowed(number, values[op, :, 0], values[op, :, 1]))
+        return found
+
+
+@dataclass(frozen=True)
+class _Pauses:
+    """What stalls hosts and loads links by chance."""
+
+    stalls: tuple[HostStall, ...]
+    hosts: tuple[int, ...]
+    steps: int
+    places: list[Places]
+    loads: tuple[BackgroundLoad, ...]
+    slowed: list[dict[int, list[Slowed]]]
+    horizon: float
+
+    def of_replicas(self, seeds: Sequence[int], stage_ranks: Sequence[Ints]) -> tuple[Stalled, Loaded]:
+        """In the replicas of these seeds."""
+        stalled = Stalled(self.stalls, self.hosts, seeds, self.steps, self.places, stage_ranks)
+        return stalled, Loaded(self.loads, seeds, self.slowed, self.horizon)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,9 +233,8 @@ class _Data:
             return None
         return cls(chosen, scenario.seed, steps, scenario.dp, microbatches, micro_batch, length)
 
-    def block(self, number: int) -> Documents:
-        """What the microbatches of a block's replicas weigh."""
-        seeds = [seed_of(self.seed, replica) for replica in range(number * BLOCK, (number + 1) * BLOCK)]
+    def of_replicas(self, seeds: Sequence[int]) -> Documents:
+        """What the microbatches of the replicas of these seeds weigh."""
         replicas = [self._weighed(self.fault, seed) for seed in seeds]
         return Documents(np.stack(replicas, axis=-1), self._weighed(self.fault.without(), self.seed)[:, 0, 0])
 
@@ -182,37 +251,17 @@ class _Data:
 
 
 def _side_by_side(job: _Job, blocks: Sequence[int], workers: int) -> list[Floats]:
-    """Blocks dealt out to processes.  Each is a Python of its own (a fork would copy threads that hold locks)."""
-    if workers <= 1:
-        return [job.block(number) for number in blocks]
-    text = pickle.dumps(job, protocol=pickle.HIGHEST_PROTOCOL)
+    """Blocks dealt out to processes."""
     dealt = [blocks[place::workers] for place in range(workers)]
-    command = [sys.executable, "-c", f"import sys; sys.path[:] = {sys.path!r}\n{_WORKER}"]
-    helpers = [
-        subprocess.Popen([*command, *map(str, own)], stdin=subprocess.PIPE, stdout=subprocess.PIPE) for own in dealt[1:]
-    ]
-    found: dict[int, Floats] = {}
-    for helper in helpers:
-        assert helper.stdin is not None
-        helper.stdin.write(text)
-        helper.stdin.close()
-    found |= {number: job.block(number) for number in dealt[0]}
-    for helper, own in zip(helpers, dealt[1:], strict=True):
-        assert helper.stdout is not None
-        answer = helper.stdout.read()
-        helper.stdout.close()
-        if helper.wait():
-            raise RuntimeError("a process that played replicas has failed; its message is above")
-        found |= dict(zip(own, pickle.loads(answer), strict=True))
+    helpers = [Apart(partial(_played, job, own)) for own in dealt[1:]]
+    played = [_played(job, dealt[0]), *(helper.result() for helper in helpers)]
+    found = {number: times for own, answer in zip(dealt, played, strict=True)
+             for number, times in zip(own, answer, strict=True)}  # fmt: skip
     return [found[number] for number in blocks]
 
 
-_WORKER = """
-import pickle
-job = pickle.load(sys.stdin.buffer)
-answer = [job.block(int(number)) for number in sys.argv[1:]]
-sys.stdout.buffer.write(pickle.dumps(answer))
-"""
+def _played(job: _Job, blocks: Sequence[int]) -> list[Floats]:
+    return [job.block(number) for number in blocks]
 
 
 # --- replica by replica -----------------------------------------------------------------------------------------------

@@ -159,7 +159,7 @@ class _Counterfactuals:
     def _estimate(self, workers: Sequence[tuple[int, int]]) -> float:
         """Seconds of a step if those workers' ops took what is typical; steps as the run has them, end to end."""
         numbers = [dp * self._plan.pp + stage for dp, stage in workers]
-        without = self._recorded.keeping(lambda graph: ~np.isin(graph.worker, numbers))
+        (without,) = self._recorded.keeping(lambda graph: ~np.isin(graph.worker, numbers))
         return self._result.step_time * float(without.sum() / self._estimated.replayed.sum())
 
     def _uneven_stages(self) -> list[Cause]:

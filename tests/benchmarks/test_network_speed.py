@@ -99,10 +99,15 @@ def test_sharing_out_anew(num_flows: int) -> None:
 @pytest.fixture(scope="session")
 def simgrid(tmp_path_factory: pytest.TempPathFactory) -> Path | str:
     """The compiled player, or the reason why there is none."""
+    return compiled(tmp_path_factory.mktemp("simgrid"))
+
+
+def compiled(folder: Path) -> Path | str:
+    """The player in a folder, or the reason why there is none."""
     compiler = shutil.which("g++") or shutil.which("c++")
     if not compiler:
         return "no C++ compiler"
-    program = tmp_path_factory.mktemp("simgrid") / "simgrid_steps"
+    program = folder / "simgrid_steps"
     source = Path(__file__).with_name("simgrid_steps.cpp")
     command = [compiler, "-O2", "-std=c++17", str(source), "-o", str(program), "-lsimgrid"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

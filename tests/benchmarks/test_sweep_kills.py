@@ -1,6 +1,6 @@
 """A sweep of 1,000 variants, killed five times at random, equals an undisturbed one; and what a variant costs.
 
-    python -m pytest -m benchmark -s tests/benchmarks/test_sweep_kills.py
+python -m pytest -m benchmark -s tests/benchmarks/test_sweep_kills.py
 """
 
 from __future__ import annotations

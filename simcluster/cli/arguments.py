@@ -1,0 +1,101 @@
+"""What every command line has in common: overrides in their three spellings, whole option names, mistakes with a hint.
+
+Imports nothing heavy: help and completion go through here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any, NoReturn
+
+from simcluster.errors import InputError
+
+_DOTTED_OPTION = re.compile(r"--([A-Za-z_]\w*(?:\.\w+)+)(?:=(.*))?", re.DOTALL)
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*(?:\.\w+)*=.*", re.DOTALL)
+_OPTION = re.compile(r"--?[A-Za-z][\w-]*(?:=.*)?", re.DOTALL)
+
+
+class Parser(argparse.ArgumentParser):
+    """Whole option names only, and errors as InputError; commands' parsers are of this class too."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**{"allow_abbrev": False, **settings})
+
+    def error(self, message: str) -> NoReturn:
+        raise InputError(f"{message}; see {self.prog} --help")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """argparse's own, with the nearest choice."""
+        if action.choices is not None and value not in action.choices:
+            known = [str(choice) for choice in action.choices]
+            hint = did_you_mean(str(value), known)
+            raise argparse.ArgumentError(action, f"must be one of {', '.join(known)}, got {value!r}{hint}")
+
+    @property
+    def takes_overrides(self) -> bool:
+        """Did the command call ``common.add_override_arguments``?"""
+        return self.get_default("overrides") is not None
+
+    def add_common(self) -> None:
+        """What every command takes."""
+        self.add_argument("-q", "--quiet", action="store_true", help="no progress and no notes on stderr, only errors")
+
+    @property
+    def options(self) -> dict[str, argparse.Action]:
+        """Every option by each of its names."""
+        return {option: action for action in self._actions for option in action.option_strings}
+
+    def split_overrides(self, argv: Iterable[str]) -> tuple[list[str], list[str]]:
+        """Arguments without overrides, and the overrides as "parallel.tp=8".
+
+        Overrides are ``--parallel.tp 8`` and ``--parallel.tp=8`` (no option of ours has a dot in its name) and
+        ``parallel.tp=8`` where it is not the value of an option just before it.
+        """
+        kept: list[str] = []
+        overrides: list[str] = []
+        rest = iter(argv)
+        for argument in rest:
+            option = _DOTTED_OPTION.fullmatch(argument)
+            if option:
+                value = option[2] if option[2] is not None else next(rest, None)
+                if value is None:
+                    raise InputError(f"{argument} needs a value, as in {argument} 8")
+                overrides.append(f"{option[1]}={value}")
+            elif _ASSIGNMENT.fullmatch(argument) and not (kept and self._takes_value(kept[-1])):
+                overrides.append(argument)
+            else:
+                kept.append(argument)
+        return kept, overrides
+
+    def refuse_unknown_options(self, argv: Sequence[str]) -> None:
+        """InputError for the first option that there is not: before argparse complains of what it took the place of."""
+        known = self.options
+        for argument, before in zip(argv, ("", *argv), strict=False):
+            name = argument.partition("=")[0]
+            if argument == "--":
+                return
+            if self._takes_value(before) or not _OPTION.fullmatch(argument) or name in known:
+                continue
+            if name[1] != "-" and name[:2] in known:  # -ofile
+                continue
+            raise InputError(f"unknown option {name!r}{did_you_mean(name, known)}; see {self.prog} --help")
+
+    def _takes_value(self, argument: str) -> bool:
+        """Is it an option, alone, whose value comes next?"""
+        action = self.options.get(argument)
+        return action is not None and action.nargs != 0
+
+
+def is_override_option(argument: str) -> bool:
+    """Is it ``--parallel.tp`` or ``--parallel.tp=8``?"""
+    return _DOTTED_OPTION.fullmatch(argument) is not None
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """'; did you mean 'run'?' with the nearest known word, or nothing."""
+    import difflib  # only for a mistake
+
+    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    return f"; did you mean {near[0]!r}?" if near else ""

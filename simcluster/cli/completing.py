@@ -1,0 +1,186 @@
+"""What could come next on a command line: commands, options, files, shipped names, scenario paths and their values.
+
+Shells ask at every TAB, so nothing heavy may be imported: the scenario's paths and the names in catalogues are in
+``words.txt`` beside this file, which a test compares with the models (tests/test_completion.py --regenerate).
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+
+from simcluster.cli import COMMANDS, parser_of
+from simcluster.cli.arguments import Parser, is_override_option
+from simcluster.errors import InputError
+
+WORDS = Path(__file__).with_name("words.txt")
+"""A line for each scenario path with the words that it can be, and for each list of names, with a + before."""
+
+# What an argument is called in its parser, and what its values are: names that ship ("scenarios"), a list of words.txt
+# ("+schedules"), files, or nothing that can be known (not in here).
+KINDS: dict[str, tuple[str, ...]] = {
+    "scenario": ("scenarios", "files"),
+    "scenarios": ("scenarios", "files"),
+    "base": ("scenarios", "files"),
+    "other": ("scenarios", "files"),
+    "runs": ("scenarios", "files"),
+    "study": ("scenarios", "files"),
+    "studies": ("scenarios/validation", "files"),
+    "topology": ("topologies", "files"),
+    "cluster": ("topologies", "files"),
+    "names": ("+schedules", "files"),
+    "name": ("+collectives",),
+    "algorithm": ("+algorithms",),
+    "nccl": ("+platforms",),
+    "platform": ("+platforms",),
+    "device": ("+devices",),
+    "base_device": ("+devices",),
+    "resources": ("+resources",),
+    "kind": ("+imports",),
+    "action": ("+chakra",),
+    "what": ("scenarios", "files"),
+    "detail": ("+details",),
+    **dict.fromkeys(("trace", "jobs", "file", "table", "groups"), ("files",)),
+}
+_FILES = ("FILE", "FOLDER", "DIR", "LOG", "FITS")
+_PATHS = ("A.B=C", "A.B=X,Y")
+
+
+def answers(line: str) -> list[str]:
+    """Words that could stand where the line ends, each in place of its last one; sorted."""
+    try:
+        words = shlex.split(line)
+    except ValueError:  # a quote is still open
+        return []
+    if not words or line[-1:].isspace():
+        words.append("")
+    *before, word = words[1:] or [""]
+    if not before:
+        return _begun(word, [*COMMANDS, "--help", "--version"])
+    if before[0] not in COMMANDS:
+        return []
+    parser = parser_of(before[0])[1][before[0]]
+    try:
+        return sorted(set(_in_command(parser, before[1:], word)))
+    except (InputError, OSError):
+        return []
+
+
+def _in_command(parser: Parser, before: list[str], word: str) -> list[str]:
+    last = before[-1] if before else ""
+    option = parser.options.get(last)
+    if option and option.nargs != 0:
+        return _values(option, word, parser.prog)
+    overridden = parser.takes_overrides
+    if overridden and is_override_option(last) and "=" not in last:
+        return _begun(word, _words(_scenario_path(last[2:], parser.prog)))
+    if word.startswith("-"):
+        name, equals, value = word.partition("=")
+        if equals and name in parser.options:
+            return [f"{name}={each}" for each in _values(parser.options[name], value, parser.prog)]
+        dotted = [f"--{each}" for each in _paths(word[2:], parser.prog)] if overridden and word[2:] else []
+        return [*_begun(word, parser.options), *dotted]
+    place = _positional(parser, before)
+    found = _values(place, word, parser.prog) if place else []
+    return found or (_paths(word, parser.prog) if overridden else [])
+
+
+def _positional(parser: Parser, before: list[str]) -> argparse.Action | None:
+    """The argument without a name that comes next."""
+    kept, _ = parser.split_overrides(before) if parser.takes_overrides else (before, [])
+    count, skip = 0, False
+    for word in kept:
+        option = parser.options.get(word)
+        count += not skip and not word.startswith("-")
+        skip = option is not None and option.nargs != 0
+    places = [action for action in parser._actions if not action.option_strings]
+    many = places and places[-1].nargs in ("+", "*")
+    return places[min(count, len(places) - 1)] if places and (many or count < len(places)) else None
+
+
+def _values(action: argparse.Action, word: str, command: str) -> list[str]:
+    """What an argument could be."""
+    if action.metavar in _PATHS:
+        return _paths(word, command, several=action.metavar == "A.B=X,Y")
+    if action.choices:
+        return _begun(word, map(str, action.choices))
+    found: list[str] = []
+    name = "base_device" if action.dest == "base" and action.option_strings else action.dest
+    is_file = str(action.metavar).startswith(_FILES)
+    for kind in KINDS.get(name, ("files",) if is_file else ()):
+        if kind == "files":
+            found += _files(word)
+        else:
+            found += _begun(word, _words(kind) if kind.startswith("+") else _shipped(kind))
+    return found
+
+
+# --- scenario paths ---------------------------------------------------------------------------------------------------
+
+
+def _paths(word: str, command: str, *, several: bool = False) -> list[str]:
+    """Paths that begin so, up to their next dot; behind a = the values, behind a comma one more of several."""
+    path, equals, value = word.partition("=")
+    below = "cluster." if _of_cluster(command) else ""
+    if equals:
+        done, comma, last = value.rpartition(",") if several else ("", "", value)
+        return [f"{path}={done}{comma}{each}" for each in _begun(last, _words(_scenario_path(path, command)))]
+    names = [name.removeprefix(below) for name in _table() if name.startswith(below + word) and name[0] != "+"]
+    found = []
+    for name in names:
+        dot = name.find(".", len(word))
+        if dot < 0:
+            found.append(f"{name}=")
+        elif name[:dot] not in names:  # a schedule is a name, or has parameters: those behind a dot of the user's
+            found.append(name[: dot + 1])
+    return found
+
+
+def _of_cluster(command: str) -> bool:
+    """The commands whose document is a topology."""
+    return command.endswith((" topology", " collective"))
+
+
+def _scenario_path(path: str, command: str) -> str:
+    return f"cluster.{path}" if _of_cluster(command) else path
+
+
+@cache
+def _table() -> dict[str, list[str]]:
+    lines = WORDS.read_text(encoding="utf-8").splitlines()
+    return {name: words.split() for name, _, words in (line.partition(" ") for line in lines)}
+
+
+def _words(name: str) -> list[str]:
+    return _table().get(name, [])
+
+
+# --- names and files --------------------------------------------------------------------------------------------------
+
+
+def _begun(word: str, known: Iterable[str]) -> list[str]:
+    return [each for each in known if each.startswith(word)]
+
+
+def _shipped(kind: str) -> list[str]:
+    """As ``documents.reading.shipped_names``, which costs pydantic to import."""
+    package = Path(__file__).parent.parent
+    inside = package / "shipped"
+    folder = (inside if inside.is_dir() else package.parent) / kind
+    return sorted(path.stem for path in folder.glob("*.yaml"))
+
+
+def _files(word: str) -> list[str]:
+    """Files and folders that begin so; those with a dot in front only if it is there."""
+    folder, slash, name = word.rpartition("/")
+    place = Path(f"{folder}{slash}" or ".").expanduser()
+    if not place.is_dir():
+        return []
+    return [
+        f"{folder}{slash}{entry.name}{'/' if entry.is_dir() else ''}".replace(" ", "\\ ")
+        for entry in place.iterdir()
+        if entry.name.startswith(name) and (name.startswith(".") or not entry.name.startswith("."))
+    ]

@@ -1,0 +1,90 @@
+"""simcluster completion: a script for bash, zsh or fish that completes what is typed.
+
+The script asks this command again at every TAB, with the line so far; ``completing`` has the answers.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+EXAMPLES = """examples:
+  eval "$(simcluster completion bash)"                                # in ~/.bashrc
+  eval "$(simcluster completion zsh)"                                 # in ~/.zshrc, behind compinit
+  simcluster completion fish > ~/.config/fish/completions/simcluster.fish
+
+Completed are commands, options, files, the names of what ships (scenarios, topologies, studies, schedules, devices,
+...), and scenario paths with their values: behind --set and --vary, as --parallel.tp and as parallel.tp=.
+"""
+SHELLS = ("bash", "zsh", "fish")
+
+_BASH = r"""
+_simcluster() {
+    local IFS=$'\n'
+    COMPREPLY=($(command simcluster completion bash --line "${COMP_LINE:0:COMP_POINT}" 2>/dev/null))
+}
+complete -o nospace -F _simcluster simcluster
+"""
+_ZSH = r"""
+_simcluster() {
+    local -a found open whole
+    found=("${(@f)$(command simcluster completion zsh --line "${(j: :)words[1,CURRENT]}" 2>/dev/null)}")
+    open=(${(M)found:#*[/=.]})
+    whole=(${found:#*[/=.]})
+    (( $#open )) && compadd -Q -S '' -- $open
+    (( $#whole )) && compadd -Q -- $whole
+}
+compdef _simcluster simcluster
+"""
+_FISH = r"""
+complete -c simcluster -f -a '(command simcluster completion fish --line (commandline -cp) 2>/dev/null)'
+"""
+_SCRIPTS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """The command's arguments."""
+    parser = subparsers.add_parser(
+        "completion",
+        help="print a script with which the shell completes commands, options, names and paths",
+        description="Print the completion script of a shell.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("shell", choices=SHELLS, metavar="SHELL", help="bash, zsh or fish")
+    parser.add_argument("--line", metavar="TEXT", help="what could stand at the end of this line (the script asks)")
+    parser.add_argument("--json", metavar="FILE", help='write the script, or the answers, as JSON; "-" prints it alone')
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the script, or what could come next."""
+    from simcluster.cli import common
+
+    if args.line is None:
+        common.check_json_path(args.json)
+        script = _SCRIPTS[args.shell].lstrip()
+        if args.json:
+            common.write_json(args.json, {"shell": args.shell, "script": script})
+        if args.json != "-":
+            print(script, end="")
+        return 0
+    from simcluster.cli.completing import answers
+
+    found = answers(args.line)
+    if args.json:
+        common.write_json(args.json, found)
+    if args.json != "-":
+        print("".join(f"{each}\n" for each in _for(args.shell, found, args.line)), end="")
+    return 0
+
+
+def _for(shell: str, found: list[str], line: str) -> list[str]:
+    """Answers as a shell wants them.
+
+    bash replaces only what stands behind the last = or : of a word (COMP_WORDBREAKS), and is told to add no space of
+    its own; so it gets one where a word is complete.
+    """
+    if shell != "bash":
+        return found
+    word = line.rpartition(" ")[2]
+    kept = max(word.rfind("="), word.rfind(":")) + 1
+    return [each[kept:] if each.endswith(("/", "=", ".", ",")) else f"{each[kept:]} " for each in found]

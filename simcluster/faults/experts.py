@@ -1,0 +1,123 @@
+"""Work that is uneven because tokens choose their experts: how many go to the experts of each expert-parallel rank.
+
+A mixture-of-experts layer sends every token to its ``top_k`` experts.  A rank that holds popular ones multiplies more
+tokens, and receives more bytes in the all-to-all before (dispatch) and returns more in the one behind (combine); the
+all-to-all and all ranks of the group wait for the fullest (modelling.md F.5).  Imports spec and its parts.
+
+This is the hook for models with experts: ``expert_loads`` says what to multiply, and ``RankPrograms`` multiplies the
+seconds of every op whose name begins with ``EXPERTS``.  No model has such layers yet, so a scenario refuses the fault.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import Field
+
+from simcluster.documents.spec import Spec
+from simcluster.errors import InputError
+from simcluster.faults.draws import Floats, stream
+from simcluster.faults.where import Number
+
+EXPERTS = "experts"
+"""How the names of the ops begin that multiply tokens with the weights of experts."""
+_MOST_EXPERTS = 100_000
+
+
+class TokenFractions(Spec):
+    """What was counted: ``values[e]`` of the tokens go to expert e (only their proportions count)."""
+
+    kind: Literal["fractions"]
+    values: Annotated[tuple[Annotated[float, Field(ge=0)], ...], Field(min_length=1, max_length=_MOST_EXPERTS)]
+
+    @property
+    def neutral(self) -> bool:
+        """Have all experts the same?"""
+        return len({*self.values}) == 1
+
+    def draw(self, generator: np.random.Generator, experts: int) -> Floats:
+        """The share of each of so many experts.  InputError where there is not one value to each."""
+        if len(self.values) != experts or not sum(self.values) > 0:
+            what = f"{len(self.values)} fractions" if sum(self.values) > 0 else "fractions that are all 0"
+            raise InputError(f"expert_imbalance: {what} for {experts} experts; give one to each, not all of them 0")
+        return np.array(self.values) / sum(self.values)
+
+
+class ZipfTokens(Spec):
+    """The k-th most popular expert gets tokens in proportion to 1 / k^``exponent``; which one that is, is drawn."""
+
+    kind: Literal["zipf"]
+    exponent: Annotated[float, Field(strict=False, ge=0, le=10)]
+
+    @property
+    def neutral(self) -> bool:
+        """Have all experts the same?"""
+        return self.exponent == 0
+
+    def draw(self, generator: np.random.Generator, experts: int) -> Floats:
+        """The share of each of so many experts."""
+        weights = np.arange(1, experts + 1, dtype=np.float64) ** -self.exponent
+        return np.asarray(generator.permutation(weights / weights.sum()))
+
+
+class DirichletTokens(Spec):
+    """Shares drawn from a symmetric Dirichlet law: the larger ``concentration``, the more alike."""
+
+    kind: Literal["dirichlet"]
+    concentration: Annotated[float, Field(strict=False, gt=0, le=1e9)]
+
+    @property
+    def neutral(self) -> bool:
+        """Never: shares are drawn."""
+        return False
+
+    def draw(self, generator: np.random.Generator, experts: int) -> Floats:
+        """The share of each of so many experts."""
+        return generator.dirichlet(np.full(experts, self.concentration))
+
+
+Tokens = Annotated[TokenFractions | ZipfTokens | DirichletTokens, Field(discriminator="kind")]
+"""A law of shares; to add one, write a spec with ``neutral`` and ``draw`` and add it here."""
+
+
+class ExpertImbalance(Spec):
+    """Experts that get unequally many ``tokens``.
+
+    The shares are drawn ``per`` layer, the same in all microbatches and steps (what a router has learnt), or per pass
+    of a microbatch.  ``seed`` is the number of the stream of draws, as for jitter.
+    """
+
+    kind: Literal["expert_imbalance"]
+    tokens: Tokens
+    per: Literal["layer", "pass"] = "layer"
+    seed: Number | None = None
+
+    @property
+    def neutral(self) -> bool:
+        """Does it change nothing?"""
+        return self.tokens.neutral
+
+
+def expert_loads(
+    fault: ExpertImbalance, *, seed: int, experts: int, ep: int, layer: int, step: int = 0, microbatch: int = 0,
+    replica: int = 0,
+) -> Floats:  # fmt: skip
+    """What the experts' products take on every expert-parallel rank of a group, [ep]; 1 is an even share.
+
+    The same factors multiply the bytes that each rank receives in the dispatch and sends in the combine.  They sum to
+    ``ep``: no token is lost (as without a capacity factor).  Expert e is on rank e // (experts / ep).  ``replica`` is
+    the number of the group: with ``per: pass`` each group has other tokens.  Raises InputError where the ranks do not
+    divide the experts, or fractions are not one to each.
+    """
+    if ep < 1 or experts < 1 or experts % ep:
+        raise InputError(f"expert_imbalance: ep {ep} does not divide {experts} experts; each rank has as many")
+    identity = (layer,) if fault.per == "layer" else (layer, step, microbatch, replica)
+    shares = fault.tokens.draw(stream(seed, "experts", fault.seed, *identity), experts)
+    loads = shares.reshape(ep, -1).sum(axis=1)
+    return np.asarray(loads * (ep / loads.sum()))
+
+
+def dispatch_load(loads: Floats) -> float:
+    """What multiplies the bytes, and so the time, of a group's all-to-all: it is over when its fullest rank is."""
+    return float(loads.max())

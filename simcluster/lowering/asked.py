@@ -1,0 +1,56 @@
+"""What the programs of a job ask of the network: calls of groups, sends, copies.  Pure; imports ops."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from simcluster.planning.ops import MAIN, Collective, Compute, Copy, Host, Receive, StageProgram, Transfer, Work
+
+Call = tuple[str, float]
+"""What the network is asked for: a kind of collective (or "send") and its size in bytes."""
+
+
+class Asked:
+    """What the programs ask of the network, in order of first use.
+
+    ``axes`` names those with collectives, given times included; ``sends[source, target]`` lists the calls of sending
+    stages, ``copies[stage, direction]`` those with their host's memory; ``beside`` has the axes with items beside the
+    main lane, "pp" for all sends.
+    """
+
+    def __init__(self, programs: Sequence[StageProgram]) -> None:
+        self.axes: dict[str, None] = {}
+        self.sends: dict[tuple[int, int], dict[Call, None]] = {}
+        self.copies: dict[tuple[int, str], dict[Call, None]] = {}
+        self.beside: dict[str, None] = {}
+        self._calls: dict[tuple[str, int], dict[Call, None]] = {}
+        for program in programs:
+            segments = {id(item.segment): (name, item.segment) for name, lane in program.lanes.items() for item in lane}
+            for lane, segment in segments.values():
+                for op in segment.ops:
+                    axis = self._op(program.stage, op.work)
+                    if axis and lane != MAIN:
+                        self.beside[axis] = None
+
+    def calls(self, axis: str, stages: Iterable[int]) -> dict[Call, None]:
+        """What a group of this axis with ranks on these stages runs."""
+        return {call: None for stage in dict.fromkeys(stages) for call in self._calls.get((axis, stage), ())}
+
+    def _op(self, stage: int, work: Work) -> str:
+        """Note one op; its axis, "" for compute."""
+        if isinstance(work, Transfer):
+            calls = self.sends.setdefault((stage, work.to_stage), {})
+            if work.seconds < 0:
+                calls["send", work.size] = None
+            return "pp"
+        if isinstance(work, Copy):
+            calls = self.copies.setdefault((stage, work.direction), {})
+            if work.seconds < 0:
+                calls["copy", work.size] = None
+            return ""
+        if isinstance(work, Compute | Receive | Host):
+            return ""
+        self.axes[work.axis] = None
+        if isinstance(work, Collective):
+            self._calls.setdefault((work.axis, stage), {})[work.kind, work.size] = None
+        return work.axis

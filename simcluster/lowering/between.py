@@ -1,0 +1,200 @@
+"""What ops of ranks do with others: on which communicator, for how long, and what it does to computation beside it.
+
+On classes of equal ranks and links.  Pure; imports ops, program, fold and communicators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, cast
+
+from simcluster.clock import on_grid
+from simcluster.collectives import Phase
+from simcluster.devices.interference import Beside, Interference
+from simcluster.lowering.communicators import Communicators
+from simcluster.lowering.fold import Classes
+from simcluster.lowering.program import Meeting, Program
+from simcluster.nccl import bus_factor
+from simcluster.planning.ops import MAIN, Collective, Compute, Copy, Host, Op, Receive, Timed, Transfer
+from simcluster.traffic.methods import Pace, round_of
+from simcluster.traffic.traffic import Traffic
+
+
+@dataclass(frozen=True, slots=True)
+class StepsOf:
+    """A collective to be played in steps: the GPUs of its group, its description, size in bytes and a hop's pace."""
+
+    gpus: tuple[int, ...]
+    phases: Sequence[Phase]
+    size: float
+    pace: Pace | None
+
+
+class Ranks(NamedTuple):
+    """Where ranks are: ``of_stage[stage][place]``, and the stage, the place there and the host of every rank; what
+    always multiplies its compute times is its ``slowness``."""
+
+    of_stage: Sequence[Sequence[int]]
+    stage: Sequence[int]
+    place: Sequence[int]
+    host: Sequence[int]
+    slowness: Sequence[float]
+
+
+class Between:
+    """What ops of ranks do together, for the programs of representatives of ``classes``."""
+
+    def __init__(
+        self,
+        ranks: Ranks,
+        communicators: Communicators,
+        classes: Classes,
+        capacity: Sequence[float],
+        program: Program,
+        interference: Interference | None,
+        *,
+        in_steps: bool,
+    ) -> None:
+        self._ranks, self._communicators, self._classes = ranks, communicators, classes
+        self._capacity, self._program = capacity, program
+        self._interference, self._in_steps = interference, in_steps
+        self._shared = [  # whose transfers the network plays: others on their links, or links that come and go
+            shared or any(link in program.capacities for usage in usages for link, _ in usage)
+            for shared, usages in zip(classes.shared, classes.quotient, strict=True)
+        ]
+        self._traffic: dict[Hashable, int] = {}  # -> the number in the program's traffics
+        self._parties: dict[int, int] = {}
+        self._meeting: dict[Hashable, Meeting] = {}
+        self.steps: list[StepsOf] = []
+
+    def communicator(self, work: Collective | Timed | Transfer | Receive | Copy, rank: int) -> int:
+        """The communicator that an op of a rank uses."""
+        if isinstance(work, Receive):
+            sender = self._ranks.of_stage[work.from_stage][self._ranks.place[rank]]
+            return self._communicators.number(("send", work.from_stage, self._ranks.stage[rank]), sender)
+        if isinstance(work, Transfer):
+            return self._communicators.number(("send", self._ranks.stage[rank], work.to_stage), rank)
+        if isinstance(work, Copy):
+            return self._communicators.number(("copy", work.direction), rank)
+        return self._communicators.number(work.axis, rank)
+
+    def seconds(self, rank: int, op: Op, own_lane: str) -> float | None:
+        """Seconds of an op that only its own class has a say in: compute, and collectives on links of their own.
+
+        A collective that computation drags is none of these, nor one that slows down computation outside its segment
+        (whose first op is on ``own_lane``).
+        """
+        if isinstance(op.work, Compute):
+            return on_grid(op.work.seconds * self._ranks.slowness[rank])
+        if isinstance(op.work, Host):
+            return on_grid(op.work.seconds)
+        if isinstance(op.work, Receive):
+            return None
+        if self._disturbs(op) and self._interference and (op.lane == own_lane or self._interference.drag):
+            return None
+        number = self.communicator(op.work, rank)
+        group = self._classes.of_communicator[number]
+        if isinstance(op.work, Transfer) or self._shared[group] or self.parties(number) > 1:
+            return None
+        if self._in_steps:
+            return None
+        return sum(traffic.alone_seconds(self._capacity) for traffic in self._traffics(number, op.work))
+
+    def parties(self, number: int) -> int:
+        """How many classes of ranks meet in a group."""
+        if number not in self._parties:
+            ranks = self._communicators.ranks(number)
+            self._parties[number] = len({self._classes.of_rank[rank] for rank in ranks})
+        return self._parties[number]
+
+    def steady_group(self, rank: int, work: Collective | Timed) -> int:
+        """The class of the group of several classes that does this, all on one stage, with links to itself; or -1."""
+        number = self.communicator(work, rank)
+        group, stage = self._classes.of_communicator[number], self._ranks.stage[rank]
+        alone = not self._shared[group] and self.parties(number) > 1
+        if not alone or any(self._ranks.stage[other] != stage for other in self._communicators.ranks(number)):
+            return -1
+        return group if all(each.alone_rate(self._capacity) > 0 for each in self._traffics(number, work)) else -1
+
+    def moved(self, rank: int, op: Op) -> int:
+        """The number of what an op moves over links, -1 for nothing and for what takes a given time."""
+        work = op.work
+        if isinstance(work, Compute | Timed | Receive | Host):
+            return -1
+        if isinstance(work, Transfer | Copy) and work.seconds >= 0:
+            return -1
+        return self._traffic_number(self.communicator(work, rank), work)
+
+    def pressure(self, rank: int, op: Op) -> float:
+        """What an op does to the computation beside it in its segment."""
+        if isinstance(op.work, Compute | Receive | Copy | Host) or not self._interference or not self._disturbs(op):
+            return 0.0
+        return self._interference.pressure(self._beside(self.communicator(op.work, rank), op.work))
+
+    def group(self, number: int) -> int:
+        """The class of a communicator."""
+        return self._classes.of_communicator[number]
+
+    def meeting(self, number: int, op: Op) -> Meeting:
+        """A meeting for an op of a communicator; equal ones are one object."""
+        work = op.work
+        assert not isinstance(work, Compute | Host | Receive)
+        if self._in_steps and isinstance(work, Collective):
+            phases = self._communicators.phases(number, work.kind, work.size)
+            pace = self._communicators.method(number, work.kind, work.size).pace
+            pace = pace and round_of(phases, pace)
+            self.steps.append(StepsOf(self._communicators.ranks(number), phases, work.size, pace))
+            return Meeting(self.parties(number), self._traffics(number, work), len(self.steps) - 1)
+        beside = op.lane != MAIN or isinstance(work, Transfer)  # what blocks all its ranks disturbs none
+        name = number if self._in_steps else self.group(number), work, beside
+        known = self._meeting.get(name)
+        if known is None:
+            known = self._meeting[name] = self._make(number, work, beside=beside)
+        return known
+
+    def _make(self, number: int, work: Collective | Timed | Transfer | Copy, *, beside: bool) -> Meeting:
+        parties = 1 + work.rendezvous if isinstance(work, Transfer) else self.parties(number)
+        traffics, interference = self._traffics(number, work), self._interference
+        if not interference or not beside or isinstance(work, Copy):
+            return Meeting(parties, traffics)
+        pressure = interference.pressure(self._beside(number, work))
+        if not pressure and not interference.drag:
+            return Meeting(parties, traffics)
+        classes = self._classes
+        played = dict.fromkeys(
+            classes.rank_representatives[classes.of_rank[rank]] for rank in self._communicators.ranks(number)
+        )
+        return Meeting(parties, traffics, ranks=tuple(played), pressure=pressure, drag=interference.drag)
+
+    def _traffics(self, number: int, work: Collective | Timed | Transfer | Copy) -> tuple[Traffic, ...]:
+        """The activities of a collective or transfer, on link classes."""
+        if isinstance(work, Timed) or (isinstance(work, Transfer | Copy) and work.seconds >= 0):
+            return (Traffic((), 0.0, 1, work.seconds),)
+        return self._program.traffics[self._traffic_number(number, work)]
+
+    def _traffic_number(self, number: int, work: Collective | Transfer | Copy) -> int:
+        group = self._classes.of_communicator[number]
+        kind = work.kind if isinstance(work, Collective) else "copy" if isinstance(work, Copy) else "send"
+        known = self._traffic.get((group, kind, work.size))
+        if known is None:
+            usages = self._classes.quotient[group]
+            known = self._traffic[group, kind, work.size] = len(self._program.traffics)
+            self._program.traffics.append(self._communicators.traffics(number, kind, work.size, usages))
+        return known
+
+    def _disturbs(self, op: Op) -> bool:
+        """Is it communication beside computation?  A copy engine takes no SM (what it takes of HBM is not counted)."""
+        return op.lane != MAIN and not isinstance(op.work, Copy | Host)
+
+    def _beside(self, number: int, work: Collective | Timed | Transfer) -> Beside:
+        """A communication as the GPUs feel it that take part."""
+        ranks = self._communicators.ranks(number)
+        alone = sum(traffic.alone_seconds(self._capacity) for traffic in self._traffics(number, work))
+        sent = 0.0
+        if isinstance(work, Transfer):
+            sent = work.size
+        elif isinstance(work, Collective):
+            sent = work.size * bus_factor(cast(Any, work.kind), len(ranks))
+        between_nodes = any(self._ranks.host[rank] != self._ranks.host[ranks[0]] for rank in ranks)
+        return Beside(between_nodes, sent / alone if alone > 0 else 0.0)

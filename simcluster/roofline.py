@@ -1,0 +1,126 @@
+"""What limits each kernel and each kind of communication of a result: FLOP for each byte, and FLOP/s that it reaches.
+
+The roofline model (Williams, Waterman, Patterson, CACM 52(4), 2009), with a roof for the network beside those of
+compute and of memory: a collective of B bytes for each FLOP of the step lets a GPU do no more than rate / B FLOP/s,
+however fast it computes.  Imports the result, the model's layers and the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from simcluster.collective import BUS_FACTOR
+from simcluster.devices.device import kernel_seconds
+from simcluster.model.kernels import Block
+from simcluster.model.layers import attention_block, embedding_block, lm_head_block, mlp_block
+from simcluster.result import Result
+from simcluster.scenario.memory_plan import shape_of
+from simcluster.topology import describe
+
+PHASES = ("forward", "recompute", "input_grad", "weight_grad")
+
+
+@dataclass(frozen=True, slots=True)
+class KernelPoint:
+    """One kernel of the model: ``flops`` and ``bytes`` (of device memory) of a launch, and the ``seconds`` it takes.
+
+    ``step_seconds`` are those of all its launches in a step, the mean of a rank.
+    """
+
+    name: str
+    phase: str
+    flops: float
+    bytes: float
+    seconds: float
+    step_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class WirePoint:
+    """All calls of one kind of communication on one axis in a step, the mean of a rank.
+
+    ``bytes`` are what its busiest port must carry (nccl-tests' bus bandwidth times the time), ``seconds`` on the wire.
+    """
+
+    axis: str
+    kind: str
+    bytes: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Roofline:
+    """The roofs of a GPU and what lies under them.  FLOP/s, B/s, FLOP and seconds of one rank and step.
+
+    ``peak`` is of the step's products, ``memory`` of device memory as on the data sheet; ``inside`` and ``outside`` are
+    what a GPU alone can send within its machine and out of it, ``ring`` what a port of a ring over all GPUs reaches, to
+    which all NICs of a machine add (0 where there is no such way).  ``flops`` are executed.
+    """
+
+    peak: float
+    memory: float
+    inside: float
+    outside: float
+    ring: float
+    flops: float
+    step_seconds: float
+    kernels: tuple[KernelPoint, ...]
+    wires: tuple[WirePoint, ...]
+
+
+def roofline(result: Result) -> Roofline:
+    """What limits the kernels and the communication of a result."""
+    cluster, facts = describe(result.scenario.cluster.built), result.facts
+    return Roofline(
+        peak=facts.peak_flops,
+        memory=result.scenario.cluster.device.memory_bandwidth,
+        inside=cluster.inside,
+        outside=cluster.outside,
+        ring=cluster.all_reduce.busbw if cluster.all_reduce else 0.0,
+        flops=facts.hardware_flops / facts.ranks,
+        step_seconds=result.step_time,
+        kernels=tuple(_kernels(result)),
+        wires=_wires(result),
+    )
+
+
+def _kernels(result: Result) -> Iterator[KernelPoint]:
+    """Kernels by block and phase, those that are alike in one point; what takes longest comes first."""
+    scenario = result.scenario
+    model, shape, device = scenario.model, shape_of(scenario), scenario.cluster.device
+    precision = scenario.training.precision.removesuffix("-mixed")
+    plain = replace(shape, recompute="none")
+    again = sum(shape.recomputes(layer) for layer in range(model.layers))
+    blocks: list[tuple[Block, int]] = [(embedding_block(model, shape), 1), (lm_head_block(model, shape), 1)]
+    for made, count in ((shape, again), (plain, model.layers - again)):
+        blocks += [(block(model, made), count) for block in (attention_block, mlp_block)] if count else []
+    found: dict[tuple[str, str, float, float], KernelPoint] = {}
+    for block, count in blocks:
+        launches = count * scenario.microbatches / scenario.parallel.pp
+        for phase in PHASES:
+            for kernel in (each for part in (block.entry, block.body, block.exit) for each in getattr(part, phase)):
+                seconds = kernel_seconds(device, kernel, precision=precision)
+                key = kernel.name, phase, kernel.flops, kernel.bytes
+                before = found[key].step_seconds if key in found else 0.0
+                found[key] = KernelPoint(*key, seconds, before + seconds * launches)
+    yield from sorted(found.values(), key=lambda point: -point.step_seconds)
+
+
+def _wires(result: Result) -> tuple[WirePoint, ...]:
+    """Communication by axis and kind, what takes longest first."""
+    parallel, ranks = result.scenario.parallel, result.facts.ranks
+    sums: dict[tuple[str, str], list[float]] = {}
+    table = result.timeline
+    table = table[table["kind"].isin(list(BUS_FACTOR))]
+    share = {rank: count / ranks / result.steps for rank, count in result.weights.items()}
+    for (rank, axis, kind), rows in table.groupby(["rank", "stream", "kind"], sort=True):
+        members = 2 if axis == "pp" else getattr(parallel, str(axis), 1)  # over pp: the ends that share an embedding
+        part = share[rank]  # type: ignore[index]
+        total = sums.setdefault((str(axis), str(kind)), [0.0, 0.0])
+        total[0] += part * BUS_FACTOR[str(kind)](members) * float(rows["bytes"].sum())
+        total[1] += part * float((rows["end"] - rows["start"]).sum())
+    points = [
+        WirePoint(axis, kind, size, seconds) for (axis, kind), (size, seconds) in sums.items() if size and seconds
+    ]
+    return tuple(sorted(points, key=lambda point: -point.seconds))

@@ -1,0 +1,149 @@
+"""How sure a predicted step time is: by how much predictions of runs like it were wrong.
+
+``catalogue/residuals.yaml`` says that for groups of validated runs, as ``simcluster validate --residuals`` learns it
+(``validation.residuals``).  A run belongs to the group of its GPU's generation, of how its model is sharded, and of how
+long its kernels are; to a wider one where that is too small.  Needs the scenario and its FLOP, no simulation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from simcluster.catalogue import catalogue_path
+from simcluster.documents.reading import read_document
+
+if TYPE_CHECKING:
+    from simcluster.scenario.scenario import Scenario
+
+ANY = "any"
+"""The group of all runs."""
+
+SHORT = 2e-3
+"""Seconds at peak: a layer's forward and backward below it are short, and what the host costs shows."""
+
+_GENERATIONS = (("A100", 250e12, 400e12), ("H100", 800e12, 1200e12), ("B200", 2000e12, 2800e12))  # 16-bit peak, FLOP/s
+_FAR = 2.0  # times beyond what was validated
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What of a run decides how well it is predicted.
+
+    ``generation`` of the GPU ("": none of those validated), ``sharding`` "FSDP" (ZeRO 3) or "Megatron" (all else),
+    ``length`` of its kernels, "short" or "long"; ``beyond``: what it has that no validated step had.
+    """
+
+    generation: str
+    sharding: str
+    length: str
+    gpus: int
+    hidden: int
+    sequence: int
+    beyond: tuple[str, ...] = ()
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """The groups that it belongs to, the narrowest first."""
+        wide = f"{self.generation or 'other GPU'}, {self.sharding}"
+        return f"{wide}, {self.length} kernels", wide, self.sharding, ANY
+
+
+@dataclass(frozen=True, slots=True)
+class Likely:
+    """Where the measured step time should be, in seconds, in ``level`` of all cases.
+
+    Learned from ``rows`` measured runs of ``studies``, the group ``like``.  ``far`` says what sets the run apart from
+    all that was validated; then the interval is that of all runs, and not to be relied on.
+    """
+
+    low: float
+    high: float
+    level: float
+    like: str
+    rows: int
+    studies: int
+    far: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "low_s": self.low,
+            "high_s": self.high,
+            "level": self.level,
+            "like": self.like,
+            "rows": self.rows,
+            "studies": self.studies,
+            "far": list(self.far),
+        }
+
+
+def kind_of(scenario: Scenario, model_flops: float) -> Kind:
+    """The kind of a run whose step has so many FLOP (``Facts.model_flops``)."""
+    peaks = scenario.cluster.device.peak.known()
+    peak = max(peaks.get("bf16", 0.0), peaks.get("fp16", 0.0)) or max(peaks.values())
+    generation = next((name for name, low, high in _GENERATIONS if low < peak < high), "")
+    visits = scenario.microbatches * scenario.model.layers / scenario.parallel.pp
+    layer = model_flops / scenario.gpus / visits / peak
+    return Kind(
+        generation,
+        "FSDP" if scenario.parallel.zero == 3 else "Megatron",
+        "short" if layer < SHORT else "long",
+        scenario.gpus,
+        scenario.model.hidden_size,
+        scenario.model.sequence_length,
+        tuple(_beyond(scenario)),
+    )
+
+
+def _beyond(scenario: Scenario) -> Iterator[str]:
+    """What no study has steps of."""
+    if scenario.parallel.cp > 1:
+        yield f"context parallelism (cp {scenario.parallel.cp})"
+    if scenario.training.precision == "fp32":
+        yield "precision fp32"
+    offload = scenario.memory.offload
+    if offload.optimizer != "none" or offload.activations:
+        yield "offload to the host"
+    name = scenario.pipeline.schedule_name
+    if scenario.parallel.pp > 1 and name not in ("1f1b", "interleaved"):
+        yield f"schedule {name}"
+    if scenario.faults:
+        yield "faults"
+
+
+def likely(scenario: Scenario, model_flops: float, step_time: float) -> Likely:
+    """Where the measured time of a step predicted like this (s) should be."""
+    return of_kind(kind_of(scenario, model_flops), step_time, _table())
+
+
+def of_kind(kind: Kind, step_time: float, table: Mapping[str, Any]) -> Likely:
+    """The same by a table of groups."""
+    groups = table["groups"]
+    far = (*kind.beyond, *_apart(kind, groups))
+    name = ANY if far else next(name for name in kind.groups if name in groups)
+    group = groups[name]
+    low, high = group["low"] * step_time, group["high"] * step_time
+    return Likely(low, high, table["level"], name, group["rows"], group["studies"], far)
+
+
+def _apart(kind: Kind, groups: Mapping[str, Any]) -> Iterator[str]:
+    """How far the run is from what was validated on such GPUs with such sharding."""
+    near = groups.get(f"{kind.generation}, {kind.sharding}")
+    if not kind.generation:
+        yield "a GPU of another generation"
+    elif near is None:
+        yield f"{kind.sharding} on {kind.generation}"
+    for name, value in (("GPUs", kind.gpus), ("hidden size", kind.hidden), ("sequence length", kind.sequence)):
+        low, high = (near or groups[ANY])[name]
+        if value > _FAR * high:
+            yield f"{value:,} {name}" if name == "GPUs" else f"{name} {value:,}"
+        elif value * _FAR < low and name != "GPUs":
+            yield f"{name} {value:,}"
+
+
+@cache
+def _table() -> Mapping[str, Any]:
+    return read_document(catalogue_path("residuals.yaml")).data

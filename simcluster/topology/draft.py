@@ -1,0 +1,196 @@
+"""A cluster while it is described: nodes and links in columns, machines stamped from one.
+
+Builders say what there is block by block; a graph of 10^5 GPUs is an object only once somebody asks for it.  Nodes are
+numbered as they come.  Links have the numbers that they have in the graph: by the node where they begin, then as they
+come.  Imports ``links``.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, TypeAlias
+
+import networkx as nx
+import numpy as np
+from numpy.typing import NDArray
+
+from simcluster.topology.links import EdgeData, Graph
+
+Ints: TypeAlias = NDArray[np.int64]
+Named: TypeAlias = Iterable[tuple[str, dict[str, Any]]]
+
+
+class Recorder(nx.DiGraph):  # type: ignore[type-arg]  # at run time networkx is not generic
+    """A graph that remembers in which order its links came: the pattern of a machine."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.came: list[tuple[str, str, EdgeData]] = []
+
+    def add_edges_from(self, ebunch_to_add: Iterable[Any], **attr: Any) -> None:
+        """Links with these attributes."""
+        edges = list(ebunch_to_add)
+        self.came += [(a, b, attr) for a, b in edges]
+        super().add_edges_from(edges, **attr)
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """Links, row by row as they come; a column's have ``data`` in common, and two columns are the two ways of one."""
+
+    start: Ints
+    end: Ints
+    data: Sequence[EdgeData]
+
+
+@dataclass
+class Draft:
+    """Nodes and links so far.
+
+    ``stamped`` machines are all alike: row m of ``nodes`` are machine m's, in the order of the ``pattern`` (machine 0
+    with its links), called ``domain`` m and what the pattern's are called behind ``domain`` 0.  Where a machine is a
+    single GPU, ``per_host`` of them count as one.
+    """
+
+    size: int = 0
+    stamped: int = 0
+    domain: str = ""
+    per_host: int = 1
+    pattern: Graph = field(default_factory=nx.DiGraph)
+    nodes: Ints = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int64))
+    switches: dict[int, tuple[str, dict[str, Any]]] = field(default_factory=dict)  # of all fabrics: name and attributes
+    _named: list[Callable[[], Named]] = field(default_factory=list)
+    _blocks: list[_Block] = field(default_factory=list)
+
+    # --- describing --------------------------------------------------------------------------------------------------
+
+    def stamp(self, pattern: Recorder, count: int, domain: str, kinds: Sequence[str] = ()) -> None:
+        """``count`` machines like the pattern, machine by machine, or kind of node by kind where ``kinds`` are given.
+
+        The pattern's nodes are called ``domain`` 0 and so on.
+        """
+        names = list(pattern)
+        width, first = len(names), self.size
+        self.stamped, self.domain = count, domain
+        self.pattern.add_nodes_from(pattern.nodes(data=True))
+        self.pattern.add_edges_from(pattern.edges(data=True))
+        machine = np.arange(count)[:, None]
+        if kinds:
+            self.nodes = np.empty((count, width), dtype=np.int64)
+            for kind in kinds:
+                own = [place for place, node in enumerate(names) if pattern.nodes[node]["kind"] == kind]
+                self.nodes[:, own] = self.size + machine * len(own) + np.arange(len(own))
+                self.size += count * len(own)
+                self._named.append(lambda own=own: self._copies([names[place] for place in own]))  # type: ignore[misc]
+        else:
+            self.nodes = first + machine * width + np.arange(width)
+            self.size += count * width
+            self._named.append(lambda: self._copies(names))
+        place = {node: number for number, node in enumerate(names)}
+        runs = [list(run) for _, run in itertools.groupby(pattern.came, key=lambda link: id(link[2]))]
+        for run in runs if kinds else [pattern.came]:  # kind by kind links come call by call, else machine by machine
+            ends = np.array([(place[a], place[b]) for a, b, _ in run], dtype=np.int64).reshape(-1, 2)
+            self._blocks.append(
+                _Block(self.nodes[:, ends[:, 0]], self.nodes[:, ends[:, 1]], [data for *_, data in run])
+            )
+
+    def add_switches(self, names: Sequence[str], data: Mapping[str, Any]) -> list[int]:
+        """Switches of a fabric; their numbers."""
+        numbers = list(range(self.size, self.size + len(names)))
+        self.size += len(names)
+        self.switches.update((number, (name, dict(data))) for number, name in zip(numbers, names, strict=True))
+        self._named.append(lambda: ((name, dict(data)) for name in names))
+        return numbers
+
+    def connect(self, lower: Ints, upper: Ints, data: EdgeData | Sequence[EdgeData]) -> None:
+        """Full-duplex links, each with its two ways together; of tables row by row, with data for every column."""
+        lower, upper = (each.reshape(len(each), -1) for each in (lower, upper))
+        columns = [data] * lower.shape[1] if isinstance(data, dict) else list(data)
+        both = [np.stack(pair, axis=2).reshape(len(lower), -1) for pair in ((lower, upper), (upper, lower))]
+        self._blocks.append(_Block(both[0], both[1], [each for each in columns for _ in range(2)]))
+
+    def _copies(self, names: Sequence[str]) -> Named:
+        """Nodes of the pattern in every machine, machine by machine."""
+        cut = len(self.domain) + 1
+        suffixes = [(name[cut:], self.pattern.nodes[name]) for name in names]
+        for machine in range(self.stamped):
+            for suffix, data in suffixes:
+                own = dict(data)
+                if own["kind"] == "gpu":
+                    own["host"] = machine // self.per_host
+                    own["local"] += machine % self.per_host
+                yield f"{self.domain}{machine}{suffix}", own
+
+    # --- what has been described -------------------------------------------------------------------------------------
+
+    def graph(self) -> Graph:
+        """All of it."""
+        found: Graph = nx.DiGraph()
+        names: list[str] = []
+        for named in self._named:
+            block = list(named())
+            names += [name for name, _ in block]
+            found.add_nodes_from(block)
+        for block_ in self._blocks:
+            start, end = block_.start.ravel().tolist(), block_.end.ravel().tolist()
+            data = itertools.cycle(block_.data)
+            found.add_edges_from((names[a], names[b], each) for a, b, each in zip(start, end, data))  # noqa: B905
+        return found
+
+    def names(self) -> list[str]:
+        """What every node is called."""
+        return [name for named in self._named for name, _ in named()]
+
+    def gpu_names(self) -> list[str]:
+        """What every GPU is called, machine by machine."""
+        cut = len(self.domain) + 1
+        own = [node[cut:] for node in self.pattern if self.pattern.nodes[node]["kind"] == "gpu"]
+        return [f"{self.domain}{machine}{suffix}" for machine in range(self.stamped) for suffix in own]
+
+    @cached_property
+    def sorts(self) -> list[EdgeData]:
+        """Attributes of links, block by block and column by column."""
+        return [data for block in self._blocks for data in block.data]
+
+    @cached_property
+    def came(self) -> tuple[Ints, Ints, Ints]:
+        """Start, end and sort of all links, in the order in which they came."""
+        sorts, first = [], 0
+        for block in self._blocks:
+            sorts.append(np.broadcast_to(np.arange(first, first + len(block.data)), block.start.shape).ravel())
+            first += len(block.data)
+        columns = [
+            [block.start.ravel() for block in self._blocks],
+            [block.end.ravel() for block in self._blocks],
+            sorts,
+        ]
+        start, end, sort = (np.concatenate(column) for column in columns)
+        return start, end, sort
+
+    @cached_property
+    def order(self) -> Ints:
+        """Of every link, by its number, when it came."""
+        return np.argsort(self.came[0], kind="stable")
+
+    @cached_property
+    def number(self) -> Ints:
+        """Of every link, as they came, its number."""
+        found = np.empty(len(self.order), dtype=np.int64)
+        found[self.order] = np.arange(len(found))
+        return found
+
+    def stamped_links(self) -> Ints:
+        """Numbers of the links that begin in each machine (rows), ascending; those of a column are alike."""
+        own = np.zeros(self.size, dtype=bool)
+        own[self.nodes] = True
+        columns, first = [], 0
+        for block in self._blocks:
+            number = self.number[first : first + block.start.size].reshape(block.start.shape)
+            first += block.start.size
+            if len(block.start) == self.stamped:
+                columns.append(number[:, own[block.start[0]]])
+        found = np.concatenate(columns, axis=1)
+        return found[:, np.argsort(found[0])]

@@ -1,0 +1,134 @@
+"""What validation teaches about the certainty of a step time: quantiles of residuals of runs alike, as a small table.
+
+A residual is ln(measured / predicted) of one row of a study of steps.  A group's interval goes from its quantile
+(1 - level) / 2 to the opposite one, at ranks that keep the promise for one more run of the group (split conformal
+prediction; Vovk, Gammerman and Shafer, "Algorithmic Learning in a Random World", 2005).  A study counts for
+``MOST`` rows at most, since its rows share its errors; a group needs ``FEWEST`` of them and two studies.  Pure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from simcluster.scenario.likely import ANY, Kind, of_kind
+from simcluster.validation.reports import Report
+from simcluster.validation.study import Steps
+
+LEVEL = 0.8
+MOST = 20.0
+FEWEST = 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class Residual:
+    """One validated row: ln(measured / predicted), its study, and what kind of run it is."""
+
+    value: float
+    study: str
+    kind: Kind
+
+
+def residuals_of(reports: Iterable[Report]) -> list[Residual]:
+    """Of all rows of studies of whole steps."""
+    return [
+        Residual(-math.log(point.predicted / point.measured), report.study.name, point.kind)
+        for report in reports
+        if isinstance(report.study, Steps) and not (report.study.measured.parts or report.study.measured.less)
+        for point in report.points
+        if point.kind is not None
+    ]
+
+
+def table_of(residuals: Sequence[Residual], level: float = LEVEL) -> dict[str, Any]:
+    """The table that ``scenario.likely`` reads: for each group factors on the prediction, and what was in it."""
+    names: dict[str, list[Residual]] = {}
+    for each in residuals:
+        for name in each.kind.groups:
+            names.setdefault(name, []).append(each)
+    groups = {name: _group(rows, level) for name, rows in sorted(names.items()) if _enough(name, rows)}
+    return {"level": level, "groups": groups}
+
+
+def covered(residuals: Sequence[Residual], level: float = LEVEL) -> dict[str, tuple[int, int]]:
+    """For every study how many of its rows fall into intervals learned from all other studies, and of how many."""
+    found = {}
+    for study in dict.fromkeys(each.study for each in residuals):
+        own = [each for each in residuals if each.study == study]
+        table = table_of([each for each in residuals if each.study != study], level)
+        inside = 0
+        for each in own:
+            expected = of_kind(each.kind, 1.0, table)
+            inside += expected.low <= math.exp(each.value) <= expected.high
+        found[study] = (inside, len(own))
+    return found
+
+
+def _weights(rows: Sequence[Residual]) -> list[float]:
+    many: dict[str, int] = {}
+    for each in rows:
+        many[each.study] = many.get(each.study, 0) + 1
+    return [min(1.0, MOST / many[each.study]) for each in rows]
+
+
+def _enough(name: str, rows: Sequence[Residual]) -> bool:
+    studies = {each.study for each in rows}
+    return name == ANY or (len(studies) > 1 and math.fsum(_weights(rows)) >= FEWEST)
+
+
+def _group(rows: Sequence[Residual], level: float) -> dict[str, Any]:
+    weights = _weights(rows)
+    tail = (1.0 - level) / 2.0
+    pairs = sorted(zip((each.value for each in rows), weights, strict=True))
+    high = _quantile(pairs, 1.0 - tail)
+    low = -_quantile(sorted((-value, weight) for value, weight in pairs), 1.0 - tail)
+    span = {
+        name: [min(values), max(values)]
+        for name, values in (
+            ("GPUs", [each.kind.gpus for each in rows]),
+            ("hidden size", [each.kind.hidden for each in rows]),
+            ("sequence length", [each.kind.sequence for each in rows]),
+        )
+    }
+    studies = len({each.study for each in rows})
+    return {
+        "low": round(math.exp(low), 3),
+        "high": round(math.exp(high), 3),
+        "rows": len(rows),
+        "studies": studies,
+        **span,
+    }
+
+
+def _quantile(pairs: Sequence[tuple[float, float]], part: float) -> float:
+    """The smallest value at which ``part`` of the weight is reached, one more run of weight 1 counted beyond all."""
+    whole = math.fsum(weight for _, weight in pairs) + 1.0
+    reached = 0.0
+    for value, weight in pairs:
+        reached += weight
+        if reached >= part * whole - 1e-12:
+            return value
+    return pairs[-1][0]  # too few for the promise: all that were seen
+
+
+def told(table: Mapping[str, Any], coverage: Mapping[str, tuple[int, int]], command: str) -> str:
+    """The table as the file that ships."""
+    inside, rows = (sum(each[place] for each in coverage.values()) for place in (0, 1))
+    mean = math.fsum(own / many for own, many in coverage.values()) / len(coverage)
+    lines = [
+        "# Where measured step times were, as factors on predicted ones, for groups of validated runs.  Made by",
+        f"#   {command}",
+        f"# {table['level']:.0%} intervals; with its own study left out, {inside / rows:.0%} of {rows:,} rows fall into"
+        " theirs,",
+        f"# {mean:.0%} in the mean over {len(coverage)} studies:",
+        *(f"#   {study}: {own} of {many}" for study, (own, many) in coverage.items()),
+        "",
+        f"level: {table['level']}",
+        "groups:",
+    ]
+    for name, group in table["groups"].items():
+        inner = ", ".join(f"{key}: {value}" for key, value in group.items())
+        lines.append(f'  "{name}": {{{inner}}}')
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,134 @@
+"""What stops ranks and links for a while, in many replicas of a step: stalls of hosts, spells of others' traffic.
+
+Both are drawn as the engine's replicas draw them, so a replica is the same in either way of playing.  Pure; imports the
+faults and planning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from simcluster.faults import BackgroundLoad, Fault
+from simcluster.planning.disturbed_links import spells_of
+from simcluster.planning.stalls import Places, stalls_of
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+_NEVER = 1e-9
+"""The least pace at which anything moves: what a link that is taken as a whole leaves."""
+
+
+class Stalled:
+    """Seconds that hosts take for themselves in a block of replicas, by their place in a stage's program.
+
+    ``seeds`` are those of the replicas, ``places`` are on the stages' main lanes without stalls, ``stage_ranks[stage]``
+    the ranks of each.
+    """
+
+    def __init__(
+        self,
+        faults: Sequence[Fault],
+        hosts: Sequence[int],
+        seeds: Sequence[int],
+        steps: int,
+        places: Sequence[Places],
+        stage_ranks: Sequence[Ints],
+    ) -> None:
+        where = {int(rank): (stage, at) for stage, ranks in enumerate(stage_ranks) for at, rank in enumerate(ranks)}
+        self._shapes = [(len(ranks), len(seeds)) for ranks in stage_ranks]
+        self._found: dict[tuple[int, int], list[tuple[int, int, float]]] = {}
+        for replica, seed in enumerate(seeds):
+            for rank, stalls in stalls_of(faults, hosts, seed, steps).items():
+                stage, at = where[rank]
+                for stall in stalls:
+                    name = stage, places[stage].of(stall)
+                    self._found.setdefault(name, []).append((at, replica, stall.seconds))
+
+    def seconds(self, stage: int, place: int) -> Floats | None:
+        """Of the stalls before the item with this number [place of the rank, replica]; None if there are none."""
+        found = self._found.get((stage, place))
+        if found is None:
+            return None
+        seconds = np.zeros(self._shapes[stage])
+        for at, replica, each in found:
+            seconds[at, replica] += each
+        return seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Slowed:
+    """What of a transfer's time others' traffic stretches, for the ranks of a stage [place].
+
+    While the fault with this number is there, transfers go at ``pace`` (1: as without it); ``latency`` is the part of
+    their seconds that does not count.
+    """
+
+    fault: int
+    latency: Floats
+    pace: Floats
+
+
+class Loaded:
+    """Links that others take a part of in spells, in a block of replicas: how long transfers take that begin at a time.
+
+    ``slowed[stage][number]`` says which ops feel it.
+    """
+
+    def __init__(
+        self,
+        faults: Sequence[BackgroundLoad],
+        seeds: Sequence[int],
+        slowed: Sequence[Mapping[int, Sequence[Slowed]]],
+        horizon: float,
+    ) -> None:
+        self._slowed, self._horizon = slowed, horizon
+        self._spells = [
+            [spells_of(fault.on or 0.0, fault.off or 0.0, 0.0, seed, fault.seed) for seed in seeds] for fault in faults
+        ]
+        self._known: dict[tuple[int, float], tuple[Floats, Floats]] = {}
+
+    def seconds(self, stage: int, number: int, start: Floats, took: Floats) -> Floats:
+        """What an op that begins at ``start`` takes [place, replica], where it takes ``took`` on free links."""
+        for each in self._slowed[stage].get(number, ()):
+            took = self._stretched(each, start, np.broadcast_to(took, start.shape))
+        return took
+
+    def _stretched(self, slowed: Slowed, start: Floats, took: Floats) -> Floats:
+        found = took.copy()
+        for pace in np.unique(slowed.pace[slowed.pace < 1]).tolist():
+            here = np.flatnonzero(slowed.pace == pace)
+            latency = np.minimum(slowed.latency[here, None], took[here])
+            begin, work = start[here] + latency, took[here] - latency
+            found[here] = latency + self._end(slowed.fault, pace, begin, work) - begin
+        return found
+
+    def _end(self, fault: int, pace: float, begin: Floats, work: Floats) -> Floats:
+        """When work of so many seconds is done that begins then [place, replica]."""
+        while True:
+            times, done = self._table(fault, pace)
+            shift = np.arange(begin.shape[1]) * 2 * self._horizon  # replicas one after the other on one axis
+            goal = np.interp(begin + shift, times, done) + work
+            end = np.interp(goal, done, times) - shift
+            if float(end.max(initial=0.0)) < self._horizon:
+                return np.asarray(end)
+            self._horizon *= 2
+            self._known.clear()
+
+    def _table(self, fault: int, pace: float) -> tuple[Floats, Floats]:
+        """Instants of all replicas, and the work done by then."""
+        if (fault, pace) not in self._known:
+            times, done = [], []
+            for replica, spells in enumerate(self._spells[fault]):
+                edges, there = spells.until(self._horizon)
+                paces = np.where(there[:-1], max(pace, _NEVER), 1.0)
+                shift = replica * 2 * self._horizon
+                inside = np.minimum(edges, 1.5 * self._horizon)  # the last spell may reach into the next replica
+                times.append(inside + shift)
+                done.append(np.concatenate([[0.0], np.cumsum(np.diff(inside) * paces)]) + shift)
+            self._known[fault, pace] = np.concatenate(times), np.concatenate(done)
+        return self._known[fault, pace]

@@ -1,0 +1,406 @@
+"""What holds for every command, by the registry: help with an example, --json - alone, --quiet, overrides, bad input.
+
+A new command gets a row in WORKING, and one in FILES if it reads a kind of file of its own.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from simcluster import cli
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent
+
+# --- an example of each that works, in a folder with these files ---------------------------------------------------
+
+WORKING = {
+    "run": ["run", "tiny_dp"],
+    "compare": ["compare", "tiny_dp", "--vary", "overlap.grad_reduce=true,false"],
+    "schedule": ["schedule", "1f1b", "--stages", "2", "--microbatches", "4"],
+    "topology": ["topology", "flat"],
+    "collective": ["collective", "all_reduce", "--size", "1MiB:4MiB", "--gpus", "4", "--cluster", "flat"],
+    "share": ["share", "jobs.yaml"],
+    "validate": ["validate", "study.yaml"],
+    "replay": ["replay", "kineto"],
+    "stragglers": ["stragglers", "slow.yaml"],
+    "diff": ["diff", "tiny_dp", "--set", "overlap.grad_reduce=false"],
+    "report": ["report", "tiny_dp", "-o", "out.html"],
+    "sensitivity": ["sensitivity", "tiny_dp", "--resources", "flops"],
+    "check": ["check", "tiny_dp"],
+    "sweep": ["sweep", "tiny_dp", "--vary", "training.micro_batch=2,4", "-o", "out.csv", "--executor", "1"],
+    "calibrate": ["calibrate", "--from", "raw.jsonl", "-o", "gpu.yaml"],
+    "fit": ["fit", "--only", "host-times", "--no-cross-validation"],
+    "import": ["import", "megatron", "args.txt", "--cluster", "dgx_h100", "--gpus", "8"],
+    "chakra": ["chakra", "write", "tiny_dp", "-o", "traces"],
+    "completion": ["completion", "bash"],
+}
+READ_A_SCENARIO = [
+    "run", "compare", "share", "validate", "stragglers", "diff", "report", "sensitivity", "check", "sweep", "import",
+    "chakra",
+]  # fmt: skip
+
+STUDY = """kind: steps
+name: mine
+source: me
+original: https://example.org
+table:
+  header: [batch, seconds]
+  rows: [[4, 0.02], [8, 0.02]]
+scenario: tiny_dp
+columns: {batch: training.micro_batch}
+measured: {column: seconds, quantity: step_time, unit: s}
+"""
+ARGUMENTS = (
+    "--tensor-model-parallel-size 2 --num-layers 4 --hidden-size 1024 --num-attention-heads 16 --seq-length 1024 "
+    "--micro-batch-size 1 --global-batch-size 8 --bf16 --vocab-size 32000 --max-position-embeddings 1024"
+)
+TORCHTITAN = '[model]\nname = "llama3"\nflavor = "8B"\n[training]\nlocal_batch_size = 1\nseq_len = 8192\n'
+CONFIG = {
+    "model_type": "llama", "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 4,
+    "num_attention_heads": 16, "num_key_value_heads": 4, "vocab_size": 32000, "max_position_embeddings": 2048,
+}  # fmt: skip
+LOG = """# nThread 1 nGpus 8 minBytes 1048576 maxBytes 8388608 step: 2(factor) warmup iters: 5 iters: 20
+#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong
+#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)
+     1048576        262144     float     sum      -1    40.00   26.21   45.87      0    40.00   26.21   45.87      0
+     8388608       2097152     float     sum      -1    90.00   93.21  163.11      0    90.00   93.21  163.11      0
+"""
+
+
+def write_files(folder: Path) -> None:
+    """The files that WORKING and FILES name."""
+    import shutil
+
+    from test_calibration import synthetic, write
+
+    tiny = (ROOT / "scenarios" / "tiny_dp.yaml").read_text()
+    (folder / "scenario.yaml").write_text(tiny)
+    (folder / "slow.yaml").write_text(f"{tiny}faults: [{{kind: slow_gpu, rank: 1, factor: 1.5}}]\n")
+    (folder / "jobs.yaml").write_text(
+        "cluster: {topology: flat, gpus: 8}\njobs:\n  - {scenario: tiny_dp, set: {gpus: 4}}\n"
+        "  - {scenario: tiny_dp, set: {gpus: 4}}\n"
+    )
+    (folder / "study.yaml").write_text(STUDY)
+    (folder / "topology.yaml").write_text((ROOT / "topologies" / "flat.yaml").read_text())
+    shutil.copytree(HERE / "inputs" / "kineto", folder / "kineto")
+    (folder / "args.txt").write_text(ARGUMENTS)
+    (folder / "titan.toml").write_text(TORCHTITAN)
+    (folder / "config.json").write_text(json.dumps(CONFIG, indent=2))
+    (folder / "network.yml").write_text("topology: [Ring]\nnpus_count: [4]\nbandwidth: [50]\nlatency: [500]\n")
+    (folder / "nccl.log").write_text(LOG)
+    (folder / "sizes.csv").write_text("0,1000,2000,10\n1000,0,10,10\n10,10,0,500\n10,10,10,0\n")
+    (folder / "fits.yaml").write_text((ROOT / "scenarios" / "fits" / "constants.yaml").read_text())
+    write(synthetic(), folder / "raw.jsonl")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    found = tmp_path_factory.mktemp("commands")
+    write_files(found)
+    return found
+
+
+@pytest.fixture(autouse=True)
+def _here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+
+
+def test_every_command_has_an_example_here() -> None:
+    assert list(WORKING) == list(cli.COMMANDS)
+    assert all(argv[0] == command for command, argv in WORKING.items())
+
+
+# --- help -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", cli.COMMANDS)
+def test_help_has_an_example_that_parses(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([command, "--help"]) == 0
+    text = capsys.readouterr().out
+    parser = cli.parser_of(command)[1][command]
+    examples = [
+        line.split("   ")[0].strip() for line in text.splitlines() if line.startswith(f"  simcluster {command} ")
+    ]
+    assert examples, f"the help of {command} shows no example"
+    for example in examples:
+        argv = [
+            word.strip("\"'") for word in re.findall(r"\"[^\"]*\"|'[^']*'|\S+", example.split(" > ")[0].split(" #")[0])
+        ]
+        argv = argv[2:]
+        if parser.takes_overrides:
+            argv, _ = parser.split_overrides(argv)
+        parser.refuse_unknown_options(argv)
+        parser.parse_args([word for word in argv if not word.startswith("(")])
+
+
+@pytest.mark.parametrize("command", cli.COMMANDS)
+def test_help_says_what_every_argument_is(command: str) -> None:
+    parser = cli.parser_of(command)[1][command]
+    assert parser.description
+    assert [action.dest for action in parser._actions if not action.help] == []
+    assert {"--json", "--quiet", "-q", "--help"} <= set(parser.options)
+
+
+# --- what is printed --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", WORKING)
+def test_json_is_alone_on_stdout_and_quiet_is_quiet(
+    command: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    assert cli.main([*WORKING[command], "--json", "-", "--quiet"]) == 0
+    captured = capsys.readouterr()
+    json.loads(captured.out)
+    assert captured.err == ""
+    assert "\x1b" not in captured.out
+
+
+@pytest.mark.parametrize("command", WORKING)
+def test_no_colours_but_on_a_terminal(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(WORKING[command]) == 0
+    captured = capsys.readouterr()
+    assert captured.out
+    assert "\x1b[" not in captured.out.replace("\\x1b[", "")
+
+
+def test_colours_on_a_terminal_unless_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for stream in (sys.stdout, sys.stderr):
+        monkeypatch.setattr(stream, "isatty", lambda: True, raising=False)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    assert cli.main(WORKING["compare"]) == 0
+    assert "\x1b[1mvariant" in capsys.readouterr().out
+    assert cli.main(["run", "nothing"]) == 2
+    assert capsys.readouterr().err.startswith("\x1b[31;1msimcluster: error:\x1b[0m nothing: no such file")
+    for name, value in (("NO_COLOR", "1"), ("TERM", "dumb")):
+        monkeypatch.setenv(name, value)
+        assert cli.main(WORKING["compare"]) == 0
+        assert "\x1b" not in capsys.readouterr().out
+        monkeypatch.delenv(name)
+
+
+def test_quiet_keeps_errors(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["run", "nothing", "--quiet"]) == 2
+    assert capsys.readouterr().err.startswith("simcluster: error: nothing: no such file")
+
+
+# --- overrides --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", READ_A_SCENARIO)
+def test_three_spellings_of_an_override(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    said = []
+    argv = [each for each in WORKING[command] if each not in ("--set", "overlap.grad_reduce=false")]
+    path = {"share": "jobs.0.set.training.nothing"}.get(command, "training.nothing")
+    for spelling in ([f"--{path}", "8"], [f"--{path}=8"], [f"{path}=8"], ["--set", f"{path}=8"]):
+        assert cli.main([*argv, *spelling]) == 2
+        said.append(capsys.readouterr().err)
+    assert "'nothing'" in said[0]
+    assert len(set(said)) == 1
+
+
+# --- mistakes ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", cli.COMMANDS)
+def test_a_misspelt_option_gets_the_right_one(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([command, "--jsn", "-"]) == 2
+    error = capsys.readouterr().err
+    assert f"unknown option '--jsn'; did you mean '--json'?; see simcluster {command} --help" in error
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["run", "tiny_dq"], "did you mean 'tiny_dp'"),
+        (["run", "scenari.yaml"], "near it: scenario.yaml"),
+        (["run", "tiny_dp", "--parallel.tpp", "2"], "did you mean 'tp'"),
+        (["run", "tiny_dp", "--paralel.tp", "2"], "did you mean 'parallel'"),
+        (["run", "tiny_dp", "--pipeline.schedule", "1f1bb"], "did you mean '1f1b'"),
+        (["run", "tiny_dp", "--training.recompute", "ful"], "did you mean 'full'"),
+        (["run", "tiny_dp", "--cluster.topology", "dgx_h10"], "did you mean 'dgx_h100'"),
+        (["run", "tiny_dp", "--trace", "x.json", "--trace-begins", "wir"], "did you mean 'wire'"),
+        (["sweep", "tiny_dp", "--ouput", "x.csv"], "did you mean '--output'"),
+        (["topology", "flt"], "did you mean 'flat'"),
+        (["topology", "flat", "gpu=8"], "did you mean 'gpus'"),
+        (["validate", "korthikanti_tabel5"], "did you mean 'korthikanti_table5'"),
+        (["import", "megatrn", "args.txt"], "did you mean 'megatron'"),
+        (["sensitivity", "tiny_dp", "--resources", "netwrk"], "did you mean 'network'"),
+        (["chakra", "pley", "traces"], "did you mean 'play'"),
+        (["collective", "all_reduc", "--size", "1MB", "--gpus", "4", "--cluster", "flat"], "did you mean 'all_reduce'"),
+        (["completion", "bsh"], "did you mean 'bash'"),
+    ],
+)
+def test_did_you_mean(argv: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(argv) == 2
+    assert words in capsys.readouterr().err
+
+
+# --- hostile files ----------------------------------------------------------------------------------------------------
+
+# kind of file: a good one, and the command that reads it (@ is where its path goes)
+FILES: dict[str, tuple[str, list[str]]] = {
+    "scenario": ("scenario.yaml", ["run", "@"]),
+    "topology": ("topology.yaml", ["topology", "@"]),
+    "jobs": ("jobs.yaml", ["share", "@"]),
+    "study": ("study.yaml", ["validate", "@"]),
+    "swept study": ("study.yaml", ["sweep", "@", "-o", "hostile.csv", "--executor", "1"]),
+    "fits": ("fits.yaml", ["fit", "--file", "@", "--only", "host-times"]),
+    "device": ("gpu.yaml", ["run", "tiny_dp", "--cluster.device", "@"]),
+    "saved result": ("saved.json", ["diff", "@", "tiny_dp"]),
+    "saved result in a page": ("saved.json", ["report", "@", "-o", "hostile.html"]),
+    "timeline": ("timeline.csv", ["report", "saved.json", "--timeline", "@", "-o", "hostile.html"]),
+    "model config": ("config.json", ["run", "tiny_dp", "--model", "{preset: @}"]),
+    "hugging-face": ("config.json", ["import", "hugging-face", "@"]),
+    "megatron": ("args.txt", ["import", "megatron", "@", "--cluster", "dgx_h100"]),
+    "torchtitan": ("titan.toml", ["import", "torchtitan", "@", "--cluster", "dgx_h100", "--gpus", "8"]),
+    "astra": ("network.yml", ["import", "astra-network", "@", "--device", "h100"]),
+    "nccl log": ("nccl.log", ["collective", "all_reduce", "--measured", "@", "--platform", "dgx-h100", "--machines",
+                              "1", "--per-machine", "8"]),
+    "sizes": ("sizes.csv", ["collective", "all_to_all_v", "--sizes", "@", "--cluster", "flat"]),
+    "schedule": ("schedule.csv", ["schedule", "@"]),
+    "raw table": ("raw.jsonl", ["calibrate", "--from", "@", "-o", "hostile.yaml"]),
+    "recorded job": ("job.parquet", ["replay", "@"]),
+    "profile": ("profile/rank0.json.gz", ["replay", "%"]),
+    "execution trace": ("job/tiny_dp.0.et", ["chakra", "play", "%", "--cluster", "flat"]),
+}  # fmt: skip
+
+DEEP = 100_000
+HOSTILE: dict[str, Callable[[bytes], bytes]] = {
+    "cut in half": lambda good: good[: len(good) // 2],
+    "empty": lambda good: b"",
+    "a picture": lambda good: b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + bytes(range(256)) * 40,
+    "another text": lambda good: b"Dear reader,\n\nthis is a letter: not what you want.\n",
+    "another document": lambda good: b"shopping: [milk, bread]\n",
+    "deep lists": lambda good: b"[" * DEEP,
+    "deep mappings": lambda good: b'{"a":' * DEEP,
+    "a huge number": lambda good: b"steps: " + b"9" * 20_000 + b"\n",
+    "a huge JSON number": lambda good: b'{"step_time_s": ' + b"9" * 20_000 + b', "traceEvents": 1e999999}',
+    "keys twice": lambda good: b'{"name": 1, "name": 2}',
+    "a tag": lambda good: b"!!python/object/apply:os.system ['touch pwned']\n",
+    "aliases": lambda good: b"a: &a [1, 1, 1]\nb: &b [*a, *a, *a]\nc: [*b, *b, *b]\n",
+    "zeros": lambda good: gzip.compress(bytes(400_000_000), 1) if good[:2] == b"\x1f\x8b" else bytes(3_000_000),
+}
+MAY_WORK = {("cut in half", kind) for kind in ("nccl log", "raw table", "schedule")}
+"""What is whole without its second half: lines."""
+SAME_READER = ("topology", "jobs", "study", "swept study", "fits", "device")
+"""As scenarios: two seconds of YAML for each are better spent otherwise."""
+SECONDS = 20.0
+BYTES = 3_000_000_000
+
+IN_A_ROW = """
+import contextlib, io, json, resource, sys, time
+from pathlib import Path
+from simcluster.cli import main
+resource.setrlimit(resource.RLIMIT_AS, (BYTES, BYTES))
+for line in sys.stdin:
+    argv, out, err = json.loads(line), io.StringIO(), io.StringIO()
+    begun = time.process_time()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        status = main(argv)
+    print(json.dumps([status, out.getvalue(), err.getvalue(), time.process_time() - begun]), flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def hostile_reader(folder: Path) -> Iterator[Callable[[list[str]], tuple[int, str, str, float]]]:
+    """One process for all of them, which may have so much memory and no more."""
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MPLBACKEND": "Agg"}
+    code = IN_A_ROW.replace("BYTES", str(BYTES))
+    with subprocess.Popen(
+        [sys.executable, "-c", code], cwd=folder, env=environment, text=True, stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        assert process.stdin
+        assert process.stdout
+
+        def ask(argv: list[str]) -> tuple[int, str, str, float]:
+            process.stdin.write(json.dumps(argv) + "\n")
+            process.stdin.flush()
+            return tuple(json.loads(process.stdout.readline()))
+
+        yield ask
+        process.stdin.close()
+
+
+@pytest.fixture(scope="module")
+def good_files(folder: Path) -> dict[str, bytes]:
+    """The bytes of a good file of each kind."""
+    from simcluster.inputs.schedule_files import is_csv
+    from simcluster.replay.written import write_trace
+    from simcluster.scenario.scenario import load
+    from simcluster.simulate import simulate
+
+    assert is_csv("schedule.csv")
+    os.chdir(folder)
+    result = simulate(load("tiny_dp"), folded=False, collapsed=False)
+    write_trace(result, folder / "job.parquet")
+    argvs = [
+        ["run", "tiny_dp", "--json", "saved.json", "--timeline", "timeline.csv", "--quiet"],
+        [
+            "schedule",
+            "1f1b",
+            "--stages",
+            "2",
+            "--microbatches",
+            "4",
+            "--csv",
+            "schedule.csv",
+            "--json",
+            "schedule.json",
+        ],
+        ["chakra", "write", "tiny_dp", "-o", "job", "--json", "written.json"],
+        WORKING["calibrate"],
+    ]
+    for argv in argvs:
+        assert cli.main(argv) == 0
+    (folder / "profile").mkdir()
+    for path in sorted((folder / "kineto").glob("*.gz")):
+        (folder / "profile" / path.name).write_bytes(path.read_bytes())
+    return {name: (folder / name).read_bytes() for name, _ in FILES.values()}
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_hostile_files_are_one_message(
+    kind: str,
+    folder: Path,
+    good_files: dict[str, bytes],
+    hostile_reader: Callable[[list[str]], tuple[int, str, str, float]],
+) -> None:
+    name, argv = FILES[kind]
+    for what, spoil in HOSTILE.items():
+        if what == "deep lists" and kind in SAME_READER:
+            continue
+        place = folder / "hostile" / kind.replace(" ", "_") / what.replace(" ", "_")
+        place.mkdir(parents=True)
+        if "%" in argv:  # a folder of files: its others are good
+            for other in sorted((folder / name).parent.iterdir()):
+                (place / other.name).write_bytes(other.read_bytes())
+        path = place / Path(name).name
+        path.write_bytes(spoil(good_files[name]))
+        called = [word.replace("@", str(path)).replace("%", str(place)) for word in argv]
+        status, out, error, seconds = hostile_reader(called)
+        case = f"{kind}, {what}: exit status {status}\n{error[:4000]}"
+        if status == 0 and (what, kind) in MAY_WORK:
+            continue
+        assert status == 2, case
+        assert out == "", case
+        assert error.startswith("simcluster: error: "), case
+        assert error.count("simcluster: error:") == 1, case
+        assert len(error) <= 4000, case
+        assert len(error.splitlines()) <= 8, case
+        assert seconds < SECONDS, case
+    assert not list(folder.rglob("pwned"))

@@ -1,0 +1,184 @@
+"""Regular clusters in closed form are their graphs: the same nodes, links, routes and ways, to the bit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from simcluster import load_cluster
+from simcluster.errors import InputError
+from simcluster.scenario.files import load_topology
+from simcluster.topology import Cluster, parse_topology
+from simcluster.topology.cluster import make_cluster
+from simcluster.topology.wiring import Drafted
+
+LINK = {"line_rate": "100 Gbit/s", "latency": "1 us"}
+FAST = {"line_rate": "400 GB/s", "latency": "2 us"}
+POLICIES: list[dict[str, Any]] = [
+    {"kind": "static"},
+    {"kind": "static", "pxn": False},
+    {"kind": "static", "pxn": True},
+    {"kind": "shortest"},
+    {"kind": "adaptive"},
+    {"kind": "ecmp", "seed": 3, "queue_pairs": 2},
+]
+REGULAR = ["dgx_h100", "dgx_b200", "fat_tree_3level", "gb200_nvl72", "gcp_a3_mega", "azure_nd_h100_v5", "aws_p4d",
+           "aws_p5", "oci_bm_gpu_h100_8", "leaf_spine_512", "flat", "dragonfly_plus"]  # fmt: skip
+
+
+@st.composite
+def trees(draw: st.DrawFn) -> dict[str, Any]:
+    """The section that says of a fabric how wide it is, and how high."""
+    fabric: dict[str, Any] = {
+        "nodes_per_unit": draw(st.integers(1, 4)),
+        "oversubscription": draw(st.sampled_from([1.0, 2.0, 0.5])),
+    }
+    if draw(st.booleans()):
+        fabric["units_per_pod"] = draw(st.integers(1, 3))
+    return fabric
+
+
+@st.composite
+def machines(draw: st.DrawFn) -> dict[str, Any]:
+    """A box with or without NVLink, PCIe switches, host bridges, fewer NICs than GPUs, and other networks."""
+    gpus = draw(st.sampled_from([1, 2, 4]))
+    found: dict[str, Any] = {"gpus": gpus, "pcie": LINK}
+    if draw(st.booleans()):
+        found["nvlink"] = FAST
+        found["trays"] = draw(st.sampled_from([1, 1, 2]))
+    if draw(st.booleans()):
+        found["gpus_per_pcie_switch"] = draw(st.sampled_from([n for n in (1, 2, 4) if gpus % n == 0]))
+    if draw(st.booleans()):
+        found["host"] = {"count": 1}
+    found["nics"] = [{"count": draw(st.sampled_from([1, gpus])), "link": LINK}]
+    if draw(st.integers(0, 4)) == 0:
+        found["nics"].append({"count": 1, "link": LINK, "network": "storage"})
+    return found
+
+
+@st.composite
+def documents(draw: st.DrawFn) -> dict[str, Any]:
+    """Any topology of a kind that is drafted."""
+    kind = draw(st.sampled_from(["dgx", "pcie_box", "flat", "leaf_spine", "machines"]))
+    nodes = draw(st.integers(1, 9))
+    found: dict[str, Any] = {"kind": kind, "device": "h100", "routing": draw(st.sampled_from(POLICIES))}
+    if kind == "dgx":
+        sizes = {"nodes": nodes, "gpus_per_node": draw(st.integers(1, 4)), "nvlink": FAST, "pcie": LINK, "nic": LINK}
+        return found | sizes | {"fabric": draw(trees())}
+    if kind == "pcie_box":
+        sizes = {"nodes": nodes, "gpus_per_node": 4, "gpus_per_pcie_switch": draw(st.integers(1, 4))}
+        return found | sizes | {"nics_per_node": draw(st.integers(1, 2)), "pcie": LINK, "nic": LINK,
+                                "fabric": draw(trees())}  # fmt: skip
+    port = {"link": {"line_rate": "100 Gbit/s"}, "path_latency": "4 us", "gpus_per_host": draw(st.integers(1, 3))}
+    if kind == "flat":
+        return found | port | {"gpus": nodes}
+    if kind == "leaf_spine":
+        shape = {"leaves": draw(st.integers(1, 4)), "gpus_per_leaf": nodes, "spines": draw(st.integers(1, 3))}
+        return found | port | shape | {"uplink": {"line_rate": "100 Gbit/s"}}
+    machine = draw(machines())
+    fabric = {"kind": draw(st.sampled_from(["fat_tree", "rail_optimised", "rail_only"]))} | draw(trees())
+    others = {} if len(machine["nics"]) == 1 else {"storage": {"kind": "fat_tree", "nodes_per_unit": 4}}
+    return found | {"nodes": nodes, "machine": machine, "fabric": fabric, "other_networks": others}
+
+
+def built(document: dict[str, Any]) -> Cluster | None:
+    """Its cluster; None for one that cannot be (rails that never meet without NVLink)."""
+    try:
+        return parse_topology(document).build()
+    except InputError:
+        return None
+
+
+def check_same(cluster: Cluster, routing: Any) -> None:
+    """All that is known in closed form is what the graph says."""
+    graph = make_cluster(cluster.name, cluster.device, cluster.graph, routing, cluster.nccl)
+    assert graph.wiring.regular is None
+    assert (cluster.gpus, cluster.links, cluster.host_of) == (graph.gpus, graph.links, graph.host_of)
+    assert cluster.link_index == graph.link_index
+    assert cluster.capacity.tolist() == graph.capacity.tolist()
+    assert cluster.latency.tolist() == graph.latency.tolist()
+    gpus = range(len(cluster.gpus))
+    for name in ("uplinks", "nvswitch", "box_of"):
+        assert [getattr(cluster, name)(gpu) for gpu in gpus] == [getattr(graph, name)(gpu) for gpu in gpus], name
+    for direction in ("d2h", "h2d"):
+        ways = [[_or_error(each.host_way, gpu, direction) for gpu in gpus] for each in (cluster, graph)]
+        assert ways[0] == ways[1]
+    own = [gpu for gpu in gpus if cluster.host_of[gpu] == cluster.host_of[-1]]
+    assert _or_error(cluster.switch_ways, own, 0) == _or_error(graph.switch_ways, own, 0)
+    _check_routes(cluster, graph)
+
+
+def _check_routes(cluster: Cluster, graph: Cluster) -> None:
+    random = np.random.default_rng(7)
+    src, dst = random.integers(0, len(cluster.gpus), (2, 120))
+    number = random.integers(0, 3, 120)
+    found = []
+    for each in (cluster, graph):
+        flow, link, fraction, latency = each.routes(src, dst, number)
+        assert (np.diff(flow) >= 0).all()
+        found.append((sorted(zip(flow.tolist(), link.tolist(), fraction.tolist(), strict=True)), latency.tolist()))
+    assert found[0] == found[1]
+    flow, link, fraction, _ = cluster.routes(src, dst, number)
+    for place in range(0, 120, 10):
+        alone = graph.spread(int(src[place]), int(dst[place]), int(number[place]))
+        there = flow == place
+        assert sorted(_added(zip(link[there].tolist(), fraction[there].tolist(), strict=True))) == sorted(_added(alone))
+
+
+def _added(spread: Any) -> list[tuple[int, float]]:
+    found: dict[int, float] = {}
+    for link, part in spread:
+        found[link] = found.get(link, 0.0) + part
+    return list(found.items())
+
+
+def _or_error(ask: Any, *arguments: Any) -> Any:
+    try:
+        return ask(*arguments)
+    except InputError as error:
+        return str(error)
+
+
+@settings(max_examples=60, deadline=None)
+@given(document=documents())
+@example(document={"kind": "dgx", "device": "h100", "nodes": 9, "gpus_per_node": 2, "nvlink": FAST, "pcie": LINK,
+                   "nic": LINK, "fabric": {"nodes_per_unit": 2, "units_per_pod": 2}})  # fmt: skip
+def test_closed_form_is_the_graph(document: dict[str, Any]) -> None:
+    cluster = built(document)
+    if cluster is not None:
+        check_same(cluster, parse_topology(document).routing)
+
+
+@pytest.mark.parametrize("name", REGULAR)
+def test_shipped_topologies_need_no_graph(name: str) -> None:
+    cluster = load_cluster(name, [])
+    wiring = cluster.wiring
+    assert isinstance(wiring, Drafted)
+    gpus = np.arange(len(cluster.gpus))
+    routing = load_topology(name).routing
+    if routing.kind != "adaptive":  # sprayed flows are split on the graph
+        cluster.routes(gpus, np.roll(gpus, 3), 0 * gpus)
+    cluster.seats(gpus)
+    assert "graph" not in vars(wiring)
+    assert "link_index" not in vars(wiring)
+    check_same(cluster, routing)
+
+
+def test_a_slow_cable_is_in_the_graph() -> None:
+    cluster = load_cluster("dgx_h100", [("nodes", 2)])
+    slow = cluster.scaled([("node1.gpu3", "node1.nic3", 0.5)])
+    assert "graph" not in vars(cluster.wiring)
+    for a, b in (("node1.gpu3", "node1.nic3"), ("node1.nic3", "node1.gpu3")):
+        assert slow.graph[a][b]["bandwidth"] == 0.5 * cluster.graph[a][b]["bandwidth"]
+        assert slow.capacity[slow.link_index[a, b]] == slow.graph[a][b]["bandwidth"]
+    assert slow.graph["node0.gpu3"]["node0.nic3"] == cluster.graph["node0.gpu3"]["node0.nic3"]
+
+
+def test_a_hundred_thousand_gpus_are_not_objects() -> None:
+    cluster = load_cluster("dgx_h100", [("nodes", 16384)])
+    assert len(cluster.host_of) == 131072
+    assert not {"graph", "links", "link_index", "gpus"} & set(vars(cluster.wiring))

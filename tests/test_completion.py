@@ -1,0 +1,273 @@
+"""Shell completion: what comes next on a line, bash's own machinery asked, and words.txt as the models say.
+
+After a change of a section of the scenario, of a topology or of a catalogue:
+
+    python tests/test_completion.py --regenerate
+"""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+import pytest
+
+from simcluster import cli
+from simcluster.cli.completing import KINDS, WORDS, answers
+
+ROOT = Path(__file__).parent.parent
+
+# --- words.txt --------------------------------------------------------------------------------------------------------
+
+
+def paths_of(annotation: Any, path: str) -> Iterator[tuple[str, list[str]]]:
+    """Every dotted path below one, with the words that stand there."""
+    from pydantic import BaseModel
+
+    words: list[str] = []
+    for part in parts_of(annotation):
+        if isinstance(part, type) and issubclass(part, BaseModel):
+            for name, field in part.model_fields.items():
+                yield from paths_of(field.annotation, f"{path}.{name}" if path else name)
+        elif get_origin(part) is Literal:
+            words += [str(value).lower() if value is True else str(value) for value in get_args(part)]
+        elif part is bool:
+            words += ["true", "false"]
+    yield path, words
+
+
+def parts_of(annotation: Any) -> list[Any]:
+    """The members of a union, and what is annotated."""
+    if get_origin(annotation) is Annotated:
+        return parts_of(get_args(annotation)[0])
+    if get_origin(annotation) in (Literal, tuple, list, dict):
+        return [annotation]
+    return [each for part in get_args(annotation) for each in parts_of(part)] or [annotation]
+
+
+def words_text() -> str:
+    """What words.txt has to say."""
+    from simcluster.catalogue.devices import device_names
+    from simcluster.catalogue.models import preset_names
+    from simcluster.cli.import_ import KINDS as IMPORTS
+    from simcluster.collectives import ALGORITHMS
+    from simcluster.devices.software import software_names
+    from simcluster.documents.reading import shipped_names
+    from simcluster.nccl import platform_names
+    from simcluster.scenario.scenario import Scenario
+    from simcluster.schedules import SCHEDULES
+    from simcluster.topology import TopologySpec
+    from simcluster.whatif.sensitivities import RESOURCES
+
+    found: dict[str, list[str]] = {}
+    for name, field in Scenario.model_fields.items():
+        for path, words in paths_of(field.annotation, name):
+            found.setdefault(path, []).extend(words)
+    below = "cluster.topology."  # a file's parameters stand beside its name
+    found = {(f"cluster.{path.removeprefix(below)}" if path.startswith(below) else path): words
+             for path, words in found.items()}  # fmt: skip
+    for path, _ in paths_of(TopologySpec, "cluster"):
+        found.setdefault(path, [])
+    algorithms = {f"collectives.{kind}": ["auto", *known] for kind, known in ALGORITHMS.items()}
+    found |= {path: words for path, words in algorithms.items() if path in found}
+    found |= {
+        "pipeline.schedule": list(SCHEDULES),
+        "pipeline.layers_per_stage": ["even", "auto"],
+        "collectives.nccl": ["auto", "none", *platform_names()],
+        "cluster.topology": shipped_names("topologies"),
+        "cluster.device": list(device_names()),
+        "model.preset": list(preset_names()),
+        "software": list(software_names()),
+        "overlap.interference": ["none", "auto"],
+    }
+    parents = {path.rpartition(".")[0] for path in found}
+    keep = ("cluster.topology", "overlap.interference", "pipeline.schedule", "software", "cluster.device")
+    paths = {path: words for path, words in found.items() if path not in parents or path in keep}
+    lists = {
+        "+schedules": [*SCHEDULES, "all"],
+        "+collectives": list(ALGORITHMS),
+        "+algorithms": ["auto", *dict.fromkeys(name for known in ALGORITHMS.values() for name in known)],
+        "+platforms": ["auto", "none", *platform_names()],
+        "+devices": list(device_names()),
+        "+resources": [*RESOURCES, "memory"],
+        "+imports": list(IMPORTS),
+        "+chakra": ["play", "write"],
+        "+details": ["flow", "steps"],
+    }
+    rows = [*sorted(paths.items()), *sorted(lists.items())]
+    return "".join(" ".join([name, *dict.fromkeys(words)]) + "\n" for name, words in rows)
+
+
+def test_words_are_what_the_models_say() -> None:
+    assert WORDS.read_text(encoding="utf-8") == words_text(), "run: python tests/test_completion.py --regenerate"
+
+
+# --- what comes next --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "wanted"),
+    [
+        ("simcluster ru", ["run"]),
+        ("simcluster sc", ["schedule"]),
+        ("simcluster --v", ["--version"]),
+        ("simcluster run gpt3_175b_64xa100_", ["gpt3_175b_64xa100_full_recompute"]),
+        ("simcluster run tiny_dp --gan", ["--gantt"]),
+        ("simcluster run tiny_dp --trace-begins ", ["arrival", "wire"]),
+        ("simcluster run tiny_dp --trace-begins=w", ["--trace-begins=wire"]),
+        ("simcluster run tiny_dp --set paral", ["parallel."]),
+        ("simcluster run tiny_dp --set parallel.t", ["parallel.tp="]),
+        ("simcluster run tiny_dp --set training.recompute=s", ["training.recompute=selective"]),
+        ("simcluster run tiny_dp --parallel.t", ["--parallel.tp="]),
+        ("simcluster run tiny_dp --overlap.grad_reduce ", ["true", "false"]),
+        ("simcluster run tiny_dp pipeline.schedule=zb-h", ["pipeline.schedule=zb-h1", "pipeline.schedule=zb-h2"]),
+        ("simcluster compare tiny_dp --vary pipeline.schedule=1f1b,zb-h1,gp",
+         ["pipeline.schedule=1f1b,zb-h1,gpipe"]),
+        ("simcluster compare tiny_dp tiny_3", ["tiny_3d"]),
+        ("simcluster topology dgx_h", ["dgx_h100"]),
+        ("simcluster topology dgx_h100 --set nod", ["nodes="]),
+        ("simcluster topology dgx_h100 nod", ["nodes="]),
+        ("simcluster schedule 1f1b zb-v dualpipe-", ["dualpipe-v"]),
+        ("simcluster validate korthikanti_t", ["korthikanti_table5"]),
+        ("simcluster sensitivity tiny_dp --resources nv", ["nvlink"]),
+        ("simcluster collective all_r", ["all_reduce"]),
+        ("simcluster collective all_reduce --cluster dgx_b", ["dgx_b200"]),
+        ("simcluster chakra p", ["play"]),
+        ("simcluster completion f", ["fish"]),
+        ("simcluster nothing ", []),
+        ("simcluster run tiny_dp --set 'a", []),
+        ("simcluster run tiny_dp --set nothing.at.all", []),
+    ],
+)  # fmt: skip
+def test_answers(line: str, wanted: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert sorted(answers(line)) == sorted(wanted)
+
+
+def test_files_stand_beside_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tiny_own.yaml").touch()
+    (tmp_path / "tiny folder").mkdir()
+    (tmp_path / ".hidden").touch()
+    monkeypatch.chdir(tmp_path)
+    assert answers("simcluster run tiny") == ["tiny\\ folder/", "tiny_3d", "tiny_dp", "tiny_own.yaml"]
+    assert answers(f"simcluster run {tmp_path}/tiny_o") == [f"{tmp_path}/tiny_own.yaml"]
+    assert answers("simcluster run tiny_dp --json ") == ["tiny\\ folder/", "tiny_own.yaml"]
+    assert answers("simcluster run ./.h") == ["./.hidden"]
+
+
+@pytest.mark.parametrize("command", cli.COMMANDS)
+def test_every_command_completes_its_options_and_knows_its_arguments(command: str) -> None:
+    parser = cli.parser_of(command)[1][command]
+    found = answers(f"simcluster {command} --")
+    assert {option for option in parser.options if option.startswith("--")} <= set(found)
+    unknown = [action.dest for action in parser._actions
+               if not action.option_strings and not action.choices and action.dest not in KINDS]  # fmt: skip
+    assert not unknown, "say in completing.KINDS what these can be"
+
+
+def test_nothing_heavy_is_imported() -> None:
+    heavy = ["numpy", "pandas", "networkx", "pydantic", "matplotlib", "simpy", "ruamel.yaml"]
+    code = f"""import sys; from simcluster.cli import main
+for line in ("simcluster run tiny_dp --set parallel.", "simcluster compare ", "simcluster schedule zb"):
+    main(["completion", "bash", "--line", line])
+print([module for module in {heavy} if module in sys.modules])"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+# --- shells -----------------------------------------------------------------------------------------------------------
+
+
+def script(shell: str, capsys: pytest.CaptureFixture[str]) -> str:
+    assert cli.main(["completion", shell]) == 0
+    return capsys.readouterr().out
+
+
+def with_program(folder: Path) -> dict[str, str]:
+    """An environment in which ``simcluster`` is this one."""
+    program = folder / "simcluster"
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m simcluster "$@"\n')
+    program.chmod(0o755)
+    paths = {"PATH": f"{folder}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+    return {**os.environ, **paths, "PS1": "> ", "TERM": "dumb", "HISTFILE": "/dev/null"}
+
+
+def test_bash_completes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Typed at a real prompt of bash, with TABs, in the shell's own line editor."""
+    (tmp_path / "complete.bash").write_text(script("bash", capsys))
+    typed = [
+        "simcluster ru\ttiny_3\t--pipel\tsch\tzb-h1",
+        "simcluster compare tiny_d\t--vary parallel.t\t2,4",
+        "simcluster topology dgx_h1\t--js\t-",
+    ]
+    wanted = [
+        "[run][tiny_3d][--pipeline.schedule=zb-h1]",
+        "[compare][tiny_dp][--vary][parallel.tp=2,4]",
+        "[topology][dgx_h100][--json][-]",
+    ]
+    shell, terminal = pty.fork()
+    if not shell:
+        os.chdir(tmp_path)
+        os.execvpe("bash", ["bash", "--norc", "--noprofile", "-i"], with_program(tmp_path))
+    try:
+        said = type_in(
+            terminal, ". ./complete.bash; simcluster() { printf '[%s]' \"$@\"; echo; }; echo rea''dy\n", "ready"
+        )
+        for line, answer in zip(typed, wanted, strict=True):
+            for part in re.split("(?<=\t)", line):
+                os.write(terminal, part.encode())
+                time.sleep(0.05)
+                said += listen(terminal, 2.0 if part.endswith("\t") else 0.1)
+            said = type_in(terminal, "\n", answer, 2.0)
+            assert answer in said
+    finally:
+        os.close(terminal)
+        os.waitpid(shell, 0)
+
+
+def type_in(terminal: int, text: str, until: str, seconds: float = 10.0) -> str:
+    os.write(terminal, text.encode())
+    said, end = "", time.monotonic() + seconds
+    while until not in said and time.monotonic() < end:
+        said += listen(terminal, 0.2)
+    return said
+
+
+def listen(terminal: int, seconds: float) -> str:
+    """What the shell writes until it is quiet."""
+    said, end = b"", time.monotonic() + seconds
+    while time.monotonic() < end:
+        ready, _, _ = select.select([terminal], [], [], 0.1)
+        if ready:
+            said += os.read(terminal, 65536)
+        elif said:
+            break
+    return said.decode(errors="replace")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_scripts_ask_this_program(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert f"command simcluster completion {shell} --line" in script(shell, capsys)
+
+
+def test_scripts_of_other_shells_parse(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import shutil
+
+    for shell in ("bash", "zsh", "fish"):
+        if shutil.which(shell):
+            (tmp_path / shell).write_text(script(shell, capsys))
+            subprocess.run([shell, "-n", tmp_path / shell], check=True)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] != ["--regenerate"]:
+        sys.exit(__doc__)
+    WORDS.write_text(words_text(), encoding="utf-8")

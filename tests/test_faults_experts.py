@@ -1,0 +1,92 @@
+"""Experts that get unequally many tokens: no token is lost, the fullest rank counts, and dense models have none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import TypeAdapter
+
+from simcluster.errors import InputError
+from simcluster.faults import Fault
+from simcluster.faults.experts import ExpertImbalance, dispatch_load, expert_loads
+from simcluster.planning.disturbed_ranks import Batch, RankPrograms
+from simcluster.planning.ops import MAIN, Compute, Item, Op, Segment, StageProgram
+from simcluster.planning.parallel import Plan
+
+
+def imbalance(**tokens: Any) -> ExpertImbalance:
+    per = tokens.pop("per", "layer")
+    fault = TypeAdapter(Fault).validate_python({"kind": "expert_imbalance", "tokens": tokens, "per": per, "seed": 3})
+    assert isinstance(fault, ExpertImbalance)
+    return fault
+
+
+LAWS = (
+    imbalance(kind="zipf", exponent=1.2),
+    imbalance(kind="dirichlet", concentration=0.5, per="pass"),
+)
+
+
+@given(fault=st.sampled_from(LAWS), ep=st.sampled_from([1, 2, 4, 8]), layer=st.integers(0, 99), step=st.integers(0, 9))
+def test_no_token_is_lost(fault: ExpertImbalance, ep: int, layer: int, step: int) -> None:
+    loads = expert_loads(fault, seed=1, experts=16, ep=ep, layer=layer, step=step)
+    assert loads.shape == (ep,)
+    assert loads.sum() == pytest.approx(ep)
+    assert (loads >= 0).all()
+    assert 1.0 - 1e-12 <= dispatch_load(loads) <= ep
+
+
+def test_counted_fractions_are_taken_rank_by_rank() -> None:
+    loads = expert_loads(imbalance(kind="fractions", values=[4, 2, 1, 1]), seed=1, experts=4, ep=2, layer=0)
+    assert loads.tolist() == [1.5, 0.5]
+    assert dispatch_load(loads) == 1.5
+    even = imbalance(kind="fractions", values=[1, 1, 1, 1])
+    assert even.neutral
+    assert expert_loads(even, seed=1, experts=4, ep=4, layer=0).tolist() == [1.0] * 4
+    assert imbalance(kind="zipf", exponent=0).neutral
+
+
+def test_zipf_is_its_law_in_any_order() -> None:
+    shares = expert_loads(LAWS[0], seed=1, experts=8, ep=8, layer=5) / 8
+    expected = np.arange(1, 9) ** -1.2
+    assert np.sort(shares)[::-1] == pytest.approx(expected / expected.sum())
+
+
+def test_what_is_drawn_anew() -> None:
+    by_layer, by_pass = LAWS
+
+    def loads(fault: ExpertImbalance, **where: int) -> list[float]:
+        return expert_loads(fault, seed=1, experts=8, ep=4, **{"layer": 0, **where}).tolist()
+
+    assert loads(by_layer) == loads(by_layer, step=3, microbatch=2, replica=1) != loads(by_layer, layer=1)
+    assert loads(by_pass) == loads(by_pass)
+    assert len({tuple(loads(by_pass, **{name: 1})) for name in ("step", "microbatch", "replica", "layer")}) == 4
+
+
+def test_ops_of_experts_take_what_their_rank_gets() -> None:
+    """The hook: planning names such ops "experts ..."; others stay."""
+    ops = tuple(Op(Compute(1.0), "compute", "forward", name, layer=2) for name in ("attention", "experts up"))
+    program = StageProgram(0, {MAIN: [Item(Segment(ops), "F0", microbatch=0)]})
+    fault = imbalance(kind="fractions", values=[4, 2, 1, 1])
+    batch = Batch(steps=1, microbatches=1, micro_batch=1, length=8, experts=4, ep=2)
+    ranks = RankPrograms([fault], Plan(dp=4), [0] * 4, 0, batch)
+    found = [[op.work.seconds for op in ranks.program(rank, program).lanes[MAIN][0].segment.ops] for rank in range(4)]  # type: ignore[union-attr]
+    assert found == [[1.0, 1.5], [1.0, 0.5], [1.0, 1.5], [1.0, 0.5]]
+    assert ranks.colour(0) != ranks.colour(1)
+
+
+def test_what_does_not_fit() -> None:
+    with pytest.raises(InputError, match="ep 3 does not divide 8 experts"):
+        expert_loads(LAWS[0], seed=1, experts=8, ep=3, layer=0)
+    with pytest.raises(InputError, match="4 fractions for 8 experts; give one to each"):
+        expert_loads(imbalance(kind="fractions", values=[1, 1, 1, 2]), seed=1, experts=8, ep=2, layer=0)
+
+
+def test_a_dense_model_has_none(tiny: Any) -> None:
+    fault = {"kind": "expert_imbalance", "tokens": {"kind": "zipf", "exponent": 1.0}}
+    with pytest.raises(ValueError, match=r"the model is dense: it has no experts .* leave expert_imbalance out"):
+        tiny(faults=[fault])

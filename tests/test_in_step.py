@@ -1,0 +1,148 @@
+"""Ranks that go in step are played as one chain, and a chain block by block: the same to the bit as row by row."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from conftest import Tiny
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simcluster.lowering.blocks import Inside, Rows, before_by_lanes, blocks_of
+from simcluster.lowering.program import Pace
+from simcluster.lowering.rhythm import Chain, Playing
+from simcluster.planning.ops import MAIN
+from simcluster.planning.profiles import STEADY, Window
+from simcluster.result import Result
+from simcluster.simulate import replay
+from simcluster.simulating.engine import Record, play
+
+# --- blocks -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("before", "blocks"),
+    [
+        ([(), (0,), (1,)], [0, 1, 2, 3]),
+        ([(), (0,), (0,), (1, 2)], [0, 3, 4]),
+        ([(), (0,), (0,), (1,), (2, 3)], [0, 4, 5]),
+        ([(), (), (0, 1), (2,)], [2, 3, 4]),
+    ],
+)
+def test_a_block_begins_where_all_ways_meet(before: list[tuple[int, ...]], blocks: list[int]) -> None:
+    assert blocks_of(before) == blocks
+
+
+TICKS = st.integers(0, 12).map(lambda number: number / 8)
+
+
+@st.composite
+def chains(draw: st.DrawFn) -> list[Pace]:
+    """Computations and collectives on a main lane, with collectives beside them that a later row joins."""
+    paces: list[Pace] = []
+    main, beside = -1, []
+    for _ in range(draw(st.integers(1, 8))):
+        if main >= 0 and draw(st.booleans()):
+            paces.append(Pace(draw(TICKS), None, draw(st.sampled_from([0.0, 0.25, 1.0])), "tp", (main,)))
+            beside.append(len(paces) - 1)
+        joins = tuple(beside) if draw(st.booleans()) else ()
+        beside = [] if joins else beside
+        main = len(paces)
+        paces.append(Pace(draw(TICKS), draw(st.sampled_from([None, 0.5, 1.0])), 0.0, MAIN, joins))
+    return [*paces, Pace(draw(TICKS), 1.0, 0.0, MAIN, tuple(beside))]
+
+
+@given(chain=chains(), data=st.data(), window=st.sampled_from([STEADY, Window(2.0, 1.0, 2.5), Window(0.5, 0.3)]))
+def test_a_chain_block_by_block_is_the_chain_row_by_row(chain: list[Pace], data: st.DataObject, window: Window) -> None:
+    before = before_by_lanes(chain)
+    whole = Rows(chain, before, [0] * len(chain), [0, len(chain)])  # all in one block
+    begin = data.draw(TICKS)
+    changes = sorted(data.draw(st.lists(st.tuples(TICKS, st.sampled_from([0.0, 0.2, 0.7])), max_size=5)))
+    blocks = Playing(Chain(chain), begin, (0.0,), (window,))
+    rows = Inside(whole, 0, begin, ((0.0, window.at(begin)),))
+    edges = [edge for edge in (window.after(begin), window.after(window.after(begin))) if edge < 100.0]
+    pressure = 0.0
+    for instant, new in sorted([(begin + after, value) for after, value in changes] + [(edge, -1.0) for edge in edges]):
+        rows.to(instant)
+        pressure = pressure if new < 0 else new
+        if rows.running:
+            rows.change(instant, ((pressure, window.at(instant)),))
+        if new >= 0 and blocks.ends()[0] > instant:
+            blocks.press(instant, (new,))
+    rows.to_end()
+    (end,) = blocks.ends()
+    blocks.advance(end)
+    start, over = blocks.times()
+    assert list(zip(start.tolist(), over.tolist(), strict=True)) == rows.times()
+    assert end == max(over.tolist())
+
+
+# --- ranks in step ----------------------------------------------------------------------------------------------------
+
+FAULTS: dict[str, list[dict[str, Any]]] = {
+    "slow": [{"kind": "slow_gpu", "factor": 1.5, "rank": 3}],
+    "slow for a while": [{"kind": "slow_gpu", "factor": 3.0, "rank": 3, "start": "1 ms", "end": "3 ms"}],
+    "two": [{"kind": "slow_gpu", "factor": 1.5, "rank": 3}, {"kind": "host_stall", "cause": "garbage_collection",
+             "seconds": "1 ms", "rank": 5}],
+    "jitter": [{"kind": "jitter", "factor": {"kind": "lognormal", "sigma": 0.1}}],
+}  # fmt: skip
+OVERLAP: list[dict[str, Any]] = [
+    {"tensor": True, "grad_reduce": True, "pipeline": True, "interference": "auto"},
+    {"tensor": True, "grad_reduce": True, "interference": {"kind": "factor", "compute": 0.5}},
+    {"tensor": False, "pipeline": True, "interference": "none"},
+]
+
+
+def run(tiny: Tiny, faults: str, overlap: dict[str, Any], **more: Any) -> Result:
+    scenario = tiny(
+        cluster={"topology": "dgx_a100", "nodes": 4, "gpus_per_node": 4},
+        parallel={"tp": 4, "pp": 2, "dp": 2, "sequence_parallel": True, "zero": 1},
+        pipeline={"schedule": "interleaved", "chunks": 2},
+        training={"global_batch": 8},
+        overlap={"param_gather": True, **overlap},
+        faults=FAULTS[faults],
+        engine="events",
+    )
+    return replay(scenario, **more)
+
+
+def by_op(found: Result) -> Record:
+    """The same program with every op by itself."""
+    program = found.lowered.program
+    stretches, program.in_step = program.in_step, []
+    try:
+        return play(program, found.lowered.capacity)
+    finally:
+        program.in_step = stretches
+
+
+@pytest.mark.parametrize("overlap", OVERLAP)
+@pytest.mark.parametrize("faults", FAULTS)
+@pytest.mark.parametrize("folded", [True, False])
+def test_ranks_in_step_are_each_by_itself(tiny: Tiny, faults: str, overlap: dict[str, Any], folded: bool) -> None:
+    found = run(tiny, faults, overlap, folded=folded)
+    program, record = found.lowered.program, found.record
+    assert program.in_step
+    assert all(len(each.firsts) > 1 for each in program.in_step)
+    alone = by_op(found)
+    assert record.events < 0.7 * alone.events
+    for name in ("ready", "start", "end", "last"):
+        assert getattr(record, name).tolist() == getattr(alone, name).tolist(), name
+    for op in {*record.slowed, *alone.slowed}:
+        planned = tuple((row.start, row.end) for row in program.row_sets[program.rows[op]])
+        assert record.slowed.get(op, planned) == alone.slowed.get(op, planned), program.describe(op)
+
+
+def test_nobody_goes_in_step_with_others_on_a_link_that_is_shared(tiny: Tiny) -> None:
+    """A dragged transfer is no chain either; and of ops played singly there is none."""
+    drag = {"kind": "factor", "compute": 0.2, "communication": 0.2}
+    assert run(tiny, "slow", {"tensor": True, "interference": drag}).lowered.program.in_step == []
+    assert run(tiny, "slow", OVERLAP[0], collapsed=False).lowered.program.in_step == []
+    shared = tiny(
+        cluster={"topology": "pcie_ethernet", "nodes": 1, "gpus_per_node": 4, "gpus_per_pcie_switch": 2},
+        parallel={"tp": 2, "dp": 2}, overlap={"grad_reduce": True}, faults=[{**FAULTS["slow"][0], "rank": 1}],
+        engine="events",
+    )  # fmt: skip
+    program = replay(shared).lowered.program
+    assert program.in_step == []

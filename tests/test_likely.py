@@ -1,0 +1,172 @@
+"""How sure a step time is: intervals learned from validated runs, and what is far from all of them."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simcluster.cli import main
+from simcluster.scenario.likely import Kind, kind_of, of_kind
+from simcluster.scenario.scenario import load
+from simcluster.simulate import simulate
+from simcluster.validation import load_study, validate_studies
+from simcluster.validation.residuals import FEWEST, MOST, Residual, covered, residuals_of, table_of, told
+
+A100 = Kind("A100", "Megatron", "long", 64, 4096, 2048)
+STUDIES = Path(__file__).parents[1] / "scenarios" / "validation"
+
+
+def rows(values: list[float], study: str, kind: Kind = A100) -> list[Residual]:
+    return [Residual(value, study, kind) for value in values]
+
+
+# --- learning ---------------------------------------------------------------------------------------------------------
+
+
+def test_an_interval_by_hand() -> None:
+    """19 rows and 1 more that is to come: the 18th of 20 in either order is the 90 % quantile."""
+    values = [number / 100 for number in range(-9, 10)]
+    group = table_of([*rows(values[:10], "one"), *rows(values[10:], "two")])["groups"]["A100, Megatron, long kernels"]
+    assert (group["low"], group["high"]) == (round(math.exp(-0.08), 3), round(math.exp(0.08), 3))
+    assert (group["rows"], group["studies"], group["GPUs"]) == (19, 2, [64, 64])
+
+
+def test_few_rows_give_all_that_was_seen() -> None:
+    group = table_of([*rows([0.1, 0.0], "one"), *rows([-0.2, 0.05], "two")])["groups"]["any"]
+    assert (group["low"], group["high"]) == (round(math.exp(-0.2), 3), round(math.exp(0.1), 3))
+
+
+@settings(max_examples=8, deadline=None)
+@given(st.integers(0, 2**20), st.floats(0.01, 0.3), st.floats(-0.2, 0.2))
+def test_the_next_run_falls_inside_as_often_as_promised(seed: int, spread: float, bias: float) -> None:
+    """Split conformal prediction on runs that are alike: at least 80 %, up to the noise of 300 draws (4 deviations)."""
+    chance = random.Random(seed)
+    inside = 0
+    for _ in range(300):
+        seen = [chance.gauss(bias, spread) for _ in range(30)]
+        group = table_of([*rows(seen[:15], "one"), *rows(seen[15:], "two")])["groups"]["A100, Megatron"]
+        inside += group["low"] - 5e-4 <= math.exp(chance.gauss(bias, spread)) <= group["high"] + 5e-4
+    assert inside / 300 > 0.8 - 4 * math.sqrt(0.8 * 0.2 / 300)
+
+
+def test_a_long_study_counts_for_few_rows() -> None:
+    """300 equal rows weigh as 20: what 30 others say is still in the interval."""
+    many, others = rows([0.0] * 300, "many"), rows([0.5] * 15, "one") + rows([0.5] * 15, "two")
+    group = table_of(many + others)["groups"]["any"]
+    assert MOST == 20
+    assert (group["low"], group["high"]) == (1.0, round(math.exp(0.5), 3))
+
+
+def test_a_group_needs_two_studies_and_some_rows() -> None:
+    few = rows([0.0] * int(FEWEST - 2), "one") + rows([0.0], "two")
+    assert set(table_of(few)["groups"]) == {"any"}
+    assert set(table_of(rows([0.0] * 50, "one"))["groups"]) == {"any"}
+    assert "A100, Megatron" in table_of(few + rows([0.0], "three"))["groups"]
+
+
+def test_coverage_leaves_the_own_study_out() -> None:
+    residuals = rows([0.0, 0.01, -0.01] * 4, "one") + rows([0.0, 0.01] * 4, "two") + rows([0.3, 0.0], "odd")
+    assert covered(residuals)["odd"] == (1, 2)
+    assert covered(residuals)["two"] == (8, 8)
+
+
+# --- using ------------------------------------------------------------------------------------------------------------
+
+TABLE = table_of(
+    rows([0.02, 0.05, 0.0] * 5, "one") + rows([0.03, 0.01] * 5, "two")
+    + rows([0.1, 0.2] * 5, "three", replace(A100, generation="H100", gpus=768, hidden=12288))
+    + rows([0.1, 0.2] * 5, "four", replace(A100, generation="H100", sharding="FSDP"))
+)  # fmt: skip
+
+
+def test_the_narrowest_group_that_there_is() -> None:
+    own = of_kind(A100, 10.0, TABLE)
+    assert (own.like, own.far) == ("A100, Megatron, long kernels", ())
+    assert (own.low, own.high) == (pytest.approx(10.0), pytest.approx(10.0 * math.exp(0.05), rel=1e-3))
+    assert of_kind(replace(A100, length="short"), 10.0, TABLE).like == "A100, Megatron"
+
+
+@pytest.mark.parametrize(
+    ("kind", "far"),
+    [
+        (replace(A100, gpus=128), ()),
+        (replace(A100, gpus=129), ("129 GPUs",)),
+        (replace(A100, gpus=1), ()),
+        (replace(A100, hidden=8193), ("hidden size 8,193",)),
+        (replace(A100, hidden=2047), ("hidden size 2,047",)),
+        (replace(A100, sequence=1 << 17), ("sequence length 131,072",)),
+        (replace(A100, generation=""), ("a GPU of another generation",)),
+        (replace(A100, sharding="FSDP"), ("FSDP on A100",)),
+        (replace(A100, beyond=("faults",)), ("faults",)),
+    ],
+)
+def test_far_from_all_that_was_validated(kind: Kind, far: tuple[str, ...]) -> None:
+    found = of_kind(kind, 1.0, TABLE)
+    assert found.far == far
+    assert (found.like == "any") == bool(far)
+
+
+def test_kinds() -> None:
+    large = load("gpt3_175b_64xa100")
+    flops = simulate(large).facts.model_flops
+    assert kind_of(large, flops) == Kind("A100", "Megatron", "long", 64, 12288, 2048)
+    assert kind_of(large, flops / 1e3).length == "short"
+    beyond: list[tuple[dict[str, object], str]] = [
+        ({"training.precision": "fp32"}, "precision fp32"),
+        ({"pipeline.schedule": "gpipe", "pipeline.chunks": 1}, "schedule gpipe"),
+        ({"memory.offload": {"activations": 0.5}}, "offload to the host"),
+        ({"faults": [{"kind": "slow_gpu", "ranks": [0], "factor": 2.0}]}, "faults"),
+    ]
+    for changes, what in beyond:
+        assert kind_of(load("gpt3_175b_64xa100", changes), flops).beyond == (what,)
+    assert kind_of(load("fsdp_7b_64xa100"), 1.0).sharding == "FSDP"
+    assert kind_of(load("llama3_405b_1024xh100"), 1.0).generation == "H100"
+
+
+# --- what a person sees -----------------------------------------------------------------------------------------------
+
+
+def test_run_says_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "gpt3_175b_64xa100"]) == 0
+    text = capsys.readouterr().out
+    assert "likely " in text
+    assert "(80% of " in text
+    assert main(["run", "gpt3_175b_64xa100", "--json", "-"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    found = document["step_time_likely"]
+    assert found["low_s"] < document["step_time_s"] * 1.05
+    assert found["low_s"] < found["high_s"]
+    assert (found["far"], found["level"]) == ([], 0.8)
+    assert found["low_s"] < 13.75 < found["high_s"]  # measured: arXiv:2205.05198 table 5
+
+
+def test_run_says_where_nobody_has_been(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "tiny_3d", "--training.precision", "fp32"]) == 0
+    assert "no promise   far from all that was validated: precision fp32" in capsys.readouterr().out
+
+
+def test_the_shipped_table_is_what_the_command_writes(tmp_path: Path) -> None:
+    """Its form, from two studies: validate --residuals, and the header that says what it is worth."""
+    out = tmp_path / "table.yaml"
+    names = [str(STUDIES / f"{name}.yaml") for name in ("korthikanti_table5", "bloom_prequel")]
+    assert main(["validate", *names, "--residuals", str(out)]) == 0
+    reports = validate_studies([load_study(name) for name in names])
+    residuals = residuals_of(reports)
+    assert len(residuals) == 7
+    written = out.read_text(encoding="utf-8")
+    command = f"simcluster validate scenarios/validation/*.yaml --data DIR --residuals {out}"
+    assert written == told(table_of(residuals), covered(residuals), command)
+    assert "of 7 rows" in written
+
+
+def test_there_must_be_something_to_learn_from(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status = main(["validate", "korthikanti_memory", "--residuals", str(tmp_path / "t.yaml")])
+    assert status == 2
+    assert "nothing to learn from" in capsys.readouterr().err

