@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simcluster.errors import InputError
+from simcluster.measuring.attribution import attribute
 from simcluster.measuring.metrics import BREAKDOWN
 from simcluster.result import Result
 from simcluster.scenario.scenario import Scenario, load
 from simcluster.simulate import simulate
-from simcluster.measuring.attribution import attribute
 
 if TYPE_CHECKING:
     import pandas as pd

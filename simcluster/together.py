@@ -183,10 +183,13 @@ def load_jobs(
     placed: list[Placed] = []
     taken: dict[int, None] = {}
     cluster: Cluster | None = None
-    for job in spec.jobs:
-        scenario = load(_beside(document, job.scenario), [("cluster", shared), *job.set.items()])
-        cluster = cluster or scenario.cluster.built
-        gpus = _gpus(job, scenario, cluster, taken)
+    for number, job in enumerate(spec.jobs):
+        try:
+            scenario = load(_beside(document, job.scenario), [("cluster", shared), *job.set.items()])
+            cluster = cluster or scenario.cluster.built
+            gpus = _gpus(job, scenario, cluster, taken)
+        except InputError as problem:
+            raise document.error(("jobs", number), str(problem)) from None
         taken |= dict.fromkeys(gpus)
         placed.append(Placed(scenario, gpus))
     assert cluster is not None

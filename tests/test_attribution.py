@@ -14,10 +14,10 @@ from test_fold import documents
 import simcluster
 from simcluster import plots
 from simcluster.cli import main
+from simcluster.measuring.attribution import CAUSES, attribute, grouped
 from simcluster.result import Result
 from simcluster.scenario.scenario import Scenario
 from simcluster.simulate import simulate
-from simcluster.measuring.attribution import CAUSES, attribute, grouped
 
 
 def changed(causes: dict[str, float]) -> dict[str, float]:

@@ -38,6 +38,7 @@ WORKING = {
     "sensitivity": ["sensitivity", "tiny_dp", "--resources", "flops"],
     "check": ["check", "tiny_dp"],
     "sweep": ["sweep", "tiny_dp", "--vary", "training.micro_batch=2,4", "-o", "out.csv", "--executor", "1"],
+    "plan": ["plan", "tiny_dp", "--vary", "training.micro_batch=2,4", "--executor", "1", "--top", "2"],
     "calibrate": ["calibrate", "--from", "raw.jsonl", "-o", "gpu.yaml"],
     "fit": ["fit", "--only", "host-times", "--no-cross-validation"],
     "import": ["import", "megatron", "args.txt", "--cluster", "dgx_h100", "--gpus", "8"],
@@ -45,8 +46,8 @@ WORKING = {
     "completion": ["completion", "bash"],
 }
 READ_A_SCENARIO = [
-    "run", "compare", "share", "validate", "stragglers", "diff", "report", "sensitivity", "check", "sweep", "import",
-    "chakra",
+    "run", "compare", "share", "validate", "stragglers", "diff", "report", "sensitivity", "check", "sweep", "plan",
+    "import", "chakra",
 ]  # fmt: skip
 
 STUDY = """kind: steps
@@ -91,6 +92,7 @@ def write_files(folder: Path) -> None:
         "  - {scenario: tiny_dp, set: {gpus: 4}}\n"
     )
     (folder / "study.yaml").write_text(STUDY)
+    (folder / "swept.yaml").write_text("scenario: tiny_dp\nvary: {training.micro_batch: [2, 4]}\n")
     (folder / "topology.yaml").write_text((ROOT / "topologies" / "flat.yaml").read_text())
     shutil.copytree(HERE / "inputs" / "kineto", folder / "kineto")
     (folder / "args.txt").write_text(ARGUMENTS)
@@ -249,6 +251,58 @@ def test_did_you_mean(argv: list[str], words: str, capsys: pytest.CaptureFixture
     assert words in capsys.readouterr().err
 
 
+# name: content, the command that reads it, and what the message has: file:line:column where there is one
+WHERE: dict[str, tuple[str, list[str], str]] = {
+    "a job's scenario": ("cluster: {topology: flat, gpus: 8}\njobs:\n  - {scenario: tiny_dq}\n", ["share", "bad.yaml"],
+                         "bad.yaml:3:5: jobs.0: tiny_dq: no such file"),
+    "a job's setting": ("cluster: {topology: flat}\njobs:\n- {scenario: tiny_dp, set: {steps: 0}}\n",
+        ["share", "bad.yaml"],
+                        "bad.yaml:3:3: jobs.0: override: steps: must be"),
+    "a jobs file": ("cluster: {topology: flat}\njobs: 3\n",
+        ["share", "bad.yaml"], "bad.yaml:2:1: jobs: must be a list"),
+    "a study's path": (STUDY.replace("micro_batch", "micro_btch"),
+        ["validate", "bad.yaml"], "bad.yaml:9:11: columns.batch"),
+    "a study's column": (STUDY.replace("{column: seconds", "{column: second"), ["validate", "bad.yaml"],
+                         "bad.yaml:10:12: measured.column: the table has no column 'second'"),
+    "a sweep's path": ("scenario: tiny_dp\nvary: {parallel.tpp: [1, 2]}\n", ["sweep", "bad.yaml", "-o", "bad.csv"],
+                       "bad.yaml:2:8: vary.parallel.tpp: a scenario has no parallel.tpp"),
+    "a fit's key": ("fits:\n  a: {rowz: 1}\n", ["fit", "--file", "bad.yaml"], "bad.yaml:2:"),
+    "a result": ('{"a": 1,\n "b" 2}', ["diff", "bad.json", "tiny_dp"], "bad.json:2:6: not JSON"),
+    "a config": ('{"a": 1,\n "b" 2}', ["import", "hugging-face", "bad.json"], "bad.json:2:6: is not JSON"),
+    "a preset": ('{"a": 1,\n "b" 2}', ["run", "tiny_dp", "--set", "model={preset: bad.json}"], "bad.json:2:6: not"),
+    "sizes": ("0,1\n1,a\n",
+        ["collective", "all_to_all_v", "--sizes", "bad.csv", "--cluster", "flat"], "bad.csv:2: 'a'"),
+    "a schedule": ("0F0,\nxx\n", ["schedule", "bad.csv"], "'bad.csv', line 2, cell 1: 'xx'"),
+    "a topology": ("kind: flat\nname: x\ndevice: h100\ngpus: 0\n", ["topology", "bad.yaml"], "bad.yaml:4:1: gpus"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", WHERE)
+def test_errors_say_where(what: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    content, argv, words = WHERE[what]
+    (name,) = [Path(word.rpartition(": ")[2].rstrip("}")) for word in argv if "bad." in word and "-o" not in word][:1]
+    (folder / name).write_text(content)
+    assert cli.main(argv) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_validate_changes_only_what_rows_have_in_common(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["validate", "study.yaml", "--json", "-"]) == 0
+    plain = json.loads(capsys.readouterr().out)
+    assert cli.main(["validate", "study.yaml", "--cluster.scale.flops", "0.5", "--json", "-"]) == 0
+    slower = json.loads(capsys.readouterr().out)
+    assert json.dumps(slower) != json.dumps(plain)
+    assert cli.main(["validate", "study.yaml", "--training.micro_batch", "2"]) == 2
+    assert "training.micro_batch is set for each row by column 'batch'" in capsys.readouterr().err
+    assert cli.main(["validate", "nccl_measured", "--training.micro_batch", "2"]) == 2
+    assert "a study of collectives has no scenario" in capsys.readouterr().err
+
+
+def test_sections_of_a_document_are_no_options(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["run", "tiny_dp", "--parallel", "{tp: 2}"]) == 2
+    assert "is changed by --parallel.KEY or parallel=VALUE" in capsys.readouterr().err
+
+
 # --- hostile files ----------------------------------------------------------------------------------------------------
 
 # kind of file: a good one, and the command that reads it (@ is where its path goes)
@@ -257,15 +311,15 @@ FILES: dict[str, tuple[str, list[str]]] = {
     "topology": ("topology.yaml", ["topology", "@"]),
     "jobs": ("jobs.yaml", ["share", "@"]),
     "study": ("study.yaml", ["validate", "@"]),
-    "swept study": ("study.yaml", ["sweep", "@", "-o", "hostile.csv", "--executor", "1"]),
+    "swept study": ("swept.yaml", ["sweep", "@", "-o", "hostile.csv", "--executor", "1", "--retry"]),
     "fits": ("fits.yaml", ["fit", "--file", "@", "--only", "host-times"]),
     "device": ("gpu.yaml", ["run", "tiny_dp", "--cluster.device", "@"]),
     "saved result": ("saved.json", ["diff", "@", "tiny_dp"]),
     "saved result in a page": ("saved.json", ["report", "@", "-o", "hostile.html"]),
     "timeline": ("timeline.csv", ["report", "saved.json", "--timeline", "@", "-o", "hostile.html"]),
-    "model config": ("config.json", ["run", "tiny_dp", "--model", "{preset: @}"]),
+    "model config": ("config.json", ["run", "tiny_dp", "--set", "model={preset: @}"]),
     "hugging-face": ("config.json", ["import", "hugging-face", "@"]),
-    "megatron": ("args.txt", ["import", "megatron", "@", "--cluster", "dgx_h100"]),
+    "megatron": ("args.txt", ["import", "megatron", "@", "--cluster", "dgx_h100", "--gpus", "8"]),
     "torchtitan": ("titan.toml", ["import", "torchtitan", "@", "--cluster", "dgx_h100", "--gpus", "8"]),
     "astra": ("network.yml", ["import", "astra-network", "@", "--device", "h100"]),
     "nccl log": ("nccl.log", ["collective", "all_reduce", "--measured", "@", "--platform", "dgx-h100", "--machines",
@@ -381,6 +435,8 @@ def test_hostile_files_are_one_message(
     hostile_reader: Callable[[list[str]], tuple[int, str, str, float]],
 ) -> None:
     name, argv = FILES[kind]
+    good = [word.replace("@", name).replace("%", str(Path(name).parent)) for word in argv]
+    assert hostile_reader(good)[0] == 0, "the good file has to work, or its bad ones show nothing"
     for what, spoil in HOSTILE.items():
         if what == "deep lists" and kind in SAME_READER:
             continue

@@ -136,7 +136,7 @@ def test_words_are_what_the_models_say() -> None:
         ("simcluster topology dgx_h100 --set nod", ["nodes="]),
         ("simcluster topology dgx_h100 nod", ["nodes="]),
         ("simcluster schedule 1f1b zb-v dualpipe-", ["dualpipe-v"]),
-        ("simcluster validate korthikanti_t", ["korthikanti_table5"]),
+        ("simcluster validate megascale", ["megascale_table2"]),
         ("simcluster sensitivity tiny_dp --resources nv", ["nvlink"]),
         ("simcluster collective all_r", ["all_reduce"]),
         ("simcluster collective all_reduce --cluster dgx_b", ["dgx_b200"]),

@@ -80,7 +80,8 @@ class Parser(argparse.ArgumentParser):
                 continue
             if name[1] != "-" and name[:2] in known:  # -ofile
                 continue
-            raise InputError(f"unknown option {name!r}{did_you_mean(name, known)}; see {self.prog} --help")
+            how = f"; what documents say is changed by {name}.KEY or {name[2:]}=VALUE" if self.takes_overrides else ""
+            raise InputError(f"unknown option {name!r}{did_you_mean(name, known) or how}; see {self.prog} --help")
 
     def _takes_value(self, argument: str) -> bool:
         """Is it an option, alone, whose value comes next?"""
@@ -97,5 +98,5 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     """'; did you mean 'run'?' with the nearest known word, or nothing."""
     import difflib  # only for a mistake
 
-    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f"; did you mean {near[0]!r}?" if near else ""

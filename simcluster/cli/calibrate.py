@@ -65,8 +65,10 @@ def run(args: argparse.Namespace) -> int:
     path = Path(args.table) if args.table else output.with_suffix(".jsonl")
     if not args.table:
         _check_fits(args)
-        _measure(args, path)
+        measured = _measure(args, path)
         if args.measure_only:
+            if args.json:
+                common.write_json(args.json, {"table": str(path), "measured": measured})
             return 0
     fit = _fitted(args, path, args.name or output.stem)
     from simcluster.calibration.written import device_text
@@ -97,7 +99,8 @@ def _check_fits(args: argparse.Namespace) -> None:
         load_device(args.base)
 
 
-def _measure(args: argparse.Namespace, path: Path) -> None:
+def _measure(args: argparse.Namespace, path: Path) -> int:
+    """Measure what is missing; how many cases the table now has."""
     from datetime import date
 
     from simcluster.calibration.cases import cases_for
@@ -111,6 +114,7 @@ def _measure(args: argparse.Namespace, path: Path) -> None:
     left = sum(case not in table.done for case in cases)
     print(f"{bench.machine.device}: {left} of {len(cases)} cases to measure; {path} has the rest", file=sys.stderr)
     bench.measure_all(cases, table, _progress if sys.stderr.isatty() else _quiet)
+    return len(cases)
 
 
 def _progress(done: int, cases: int, last: Measurement) -> None:

@@ -6,6 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from simcluster.cli.common import add_override_arguments
+from simcluster.cli.terminal import Style, styled
 from simcluster.errors import InputError
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ EXAMPLE = """examples:
   simcluster check gpt3_175b_64xa100 --pipeline.schedule 1f1b --strict
 """
 _MARKS = {"pass": "pass", "warn": "WARN", "fail": "FAIL"}
+_STYLES: dict[str, Style] = {"warn": "yellow", "fail": "red"}
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -61,7 +63,10 @@ def _text(result: Result, points: list[Point]) -> str:
     width = max(len(point.name) for point in points)
     lines = [f"{result.scenario.name}: {format_seconds(result.step_time)} a step", ""]
     for point in points:
-        lines.append(f"{_MARKS[point.verdict]}  {point.name.ljust(width)}  {point.found}")
+        mark = _MARKS[point.verdict]
+        if point.verdict in _STYLES:
+            mark = styled(mark, _STYLES[point.verdict])
+        lines.append(f"{mark}  {point.name.ljust(width)}  {point.found}")
         if point.verdict != "pass":
             lines += [f"{' ' * (width + 8)}{line}" for line in _why(result, point)]
     counts = {mark: sum(point.verdict == mark for point in points) for mark in _MARKS}

@@ -151,6 +151,9 @@ def parse_config(text: str, source: str) -> dict[str, Any]:
         config = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse_constant)
     except InputError as problem:
         raise InputError(f"{source}: {problem}") from None
+    except json.JSONDecodeError as problem:
+        place = f"{source}:{problem.lineno}:{problem.colno}"
+        raise InputError(f"{place}: is not JSON ({problem.msg}); a config.json of transformers is expected") from None
     except (ValueError, RecursionError) as problem:
         raise InputError(f"{source}: is not JSON ({problem}); a config.json of transformers is expected") from None
     if not isinstance(config, dict):

@@ -209,11 +209,12 @@ def _resolve_model(document: Document) -> Document:
     preset = section["preset"]
     if not isinstance(preset, str):
         raise document.error(where, f"must be the name of a model or the path of a config.json, got {shown(preset)}")
+    place = document.mark(where).place
+    folder = Path() if place == "override" else document.folder
     try:
-        fields = _config(document.folder / preset, given) if _is_path(preset, (".json",)) else model_document(preset)
+        fields = _config(folder / preset, given) if _is_path(preset, (".json",)) else model_document(preset)
     except InputError as error:
         raise document.error(where, str(error)) from None
-    place = document.mark(where).place
     inherited: dict[KeyPath, Mark] = {("model", key): Mark(place, ("model", key)) for key in fields if key not in given}
     return replace(
         document,

@@ -110,7 +110,7 @@ def _beyond(scenario: Scenario) -> Iterator[str]:
     name = scenario.pipeline.schedule_name
     if scenario.parallel.pp > 1 and name not in ("1f1b", "interleaved"):
         yield f"schedule {name}"
-    if scenario.faults:
+    if any(not fault.neutral for fault in scenario.faults):
         yield "faults"
 
 

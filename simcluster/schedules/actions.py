@@ -48,8 +48,8 @@ class Action(NamedTuple):
         match = _ACTION.fullmatch(text)
         if match is None:
             raise InputError(
-                f"{text[:60]!r} is not an action; write F, B, I or W, the microbatch and, where there are several chunks, "
-                f"a dot and the chunk: F3 or F3.1"
+                f"{text[:60]!r} is not an action; write F, B, I or W, the microbatch and, where there are several "
+                f"chunks, a dot and the chunk: F3 or F3.1"
             )
         return cls(cast(Kind, match[1]), int(match[2]), int(match[3] or 0))
 

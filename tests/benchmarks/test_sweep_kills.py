@@ -3,6 +3,8 @@
 python -m pytest -m benchmark -s tests/benchmarks/test_sweep_kills.py
 """
 
+# ruff: noqa: T201
+
 from __future__ import annotations
 
 import sys
