@@ -111,8 +111,8 @@ def _cells(line: str, number: int, name: str, left_out: Counter[str]) -> list[tu
             left_out[around[1]] += 1
         elif word and None in passes:
             raise InputError(
-                f"{where}, cell {column}: {word[:60]!r} is not an action; write <stage><op><microbatch> with F, B, I or "
-                f"W, as in 0F0 or 7B3, or a pair (0F7;7B3)OVERLAP_F_B"
+                f"{where}, cell {column}: {word[:60]!r} is not an action; write <stage><op><microbatch> with F, B, I "
+                f"or W, as in 0F0 or 7B3, or a pair (0F7;7B3)OVERLAP_F_B"
             )
         elif word:
             row.append(tuple(_Pass(cast(Kind, each[2]), int(each[1]), int(each[3])) for each in passes if each))
