@@ -47,6 +47,7 @@ def test_there_are_notebooks() -> None:
         "02_worked_examples",
         "03_schedules",
         "04_stragglers",
+        "05_accuracy",
         "06_planning",
     ]
 
