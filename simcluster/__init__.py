@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from simcluster.scenario.files import load_cluster
     from simcluster.scenario.scenario import Scenario, load, load_text
     from simcluster.schedules.comparison import play_schedules
+    from simcluster.search.plan import plan
     from simcluster.simulate import simulate
     from simcluster.sweeps.sweep import sweep
     from simcluster.together import simulate_together
@@ -50,6 +51,7 @@ _HOME = {
     "load_text": "simcluster.scenario.scenario",
     "monte_carlo": "simcluster.whatif.montecarlo",
     "play_schedules": "simcluster.schedules.comparison",
+    "plan": "simcluster.search.plan",
     "plots": "simcluster.plots",
     "sensitivity": "simcluster.whatif.sensitivities",
     "simulate": "simcluster.simulate",
@@ -75,6 +77,7 @@ __all__ = [
     "load_cluster",
     "load_text",
     "monte_carlo",
+    "plan",
     "play_schedules",
     "plots",
     "sensitivity",

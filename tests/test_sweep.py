@@ -279,3 +279,11 @@ def test_the_bar_tells_rate_and_time_left() -> None:
     bar._begun = (0.0, 10)
     bar.done = 30
     assert bar.line(10.0, 2) == "30/100 (30%)  2.0 a second, 0:35 left  2 without a result"
+
+
+def test_rows_of_another_measure_are_other_rows(tmp_path: Path) -> None:
+    made = make_sweep(Base("tiny_dp"), {"seed": [1, 2]})
+    assert run_sweep(made, store=tmp_path / "rows", measure=cheap).played == 2
+    again = run_sweep(made, store=tmp_path / "rows")
+    assert again.played == 2
+    assert "mfu" in again.rows[0]

@@ -21,6 +21,8 @@ EXAMPLE = """examples:
   simcluster sweep gpt3_175b_64xa100 --vary parallel.tp=2,4,8 --vary training.micro_batch=1,2,4 -o rows.parquet
   simcluster sweep study.yaml -o rows.csv --executor 8
   simcluster sweep study.yaml -o rows.parquet --executor dask://10.0.0.1:8786 --sample 1000
+  simcluster sweep study.yaml -o rows.csv --quick           # step times alone, the same to the bit, sooner
+  simcluster sweep study.yaml -o rows.csv --quick bounds    # sooner still: some of them "at least", marked so
 
 A sweep that is killed goes on where it was: run the same command again.
 """
@@ -49,6 +51,11 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     parser.add_argument("--sample", metavar="N", type=int, help="play so many of the combinations, drawn by --seed")
     parser.add_argument("--seed", metavar="N", type=int, default=0, help="of --sample (default: 0)")
+    parser.add_argument(
+        "--quick", nargs="?", const="exact", choices=("exact", "bounds"), metavar="exact|bounds",
+        help="step time, throughput and MFU alone, without playing every rank; the column how says path, events or "
+        "full (all exact), with bounds also bound (the step takes at least so long)",
+    )  # fmt: skip
     parser.add_argument("--retry", action="store_true", help="play again what failed before")
     parser.add_argument("--json", metavar="FILE", help='write the summary as JSON; "-" prints it alone')
 
@@ -57,6 +64,8 @@ def run(args: argparse.Namespace) -> int:
     """Play what is missing, write the table, print what came of it."""
     from simcluster.cli import common
     from simcluster.documents.overrides import expand_vary
+    from simcluster.sweeps.playing import measured
+    from simcluster.sweeps.quick_rows import bounded, quickly
     from simcluster.sweeps.study import load_sweep
     from simcluster.sweeps.sweep import run_sweep
 
@@ -69,10 +78,13 @@ def run(args: argparse.Namespace) -> int:
         sample=args.sample,
         seed=args.seed,
     )
+    measure = {None: measured, "exact": quickly, "bounds": bounded}[args.quick]
     store = output.with_name(output.name + ROWS)
     bar = Bar(sys.stderr.isatty())
     try:
-        swept = run_sweep(made, executor=_executor(args.executor), store=store, retry=args.retry, progress=bar)
+        swept = run_sweep(
+            made, executor=_executor(args.executor), store=store, retry=args.retry, measure=measure, progress=bar
+        )
     except KeyboardInterrupt:
         bar.end()
         print(f"{bar.done:,} of {bar.total:,} rows are safe in {store}; run the same command to go on", file=sys.stderr)
@@ -155,9 +167,15 @@ def _summary(swept: Swept, table: pd.DataFrame) -> dict[str, object]:
     errors = table.loc[table["status"] != "ok", "error"].value_counts()
     good = table[table["status"] == "ok"]
     best = good.sort_values(["step_time_s", "variant"]).head(_BEST) if len(good) else good
+    how = (
+        {"how": {str(kind): int(count) for kind, count in table["how"].value_counts().items()}}
+        if "how" in table
+        else {}
+    )
     return {
         "variants": len(table),
         "played_now": swept.played,
+        **how,
         **{status: int(counts.get(status, 0)) for status in ("ok", "refused", "failed")},
         "errors": {str(error): int(count) for error, count in errors.head(_BEST).items()},
         "fastest": [int(number) for number in best.get("variant", [])],
@@ -177,14 +195,18 @@ def _text(summary: dict[str, object], table: pd.DataFrame, paths: list[str], out
     if len(fastest):
         header = ["variant", *paths, "step", "tokens/s/GPU", "MFU", "memory"]
         rows = [
-            [str(number), *(str(row[path]) for path in paths), format_seconds(row["step_time_s"]),
-             f"{row['tokens_per_s_per_gpu']:,.1f}", f"{row['mfu']:.1%}",
-             f"{row['peak_memory_bytes'] / 1e9:.1f} GB" + ("" if row["fits"] else " !")]
+            [str(number), *(str(row[path]) for path in paths),
+             (">= " if row.get("how") == "bound" else "") + format_seconds(row["step_time_s"]),
+             f"{row['tokens_per_s_per_gpu']:,.1f}", f"{row['mfu']:.1%}", _memory(row)]
             for number, row in fastest.iterrows()
         ]  # fmt: skip
         lines += ["", "fastest", format_table(header, rows)]
-        if not fastest["fits"].all():
+        if "fits" in fastest and not fastest["fits"].dropna().all():
             lines.append("! does not fit on its GPU")
+    if "how" in summary:
+        assert isinstance(summary["how"], dict)
+        ways = ", ".join(f"{count:,} {_WAYS[kind]}" for kind, count in summary["how"].items())
+        lines += ["", f"{ways}; memory is counted only where a variant is played in full"]
     errors = summary["errors"]
     if errors:
         assert isinstance(errors, dict)
@@ -194,6 +216,21 @@ def _text(summary: dict[str, object], table: pd.DataFrame, paths: list[str], out
             *(f"  {count:,} x {error.splitlines()[0]}" for error, count in errors.items()),
         ]
     return "\n".join(lines)
+
+
+_WAYS = {
+    "path": "as one longest path (exact)",
+    "events": "as events (exact)",
+    "bound": "at least so long (>=)",
+    "full": "in full (exact)",
+}
+
+
+def _memory(row: pd.Series) -> str:
+    held = row.get("peak_memory_bytes")
+    if held is None or held != held:
+        return "?"
+    return f"{held / 1e9:.1f} GB" + ("" if row["fits"] else " !")
 
 
 def _on_one_line(error: str) -> str:

@@ -1,0 +1,215 @@
+"""simcluster plan: the best layouts of a job on so many GPUs, out of all there are."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from simcluster.cli.common import add_override_arguments
+from simcluster.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from simcluster.search.plan import Found, Ranked
+
+EXAMPLE = """examples:
+  simcluster plan gpt3_175b_64xa100 --gpus 64
+  simcluster plan gpt3_175b_64xa100 --cluster.nodes 128 --training.global_batch 1536 --gpus 1024 -o rows.parquet
+  simcluster plan llama3_405b_1024xh100 --gpus 512,1024 --objective cost --price 2.50 --max-memory "72 GB"
+  simcluster plan gpt3_175b_64xa100 --vary parallel.tp=4,8 --vary pipeline.schedule=1f1b,gpipe --pareto front.png
+
+What is tried: every tp and pp, micro batches up to 16, recompute none, selective and full, the schedules 1f1b,
+interleaved (every number of chunks), zb-h1, zb-v and v-half, sequence parallelism, ZeRO 0 to 3, dp before pp and pp
+before dp; --vary names other values of any of these. A layout is played only if a lower bound of its step leaves it a
+chance. With -o a search that was killed goes on where it was: run the same command again.
+"""
+ROWS = ".rows"
+"""Behind the output's name: the database of the layouts that were played."""
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """The command's arguments."""
+    parser = subparsers.add_parser(
+        "plan",
+        help="find the best layouts of a job",
+        description="Find the best layouts of a job on so many GPUs: the best of all there are, not of a sample.",
+        epilog=EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("scenario", help="a scenario file, or the name of one that ships")
+    add_override_arguments(parser, "change the scenario; also --a.b c")
+    parser.add_argument("--gpus", metavar="N[,N]", help="GPUs of the job, or several numbers (default: the scenario's)")
+    parser.add_argument(
+        "--objective", metavar="WHAT", default="step_time", help="step_time, cost, tokens_per_s_per_gpu"
+    )
+    parser.add_argument("--max-memory", metavar="SIZE", help='of a GPU, as in "72 GB" (default: all that it has)')
+    parser.add_argument("--price", metavar="DOLLARS", type=float, help="per GPU and hour")
+    parser.add_argument("--top", metavar="K", type=int, default=10, help="how many of the best (default: 10)")
+    parser.add_argument(
+        "--vary", action="append", default=[], metavar="A.B=X,Y", help="values of an axis instead of those tried"
+    )
+    parser.add_argument("--pareto", metavar="FILE", help="draw time against memory (.png, .svg or .pdf)")
+    parser.add_argument("--write", metavar="FILE", help="write the winner as a scenario (.yaml)")
+    parser.add_argument("-o", "--output", metavar="FILE", help="a table of all that was played (.parquet or .csv)")
+    parser.add_argument("--executor", metavar="N", help="processes (default: all cores)")
+    parser.add_argument("--json", metavar="FILE", help='write what was found as JSON; "-" prints it alone')
+
+
+def run(args: argparse.Namespace) -> int:
+    """Search, print the best and why."""
+    from simcluster import plots
+    from simcluster.cli import common, drawing
+    from simcluster.cli.sweep import ROWS, write_at_once
+    from simcluster.documents.overrides import expand_vary
+    from simcluster.scenario.scenario import load
+    from simcluster.search.plan import plan
+
+    output = common.table_path(args.output) if args.output else None
+    picture = drawing.figure_path(args.pareto) if args.pareto else None
+    document = _document_path(args.write) if args.write else None
+    common.check_json_path(args.json)
+    show = Shown(sys.stderr.isatty())
+    scenario = load(args.scenario, common.overrides_of(args))
+    found = plan(
+        scenario,
+        _gpus(args.gpus),
+        objective=args.objective,
+        max_memory=args.max_memory,
+        price=args.price,
+        top=args.top,
+        vary=dict(expand_vary(text) for text in args.vary),
+        front=picture is not None,
+        executor=_executor(args.executor),
+        store=output.with_name(output.name + ROWS) if output else None,
+        progress=show,
+    )
+    show.end()
+    if output:
+        write_at_once(output, frame(found))
+    if args.json != "-":
+        print(text_of(found))
+    if picture:
+        plots.save_figure(plots.pareto(found, f"{scenario.name}: {found.played:,} layouts played"), picture)
+    if document:
+        _write(document, found)
+    if args.json:
+        common.write_json(args.json, found.to_dict())
+    return 0
+
+
+class Shown:
+    """How far the search is, on a terminal."""
+
+    def __init__(self, shown: bool) -> None:
+        self._shown = shown
+
+    def __call__(self, played: int, limit: float, bound: float) -> None:
+        if self._shown:
+            left = max(0.0, 1 - bound / limit) if limit else 1.0
+            sys.stderr.write(
+                f"\r\033[K{played:,} played, the bound of the next is {left:.2%} below the last of the best"
+            )
+            sys.stderr.flush()
+
+    def end(self) -> None:
+        """The line goes."""
+        if self._shown:
+            sys.stderr.write("\r\033[K")
+            sys.stderr.flush()
+
+
+def _gpus(text: str | None) -> list[int] | None:
+    if text is None:
+        return None
+    parts = text.split(",")
+    if not all(part.isdecimal() for part in parts):
+        raise InputError(f"--gpus {text!r} must be a whole number, or several with commas, as in 512,1024")
+    return [int(part) for part in parts]
+
+
+def _executor(text: str | None) -> int:
+    if text is None:
+        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if not text.isdecimal() or not int(text):
+        raise InputError(f"--executor {text!r} must be a number of processes, from 1")
+    return int(text)
+
+
+def _document_path(name: str) -> Path:
+    from simcluster.cli.common import output_path
+
+    path = output_path(name)
+    if path.suffix not in (".yaml", ".yml"):
+        raise InputError(f"cannot write {name}: a scenario ends in .yaml")
+    return path
+
+
+def _write(path: Path, found: Found) -> None:
+    """The winner as a scenario of its own."""
+    from simcluster.cli.common import write_text
+    from simcluster.report.yaml_text import yaml_text
+
+    write_text(path, yaml_text(found.scenario.document()))
+
+
+def frame(found: Found) -> pd.DataFrame:
+    """A row for each layout that was played, best first: its values, score and numbers."""
+    import pandas as pd
+
+    rows = []
+    for each in sorted((*found.best, *found.others), key=lambda one: one.score):
+        values = {
+            path: ",".join(value) if isinstance(value, list) else value for path, value in each.layout.values().items()
+        }
+        numbers = {name: value for name, value in each.row.items() if isinstance(value, int | float)}
+        rows.append({**values, "score": each.score, "planned_memory_bytes": each.memory, **numbers})
+    return pd.DataFrame.from_records(rows)
+
+
+def text_of(found: Found) -> str:
+    """What a person reads."""
+    from simcluster.cli.common import format_table
+    from simcluster.search.plan import overrides, written
+    from simcluster.search.words import why
+
+    counts = sorted(found.counts.items(), key=lambda item: -item[1])
+    rows = [[reason, f"{number:,}"] for reason, number in counts] + [["played", f"{found.played:,}"]]
+    options = " ".join(
+        f"--{path} {written(value)}" for path, value in overrides(found.base, found.best[0].layout).items()
+    )
+    best = [_row(found, place, each) for place, each in enumerate(found.best, 1)]
+    return "\n".join(
+        [
+            f"{found.base.name}: {found.total:,} combinations",
+            "",
+            format_table(["why not, or played", "combinations"], rows),
+            "",
+            format_table(_header(found), best),
+            "",
+            *why(found),
+            "",
+            f"the winner: {options}",
+        ]
+    )
+
+
+def _header(found: Found) -> list[str]:
+    score = {"step_time": [], "cost": ["$ a step"], "tokens_per_s_per_gpu": []}[found.objective]
+    return ["", "layout", "GPUs", "step", *score, "tokens/s/GPU", "MFU", "bubble", "exposed", "memory"]
+
+
+def _row(found: Found, place: int, each: Ranked) -> list[str]:
+    from simcluster.search.words import name_of
+    from simcluster.units import format_seconds
+
+    row = each.row
+    score = [f"{each.score:,.4g}"] if found.objective == "cost" else []
+    return [
+        str(place), name_of(each), f"{each.layout.gpus:,}", format_seconds(each.step_time), *score,
+        f"{row['tokens_per_s_per_gpu']:,.1f}", f"{row['mfu']:.1%}", f"{row['bubble_fraction']:.1%}",
+        f"{row['exposed_communication_s'] / each.step_time:.1%}", f"{each.memory / 1e9:.1f} GB",
+    ]  # fmt: skip

@@ -1,0 +1,128 @@
+"""What communication takes at least: alone, on free links.
+
+The engine never plays a collective or a transfer faster: its rates are max-min fair shares of what links carry, at most
+what they would be alone, and groups that share links or wait for each other only take longer.  Imports lowering.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+from simcluster.lowering.communicators import Communicators
+from simcluster.planning.ops import MAIN, Collective, Item, Op, Segment, StageProgram, Transfer
+from simcluster.planning.parallel import Plan
+from simcluster.topology import Cluster
+from simcluster.traffic.fairness import Usage, solo_rate
+from simcluster.traffic.methods import Methods, activities, phases_of
+from simcluster.traffic.traffic import Pattern, Traffic, group_of, patterns
+
+Call = Collective | Transfer
+
+
+def least_seconds(
+    calls: Sequence[Sequence[Call]], plan: Plan, cluster: Cluster, methods: Methods
+) -> list[dict[Call, float]]:
+    """Seconds of the calls of each stage's ranks (``calls[stage]``), in the fastest group or pair of the stage."""
+    programs = []
+    for stage, wanted in enumerate(calls):
+        items = []
+        for number, call in enumerate(dict.fromkeys(wanted)):
+            op = Op(call, "pp" if isinstance(call, Transfer) else call.axis, "call", "call")
+            items.append(Item(Segment((op,)), number))
+        programs.append(StageProgram(stage, {MAIN: items}))
+    communicators = Communicators(programs, plan, cluster, methods)
+    alone = _Alone(communicators, cluster.capacity.tolist())
+    found = []
+    for stage, (wanted, ranks) in enumerate(zip(calls, plan.stage_ranks(), strict=True)):
+        by_kind: dict[object, list[Call]] = {}
+        for call in dict.fromkeys(wanted):
+            by_kind.setdefault(("send", stage, call.to_stage) if isinstance(call, Transfer) else call.axis, []).append(
+                call
+            )
+        least: dict[Call, float] = {}
+        for kind, those in by_kind.items():
+            numbers = dict.fromkeys(communicators.number(kind, rank) for rank in ranks.tolist())
+            unlike = {alone.signature(number, those): number for number in numbers}
+            for call in those:
+                least[call] = min(alone.seconds(number, call) for number in unlike.values())
+        found.append(least)
+    return found
+
+
+class Way:
+    """One rank of every stage, those at the first place, with the groups and pairs that they are in.
+
+    A run's ops of these ranks are a chain of their own: whatever holds for one place holds for the step.
+    """
+
+    def __init__(self, plan: Plan, cluster: Cluster, methods: Methods) -> None:
+        self._cluster, self._methods = cluster, methods
+        self._capacity = cluster.capacity.tolist()
+        self._ranks = [int(ranks[0]) for ranks in plan.stage_ranks()]
+        self._plan = plan
+        self._groups: dict[tuple[str, int], tuple[int, ...]] = {}
+        self._known: dict[Hashable, tuple[Pattern, ...]] = {}
+
+    def seconds(self, stage: int, call: Call) -> float:
+        """What a send or a collective takes at the least on a stage."""
+        ranks: tuple[int, ...]
+        if isinstance(call, Transfer):
+            ranks, kind = (self._ranks[stage], self._ranks[call.to_stage]), "send"
+        else:
+            ranks, kind = self._group(call.axis, stage), call.kind
+        group = group_of(self._cluster, ranks)
+        method = self._methods.of(group, kind, call.size)
+        name = ranks, kind, method.algorithm
+        if name not in self._known:
+            self._known[name] = patterns(self._cluster, ranks, phases_of(method, group, kind))
+        return _alone(activities(self._known[name], call.size, method), self._capacity)
+
+    def _group(self, axis: str, stage: int) -> tuple[int, ...]:
+        """The group of the stage's rank."""
+        if (axis, stage) not in self._groups:
+            groups = self._plan.groups(axis)
+            here = (groups == self._ranks[stage]).any(axis=1)
+            self._groups[axis, stage] = tuple(groups[here][0].tolist())
+        return self._groups[axis, stage]
+
+
+def _alone(traffics: Sequence[Traffic], capacity: Sequence[float]) -> float:
+    return sum(
+        each.alone_seconds(capacity) if each.round_bytes and each.usage else each.latency_seconds for each in traffics
+    )
+
+
+class _Alone:
+    """What groups and pairs take by themselves."""
+
+    def __init__(self, communicators: Communicators, capacity: Sequence[float]) -> None:
+        self._communicators, self._capacity = communicators, capacity
+        self._usages: dict[int, Sequence[Usage]] = {}
+
+    def seconds(self, number: int, call: Call) -> float:
+        """Of a call of one of them."""
+        return _alone(self._traffics(number, call), self._capacity)
+
+    def signature(self, number: int, calls: Sequence[Call]) -> Hashable:
+        """Equal for those that take as long for all these calls: done by the same methods, at the same rates and
+        latencies, which do not depend on sizes."""
+        found: list[Hashable] = []
+        known: dict[Hashable, None] = {}
+        for call in calls:
+            method = None if isinstance(call, Transfer) else self._communicators.method(number, call.kind, call.size)
+            name = (call.kind, method.algorithm) if method and isinstance(call, Collective) else "send"
+            found.append(method)
+            if name not in known:
+                known[name] = None
+                parts = self._traffics(number, call)
+                found += [
+                    (each.rounds, each.round_bytes, each.latency, solo_rate(each.usage, self._capacity))
+                    for each in parts
+                ]
+        return tuple(found)
+
+    def _traffics(self, number: int, call: Call) -> Sequence[Traffic]:
+        if number not in self._usages:
+            self._usages[number] = self._communicators.bindings.usages(number)
+        what = "send" if isinstance(call, Transfer) else call.kind
+        return self._communicators.traffics(number, what, call.size, self._usages[number])

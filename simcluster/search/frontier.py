@@ -1,0 +1,134 @@
+"""Layouts in ascending order of their bounds, which are made tighter as late as possible.
+
+Imports bounds, memory and the space.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from simcluster.errors import InputError
+from simcluster.search.bound import Bounds
+from simcluster.search.memory import Memory
+from simcluster.search.space import REASONS, Layout, broken_keys
+
+FULL = "does not fit: its schedule keeps too much"
+NO_ROOM = "does not fit: model state and the first forwards alone"
+
+
+class Candidate(NamedTuple):
+    """A layout to be played: its number, and least score."""
+
+    number: int
+    layout: Layout
+    bound: float
+
+
+class Judge(NamedTuple):
+    """Bounds and memory of the layouts of one space: they share nothing with those of another."""
+
+    bounds: Bounds
+    memory: Memory
+
+    def broken(self, layout: Layout) -> str:
+        """The key of the first rule that the laid-out scenario breaks, "" for none: asked of those that are to be
+        played only."""
+        return next(iter(broken_keys(layout.on(self.bounds.base))), "")
+
+
+@dataclass
+class Known:
+    """What has been found out of layouts, by their numbers; searches of the same layouts share it.
+
+    ``judge`` says whose bounds and memory are asked for a layout, ``score`` what a step's seconds are worth to the
+    objective.  ``bounds`` are (least score, how many times it was made tighter).
+    """
+
+    layouts: Sequence[Layout]
+    judge: Callable[[Layout], Judge]
+    score: Callable[[Layout, float], float]
+
+    def __post_init__(self) -> None:
+        self.floors = [self.judge(layout).memory.floor(layout) for layout in self.layouts]
+        self.bounds: dict[int, tuple[float, int]] = {}
+        self._wrong: dict[object, str] = {}
+
+    def first(self, number: int) -> tuple[float, int]:
+        """What is known of a bound; the outline at least."""
+        if number not in self.bounds:
+            layout = self.layouts[number]
+            self.bounds[number] = self.score(layout, self.judge(layout).bounds.outline(layout)), 0
+        return self.bounds[number]
+
+    def tighter(self, number: int) -> tuple[float, int]:
+        """The next tighter bound, never below the one before."""
+        (before, level), layout = self.bounds[number], self.layouts[number]
+        bounds = self.judge(layout).bounds
+        seconds = (bounds.with_ends if level == 0 else bounds.with_schedule)(layout)
+        self.bounds[number] = max(before, self.score(layout, seconds)), level + 1
+        return self.bounds[number]
+
+    def reason(self, layout: Layout) -> str:
+        """Why a layout turns out to be illegal, "" if it does not: asked of those that are to be played only.
+
+        All other rules have been asked (``space``); what is left depends on the schedule as it is made.
+        """
+        name = layout.gpus, layout.pp, layout.dp, layout.micro_batch, layout.schedule, layout.chunks, layout.zero
+        if name not in self._wrong:
+            key = self.judge(layout).broken(layout)
+            self._wrong[name] = REASONS.get(key, key)
+        return self._wrong[name]
+
+    def most(self, number: int) -> float:
+        """Bytes that a layout holds on its fullest GPU."""
+        layout = self.layouts[number]
+        return self.judge(layout).memory.most(layout)
+
+
+class Frontier:
+    """The layouts that may fit in so many bytes, lowest bound first."""
+
+    def __init__(self, known: Known, capacity: float) -> None:
+        self._known, self._capacity = known, capacity
+        fitting = [number for number, floor in enumerate(known.floors) if floor <= capacity]
+        self.without_room = len(known.floors) - len(fitting)
+        self._heap = [(*known.first(number), number) for number in fitting]
+        heapq.heapify(self._heap)
+        self._possible: dict[int, None] = {}  # those that are known to fit, and to be legal
+        self.refused: list[tuple[float, str]] = []  # least score and reason of those that turned out to be impossible
+
+    def next(self, limit: float) -> Candidate | None:
+        """The next to be played; None if all that are left are bound to be ``limit`` or more."""
+        known = self._known
+        while self._heap and self._heap[0][0] < limit:
+            bound, level, number = heapq.heappop(self._heap)
+            if level > 0 and number not in self._possible:
+                if reason := self._impossible(number):
+                    self.refused.append((bound, reason))
+                    continue
+                self._possible[number] = None
+            if level == 2:
+                return Candidate(number, known.layouts[number], bound)
+            heapq.heappush(self._heap, (*known.tighter(number), number))
+        return None
+
+    def refuse(self, candidate: Candidate, reason: str) -> None:
+        """A candidate that cannot be played."""
+        self.refused.append((candidate.bound, reason))
+
+    @property
+    def left(self) -> list[tuple[float, int]]:
+        """Least scores and numbers of all that were never asked for."""
+        return [(bound, number) for bound, _, number in self._heap]
+
+    def _impossible(self, number: int) -> str:
+        known, layout = self._known, self._known.layouts[number]
+        if reason := known.reason(layout):
+            return reason
+        try:
+            return FULL if known.judge(layout).memory.exceeds(layout, self._capacity) else ""
+        except InputError:
+            return REASONS["pipeline.schedule"]

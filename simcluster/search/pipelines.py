@@ -1,0 +1,75 @@
+"""Which slices of the model lie on which stages, by a schedule's name: known before the schedule is made.
+
+Imports scenarios, slices and schedules.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+from simcluster.planning.step_plan import Slices
+from simcluster.scenario.scenario import Scenario
+from simcluster.schedules import Schedule
+from simcluster.schedules.actions import Route, loop_route, snake_route
+
+LOOPS = ("gpipe", "1f1b", "interleaved", "breadth-first", "zb-h1", "zb-h2", "zb-auto")
+SNAKES = ("zb-v", "v-half", "v-min", "dualpipe-v")
+SPLIT = ("zb-h1", "zb-h2", "zb-auto", "zb-v", "v-half", "v-min", "dualpipe-v", "dualpipe")
+"""Schedules that split some backwards."""
+
+
+class Held(NamedTuple):
+    """What a stage holds of the model: the numbers of its slices, its layers, and whether it has the model's ends."""
+
+    slices: tuple[int, ...]
+    layers: int
+    first: bool
+    last: bool
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """A route through the stages and the layers of each slice."""
+
+    route: Route
+    counts: tuple[int, ...]
+
+    def layers(self, number: int) -> range:
+        """Numbers of the layers of one slice."""
+        first = sum(self.counts[:number])
+        return range(first, first + self.counts[number])
+
+    @cached_property
+    def held(self) -> list[Held]:
+        """What every stage holds."""
+        own: list[list[int]] = [[] for _ in range(1 + max(stage for stage, _ in self.route))]
+        for number, (stage, _) in enumerate(self.route):
+            own[stage].append(number)
+        last = len(self.route) - 1
+        return [Held(tuple(each), sum(self.counts[n] for n in each), 0 in each, last in each) for each in own]
+
+
+def route_of(schedule: str, pp: int, chunks: int) -> Route | None:
+    """The way through the stages; None for schedules that hold the model twice."""
+    if schedule in LOOPS:
+        return loop_route(pp, chunks)
+    if schedule in SNAKES:
+        return snake_route(pp, 2)
+    return snake_route(pp, max(2, chunks)) if schedule == "hanayo" else None
+
+
+def pipeline_of(base: Scenario, schedule: str, pp: int, chunks: int) -> Pipeline | None:
+    """Route and cut; None where the name does not tell the way, the times of a run cut the model, or no cut goes."""
+    route, wanted, layers = route_of(schedule, pp, chunks), base.pipeline.layers_per_stage, base.model.layers
+    if route is None or wanted == "auto":
+        return None
+    if wanted == "even":
+        return None if layers % len(route) else Pipeline(route, Slices.even(layers, len(route)).counts)
+    if len(wanted) == len(route):
+        return Pipeline(route, wanted)
+    if len(wanted) != pp:
+        return None
+    stub = Schedule(schedule, ((),) * pp, 1, len(route) // pp, (route,), (0,))
+    return Pipeline(route, Slices.of_stages(wanted, stub).counts)

@@ -1,0 +1,65 @@
+"""Layouts in the plane of memory and time: those that were played, and the front of those that nothing beats."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from simcluster.search.plan import Found, Ranked
+from simcluster.search.words import name_of
+from simcluster.show.palette import COMPUTE_KINDS, QUIET_TEXT, STREAMS, TEXT, WAITING
+from simcluster.units import format_seconds_round
+
+_MOST_NAMED = 8
+
+
+def plot_pareto(found: Found, title: str = "") -> Figure:
+    """Step time against the bytes of the fullest GPU: what was played as dots, the front as steps, its points named."""
+    front = pareto(found)
+    figure = Figure(figsize=(9.0, 5.2), layout="constrained")
+    axes = figure.subplots()
+    every = list(dict.fromkeys((each.memory, each.step_time) for each in (*found.best, *found.others, *found.front)))
+    axes.scatter([size / 1e9 for size, _ in every], [time for _, time in every], s=16, color=WAITING, label="played")
+    limit = found.capacity / 1e9
+    xs, ys = [each.memory / 1e9 for each in front], [each.step_time for each in front]
+    axes.step([*xs, limit], [*ys, ys[-1]], where="post", color=STREAMS["dp"], linewidth=1.4, label="front")
+    axes.scatter(xs, ys, s=30, color=STREAMS["dp"], zorder=3)
+    axes.scatter(xs[-1:], ys[-1:], s=64, color=COMPUTE_KINDS["forward"], edgecolor=TEXT, zorder=4, label="winner")
+    axes.axvline(limit, color=QUIET_TEXT, linewidth=1.0, linestyle=(0, (4, 3)))
+    axes.text(
+        limit, axes.get_ylim()[1], f" {limit:.0f} GB may be used ", ha="right", va="top", fontsize=8.5, color=QUIET_TEXT
+    )
+    _name(axes, front, xs, ys)
+    axes.set_xlabel("memory of the fullest GPU, GB", fontsize=9.5, color=QUIET_TEXT)
+    axes.set_ylabel("step time", fontsize=9.5, color=QUIET_TEXT)
+    axes.yaxis.set_major_formatter(lambda value, place: format_seconds_round(value))
+    axes.margins(x=0.08, y=0.16)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, fontsize=8.5, loc="lower left")
+    if title:
+        axes.set_title(title, fontsize=10.5, color=TEXT, loc="left")
+    return figure
+
+
+def pareto(found: Found) -> list[Ranked]:
+    """The layouts that were played of which no other is as fast in as little memory, least memory first."""
+    kept: list[Ranked] = []
+    for each in sorted((*found.best, *found.others, *found.front), key=lambda one: (one.step_time, one.memory)):
+        if not kept or each.memory < kept[-1].memory:
+            kept.append(each)
+    return kept[::-1]
+
+
+def _name(axes: Axes, front: Sequence[Ranked], xs: Sequence[float], ys: Sequence[float]) -> None:
+    """Names of some points of the front, evenly chosen, above them."""
+    every = max(1, -(-len(front) // _MOST_NAMED))
+    for place in range(len(front) - 1, -1, -every):
+        parts = name_of(front[place]).split(", ")
+        text = ", ".join(parts[:3]) + "\n" + ", ".join(parts[3:])
+        right = xs[place] > (min(xs) + max(xs)) / 2
+        axes.annotate(
+            text, (xs[place], ys[place]), xytext=(-4 if right else 4, 7), textcoords="offset points", fontsize=7,
+            color=TEXT, ha="right" if right else "left", va="bottom",
+        )  # fmt: skip

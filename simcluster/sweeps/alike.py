@@ -1,0 +1,186 @@
+"""The network of a job whose ranks all do as the others of their stage do: one rank stands for each stage.
+
+Made once for a layout, asked for any sizes afterwards: by which algorithm a collective is done depends on its size, how
+it lies on the links only on the algorithm.  Whether ranks are alike, and what their links carry together, say the same
+folding and the same communicators as in a full run.  Imports lowering and plans.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from simcluster.collectives import Group
+from simcluster.devices.interference import Interference
+from simcluster.errors import InputError
+from simcluster.lowering.between import Between
+from simcluster.lowering.between import Ranks as Where
+from simcluster.lowering.chains import Piece, pieces
+from simcluster.lowering.communicators import Communicators
+from simcluster.lowering.fold import partition
+from simcluster.lowering.program import Meeting, Program
+from simcluster.planning.ops import MAIN, Collective, Compute, Item, Need, Op, Segment, StageProgram, Transfer
+from simcluster.planning.parallel import Plan
+from simcluster.topology import Cluster
+from simcluster.traffic.fairness import Usage
+from simcluster.traffic.methods import Method, Methods, activities
+from simcluster.traffic.traffic import Traffic, group_of
+
+
+class NotQuickError(InputError):
+    """The scenario has no quick way; the message says why."""
+
+
+class Call(NamedTuple):
+    """What a stage asks of the network: a collective over an axis, or a send to a stage on one of its lanes."""
+
+    stage: int
+    axis: str | int
+    kind: str
+    size: float
+    lane: str = MAIN
+
+
+class Network:
+    """What the stages' representatives do with others, for a layout on a cluster without faults."""
+
+    def __init__(self, plan: Plan, cluster: Cluster, methods: Methods, interference: Interference | None) -> None:
+        self._plan, self._cluster, self._methods, self._interference = plan, cluster, methods, interference
+        self._stage_ranks: list[list[int]] = [ranks.tolist() for ranks in plan.stage_ranks()]
+        self._groups: dict[tuple[int, str], Group] = {}
+        self._calls: dict[Hashable, Call] = {}
+        self._names: dict[Call, Hashable] = {}
+        self.ranks: list[int] = []
+        """The representative of every stage."""
+        self.capacity: list[float] = []
+        """B/s of every class of links."""
+
+    def learn(self, calls: Iterable[Call]) -> None:
+        """Draw these on the links, unless others like them are; NotQuickError where ranks of a stage then differ."""
+        found = {self._name(call): call for call in calls}
+        new = {name: call for name, call in found.items() if name not in self._calls}
+        if new:
+            self._calls |= new
+            self._draw()
+        if not self.ranks:
+            raise NotQuickError("ranks of one stage differ in how they reach others")
+
+    def pieces(self, stage: int, segment: Segment) -> tuple[Piece, ...]:
+        """A segment as the stage's ranks play it."""
+        rank, between, own = self.ranks[stage], self._between, segment.ops[0].lane
+        return pieces(
+            segment,
+            lambda op: between.seconds(rank, op, own),
+            lambda op: between.moved(rank, op),
+            (lambda op: between.pressure(rank, op)) if self._interference else None,
+        )
+
+    def alone(self, stage: int, op: Op) -> tuple[float | None, float]:
+        """Seconds of an op on the stage's rank, None if others have a say; and what it does to computation beside."""
+        rank = self.ranks[stage]
+        return self._between.seconds(rank, op, op.lane), self._between.pressure(rank, op) if self._interference else 0.0
+
+    def meeting(self, stage: int, op: Op) -> tuple[int, Meeting]:
+        """The class of an op's communicator, and how its members meet."""
+        assert isinstance(op.work, Collective | Transfer)
+        number = self._between.communicator(op.work, self.ranks[stage])
+        return self._between.group(number), self._between.meeting(number, op)
+
+    def _name(self, call: Call) -> Hashable:
+        """Equal for calls that lie on the links alike."""
+        if call not in self._names:
+            self._names[call] = self._make_name(call)
+        return self._names[call]
+
+    def _make_name(self, call: Call) -> Hashable:
+        if isinstance(call.axis, int):
+            return call.stage, call.axis, call.lane
+        group = self._group(call.stage, call.axis)
+        return call.stage, call.axis, call.kind, self._methods.of(group, call.kind, call.size).algorithm
+
+    def _group(self, stage: int, axis: str) -> Group:
+        if (stage, axis) not in self._groups:
+            first = self._stage_ranks[stage][0]
+            ranks = next(ranks for ranks in self._plan.groups(axis) if first in ranks)
+            self._groups[stage, axis] = group_of(self._cluster, ranks.tolist())
+        return self._groups[stage, axis]
+
+    def _draw(self) -> None:
+        plan, cluster = self._plan, self._cluster
+        programs = _programs(plan.pp, self._calls.values())
+        communicators = _AnySize(programs, plan, cluster, self._methods)
+        stages = plan.stages().tolist()
+        capacity = cluster.capacity
+        colours = [(stage, 1.0) for stage in stages]
+        heeded = communicators.heeded(programs, np.asarray(capacity, dtype=float), ())
+        classes = partition(colours, communicators.bindings, capacity.tolist(), heeded)
+        self.ranks = []
+        if len(classes.rank_representatives) > plan.pp or not communicators.alike(stages):
+            return
+        places = [0] * plan.num_ranks
+        for ranks in self._stage_ranks:
+            for place, rank in enumerate(ranks):
+                places[rank] = place
+        where = Where(self._stage_ranks, stages, places, cluster.host_of, [1.0] * plan.num_ranks)
+        self.ranks = [classes.rank_representatives[classes.of_rank[ranks[0]]] for ranks in self._stage_ranks]
+        self.capacity = [float(capacity[link]) for link in classes.link_representatives]
+        self._between = Between(
+            where, communicators, classes, self.capacity, Program(), self._interference, in_steps=False
+        )
+
+
+class _AnySize(Communicators):
+    """Communicators that are also asked for other sizes than those in the programs, by the same algorithms."""
+
+    def alike(self, stages: Sequence[int]) -> bool:
+        """Are groups of the same kind and stage of the same form, so that other sizes treat them alike, too?"""
+        form = self._form_by_number
+        return all(
+            len(np.unique(form[numbers[(np.asarray(stages) == stage) & (numbers >= 0)]])) <= 1
+            for numbers in self._of.values()
+            for stage in range(max(stages) + 1)
+        )
+
+    def method(self, number: int, kind: str, size: float) -> Method:
+        """How this group does a collective of this kind, of whatever size."""
+        return self._methods.of(group_of(self._fabric, self.ranks(number)), kind, size)
+
+    def traffics(self, number: int, kind: str, size: float, usages: Sequence[Usage]) -> tuple[Traffic, ...]:
+        """A collective's activities, as Communicators says, of whatever size."""
+        form, method = self._form(number), self.method(number, kind, size)
+        drawn = (
+            call for call, other in form.methods.items() if call[0] == kind and other.algorithm == method.algorithm
+        )
+        like = next(drawn)
+        return activities(form.patterns(number, like, usages), size, method)
+
+
+def _programs(num_stages: int, calls: Iterable[Call]) -> list[StageProgram]:
+    """Programs in which every stage makes its calls once; what is sent is waited for, as in a step."""
+    ahead: list[list[Op]] = [[Op(Compute(1.0), "compute", "", "")] for _ in range(num_stages)]
+    behind: list[list[Op]] = [[Op(Compute(1.0), "compute", "", "")] for _ in range(num_stages)]
+    sends: list[list[Call]] = [[] for _ in range(num_stages)]
+    for call in calls:
+        if isinstance(call.axis, int):
+            sends[call.stage].append(call)
+        else:
+            op = Op(Collective(call.kind, call.axis, call.size), "", "", "")
+            (ahead if call.axis == "tp" else behind)[call.stage].append(op)
+    programs = []
+    for stage in range(num_stages):
+        lanes: dict[str, list[Item]] = {MAIN: [Item(Segment(tuple(ahead[stage])), ("ahead", stage))]}
+        for call in sends[stage]:
+            assert isinstance(call.axis, int)
+            send = Op(Transfer(call.axis, call.size), "", "", "", lane=call.lane)
+            item = Item(Segment((send,)), ("sent", stage, call.axis), (Need(stage, ("ahead", stage)),))
+            lanes.setdefault(call.lane, []).append(item)
+        needs = [
+            Need(source, ("sent", source, stage)) for source in range(num_stages) for call in sends[source]
+            if call.axis == stage
+        ]  # fmt: skip
+        for number, op in enumerate(behind[stage]):
+            lanes[MAIN].append(Item(Segment((op,)), ("behind", number), () if number else tuple(dict.fromkeys(needs))))
+        programs.append(StageProgram(stage, lanes))
+    return programs

@@ -1,0 +1,144 @@
+"""The step time of a scenario by a short way, to the bit what a full run says: for sweeps over many variants.
+
+Where all ranks of a stage do the same (no faults, a regular cluster), a step is that of one rank a stage.  What its
+parts take is known from the same kernels, collectives and links as in a full run, and kept between variants that share
+them: passes by model, split and microbatch, the network by the layout, the order of ops by the schedule.  Then the same
+engine plays it.  There is no timeline, so neither breakdown nor memory.  Where the short way would not be exact it says
+so (NotQuickError) and gives no number.  Imports the door and what lies under it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from simcluster.collector import collector_off
+from simcluster.scenario.memory_plan import shape_of
+from simcluster.scenario.pipeline_rules import schedule_of
+from simcluster.scenario.scenario import ClusterSpec, Scenario
+from simcluster.schedules import SCHEDULES
+from simcluster.simulate import facts_of
+from simcluster.simulating.players import play_by
+from simcluster.sweeps.alike import NotQuickError
+from simcluster.sweeps.costs import Kept, StepCosts
+from simcluster.sweeps.skeleton import Skeleton
+from simcluster.sweeps.stepping import Walk
+
+
+@dataclass(frozen=True, slots=True)
+class Quick:
+    """A step: its seconds, and how they were found.
+
+    ``kind`` is how it was played, as one longest "path" or as "events"; "bound" if the step takes at least so long.
+    ``why`` not as a path, or why it may take longer.
+    """
+
+    step_time: float
+    kind: Literal["path", "events", "bound"]
+    why: str
+
+
+def quick_step(scenario: Scenario, *, bound: bool = False) -> Quick:
+    """The step time that ``simulate`` gives, to the bit; NotQuickError where only that can tell.
+
+    With ``bound``, what needs events is not played but as a path on which nothing holds anything back: a lower bound,
+    marked as such, and several times as fast.
+    """
+    return _WAY.step(scenario, bound=bound)
+
+
+def quick_numbers(scenario: Scenario, quick: Quick) -> dict[str, float]:
+    """Of the result JSON what follows from the step time alone."""
+    facts = facts_of(scenario, scenario.cluster.device)
+    each = facts.model_flops / quick.step_time / facts.ranks
+    return {
+        "step_time_s": quick.step_time,
+        "tokens_per_s": facts.tokens / quick.step_time,
+        "tokens_per_s_per_gpu": facts.tokens / quick.step_time / facts.ranks,
+        "samples_per_s": facts.samples / quick.step_time,
+        "model_tflops_per_gpu": each / 1e12,
+        "mfu": facts.model_flops / quick.step_time / (facts.ranks * facts.peak_flops),
+        "gpus": facts.ranks,
+    }
+
+
+def obstacle(scenario: Scenario) -> str:
+    """Why the scenario has no quick way, as far as the document tells; "" if nothing speaks against it."""
+    parallel, overlap, pipeline = scenario.parallel, scenario.overlap, scenario.pipeline
+    name = pipeline.schedule
+    replicas = parallel.dp * parallel.cp
+    reasons = {
+        "faults make ranks differ": bool(scenario.faults),
+        "several steps are played": scenario.steps > 1,
+        "collectives are played step by step": scenario.collectives.detail == "steps",
+        "engine: path is asked for": scenario.engine == "path",
+        f"ZeRO {parallel.zero} shards more than the optimizer": parallel.zero > 1,
+        "gradients are reduced beside the backward": overlap.grad_reduce and replicas > 1,
+        "parameters are gathered beside the forward": overlap.param_gather and replicas > 1,
+        "stages meet at a rendezvous": pipeline.p2p == "rendezvous" and parallel.pp > 1,
+        "memory is offloaded": scenario.memory.offload != type(scenario.memory.offload)(),
+        "the schedule is given, or made for the times of the run": not (isinstance(name, str) and name in SCHEDULES)
+        or name == "zb-auto",
+        "layers are cut by the times of the run": pipeline.layers_per_stage == "auto",
+    }
+    return next((reason for reason, holds in reasons.items() if holds), "")
+
+
+@dataclass
+class QuickWay:
+    """What variants share.  Clusters are known by the object, which is kept as long as anything of it is."""
+
+    clusters: dict[int, ClusterSpec] = field(default_factory=dict)
+    networks: Kept = field(default_factory=lambda: Kept(64))
+    skeletons: Kept = field(default_factory=lambda: Kept(64))
+    walks: Kept = field(default_factory=lambda: Kept(64))
+    costs: Kept = field(default_factory=lambda: Kept(512))
+    passes: Kept = field(default_factory=lambda: Kept(256))
+
+    @collector_off()
+    def step(self, scenario: Scenario, *, bound: bool = False) -> Quick:
+        """See ``quick_step``."""
+        why = obstacle(scenario)
+        if why:
+            raise NotQuickError(why)
+        schedule = schedule_of(scenario)
+        if any(schedule.fused) or len(schedule.routes) > 1:
+            raise NotQuickError(f"{schedule.name} plays pairs of actions, or holds the model more than once")
+        parallel, pipeline, overlap = scenario.parallel, scenario.pipeline, scenario.overlap
+        cluster = scenario.cluster
+        self._keep(cluster)
+        name = (
+            id(cluster), scenario.gpus, scenario.model, parallel, pipeline, overlap, scenario.software,
+            scenario.collectives, shape_of(scenario), scenario.training.precision, scenario.training.memory_recipe,
+        )  # fmt: skip
+        costs = self.costs.once(name, lambda: StepCosts(scenario, self.networks, self.passes))
+        order = (pipeline, parallel.pp, scenario.microbatches, overlap.pipeline)
+        walk = self.walks.once(order, lambda: Walk(schedule, overlap=overlap.pipeline))
+        costed = {work: costs.of(work) for work in walk.works}
+        crossings = costs.crossings(walk.works)
+        stepped = walk.step(costed, crossings.seconds, costs.last)
+        pressed = any(each.meeting and (each.meeting.pressure or each.meeting.drag) for each in costed.values())
+        why = _PRESSED if pressed else _MET if crossings.any(stepped.begins) else ""
+        if not why:
+            return Quick(stepped.total, "path", "")
+        if bound:
+            return Quick(stepped.total, "bound", why)
+        skeleton = self.skeletons.once(order, lambda: Skeleton(schedule, overlap=overlap.pipeline))
+        program = skeleton.program(costed, costs.last, costs.network.ranks)
+        record = play_by(scenario.engine, program, costs.network.capacity)
+        return Quick(float(record.end.max()), "path" if record.kind == "path" else "events", record.why)
+
+    def _keep(self, cluster: ClusterSpec) -> None:
+        """As long as a cluster is kept no other one has its identity; with too many of them all is forgotten."""
+        if id(cluster) in self.clusters:
+            return
+        if len(self.clusters) == _CLUSTERS:
+            for kept in (self.clusters, self.networks, self.costs, self.passes):
+                kept.clear()
+        self.clusters[id(cluster)] = cluster
+
+
+_CLUSTERS = 8
+_PRESSED = "communication slows down the computation beside it (overlap.interference)"
+_MET = "transfers are under way together on a link that they may fill"
+_WAY = QuickWay()

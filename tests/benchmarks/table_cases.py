@@ -1,0 +1,240 @@
+"""The cases of the table of benchmarks, each to be run in a process of its own.
+
+``python tests/benchmarks/table_cases.py NAME`` prints its figures as JSON: wall and processor seconds, what it counts,
+and the processor seconds of as many bare SimPy timeouts in the same process.  Peak memory is the process's own.
+"""
+# ruff: noqa: T201
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+LLAMA = "llama3_405b_16384xh100"
+LARGE = {"gpus": 131072, "cluster.nodes": 16384, "parallel.dp": 1024, "training.global_batch": 16384}
+SLOW = {"kind": "slow_gpu", "factor": 1.2}
+SIXTEEN = [{**SLOW, "rank": 1031 * number + 5} for number in range(16)]
+CABLE = {"kind": "slow_link", "between": ["node300.gpu3", "node300.nic3"], "factor": 0.5}
+
+LLAMAS: dict[str, dict[str, Any]] = {
+    "16,384 GPUs": {},
+    "131,072 GPUs": LARGE,
+    "one slow GPU": {"faults": [{**SLOW, "rank": 5000}]},
+    "16 slow GPUs": {"faults": SIXTEEN},
+    "one slow link": {"faults": [CABLE]},
+}
+UNFOLDED = {  # the ranks of so many replicas, everything else as in the large run
+    f"{128 * dp:,} ranks unfolded": {
+        "gpus": 128 * dp, "cluster.nodes": 16 * dp, "parallel.dp": dp, "training.global_batch": 16 * dp,
+    }
+    for dp in (2, 4, 128)
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Figures:
+    """``count`` is of ``what``: events, ops, transfers, configurations."""
+
+    wall: float
+    cpu: float
+    count: int
+    what: str
+    bare: float = 0.0  # processor seconds of ``count`` bare SimPy timeouts; 0: not measured
+    more: str = ""
+
+
+class Clock:
+    """Wall and processor seconds of a block."""
+
+    def __enter__(self) -> Clock:
+        self._begun = time.perf_counter(), time.process_time()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.wall, self.cpu = time.perf_counter() - self._begun[0], time.process_time() - self._begun[1]
+
+
+def bare_timeouts(count: int) -> float:
+    """Processor seconds of one SimPy process that wakes up so often."""
+    import simpy
+
+    def process(env: simpy.Environment) -> Generator[simpy.Event, None, None]:
+        for _ in range(count):
+            yield env.timeout(1.0)
+
+    env = simpy.Environment()
+    env.process(process(env))
+    with Clock() as clock:
+        env.run()
+    return clock.cpu
+
+
+def simulated(scenario: str, changes: dict[str, Any], *, folded: bool = True) -> Figures:
+    """``simulate()`` of a scenario that has been read, its cluster built."""
+    from simcluster import load, simulate
+
+    made = load(scenario, changes)
+    _ = made.cluster.built
+    with Clock() as clock:
+        result = simulate(made, folded=folded)
+    events, ops = result.record.events, len(result.record.end)
+    more = f"{len(result.weights):,} of {made.gpus:,} ranks, step {result.step_time!r} s"
+    if not events:
+        return Figures(clock.wall, clock.cpu, ops, "ops, path", bare_timeouts(ops), more)
+    return Figures(clock.wall, clock.cpu, events, "events", bare_timeouts(events), more)
+
+
+def fast_path() -> Figures:
+    """One configuration of P = 16, M = 16 with given times, warm: the slowest schedule of those that the world uses."""
+    from simcluster.fixed import Costs
+    from simcluster.whatif.cost_sweep import cost_sweep
+
+    slowest, which, ops = Clock(), "", 0
+    slowest.wall = slowest.cpu = 0.0
+    for name, chunks, microbatches in (("1f1b", 1, 16), ("interleaved", 4, 16), ("zb-h1", 1, 16), ("zb-v", 1, 32)):
+        key = name, 16, microbatches, chunks
+        sweep = cost_sweep(*key)
+        costs = [[Costs(forward=0.010 + 1e-6 * number, backward=0.020, send=0.0001)] for number in range(200)]
+        with Clock() as clock:
+            for each in costs:
+                cost_sweep(*key).step_times(each)
+        if clock.cpu > slowest.cpu:
+            slowest, which, ops = clock, name, len(sweep.program.seconds)
+    return Figures(slowest.wall / 200, slowest.cpu / 200, ops, "ops", bare_timeouts(ops), f"slowest: {which}")
+
+
+def deep_pipeline() -> Figures:
+    """P = 64, M = 512, interleaved, v = 4, with given times: planned, lowered and played."""
+    from simcluster.fixed import Costs, simulate_costs
+
+    costs = Costs(forward=0.010, backward=0.020, send=0.0001)
+    with Clock() as clock:
+        run = simulate_costs(costs, stages=64, microbatches=512, schedule="interleaved", chunks=4)
+    ops = len(run.record.end)
+    return Figures(clock.wall, clock.cpu, ops, f"ops, {run.record.kind}", bare_timeouts(ops))
+
+
+def ring(detail: str) -> Figures:
+    """A ring all-reduce of 1 GiB on a flat network of 1,024 GPUs."""
+    from fabric_cases import flat_ring
+
+    case = flat_ring(1024, 2.0**30)
+    with Clock() as clock:
+        last = max(case.play("steps" if detail == "steps" else "flow"))
+    count = case.transfers if detail == "steps" else 1
+    bare = bare_timeouts(count) if detail == "steps" else 0.0
+    return Figures(clock.wall, clock.cpu, count, "transfers", bare, f"done at {last!r} s")
+
+
+def streams(count: int) -> Figures:
+    """Events of the engine: so many lanes of ops one after the other, against as many bare SimPy processes."""
+    import simpy
+
+    from simcluster.lowering.program import Program
+    from simcluster.simulating.engine import play
+
+    each = max(8, 65536 // count)
+    program = Program(row_sets=[()])
+    for stream in range(count):
+        lane = program.add_lane(stream, 0, "main")
+        for _ in range(each):
+            program.add_op(lane, 0, seconds=1.0 + stream / 1024)
+
+    def process(env: simpy.Environment, seconds: float) -> Generator[simpy.Event, None, None]:
+        for _ in range(each):
+            yield env.timeout(seconds)
+
+    best, bare = Clock(), float("inf")
+    best.wall = best.cpu = float("inf")
+    for _ in range(3):
+        with Clock() as clock:
+            record = play(program, [])
+        best = min(best, clock, key=lambda done: done.cpu)
+        env = simpy.Environment()
+        for stream in range(count):
+            env.process(process(env, 1.0 + stream / 1024))
+        with Clock() as clock:
+            env.run()
+        bare = min(bare, clock.cpu)
+    assert len(record.end) == count * each
+    return Figures(best.wall, best.cpu, count * each, "resumes", bare)
+
+
+def swept(bound: bool) -> Figures:
+    """1,000 configurations of 175B on 1,024 A100, one process: splits, microbatches, recomputation, ZeRO, schedules."""
+    from simcluster import load
+    from simcluster.collector import collector_off
+    from simcluster.scenario.variants import Base, Variant
+    from simcluster.sweeps.quick_rows import bounded, quickly
+
+    schedules = [("1f1b", 1), ("interleaved", 2), ("interleaved", 3), ("interleaved", 4), ("interleaved", 6)]
+    fixed = {"cluster.nodes": 128, "cluster.fabric.nodes_per_unit": 128, "gpus": 1024, "training.global_batch": 1536,
+             "overlap.interference": "none", "overlap.pipeline": True, "parallel.sequence_parallel": False}  # fmt: skip
+    base = load("gpt3_175b_64xa100", {**fixed, "parallel.dp": 16})
+    grid = []
+    for tp, pp, micro, recompute, (schedule, chunks), zero in product(
+        (1, 2, 4, 8), (1, 2, 4, 8, 16, 32), (1, 2, 4, 8), ("none", "selective", "full"), schedules, (0, 1)
+    ):
+        dp = 1024 // tp // pp
+        microbatches, left = divmod(1536, dp * micro)
+        turns = schedule == "interleaved"
+        if left or (turns and (pp == 1 or microbatches % pp or 96 % (pp * chunks))):
+            continue
+        grid.append({"parallel.tp": tp, "parallel.pp": pp, "parallel.dp": dp, "parallel.zero": zero,
+                     "training.micro_batch": micro, "training.recompute": recompute,
+                     "pipeline.schedule": schedule, "pipeline.chunks": chunks})  # fmt: skip
+    grid = [grid[number] for number in sorted(Random(1).sample(range(len(grid)), min(1000, len(grid))))]
+    with TemporaryDirectory() as folder:  # the base is written out, so that it is read as a file is
+        path = Path(folder) / "base.yaml"
+        path.write_text(json.dumps(base.document()))
+        variants = [Variant(Base(str(path)), tuple(changes.items())) for changes in grid]
+        with collector_off(), Clock() as clock:
+            rows = [(bounded if bound else quickly)(variant) for variant in variants]
+    ways = Counter(row.get("how", row["status"]) for row in rows)
+    said = ", ".join(f"{count} {way}" for way, count in sorted(ways.items()))
+    return Figures(clock.wall, clock.cpu, len(rows), "configurations", 0.0, said)
+
+
+CASES: dict[str, Callable[[], Figures]] = {
+    **{name: lambda changes=changes: simulated(LLAMA, changes) for name, changes in LLAMAS.items()},  # type: ignore[misc]
+    **{
+        name: lambda changes=changes: simulated(LLAMA, changes, folded=False)  # type: ignore[misc]
+        for name, changes in UNFOLDED.items()
+    },
+    **{
+        f"{name} folded": lambda changes=changes: simulated(LLAMA, changes)  # type: ignore[misc]
+        for name, changes in UNFOLDED.items()
+    },
+    "fast path, P=16, M=16": fast_path,
+    "P=64, M=512, v=4": deep_pipeline,
+    "1,000 configurations": lambda: swept(False),
+    "1,000 configurations, bounds": lambda: swept(True),
+    "ring of 1,024 in steps": lambda: ring("steps"),
+    "ring of 1,024 in flow": lambda: ring("flow"),
+    "1 stream": lambda: streams(1),
+    "1,000 streams": lambda: streams(1000),
+    "16,000 streams": lambda: streams(16000),
+}
+
+
+def peak() -> float:
+    """Most memory that the process has had, in MB; of no process before it."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(float(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
+
+
+if __name__ == "__main__":
+    before = peak()
+    found = CASES[sys.argv[1]]()
+    print(json.dumps([found.wall, found.cpu, found.count, found.what, found.bare, found.more, peak()]))

@@ -1,0 +1,159 @@
+"""Search: the space is what the rules say, memory is at least and at most what is said, and bounds are bounds."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import simcluster
+from simcluster.errors import InputError
+from simcluster.scenario.fits import held
+from simcluster.scenario.scenario import Scenario
+from simcluster.search.bound import Bounds
+from simcluster.search.memory import Memory
+from simcluster.search.plan import alone
+from simcluster.search.space import Layout, broken_keys, space_of
+from simcluster.simulate import replay
+
+ENDS = 1e-12
+
+
+def base(**changes: Any) -> Scenario:
+    values = {path.replace("__", "."): value for path, value in changes.items()}
+    return alone(simcluster.load("tiny_3d", {"model.sequence_length": 256, **values}))
+
+
+def step_of(scenario: Scenario, layout: Layout) -> float:
+    return replay(layout.on(scenario)).step_time
+
+
+FLAGS = st.fixed_dictionaries(
+    {
+        "overlap.tensor": st.booleans(),
+        "overlap.tensor_pieces": st.sampled_from([1, 2]),
+        "overlap.pipeline": st.booleans(),
+        "overlap.grad_reduce": st.booleans(),
+        "pipeline.p2p": st.sampled_from(["async", "rendezvous"]),
+        "pipeline.scatter_gather": st.booleans(),
+        "fsdp.reshard": st.booleans(),
+        "param_gather": st.booleans(),
+        "model.layers": st.sampled_from([4, 8]),
+        "model.tied_embeddings": st.booleans(),
+        "training.recompute_every": st.sampled_from([1, 2]),
+        "training.attention": st.sampled_from(["fused", "unfused"]),
+        "cluster.topology": st.sampled_from(["dgx_h100", "dgx_a100"]),
+        "cluster.gpus_per_node": st.sampled_from([2, 4]),
+        "software": st.sampled_from([None, {"kernel": "5 us", "gap": "1 us", "late": "2 us", "collective": "3 us"}]),
+    }
+)
+SCHEDULES = ("1f1b", "interleaved", "zb-h1", "zb-v", "v-half", "gpipe", "zb-h2", "dualpipe-v", "hanayo", "chimera")
+
+
+@given(flags=FLAGS, data=st.data())
+@settings(max_examples=40, deadline=None)
+def test_no_bound_is_above_what_is_played(flags: dict[str, Any], data: st.DataObject) -> None:
+    flags = {**flags, "cluster.nodes": 8 // flags["cluster.gpus_per_node"]}
+    gathers, reshard = flags.pop("param_gather"), flags.pop("fsdp.reshard")
+    flags = {path: value for path, value in flags.items() if value is not None}
+    vary: dict[str, Any] = {"pipeline.schedule": SCHEDULES}
+    values: dict[str, Any] = {"parallel.zero": 1, "parallel.dp": 2, "overlap.param_gather": gathers}
+    zero = data.draw(st.integers(0, 3))
+    vary["parallel.zero"] = (zero,)
+    if zero == 3:
+        values |= {"parallel.zero": 3, "fsdp.reshard_after_forward": reshard}
+    scenario = base(**{path.replace(".", "__"): value for path, value in {**flags, **values}.items()})
+    layouts = space_of(scenario, 8, vary).found[0]
+    if not layouts:
+        return
+    layout = data.draw(st.sampled_from(layouts))
+    bounds = Bounds(scenario, layouts)
+    if broken_keys(layout.on(scenario)):
+        return
+    try:
+        step = step_of(scenario, layout)
+    except InputError:  # a schedule that does not work in blocking pairs
+        return
+    steps = [bounds.outline(layout), bounds.with_ends(layout), bounds.with_schedule(layout)]
+    assert 0 < steps[0] <= steps[1] * (1 + ENDS)
+    assert steps[1] <= steps[2] * (1 + ENDS)
+    assert steps[2] <= step
+
+
+@pytest.mark.parametrize(
+    ("name", "share"),
+    [("tiny_dp", 0.5), ("tiny_3d", 0.9), ("fsdp_7b_64xa100", 0.8), ("gpt3_175b_64xa100", 0.98),
+     ("gpt3_175b_64xa100_full_recompute", 0.98)],
+)  # fmt: skip
+def test_no_bound_is_above_what_shipped_scenarios_take(name: str, share: float) -> None:
+    scenario = alone(simcluster.load(name))
+    layout = layout_of(scenario)
+    step, bound = step_of(scenario, layout), Bounds(scenario, [layout]).with_schedule(layout)
+    assert share * step <= bound <= step, "above it is none; far below it prunes nothing"
+
+
+def layout_of(scenario: Scenario) -> Layout:
+    """The layout that a scenario has."""
+    parallel, training = scenario.parallel, scenario.training
+    return Layout(
+        scenario.gpus, parallel.tp, parallel.pp, parallel.dp, parallel.sequence_parallel, training.micro_batch,
+        training.recompute, scenario.pipeline.schedule_name, scenario.pipeline.chunks, parallel.zero, parallel.order,
+    )  # fmt: skip
+
+
+def test_without_disturbance_the_bound_is_the_step() -> None:
+    """1F1B on one tp rank without replicas: nothing shares a link, nothing is hidden, so nothing is left to bound."""
+    scenario = base(overlap__interference="none", overlap__tensor=False, gpus=4, parallel__dp=1, parallel__zero=0)
+    layout = Layout(4, 1, 4, 1, False, 1, "none", "1f1b", 1, 0, ("tp", "cp", "dp", "pp"))
+    step, bound = step_of(scenario, layout), Bounds(scenario, [layout]).with_schedule(layout)
+    assert bound <= step < 1.02 * bound  # tied embeddings are summed, which is not counted
+
+
+@pytest.mark.parametrize("changes", [{}, {"overlap__param_gather": True}, {"training__attention": "unfused"}])
+def test_the_space_is_what_the_rules_say(changes: dict[str, Any]) -> None:
+    """Every combination is legal or counted, and what is legal breaks no rule that does not hang on the schedule."""
+    scenario = base(**changes)
+    vary = {
+        "training.micro_batch": (1, 2),
+        "parallel.tp": (1, 2, 3, 4),
+        "pipeline.schedule": ("1f1b", "interleaved", "zb-v"),
+    }
+    space = space_of(scenario, 8, vary)
+    legal, counts = space.found
+    tried = space.tried
+    total = 1
+    for path in tried:
+        total *= len(tried[path]) if path not in ("pipeline.schedule", "pipeline.chunks") else 1
+    assert len(legal) + sum(counts.values()) == total * len(space.pairs)
+    found = {layout._replace(order=()) for layout in legal}
+    for tp, pp, sequence, micro, recompute, (schedule, chunks), zero in product(
+        *(tried[f"parallel.{name}"] for name in ("tp", "pp", "sequence_parallel")), tried["training.micro_batch"],
+        tried["training.recompute"], space.pairs, tried["parallel.zero"],
+    ):  # fmt: skip
+        if 8 % (tp * pp) or (pp == 1 and schedule != "1f1b"):
+            continue
+        layout = Layout(
+            8, tp, pp, 8 // (tp * pp), sequence, micro, recompute, schedule, chunks, zero, ("tp", "cp", "dp", "pp")
+        )
+        twin = (layout.dp == 1 and zero > min(tried["parallel.zero"])) or (
+            recompute == "selective" and scenario.training.attention == "fused"
+        )
+        if not twin and not broken_keys(layout.on(scenario)):
+            assert layout._replace(order=()) in found, layout
+
+
+def test_memory_is_between_its_floor_and_its_most() -> None:
+    scenario = base(training__attention="unfused")
+    layouts = space_of(scenario, 8, {}).found[0]
+    memory = Memory(scenario)
+    for layout in layouts[:: max(1, len(layouts) // 60)]:
+        most = memory.most(layout)
+        assert memory.floor(layout) <= most * (1 + ENDS)
+        assert most == pytest.approx(held(layout.on(scenario)), rel=1e-9)
+        assert memory.exceeds(layout, 0.99 * most)
+        assert not memory.exceeds(layout, 1.01 * most)
+    for layout in layouts[:: max(1, len(layouts) // 12)]:
+        assert replay(layout.on(scenario)).memory.total <= memory.most(layout) * (1 + ENDS)

@@ -1,0 +1,212 @@
+"""Step times by the short way: to the bit those of a full run, or a lower bound that says so, or no number."""
+
+from __future__ import annotations
+
+import json
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simcluster import InputError, load, simulate
+from simcluster.cli import main
+from simcluster.scenario.scenario import Scenario
+from simcluster.scenario.variants import Base, Variant
+from simcluster.sweeps.alike import NotQuickError
+from simcluster.sweeps.quick import quick_step
+from simcluster.sweeps.quick_rows import bounded, changed, quickly
+
+SMALL = {
+    "model.layers": 16,
+    "model.hidden_size": 1024,
+    "model.heads": 16,
+    "model.kv_heads": 16,
+    "model.ffn_hidden_size": 4096,
+}
+SCHEDULES = ["1f1b", "gpipe", "interleaved", "zb-h1", "zb-v"]
+CHUNKS = {"interleaved": 2}
+
+
+def scenario(**changes: Any) -> Scenario:
+    """A small GPT on DGX A100."""
+    return load("gpt3_175b_64xa100", changes)
+
+
+@st.composite
+def scenarios(draw: st.DrawFn) -> Scenario:
+    nodes, tp, pp = (
+        draw(st.sampled_from([1, 2, 4])),
+        draw(st.sampled_from([1, 2, 4, 8])),
+        draw(st.sampled_from([1, 2, 4])),
+    )
+    gpus = nodes * 8
+    tp = min(tp, gpus // pp)
+    dp = gpus // tp // pp
+    schedule = draw(st.sampled_from(SCHEDULES if pp > 1 else ["1f1b", "gpipe"]))
+    micro, rounds = draw(st.sampled_from([1, 2])), draw(st.integers(1, 3))
+    made: dict[str, Any] = {
+        **SMALL,
+        "cluster.nodes": nodes,
+        "gpus": gpus,
+        "parallel.tp": tp,
+        "parallel.pp": pp,
+        "parallel.dp": dp,
+        "parallel.sequence_parallel": tp > 1 and draw(st.booleans()),
+        "parallel.zero": draw(st.sampled_from([0, 1])),
+        "pipeline.schedule": schedule,
+        "pipeline.chunks": CHUNKS.get(schedule, 1),
+        "pipeline.scatter_gather": draw(st.booleans()),
+        "training.micro_batch": micro,
+        "training.global_batch": micro * dp * pp * 2 * rounds,
+        "training.recompute": draw(st.sampled_from(["none", "selective", "full"])),
+        "overlap.pipeline": draw(st.booleans()),
+        "overlap.tensor": draw(st.booleans()),
+        "overlap.interference": draw(st.sampled_from(["none", "auto"])),
+    }
+    return scenario(**made)
+
+
+@given(scenarios())
+@settings(max_examples=60, deadline=None)
+def test_quick_is_exact_or_says_that_it_is_not(made: Scenario) -> None:
+    expected = None
+    try:
+        quick = quick_step(made)
+    except NotQuickError:
+        pass
+    else:
+        expected = simulate(made).step_time
+        assert quick.step_time == expected
+        least = quick_step(made, bound=True)
+        assert least.step_time <= expected
+        assert least.kind == "bound" or least.step_time == expected
+
+
+@pytest.mark.parametrize("many", [1, 2, 3, 5, 16])
+@pytest.mark.parametrize(("recompute", "parallel"), list(product(["none", "selective", "full"], [False, True])))
+def test_any_number_of_layers(many: int, recompute: str, parallel: bool) -> None:
+    """From two layers on each takes what the last one took."""
+    changes = {"model.layers": many, "cluster.nodes": 1, "gpus": 8, "parallel.tp": 8, "parallel.pp": 1,
+               "parallel.dp": 1, "pipeline.schedule": "1f1b", "pipeline.chunks": 1, "training.global_batch": 2,
+               "training.recompute": recompute, "parallel.sequence_parallel": parallel,
+               "overlap.interference": "none"}  # fmt: skip
+    made = scenario(**{**SMALL, **changes})
+    assert quick_step(made).step_time == simulate(made).step_time
+
+
+def test_most_of_what_is_drawn_is_quick() -> None:
+    """The test above would say nothing if there never were a quick way."""
+    base = {"cluster.nodes": 2, "gpus": 16, "pipeline.schedule": "1f1b", "pipeline.chunks": 1,
+            "training.global_batch": 32}  # fmt: skip
+    splits = [
+        {"parallel.tp": tp, "parallel.pp": pp, "parallel.dp": 16 // tp // pp, "parallel.sequence_parallel": tp > 1}
+        for tp, pp in [(8, 2), (8, 1), (4, 2), (1, 1)]
+    ]
+    made = [scenario(**SMALL, **base, **split) for split in splits]
+    kinds = [quick_step(each).kind for each in made]
+    assert set(kinds) <= {"path", "events"}
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"overlap.grad_reduce": True}, "gradients are reduced beside"),
+        ({"parallel.zero": 3, "pipeline.schedule": "1f1b", "pipeline.chunks": 1}, "ZeRO 3"),
+        ({"pipeline.p2p": "rendezvous"}, "rendezvous"),
+        ({"steps": 2}, "several steps"),
+        ({"collectives.detail": "steps"}, "step by step"),
+        ({"pipeline.schedule": "zb-auto", "pipeline.chunks": 1}, "made for the times of the run"),
+        ({"pipeline.schedule": "dualpipe-v", "pipeline.chunks": 1}, "pairs of actions"),
+        ({"faults": [{"kind": "slow_gpu", "rank": 1, "factor": 1.5}]}, "faults"),
+        ({"engine": "path", "overlap.interference": "none"}, "engine: path"),
+    ],
+)
+def test_what_has_no_quick_way_says_why(change: dict[str, Any], why: str) -> None:
+    base = {"cluster.nodes": 2, "gpus": 16, "parallel.tp": 4, "parallel.pp": 2, "parallel.dp": 2, "pipeline.chunks": 2,
+            "training.global_batch": 16}  # fmt: skip
+    with pytest.raises(NotQuickError, match=why):
+        quick_step(scenario(**{**SMALL, **base, **change}))
+
+
+def test_more_clusters_than_are_kept() -> None:
+    base = {"gpus": 8, "parallel.tp": 8, "parallel.pp": 1, "parallel.dp": 1, "pipeline.schedule": "1f1b",
+            "pipeline.chunks": 1, "training.global_batch": 4}  # fmt: skip
+    for _ in range(2):
+        for nodes in range(1, 11):
+            made = scenario(
+                **{**SMALL, **base, "cluster.nodes": nodes, "cluster.nvlink.efficiency": 0.5 + 0.04 * nodes}
+            )
+            assert quick_step(made).step_time == simulate(made).step_time
+
+
+# --- rows -------------------------------------------------------------------------------------------------------------
+
+CHANGES = [
+    {"parallel.tp": 4, "parallel.pp": 4, "parallel.dp": 4},
+    {"training.recompute": "full", "pipeline.schedule": "1f1b"},
+    {"overlap.interference": "none", "parallel.zero": 1},
+    {"parallel.tp": 4, "parallel.pp": 4, "parallel.dp": 1, "gpus": 16},
+    {"overlap.interference": {"kind": "factor", "compute": 0.1}},
+]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_changed_sections_are_the_scenario_as_read(change: dict[str, Any]) -> None:
+    variant = Variant(Base("gpt3_175b_64xa100"), tuple(change.items()))
+    assert changed(variant) == variant.scenario()
+
+
+def test_a_variant_that_cannot_be_says_what_the_full_one_says() -> None:
+    variant = Variant(Base("gpt3_175b_64xa100"), (("parallel.tp", 7),))
+    with pytest.raises(InputError) as plain:
+        variant.scenario()
+    assert quickly(variant) == {"status": "refused", "error": str(plain.value)}
+
+
+def test_numbers_are_those_of_the_result() -> None:
+    variant = Variant(Base("gpt3_175b_64xa100"), (("training.global_batch", 16), ("overlap.interference", "none")))
+    row = quickly(variant)
+    full = simulate(variant.scenario()).to_dict()
+    assert row["how"] in ("path", "events")
+    numbers = {name: value for name, value in row.items() if name not in ("status", "error", "how")}
+    assert numbers == {name: full[name] for name in numbers}
+    assert len(numbers) == 7
+    assert bounded(variant)["step_time_s"] <= row["step_time_s"]
+
+
+@pytest.mark.parametrize("quick", ["exact", "bounds"])
+def test_the_command(quick: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output, summary = tmp_path / "rows.csv", tmp_path / "summary.json"
+    command = ["sweep", "tiny_3d", "--vary", "training.micro_batch=1,2", "--vary", "overlap.grad_reduce=false,true",
+               "-o", str(output), "--executor", "1", "--quick", quick, "--json", str(summary)]  # fmt: skip
+    assert main(command) == 0
+    table = pd.read_csv(output)
+    assert set(table["how"]) <= {"path", "events", "full", "bound"}
+    assert (table["how"] == "full").any(), "reduced beside the backward: played in full"
+    for number, row in table[table["how"] != "bound"].iterrows():
+        changes = {
+            "training.micro_batch": int(row["training.micro_batch"]),
+            "overlap.grad_reduce": bool(row["overlap.grad_reduce"]),
+        }
+        assert simulate(load("tiny_3d", changes)).step_time == row["step_time_s"], number
+    assert sum(json.loads(summary.read_text())["how"].values()) == 4
+    assert "memory is counted only where" in capsys.readouterr().out
+
+
+def test_rows_of_different_ways_do_not_mix(tmp_path: Path) -> None:
+    output = tmp_path / "rows.csv"
+    command = ["sweep", "tiny_dp", "--vary", "seed=1,2", "-o", str(output), "--executor", "1",
+               "--set", "overlap.grad_reduce=false"]  # fmt: skip
+    assert main([*command, "--quick"]) == 0
+    assert "fits" not in pd.read_csv(output)
+    assert main(command) == 0
+    assert "how" not in pd.read_csv(output)
+
+
+def test_bad_way(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sweep", "tiny_dp", "--vary", "seed=1", "-o", str(tmp_path / "x.csv"), "--quick", "soon"]) == 2
+    assert "must be one of exact, bounds" in capsys.readouterr().err
