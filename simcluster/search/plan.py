@@ -187,13 +187,7 @@ def _found(
         if bound < limit:
             counts[reason] = counts.get(reason, 0) + 1
     total = len(known.layouts) + sum(number for space in spaces for number in space.found[1].values())
-    needed = sum(known.bounds[number][0] < limit for number in player.rows if known.bounds[number][1] == 2)
-    in_front = dict.fromkeys(points)
-    first = (
-        sum(known.bounds[number][0] < limit for number in player.rows if number not in in_front) if points else needed
-    )
-    played = first if points else needed
-    played = max(played, len(best))
+    played = sum(known.bounds[number][0] < limit for number in player.rows)
     pruned = total - played - sum(counts.values())
     if pruned > 0:
         counts[PRUNED] = pruned
