@@ -10,16 +10,17 @@ from matplotlib.figure import Figure
 from simcluster.search.plan import Found, Ranked
 from simcluster.search.words import name_of
 from simcluster.show.palette import COMPUTE_KINDS, QUIET_TEXT, STREAMS, TEXT, WAITING
-from simcluster.units import format_seconds_round
+from simcluster.units import format_seconds, format_seconds_round
 
-_MOST_NAMED = 8
+_MOST_NAMED = 9
 
 
 def plot_pareto(found: Found, title: str = "") -> Figure:
-    """Step time against the bytes of the fullest GPU: what was played as dots, the front as steps, its points named."""
+    """Step time against the bytes of the fullest GPU: what was played as dots, the front as steps, its points numbered
+    and named at the side."""
     front = pareto(found)
-    figure = Figure(figsize=(9.0, 5.2), layout="constrained")
-    axes = figure.subplots()
+    figure = Figure(figsize=(11.0, 5.2), layout="constrained")
+    axes, side = figure.subplots(1, 2, width_ratios=(2.0, 1.05))
     every = list(dict.fromkeys((each.memory, each.step_time) for each in (*found.best, *found.others, *found.front)))
     axes.scatter([size / 1e9 for size, _ in every], [time for _, time in every], s=16, color=WAITING, label="played")
     limit = found.capacity / 1e9
@@ -31,7 +32,7 @@ def plot_pareto(found: Found, title: str = "") -> Figure:
     axes.text(
         limit, axes.get_ylim()[1], f" {limit:.0f} GB may be used ", ha="right", va="top", fontsize=8.5, color=QUIET_TEXT
     )
-    _name(axes, front, xs, ys)
+    _name(axes, side, front, (xs, ys))
     axes.set_xlabel("memory of the fullest GPU, GB", fontsize=9.5, color=QUIET_TEXT)
     axes.set_ylabel("step time", fontsize=9.5, color=QUIET_TEXT)
     axes.yaxis.set_major_formatter(lambda value, place: format_seconds_round(value))
@@ -52,14 +53,19 @@ def pareto(found: Found) -> list[Ranked]:
     return kept[::-1]
 
 
-def _name(axes: Axes, front: Sequence[Ranked], xs: Sequence[float], ys: Sequence[float]) -> None:
-    """Names of some points of the front, evenly chosen, above them."""
+def _name(axes: Axes, side: Axes, front: Sequence[Ranked], places: tuple[Sequence[float], Sequence[float]]) -> None:
+    """Numbers beside some points of the front, evenly chosen, and what they are in a list; the winner is the last."""
+    side.axis("off")
     every = max(1, -(-len(front) // _MOST_NAMED))
-    for place in range(len(front) - 1, -1, -every):
-        parts = name_of(front[place]).split(", ")
-        text = ", ".join(parts[:3]) + "\n" + ", ".join(parts[3:])
-        right = xs[place] > (min(xs) + max(xs)) / 2
+    for line, place in enumerate(range(len(front) - 1, -1, -every)):
+        at = places[0][place], places[1][place]
         axes.annotate(
-            text, (xs[place], ys[place]), xytext=(-4 if right else 4, 7), textcoords="offset points", fontsize=7,
-            color=TEXT, ha="right" if right else "left", va="bottom",
+            str(line + 1), at, xytext=(5, 5), textcoords="offset points", fontsize=8.5, color=TEXT, fontweight="bold"
+        )  # fmt: skip
+        parts = name_of(front[place]).split(", ")
+        head = f"{line + 1}   {format_seconds(at[1])}, {at[0]:.1f} GB: {', '.join(parts[:4])}"
+        text = f"{head}\n      {', '.join(parts[4:])}"
+        side.text(
+            0.0, 1.0 - line / _MOST_NAMED, text, transform=side.transAxes, fontsize=8, color=TEXT, va="top",
+            fontweight="bold" if line == 0 else "normal",
         )  # fmt: skip
