@@ -14,6 +14,7 @@ from typing import Any
 from simcluster.chakra.messages import frames, messages
 from simcluster.chakra.trace import KINDS, Node, Trace, Value
 from simcluster.documents.complaints import shown
+from simcluster.documents.reading import unique_keys
 from simcluster.errors import InputError
 
 MAX_BYTES = 256_000_000
@@ -156,7 +157,7 @@ def read_groups(path: Path, ranks: int) -> dict[str, tuple[int, ...]]:
             raw = file.read(64_000_001)
         if len(raw) > 64_000_000:
             raise InputError(f"{path}: is larger than 64,000,000 bytes")
-        data = json.loads(raw.decode("utf-8-sig"), object_pairs_hook=_unique)
+        data = json.loads(raw.decode("utf-8-sig"), object_pairs_hook=unique_keys)
     except OSError as problem:
         raise InputError(f"{path}: cannot be read: {problem.strerror}") from None
     except InputError as problem:
@@ -173,12 +174,3 @@ def read_groups(path: Path, ranks: int) -> dict[str, tuple[int, ...]]:
                 f"{path}: group {name[:40]!r} is {shown(members)}; a list of ranks from 0 to {ranks - 1} is"
             )
     return {name: tuple(members) for name, members in data.items()}
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in found:
-            raise InputError(f"the key {key[:40]!r} appears twice; keep one")
-        found[key] = value
-    return found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -132,8 +131,10 @@ def _gpus(text: str | None) -> list[int] | None:
 
 
 def _executor(text: str | None) -> int:
+    from simcluster.whatif.processes import cores
+
     if text is None:
-        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return cores()
     if not text.isdecimal() or not int(text):
         raise InputError(f"--executor {text!r} must be a number of processes, from 1")
     return int(text)

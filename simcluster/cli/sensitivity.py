@@ -56,8 +56,9 @@ def run(args: argparse.Namespace) -> int:
     plot = drawing.figure_path(args.plot) if args.plot else None
     common.check_json_path(args.json)
     scenario = load(args.scenario, common.overrides_of(args))
-    found = sensitivity(scenario, resources, by=by, prices=prices)
-    memory = more_memory(replay(scenario)) if not resources or "memory" in resources else []
+    base = replay(scenario)
+    found = sensitivity(base, resources, by=by, prices=prices)
+    memory = more_memory(base) if not resources or "memory" in resources else []
     if args.json != "-":
         print(_text(scenario.name, found, priced=bool(prices)))
         if memory:

@@ -113,9 +113,10 @@ def write_at_once(path: Path, table: pd.DataFrame) -> None:
 
 
 def _executor(text: str | None) -> int | str | None:
+    from simcluster.whatif.processes import cores
+
     if text is None:
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        return cores if cores > 1 else None
+        return cores() if cores() > 1 else None
     if text.isdecimal():
         return int(text)
     if text.startswith("dask://"):

@@ -91,7 +91,7 @@ def read_json(path: str | Path) -> dict[str, Any]:
     path = Path(path)
     text = _read_text(path)
     try:
-        data = json.loads(text, object_pairs_hook=_unique_keys)
+        data = json.loads(text, object_pairs_hook=unique_keys)
     except InputError as problem:
         raise InputError(f"{path}: {problem}") from None
     except json.JSONDecodeError as problem:
@@ -103,7 +103,8 @@ def read_json(path: str | Path) -> dict[str, Any]:
     return data
 
 
-def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of a JSON file (``object_pairs_hook``); InputError for a key that appears twice."""
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:

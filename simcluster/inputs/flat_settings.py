@@ -7,6 +7,7 @@ import tomllib
 from collections.abc import Mapping
 from typing import Any
 
+from simcluster.documents.reading import unique_keys
 from simcluster.errors import InputError
 
 _MAX_CHARACTERS = 1_000_000
@@ -36,7 +37,7 @@ def parse_toml_or_json(text: str, source: str) -> dict[str, Any]:
         raise InputError(f"{source}: has more than {_MAX_CHARACTERS:,} characters, which no job config has")
     kind = "JSON" if text.lstrip().startswith("{") else "TOML"
     try:
-        data = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant) if kind == "JSON" else (
+        data = json.loads(text, object_pairs_hook=unique_keys, parse_constant=_no_constant) if kind == "JSON" else (
             tomllib.loads(text)
         )  # fmt: skip
     except InputError as problem:
@@ -48,15 +49,6 @@ def parse_toml_or_json(text: str, source: str) -> dict[str, Any]:
     if not isinstance(data, dict) or not data:
         raise InputError(f"{source}: holds no settings, such as [training] with seq_len = 8192")
     return data
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in found:
-            raise InputError(f"the key {key[:40]!r} appears twice; keep one")
-        found[key] = value
-    return found
 
 
 def _no_constant(text: str) -> Any:

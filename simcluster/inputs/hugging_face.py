@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from simcluster.documents.complaints import listed
-from simcluster.documents.reading import Document, validate
+from simcluster.documents.reading import Document, unique_keys, validate
 from simcluster.errors import InputError
 from simcluster.inputs.hf_config import Config
 from simcluster.inputs.hf_families import FAMILIES, Family
@@ -148,7 +148,7 @@ def read_config(path: str | Path) -> dict[str, Any]:
 def parse_config(text: str, source: str) -> dict[str, Any]:
     """The JSON object in the text of a ``config.json``; InputError as above."""
     try:
-        config = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse_constant)
+        config = json.loads(text, object_pairs_hook=unique_keys, parse_constant=_refuse_constant)
     except InputError as problem:
         raise InputError(f"{source}: {problem}") from None
     except json.JSONDecodeError as problem:
@@ -170,15 +170,6 @@ def model_from_config_file(path: str | Path, *, sequence_length: int | None = No
     except InputError as problem:
         raise InputError(f"{path}: {problem}") from None
     return {"name": path.stem if path.stem != "config" else path.absolute().parent.name, **document}
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    result: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in result:
-            raise InputError(f"the key {key[:40]!r} appears twice; keep one")
-        result[key] = value
-    return result
 
 
 def _refuse_constant(text: str) -> Any:

@@ -11,6 +11,7 @@ from simcluster.measuring.metrics import BREAKDOWN
 from simcluster.report import words
 from simcluster.report.entry import Entry
 from simcluster.report.html import Markup, element, joined, table, void
+from simcluster.show.names import PARTS
 from simcluster.show.summary import layout
 from simcluster.units import format_seconds
 from simcluster.whatif.difference import Difference, phrase, settings_between
@@ -131,7 +132,7 @@ def where(entries: Sequence[Entry]) -> Markup:
         header += [entry.name if len(entries) > 1 else "seconds", "of its step"]
     rows = []
     for name in shown:
-        row: list[str] = [joined(_swatch(f"k-{name}"), words.BREAKDOWN[name])]
+        row: list[str] = [joined(_swatch(f"k-{name}"), PARTS[name])]
         for entry in entries:
             seconds = entry.account.breakdown[name]
             row += [format_seconds(seconds), words.percent(seconds / entry.account.step_time)]
@@ -151,7 +152,7 @@ def _bar(entry: Entry, longest: float) -> Markup:
         if seconds <= 0:
             continue
         share = seconds / entry.account.step_time
-        says = f"{words.BREAKDOWN[name]}: {format_seconds(seconds)}, {words.percent(share)}"
+        says = f"{PARTS[name]}: {format_seconds(seconds)}, {words.percent(share)}"
         width = 1000 * seconds / longest
         parts.append(element("rect", element("title", says), x=at, y=0, width=width, height=24, class_=f"k-{name}"))
         if name == "straggler_wait":
@@ -241,9 +242,9 @@ def _changes(found: Difference) -> list[tuple[str, str, float]]:
 
 def _class_of(cause: str) -> str:
     axis = cause.partition("_")[0]
-    if f"exposed_{axis}" in words.BREAKDOWN:
+    if f"exposed_{axis}" in BREAKDOWN:
         return f"k-exposed_{axis}"
-    return f"k-{cause}" if cause in words.BREAKDOWN else "k-other"
+    return f"k-{cause}" if cause in BREAKDOWN else "k-other"
 
 
 def _step(name: str, class_: str, begin: float, end: float, value: str, share: str) -> list[str]:

@@ -1,23 +1,10 @@
-"""How the page writes numbers and calls things.  Imports units."""
+"""How the page writes numbers and calls things.  Imports names and units."""
 
 from __future__ import annotations
 
+from simcluster.show.names import INTERFERENCE, PARTS, REASONS
 from simcluster.units import format_seconds
 
-BREAKDOWN = {
-    "forward": "forward",
-    "backward": "backward",
-    "recompute": "recompute",
-    "exposed_tp": "tensor parallel, exposed",
-    "exposed_pp": "pipeline sends, exposed",
-    "exposed_dp": "data parallel, exposed",
-    "exposed_cp": "context parallel, exposed",
-    "exposed_ep": "expert parallel, exposed",
-    "bubble": "bubble",
-    "straggler_wait": "waiting for stragglers",
-    "optimizer": "optimizer",
-    "other": "other",
-}
 MEMORY = {
     "parameters": "parameters",
     "gradients": "gradients",
@@ -25,20 +12,15 @@ MEMORY = {
     "activations": "activations",
     "other": "other, buffers included",
 }
-_REASONS = {
-    "traffic": "what it sends, on free links",
-    "hiding": "how much compute hides",
-    "contention": "contention on links",
-}
 _AXES = {"tp": "tensor", "pp": "pipeline", "dp": "data", "cp": "context", "ep": "expert"}
 
 
 def cause(name: str) -> str:
     """A cause of the attribution in words."""
     axis, _, reason = name.partition("_")
-    if reason in _REASONS and axis in _AXES:
-        return f"{_AXES[axis]} parallel: {_REASONS[reason]}"
-    return "compute slowed by communication" if name == "interference" else BREAKDOWN.get(name, name)
+    if reason in REASONS and axis in _AXES:
+        return f"{_AXES[axis]} parallel: {REASONS[reason]}"
+    return INTERFERENCE if name == "interference" else PARTS.get(name, name)
 
 
 def signed_seconds(seconds: float) -> str:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from simcluster.measuring.metrics import BREAKDOWN
 from simcluster.scenario.fits import MOST_CHANGES
+from simcluster.show.names import PARTS
 from simcluster.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -15,20 +16,6 @@ if TYPE_CHECKING:
     from simcluster.scenario.scenario import Scenario
 
 _BAR = 36  # characters of the longest bar
-_NAMES = {
-    "forward": "forward",
-    "backward": "backward",
-    "recompute": "recompute",
-    "exposed_tp": "tensor parallel, exposed",
-    "exposed_pp": "pipeline sends, exposed",
-    "exposed_dp": "data parallel, exposed",
-    "exposed_cp": "context parallel, exposed",
-    "exposed_ep": "expert parallel, exposed",
-    "bubble": "bubble",
-    "straggler_wait": "waiting for stragglers",
-    "optimizer": "optimizer",
-    "other": "other",
-}
 
 
 def summary(result: Result) -> str:
@@ -118,12 +105,12 @@ def _where(result: Result) -> list[str]:
     breakdown, total = result.times.breakdown, result.step_time
     shown = [name for name in BREAKDOWN if breakdown[name] > 0]
     most = max(breakdown.values())
-    width = max(len(_NAMES[name]) for name in shown)
+    width = max(len(PARTS[name]) for name in shown)
     lines = ["  where the step went (mean over ranks)"]
     for name in shown:
         seconds = breakdown[name]
         bar = "█" * round(_BAR * seconds / most) or "▏"
-        lines.append(f"    {_NAMES[name]:<{width}}  {format_seconds(seconds):>9}  {seconds / total:>6.1%}  {bar}")
+        lines.append(f"    {PARTS[name]:<{width}}  {format_seconds(seconds):>9}  {seconds / total:>6.1%}  {bar}")
     return lines
 
 

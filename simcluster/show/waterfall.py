@@ -13,22 +13,13 @@ from matplotlib.figure import Figure
 
 from simcluster.errors import InputError
 from simcluster.measuring.attribution import CAUSES
+from simcluster.show.names import INTERFERENCE, PARTS, REASONS
 from simcluster.show.palette import COMPUTE_KINDS, QUIET_TEXT, STREAMS, TEXT, WAITING, WAITING_HATCH
 from simcluster.units import format_seconds
 
 _SMALL = 0.005  # of the largest change: what is smaller is drawn together
 _ROW_HEIGHT = 0.34
-_NAMES = {
-    "bubble": "bubble",
-    "straggler_wait": "waiting for stragglers",
-    "interference": "compute slowed by communication",
-    "rest": "all else",
-}
-_REASONS = {
-    "traffic": "what it sends, on free links",
-    "hiding": "how much compute hides",
-    "contention": "contention on links",
-}
+_NAMES = {**PARTS, "interference": INTERFERENCE, "rest": "all else"}
 
 
 def plot_waterfall(step_times: Mapping[str, float], causes: pd.DataFrame) -> Figure:
@@ -96,7 +87,7 @@ def _signed(seconds: float) -> str:
 
 def _name(cause: str) -> str:
     axis, _, reason = cause.partition("_")
-    return f"{axis}: {_REASONS[reason]}" if axis in STREAMS else _NAMES.get(cause, cause)
+    return f"{axis}: {REASONS[reason]}" if axis in STREAMS else _NAMES.get(cause, cause)
 
 
 def _look(cause: str) -> tuple[str, str]:

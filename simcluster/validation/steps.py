@@ -12,7 +12,8 @@ from simcluster.documents.complaints import listed
 from simcluster.errors import InputError
 from simcluster.result import Facts
 from simcluster.scenario.likely import Kind, kind_of
-from simcluster.scenario.scenario import Scenario, from_document, load
+from simcluster.scenario.scenario import Scenario
+from simcluster.scenario.variants import Base
 from simcluster.simulate import simulate
 from simcluster.validation.expressions import parse_formula
 from simcluster.validation.reports import Refused, Report, report_of
@@ -143,9 +144,7 @@ def play(task: Task) -> Played | str:
 
 def scenario_of(task: Task) -> Scenario:
     """The scenario that a task stands for; InputError if it cannot be."""
-    if isinstance(task.base, str):
-        return load(task.base, task.changes)
-    return from_document(task.base, task.changes, folder=task.folder)
+    return Base(task.base, str(task.folder)).scenario(task.changes)
 
 
 def report_steps(plan: StepsPlan, played: Mapping[int, Played | str]) -> Report:

@@ -83,7 +83,7 @@ class MoreMemory:
 
 
 def sensitivity(
-    scenario: Scenario,
+    scenario: Scenario | Result,
     resources: Sequence[str] = (),
     *,
     by: float = 0.01,
@@ -91,7 +91,8 @@ def sensitivity(
 ) -> list[Sensitivity]:
     """The step with a little more of each resource, one at a time; the most rewarding first.
 
-    ``prices`` are dollars per GPU for one percent of a resource: with them, the most rewarding per dollar comes first.
+    ``scenario`` may be its result, where it was played already.  ``prices`` are dollars per GPU for one percent of a
+    resource: with them, the most rewarding per dollar comes first.
     Raises InputError for an unknown resource, a price that is not positive, and for ``by`` outside (0, 1].
     """
     for name in (*resources, *prices):
@@ -102,7 +103,7 @@ def sensitivity(
     for name, price in prices.items():
         if not price > 0:
             raise InputError(f"price of {name}: {price!r} must be positive: dollars per GPU for one percent of it")
-    base = replay(scenario)
+    base = scenario if isinstance(scenario, Result) else replay(scenario)
     found = [_of(base, name, by, prices.get(name)) for name in resources or RESOURCES]
     return sorted(found, key=lambda each: (-(each.gain_per_dollar or 0.0), -each.gain) if prices else (0.0, -each.gain))
 
