@@ -40,6 +40,7 @@ BUS_FACTOR: Mapping[str, Callable[[int], float]] = {
     "broadcast": lambda ranks: 1.0,
     "reduce": lambda ranks: 1.0,
     "all_to_all": lambda ranks: (ranks - 1) / ranks,
+    "send_recv": lambda ranks: 1.0,
     "send": lambda ranks: 1.0,
 }
 """busbw / algbw by collective and number of ranks (nccl-tests, doc/PERFORMANCE.md)."""

@@ -249,7 +249,7 @@ def _issue(scenario: Scenario) -> Issue:
 
 def _data_parallel(scenario: Scenario, device: Device, plan: Plan, recipe: Recipe) -> DataParallel:
     gathered = ELEMENT_BYTES[scenario.training.precision] if scenario.parallel.zero == 3 else recipe.gathered
-    bucket = max(_BUCKET_PARAMETERS, _BUCKET_PARAMETERS_PER_REPLICA * plan.dp) * recipe.gradient
+    bucket = max(_BUCKET_PARAMETERS, _BUCKET_PARAMETERS_PER_REPLICA * plan.replicas) * recipe.gradient
 
     copies = scenario.software is not None and scenario.software.optimizer == "passes"
 
@@ -262,7 +262,7 @@ def _data_parallel(scenario: Scenario, device: Device, plan: Plan, recipe: Recip
     def norm(parameters: float) -> float:
         scaled = scenario.training.precision == "fp16-mixed"
         unscaled = unscale_seconds(device, parameters, recipe=recipe) if scaled else 0.0
-        if copies and plan.dp > 1:  # the sum over replicas is divided by their number in a pass of its own
+        if copies and plan.replicas > 1:  # the sum over replicas is divided by their number in a pass of its own
             unscaled += unscale_seconds(device, parameters, recipe=recipe)
         return unscaled + gradient_norm_seconds(device, parameters, recipe=recipe)
 

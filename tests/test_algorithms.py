@@ -344,6 +344,13 @@ def test_uneven_all_to_all_brings_every_message_and_sends_no_empty_one(parts: li
             check_delivered(phases, group, lambda i, j: parts[i][j] > 0)
 
 
+def test_send_recv_hands_everything_to_the_next() -> None:
+    for ranks in (2, 3, 8):
+        phases = ALGORITHMS["send_recv"]["direct"](machines_of(ranks))
+        ended = execute(phases, [{(0, i): of(i)} for i in range(ranks)])
+        assert ended == [{(0, i): of(i), (0, (i - 1) % ranks): of((i - 1) % ranks)} for i in range(ranks)]
+
+
 def test_send_moves_the_data_of_the_first_to_the_second() -> None:
     phases = ALGORITHMS["send"]["direct"](machines_of(2))
     assert execute(phases, [{(0, 0): of(0)}, {}])[1] == {(0, 0): of(0)}
@@ -370,6 +377,7 @@ def least(kind: str, ranks: int, position: int) -> tuple[float, float]:
         "broadcast": (0.0, 1.0 if position else 0.0),
         "reduce": (1.0 if position else 0.0, 0.0),
         "all_to_all": (others, others),
+        "send_recv": (1.0, 1.0),
         "send": (0.0, 1.0) if position else (1.0, 0.0),
     }[kind]
 
@@ -483,6 +491,7 @@ CLOSED_FORMS: dict[tuple[str, str], Form | None] = {
     ("all_to_all", "direct"): lambda n, a, t: a + (n - 1) / n * t,
     ("all_to_all", "pairwise"): RING,
     ("all_to_all", "hierarchical"): RING,
+    ("send_recv", "direct"): lambda n, a, t: a + t,
     ("send", "direct"): lambda n, a, t: a + t,
 }
 

@@ -55,7 +55,7 @@ SCENARIOS = {
     "two_names_of_one_axis": ["tensor_model_parallel_size", "another name of tp"],
     "order_twice": ["parallel.order", "[tp, tp, dp, pp]", "once"],
     "zero_four": ["parallel.zero", "0 (off)", "3 (parameters", "got 4"],
-    "context_parallel": ["parallel.cp", "not modelled yet"],
+    "context_parallel": ["parallel.cp", "sequence_length 1024", "6 equal pieces", "use cp 2 or 4"],
     "sequence_parallel_alone": ["parallel.sequence_parallel", "tp is 1", "2 or more"],
     "unknown_preset": ["model.preset", "gpt3-175b"],
     "missing_config": ["model.preset", "config.json", "no such file"],

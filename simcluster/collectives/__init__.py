@@ -57,6 +57,7 @@ ALGORITHMS: Mapping[str, Mapping[str, Algorithm]] = {
         "pairwise": all_to_all.pairwise,
         "hierarchical": all_to_all.hierarchical,
     },
+    "send_recv": {"direct": ring.send_recv},
     "send": {"direct": ring.send},
 }
 

@@ -36,6 +36,16 @@ def send(group: Group) -> Sequence[Phase]:
     return (Phase(rounds=1, hops=(Hop(source=0, target=1, share=1.0),), chunks=1, reduces=False),)
 
 
+def send_recv(group: Group) -> Sequence[Phase]:
+    """Every rank hands the whole size to the next position, the last to the first, all at once (nccl-tests, sendrecv).
+
+    One step of a ring, as ring attention passes keys and values on: alpha + S / B.
+    """
+    ranks = group.num_ranks
+    hops = tuple(Hop(source=i, target=(i + 1) % ranks, share=1.0, chunk=i) for i in range(ranks))
+    return (Phase(rounds=1, hops=hops if ranks > 1 else (), chunks=1, reduces=False),)
+
+
 def around(order: Sequence[int], first: int, *, share: float, count: int = 1, base: int = 0) -> Iterator[Hop]:
     """Hops of one ring without relays, for a part of a group.
 

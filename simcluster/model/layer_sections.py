@@ -19,6 +19,7 @@ Attention = Literal["fused", "unfused"]
 Logits = Literal["fp32", "in-place"]
 Kernels = Literal["fused", "compiled", "eager"]
 Accumulate = Literal["fused", "separate"]
+ContextExchange = Literal["ring", "all_gather", "all_to_all"]
 
 FP32_BYTES = 4.0  # softmax statistics and logits of the loss, whatever the precision of the rest
 _MASK_BYTES = 1.0  # a dropout mask is one byte an element
@@ -29,6 +30,7 @@ _FLASH_BACKWARD = 2.5  # five products against two: scores are formed again (arX
 class RankShape:
     """What decides the shapes of one rank's kernels besides the model.
 
+    ``cp_comm`` is how the ranks that share a sequence bring queries and keys together (``context``).
     ``attention``: "fused" is a flash kernel, "unfused" the separate products and softmax before it.  ``recompute`` is
     done in the layers whose number divides by ``recompute_every``; a full one that ``stops_early`` is over when it has
     all that backward reads.  ``kernels`` says who made those that device memory limits (``software.Software``).
@@ -42,6 +44,7 @@ class RankShape:
     micro_batch: int
     tp: int = 1
     cp: int = 1
+    cp_comm: ContextExchange = "ring"
     sequence_parallel: bool = False
     recompute: Recompute = "none"
     recompute_every: int = 1
@@ -264,10 +267,12 @@ def fused_core(model: Model, shape: RankShape, local: LocalSizes) -> Section:
     """A flash kernel: reads Q, K, V, writes O and the log-sum-exp; back, reads those and dO, writes dQ, dK, dV.
 
     Dropout inside it draws its mask again from the seed, so no mask is stored.  With cp the rank's queries meet the
-    keys of the whole sequence, brought by the ring, in balanced (zig-zag) shares.
+    keys of the whole sequence, in balanced (zig-zag) shares; or it has heads of whole sequences (``context``).
     """
     m, n, k, batch = local.rows, local.columns, local.head_dim, shape.micro_batch * local.heads
     flops = 4.0 * batch * m * n * k * model.causal_factor
+    if shape.cp_comm == "all_to_all":  # whole sequences of fewer heads
+        m, batch = m * shape.cp, batch // shape.cp
     queries = shape.element_bytes * local.tokens * local.query
     keys = shape.element_bytes * shape.micro_batch * local.columns * local.kv
     statistics = FP32_BYTES * local.tokens * local.heads

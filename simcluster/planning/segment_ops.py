@@ -45,7 +45,7 @@ class OpsInMaking:
         self._issued = 0.0  # seconds of the host so far
         self._ops: list[Op] = []
         self._main = -1  # the last op on the main lane
-        self._beside: list[int] = []  # ops on the tp lane that nobody has joined yet
+        self._beside: list[int] = []  # ops on other lanes that nobody has joined yet
         self._joining: tuple[int, ...] = ()
 
     def begin_microbatch(self) -> None:
@@ -65,17 +65,17 @@ class OpsInMaking:
                 work = work._replace(seconds=work.seconds + len(kernels) * self._issue.gap)
             self._add(work, "compute", kind, name, layer)
 
-    def collective(self, kind: str, name: str, size: float, layer: int = -1) -> None:
-        """A collective over tp that the main lane waits for."""
+    def collective(self, kind: str, name: str, size: float, layer: int = -1, axis: str = "tp") -> None:
+        """A collective over an axis that the main lane waits for."""
         self._issued += self._issue.collective
-        self._idle(self._issue.late, "late", layer)
-        self._add(Collective(kind, "tp", size), "tp", kind, name, layer)
+        self._idle(self._issue.late if axis == "tp" else 0.0, "late", layer)
+        self._add(Collective(kind, axis, size), axis, kind, name, layer)
 
-    def beside(self, kind: str, name: str, size: float, layer: int) -> None:
-        """A collective on the tp lane, from the end of the last main op on."""
+    def beside(self, kind: str, name: str, size: float, layer: int, axis: str = "tp") -> None:
+        """A collective on the lane of its axis, from the end of the last main op on."""
         self._issued += self._issue.collective
         after = (self._main,) if self._main >= 0 else ()
-        self._ops.append(Op(Collective(kind, "tp", size), "tp", kind, name, layer, "tp", after))
+        self._ops.append(Op(Collective(kind, axis, size), axis, kind, name, layer, axis, after))
         self._beside.append(len(self._ops) - 1)
 
     def join(self, count: int | None = None) -> None:

@@ -7,6 +7,7 @@ Where the traffic goes (Megatron-LM; arXiv:1909.08053 section 3, arXiv:2205.0519
 * with sequence parallelism each of them becomes a reduce-scatter, and an all-gather of the same size goes where the
   sharded tensor enters a block; backward the shard that was kept is gathered once more for the weight gradient, beside
   the product for the input gradient;
+* context parallel: keys and values of other ranks around the attention kernel (``context_ops``);
 * vocabulary parallel loss: three all-reduces of one number a token (maximum, true logit, sum);
 * without sequence parallelism a stage boundary may be sent split over tp and gathered on arrival (``boundary``).
 
@@ -20,9 +21,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from simcluster.model.context import context_of
 from simcluster.model.kernels import Block, Kernel, Section
 from simcluster.model.layers import RankShape, attention_block, embedding_block, lm_head_block, mlp_block
 from simcluster.model.transformer import Model
+from simcluster.planning.context_ops import attend
 from simcluster.planning.ops import Compute, Segment
 from simcluster.planning.residency import Phase, residencies, visits
 from simcluster.planning.segment_ops import NO_TIME, Issue, OpsInMaking, Worker
@@ -96,6 +99,7 @@ class Passes:
         self._recomputed = _blocks(model, shape)
         self._plain = _blocks(model, replace(shape, recompute="none"))
         self._shape = shape
+        self._context = context_of(model, shape)
         self._residencies = residencies(model, shape)
 
     def forward(self, part: Pass) -> Segment:
@@ -203,6 +207,11 @@ class Passes:
         elif gathers:
             ops.collective("all_gather", name, self.activation_bytes, layer)
         last = rest.pop() if reduces and cut and rest and rest[-1].kind == "matmul" else None
+        core = next((place for place, kernel in enumerate(rest) if kernel.kind == "attention"), -1)
+        if self._context and core >= 0:
+            ops.compute(rest[:core], kind, name, layer)
+            attend(ops, self._context, rest.pop(core), kind, name, layer)
+            del rest[:core]
         ops.compute(rest, kind, name, layer)
         if last:
             ops.reduced(last, self._pieces, kind, name, (self._reduction, name, self.activation_bytes), layer)

@@ -57,6 +57,7 @@ def shape_of(scenario: Scenario) -> RankShape:
         micro_batch=training.micro_batch,
         tp=parallel.tp,
         cp=parallel.cp,
+        cp_comm=parallel.cp_comm,
         sequence_parallel=parallel.sequence_parallel,
         recompute=training.recompute,
         recompute_every=training.recompute_every,

@@ -5,7 +5,6 @@ Pure functions of a scenario; ``Scenario`` calls them when it is made.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -15,6 +14,7 @@ from simcluster.documents.near import divisors, near_divisors, near_multiples
 from simcluster.errors import InputError
 from simcluster.planning.parallel import AXES
 from simcluster.scenario.fault_rules import fault_rules
+from simcluster.scenario.model_rules import model_rules
 from simcluster.scenario.pipeline_rules import order_rules, schedule_rules, stage_rules
 from simcluster.topology.sizes import MAX_GPUS
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def broken_rules(scenario: Scenario, cluster_gpus: int) -> list[Complaint]:
     """Every broken rule of a scenario on a cluster of so many GPUs, most basic first; none when it can be planned."""
     found = list(_grid(scenario, cluster_gpus))
-    found += _tensor(scenario)
+    found += model_rules(scenario)
     found += schedule_rules(scenario)
     found += stage_rules(scenario)
     if scenario.parallel.dp:  # otherwise the grid's complaint is enough
@@ -89,27 +89,6 @@ def _grid(scenario: Scenario, cluster_gpus: int) -> Iterator[Complaint]:
 
 def _smaller(gpus: int) -> str:
     return f"choose tp, pp and cp whose product divides {gpus} (one of {', '.join(map(str, divisors(gpus)[:12]))})"
-
-
-# --- the model on the grid -------------------------------------------------------------------------------------------
-
-
-def _tensor(scenario: Scenario) -> Iterator[Complaint]:
-    """What tensor and sequence parallelism split must divide."""
-    model, parallel = scenario.model, scenario.parallel
-    tp = parallel.tp
-    split = {"heads": model.heads, "ffn_hidden_size": model.ffn_hidden_size}
-    if model.kv_heads % tp and tp % model.kv_heads:  # more ranks than key-value heads: each keeps a copy of one
-        split["kv_heads"] = model.kv_heads
-    if parallel.sequence_parallel:
-        split |= {"hidden_size": model.hidden_size, "sequence_length": model.sequence_length}
-        if tp == 1:
-            what = "sequence parallelism splits over the tp ranks, and tp is 1"
-            yield ("parallel", "sequence_parallel"), f"{what}; set tp to 2 or more, or sequence_parallel to false"
-    undivided = [f"model.{name} {size}" for name, size in split.items() if size % tp]
-    if undivided:
-        fix = listed(near_divisors(math.gcd(*split.values()), tp))
-        yield ("parallel", "tp"), f"tp {tp} does not divide {', '.join(undivided)}; use tp {fix}"
 
 
 # --- the batch, the device, the faults ------------------------------------------------------------------------------

@@ -51,12 +51,15 @@ class Parallel(Spec):
 
     ``dp`` left out is what the GPUs leave over (0 stands for that only until the scenario is complete).  ``zero`` is
     the ZeRO stage (arXiv:1910.02054).  ``order`` lists the axes from the fastest-varying rank digit to the slowest.
+    ``cp`` ranks share every sequence, and ``cp_comm`` is how its queries meet keys and values of other ranks: handed
+    round a ``ring`` beside the attention in pieces, gathered before it, or traded for heads by ``all_to_all``.
     """
 
     tp: Count = 1
     pp: Count = 1
     dp: Count = 0
-    cp: Annotated[Count, BeforeValidator(_only_one)] = 1
+    cp: Count = 1
+    cp_comm: Literal["ring", "all_gather", "all_to_all"] = "ring"
     ep: Annotated[Count, BeforeValidator(_only_one)] = 1
     sequence_parallel: StrictBool = False
     zero: Annotated[Literal[0, 1, 2, 3], BeforeValidator(_zero_stage)] = 0

@@ -248,6 +248,8 @@ def _check(base: Scenario, counts: Sequence[int], objective: str, price: float |
         raise InputError(f"price {price!r} must be positive: dollars per GPU and hour, as in 2.50")
     if top < 1:
         raise InputError(f"top {top} must be at least 1")
+    if base.parallel.cp > 1:
+        raise InputError(f"parallel.cp is {base.parallel.cp}: layouts are searched without context parallelism; set 1")
     hosts = base.cluster.built.host_of
     there, machine = len(hosts), hosts.count(hosts[0])
     for count in counts:

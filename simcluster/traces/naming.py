@@ -26,7 +26,8 @@ _PHASES = {
 }  # fmt: skip
 _CALLED = {
     "all_reduce": "allreduce", "all_gather": "_allgather_base", "reduce_scatter": "_reduce_scatter_base",
-    "all_to_all": "all_to_allv", "send": "send", "recv": "recv", "broadcast": "broadcast", "reduce": "reduce",
+    "all_to_all": "all_to_allv", "send_recv": "send_recv", "send": "send", "recv": "recv", "broadcast": "broadcast",
+    "reduce": "reduce",
 }  # fmt: skip
 _COPIES = {"d2h": "Memcpy DtoH (Device -> Pinned)", "h2d": "Memcpy HtoD (Pinned -> Device)"}
 _BYTES = {"Float": 4, "BFloat16": 2, "Half": 2, "Byte": 1}

@@ -1,0 +1,66 @@
+"""Rules about the model on the grid of ranks: what tensor, sequence and context parallelism split must divide.
+
+Pure functions of a scenario, called by ``rules``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from simcluster.documents.complaints import Complaint, listed
+from simcluster.documents.near import near_divisors
+
+if TYPE_CHECKING:
+    from simcluster.scenario.scenario import Scenario
+
+
+def model_rules(scenario: Scenario) -> Iterator[Complaint]:
+    """Every broken rule."""
+    yield from _tensor(scenario)
+    yield from _context(scenario)
+
+
+def _tensor(scenario: Scenario) -> Iterator[Complaint]:
+    """What tensor and sequence parallelism split must divide."""
+    model, parallel = scenario.model, scenario.parallel
+    tp = parallel.tp
+    split = {"heads": model.heads, "ffn_hidden_size": model.ffn_hidden_size}
+    if model.kv_heads % tp and tp % model.kv_heads:  # more ranks than key-value heads: each keeps a copy of one
+        split["kv_heads"] = model.kv_heads
+    if parallel.sequence_parallel:
+        split |= {"hidden_size": model.hidden_size, "sequence_length": model.sequence_length}
+        if tp == 1:
+            what = "sequence parallelism splits over the tp ranks, and tp is 1"
+            yield ("parallel", "sequence_parallel"), f"{what}; set tp to 2 or more, or sequence_parallel to false"
+    undivided = [f"model.{name} {size}" for name, size in split.items() if size % tp]
+    if undivided:
+        fix = listed(near_divisors(math.gcd(*split.values()), tp))
+        yield ("parallel", "tp"), f"tp {tp} does not divide {', '.join(undivided)}; use tp {fix}"
+
+
+def _context(scenario: Scenario) -> Iterator[Complaint]:
+    """What context parallelism splits must divide, and the attention must come in pieces."""
+    model, parallel, where = scenario.model, scenario.parallel, ("parallel", "cp")
+    cp, tp, length = parallel.cp, parallel.tp, scenario.model.sequence_length
+    if cp == 1:
+        if parallel.cp_comm != "ring":
+            what = f"{parallel.cp_comm} is how cp ranks share a sequence, and parallel.cp is 1"
+            yield ("parallel", "cp_comm"), f"{what}; set cp to 2 or more, or leave cp_comm out"
+        return
+    if scenario.training.attention == "unfused":
+        what = f"cp {cp} works on attention in pieces, which only a fused kernel gives; training.attention is unfused"
+        yield ("training", "attention"), f"{what}; set it to fused, or cp to 1"
+    shares = 2 * cp if model.causal else cp  # zig-zag: a rank has one of the first and one of the last
+    if length % shares:
+        fix = listed(near_divisors(length // 2 if model.causal else length, cp))
+        what = f"cp {cp} cuts model.sequence_length {length} in {shares} equal pieces, and that does not go"
+        yield where, f"{what}; use cp {fix}"
+    elif parallel.sequence_parallel and length // cp % tp:
+        what = f"sequence parallelism splits the {length // cp} tokens of a sequence on a rank over tp {tp}"
+        yield where, f"{what}, which does not go; use cp {listed(near_divisors(length // math.gcd(length, tp), cp))}"
+    if parallel.cp_comm == "all_to_all" and model.heads // tp % cp:
+        fix = listed(near_divisors(max(model.heads // tp, 1), cp))
+        what = f"all_to_all gives each of cp {cp} ranks as many of the {model.heads // tp} heads of a tp rank"
+        yield where, f"{what}, and that does not go; use cp {fix}, or cp_comm: ring"

@@ -1,0 +1,160 @@
+"""Context parallelism: the work of attention is shared, what is handed round is counted, and what hides it hides it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simcluster import InputError, load, simulate
+from simcluster.model.context import context_of
+from simcluster.model.kernels import Kernel
+from simcluster.model.layers import RankShape
+from simcluster.model.transformer import Model
+from simcluster.planning.ops import Collective, Segment
+from simcluster.planning.segments import Pass, Passes
+
+MODEL = Model(
+    layers=2, hidden_size=512, heads=8, kv_heads=4, ffn_hidden_size=2048, vocab_size=1024, sequence_length=128,
+    gated_mlp=True,
+)  # fmt: skip
+WAYS = ("ring", "all_gather", "all_to_all")
+LAYER = Pass((0,))
+
+
+def passes(cp: int, by: str, **changes: object) -> Passes:
+    shape = replace(RankShape(micro_batch=3, cp=cp, cp_comm=by), **changes)  # type: ignore[arg-type]
+    return Passes(MODEL, shape, lambda kernels: sum(kernel.flops for kernel in kernels), overlap_tensor=False)
+
+
+def moved(segment: Segment) -> Counter[str]:
+    """Bytes by kind of collective over cp."""
+    found: Counter[str] = Counter()
+    for op in segment.ops:
+        if isinstance(op.work, Collective) and op.work.axis == "cp":
+            found[op.work.kind] += int(op.work.size)
+    return found
+
+
+def work(segment: Segment) -> float:
+    return sum(op.work[0] for op in segment.ops if op.stream == "compute")  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("by", WAYS)
+@pytest.mark.parametrize("cp", [2, 4])
+def test_ranks_share_the_work(cp: int, by: str) -> None:
+    whole = Passes(MODEL, RankShape(micro_batch=3), lambda ks: sum(k.flops for k in ks), overlap_tensor=False)
+    mine = passes(cp, by)
+    for make in ("forward", "backward", "input_grad", "weight_grad"):
+        assert work(getattr(mine, make)(LAYER)) == pytest.approx(work(getattr(whole, make)(LAYER)) / cp, rel=1e-12)
+
+
+@pytest.mark.parametrize("cp", [2, 4, 8])
+def test_what_is_handed_round(cp: int) -> None:
+    """Ring: keys and values go cp - 1 hops and their gradients cp; gathers move the same without the last hop home."""
+    tokens = 3 * 128 // cp
+    keys, queries = 2 * 2 * tokens * 256, 2 * tokens * 512
+    ring, gather, trade = (passes(cp, by) for by in WAYS)
+    assert moved(ring.forward(LAYER)) == {"send_recv": (cp - 1) * keys}
+    assert moved(ring.backward(LAYER)) == {"send_recv": (cp - 1) * keys + cp * keys}
+    assert moved(gather.forward(LAYER)) == {"all_gather": cp * keys}
+    assert moved(gather.backward(LAYER)) == {"all_gather": cp * keys, "reduce_scatter": cp * keys}
+    traded = queries + keys * max(4, cp) // 4  # four heads of keys are repeated for eight ranks
+    assert moved(trade.forward(LAYER)) == moved(trade.backward(LAYER)) == {"all_to_all": traded + queries}
+    for each in (ring, gather, trade):
+        assert moved(each.input_grad(LAYER)) == moved(each.backward(LAYER))
+        assert not moved(each.weight_grad(LAYER))
+
+
+def test_full_recompute_hands_round_again() -> None:
+    again = passes(4, "ring", recompute="full")
+    forward = moved(again.forward(LAYER))["send_recv"]
+    assert moved(again.backward(LAYER))["send_recv"] == forward + moved(passes(4, "ring").backward(LAYER))["send_recv"]
+
+
+@given(sent=st.integers(0, 40), piece=st.integers(1, 40), cp=st.sampled_from([2, 4, 8]))
+@settings(max_examples=30)
+def test_a_ring_takes_the_longer_of_piece_and_hop(sent: int, piece: int, cp: int) -> None:
+    """cp pieces of p seconds and cp - 1 hops of h beside all but the last: (cp - 1) max(p, h) + p."""
+    mine = passes(cp, "ring")
+    ops = mine.forward(LAYER).ops
+    attention = {index for index, op in enumerate(ops) if op.name == "attention" and op.stream == "compute"}
+    hops = [index for index, op in enumerate(ops) if op.lane == "cp"]
+    assert len(hops) == cp - 1
+    pieces = [index for index in sorted(attention) if index > min(hops)][:cp]
+    took = {index: sent if index in hops else piece if index in pieces else 0 for index in range(len(ops))}
+    ends: dict[int, float] = {}
+    last_of: dict[str, int] = {}
+    for index, op in enumerate(ops):
+        waits = [*op.after, *([last_of[op.lane]] if op.lane in last_of else [])]
+        ends[index] = max((ends[other] for other in waits), default=0) + took[index]
+        last_of[op.lane] = index
+    assert max(ends.values()) == (cp - 1) * max(piece, sent) + piece
+
+
+def test_pieces_read_every_key_once() -> None:
+    """Bytes of the pieces: keys and values as in one kernel, queries and outputs with every piece."""
+    shape = RankShape(micro_batch=3, cp=4)
+    context = context_of(MODEL, shape)
+    assert context is not None
+    own = context.queries
+    core = Kernel("attention", "attention", 1e9, 2 * own + 4 * context.keys, 32, 128, 64, 24)
+    pieces = [piece[0] for piece in context.pieces(core)]
+    assert sum(piece.bytes for piece in pieces) == pytest.approx(4 * 2 * own + 4 * context.keys)
+    assert sum(piece.flops for piece in pieces) == core.flops
+
+
+# --- scenarios --------------------------------------------------------------------------------------------------------
+
+TINY = {
+    "parallel.pp": 2, "parallel.dp": 2, "parallel.tp": 2, "parallel.cp": 2, "gpus": 16, "cluster.nodes": 8,
+    "model.sequence_length": 256, "training.global_batch": 8, "training.attention": "fused",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("by", WAYS)
+def test_folded_is_unfolded_to_the_bit(by: str) -> None:
+    scenario = load("tiny_3d", {**TINY, "parallel.cp_comm": by})
+    folded, unfolded = simulate(scenario), simulate(scenario, folded=False)
+    assert folded.step_time == unfolded.step_time
+    for rank in range(16):
+        left, right = (result.timeline_of(rank).drop(columns="group") for result in (folded, unfolded))
+        assert left.equals(right)
+    assert folded.times.breakdown["exposed_cp"] > 0
+
+
+@pytest.mark.parametrize("by", WAYS)
+def test_slower_links_are_never_faster(by: str) -> None:
+    scenario = load("tiny_3d", {**TINY, "parallel.cp_comm": by})
+    slower = load(
+        "tiny_3d", {**TINY, "parallel.cp_comm": by, "cluster.scale.network": 0.5, "cluster.scale.nvlink": 0.5}
+    )
+    assert simulate(slower).step_time > simulate(scenario).step_time
+
+
+def test_it_divides_activations() -> None:
+    """Twice the sequence on twice the ranks: as many bytes of activations on each."""
+    short = simulate(load("tiny_3d", {**TINY, "parallel.cp": 1, "gpus": 8, "cluster.nodes": 4}))
+    long = simulate(load("tiny_3d", {**TINY, "model.sequence_length": 512}))
+    assert long.facts.footprints[0].activations == pytest.approx(short.facts.footprints[0].activations, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"training.attention": "unfused"}, ["fused", "training.attention"]),
+        ({"model.sequence_length": 254}, ["254", "equal pieces"]),
+        ({"parallel.cp": 1, "gpus": 8, "parallel.cp_comm": "all_gather"}, ["cp_comm", "leave cp_comm out"]),
+        ({"parallel.cp": 4, "gpus": 32, "cluster.nodes": 16, "model.heads": 4, "model.kv_heads": 4,
+          "parallel.cp_comm": "all_to_all"}, ["heads", "ring"]),
+        ({"parallel.cp_comm": "rings"}, ["parallel.cp_comm", "ring"]),
+    ],
+)  # fmt: skip
+def test_what_does_not_go_says_why(changes: dict[str, object], words: list[str]) -> None:
+    with pytest.raises(InputError) as caught:
+        load("tiny_3d", {**TINY, **changes})
+    for word in words:
+        assert word in str(caught.value)
