@@ -7,13 +7,15 @@ however fast it computes.  Imports the result, the model's layers and the device
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from simcluster.collective import BUS_FACTOR
 from simcluster.devices.device import kernel_seconds
-from simcluster.model.kernels import Block
-from simcluster.model.layers import attention_block, embedding_block, lm_head_block, mlp_block
+from simcluster.model.kernels import Block, Section
+from simcluster.model.layers import attention_block, embedding_block, lm_head_block, mixture_edges, mlp_block
+from simcluster.model.mixture_sections import mixture
 from simcluster.result import Result
 from simcluster.scenario.memory_plan import shape_of
 from simcluster.topology import describe
@@ -91,20 +93,32 @@ def _kernels(result: Result) -> Iterator[KernelPoint]:
     model, shape, device = scenario.model, shape_of(scenario), scenario.cluster.device
     precision = scenario.training.precision.removesuffix("-mixed")
     plain = replace(shape, recompute="none")
-    again = sum(shape.recomputes(layer) for layer in range(model.layers))
-    blocks: list[tuple[Block, int]] = [(embedding_block(model, shape), 1), (lm_head_block(model, shape), 1)]
-    for made, count in ((shape, again), (plain, model.layers - again)):
-        blocks += [(block(model, made), count) for block in (attention_block, mlp_block)] if count else []
+    sections = [(section, 1) for block in (embedding_block, lm_head_block) for section in _parts(block(model, shape))]
+    sorts = Counter((shape.recomputes(layer), model.has_experts(layer)) for layer in range(model.layers))
+    for (again, experts), count in sorts.items():
+        made = shape if again else plain
+        parts = list(_parts(attention_block(model, made)))
+        if experts:
+            own = mixture(model, made, "full" if made.recompute == "full" else "none")
+            edges = mixture_edges(model, made)
+            parts += [edges.entry, own.router, own.shared, own.dispatch, own.experts, own.combine, edges.exit]
+        else:
+            parts += _parts(mlp_block(model, made))
+        sections += [(section, count) for section in parts]
     found: dict[tuple[str, str, float, float], KernelPoint] = {}
-    for block, count in blocks:
+    for section, count in sections:
         launches = count * scenario.microbatches / scenario.parallel.pp
         for phase in PHASES:
-            for kernel in (each for part in (block.entry, block.body, block.exit) for each in getattr(part, phase)):
+            for kernel in getattr(section, phase):
                 seconds = kernel_seconds(device, kernel, precision=precision)
                 key = kernel.name, phase, kernel.flops, kernel.bytes
                 before = found[key].step_seconds if key in found else 0.0
                 found[key] = KernelPoint(*key, seconds, before + seconds * launches)
     yield from sorted(found.values(), key=lambda point: -point.step_seconds)
+
+
+def _parts(block: Block) -> tuple[Section, ...]:
+    return block.entry, block.body, block.exit
 
 
 def _wires(result: Result) -> tuple[WirePoint, ...]:

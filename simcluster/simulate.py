@@ -227,7 +227,7 @@ def _arrange(
     methods = choices_of(scenario.model_copy(update={"collectives": flow}), folded=True).methods
     own = OwnTimes(plan, scenario.cluster.built, methods, passes)
     schedule = schedule_of(scenario)
-    slices = slices_of(scenario, schedule) or own.cut(scenario.model.layers, schedule)
+    slices = slices_of(scenario, schedule) or own.cut(scenario.model, schedule)
     if goes_by_own_times(scenario):
         whole = [slices.whole(schedule.slice_of(stage, 0)) for stage in range(plan.pp)]
         gathered = split and not scenario.parallel.sequence_parallel
@@ -301,7 +301,14 @@ def disturbances_of(
 
 def batch_of(scenario: Scenario) -> Batch:
     """What a step of the scenario works through."""
-    return Batch(scenario.steps, scenario.microbatches, scenario.training.micro_batch, scenario.model.sequence_length)
+    moe = scenario.model.moe
+    return Batch(
+        scenario.steps,
+        scenario.microbatches,
+        scenario.training.micro_batch,
+        scenario.model.sequence_length,
+        experts=moe.experts if moe else 0,
+    )
 
 
 def choices_of(scenario: Scenario, *, folded: bool) -> Choices:

@@ -14,7 +14,7 @@ from simcluster.errors import InputError
 from simcluster.faults import Fault
 from simcluster.faults.experts import ExpertImbalance, dispatch_load, expert_loads
 from simcluster.planning.disturbed_ranks import Batch, RankPrograms
-from simcluster.planning.ops import MAIN, Compute, Item, Op, Segment, StageProgram
+from simcluster.planning.ops import MAIN, Collective, Compute, Item, Op, Segment, StageProgram
 from simcluster.planning.parallel import Plan
 
 
@@ -68,15 +68,21 @@ def test_what_is_drawn_anew() -> None:
 
 
 def test_ops_of_experts_take_what_their_rank_gets() -> None:
-    """The hook: planning names such ops "experts ..."; others stay."""
-    ops = tuple(Op(Compute(1.0), "compute", "forward", name, layer=2) for name in ("attention", "experts up"))
+    """Experts take their rank's load, what is gathered over tp as much; an all-to-all waits for the fullest rank."""
+    computing = [Op(Compute(1.0), "compute", "forward", name, layer=2) for name in ("attention", "experts")]
+    moving = [Op(Collective("any", axis, 8.0), axis, "any", "dispatch", layer=2) for axis in ("ep", "tp")]
+    ops = (*computing, *moving)
     program = StageProgram(0, {MAIN: [Item(Segment(ops), "F0", microbatch=0)]})
     fault = imbalance(kind="fractions", values=[4, 2, 1, 1])
-    batch = Batch(steps=1, microbatches=1, micro_batch=1, length=8, experts=4, ep=2)
-    ranks = RankPrograms([fault], Plan(dp=4), [0] * 4, 0, batch)
-    found = [[op.work.seconds for op in ranks.program(rank, program).lanes[MAIN][0].segment.ops] for rank in range(4)]  # type: ignore[union-attr]
-    assert found == [[1.0, 1.5], [1.0, 0.5], [1.0, 1.5], [1.0, 0.5]]
-    assert ranks.colour(0) != ranks.colour(1)
+    batch = Batch(steps=1, microbatches=1, micro_batch=1, length=8, experts=4)
+    ranks = RankPrograms([fault], Plan(dp=4, ep=2), [0] * 4, 0, batch)
+    found = []
+    for rank in range(4):
+        works = [op.work for op in ranks.program(rank, program).lanes[MAIN][0].segment.ops]
+        found.append([work.seconds if isinstance(work, Compute) else work.load for work in works])  # type: ignore[union-attr]
+    full, empty = [1.0, 1.5, 1.5, 1.5], [1.0, 0.5, 1.5, 0.5]
+    assert found == [full, empty, full, empty]
+    assert ranks.colour(0) == ranks.colour(2) != ranks.colour(1)
 
 
 def test_what_does_not_fit() -> None:

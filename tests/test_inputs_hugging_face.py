@@ -12,7 +12,8 @@ from simcluster.inputs.hugging_face import model_from_config, parameters_of_conf
 from simcluster.model.flops import layer_flops
 from simcluster.model.layers import RankShape, attention_block, embedding_block, mlp_block
 from simcluster.model.memory import activation_bytes_per_layer
-from simcluster.model.transformer import Model, parameters, stage_parameters_per_tp_rank
+from simcluster.model.shards import stage_parameters_per_tp_rank
+from simcluster.model.transformer import Model, parameters
 from simcluster.scenario.scenario import from_document
 from simcluster.simulate import simulate
 

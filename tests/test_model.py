@@ -19,15 +19,14 @@ from simcluster.model.flops import (
     six_n_flops_per_sequence,
     torchtitan_flops_per_sequence,
 )
-from simcluster.model.transformer import (
-    Model,
+from simcluster.model.shards import (
     embedding_parameters_per_tp_rank,
     layer_parameters_per_tp_rank,
     padded_vocab,
-    parameters,
     stage_parameters_per_tp_rank,
     tensor_shard,
 )
+from simcluster.model.transformer import Model, parameters
 
 SMALL: dict[str, Any] = {"layers": 2, "hidden_size": 64, "heads": 8, "vocab_size": 1000, "sequence_length": 128}
 
@@ -96,7 +95,12 @@ def test_a_dumped_model_is_a_document_of_the_same_model(model: Model) -> None:
         ({"gated_mlp": True}, "ffn_hidden_size is missing"),
         ({"gated_mlp": "yes"}, "valid boolean"),
         ({"norm": "batchnorm"}, "'layernorm' or 'rmsnorm'"),
-        ({"moe": {"experts": 64, "top_k": 8}}, "mixture-of-experts is not modelled yet"),
+        ({"moe": {"experts": 64, "top_k": 8}}, "expert_ffn_hidden_size"),
+        ({"moe": {"experts": 4, "top_k": 8, "expert_ffn_hidden_size": 64}}, "top_k 8 is more than the 4 experts"),
+        (
+            {"moe": {"experts": 4, "top_k": 1, "expert_ffn_hidden_size": 64, "first_dense_layers": 99}},
+            "moe is in none of the 2 layers",
+        ),
         ({"depth": 3}, "Extra inputs are not permitted"),
         ({"kv_heads": 0}, "0 is not a whole number"),
     ],

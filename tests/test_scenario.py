@@ -185,7 +185,7 @@ def test_hugging_face_config(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("long", "short"), list(LONG_NAMES.items()))
 def test_long_names_of_the_axes(long: str, short: str) -> None:
-    size = 1 if short in ("cp", "ep") else 2
+    size = 1 if short in ("cp", "ep", "etp") else 2
     changes = {"parallel.tp": 2, "parallel.pp": 4} if short == "dp" else {}
     assert getattr(load_text(SMALL, {**changes, f"parallel.{long}": size}).parallel, short) == size
     text = SMALL + f"parallel: {{{long}: wrong}}\n"

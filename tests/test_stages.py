@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simcluster.errors import InputError
-from simcluster.model.transformer import Model, layer_parameters_per_tp_rank, stage_parameters_per_tp_rank
+from simcluster.model.shards import layer_parameters_per_tp_rank, stage_parameters_per_tp_rank
+from simcluster.model.transformer import Model
 from simcluster.planning.ops import MAIN, Collective, Compute, Item, Op, Segment, StageProgram, Transfer
 from simcluster.planning.parallel import Plan
 from simcluster.planning.segments import Pass

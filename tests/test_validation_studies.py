@@ -17,7 +17,8 @@ from simcluster.devices.device import (
 from simcluster.model.kernels import Kernel
 from simcluster.model.layers import RankShape, attention_block, lm_head_block, mlp_block
 from simcluster.model.recipes import RECIPES
-from simcluster.model.transformer import Model, padded_vocab
+from simcluster.model.shards import padded_vocab
+from simcluster.model.transformer import Model
 from simcluster.planning.segments import Pass
 from simcluster.scenario.scenario import from_document, load
 from simcluster.simulate import choices_of, plan_job, simulate

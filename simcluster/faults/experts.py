@@ -4,8 +4,7 @@ A mixture-of-experts layer sends every token to its ``top_k`` experts.  A rank t
 tokens, and receives more bytes in the all-to-all before (dispatch) and returns more in the one behind (combine); the
 all-to-all and all ranks of the group wait for the fullest (modelling.md F.5).  Imports spec and its parts.
 
-This is the hook for models with experts: ``expert_loads`` says what to multiply, and ``RankPrograms`` multiplies the
-seconds of every op whose name begins with ``EXPERTS``.  No model has such layers yet, so a scenario refuses the fault.
+``expert_loads`` says what to multiply; ``planning.expert_loads`` does it to the ops of a rank.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from simcluster.faults.draws import Floats, stream
 from simcluster.faults.where import Number
 
 EXPERTS = "experts"
-"""How the names of the ops begin that multiply tokens with the weights of experts."""
+"""The name of the ops that multiply tokens with the weights of routed experts."""
 _MOST_EXPERTS = 100_000
 
 

@@ -6,7 +6,7 @@ On classes of equal ranks and links.  Pure; imports ops, program, fold and commu
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, cast
 
 from simcluster.clock import on_grid
@@ -144,7 +144,7 @@ class Between:
             phases = self._communicators.phases(number, work.kind, work.size)
             pace = self._communicators.method(number, work.kind, work.size).pace
             pace = pace and round_of(phases, pace)
-            self.steps.append(StepsOf(self._communicators.ranks(number), phases, work.size, pace))
+            self.steps.append(StepsOf(self._communicators.ranks(number), phases, work.load * work.size, pace))
             return Meeting(self.parties(number), self._traffics(number, work), len(self.steps) - 1)
         beside = op.lane != MAIN or isinstance(work, Transfer)  # what blocks all its ranks disturbs none
         name = number if self._in_steps else self.group(number), work, beside
@@ -176,11 +176,14 @@ class Between:
     def _traffic_number(self, number: int, work: Collective | Transfer | Copy) -> int:
         group = self._classes.of_communicator[number]
         kind = work.kind if isinstance(work, Collective) else "copy" if isinstance(work, Copy) else "send"
-        known = self._traffic.get((group, kind, work.size))
+        load = work.load if isinstance(work, Collective) else 1.0
+        known = self._traffic.get((group, kind, work.size, load))
         if known is None:
-            usages = self._classes.quotient[group]
-            known = self._traffic[group, kind, work.size] = len(self._program.traffics)
-            self._program.traffics.append(self._communicators.traffics(number, kind, work.size, usages))
+            found = self._communicators.traffics(number, kind, work.size, self._classes.quotient[group])
+            if load != 1.0:
+                found = tuple(replace(each, round_bytes=load * each.round_bytes) for each in found)
+            known = self._traffic[group, kind, work.size, load] = len(self._program.traffics)
+            self._program.traffics.append(found)
         return known
 
     def _disturbs(self, op: Op) -> bool:
@@ -195,6 +198,6 @@ class Between:
         if isinstance(work, Transfer):
             sent = work.size
         elif isinstance(work, Collective):
-            sent = work.size * bus_factor(cast(Any, work.kind), len(ranks))
+            sent = work.load * work.size * bus_factor(cast(Any, work.kind), len(ranks))
         between_nodes = any(self._ranks.host[rank] != self._ranks.host[ranks[0]] for rank in ranks)
         return Beside(between_nodes, sent / alone if alone > 0 else 0.0)

@@ -141,6 +141,7 @@ def _row(
     pace: Pace | None = None,
 ) -> SpanRow:  # fmt: skip
     size = op.work.size if isinstance(op.work, Collective | Transfer | Copy) else 0.0
+    size *= op.work.load if isinstance(op.work, Collective) else 1.0
     axis = op.work.axis if isinstance(op.work, Collective | Timed) else ""
     moved = traffic(op)
     return SpanRow(

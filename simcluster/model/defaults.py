@@ -23,10 +23,17 @@ def _count(value: object) -> int:
 Count = Annotated[int, BeforeValidator(_count)]
 
 
+def natural(value: object) -> int:
+    """A whole number from 0, as in the file."""
+    return 0 if value == 0 and isinstance(value, int) and not isinstance(value, bool) else _count(value)
+
+
 def derived_fields(given: Mapping[str, object]) -> dict[str, object]:
     """The defaults that follow from what is given; nothing that follows from a value which is itself wrong."""
     gated = given.get("gated_mlp") is True
-    if gated and "ffn_hidden_size" not in given:
+    moe = given.get("moe")
+    width = _valid_count(moe.get("expert_ffn_hidden_size")) if isinstance(moe, Mapping) else None
+    if gated and "ffn_hidden_size" not in given and not width:
         raise InputError(
             "ffn_hidden_size is missing; a gated MLP has no usual width, so give it "
             "(Llama 3 8B: 14336 at hidden_size 4096)"
@@ -39,7 +46,7 @@ def derived_fields(given: Mapping[str, object]) -> dict[str, object]:
     }
     hidden, heads = _valid_count(given.get("hidden_size")), _valid_count(given.get("heads"))
     if hidden:
-        derived["ffn_hidden_size"] = 4 * hidden
+        derived["ffn_hidden_size"] = width if gated and width else 4 * hidden
     if heads:
         derived["kv_heads"] = heads
     if hidden and heads:

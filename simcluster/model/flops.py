@@ -6,6 +6,7 @@ Conventions differ by 12 % on one and the same run, so each has its function and
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -56,22 +57,35 @@ class LayerFlops:
         return self.attention + self.mlp
 
 
-def layer_flops(model: Model, micro_batch: int, *, attention_backward: AttentionBackward = "model") -> LayerFlops:
-    """FLOPs of one layer on ``micro_batch`` sequences, over all ranks that share the layer.
+def layer_flops(
+    model: Model, micro_batch: int, *, attention_backward: AttentionBackward = "model", layer: int = 0
+) -> LayerFlops:
+    """FLOPs of the layer of this number on ``micro_batch`` sequences, over all ranks that share the layer.
 
     A weight product costs as much in I and again in W as in F.  Core attention has no weights: its W is 0 and its I is
     2 x F by the arithmetic ("model"), or 2.5 x F as a flash kernel executes it, which forms the scores again ("flash",
-    arXiv:2307.08691).  A causal mask halves core attention (``Model.causal_factor``).
+    arXiv:2307.08691).  A causal mask halves core attention (``Model.causal_factor``).  In a layer with experts the MLP
+    is those that a token visits and the shared ones; the router's product is not counted, as Megatron-LM does not.
     """
     h, q, kv = model.hidden_size, model.query_size, model.kv_size
     tokens = micro_batch * model.sequence_length
-    core = 4.0 * tokens * model.sequence_length * q * model.causal_factor
+    core = 2.0 * tokens * model.sequence_length * 2 * q * model.causal_factor
+    width = model.ffn_hidden_size
+    if model.moe and model.has_experts(layer):
+        width = model.moe.top_k * model.moe.expert_ffn_hidden_size + model.moe.shared_width
     return LayerFlops(
         qkv=_weight_product(2.0 * tokens * h * (q + 2 * kv)),
         core=Flops(core, core * (2.5 if attention_backward == "flash" else 2.0), 0.0),
         projection=_weight_product(2.0 * tokens * q * h),
-        mlp=_weight_product(2.0 * tokens * h * model.ffn_hidden_size * model.mlp_matrices),
+        mlp=_weight_product(2.0 * tokens * h * width * model.mlp_matrices),
     )
+
+
+def _layers(model: Model) -> list[tuple[int, int]]:
+    """The number of a layer of each sort, without and with experts, and how many layers are of it."""
+    mixtures = model.moe_layers
+    found = {model.has_experts(layer): layer for layer in reversed(range(model.layers))}
+    return [(layer, mixtures if experts else model.layers - mixtures) for experts, layer in sorted(found.items())]
 
 
 def lm_head_flops(model: Model, micro_batch: int) -> Flops:
@@ -92,7 +106,8 @@ def model_flops_per_sequence(model: Model) -> float:
     The numerator of MFU here.  Megatron-LM, ``num_floating_point_operations`` (which takes the padded vocabulary; this
     takes the model's own, so that the number does not depend on tp).
     """
-    return model.layers * layer_flops(model, 1).total.total + lm_head_flops(model, 1).total
+    layers = sum(count * layer_flops(model, 1, layer=layer).total.total for layer, count in _layers(model))
+    return layers + lm_head_flops(model, 1).total
 
 
 def hardware_flops_per_sequence(model: Model, recompute: Recompute, *, every: int = 1) -> float:
@@ -103,18 +118,22 @@ def hardware_flops_per_sequence(model: Model, recompute: Recompute, *, every: in
     embedding and the LM head are never recomputed.  A flash kernel stores no scores, so selective recompute adds
     nothing to it: ask for "none" there.
     """
-    layer = layer_flops(model, 1)
-    again = {
-        "none": 0.0,
-        "selective": layer.core.forward,
-        "operators": _every_second_product(model),
-        "full": layer.total.forward,
+    again: dict[str, Callable[[LayerFlops], float]] = {
+        "none": lambda layer: 0.0,
+        "selective": lambda layer: layer.core.forward,
+        "operators": lambda layer: _every_second_product(model),
+        "full": lambda layer: layer.total.forward,
     }
     if recompute not in again:
         raise InputError(f"recompute {recompute!r} is not one of {', '.join(again)}")
     if every < 1:
         raise InputError(f"every {every} must be at least 1: each layer, each second one, ...")
-    return model_flops_per_sequence(model) + -(-model.layers // every) * again[recompute]
+    numbers = [model.has_experts(layer) for layer in range(0, model.layers, every)]
+    twice = sum(
+        numbers.count(model.has_experts(layer)) * again[recompute](layer_flops(model, 1, layer=layer))
+        for layer, _ in _layers(model)
+    )
+    return model_flops_per_sequence(model) + twice
 
 
 def _every_second_product(model: Model) -> float:
@@ -149,11 +168,11 @@ def torchtitan_flops_per_sequence(model: Model) -> float:
     """
     count = parameters(model)
     table = model.vocab_size * model.hidden_size if model.tied_embeddings else 0
-    multiplied = count.total - count.embedding + table
+    multiplied = count.active - count.embedding + table
     per_token = 6.0 * multiplied + 12.0 * model.layers * model.query_size * model.sequence_length
     return per_token * model.sequence_length
 
 
 def six_n_flops_per_sequence(model: Model) -> float:
-    """The rule of thumb 6 N D: six FLOP per parameter and token, attention left out, embedding counted."""
-    return 6.0 * parameters(model).total * model.sequence_length
+    """The rule of thumb 6 N D: six FLOP per parameter that a token meets, attention left out, embedding counted."""
+    return 6.0 * parameters(model).active * model.sequence_length

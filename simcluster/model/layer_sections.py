@@ -13,7 +13,8 @@ from typing import Literal
 
 from simcluster.errors import InputError
 from simcluster.model.kernels import Kernel, Section
-from simcluster.model.transformer import Model, Recompute, tensor_shard
+from simcluster.model.shards import tensor_shard
+from simcluster.model.transformer import Model, Recompute
 
 Attention = Literal["fused", "unfused"]
 Logits = Literal["fp32", "in-place"]
@@ -30,6 +31,7 @@ _FLASH_BACKWARD = 2.5  # five products against two: scores are formed again (arX
 class RankShape:
     """What decides the shapes of one rank's kernels besides the model.
 
+    ``ep`` ranks share the experts of a mixture, each split over ``etp`` (0: as many as tp).
     ``cp_comm`` is how the ranks that share a sequence bring queries and keys together (``context``).
     ``attention``: "fused" is a flash kernel, "unfused" the separate products and softmax before it.  ``recompute`` is
     done in the layers whose number divides by ``recompute_every``; a full one that ``stops_early`` is over when it has
@@ -45,6 +47,8 @@ class RankShape:
     tp: int = 1
     cp: int = 1
     cp_comm: ContextExchange = "ring"
+    ep: int = 1
+    etp: int = 0
     sequence_parallel: bool = False
     recompute: Recompute = "none"
     recompute_every: int = 1
@@ -60,7 +64,7 @@ class RankShape:
     grad_accumulate_bytes: float = 4.0
 
     def __post_init__(self) -> None:
-        for name in ("micro_batch", "tp", "cp", "recompute_every"):
+        for name in ("micro_batch", "tp", "cp", "ep", "recompute_every"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} {getattr(self, name)} must be at least 1")
         if self.element_bytes <= 0 or self.grad_accumulate_bytes < 0:
@@ -68,6 +72,11 @@ class RankShape:
                 f"element_bytes {self.element_bytes} must be positive and grad_accumulate_bytes "
                 f"{self.grad_accumulate_bytes} not negative; usual are 2 and 4"
             )
+
+    @property
+    def expert_tp(self) -> int:
+        """Ranks that an expert is split over."""
+        return self.etp or self.tp
 
     def recomputes(self, layer: int) -> bool:
         """Does the layer of this number run something again in backward?"""

@@ -31,7 +31,7 @@ from simcluster.model.layer_sections import (
 )
 from simcluster.model.transformer import Model
 
-__all__ = ["RankShape", "attention_block", "embedding_block", "lm_head_block", "mlp_block"]
+__all__ = ["RankShape", "attention_block", "embedding_block", "lm_head_block", "mixture_edges", "mlp_block"]
 
 
 def attention_block(model: Model, shape: RankShape) -> Block:
@@ -70,6 +70,13 @@ def mlp_block(model: Model, shape: RankShape) -> Block:
     parts = eager.split_grad("mlp_up", model, shape, local, widths, widths * local.ffn)
     active = join((parts, eager.activation(model, shape, local)), "none")
     return _layer_block("mlp", model, shape, local, (up, active, down))
+
+
+def mixture_edges(model: Model, shape: RankShape) -> Block:
+    """What a mixture of experts has around it, in place of the MLP: norm, and residual add; the body is empty."""
+    local = local_sizes(model, shape)
+    entry, add = _norm("mlp_norm", model, shape, local, residual=True), residual_add("mlp", model, shape, local)
+    return Block("mlp", join([entry], shape.recompute), Section(), join([add], shape.recompute))
 
 
 def embedding_block(model: Model, shape: RankShape) -> Block:

@@ -10,7 +10,9 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from simcluster.model.layers import RankShape
-from simcluster.model.transformer import Model, tensor_shard
+from simcluster.model.mixture_sections import routed
+from simcluster.model.shards import tensor_shard
+from simcluster.model.transformer import Model
 
 _FP32_BYTES = 4.0
 _MASK_BYTES = 1.0  # a dropout mask is one byte an element
@@ -45,10 +47,12 @@ def tensors(model: Model, shape: RankShape) -> list[Tensor]:
     without tensor parallelism W reads 32 s b h of a layer (14 of inputs, 18 of gradients), as the zero-bubble papers
     have it.  Under sequence parallelism I leaves W what it has gathered over tp, whole.
     """
-    return [*_attention(model, shape), *_mlp(model, shape), *_embedding(model, shape), *_lm_head(model, shape)]
+    mlp = [] if model.moe_layers == model.layers else _mlp(model, shape)
+    mixture = _mixture(model, shape) if model.moe else []
+    return [*_attention(model, shape), *mlp, *mixture, *_embedding(model, shape), *_lm_head(model, shape)]
 
 
-def activation_parts(model: Model, shape: RankShape) -> dict[str, float]:
+def activation_parts(model: Model, shape: RankShape, layer: int = 0) -> dict[str, float]:
     """Bytes that one rank keeps of one layer and one microbatch, from F until its backward, by tensor.
 
     GPT-style with dropout the sum is s b h (34 + 5 a s / h) without parallelism; Llama-style with fused attention
@@ -57,20 +61,20 @@ def activation_parts(model: Model, shape: RankShape) -> dict[str, float]:
     Selective recompute drops what the unfused attention core makes (softmax, its dropout); full keeps the layer's
     input alone.  Source: arXiv:2205.05198 section 4 and table 2; the Llama form is the same listing for its tensors.
     """
-    return {tensor.name: tensor.bytes for tensor in _layer(model, shape) if is_kept(tensor, shape)}
+    return {tensor.name: tensor.bytes for tensor in _layer(model, shape, layer) if is_kept(tensor, shape)}
 
 
-def activation_bytes_per_layer(model: Model, shape: RankShape) -> float:
+def activation_bytes_per_layer(model: Model, shape: RankShape, layer: int = 0) -> float:
     """The sum of ``activation_parts``."""
-    return sum(activation_parts(model, shape).values())
+    return sum(activation_parts(model, shape, layer).values())
 
 
-def working_bytes(model: Model, shape: RankShape) -> float:
+def working_bytes(model: Model, shape: RankShape, layer: int = 0) -> float:
     """What recomputation brings back for the one layer whose backward is running, beyond what was kept of it.
 
     Alive on a rank for a single layer at a time.  Zero without recomputation.
     """
-    return sum(tensor.bytes for tensor in _layer(model, shape) if not is_kept(tensor, shape))
+    return sum(tensor.bytes for tensor in _layer(model, shape, layer) if not is_kept(tensor, shape))
 
 
 def embedding_activation_bytes(model: Model, shape: RankShape) -> float:
@@ -120,6 +124,10 @@ def temporary_bytes(block: str, model: Model, shape: RankShape) -> float:
     e, tokens, edge = shape.element_bytes, _tokens(model, shape), _edge_tokens(model, shape)
     shard = tensor_shard(model, shape.tp)
     incoming = e * model.hidden_size * (tokens + (edge if edge < tokens else 0.0))
+    if block == "mixture":
+        there = routed(model, shape)
+        wide = e * there.rows * there.ffn * (2 if model.gated_mlp else 1)
+        return incoming + there.row_bytes(shape, there.rows) + wide
     if block == "mlp":
         return incoming + e * tokens * shard.ffn * (2 if model.gated_mlp else 1)
     if block == "attention":
@@ -138,9 +146,10 @@ def is_kept(tensor: Tensor, shape: RankShape) -> bool:
     return tensor.made == "F" and (shape.recompute == "none" or tensor.keep != "core")
 
 
-def _layer(model: Model, shape: RankShape) -> list[Tensor]:
+def _layer(model: Model, shape: RankShape, layer: int) -> list[Tensor]:
     """What the forward of one layer makes and its backward reads."""
-    return [tensor for tensor in (*_attention(model, shape), *_mlp(model, shape)) if tensor.made == "F"]
+    behind = (_mixture if model.has_experts(layer) else _mlp)(model, shape)
+    return [tensor for tensor in (*_attention(model, shape), *behind) if tensor.made == "F"]
 
 
 def _attention(model: Model, shape: RankShape) -> list[Tensor]:
@@ -179,6 +188,39 @@ def _mlp(model: Model, shape: RankShape) -> list[Tensor]:
         *_mask("mlp", "mlp_dropout_mask", model, shape),
         Tensor("mlp", "mlp_down_output_grad", e * tokens * model.hidden_size, made="I", read="W"),
         Tensor("mlp", "mlp_up_output_grad", len(inputs) * ffn, made="I", read="W"),
+    ]
+
+
+def _mixture(model: Model, shape: RankShape) -> list[Tensor]:
+    """Of a layer with experts: an MLP's tensors of every row that visits one, the rows themselves before and behind
+    them, what the router found, and an MLP's tensors of the shared experts."""
+    moe, there = model.moe, routed(model, shape)
+    assert moe is not None
+    e, tokens, edge = shape.element_bytes, _tokens(model, shape), _edge_tokens(model, shape)
+    hidden, inputs = e * edge * model.hidden_size, ("gate", "up") if model.gated_mlp else ("gelu_input",)
+    rows, wide = there.row_bytes(shape, there.rows), e * there.rows * there.ffn
+    shared = e * tokens * moe.shared_width / shape.tp
+    made = [
+        Tensor("mixture", "mlp_norm_input", hidden),
+        *_operands("mixture", "mlp_input", model, shape),
+        Tensor("mixture", "router_probabilities", _FP32_BYTES * edge * (moe.experts + 2 * moe.top_k)),
+        Tensor("mixture", "experts_input", rows, read="W"),
+        *(Tensor("mixture", f"experts_{name}", wide) for name in inputs),
+        Tensor("mixture", "experts_product", wide, read="W"),
+        Tensor("mixture", "experts_output", there.row_bytes(shape, there.sent)),
+        *_mask("mixture", "mlp_dropout_mask", model, shape),
+        Tensor("mixture", "experts_down_output_grad", rows, made="I", read="W"),
+        Tensor("mixture", "experts_up_output_grad", len(inputs) * wide, made="I", read="W"),
+        Tensor("mixture", "router_output_grad", _FP32_BYTES * edge * moe.experts, made="I", read="W"),
+    ]
+    if not shared:
+        return made
+    return [
+        *made,
+        *(Tensor("mixture", f"shared_{name}", shared) for name in inputs),
+        Tensor("mixture", "shared_product", shared, read="W"),
+        Tensor("mixture", "shared_down_output_grad", e * tokens * model.hidden_size, made="I", read="W"),
+        Tensor("mixture", "shared_up_output_grad", len(inputs) * shared, made="I", read="W"),
     ]
 
 

@@ -97,6 +97,11 @@ class StateBytes:
     def total(self) -> float:
         return self.parameters + self.gradients + self.optimizer
 
+    def __add__(self, other: StateBytes) -> StateBytes:
+        return StateBytes(
+            self.parameters + other.parameters, self.gradients + other.gradients, self.optimizer + other.optimizer
+        )
+
 
 def state_bytes(parameters: float, recipe: Recipe, *, zero: int = 0, dp: int = 1) -> StateBytes:
     """Model state of a rank that works on ``parameters`` (its share after tp and pp), sharded over ``dp`` ranks.

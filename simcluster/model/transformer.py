@@ -14,12 +14,13 @@ from pydantic import StrictBool, model_validator
 from simcluster.documents.spec import Spec
 from simcluster.errors import InputError
 from simcluster.model.defaults import Count, derived_fields, listed
+from simcluster.model.mixture import Mla, Moe, mlp_parameters
 
 Recompute = Literal["none", "selective", "operators", "full"]
 
 
 class Model(Spec):
-    """A dense decoder-style transformer, as the ``model`` section of a scenario describes it.
+    """A decoder-style transformer, as the ``model`` section of a scenario describes it.
 
     Left out, a field takes a documented default.  ``kv_heads``: as many as ``heads``.  ``head_dim``: hidden_size /
     heads.  A plain MLP means the GPT family: ``ffn_hidden_size`` is 4 x hidden_size, LayerNorm, learned positions,
@@ -36,7 +37,11 @@ class Model(Spec):
     more behind attention and one behind the MLP (Gemma 2), 1 one that both read (Falcon 7B; their sums are still taken
     as two, one after the other).  ``embedding_norm`` is one behind the embedding (BLOOM).  ``attention_window``: tokens
     that a token sees of those before it, itself included; every layer whose number from 1 divides by
-    ``full_attention_every`` sees all.  Layers are alike here: each does the mean work of all.
+    ``full_attention_every`` sees all.  Attention of all layers is alike here: each does the mean work of all.
+
+    ``moe`` puts experts in place of the MLP, in all layers or some; where no layer keeps an MLP, ``ffn_hidden_size``
+    may be left out.  ``mla`` is latent attention, which has as many ``kv_heads`` as heads, of its own widths.
+    ``attention_sinks``: every head has one more learned score (GPT-OSS), which is counted, and takes no time.
     """
 
     name: str = ""
@@ -62,19 +67,16 @@ class Model(Spec):
     embedding_norm: Literal[True] | None = None
     attention_window: Count | None = None
     full_attention_every: Count | None = None
+    moe: Moe | None = None
+    mla: Mla | None = None
+    attention_sinks: Literal[True] | None = None
 
     @model_validator(mode="before")
     @classmethod
     def _fill_defaults(cls, document: object) -> object:
         if not isinstance(document, Mapping):
             return document
-        if document.get("moe") is not None:
-            raise InputError(
-                "moe: mixture-of-experts is not modelled yet; remove moe and describe a dense model "
-                "(ffn_hidden_size, gated_mlp)"
-            )
-        given = {key: value for key, value in document.items() if key != "moe"}
-        return {**derived_fields(given), **given}
+        return {**derived_fields(document), **document}
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -93,6 +95,16 @@ class Model(Spec):
             raise InputError("attention_window looks back, and causal is false; leave one of them out")
         if self.full_attention_every is not None and self.attention_window is None:
             raise InputError("full_attention_every says which layers have no window; give attention_window, too")
+        if self.moe and not self.moe.layers_of(self.layers):
+            raise InputError(
+                f"moe is in none of the {self.layers} layers: first_dense_layers {self.moe.first_dense_layers}, every "
+                f"{self.moe.every}; use fewer first_dense_layers, or leave moe out"
+            )
+        if self.mla and (self.kv_heads != self.heads or self.qk_norm or self.bias is not False):
+            raise InputError(
+                f"mla makes keys for each of the {self.heads} heads, without biases, and norms what is narrow; leave "
+                "kv_heads, qk_norm and bias out (or bias: false)"
+            )
         return self
 
     @property
@@ -131,6 +143,15 @@ class Model(Spec):
         return self.hidden_size * (2 if self.norm == "layernorm" else 1)
 
     @property
+    def moe_layers(self) -> int:
+        """How many layers have a mixture of experts."""
+        return self.moe.layers_of(self.layers) if self.moe else 0
+
+    def has_experts(self, layer: int) -> bool:
+        """Has the layer of this number (from 0) a mixture of experts?"""
+        return self.moe is not None and self.moe.is_in(layer)
+
+    @property
     def causal_factor(self) -> float:
         """The share chi of the attention square that counts as work: 1/2 under a causal mask, otherwise 1.
 
@@ -158,7 +179,12 @@ class Model(Spec):
 
 @dataclass(frozen=True, slots=True)
 class ParameterCount:
-    """How many parameters each part has.  ``attention``, ``mlp`` and ``norm`` are of one layer (norm: both of them)."""
+    """How many parameters each part has.
+
+    ``attention``, ``mlp`` and ``norm`` are of one layer (norm: both of them).  ``moe_layers`` of the layers have in
+    place of the MLP ``experts`` of ``expert`` parameters each, of which a token visits ``top_k``, and ``everywhere``
+    what it visits in any case (router, shared experts).
+    """
 
     layers: int
     attention: int
@@ -169,9 +195,15 @@ class ParameterCount:
     lm_head: int  # 0 when it is the token embedding (tied)
     final_norm: int
     embedding_norm: int = 0
+    moe_layers: int = 0
+    experts: int = 0
+    top_k: int = 0
+    expert: int = 0
+    everywhere: int = 0
 
     @property
     def per_layer(self) -> int:
+        """Of a layer without experts."""
         return self.attention + self.mlp + self.norm
 
     @property
@@ -180,7 +212,17 @@ class ParameterCount:
 
     @property
     def total(self) -> int:
-        return self.layers * self.per_layer + self.embedding + self.lm_head + self.final_norm
+        return self._with(self.experts)
+
+    @property
+    def active(self) -> int:
+        """Those that a token meets: all but the experts that it does not visit."""
+        return self._with(self.top_k)
+
+    def _with(self, experts: int) -> int:
+        mixtures = self.moe_layers * (self.everywhere + experts * self.expert)
+        layers = self.layers * (self.attention + self.norm) + (self.layers - self.moe_layers) * self.mlp
+        return layers + mixtures + self.embedding + self.lm_head + self.final_norm
 
 
 def parameters(model: Model) -> ParameterCount:
@@ -188,115 +230,44 @@ def parameters(model: Model) -> ParameterCount:
 
     For the GPT family it is 12 L h^2 (1 + 13/(12 h) + (V + s)/(12 L h)) of arXiv:2104.04473 plus the final norm.
     """
-    table = model.vocab_size * model.hidden_size
+    table, moe = model.vocab_size * model.hidden_size, model.moe
     return ParameterCount(
         layers=model.layers,
-        attention=_attention_parameters(model, model.query_size, model.kv_size),
-        mlp=_mlp_parameters(model, model.ffn_hidden_size),
+        attention=attention_parameters(model, model.heads, model.kv_heads),
+        mlp=mlp_parameters(model.hidden_size, model.ffn_hidden_size, model.mlp_matrices, bias=model.mlp_bias),
         norm=model.layer_norm_parameters,
         token_embedding=table,
-        position_embedding=_position_parameters(model),
+        position_embedding=position_parameters(model),
         lm_head=0 if model.tied_embeddings else table,
         final_norm=model.norm_parameters,
-        embedding_norm=_embedding_norm_parameters(model),
+        embedding_norm=embedding_norm_parameters(model),
+        moe_layers=model.moe_layers,
+        experts=moe.experts if moe else 0,
+        top_k=moe.top_k if moe else 0,
+        expert=moe.routed(model.hidden_size, model.mlp_matrices, bias=model.mlp_bias) if moe else 0,
+        everywhere=moe.everywhere(model.hidden_size, model.mlp_matrices, bias=model.mlp_bias) if moe else 0,
     )
 
 
-def _attention_parameters(model: Model, query: int, kv: int) -> int:
-    """Column-parallel QKV (its bias is split with it) and row-parallel projection (its bias is on every rank)."""
+def attention_parameters(model: Model, heads: int, kv_heads: int) -> int:
+    """Of one layer's attention with so many heads: all, or those of a tp rank.
+
+    QKV is column-parallel (its bias is split with it), the projection row-parallel (its bias is on every rank).
+    """
+    sinks = heads * (model.attention_sinks is True)
+    if model.mla:
+        return model.mla.parameters(model.hidden_size, heads) + sinks
+    query, kv = heads * model.head_dim, kv_heads * model.head_dim
     bias = (query + 2 * kv) * model.qkv_bias + model.hidden_size * model.projection_bias
-    return model.hidden_size * (2 * query + 2 * kv) + bias
+    return model.hidden_size * (2 * query + 2 * kv) + bias + sinks
 
 
-def _mlp_parameters(model: Model, ffn: int) -> int:
-    bias = (model.mlp_matrices - 1) * ffn + model.hidden_size if model.mlp_bias else 0
-    return model.mlp_matrices * model.hidden_size * ffn + bias
-
-
-def _position_parameters(model: Model) -> int:
+def position_parameters(model: Model) -> int:
+    """Of the table of learned positions."""
     rows = model.position_rows or model.sequence_length
     return rows * model.hidden_size if model.position == "learned" else 0
 
 
-def _embedding_norm_parameters(model: Model) -> int:
+def embedding_norm_parameters(model: Model) -> int:
+    """Of the norm behind the embedding."""
     return model.norm_parameters if model.embedding_norm else 0
-
-
-@dataclass(frozen=True, slots=True)
-class TensorShard:
-    """The widths that one tensor-parallel rank holds: heads, key-value heads, MLP columns, (padded) vocabulary rows."""
-
-    heads: int
-    kv_heads: int
-    ffn: int
-    vocab: int
-
-
-def tensor_shard(model: Model, tp: int) -> TensorShard:
-    """What each of ``tp`` ranks holds of a layer and of the vocabulary.
-
-    With more ranks than key-value heads each rank keeps a copy of one of them, as Megatron-LM does.
-    Raises InputError where heads, key-value heads or MLP columns do not divide.
-    """
-    if not _splits(model, tp):
-        fitting = listed(number for number in range(1, min(model.heads, 1024) + 1) if _splits(model, number))
-        raise InputError(
-            f"tp {tp} does not split heads {model.heads}, kv_heads {model.kv_heads} and ffn_hidden_size "
-            f"{model.ffn_hidden_size} evenly; use one of {fitting}"
-        )
-    return TensorShard(
-        heads=model.heads // tp,
-        kv_heads=max(model.kv_heads // tp, 1),
-        ffn=model.ffn_hidden_size // tp,
-        vocab=padded_vocab(model, tp) // tp,
-    )
-
-
-def _splits(model: Model, tp: int) -> bool:
-    if tp < 1 or model.heads % tp or model.ffn_hidden_size % tp:
-        return False
-    return model.kv_heads % tp == 0 or tp % model.kv_heads == 0
-
-
-def padded_vocab(model: Model, tp: int) -> int:
-    """The vocabulary rounded up to a multiple of ``vocab_multiple`` x tp, so that every rank's share is one of that.
-
-    Megatron-LM's ``--make-vocab-size-divisible-by``, 128 by default.
-    """
-    multiple = model.vocab_multiple * tp
-    return -(-model.vocab_size // multiple) * multiple
-
-
-def layer_parameters_per_tp_rank(model: Model, tp: int) -> int:
-    """Parameters of one layer on one of ``tp`` ranks: matrices split; norms and row-parallel biases on every rank."""
-    shard = tensor_shard(model, tp)
-    attention = _attention_parameters(model, shard.heads * model.head_dim, shard.kv_heads * model.head_dim)
-    return attention + _mlp_parameters(model, shard.ffn) + model.layer_norm_parameters
-
-
-def embedding_parameters_per_tp_rank(model: Model, tp: int) -> int:
-    """The rank's rows of the padded token table, and the position table, which every rank holds whole."""
-    whole = _position_parameters(model) + _embedding_norm_parameters(model)
-    return padded_vocab(model, tp) // tp * model.hidden_size + whole
-
-
-def lm_head_parameters_per_tp_rank(model: Model, tp: int) -> int:
-    """The rank's rows of the padded output matrix (if tied and on another stage than the embedding: a copy)."""
-    return padded_vocab(model, tp) // tp * model.hidden_size
-
-
-def stage_parameters_per_tp_rank(model: Model, tp: int, *, layers: int, first: bool, last: bool) -> int:
-    """Parameters that one tensor-parallel rank of a pipeline stage holds.
-
-    ``layers`` is how many layers the stage has in all its chunks; ``first`` and ``last`` say whether it has the
-    embedding and the final norm with the LM head.  Tied embeddings on two stages are held twice (Megatron-LM),
-    on one stage once.
-    """
-    total = layers * layer_parameters_per_tp_rank(model, tp)
-    if first:
-        total += embedding_parameters_per_tp_rank(model, tp)
-    if last:
-        total += model.norm_parameters
-        if not (first and model.tied_embeddings):
-            total += lm_head_parameters_per_tp_rank(model, tp)
-    return total

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from simcluster.model.layers import RankShape
-from simcluster.model.transformer import Model, tensor_shard
+from simcluster.model.shards import tensor_shard
+from simcluster.model.transformer import Model
 from simcluster.nccl import Platform
 from simcluster.nccl.constants import BUFFER
 from simcluster.planning.parallel import Plan

@@ -14,7 +14,7 @@ import numpy as np
 from simcluster.faults import ExpertImbalance, Fault, Jitter, SequenceLengths, SlowGpu
 from simcluster.faults.data import loads
 from simcluster.faults.draws import Floats, stream
-from simcluster.faults.experts import EXPERTS, expert_loads
+from simcluster.planning.expert_loads import ExpertLoads
 from simcluster.planning.ops import Compute, Item, Segment, StageProgram
 from simcluster.planning.parallel import Plan
 from simcluster.planning.profiles import Profile, product
@@ -46,7 +46,7 @@ def speed_profiles(faults: Sequence[Fault], host_of: Sequence[int]) -> dict[int,
 class Batch:
     """What a step works through: microbatches of each replica, sequences in each, tokens in those.
 
-    ``experts`` are those of a mixture-of-experts layer (0: none), over ``ep`` neighbours on the dp axis.
+    ``experts`` are those of a mixture-of-experts layer (0: none).
     """
 
     steps: int
@@ -54,7 +54,6 @@ class Batch:
     micro_batch: int
     length: int
     experts: int = 0
-    ep: int = 1
 
 
 class RankPrograms:
@@ -70,7 +69,8 @@ class RankPrograms:
             for fault in faults
             if isinstance(fault, Jitter) and not fault.neutral
         ]
-        self._experts = [fault for fault in faults if isinstance(fault, ExpertImbalance) and not fault.neutral]
+        uneven = [fault for fault in faults if isinstance(fault, ExpertImbalance) and not fault.neutral]
+        self._experts = ExpertLoads(uneven, plan, seed, batch.experts) if uneven else None
         self._stalls = stalls_of(faults, host_of, seed, batch.steps)
         self._uneven: dict[tuple[int, float], Segment] = {}  # by segment and what its attention takes
         self._same: dict[tuple[int, int, int], Segment] = {}  # by segment, rank and step, for draws per step alone
@@ -78,7 +78,8 @@ class RankPrograms:
     def colour(self, rank: int) -> Hashable:
         """What makes this rank different from others of its stage."""
         return (
-            self._worker[rank][0] if self._lengths or self._experts else None,
+            self._worker[rank][0] if self._lengths else None,
+            self._experts.colour(rank) if self._experts else None,
             tuple(self._unit(fault, rank) if rank in ranks else None for fault, ranks in self._jitters),
             tuple(self._stalls.get(rank, ())),
         )
@@ -90,7 +91,8 @@ class RankPrograms:
         if self._lengths:
             lanes = {lane: [self._weighed(rank, item) for item in items] for lane, items in lanes.items()}
         if self._experts:
-            lanes = {lane: [self._routed(rank, item) for item in items] for lane, items in lanes.items()}
+            routed = self._experts.routed
+            lanes = {lane: [routed(rank, item) for item in items] for lane, items in lanes.items()}
         if jitters:
             lanes = {lane: [self._jittered(rank, item, jitters) for item in items] for lane, items in lanes.items()}
         own = program if lanes is program.lanes else StageProgram(program.stage, lanes)
@@ -122,20 +124,6 @@ class RankPrograms:
         if name not in self._uneven:
             self._uneven[name] = _changed(item.segment, [1.0] * len(item.segment.ops), load=load)
         return item._replace(segment=self._uneven[name])
-
-    def _routed(self, rank: int, item: Item) -> Item:
-        """An item with the tokens that the experts of this rank get."""
-        replica, expert_rank = divmod(self._worker[rank][0], self._batch.ep)
-        factors = [1.0] * len(item.segment.ops)
-        for index, op in enumerate(item.segment.ops):
-            for fault in self._experts if op.name.startswith(EXPERTS) and isinstance(op.work, Compute) else ():
-                loads = expert_loads(
-                    fault, seed=self._seed, experts=self._batch.experts, ep=self._batch.ep, layer=op.layer,
-                    step=item.step, microbatch=item.microbatch, replica=replica,
-                )  # fmt: skip
-                factors[index] *= float(loads[expert_rank])
-        routed = any(factor != 1 for factor in factors)
-        return item._replace(segment=_changed(item.segment, factors)) if routed else item
 
     # --- jitter -----------------------------------------------------------------------------------------------------
 

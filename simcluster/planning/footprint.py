@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 
 from simcluster.model.layers import RankShape
 from simcluster.model.recipes import Recipe, state_bytes
-from simcluster.model.transformer import Model, stage_parameters_per_tp_rank
+from simcluster.model.transformer import Model
 from simcluster.planning.buffers import Overheads
+from simcluster.planning.held import of_stage
 from simcluster.planning.offload import trips
 from simcluster.planning.parallel import Plan
 from simcluster.planning.residency import Level, Profile, Residencies, peak_of_row, profile, residencies, visits
@@ -71,10 +72,11 @@ def stage_footprint(
     """The peak of one stage's ranks over a step."""
     chunks = range(schedule.num_chunks)
     held_slices = [schedule.slice_of(stage, chunk) for chunk in chunks]
-    layers = [slices.counts[number] for number in held_slices]
+    layers = [layer for number in held_slices for layer in slices.of(number)]
     first, last = 0 in held_slices, len(slices.counts) - 1 in held_slices
-    parameters = stage_parameters_per_tp_rank(model, plan.tp, layers=sum(layers), first=first, last=last)
-    state = state_bytes(parameters, recipe, zero=zero, dp=plan.shard_size)
+    held = of_stage(model, plan, layers, first=first, last=last)
+    state = state_bytes(held.common, recipe, zero=zero, dp=plan.shard_size)
+    state += state_bytes(held.experts, recipe, zero=zero, dp=plan.expert_replicas)
     peak = activation_peak(residencies(model, shape), schedule, slices, stage, offload)
     updated = state.optimizer / recipe.optimizer  # parameters whose state the rank has
     lost = (overheads.fragmentation - 1.0) * peak.total

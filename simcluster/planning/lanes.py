@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 
 from simcluster.planning.ops import MAIN, Change, Collective, Item, Need, Op, Segment, StageProgram
@@ -46,13 +46,25 @@ class Lanes:
         *, layer: int = -1, memory: tuple[Change, ...] = (),
     ) -> Segment:  # fmt: skip
         """One collective of ``size`` bytes over the rank's group on ``axis``."""
-        stream = axis
+        return self.collectives(kind, name, [(axis, size)], lane, layer=layer, memory=memory)
+
+    def collectives(
+        self, kind: str, name: str, calls: Sequence[tuple[str, float]], lane: str = MAIN,
+        *, layer: int = -1, memory: tuple[Change, ...] = (),
+    ) -> Segment:  # fmt: skip
+        """Collectives of (axis, bytes), one after the other; the memory comes and goes with the last."""
+
+        def make() -> Segment:
+            works = [Collective(kind, axis, size) for axis, size in calls]
+            ops = [Op(work, self._stream(work.axis), kind, name, layer, lane) for work in works]
+            return Segment((*ops[:-1], replace(ops[-1], memory=memory)))
+
+        return self.once((kind, name, tuple(calls), lane, layer, memory), make)
+
+    def _stream(self, axis: str) -> str:
         if axis in ("model", "world", "embedding"):  # over several axes: named after the slowest, between stages
-            stream = "pp" if self._pipelined else "dp" if axis == "world" else "tp"
-        elif axis in SHARDING:
-            stream = "dp"
-        op = Op(Collective(kind, axis, size), stream, kind, name, layer, lane, memory=memory)
-        return self.once((kind, axis, name, size, lane, layer, memory), lambda: Segment((op,)))
+            return "pp" if self._pipelined else "dp" if axis == "world" else "tp"
+        return "dp" if axis in SHARDING or axis == "edp" else axis
 
     def holding(self, name: Hashable, segment: Segment, memory: tuple[Change, ...]) -> Segment:
         """The segment of that name, with memory that comes as it begins and goes as it ends."""

@@ -47,8 +47,9 @@ class Plan:
 
     ``shard`` is how many of the ranks that hold the same parameters share them where those are sharded (0: all of
     them); consecutive ones do.  ``copies``, where the model is held more than once, lists the stages that hold the same
-    parts of it, each stage once: their ranks are replicas, too.  Raises InputError for a size below 1, or a shard that
-    does not divide these ranks.
+    parts of it, each stage once: their ranks are replicas, too.  ``ep`` consecutive ranks of a stage share the experts
+    of a mixture, each expert on ``etp`` of tp (1, or 0 for all of them).  Raises InputError for a size below 1, or a
+    shard, or expert ranks, that do not divide these ranks.
     """
 
     tp: int = 1
@@ -58,6 +59,8 @@ class Plan:
     order: tuple[str, ...] = AXES
     shard: int = 0
     copies: tuple[tuple[int, ...], ...] = ()
+    ep: int = 1
+    etp: int = 0
     grid: Ranks = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -67,6 +70,11 @@ class Plan:
                 raise InputError(f"{axis} {size} must be at least 1, the size of an axis that is not there")
         if self.shard < 0 or (self.dp * self.cp) % (self.shard or 1):
             raise InputError(f"{self.shard} ranks to a shard group do not divide dp {self.dp} x cp {self.cp}")
+        if self.ep < 1 or (self.tp * self.cp * self.dp) % (self.ep * self.expert_tp):
+            raise InputError(
+                f"ep {self.ep} x etp {self.expert_tp} ranks do not divide the tp {self.tp} x cp {self.cp} x dp "
+                f"{self.dp} ranks of a stage"
+            )
         assert not self.copies or sorted(sum(self.copies, ())) == list(range(self.pp)), self.copies
         assert len({len(stages) for stages in self.copies}) <= 1, self.copies
         assert sorted(self.order) == sorted(AXES), self.order
@@ -84,6 +92,21 @@ class Plan:
     def replicas(self) -> int:
         """Ranks that hold the same parameters."""
         return self.dp * self.cp * (len(self.copies[0]) if self.copies else 1)
+
+    @property
+    def expert_tp(self) -> int:
+        """Ranks that an expert is split over."""
+        return self.etp or self.tp
+
+    @property
+    def expert_replicas(self) -> int:
+        """Ranks that hold the same part of the same experts."""
+        return self.replicas * self.tp // (self.ep * self.expert_tp)
+
+    @property
+    def experts_apart(self) -> bool:
+        """Do other ranks hold a rank's experts than hold the rest of what it has?"""
+        return self.ep > 1 or self.expert_tp != self.tp
 
     @property
     def shard_size(self) -> int:
@@ -111,6 +134,8 @@ class Plan:
             if axis == "replica":
                 shards = np.transpose(shards, (0, 2, 1))
             return self._in_order(shards.reshape(-1, shards.shape[-1]))
+        if axis in ("ep", "edp"):
+            return self._in_order(self._expert_groups(axis))
         if axis == "dp" and self.copies:
             together = [np.moveaxis(self.grid[list(stages)], -1, 0).reshape(self.tp, -1) for stages in self.copies]
             return self._in_order(np.sort(np.concatenate(together), axis=1))
@@ -121,6 +146,15 @@ class Plan:
         if len(inside) > 1:
             groups = np.sort(groups, axis=1)  # rings follow the machines, so ranks in placement order
         return self._in_order(groups)
+
+    def _expert_groups(self, axis: str) -> Ranks:
+        """Of ranks that share experts ("ep") or hold the same ("edp"), by place in a stage: tp fastest, then cp, dp."""
+        stages = self.grid.reshape(self.pp, -1, self.ep, self.expert_tp)
+        if axis == "ep":
+            return np.moveaxis(stages, 2, -1).reshape(-1, self.ep)
+        together = stages[np.array(self.copies or [(stage,) for stage in range(self.pp)])]  # copy, of it stage, ...
+        groups = np.moveaxis(together, (1, 2), (-2, -1)).reshape(-1, self.expert_replicas)
+        return np.sort(groups, axis=1)
 
     def peers(self, stage: int, to_stage: int) -> tuple[Ranks, Ranks]:
         """Ranks of a stage, and the ranks of another stage with the same dp, cp and tp place, in the same order."""

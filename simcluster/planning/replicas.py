@@ -15,16 +15,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from simcluster.model.transformer import (
-    embedding_parameters_per_tp_rank,
-    layer_parameters_per_tp_rank,
-    lm_head_parameters_per_tp_rank,
-)
+from simcluster.model.shards import embedding_parameters_per_tp_rank, lm_head_parameters_per_tp_rank
+from simcluster.planning.held import Held, of_layers
 from simcluster.planning.lanes import Lanes
 from simcluster.planning.offload import Reduced
 from simcluster.planning.ops import Change, Item, Need
 from simcluster.planning.segments import Pass
-from simcluster.planning.step_end import block, end_step
+from simcluster.planning.step_end import block_all, end_step
 from simcluster.planning.step_plan import Job
 from simcluster.schedules import Action
 
@@ -56,7 +53,7 @@ class Replicas:
         self._buckets = buckets_of(job, self._stage)
         if job.plan.copies:  # every stage that holds these slices must take them in the same order
             self._buckets = dict(sorted(self._buckets.items(), key=lambda each: -self._place(each[0])))
-        self._parameters = sum(size for buckets in self._buckets.values() for _, size in buckets)
+        self._parameters = sum((held for buckets in self._buckets.values() for _, held in buckets), Held())
         self._behind: list[tuple[int, int, Item]] = []  # reductions that wait for their turn, by slice and bucket
         self._first_forward = {action.chunk: action for action in reversed(row) if action.kind == "F"}
         gradients = [action for action in row if action.kind in ("B", "W")]
@@ -71,8 +68,8 @@ class Replicas:
         needs = (Need(self._stage, ("optimizer", step - 1)),) if step else ()
         for chunk, buckets in self._buckets.items():
             for bucket in reversed(range(len(buckets))):
-                size = buckets[bucket][1] * self._data.parameter_bytes
-                segment = self._lanes.collective("all_gather", "dp", "parameters", size, "dp")
+                calls = buckets[bucket][1].calls(self._job.plan, self._data.parameter_bytes)
+                segment = self._lanes.collectives("all_gather", "parameters", calls, "dp")
                 key = ("gathered", step, self._place(chunk), bucket)
                 self._lanes.put("dp", Item(segment, key, needs, step, chunk))
 
@@ -87,21 +84,24 @@ class Replicas:
             ]
         if self._reduces_beside and self._reduced_after(action):
             return [self._bucket(action, step, bucket) for bucket in range(len(buckets))]
-        size = sum(size for _, size in buckets)
-        return [Part(self._whole[chunk], memory=self._comes(action, size))]
+        held = sum((held for _, held in buckets), Held())
+        return [Part(self._whole[chunk], memory=self._comes(action, held))]
 
     def after(self, action: Action, step: int, part: Part, made: tuple[object, ...]) -> None:
         """A part is over (its key is ``made``): its gradients, if they are complete, go out on the dp lane."""
         if self._data.zero == 2 and not self._reduces_beside and self._reduced_after(action):
-            size = sum(size for _, size in self._buckets[action.chunk]) * self._data.gradient_bytes
+            held = sum((held for _, held in self._buckets[action.chunk]), Held())
             place = (action.chunk, action.microbatch)
-            memory = (Change("gradients", 0.0, -size),)
-            block(self._lanes, step, self._reduction, "dp", "gradients", size, part=place, memory=memory)
+            memory = (Change("gradients", 0.0, -held.total * self._data.gradient_bytes),)
+            calls = held.calls(self._job.plan, self._data.gradient_bytes)
+            block_all(self._lanes, step, self._reduction, "gradients", calls, part=place, memory=memory)
         if part.bucket < 0 or action.kind == "F":
             return
-        size = self._buckets[action.chunk][part.bucket][1] * self._data.gradient_bytes
+        held = self._buckets[action.chunk][part.bucket][1]
+        size = held.total * self._data.gradient_bytes
         freed = (Change("gradients", 0.0, -size),) if self._data.zero == 2 else ()
-        segment = self._lanes.collective(self._reduction, "dp", "gradients", size, "dp", memory=freed)
+        calls = held.calls(self._job.plan, self._data.gradient_bytes)
+        segment = self._lanes.collectives(self._reduction, "gradients", calls, "dp", memory=freed)
         key = self._reduced(action, step, part.bucket)
         item = Item(segment, key, (Need(self._stage, made),), step, action.chunk)
         if self._job.plan.copies:
@@ -123,24 +123,29 @@ class Replicas:
                 for bucket in range(len(buckets))
             )
         elif job.replicas > 1 and data.zero != 2:
-            size = self._parameters * data.gradient_bytes
-            block(self._lanes, step, self._reduction, "dp", "gradients", size)
-        everyone, ranks = ("world", job.replicas) if data.zero else ("model", 1)
-        norm = (everyone,) if job.plan.tp * job.plan.pp * ranks > 1 else ()
-        reduced = self._reduced_parts(step, ranks) if self._reduces_beside else ()
-        parameters = self._parameters / ranks
+            calls = self._parameters.calls(job.plan, data.gradient_bytes)
+            block_all(self._lanes, step, self._reduction, "gradients", calls)
+        everyone = "world" if data.zero or job.plan.experts_apart else "model"  # who has other gradients
+        ranks = job.plan.num_ranks if everyone == "world" else job.plan.tp * job.plan.pp
+        norm = (everyone,) if ranks > 1 else ()
+        reduced = self._reduced_parts(step) if self._reduces_beside else ()
+        parameters = self._own(self._parameters)
         end_step(job, self._lanes, step, needs, share=1, parameters=parameters, norm=norm, reduced=reduced)
         if data.zero and job.replicas > 1 and not data.overlap_gather:
-            size = self._parameters * data.parameter_bytes
-            block(self._lanes, step, "all_gather", "dp", "parameters", size)
+            calls = self._parameters.calls(job.plan, data.parameter_bytes)
+            block_all(self._lanes, step, "all_gather", "parameters", calls)
         self._sent = []
 
-    def _reduced_parts(self, step: int, ranks: int) -> list[Reduced]:
+    def _own(self, held: Held) -> float:
+        """Parameters whose optimizer's state the rank has."""
+        return held.per_replica(self._job.plan) if self._data.zero else held.total
+
+    def _reduced_parts(self, step: int) -> list[Reduced]:
         """The rank's part of every bucket, in the order in which they have been reduced."""
         found = {
-            self._reduced(self._last_gradient[chunk], step, number): (size / ranks, work.embedding or work.lm_head)
+            self._reduced(self._last_gradient[chunk], step, number): (self._own(held), work.embedding or work.lm_head)
             for chunk, buckets in self._buckets.items()
-            for number, (work, size) in enumerate(buckets)
+            for number, (work, held) in enumerate(buckets)
         }
         order = {key: place for place, key in enumerate(self._sent)}
         return [
@@ -178,45 +183,44 @@ class Replicas:
 
     def _bucket(self, action: Action, step: int, bucket: int) -> Part:
         """A stretch that gives out a bucket of gradients."""
-        work, size = self._buckets[action.chunk][bucket]
+        work, held = self._buckets[action.chunk][bucket]
         needs = tuple(Need(self._stage, key) for key in self._sent[-2:-1]) if self._data.zero == 2 else ()
         self._sent.append(self._reduced(action, step, bucket))
-        return Part(work, needs, bucket, self._comes(action, size))
+        return Part(work, needs, bucket, self._comes(action, held))
 
-    def _comes(self, action: Action, size: float) -> tuple[Change, ...]:
+    def _comes(self, action: Action, held: Held) -> tuple[Change, ...]:
         """Memory of gradients that are there only until they are reduced: under ZeRO 2."""
         if self._data.zero != 2 or action.kind not in ("B", "W") or self._job.replicas == 1:
             return ()
         if not self._data.sharding.every_microbatch and self._first_gradient[action.chunk] != action:
             return ()
-        return (Change("gradients", size * self._data.gradient_bytes, 0.0),)
+        return (Change("gradients", held.total * self._data.gradient_bytes, 0.0),)
 
 
-def buckets_of(job: Job, stage: int) -> dict[int, list[tuple[Pass, float]]]:
+def buckets_of(job: Job, stage: int) -> dict[int, list[tuple[Pass, Held]]]:
     """The chunks of a stage in buckets of at least bucket_bytes of gradients, in backward order, with parameters."""
     wholes = [job.whole(stage, chunk) for chunk in range(job.schedule.num_chunks)]
     embeds = any(whole.embedding for whole in wholes)
     return {chunk: _cut(job, whole, embeds) for chunk, whole in enumerate(wholes)}
 
 
-def _cut(job: Job, whole: Pass, embeds: bool) -> list[tuple[Pass, float]]:
+def _cut(job: Job, whole: Pass, embeds: bool) -> list[tuple[Pass, Held]]:
     model, tp = job.model, job.plan.tp
-    per_layer = layer_parameters_per_tp_rank(model, tp)
     limit = job.data_parallel.bucket_bytes / job.data_parallel.gradient_bytes
-    buckets: list[tuple[Pass, float]] = []
+    buckets: list[tuple[Pass, Held]] = []
     layers: list[int] = []
-    size = 0.0
+    held = Held()
     head = whole.lm_head
     if head:
-        size += model.norm_parameters
+        held += Held(model.norm_parameters)
         if not (model.tied_embeddings and embeds):  # one copy serves both ends
-            size += lm_head_parameters_per_tp_rank(model, tp)
+            held += Held(lm_head_parameters_per_tp_rank(model, tp))
     for layer in reversed(whole.layers):
-        if layers and size >= limit:
-            buckets.append((Pass(tuple(reversed(layers)), embedding=False, lm_head=head), size))
-            layers, size, head = [], 0.0, False
+        if layers and held.total >= limit:
+            buckets.append((Pass(tuple(reversed(layers)), embedding=False, lm_head=head), held))
+            layers, held, head = [], Held(), False
         layers.append(layer)
-        size += per_layer
+        held += of_layers(model, job.plan, [layer])
     if whole.embedding:
-        size += embedding_parameters_per_tp_rank(model, tp)
-    return [*buckets, (Pass(tuple(reversed(layers)), whole.embedding, head), size)]
+        held += Held(embedding_parameters_per_tp_rank(model, tp))
+    return [*buckets, (Pass(tuple(reversed(layers)), whole.embedding, head), held)]

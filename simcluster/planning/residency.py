@@ -97,15 +97,20 @@ class Residency:
 
 @dataclass(frozen=True, slots=True)
 class Residencies:
-    """Of each block, by name: in layers that recompute, and in those that do not (``shape.recomputes``)."""
+    """Of each block, by name: in layers that recompute, and in those that do not (``shape.recomputes``).
 
+    The "mlp" of a layer with experts is its "mixture".
+    """
+
+    model: Model
     shape: RankShape
     recomputed: Mapping[str, Residency]
     plain: Mapping[str, Residency]
 
     def of(self, block: str, layer: int) -> Residency:
         """Of a block in the layer of this number."""
-        return (self.recomputed if self.shape.recomputes(layer) else self.plain)[block]
+        own = "mixture" if block == "mlp" and self.model.has_experts(layer) else block
+        return (self.recomputed if self.shape.recomputes(layer) else self.plain)[own]
 
     def runs_again(self, layer: int) -> bool:
         """Does the layer's forward run again, whole, before its backward?"""
@@ -114,7 +119,7 @@ class Residencies:
 
 def residencies(model: Model, shape: RankShape) -> Residencies:
     """Of all blocks of a model on a rank."""
-    return Residencies(shape, _blocks(model, shape), _blocks(model, replace(shape, recompute="none")))
+    return Residencies(model, shape, _blocks(model, shape), _blocks(model, replace(shape, recompute="none")))
 
 
 def _blocks(model: Model, shape: RankShape) -> dict[str, Residency]:
@@ -126,7 +131,7 @@ def _blocks(model: Model, shape: RankShape) -> dict[str, Residency]:
             head_working_bytes(model, shape) if name == "lm_head" else 0.0,
             temporary_bytes(name, model, shape),
         )
-        for name in ("embedding", *LAYER, "lm_head")
+        for name in dict.fromkeys(tensor.block for tensor in everything)
     }
 
 

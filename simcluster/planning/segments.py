@@ -7,6 +7,7 @@ Where the traffic goes (Megatron-LM; arXiv:1909.08053 section 3, arXiv:2205.0519
 * with sequence parallelism each of them becomes a reduce-scatter, and an all-gather of the same size goes where the
   sharded tensor enters a block; backward the shard that was kept is gathered once more for the weight gradient, beside
   the product for the input gradient;
+* experts: tokens travel to those they visit, and back (``mixture_ops``);
 * context parallel: keys and values of other ranks around the attention kernel (``context_ops``);
 * vocabulary parallel loss: three all-reduces of one number a token (maximum, true logit, sum);
 * without sequence parallelism a stage boundary may be sent split over tp and gathered on arrival (``boundary``).
@@ -21,11 +22,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from simcluster.faults.experts import EXPERTS
 from simcluster.model.context import context_of
 from simcluster.model.kernels import Block, Kernel, Section
 from simcluster.model.layers import RankShape, attention_block, embedding_block, lm_head_block, mlp_block
 from simcluster.model.transformer import Model
 from simcluster.planning.context_ops import attend
+from simcluster.planning.mixture_ops import MixtureOps
 from simcluster.planning.ops import Compute, Segment
 from simcluster.planning.residency import Phase, residencies, visits
 from simcluster.planning.segment_ops import NO_TIME, Issue, OpsInMaking, Worker
@@ -100,6 +103,8 @@ class Passes:
         self._plain = _blocks(model, replace(shape, recompute="none"))
         self._shape = shape
         self._context = context_of(model, shape)
+        self._model = model
+        self._mixture = MixtureOps(model, shape, self.activation_bytes) if model.moe else None
         self._residencies = residencies(model, shape)
 
     def forward(self, part: Pass) -> Segment:
@@ -130,10 +135,14 @@ class Passes:
         again = self._residencies.runs_again
         order = visits(kind, part.layers, embedding=part.embedding, lm_head=part.lm_head, again=again)
         for phase, name, layer in order:
-            begin = len(ops)
-            blocks = self._recomputed if self._shape.recomputes(layer) else self._plain
-            self._visit(ops, phase, blocks[name], layer)
-            ops.hold(begin, name, self._residencies.of(name, layer).changes(phase, split=kind in ("I", "W")))
+            begin, main = len(ops), name
+            if name == "mlp" and self._mixture and self._model.has_experts(layer):
+                self._mixture.visit(ops, phase, layer)
+                main = EXPERTS
+            else:
+                blocks = self._recomputed if self._shape.recomputes(layer) else self._plain
+                self._visit(ops, phase, blocks[name], layer)
+            ops.hold(begin, main, self._residencies.of(name, layer).changes(phase, split=kind in ("I", "W")))
         if kind == "F" and part.lm_head:
             ops.end_forward()
         return ops.segment()
@@ -269,5 +278,6 @@ class Passes:
 
 def _blocks(model: Model, shape: RankShape) -> dict[str, Block]:
     """Every block of the model on a rank, by name."""
-    made = (block(model, shape) for block in (embedding_block, attention_block, mlp_block, lm_head_block))
+    mlp = [] if model.moe_layers == model.layers else [mlp_block]
+    made = (block(model, shape) for block in (embedding_block, attention_block, *mlp, lm_head_block))
     return {block.name: block for block in made}

@@ -11,11 +11,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from simcluster.model.transformer import (
-    embedding_parameters_per_tp_rank,
-    layer_parameters_per_tp_rank,
-    lm_head_parameters_per_tp_rank,
-)
+from simcluster.model.shards import embedding_parameters_per_tp_rank, lm_head_parameters_per_tp_rank
+from simcluster.planning.held import of_layers
 from simcluster.planning.replicas import buckets_of
 from simcluster.planning.segments import Pass
 from simcluster.planning.step_plan import Job
@@ -74,7 +71,7 @@ def units_of(job: Job, stage: int) -> Units:
             add(Pass((), embedding=True), embedding_parameters_per_tp_rank(model, tp))
         for begin in range(0, len(whole.layers), most):
             layers = whole.layers[begin : begin + most]
-            add(Pass(layers), len(layers) * layer_parameters_per_tp_rank(model, tp))
+            add(Pass(layers), of_layers(model, job.plan, layers).total)
         if whole.lm_head and tied:
             stretches.append(Stretch(Pass((), lm_head=True), 0))
         elif whole.lm_head:
@@ -132,13 +129,12 @@ def unsharded_peak(job: Job, stage: int) -> float:
     makers = [action for action in row if action.kind in ("B", "W")]
     root, units = 0.0, None
     if data.zero == 2:
-        buckets = buckets_of(job, stage)
-        whole = [sum(size for _, size in buckets[chunk]) for chunk in range(len(buckets))]
-        total = sum(whole)
+        buckets = {chunk: [held.total for _, held in cut] for chunk, cut in buckets_of(job, stage).items()}
+        total = sum(map(sum, buckets.values()))
         made = [
             size
             for action in makers
-            for size in ([size for _, size in buckets[action.chunk]] if data.overlap_reduce else [whole[action.chunk]])
+            for size in (buckets[action.chunk] if data.overlap_reduce else [sum(buckets[action.chunk])])
         ]
     else:
         units = units_of(job, stage)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from simcluster.model.transformer import lm_head_parameters_per_tp_rank
+from simcluster.model.shards import lm_head_parameters_per_tp_rank
 from simcluster.planning.lanes import Lanes
 from simcluster.planning.offload import Reduced, host_update, stream_update
 from simcluster.planning.ops import MAIN, Change, Compute, Item, Need, Op, Segment
@@ -55,5 +55,13 @@ def block(
     *, part: tuple[object, ...] = (), memory: tuple[Change, ...] = (),
 ) -> None:  # fmt: skip
     """A collective that the main lane waits for; ``part`` tells several of a kind and name in a step apart."""
-    segment = lanes.collective(kind, axis, name, size, memory=memory)
+    block_all(lanes, step, kind, name, [(axis, size)], needs, part=part, memory=memory)
+
+
+def block_all(
+    lanes: Lanes, step: int, kind: str, name: str, calls: Sequence[tuple[str, float]], needs: tuple[Need, ...] = (),
+    *, part: tuple[object, ...] = (), memory: tuple[Change, ...] = (),
+) -> None:  # fmt: skip
+    """Collectives of (axis, bytes), one after the other; the main lane waits for all."""
+    segment = lanes.collectives(kind, name, calls, memory=memory)
     lanes.put(MAIN, Item(segment, (name, kind, step, *part), needs, step))

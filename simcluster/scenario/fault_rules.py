@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from simcluster.documents.complaints import Complaint
 from simcluster.errors import InputError
 from simcluster.faults import BackgroundLoad, ExpertImbalance, HostStall, LinkFlap, SequenceLengths, SlowLink
+from simcluster.faults.experts import expert_loads
 from simcluster.faults.where import OnRanks
 from simcluster.planning.disturbed_links import capacity_profiles, permanently
 
@@ -26,9 +27,8 @@ def fault_rules(scenario: Scenario) -> Iterator[Complaint]:
             yield from _ranks(scenario, place, fault)
         elif isinstance(fault, SlowLink | LinkFlap | BackgroundLoad):
             yield from _links(scenario, place, fault)
-        if isinstance(fault, ExpertImbalance):  # the models that can be planned have none
-            what = "the model is dense: it has no experts that could get unequally many tokens"
-            yield ("faults", place), f"{what}; leave expert_imbalance out, or use sequence_lengths for uneven attention"
+        if isinstance(fault, ExpertImbalance):
+            yield from _experts(scenario, place, fault)
         if isinstance(fault, HostStall) and isinstance(fault.first, int) and fault.first >= scenario.steps:
             what = f"step {fault.first} is not played: the scenario has {scenario.steps} steps, numbered from 0"
             yield ("faults", place, "first"), f"{what}; set steps to {fault.first + 1} or more"
@@ -38,6 +38,19 @@ def fault_rules(scenario: Scenario) -> Iterator[Complaint]:
             yield ("faults", place), f"{what}; set training.attention to fused, or leave sequence_lengths out"
     for place in packed[1:]:
         yield ("faults", place), f"the data have one law of lengths, faults.{packed[0]} has it already; keep one"
+
+
+def _experts(scenario: Scenario, place: int, fault: ExpertImbalance) -> Iterator[Complaint]:
+    """There are experts, and as many fractions as there are."""
+    moe = scenario.model.moe
+    if moe is None:
+        what = "the model is dense: it has no experts that could get unequally many tokens"
+        yield ("faults", place), f"{what}; leave expert_imbalance out, or use sequence_lengths for uneven attention"
+        return
+    try:
+        expert_loads(fault, seed=0, experts=moe.experts, ep=1, layer=0)
+    except InputError as error:
+        yield ("faults", place, "tokens"), str(error)
 
 
 def _ranks(scenario: Scenario, place: int, fault: OnRanks) -> Iterator[Complaint]:

@@ -46,6 +46,8 @@ def plan_of(scenario: Scenario) -> Plan:
         order=parallel.order,
         shard=scenario.fsdp.shard_group or 0,
         copies=copies_of(schedule_of(scenario)),
+        ep=parallel.ep,
+        etp=parallel.etp or 0,
     )
 
 
@@ -58,6 +60,8 @@ def shape_of(scenario: Scenario) -> RankShape:
         tp=parallel.tp,
         cp=parallel.cp,
         cp_comm=parallel.cp_comm,
+        ep=parallel.ep,
+        etp=parallel.etp or 0,
         sequence_parallel=parallel.sequence_parallel,
         recompute=training.recompute,
         recompute_every=training.recompute_every,

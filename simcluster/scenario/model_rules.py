@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from simcluster.documents.complaints import Complaint, listed
 from simcluster.documents.near import near_divisors
+from simcluster.model.shards import split_widths
 
 if TYPE_CHECKING:
     from simcluster.scenario.scenario import Scenario
@@ -20,13 +21,14 @@ def model_rules(scenario: Scenario) -> Iterator[Complaint]:
     """Every broken rule."""
     yield from _tensor(scenario)
     yield from _context(scenario)
+    yield from _experts(scenario)
 
 
 def _tensor(scenario: Scenario) -> Iterator[Complaint]:
     """What tensor and sequence parallelism split must divide."""
     model, parallel = scenario.model, scenario.parallel
     tp = parallel.tp
-    split = {"heads": model.heads, "ffn_hidden_size": model.ffn_hidden_size}
+    split = {"heads": model.heads} | split_widths(model)
     if model.kv_heads % tp and tp % model.kv_heads:  # more ranks than key-value heads: each keeps a copy of one
         split["kv_heads"] = model.kv_heads
     if parallel.sequence_parallel:
@@ -64,3 +66,43 @@ def _context(scenario: Scenario) -> Iterator[Complaint]:
         fix = listed(near_divisors(max(model.heads // tp, 1), cp))
         what = f"all_to_all gives each of cp {cp} ranks as many of the {model.heads // tp} heads of a tp rank"
         yield where, f"{what}, and that does not go; use cp {fix}, or cp_comm: ring"
+
+
+def _experts(scenario: Scenario) -> Iterator[Complaint]:
+    """There are experts to share, on ranks that there are, by mechanisms that know of them."""
+    model, parallel, training = scenario.model, scenario.parallel, scenario.training
+    ep, tp, moe = parallel.ep, parallel.tp, model.moe
+    if moe is None:
+        for name, size in (("ep", ep), ("etp", parallel.etp or 1)):
+            if size > 1:
+                what = f"{size} is for the experts of model.moe, and the model is dense"
+                yield ("parallel", name), f"{what}; leave it out, or give model.moe"
+        return
+    etp = parallel.etp or tp
+    if etp not in (1, tp):
+        yield ("parallel", "etp"), f"{etp} must be 1 (whole experts) or tp {tp} (split as all else); use one of them"
+        return
+    if tp > 1 and not parallel.sequence_parallel:
+        what = f"tp {tp} ranks would each send the same tokens to the experts"
+        yield ("parallel", "sequence_parallel"), f"{what}; set sequence_parallel to true, as Megatron-LM demands"
+    if moe.experts % ep:
+        fix = listed(near_divisors(moe.experts, ep))
+        yield ("parallel", "ep"), f"ep {ep} does not divide model.moe.experts {moe.experts}; use ep {fix}"
+    if moe.expert_ffn_hidden_size % etp:
+        what = f"tp {tp} does not divide model.moe.expert_ffn_hidden_size {moe.expert_ffn_hidden_size}"
+        yield ("parallel", "etp"), f"{what}; set etp to 1, or another tp"
+    ranks = tp * parallel.cp * parallel.dp
+    if parallel.dp and (ranks % (ep * etp) or (etp == 1 and ep % tp)):
+        among = f"dp {parallel.dp} x cp {parallel.cp}" + (f" x tp {tp} (etp 1), by tp" if etp < tp else "")
+        there = parallel.dp * parallel.cp
+        fixes = [f"{(tp if etp < tp else 1) * near}" for near in near_divisors(there, max(1, ep * etp // tp))]
+        yield ("parallel", "ep"), f"groups of ep {ep} do not go into {among}; use ep {', '.join(fixes)}"
+    apart = ep > 1 or etp != tp
+    if apart and parallel.zero == 3:
+        what = "zero 3 shards all parameters over the same ranks, and experts on ep ranks are not held by those"
+        yield ("parallel", "zero"), f"{what}; use zero 0, 1 or 2, or ep 1 without etp"
+    if apart and scenario.memory.offload.optimizer != "none":
+        yield ("memory", "offload", "optimizer"), "is not modelled for experts on ep ranks; use none, or ep 1"
+    if training.recompute == "operators":
+        what = "operators counts the products of a plain MLP, and model.moe has experts"
+        yield ("training", "recompute"), f"{what}; use none, selective or full"

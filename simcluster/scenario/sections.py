@@ -30,13 +30,6 @@ MemoryRecipe = Literal[
 ]
 
 
-def _only_one(value: object) -> object:
-    """Axes that are in the grid but not modelled: 1 is the size of an axis that is not there."""
-    if isinstance(value, int) and not isinstance(value, bool) and value > 1:
-        raise InputError(f"{value} is not modelled yet; context and expert parallelism come later: leave it out, or 1")
-    return value
-
-
 def _zero_stage(value: object) -> object:
     if isinstance(value, bool) or value not in (0, 1, 2, 3):
         raise InputError(
@@ -53,6 +46,8 @@ class Parallel(Spec):
     the ZeRO stage (arXiv:1910.02054).  ``order`` lists the axes from the fastest-varying rank digit to the slowest.
     ``cp`` ranks share every sequence, and ``cp_comm`` is how its queries meet keys and values of other ranks: handed
     round a ``ring`` beside the attention in pieces, gathered before it, or traded for heads by ``all_to_all``.
+    ``ep`` ranks of dp x cp share the experts of a mixture, each split over the tp ranks as other matrices are; with
+    ``etp: 1`` experts are whole, and the ep ranks are of dp x cp x tp (Megatron-LM's expert-tensor-parallel-size).
     """
 
     tp: Count = 1
@@ -60,7 +55,8 @@ class Parallel(Spec):
     dp: Count = 0
     cp: Count = 1
     cp_comm: Literal["ring", "all_gather", "all_to_all"] = "ring"
-    ep: Annotated[Count, BeforeValidator(_only_one)] = 1
+    ep: Count = 1
+    etp: Count | None = None
     sequence_parallel: StrictBool = False
     zero: Annotated[Literal[0, 1, 2, 3], BeforeValidator(_zero_stage)] = 0
     order: tuple[Axis, ...] = ("tp", "cp", "dp", "pp")
@@ -74,6 +70,9 @@ LONG_NAMES = {
     "data_parallel_size": "dp",
     "context_parallel_size": "cp",
     "expert_model_parallel_size": "ep",
+    "expert_parallel_degree": "ep",
+    "context_parallel_degree": "cp",
+    "expert_tensor_parallel_size": "etp",
 }
 """What other tools call the sizes of the axes; files and overrides may use these names in ``parallel``."""
 

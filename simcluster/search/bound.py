@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate, pairwise
 
-from simcluster.model.transformer import (
+from simcluster.model.shards import (
     layer_parameters_per_tp_rank,
     lm_head_parameters_per_tp_rank,
     stage_parameters_per_tp_rank,

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from simcluster.model.layers import RankShape
 from simcluster.model.recipes import state_bytes
-from simcluster.model.transformer import stage_parameters_per_tp_rank
+from simcluster.model.shards import stage_parameters_per_tp_rank
 from simcluster.planning.residency import LAYER, Profile, Residencies, profile, residencies, visits
 from simcluster.scenario.fits import waiting_bytes
 from simcluster.scenario.memory_plan import overheads_of, planned_footprints, recipe_of, shape_of

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from simcluster.lowering.lower import Choices, lower
+from simcluster.model.transformer import Model
 from simcluster.planning.ops import MAIN, Item, Need, Op, Segment, StageProgram, Transfer
 from simcluster.planning.parallel import Plan
 from simcluster.planning.segments import Pass
@@ -33,13 +34,16 @@ class OwnTimes:
     methods: Methods
     passes: PassMaker
 
-    def cut(self, layers: int, schedule: Schedule) -> Slices:
+    def cut(self, model: Model, schedule: Schedule) -> Slices:
         """The layers cut so that the slowest slice's F and B are as short as they can be."""
-        parts = (Pass((0,)), Pass((), embedding=True), Pass((), lm_head=True))
+        sorts = {model.has_experts(layer): layer for layer in range(model.layers)}
+        parts = (Pass((), embedding=True), Pass((), lm_head=True), *(Pass((layer,)) for layer in sorts.values()))
         segments = [make(part) for part in parts for make in (self.passes.forward, self.passes.backward)]
         longest = [max(times) for times in zip(*self._played([segments] * self.plan.pp), strict=True)]
-        layer, first, last = (sum(longest[place : place + 2]) for place in (0, 2, 4))
-        return balanced([layer] * layers, first, last, len(schedule.routes[0]),
+        first, last, *layers = (sum(longest[place : place + 2]) for place in range(0, len(longest), 2))
+        seconds = dict(zip(sorts, layers, strict=True))
+        each = [seconds[model.has_experts(layer)] for layer in range(model.layers)]
+        return balanced(each, first, last, len(schedule.routes[0]),
                         empty_ends=may_have_empty_ends(schedule))  # fmt: skip
 
     def of_schedule(self, whole: Sequence[Pass], send_bytes: float) -> tuple[Times, float]:

@@ -76,6 +76,8 @@ def obstacle(scenario: Scenario) -> str:
         "gradients are reduced beside the backward": overlap.grad_reduce and replicas > 1,
         "parameters are gathered beside the forward": overlap.param_gather and replicas > 1,
         "stages meet at a rendezvous": pipeline.p2p == "rendezvous" and parallel.pp > 1,
+        "sequences are shared over cp": parallel.cp > 1,
+        "layers have experts": scenario.model.moe is not None,
         "memory is offloaded": scenario.memory.offload != type(scenario.memory.offload)(),
         "the schedule is given, or made for the times of the run": not (isinstance(name, str) and name in SCHEDULES)
         or name == "zb-auto",

@@ -1,0 +1,64 @@
+"""Parameters that a rank holds, by who else holds them: they decide what is reduced and gathered over which ranks.
+
+What all ranks of dp x cp have alike is summed over the axis "dp".  An expert of a mixture is only on one rank of each
+ep group, and its gradients are summed over "edp", the ranks that hold the same experts (modelling.md, ZeRO; Megatron-LM
+``expert_data_parallel``); where those are the same ranks, experts count as common.  Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from simcluster.model.shards import (
+    expert_parameters_per_rank,
+    layer_parameters_per_tp_rank,
+    stage_parameters_per_tp_rank,
+)
+from simcluster.model.transformer import Model
+from simcluster.planning.parallel import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Parameters on one rank: the ``common`` ones that all of dp x cp have, and those of its ``experts``."""
+
+    common: float = 0.0
+    experts: float = 0.0
+
+    @property
+    def total(self) -> float:
+        """All of them."""
+        return self.common + self.experts
+
+    def __add__(self, other: Held) -> Held:
+        return Held(self.common + other.common, self.experts + other.experts)
+
+    def per_replica(self, plan: Plan) -> float:
+        """The rank's part, where each kind is shared by all ranks that hold it."""
+        return self.common / plan.replicas + self.experts / plan.expert_replicas
+
+    def calls(self, plan: Plan, element_bytes: float) -> list[tuple[str, float]]:
+        """(axis, bytes) of what is summed over, or gathered from, all ranks that hold it."""
+        found = [("dp", self.common)] if plan.replicas > 1 and self.common else []
+        found += [("edp", self.experts)] if plan.expert_replicas > 1 and self.experts else []
+        return [(axis, element_bytes * parameters) for axis, parameters in found]
+
+
+def of_layers(model: Model, plan: Plan, layers: Iterable[int]) -> Held:
+    """What a rank holds of these layers."""
+    found = Held()
+    for layer in layers:
+        found += Held(layer_parameters_per_tp_rank(model, plan.tp, layer)) + _experts(model, plan, layer)
+    return found
+
+
+def of_stage(model: Model, plan: Plan, layers: Iterable[int], *, first: bool, last: bool) -> Held:
+    """What a rank holds of these layers, of the embedding (``first``) and of the LM head (``last``)."""
+    ends = stage_parameters_per_tp_rank(model, plan.tp, layers=0, first=first, last=last)
+    return of_layers(model, plan, layers) + Held(ends)
+
+
+def _experts(model: Model, plan: Plan, layer: int) -> Held:
+    parameters = expert_parameters_per_rank(model, layer, ep=plan.ep, etp=plan.expert_tp)
+    return Held(0.0, parameters) if plan.experts_apart else Held(parameters)

@@ -1,0 +1,101 @@
+"""The ops of a mixture of experts in a pass: what an MLP's place in a layer becomes.
+
+Forward: norm and router; the shared experts; rows to their experts, by an all-to-all over ep and, where experts are
+split over tp, a gather over tp; the experts; the same way back; weighed sum and residual add.  Backward all of it in
+reverse, with the same four collectives: two all-to-alls forward, two backward (modelling of Megatron-LM's all-to-all
+dispatcher, core/transformer/moe/token_dispatcher.py; nothing runs beside them).
+
+Pure.  Imports the mixture's sections and segment_ops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from simcluster.faults.experts import EXPERTS
+from simcluster.model.kernels import Block, Kernel, Section
+from simcluster.model.layers import RankShape, mixture_edges
+from simcluster.model.mixture_sections import Mixture, mixture, routed
+from simcluster.model.transformer import Model, Recompute
+from simcluster.planning.residency import Phase
+from simcluster.planning.segment_ops import OpsInMaking
+
+Half = Callable[[Section], tuple[Kernel, ...]]
+
+
+class MixtureOps:
+    """Makes the ops of the mixture of any layer that has one."""
+
+    def __init__(self, model: Model, shape: RankShape, activation_bytes: float) -> None:
+        """``activation_bytes`` of a microbatch's hidden state, gathered over tp."""
+        plain = replace(shape, recompute="none")
+        self._shape, self._whole = shape, activation_bytes
+        self._plain = mixture_edges(model, plain), mixture(model, plain, "none")
+        again: Recompute = "full" if shape.recompute == "full" else "none"
+        self._recomputed = mixture_edges(model, replace(shape, recompute=again)), mixture(model, shape, again)
+        there = routed(model, shape)
+        self._sent, self._there = there.row_bytes(shape, there.sent), there.row_bytes(shape, there.rows)
+
+    def visit(self, ops: OpsInMaking, phase: Phase, layer: int) -> None:
+        """The mixture's turn in a pass."""
+        edges, parts = self._recomputed if self._shape.recomputes(layer) else self._plain
+        if phase in ("forward", "recompute"):
+            self._forward(ops, edges, parts, phase, layer)
+        elif phase == "weight_grad":
+            sections = (edges.exit, parts.experts, parts.shared, parts.router, edges.entry)
+            kernels = tuple(kernel for section in sections for kernel in section.weight_grad)
+            ops.compute(kernels, "weight_grad", f"{EXPERTS}_weight_grad", layer)
+        else:
+            self._backward(ops, edges, parts, phase, layer)
+
+    def _forward(self, ops: OpsInMaking, edges: Block, parts: Mixture, kind: str, layer: int) -> None:
+        def half(section: Section) -> tuple[Kernel, ...]:
+            return section.forward if kind == "forward" else section.recompute
+
+        ops.compute(half(edges.entry) + half(parts.router), kind, "router", layer)
+        if parts.shared.forward:
+            self._gathered(ops, "shared", layer)
+            ops.compute(half(parts.shared), kind, "shared", layer)
+            self._scattered(ops, "shared", layer)
+        ops.compute(half(parts.dispatch), kind, "dispatch", layer)
+        self._to_experts(ops, "dispatch", layer)
+        ops.compute(half(parts.experts), kind, EXPERTS, layer)
+        self._from_experts(ops, "combine", layer)
+        ops.compute(half(parts.combine) + half(edges.exit), kind, "combine", layer)
+
+    def _backward(self, ops: OpsInMaking, edges: Block, parts: Mixture, kind: str, layer: int) -> None:
+        def half(section: Section) -> tuple[Kernel, ...]:
+            return section.input_grad + (section.weight_grad if kind == "backward" else ())
+
+        ops.compute(half(edges.exit) + half(parts.combine), kind, "combine", layer)
+        self._to_experts(ops, "combine_grad", layer)
+        ops.compute(half(parts.experts), kind, EXPERTS, layer)
+        self._from_experts(ops, "dispatch_grad", layer)
+        ops.compute(half(parts.dispatch), kind, "dispatch", layer)
+        if parts.shared.forward:
+            self._gathered(ops, "shared_grad", layer)
+            self._gathered(ops, "shared_input", layer)
+            ops.compute(half(parts.shared), kind, "shared", layer)
+            self._scattered(ops, "shared_grad", layer)
+        ops.compute(half(parts.router) + half(edges.entry), kind, "router", layer)
+
+    def _to_experts(self, ops: OpsInMaking, name: str, layer: int) -> None:
+        if self._shape.ep > 1:
+            ops.collective("all_to_all", name, self._sent, layer, "ep")
+        if self._shape.expert_tp > 1:
+            ops.collective("all_gather", name, self._there, layer)
+
+    def _from_experts(self, ops: OpsInMaking, name: str, layer: int) -> None:
+        if self._shape.expert_tp > 1:
+            ops.collective("reduce_scatter", name, self._there, layer)
+        if self._shape.ep > 1:
+            ops.collective("all_to_all", name, self._sent, layer, "ep")
+
+    def _gathered(self, ops: OpsInMaking, name: str, layer: int) -> None:
+        if self._shape.tp > 1:
+            ops.collective("all_gather", name, self._whole, layer)
+
+    def _scattered(self, ops: OpsInMaking, name: str, layer: int) -> None:
+        if self._shape.tp > 1:
+            ops.collective("reduce_scatter", name, self._whole, layer)
