@@ -284,7 +284,7 @@ def test_all_to_all_is_its_closed_form() -> None:
         ({"parallel.ep": 2, "parallel.sequence_parallel": False}, ["sequence_parallel to true"]),
         ({"parallel.ep": 2, "parallel.zero": 3}, ["zero 3", "ep 1"]),
         ({"parallel.ep": 8, "parallel.etp": 3}, ["must be 1", "tp 2"]),
-        ({"training.recompute": "operators"}, ["operators", "experts"]),
+        ({"training.recompute": "operators"}, ["operators", "moe"]),
         ({"model.moe": {**MOE, "top_k": 9}}, ["top_k 9 is more than the 8 experts"]),
         ({"model.moe": {**MOE, "experts": 0}}, ["model.moe.experts"]),
         ({"model.moe": {**MOE, "width": 1}}, ["model.moe", "width"]),

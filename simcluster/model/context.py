@@ -22,13 +22,14 @@ from simcluster.model.transformer import Model
 class Context:
     """How the ``ranks`` of a cp group share a sequence.
 
-    Bytes on one rank: ``queries`` of its own tokens (as many are the attention's outputs), ``keys`` and values of its
-    own tokens, and those as they travel in an all-to-all, where fewer heads than ranks are repeated.
+    Bytes on one rank, of its own tokens: ``queries``, the attention's ``outputs``, ``keys`` with values, and those as
+    they travel in an all-to-all, where fewer heads than ranks are repeated.
     """
 
     by: str
     ranks: int
     queries: float
+    outputs: float
     keys: float
     keys_traded: float
 
@@ -44,7 +45,8 @@ class Context:
         back = core.name.endswith("_grad")
         others = (2 if back else 1) * self.keys * (self.ranks - 1)  # keys and values of others; back, their gradients
         piece = replace(core, n=max(core.n // self.ranks, 1), flops=core.flops * scale, bytes=core.bytes - others)
-        merged = memory("attention_merge_grad" if back else "attention_merge", 3 * self.queries)
+        partial = self.queries if back else self.outputs
+        merged = memory("attention_merge_grad" if back else "attention_merge", 3 * partial)
         return [(piece,), *repeat((piece, merged), self.ranks - 1)]
 
 
@@ -55,5 +57,6 @@ def context_of(model: Model, shape: RankShape) -> Context | None:
     local = local_sizes(model, shape)
     heads = local.kv // local.head_dim
     each = shape.element_bytes * local.tokens
-    keys = 2 * each * local.kv
-    return Context(shape.cp_comm, shape.cp, each * local.query, keys, keys * max(heads, shape.cp) / heads)
+    keys = each * (local.kv + local.value)
+    traded = keys * max(heads, shape.cp) / heads
+    return Context(shape.cp_comm, shape.cp, each * local.query, each * local.output, keys, traded)

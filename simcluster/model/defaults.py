@@ -49,7 +49,10 @@ def derived_fields(given: Mapping[str, object]) -> dict[str, object]:
         derived["ffn_hidden_size"] = width if gated and width else 4 * hidden
     if heads:
         derived["kv_heads"] = heads
-    if hidden and heads:
+    mla = given.get("mla")
+    if isinstance(mla, Mapping):
+        derived["head_dim"] = sum(_valid_count(mla.get(f"qk_{part}_head_dim")) or 0 for part in ("nope", "rope")) or 1
+    elif hidden and heads:
         if "head_dim" not in given and hidden % heads:
             below, above = hidden - hidden % heads, hidden - hidden % heads + heads
             fitting = f"{below} or {above}" if below else f"{above}"

@@ -69,14 +69,16 @@ def layer_flops(
     """
     h, q, kv = model.hidden_size, model.query_size, model.kv_size
     tokens = micro_batch * model.sequence_length
-    core = 2.0 * tokens * model.sequence_length * 2 * q * model.causal_factor
+    output = model.heads * model.value_dim
+    core = 2.0 * tokens * model.sequence_length * (q + output) * model.causal_factor
+    heads = h * (q + 2 * kv) if model.mla is None else model.mla.weights(h, model.heads)
     width = model.ffn_hidden_size
     if model.moe and model.has_experts(layer):
         width = model.moe.top_k * model.moe.expert_ffn_hidden_size + model.moe.shared_width
     return LayerFlops(
-        qkv=_weight_product(2.0 * tokens * h * (q + 2 * kv)),
+        qkv=_weight_product(2.0 * tokens * heads),
         core=Flops(core, core * (2.5 if attention_backward == "flash" else 2.0), 0.0),
-        projection=_weight_product(2.0 * tokens * q * h),
+        projection=_weight_product(2.0 * tokens * output * h),
         mlp=_weight_product(2.0 * tokens * h * width * model.mlp_matrices),
     )
 
@@ -169,7 +171,8 @@ def torchtitan_flops_per_sequence(model: Model) -> float:
     count = parameters(model)
     table = model.vocab_size * model.hidden_size if model.tied_embeddings else 0
     multiplied = count.active - count.embedding + table
-    per_token = 6.0 * multiplied + 12.0 * model.layers * model.query_size * model.sequence_length
+    widths = model.heads * (model.head_dim + model.value_dim)
+    per_token = 6.0 * multiplied + 6.0 * model.layers * widths * model.sequence_length
     return per_token * model.sequence_length
 
 

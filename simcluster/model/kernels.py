@@ -56,13 +56,15 @@ class Block:
 
     Forward order: ``entry`` (norm; on the sequence shard under sequence parallelism), the gather of its output,
     ``body`` (column-parallel linear ... row-parallel linear), the reduction of its output, ``exit`` (dropout, residual
-    add; on the shard again).  Backward runs them in reverse.
+    add; on the shard again).  Backward runs them in reverse.  What is gathered is ``gathered`` wide, 0 for the width of
+    the hidden state.
     """
 
     name: str
     entry: Section
     body: Section
     exit: Section
+    gathered: int = 0
 
 
 def in_pieces(kernel: Kernel, pieces: int) -> tuple[Kernel, ...]:

@@ -91,7 +91,8 @@ class RankShape:
 class LocalSizes:
     """Sizes on one rank: tokens in the body of a block and at its edges, widths of what it holds.
 
-    ``rows`` are its query positions of one sequence, ``columns`` the key positions that they meet.
+    ``rows`` are its query positions of one sequence, ``columns`` the key positions that they meet.  Of its heads,
+    ``query``, ``kv`` and ``value`` are the widths of all queries, keys and values, ``output`` of what they give.
     """
 
     tokens: int
@@ -103,6 +104,9 @@ class LocalSizes:
     head_dim: int
     query: int
     kv: int
+    value_dim: int
+    value: int
+    output: int
     ffn: int
     vocab: int
 
@@ -130,6 +134,9 @@ def local_sizes(model: Model, shape: RankShape) -> LocalSizes:
         head_dim=model.head_dim,
         query=shard.heads * model.head_dim,
         kv=shard.kv_heads * model.head_dim,
+        value_dim=model.value_dim,
+        value=shard.kv_heads * model.value_dim,
+        output=shard.heads * model.value_dim,
         ffn=shard.ffn,
         vocab=shard.vocab,
     )
@@ -278,15 +285,16 @@ def fused_core(model: Model, shape: RankShape, local: LocalSizes) -> Section:
     Dropout inside it draws its mask again from the seed, so no mask is stored.  With cp the rank's queries meet the
     keys of the whole sequence, in balanced (zig-zag) shares; or it has heads of whole sequences (``context``).
     """
-    m, n, k, batch = local.rows, local.columns, local.head_dim, shape.micro_batch * local.heads
-    flops = 4.0 * batch * m * n * k * model.causal_factor
+    m, n, batch = local.rows, local.columns, shape.micro_batch * local.heads
+    k = (local.head_dim + local.value_dim) // 2  # of both products
+    flops = 2.0 * batch * m * n * (local.head_dim + local.value_dim) * model.causal_factor
     if shape.cp_comm == "all_to_all":  # whole sequences of fewer heads
         m, batch = m * shape.cp, batch // shape.cp
-    queries = shape.element_bytes * local.tokens * local.query
-    keys = shape.element_bytes * shape.micro_batch * local.columns * local.kv
+    queries = shape.element_bytes * local.tokens * (local.query + local.output)
+    keys = shape.element_bytes * shape.micro_batch * local.columns * (local.kv + local.value)
     statistics = FP32_BYTES * local.tokens * local.heads
-    forward = Kernel("attention", "attention", flops, 2 * (queries + keys) + statistics, m, n, k, batch)
-    size = 4 * (queries + keys) + statistics
+    forward = Kernel("attention", "attention", flops, queries + keys + statistics, m, n, k, batch)
+    size = 2 * (queries + keys) + statistics
     back = Kernel("attention_input_grad", "attention", _FLASH_BACKWARD * flops, size, m, n, k, batch)
     return Section(forward=(forward,), input_grad=(back,))
 
@@ -297,7 +305,7 @@ def unfused_core(shape: RankShape, local: LocalSizes) -> Section:
     Each query head reads its own copy of K and V, as after the expansion of grouped heads.
     """
     e, batch = shape.element_bytes, shape.micro_batch * local.heads
-    m, n, k = local.rows, local.columns, local.head_dim
+    m, n, k, v = local.rows, local.columns, local.head_dim, local.value_dim
     square = batch * m * n
     drop = Section()
     if shape.dropout:
@@ -312,10 +320,10 @@ def unfused_core(shape: RankShape, local: LocalSizes) -> Section:
         input_grad=(by_row(memory("softmax_input_grad", 3 * e * square)),),
     )
     context = Section(
-        forward=(_matmul("context", m, k, n, e, batch),),
+        forward=(_matmul("context", m, v, n, e, batch),),
         input_grad=(
-            _matmul("context_probabilities_grad", m, n, k, e, batch),
-            _matmul("context_value_grad", n, k, m, e, batch),
+            _matmul("context_probabilities_grad", m, n, v, e, batch),
+            _matmul("context_value_grad", n, v, m, e, batch),
         ),
     )
     core = join((scores, softmax, drop, context), "none")

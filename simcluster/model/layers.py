@@ -29,6 +29,7 @@ from simcluster.model.layer_sections import (
     rotation,
     unfused_core,
 )
+from simcluster.model.mixture import Mla
 from simcluster.model.transformer import Model
 
 __all__ = ["RankShape", "attention_block", "embedding_block", "lm_head_block", "mixture_edges", "mlp_block"]
@@ -42,6 +43,8 @@ def attention_block(model: Model, shape: RankShape) -> Block:
     core again; a fused kernel keeps no scores to begin with, so there selective is the same as none.  PyTorch's
     own attention, eager or compiled, reads keys and values copied for every head (``eager_sections``).
     """
+    if model.mla:
+        return latent_attention(model, shape, model.mla)
     local = local_sizes(model, shape)
     core = fused_core(model, shape, local) if shape.attention == "fused" else unfused_core(shape, local)
     product = linear("qkv", shape, local.tokens, local.hidden, local.query + 2 * local.kv, bias=model.qkv_bias)
@@ -57,6 +60,32 @@ def attention_block(model: Model, shape: RankShape) -> Block:
         width = local.query + 2 * local.kv
         turned = join((eager.split_grad("qkv", model, shape, local, 3, width), turned), "none")
     return _layer_block("attention", model, shape, local, (product, turned, core, projection))
+
+
+def latent_attention(model: Model, shape: RankShape, mla: Mla) -> Block:
+    """Norm; narrow vectors of the tokens, by weights that all tp ranks have, and their norms; from these the rank's
+    heads; then as any attention.
+
+    Under sequence parallelism the narrow vectors are gathered, not the hidden state, but where queries come from it.
+    Megatron-LM, core/transformer/multi_latent_attention.py; keys are put together by a copy (position and content).
+    """
+    local = local_sizes(model, shape)
+    heads, e = local.heads, shape.element_bytes
+    core = fused_core(model, shape, local) if shape.attention == "fused" else unfused_core(shape, local)
+    down = linear("latent_down", shape, local.edge_tokens, local.hidden, mla.down, bias=False)
+    narrow = replace(local, hidden=mla.kv_lora_rank + (mla.q_lora_rank or 0))
+    low = mla.q_lora_rank or local.hidden
+    queries = linear("latent_query", shape, local.tokens, low, heads * mla.qk_head_dim, bias=False)
+    width = heads * (mla.qk_nope_head_dim + mla.v_head_dim)
+    keys = linear("latent_key", shape, local.tokens, mla.kv_lora_rank, width, bias=False)
+    copied = 2 * e * local.tokens * (local.query + local.kv)
+    turned = Section((memory("latent_rope", copied),), input_grad=(memory("latent_rope_input_grad", copied),))
+    projection = linear("projection", shape, local.tokens, local.output, local.hidden, bias=False)
+    body = (join((queries, keys), "none"), turned, core, projection)
+    block = _layer_block("attention", model, shape, local, body)
+    first = join((down, norm("latent_norm", shape, narrow, residual=False)), shape.recompute)
+    gathered = mla.kv_lora_rank + mla.qk_rope_head_dim + low
+    return replace(block, entry=join((block.entry, first), shape.recompute), gathered=gathered)
 
 
 def mlp_block(model: Model, shape: RankShape) -> Block:

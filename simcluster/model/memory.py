@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from simcluster.model.layers import RankShape
+from simcluster.model.mixture import Mla
 from simcluster.model.mixture_sections import routed
 from simcluster.model.shards import tensor_shard
 from simcluster.model.transformer import Model
@@ -131,7 +132,8 @@ def temporary_bytes(block: str, model: Model, shape: RankShape) -> float:
     if block == "mlp":
         return incoming + e * tokens * shard.ffn * (2 if model.gated_mlp else 1)
     if block == "attention":
-        return incoming + e * tokens * (shard.heads + 2 * shard.kv_heads) * model.head_dim
+        widths = shard.heads * model.head_dim + shard.kv_heads * (model.head_dim + model.value_dim)
+        return incoming + e * tokens * widths
     return incoming
 
 
@@ -158,20 +160,37 @@ def _attention(model: Model, shape: RankShape) -> list[Tensor]:
     hidden = e * edge * model.hidden_size
     query = e * tokens * shard.heads * model.head_dim
     kv = e * tokens * shard.kv_heads * model.head_dim
+    value, output = (e * tokens * heads * model.value_dim for heads in (shard.kv_heads, shard.heads))
     return [
         Tensor("attention", "attention_norm_input", hidden, "input"),
-        *_operands("attention", "qkv_input", model, shape),
+        *(_latent(model, shape, model.mla) if model.mla else _operands("attention", "qkv_input", model, shape)),
         *([Tensor("attention", "qk_norm_input", query + kv)] if model.qk_norm else []),
         Tensor("attention", "query", query, "kept"),
         Tensor("attention", "key", kv, "other" if model.gated_mlp else "kept"),
-        Tensor("attention", "value", kv, "kept"),
+        Tensor("attention", "value", value, "kept"),
         *_core(model, shape),
-        Tensor("attention", "projection_input", query, "kept", read="W"),
+        Tensor("attention", "projection_input", output, "kept", read="W"),
         *([Tensor("attention", "attention_post_norm_input", hidden)] if model.layer_norms == 4 else []),
         *_mask("attention", "attention_dropout_mask", model, shape),
         Tensor("attention", "projection_output_grad", e * tokens * model.hidden_size, made="I", read="W"),
-        Tensor("attention", "qkv_output_grad", query + 2 * kv, made="I", read="W"),
+        Tensor("attention", "qkv_output_grad", query + kv + value, made="I", read="W"),
     ]
+
+
+def _latent(model: Model, shape: RankShape, mla: Mla) -> list[Tensor]:
+    """The norm's output, which narrow vectors are made of; those; what their norms give, which heads are made of."""
+    e, tokens, edge = shape.element_bytes, _tokens(model, shape), _edge_tokens(model, shape)
+    normed = mla.kv_lora_rank + (mla.q_lora_rank or 0)
+    gathered = mla.kv_lora_rank + (mla.q_lora_rank or model.hidden_size)
+    found = [
+        Tensor("attention", "latent_input", e * edge * model.hidden_size, read="W"),
+        Tensor("attention", "latent", e * edge * mla.down),
+        Tensor("attention", "latent_normed", e * edge * normed, read="W"),
+        Tensor("attention", "latent_output_grad", e * edge * mla.down, made="I", read="W"),
+    ]
+    if shape.sequence_parallel and shape.tp > 1:
+        found.append(Tensor("attention", "latent_gathered", e * tokens * gathered, made="I", read="W"))
+    return found
 
 
 def _mlp(model: Model, shape: RankShape) -> list[Tensor]:

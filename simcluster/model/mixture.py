@@ -98,10 +98,14 @@ class Mla(Spec):
 
         What makes narrow vectors, and their norms, every tp rank has whole (Megatron-LM, multi_latent_attention.py).
         """
-        narrow = hidden * self.down + self.kv_lora_rank + (self.q_lora_rank or 0)
+        norms = self.kv_lora_rank + (self.q_lora_rank or 0)
+        return self.weights(hidden, heads) + norms + heads * self.v_head_dim * hidden
+
+    def weights(self, hidden: int, heads: int) -> int:
+        """Of the matrices that make queries, keys and values."""
         queries = (self.q_lora_rank or hidden) * heads * self.qk_head_dim
         keys = self.kv_lora_rank * heads * (self.qk_nope_head_dim + self.v_head_dim)
-        return narrow + queries + keys + heads * self.v_head_dim * hidden
+        return hidden * self.down + queries + keys
 
 
 def mlp_parameters(hidden: int, ffn: int, matrices: int, *, bias: bool) -> int:

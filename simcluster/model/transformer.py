@@ -100,6 +100,11 @@ class Model(Spec):
                 f"moe is in none of the {self.layers} layers: first_dense_layers {self.moe.first_dense_layers}, every "
                 f"{self.moe.every}; use fewer first_dense_layers, or leave moe out"
             )
+        if self.mla and self.head_dim != self.mla.qk_head_dim:
+            raise InputError(
+                f"head_dim {self.head_dim} is not the {self.mla.qk_head_dim} of mla's qk_nope_head_dim + "
+                "qk_rope_head_dim; leave head_dim out"
+            )
         if self.mla and (self.kv_heads != self.heads or self.qk_norm or self.bias is not False):
             raise InputError(
                 f"mla makes keys for each of the {self.heads} heads, without biases, and norms what is narrow; leave "
@@ -131,6 +136,11 @@ class Model(Spec):
     def kv_size(self) -> int:
         """Width kv of all key heads, and of all value heads."""
         return self.kv_heads * self.head_dim
+
+    @property
+    def value_dim(self) -> int:
+        """Width of a head's value, and of its output; latent attention has its own."""
+        return self.mla.v_head_dim if self.mla else self.head_dim
 
     @property
     def mlp_matrices(self) -> int:

@@ -56,7 +56,7 @@ def kept_by_megatron_te(model: Model, shape: RankShape, *, last: bool) -> float:
     """
     shard = tensor_shard(model, shape.tp)
     hidden, e = model.hidden_size, shape.element_bytes
-    attention = hidden * (2 * shard.heads + 2 * shard.kv_heads) * model.head_dim
+    attention = hidden * (shard.heads + shard.kv_heads) * (model.head_dim + model.value_dim)
     shapes = attention + model.mlp_matrices * hidden * shard.ffn
     if not last:
         return e * shapes

@@ -32,7 +32,7 @@ def attend(ops: OpsInMaking, context: Context, core: Kernel, kind: str, name: st
         if back:
             ops.collective("reduce_scatter", "keys_values_grad", whole, layer, AXIS)
         return
-    before, behind = context.queries + context.keys_traded, context.queries
+    before, behind = context.queries + context.keys_traded, context.outputs
     ops.collective("all_to_all", "output_grad" if back else "queries_keys_values", behind if back else before,
                    layer, AXIS)  # fmt: skip
     ops.compute((core,), kind, name, layer)

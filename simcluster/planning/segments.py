@@ -174,10 +174,10 @@ class Passes:
         ops.compute(block.exit.input_grad, "input_grad", f"{block.name}_add", layer)
         first = f"{body.forward[0].name}_input_grad"  # of the column-parallel product, which comes last
         rest = tuple(kernel for kernel in body.input_grad if kernel.name != first)
-        gathers = self._split and block.name != "lm_head"
+        gathers = self.activation_bytes if self._split and block.name != "lm_head" else 0.0
         self._body(ops, rest, "input_grad", block.name, layer, gathers=gathers)
         own = tuple(kernel for kernel in body.input_grad if kernel.name == first)
-        self._leave(ops, own, (), "input_grad", block.name, layer)
+        self._leave(ops, own, (), "input_grad", block, layer)
         ops.compute(block.entry.input_grad, "input_grad", f"{block.name}_norm", layer)
 
     def _forward(self, ops: OpsInMaking, block: Block, layer: int, kind: str) -> None:
@@ -188,7 +188,8 @@ class Passes:
         gathers, reduces = self._split and block.name != "embedding", self._tp > 1 and block.name != "lm_head"
         if kind == "recompute" and self._shape.stops_early and block.name == "mlp":
             reduces = False  # nobody reads it again
-        self._body(ops, kernels(block.body), kind, block.name, layer, gathers=gathers, reduces=reduces)
+        size = self._gathered(block) if gathers else 0.0
+        self._body(ops, kernels(block.body), kind, block.name, layer, gathers=size, reduces=reduces)
         ops.compute(kernels(block.exit), kind, f"{block.name}_add", layer)
         if self._tp > 1 and block.name == "lm_head":
             for name in ("loss_maximum", "loss_logit", "loss_sum"):
@@ -202,19 +203,19 @@ class Passes:
         name: str,
         layer: int,
         *,
-        gathers: bool,
+        gathers: float,
         reduces: bool = False,
     ) -> None:
-        """Kernels between a gather of the first one's operand and a reduction of the last one's result, where they are.
+        """Kernels between a gather of the first one's operand (bytes, 0: none) and a reduction of the last's result.
 
         Both are waited for, or cut into pieces that overlap with those of these products.
         """
         rest = list(kernels)
         cut = self._pieces > 1
         if gathers and cut and rest and rest[0].kind == "matmul":
-            ops.gathered(rest.pop(0), self._pieces, kind, name, self.activation_bytes, layer)
+            ops.gathered(rest.pop(0), self._pieces, kind, name, gathers, layer)
         elif gathers:
-            ops.collective("all_gather", name, self.activation_bytes, layer)
+            ops.collective("all_gather", name, gathers, layer)
         last = rest.pop() if reduces and cut and rest and rest[-1].kind == "matmul" else None
         core = next((place for place, kernel in enumerate(rest) if kernel.kind == "attention"), -1)
         if self._context and core >= 0:
@@ -228,15 +229,20 @@ class Passes:
         elif reduces:
             ops.collective(self._reduction, name, self.activation_bytes, layer)
 
+    def _gathered(self, block: Block) -> float:
+        """Bytes of what enters a block's body, of all tokens."""
+        return self.activation_bytes * (block.gathered / self._model.hidden_size if block.gathered else 1.0)
+
     def _leave(
-        self, ops: OpsInMaking, own: Sequence[Kernel], weight: Sequence[Kernel], kind: str, name: str, layer: int
+        self, ops: OpsInMaking, own: Sequence[Kernel], weight: Sequence[Kernel], kind: str, block: Block, layer: int
     ) -> None:
         """A backward's way out of a block: the column product's input gradient, its sum over tp, its weight gradient.
 
         What the weight gradient needs is gathered beside the input gradient; the sum goes beside the weight gradient if
         that is asked for, and piece by piece behind the input gradient's pieces.
         """
-        called, size = f"{name}_input_grad", self.activation_bytes
+        name, size = block.name, self._gathered(block)
+        called = f"{name}_input_grad"
         reduction = (self._reduction, f"{name}_grad", size)
         if self._split:
             ops.beside("all_gather", f"{name}_input", size, layer)
@@ -262,7 +268,7 @@ class Passes:
                 ops.collective("all_gather", f"{block.name}_again", self.activation_bytes, layer)
             ops.compute(body.recompute, "recompute", block.name, layer)
         ops.compute(block.exit.input_grad + block.exit.weight_grad, "backward", f"{block.name}_add", layer)
-        gathers = self._split and block.name != "lm_head"
+        gathers = self.activation_bytes if self._split and block.name != "lm_head" else 0.0
         if block.name == "embedding":
             self._body(ops, body.input_grad + body.weight_grad, "backward", block.name, layer, gathers=gathers)
             return
@@ -272,7 +278,7 @@ class Passes:
         rest = tuple(kernel for kernel in body.input_grad if kernel not in own_input)
         rest += tuple(kernel for kernel in body.weight_grad if kernel not in own_weight)
         self._body(ops, rest, "backward", block.name, layer, gathers=gathers)
-        self._leave(ops, own_input, own_weight, "backward", block.name, layer)
+        self._leave(ops, own_input, own_weight, "backward", block, layer)
         ops.compute(block.entry.input_grad + block.entry.weight_grad, "backward", f"{block.name}_norm", layer)
 
 

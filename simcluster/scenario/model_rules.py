@@ -22,6 +22,10 @@ def model_rules(scenario: Scenario) -> Iterator[Complaint]:
     yield from _tensor(scenario)
     yield from _context(scenario)
     yield from _experts(scenario)
+    for name in ("moe", "mla"):
+        if scenario.training.recompute == "operators" and getattr(scenario.model, name):
+            what = f"operators keeps every second product of a plain layer, and the model has {name}"
+            yield ("training", "recompute"), f"{what}; use none, selective or full"
 
 
 def _tensor(scenario: Scenario) -> Iterator[Complaint]:
@@ -70,7 +74,7 @@ def _context(scenario: Scenario) -> Iterator[Complaint]:
 
 def _experts(scenario: Scenario) -> Iterator[Complaint]:
     """There are experts to share, on ranks that there are, by mechanisms that know of them."""
-    model, parallel, training = scenario.model, scenario.parallel, scenario.training
+    model, parallel = scenario.model, scenario.parallel
     ep, tp, moe = parallel.ep, parallel.tp, model.moe
     if moe is None:
         for name, size in (("ep", ep), ("etp", parallel.etp or 1)):
@@ -103,6 +107,3 @@ def _experts(scenario: Scenario) -> Iterator[Complaint]:
         yield ("parallel", "zero"), f"{what}; use zero 0, 1 or 2, or ep 1 without etp"
     if apart and scenario.memory.offload.optimizer != "none":
         yield ("memory", "offload", "optimizer"), "is not modelled for experts on ep ranks; use none, or ep 1"
-    if training.recompute == "operators":
-        what = "operators counts the products of a plain MLP, and model.moe has experts"
-        yield ("training", "recompute"), f"{what}; use none, selective or full"
