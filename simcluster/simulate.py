@@ -175,6 +175,7 @@ def passes_of(scenario: Scenario, device: Device) -> Passes:
         timer,
         overlap_tensor=scenario.overlap.tensor,
         tensor_pieces=scenario.overlap.tensor_pieces,
+        overlap_experts=scenario.overlap.experts,
         sensitivity=sensitivity,
         attention=lambda kernels: timer([kernel for kernel in kernels if kernel.kind == "attention"]),
         issue=_issue(scenario),

@@ -258,6 +258,24 @@ def test_uneven_experts_only_ever_cost(exponent: float, per: str) -> None:
     assert uneven.times.breakdown["straggler_wait"] > 0
 
 
+def test_what_runs_beside_all_to_alls() -> None:
+    """Shared experts hide the way to the experts, weight gradients the way back of gradients; nothing else changes."""
+    blocked, beside = (simulate(scenario(**{"parallel.ep": 4, "overlap.experts": each})) for each in (False, True))
+    assert beside.times.breakdown["exposed_ep"] < blocked.times.breakdown["exposed_ep"]
+    assert beside.step_time < blocked.step_time
+    tables = [result.timeline_of(0) for result in (blocked, beside)]
+    moved = [table[table["stream"] == "ep"].groupby("name")["bytes"].sum() for table in tables]
+    assert moved[0].equals(moved[1])
+    kernels = [table[table["stream"] == "compute"] for table in tables]
+    seconds = [float((table["end"] - table["start"]).sum()) for table in kernels]
+    assert seconds[1] >= seconds[0] * (1 - 1e-12)  # communication beside computation slows it, or leaves it
+    hidden = kernels[1]
+    layer = tables[1][(tables[1]["layer"] == 1) & (tables[1]["microbatch"] == 0)]
+    way = layer[(layer["name"] == "dispatch") & (layer["stream"] == "ep")].iloc[0]
+    shared = hidden[(hidden["name"] == "shared") & (hidden["kind"] == "forward") & (hidden["microbatch"] == 0)].iloc[0]
+    assert shared["start"] >= way["start"]
+
+
 def test_even_experts_change_nothing() -> None:
     fault = {"kind": "expert_imbalance", "tokens": {"kind": "fractions", "values": [1.0] * 8}}
     assert simulate(scenario(**{"parallel.ep": 4}, faults=[fault])).step_time == simulate(scenario(**{"parallel.ep": 4})).step_time  # fmt: skip  # noqa: E501

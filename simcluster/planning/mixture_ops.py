@@ -3,7 +3,8 @@
 Forward: norm and router; the shared experts; rows to their experts, by an all-to-all over ep and, where experts are
 split over tp, a gather over tp; the experts; the same way back; weighed sum and residual add.  Backward all of it in
 reverse, with the same four collectives: two all-to-alls forward, two backward (modelling of Megatron-LM's all-to-all
-dispatcher, core/transformer/moe/token_dispatcher.py; nothing runs beside them).
+dispatcher, core/transformer/moe/token_dispatcher.py).  With ``overlap`` the all-to-all to the experts runs beside the
+shared experts, forward and backward, and the one that brings gradients back beside the experts' weight gradients.
 
 Pure.  Imports the mixture's sections and segment_ops.
 """
@@ -27,10 +28,10 @@ Half = Callable[[Section], tuple[Kernel, ...]]
 class MixtureOps:
     """Makes the ops of the mixture of any layer that has one."""
 
-    def __init__(self, model: Model, shape: RankShape, activation_bytes: float) -> None:
+    def __init__(self, model: Model, shape: RankShape, activation_bytes: float, *, overlap: bool = False) -> None:
         """``activation_bytes`` of a microbatch's hidden state, gathered over tp."""
         plain = replace(shape, recompute="none")
-        self._shape, self._whole = shape, activation_bytes
+        self._shape, self._whole, self._overlap = shape, activation_bytes, overlap and shape.ep > 1
         self._plain = mixture_edges(model, plain), mixture(model, plain, "none")
         again: Recompute = "full" if shape.recompute == "full" else "none"
         self._recomputed = mixture_edges(model, replace(shape, recompute=again)), mixture(model, shape, again)
@@ -53,13 +54,17 @@ class MixtureOps:
         def half(section: Section) -> tuple[Kernel, ...]:
             return section.forward if kind == "forward" else section.recompute
 
+        def shared() -> None:
+            if parts.shared.forward:
+                self._gathered(ops, "shared", layer)
+                ops.compute(half(parts.shared), kind, "shared", layer)
+                self._scattered(ops, "shared", layer)
+
         ops.compute(half(edges.entry) + half(parts.router), kind, "router", layer)
-        if parts.shared.forward:
-            self._gathered(ops, "shared", layer)
-            ops.compute(half(parts.shared), kind, "shared", layer)
-            self._scattered(ops, "shared", layer)
+        if not self._overlap:
+            shared()
         ops.compute(half(parts.dispatch), kind, "dispatch", layer)
-        self._to_experts(ops, "dispatch", layer)
+        self._to_experts(ops, "dispatch", layer, shared)
         ops.compute(half(parts.experts), kind, EXPERTS, layer)
         self._from_experts(ops, "combine", layer)
         ops.compute(half(parts.combine) + half(edges.exit), kind, "combine", layer)
@@ -68,28 +73,44 @@ class MixtureOps:
         def half(section: Section) -> tuple[Kernel, ...]:
             return section.input_grad + (section.weight_grad if kind == "backward" else ())
 
+        def shared() -> None:
+            if parts.shared.forward:
+                self._gathered(ops, "shared_grad", layer)
+                self._gathered(ops, "shared_input", layer)
+                ops.compute(half(parts.shared), kind, "shared", layer)
+                self._scattered(ops, "shared_grad", layer)
+
+        def weights() -> None:
+            ops.compute(parts.experts.weight_grad if kind == "backward" else (), kind, EXPERTS, layer)
+
         ops.compute(half(edges.exit) + half(parts.combine), kind, "combine", layer)
-        self._to_experts(ops, "combine_grad", layer)
-        ops.compute(half(parts.experts), kind, EXPERTS, layer)
-        self._from_experts(ops, "dispatch_grad", layer)
+        self._to_experts(ops, "combine_grad", layer, shared)
+        ops.compute(parts.experts.input_grad if self._overlap else half(parts.experts), kind, EXPERTS, layer)
+        self._from_experts(ops, "dispatch_grad", layer, weights)
         ops.compute(half(parts.dispatch), kind, "dispatch", layer)
-        if parts.shared.forward:
-            self._gathered(ops, "shared_grad", layer)
-            self._gathered(ops, "shared_input", layer)
-            ops.compute(half(parts.shared), kind, "shared", layer)
-            self._scattered(ops, "shared_grad", layer)
+        if not self._overlap:
+            shared()
         ops.compute(half(parts.router) + half(edges.entry), kind, "router", layer)
 
-    def _to_experts(self, ops: OpsInMaking, name: str, layer: int) -> None:
-        if self._shape.ep > 1:
-            ops.collective("all_to_all", name, self._sent, layer, "ep")
+    def _to_experts(self, ops: OpsInMaking, name: str, layer: int, meanwhile: Callable[[], None]) -> None:
+        self._all_to_all(ops, name, layer, meanwhile)
         if self._shape.expert_tp > 1:
             ops.collective("all_gather", name, self._there, layer)
 
-    def _from_experts(self, ops: OpsInMaking, name: str, layer: int) -> None:
+    def _from_experts(
+        self, ops: OpsInMaking, name: str, layer: int, meanwhile: Callable[[], None] | None = None
+    ) -> None:  # fmt: skip
         if self._shape.expert_tp > 1:
             ops.collective("reduce_scatter", name, self._there, layer)
-        if self._shape.ep > 1:
+        self._all_to_all(ops, name, layer, meanwhile)
+
+    def _all_to_all(self, ops: OpsInMaking, name: str, layer: int, meanwhile: Callable[[], None] | None) -> None:
+        """Over ep; with overlap beside what is done ``meanwhile``."""
+        if self._overlap and meanwhile:
+            ops.beside("all_to_all", name, self._sent, layer, "ep")
+            meanwhile()
+            ops.join()
+        elif self._shape.ep > 1:
             ops.collective("all_to_all", name, self._sent, layer, "ep")
 
     def _gathered(self, ops: OpsInMaking, name: str, layer: int) -> None:

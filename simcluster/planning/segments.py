@@ -79,12 +79,14 @@ class Passes:
         *,
         overlap_tensor: bool,
         tensor_pieces: int = 1,
+        overlap_experts: bool = False,
         sensitivity: Timer = lambda kernels: 1.0,
         attention: Timer = lambda kernels: 0.0,
         issue: Issue = NO_TIME,
     ) -> None:
         """``overlap_tensor``: the input gradient's reduction goes beside the weight gradient.
 
+        ``overlap_experts``: tokens travel to experts beside shared ones, and gradients beside weight gradients.
         ``tensor_pieces``: products and the collectives around them are cut into so many pieces that overlap.
         ``sensitivity`` and ``attention`` are what ``ops.Compute`` wants to know of kernels besides; ``issue`` what the
         host needs to issue each.
@@ -104,7 +106,7 @@ class Passes:
         self._shape = shape
         self._context = context_of(model, shape)
         self._model = model
-        self._mixture = MixtureOps(model, shape, self.activation_bytes) if model.moe else None
+        self._mixture = MixtureOps(model, shape, self.activation_bytes, overlap=overlap_experts) if model.moe else None
         self._residencies = residencies(model, shape)
 
     def forward(self, part: Pass) -> Segment:

@@ -208,7 +208,9 @@ class Overlap(Spec):
     beside the next forward, with zero 3 ahead of every use (``fsdp.prefetch``).  ``tensor``: the
     input gradient's reduction beside the weight gradient.  ``tensor_pieces``: the products around tensor-parallel
     collectives cut into so many pieces along their rows, each gathered or reduced beside the next one's product
-    (asynchronous tensor parallelism).  ``pipeline``: sends do not hold up the sender.
+    (asynchronous tensor parallelism).  ``pipeline``: sends do not hold up the sender.  ``experts``: tokens travel to
+    experts, and gradients back, beside shared experts and weight gradients (Megatron-LM's
+    ``--moe-shared-expert-overlap`` and ``--delay-wgrad-compute``).
 
     ``interference``: what the two do to each other meanwhile.  ``auto`` is what the device's catalogue entry says (with
     ``collectives.detail: steps`` nothing), ``none`` nothing; or a mechanism of ``simcluster.devices.interference``.
@@ -219,6 +221,7 @@ class Overlap(Spec):
     tensor: StrictBool = False
     tensor_pieces: Count = 1
     pipeline: StrictBool = True
+    experts: StrictBool = False
     bucket_size: Bytes | None = None
     interference: Annotated[Literal["none", "auto"] | InterferenceSpec, BeforeValidator(_mechanism)] = "auto"
 
