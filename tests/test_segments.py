@@ -115,6 +115,29 @@ def test_time_does_not_depend_on_where_a_chunk_is_cut(shape: RankShape, overlap:
         ]
 
 
+@given(shape=SHAPES, overlap=st.booleans(), norms=st.sampled_from([1, 2]))
+def test_a_parallel_residual_sums_once(shape: RankShape, overlap: bool, norms: int) -> None:
+    """GPT-J's sum: one reduction forward instead of two; with one norm one backward, too, and half of the gathers."""
+    model = MODEL.model_copy(update={"parallel_residual": True, "layer_norms": norms})
+    shape = replace(shape, recompute="none")
+    made, apart = passes(shape, overlap=overlap, model=model), passes(shape, overlap=overlap)
+    size = 2.0 * shape.micro_batch * 128 * 512
+    reduction = "reduce_scatter" if shape.sequence_parallel else "all_reduce"
+    forward, backward = traffic(made.forward(ALL), 0), traffic(made.backward(ALL), 0)
+    assert forward[reduction, size] == 1
+    assert backward[reduction, size] == norms
+    if shape.sequence_parallel:
+        assert forward["all_gather", size] == norms
+        assert backward["all_gather", size] == 1 + norms  # of the output's gradient, and of inputs
+    assert traffic(made.input_grad(ALL), 0) == backward
+    blocks = passes(shape, overlap=overlap, model=model.model_copy(update={"parallel_residual": None}))
+    computing = [
+        sum(op.work.seconds for op in one.backward(ALL).ops if isinstance(op.work, Compute)) for one in (made, blocks)
+    ]
+    assert computing[0] == computing[1]
+    assert sum(traffic(apart.forward(ALL), 0).values()) > sum(forward.values())
+
+
 @given(shape=SHAPES)
 def test_a_split_backward_moves_what_the_whole_one_moves(shape: RankShape) -> None:
     """I has all the traffic of B, W none: what W needs gathered I has gathered."""

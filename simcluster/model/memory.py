@@ -200,7 +200,8 @@ def _mlp(model: Model, shape: RankShape) -> list[Tensor]:
     norm_input = Tensor("mlp", "mlp_norm_input", e * edge * model.hidden_size)
     shared = model.layer_norms == 1  # the norm and what it gave are the attention's
     return [
-        *([] if shared else [norm_input, *_operands("mlp", "mlp_input", model, shape)]),
+        *([] if shared or model.parallel_residual else [norm_input]),
+        *([] if shared else _operands("mlp", "mlp_input", model, shape)),
         *(Tensor("mlp", name, ffn, "other" if name == "up" else "kept") for name in inputs),
         Tensor("mlp", "mlp_product" if model.gated_mlp else "gelu_output", ffn, read="W"),
         *([replace(norm_input, name="mlp_post_norm_input")] if model.layer_norms == 4 else []),

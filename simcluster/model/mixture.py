@@ -21,9 +21,9 @@ class Moe(Spec):
 
     Besides, it visits ``shared_experts`` of the same width, or (Qwen 2) shared ones that are together
     ``shared_ffn_hidden_size`` wide, behind a learned ``shared_gate``.  The first ``first_dense_layers`` layers keep the
-    MLP of the model, and of the others every layer whose number from 1 does not divide by ``every``.  ``router_bias``:
-    the router adds one number for each expert (DeepSeek-V3, GPT-OSS).  Gates, activation and biases of an expert are
-    those of the model's MLP.
+    MLP of the model, and of the others every layer whose number from 1, less ``offset``, does not divide by ``every``
+    (offset 1: the first has experts; Megatron-LM's --moe-layer-freq N).  ``router_bias``: the router adds one number
+    for each expert (DeepSeek-V3, GPT-OSS).  Gates, activation and biases of an expert are those of the model's MLP.
     """
 
     experts: Count
@@ -34,12 +34,15 @@ class Moe(Spec):
     shared_gate: StrictBool = False
     first_dense_layers: Natural = 0
     every: Count = 1
+    offset: Natural = 0
     router_bias: StrictBool = False
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.top_k > self.experts:
             raise InputError(f"top_k {self.top_k} is more than the {self.experts} experts; use {self.experts} or fewer")
+        if self.offset >= self.every:
+            raise InputError(f"offset {self.offset} is to be less than every, {self.every}; leave it out, or use less")
         if self.shared_gate and not self.shared_width:
             raise InputError("shared_gate is before shared experts, and there are none; give shared_experts, too")
         return self
@@ -51,11 +54,12 @@ class Moe(Spec):
 
     def is_in(self, layer: int) -> bool:
         """Has the layer of this number (from 0) a mixture?"""
-        return layer >= self.first_dense_layers and (layer + 1) % self.every == 0
+        return layer >= self.first_dense_layers and (layer + 1 - self.offset) % self.every == 0
 
     def layers_of(self, layers: int) -> int:
         """How many of so many layers have one."""
-        return layers // self.every - min(self.first_dense_layers, layers) // self.every
+        before = min(self.first_dense_layers, layers)
+        return (layers - self.offset) // self.every - (before - self.offset) // self.every
 
     def routed(self, hidden: int, matrices: int, *, bias: bool) -> int:
         """Parameters of one expert of the routed."""

@@ -34,10 +34,11 @@ class Model(Spec):
 
     ``position_rows``: of the learned table, left out as many as the sequence has tokens.  ``qk_norm``: of the queries
     and keys of each ``head`` with one scale for all, or over the ``full`` width.  ``layer_norms``: left out 2; 4 is one
-    more behind attention and one behind the MLP (Gemma 2), 1 one that both read (Falcon 7B; their sums are still taken
-    as two, one after the other).  ``embedding_norm`` is one behind the embedding (BLOOM).  ``attention_window``: tokens
-    that a token sees of those before it, itself included; every layer whose number from 1 divides by
-    ``full_attention_every`` sees all.  Attention of all layers is alike here: each does the mean work of all.
+    more behind attention and one behind the MLP (Gemma 2), 1 one that both read (Falcon 7B).  ``parallel_residual``:
+    attention and MLP read the same hidden state (GPT-J, NeoX, Falcon), and their outputs are summed over tp at once.
+    ``embedding_norm`` is one behind the embedding (BLOOM).  ``attention_window``: tokens that a token sees of those
+    before it, itself included; every layer whose number from 1 divides by ``full_attention_every`` sees all.
+    Attention of all layers is alike here: each does the mean work of all.
 
     ``moe`` puts experts in place of the MLP, in all layers or some; where no layer keeps an MLP, ``ffn_hidden_size``
     may be left out.  ``mla`` is latent attention, which has as many ``kv_heads`` as heads, of its own widths.
@@ -65,6 +66,7 @@ class Model(Spec):
     qk_norm: Literal["head", "full"] | None = None
     layer_norms: Literal[1, 2, 4] | None = None
     embedding_norm: Literal[True] | None = None
+    parallel_residual: Literal[True] | None = None
     attention_window: Count | None = None
     full_attention_every: Count | None = None
     moe: Moe | None = None
@@ -95,6 +97,9 @@ class Model(Spec):
             raise InputError("attention_window looks back, and causal is false; leave one of them out")
         if self.full_attention_every is not None and self.attention_window is None:
             raise InputError("full_attention_every says which layers have no window; give attention_window, too")
+        if self.parallel_residual and (self.moe or self.layer_norms == 4):
+            what = "moe" if self.moe else "layer_norms 4"
+            raise InputError(f"parallel_residual sums attention and MLP at once, which {what} does not; leave one out")
         if self.moe and not self.moe.layers_of(self.layers):
             raise InputError(
                 f"moe is in none of the {self.layers} layers: first_dense_layers {self.moe.first_dense_layers}, every "

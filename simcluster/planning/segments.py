@@ -176,7 +176,7 @@ class Passes:
         ops.compute(block.exit.input_grad, "input_grad", f"{block.name}_add", layer)
         first = f"{body.forward[0].name}_input_grad"  # of the column-parallel product, which comes last
         rest = tuple(kernel for kernel in body.input_grad if kernel.name != first)
-        gathers = self.activation_bytes if self._split and block.name != "lm_head" else 0.0
+        gathers = self.activation_bytes if self._split and not self._shares(block, "lm_head", "grad") else 0.0
         self._body(ops, rest, "input_grad", block.name, layer, gathers=gathers)
         own = tuple(kernel for kernel in body.input_grad if kernel.name == first)
         self._leave(ops, own, (), "input_grad", block, layer)
@@ -187,7 +187,8 @@ class Passes:
             return section.forward if kind == "forward" else section.recompute
 
         ops.compute(kernels(block.entry), kind, f"{block.name}_norm", layer)
-        gathers, reduces = self._split and block.name != "embedding", self._tp > 1 and block.name != "lm_head"
+        gathers = self._split and not self._shares(block, "embedding", "input")
+        reduces = self._tp > 1 and not self._shares(block, "lm_head", "output")
         if kind == "recompute" and self._shape.stops_early and block.name == "mlp":
             reduces = False  # nobody reads it again
         size = self._gathered(block) if gathers else 0.0
@@ -231,6 +232,17 @@ class Passes:
         elif reduces:
             ops.collective(self._reduction, name, self.activation_bytes, layer)
 
+    def _shares(self, block: Block, never: str, what: str) -> bool:
+        """Is there nothing to gather or to sum for a block: ``never`` for this one, or because it was, or will be, for
+        the other block of a parallel residual?
+
+        These two give one "output", whose "grad" both get; with one norm they have one "input", too, and its gradient.
+        """
+        mate = {"output": "attention", "grad": "attention", "input": "mlp", "input_again": "attention",
+                "input_grad": "mlp"}[what]  # fmt: skip
+        parallel = self._model.parallel_residual and (what in ("output", "grad") or self._model.layer_norms == 1)
+        return block.name == never or bool(parallel and block.name == mate)
+
     def _gathered(self, block: Block) -> float:
         """Bytes of what enters a block's body, of all tokens."""
         return self.activation_bytes * (block.gathered / self._model.hidden_size if block.gathered else 1.0)
@@ -246,21 +258,23 @@ class Passes:
         name, size = block.name, self._gathered(block)
         called = f"{name}_input_grad"
         reduction = (self._reduction, f"{name}_grad", size)
-        if self._split:
+        gathers = self._split and not self._shares(block, "", "input_again")
+        reduces = self._tp > 1 and not self._shares(block, "", "input_grad")
+        if gathers:
             ops.beside("all_gather", f"{name}_input", size, layer)
-        if self._pieces > 1:
+        if self._pieces > 1 and reduces:
             ops.reduced(own[0], self._pieces, kind, called, reduction, layer)
         else:
             ops.compute(own, kind, called, layer)
-        ops.join(1 if self._split else 0)
+        ops.join(1 if gathers else 0)
         beside = self._overlap and bool(weight)
-        if self._tp > 1 and self._pieces == 1 and beside:
+        if reduces and self._pieces == 1 and beside:
             ops.beside(*reduction, layer)
         if not beside:
             ops.join()
         ops.compute(weight, kind, f"{name}_weight_grad", layer)
         ops.join()
-        if self._tp > 1 and self._pieces == 1 and not beside:
+        if reduces and self._pieces == 1 and not beside:
             ops.collective(*reduction, layer)
 
     def _backward(self, ops: OpsInMaking, block: Block, layer: int) -> None:
@@ -270,7 +284,7 @@ class Passes:
                 ops.collective("all_gather", f"{block.name}_again", self.activation_bytes, layer)
             ops.compute(body.recompute, "recompute", block.name, layer)
         ops.compute(block.exit.input_grad + block.exit.weight_grad, "backward", f"{block.name}_add", layer)
-        gathers = self.activation_bytes if self._split and block.name != "lm_head" else 0.0
+        gathers = self.activation_bytes if self._split and not self._shares(block, "lm_head", "grad") else 0.0
         if block.name == "embedding":
             self._body(ops, body.input_grad + body.weight_grad, "backward", block.name, layer, gathers=gathers)
             return
