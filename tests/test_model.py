@@ -127,6 +127,14 @@ def test_every_preset_is_a_valid_model_of_its_name() -> None:
         "llama3-8b",
         "llama3-70b",
         "llama3-405b",
+        "mixtral-8x7b",
+        "mixtral-8x22b",
+        "qwen3-30b-a3b",
+        "qwen3-235b-a22b",
+        "deepseek-v2-lite",
+        "deepseek-v3",
+        "gpt-oss-20b",
+        "gpt-oss-120b",
     )
     for name in preset_names():
         assert preset(name).name == name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from functools import cache
 from typing import Any
 
@@ -27,7 +28,7 @@ def model_document(name: str) -> dict[str, Any]:
             f"there is no model preset {name!r}; those that ship: {', '.join(presets)}; "
             f"or give the path of a config.json{did_you_mean(str(name).lower(), presets)}"
         )
-    return {"name": name, **presets[name]}
+    return {"name": name, **deepcopy(presets[name])}
 
 
 @cache

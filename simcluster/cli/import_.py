@@ -26,7 +26,7 @@ what FILE is (- reads it from stdin):
   megatron         the arguments of Megatron-LM, or the whole command that has them
   megatron-bridge  a recipe's name and overrides (model.tensor_model_parallel_size=8), or a YAML of sections
   torchtitan       a job config in TOML or JSON
-  hugging-face     a config.json; gives the model section, and counts the parameters of mixtures too
+  hugging-face     a config.json; gives the model section, and counts its parameters
   astra-network    a network file of ASTRA-sim's analytical backend
 
 Nothing in FILE is run.  Every setting is mapped, listed as without effect, said to be modelled otherwise, or refused.
@@ -157,7 +157,12 @@ def _sized(name: str, cluster: dict[str, Any], gpus: int | None) -> dict[str, An
 
 
 def _model(args: argparse.Namespace, text: str) -> Imported:
-    from simcluster.inputs.hugging_face import model_from_config, parameters_of_config, parse_config
+    from simcluster.inputs.hugging_face import (
+        assumptions_of_config,
+        model_from_config,
+        parameters_of_config,
+        parse_config,
+    )
     from simcluster.inputs.imported import Imported
 
     _refuse(args, "cluster", "gpus", "device")
@@ -166,12 +171,15 @@ def _model(args: argparse.Namespace, text: str) -> Imported:
     config = parse_config(text, args.file)
     try:
         fields = model_from_config(config, sequence_length=args.sequence_length)
-        total = parameters_of_config(config).total
+        count = parameters_of_config(config)
+        assumed = assumptions_of_config(config)
     except InputError as problem:
         raise InputError(f"{args.file}: {problem}") from None
-    note = f"sequences of {fields['sequence_length']} tokens, the longest that the model takes"
-    assumed = () if args.sequence_length else (note,)
-    return Imported({"model": fields}, (f"{total:,} parameters",), assumed=assumed, facts=(f"{total:,} parameters",))
+    if not args.sequence_length:
+        assumed += (f"sequences of {fields['sequence_length']} tokens, the longest that the model takes",)
+    active = f", of which a token meets {count.active:,}" if count.active < count.total else ""
+    fact = f"{count.total:,} parameters{active}"
+    return Imported({"model": fields}, (fact,), assumed=assumed, facts=(fact,))
 
 
 def _topology(args: argparse.Namespace, text: str) -> Imported:

@@ -12,7 +12,17 @@ from typing import Any
 
 from simcluster.errors import InputError
 from simcluster.inputs.hf_config import Config
-from simcluster.inputs.hf_mixtures import Described, deepseek_v2, deepseek_v3, gpt_oss, mixtral, qwen_moe
+from simcluster.inputs.hf_mixtures import (
+    deepseek_v2,
+    deepseek_v3,
+    glm4_moe,
+    gpt_oss,
+    llama4,
+    mixtral,
+    predicted,
+    qwen_moe,
+    unweighted_norms,
+)
 
 Fields = dict[str, Any]
 """Fields of ``Model``; None for what the config leaves out."""
@@ -35,7 +45,7 @@ class Family:
     """Under which keys one ``model_type`` keeps the fields of ``Model`` (the first present), and what it implies.
 
     ``tied`` is what transformers assumes where tie_word_embeddings is not written; ``refine`` changes the fields by
-    what else the config says; ``describe`` adds experts and the like.
+    what else the config says, ``experts`` adds those and what else mixtures have, ``assumed`` says what is left out.
     """
 
     keys: Mapping[str, tuple[str, ...]]
@@ -43,7 +53,8 @@ class Family:
     tied: bool
     four_times: bool = False  # a missing MLP width means 4 x hidden_size
     refine: Callable[[Config, Fields], None] | None = None
-    describe: Callable[[Config, Fields], Described] | None = None
+    experts: Callable[[Config, Fields], None] | None = None
+    assumed: Callable[[Config], tuple[str, ...]] | None = None
     fallback: Mapping[str, int] = field(default_factory=dict)  # what transformers assumes where a size is not written
 
 
@@ -123,7 +134,7 @@ def _gemma3(config: Config, fields: Fields) -> None:
 
 
 def _types(config: Config, fields: Fields) -> list[str] | None:
-    return config.layer_types(fields["layers"]) if fields["layers"] else None
+    return config.layer_types(fields["layers"])
 
 
 def _gpt2(config: Config, fields: Fields) -> None:
@@ -133,6 +144,7 @@ def _gpt2(config: Config, fields: Fields) -> None:
 def _gpt_neox(config: Config, fields: Fields) -> None:
     if not config.switch("attention_bias", True):
         raise InputError("attention_bias is false: GPT-NeoX with biases in its MLP alone is not modelled")
+    fields["parallel_residual"] = config.switch("use_parallel_residual", True) or None
 
 
 def _opt(config: Config, fields: Fields) -> None:
@@ -167,12 +179,23 @@ def _falcon(config: Config, fields: Fields) -> None:
         raise InputError(f"num_ln_in_parallel_attn {norms} is not modelled; 1 or 2 is")
     if norms == 1:
         fields["layer_norms"] = 1
+    fields["parallel_residual"] = new or config.switch("parallel_attn", True) or None
     fields["bias"] = config.switch("bias", False)
     fields["position"] = "none" if config.switch("alibi", False) else "rope"
 
 
+def _olmoe(config: Config, fields: Fields) -> None:
+    _gemma(config, fields)
+    fields["qk_norm"] = "full"
+
+
+def _gpt_oss(config: Config, fields: Fields) -> None:
+    _window(fields, config.size("sliding_window") or 128, period_of(_types(config, fields), 2))
+
+
 _GEMMA = {"head_dim": 256}
 _MIXTURE_KEYS = {**LLAMA_KEYS, "ffn_hidden_size": ("intermediate_size", "moe_intermediate_size")}
+_DEEPSEEK_V3 = Family(COMMON, LLAMA, tied=False, experts=deepseek_v3, assumed=predicted)
 
 FAMILIES: dict[str, Family] = {
     "llama": Family(LLAMA_KEYS, LLAMA, tied=False, refine=_llama),
@@ -223,10 +246,24 @@ FAMILIES: dict[str, Family] = {
         four_times=True,
         refine=_falcon,
     ),
-    "mixtral": Family(LLAMA_KEYS, LLAMA, tied=False, refine=_mistral, describe=mixtral),
-    "qwen2_moe": Family(_MIXTURE_KEYS, LLAMA, tied=False, refine=_qwen2, describe=qwen_moe),
-    "qwen3_moe": Family(_MIXTURE_KEYS, LLAMA, tied=False, refine=_qwen3, describe=qwen_moe),
-    "deepseek_v2": Family(COMMON, LLAMA, tied=False, describe=deepseek_v2),
-    "deepseek_v3": Family(COMMON, LLAMA, tied=False, describe=deepseek_v3),
-    "gpt_oss": Family(LLAMA_KEYS, {**LLAMA, "bias": "attention"}, tied=False, describe=gpt_oss),
+    "mixtral": Family(LLAMA_KEYS, LLAMA, tied=False, refine=_mistral, experts=mixtral),
+    "qwen2_moe": Family(_MIXTURE_KEYS, LLAMA, tied=False, refine=_qwen2, experts=qwen_moe),
+    "qwen3_moe": Family(_MIXTURE_KEYS, LLAMA, tied=False, refine=_qwen3, experts=qwen_moe),
+    "deepseek_v2": Family(COMMON, LLAMA, tied=False, experts=deepseek_v2),
+    "deepseek_v3": _DEEPSEEK_V3,
+    "kimi_k2": _DEEPSEEK_V3,
+    "glm4_moe": Family(LLAMA_KEYS, LLAMA, tied=False, experts=glm4_moe, assumed=predicted),
+    "olmoe": Family(LLAMA_KEYS, LLAMA, tied=False, refine=_olmoe, experts=mixtral),
+    "granitemoe": Family(LLAMA_KEYS, LLAMA, tied=False, refine=_gemma, experts=mixtral),
+    "llama4_text": Family(
+        {**LLAMA_KEYS, "ffn_hidden_size": ("intermediate_size_mlp",)},
+        LLAMA,
+        tied=False,
+        refine=_gemma,
+        experts=llama4,
+        assumed=unweighted_norms,
+    ),
+    "gpt_oss": Family(
+        LLAMA_KEYS, {**LLAMA, "bias": True}, tied=False, refine=_gpt_oss, experts=gpt_oss, fallback={"head_dim": 64}
+    ),
 }

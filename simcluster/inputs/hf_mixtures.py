@@ -1,134 +1,148 @@
-"""Parameters of what ``Model`` has no fields for: experts, latent attention, attention sinks.  Counted, not simulated.
+"""Experts, latent attention and attention sinks of transformers' configs, as fields of ``Model``.
 
-Imports the model's arithmetic.
+Sources: configuration_mixtral.py, modeling_deepseek_v3.py, ... of huggingface/transformers, from knowledge of them; the
+counts that come out are tested against published ones.  Imports the config being read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import Any
 
 from simcluster.errors import InputError
+from simcluster.inputs.expert_layers import MOST_LAYERS, places
 from simcluster.inputs.hf_config import Config
-from simcluster.model.transformer import Model, parameters
+
+Fields = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Experts:
-    """The mixture in ``layers`` of the layers: ``count`` experts of which a token visits ``top_k``.
-
-    ``expert``, ``shared`` and ``router`` are parameters: of one expert, of what every token visits besides, of what
-    chooses.
-    """
-
-    layers: int
-    count: int
-    top_k: int
-    expert: int
-    shared: int
-    router: int
-
-
-@dataclass(frozen=True, slots=True)
-class Described:
-    """What a config says beyond the fields of ``Model``.
-
-    ``attention`` replaces the parameters of one layer's attention, biases and inner norms included; ``missing`` is what
-    keeps the model from being simulated.
-    """
-
-    experts: Experts | None = None
-    attention: int | None = None
-    missing: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Counted:
-    """Parameters of a model, and those that one token meets (all but the experts that it does not visit)."""
-
-    total: int
-    active: int
-
-
-def count(model: Model, described: Described) -> Counted:
-    """Exact counts of the whole model, as transformers' modules hold them; no multi-token-prediction layers."""
-    plain = parameters(model)
-    attention = plain.attention if described.attention is None else described.attention
-    experts = described.experts
-    rest = plain.embedding + plain.lm_head + plain.final_norm + model.layers * (attention + plain.norm)
-    if experts is None:
-        total = rest + model.layers * plain.mlp
-        return Counted(total, total)
-    rest += (model.layers - experts.layers) * plain.mlp + experts.layers * (experts.router + experts.shared)
-    one = experts.layers * experts.expert
-    return Counted(rest + experts.count * one, rest + experts.top_k * one)
-
-
-def _chosen(config: Config, number: int) -> int:
+def _moe(config: Config, experts: int, width: int, **more: Any) -> dict[str, Any]:
+    """The section, without what has its default."""
     top_k = config.needed(("num_experts_per_tok", "experts_per_token"))
-    if top_k > number:
-        raise InputError(f"num_experts_per_tok {top_k} is more than the {number} experts that there are")
-    return top_k
+    if top_k > experts:
+        raise InputError(f"num_experts_per_tok {top_k} is more than the {experts} experts that there are")
+    kept = {name: value for name, value in more.items() if value and (name, value) != ("every", 1)}
+    return {"experts": experts, "top_k": top_k, "expert_ffn_hidden_size": width, **kept}
 
 
-def mixtral(config: Config, fields: Mapping[str, Any]) -> Described:
-    """Every layer's MLP is a mixture of gated MLPs of intermediate_size."""
-    hidden, number = fields["hidden_size"], config.needed("num_local_experts")
-    expert = 3 * hidden * fields["ffn_hidden_size"]
-    router = hidden * number
-    return Described(Experts(fields["layers"], number, _chosen(config, number), expert, 0, router))
+def mixtral(config: Config, fields: Fields) -> None:
+    """Every layer's MLP is a mixture of gated MLPs of intermediate_size (so too OLMoE and Granite MoE)."""
+    experts = config.needed(("num_local_experts", "num_experts"))
+    fields["moe"] = _moe(config, experts, fields["ffn_hidden_size"])
 
 
-def qwen_moe(config: Config, fields: Mapping[str, Any]) -> Described:
+def qwen_moe(config: Config, fields: Fields) -> None:
     """Mixtures in every decoder_sparse_step-th layer but mlp_only_layers; Qwen 2 has a shared expert behind a gate."""
-    hidden, number = fields["hidden_size"], config.needed(("num_experts", "num_local_experts"))
-    expert = 3 * hidden * config.needed("moe_intermediate_size")
-    shared = 0
+    shared: Fields = {}
     if config.kind == "qwen2_moe":
-        shared = 3 * hidden * config.needed("shared_expert_intermediate_size") + hidden
+        shared = {"shared_ffn_hidden_size": config.needed("shared_expert_intermediate_size"), "shared_gate": True}
+        fields["bias"] = "qkv" if config.switch("qkv_bias", True) else False
+    experts, width = config.needed(("num_experts", "num_local_experts")), config.needed("moe_intermediate_size")
     layers, step, dense = fields["layers"], config.size("decoder_sparse_step") or 1, config.numbers("mlp_only_layers")
-    mixtures = layers // step - sum(1 for layer in dense if 0 <= layer < layers and (layer + 1) % step == 0)
-    return Described(Experts(mixtures, number, _chosen(config, number), expert, shared, hidden * number))
+    where: dict[str, int] | None = {"every": step}
+    if dense:
+        kept = frozenset(dense)
+        if layers > MOST_LAYERS:
+            raise InputError(f"mlp_only_layers of {layers:,} layers are not read; leave it out")
+        where = places([number not in kept and (number + 1) % step == 0 for number in range(layers)])
+    if where is None:
+        raise InputError(
+            f"mlp_only_layers: MLPs in the first layers, and a mixture in every n-th behind them, is modelled, and "
+            f"these {len(dense)} of {layers} layers come otherwise; leave it out, or name the first layers alone"
+        )
+    fields["moe"] = _moe(config, experts, width, **shared, **where)
 
 
-def deepseek_v2(config: Config, fields: Mapping[str, Any]) -> Described:
+def deepseek_v2(config: Config, fields: Fields) -> None:
     """Latent attention (MLA) and mixtures behind the first dense layers, each with shared experts."""
-    hidden, heads, layers = fields["hidden_size"], fields["heads"], fields["layers"]
-    nope, rope = config.needed("qk_nope_head_dim"), config.needed("qk_rope_head_dim")
-    value, latent, low = config.needed("v_head_dim"), config.needed("kv_lora_rank"), config.size("q_lora_rank")
-    if config.switch("attention_bias", False):
-        raise InputError("attention_bias is true, which is not counted for latent attention; set it to false")
-    query = heads * (nope + rope)
-    attention = hidden * low + low + low * query if low else hidden * query
-    attention += hidden * (latent + rope) + latent + latent * heads * (nope + value) + heads * value * hidden
-    number = config.needed("n_routed_experts")
-    expert = 3 * hidden * config.needed("moe_intermediate_size")
-    if (config.size("moe_layer_freq") or 1) != 1:
-        raise InputError("moe_layer_freq other than 1 is not supported; every layer behind the dense ones is a mixture")
-    dense = config.natural("first_k_dense_replace", 0)
-    shared = config.natural("n_shared_experts", 0) * expert
-    experts = Experts(max(layers - dense, 0), number, _chosen(config, number), expert, shared, hidden * number)
-    return Described(experts, attention, ("latent attention (MLA)",))
+    _latent(config, fields)
+    _behind_dense(config, fields, dense=0, shared=0)
 
 
-def deepseek_v3(config: Config, fields: Mapping[str, Any]) -> Described:
+def deepseek_v3(config: Config, fields: Fields) -> None:
     """As V2, with a correction bias for each expert, which is in the weights though no gradient reaches it."""
-    found = deepseek_v2(config, fields)
-    assert found.experts
-    experts = replace(found.experts, router=found.experts.router + found.experts.count)
-    predicted = config.natural("num_nextn_predict_layers", 0)
-    extra = (f"{predicted} multi-token-prediction layer{'s' * (predicted > 1)} (not counted)",) if predicted else ()
-    return Described(experts, found.attention, found.missing + extra)
+    _latent(config, fields)
+    _behind_dense(config, fields, dense=3, shared=1, router_bias=True)
 
 
-def gpt_oss(config: Config, fields: Mapping[str, Any]) -> Described:
+def _latent(config: Config, fields: Fields) -> None:
+    if config.switch("attention_bias", False):
+        raise InputError("attention_bias is true, which is not modelled for latent attention; set it to false")
+    query = config.size("q_lora_rank")
+    widths = {name: config.needed(name) for name in ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")}
+    fields["mla"] = {
+        "kv_lora_rank": config.needed("kv_lora_rank"), **({"q_lora_rank": query} if query else {}), **widths
+    }  # fmt: skip
+
+
+def glm4_moe(config: Config, fields: Fields) -> None:
+    """Attention of its own, mixtures as those of DeepSeek-V3."""
+    fields["bias"] = "qkv" if config.switch("attention_bias", False) else False
+    if config.switch("use_qk_norm", False):
+        fields["qk_norm"] = "head"
+    _behind_dense(config, fields, dense=1, shared=1, router_bias=True)
+
+
+def _behind_dense(config: Config, fields: Fields, *, dense: int, shared: int, router_bias: bool = False) -> None:
+    """Mixtures from layer first_k_dense_replace on; ``dense`` and ``shared`` are what transformers takes by default.
+
+    A layer has one if its number from 0 divides by moe_layer_freq (modeling_deepseek.py).
+    """
+    step = config.size("moe_layer_freq") or 1
+    first = config.natural("first_k_dense_replace", dense)
+    if first >= fields["layers"]:
+        raise InputError(f"first_k_dense_replace {first} leaves none of the {fields['layers']} layers to experts")
+    fields["moe"] = _moe(
+        config,
+        config.needed("n_routed_experts"),
+        config.needed("moe_intermediate_size"),
+        shared_experts=config.natural("n_shared_experts", shared),
+        first_dense_layers=first,
+        every=step,
+        offset=1 if step > 1 else 0,
+        router_bias=router_bias,
+    )
+
+
+def llama4(config: Config, fields: Fields) -> None:
+    """Mixtures in every interleave_moe_layer_step-th layer (or in moe_layers), with one shared expert of their width.
+
+    Attention is in chunks, which for sequences no longer than one is plain attention.
+    """
+    layers, chunk = fields["layers"], config.size("attention_chunk_size") or 8192
+    if fields["sequence_length"] > chunk:
+        raise InputError(
+            f"attention_chunk_size {chunk} is shorter than the sequence of {fields['sequence_length']}, and attention "
+            f"in chunks is not modelled; give a sequence_length of at most {chunk}"
+        )
+    where: dict[str, int] | None = {"every": config.size("interleave_moe_layer_step") or 1}
+    listed = frozenset(config.numbers("moe_layers"))
+    if listed and layers <= MOST_LAYERS:
+        where = places([number in listed for number in range(layers)])
+    if where is None:
+        raise InputError(
+            "moe_layers: a mixture in every n-th layer is modelled, and these come otherwise; leave it out"
+        )
+    width = config.needed("intermediate_size")
+    fields["moe"] = _moe(config, config.needed("num_local_experts"), width, shared_experts=1, **where)
+
+
+def unweighted_norms(config: Config) -> tuple[str, ...]:
+    """What is left out of Llama 4."""
+    return ("without the norms of queries and keys, which have no parameters",) * config.switch("use_qk_norm", True)
+
+
+def predicted(config: Config) -> tuple[str, ...]:
+    """What is left out of a model with layers for multi-token prediction."""
+    number = config.natural("num_nextn_predict_layers", 0)
+    if not number:
+        return ()
+    return (f"without the {number} layer{'s' * (number > 1)} of multi-token prediction, in time and in the parameters",)
+
+
+def gpt_oss(config: Config, fields: Fields) -> None:
     """Mixtures with biases everywhere, and in every layer a learned sink for each head."""
-    hidden, heads, head_dim = fields["hidden_size"], fields["heads"], fields["head_dim"] or 64
-    kv = fields["kv_heads"] or heads
-    number, width = config.needed("num_local_experts"), fields["ffn_hidden_size"]
-    query, keys = heads * head_dim, kv * head_dim
-    attention = hidden * 2 * (query + keys) + query + 2 * keys + hidden + heads
-    expert = 3 * hidden * width + 2 * width + hidden
-    experts = Experts(fields["layers"], number, _chosen(config, number), expert, 0, hidden * number + number)
-    return Described(experts, attention, ("attention sinks", "a sliding window in every second layer"))
+    if not config.switch("attention_bias", True):
+        raise InputError("attention_bias is false: GPT-OSS with biases in its experts alone is not modelled")
+    fields["attention_sinks"] = True
+    mixtral(config, fields)
+    fields["moe"]["router_bias"] = True

@@ -1,7 +1,7 @@
 """A model from the ``config.json`` that Hugging Face transformers publishes beside the weights.
 
-What each ``model_type`` means is in ``hf_families``.  Anything else is refused rather than guessed, and so is what a
-known family has that is not modelled; its parameters are counted all the same.
+What each ``model_type`` means is in ``hf_families``, its experts in ``hf_mixtures``.  Anything else is refused rather
+than guessed, and so is what a known family has that is not modelled.
 """
 
 from __future__ import annotations
@@ -16,11 +16,10 @@ from simcluster.documents.reading import Document, unique_keys, validate
 from simcluster.errors import InputError
 from simcluster.inputs.hf_config import Config
 from simcluster.inputs.hf_families import FAMILIES, Family
-from simcluster.inputs.hf_mixtures import Counted, Described, count
-from simcluster.model.transformer import Model
+from simcluster.model.transformer import Model, ParameterCount, parameters
 
 __all__ = [
-    "Counted",
+    "assumptions_of_config",
     "model_from_config",
     "model_from_config_file",
     "parameters_of_config",
@@ -32,9 +31,8 @@ _MAX_BYTES = 1_000_000  # the largest published config.json files are tens of ki
 
 
 class _Read(NamedTuple):
-    kind: str
     fields: dict[str, Any]
-    described: Described
+    assumed: tuple[str, ...]
 
 
 def model_from_config(config: Mapping[str, Any], *, sequence_length: int | None = None) -> dict[str, Any]:
@@ -44,30 +42,22 @@ def model_from_config(config: Mapping[str, Any], *, sequence_length: int | None 
     is used (``max_position_embeddings`` and its like), which for models of long context is far more than most of their
     training: give it where it matters.
 
-    The parallel residual of GPT-NeoX and Falcon is taken as two blocks one after the other: the same arithmetic and
-    parameters, with two sums over tp where a library may do one.
+    ``assumptions_of_config`` says what is left out.
 
     Raises InputError for an unknown ``model_type``, for a missing or impossible field, and for what is not modelled:
-    mixture-of-experts and latent attention (with their parameters counted), embeddings of another width than the
-    layers, vision towers, encoders.
+    experts in layers that follow no rule, embeddings of another width than the layers, vision towers, encoders.
     """
-    kind, fields, described = _read(config, sequence_length)
-    missing = [*described.missing]
-    if described.experts:
-        missing.insert(0, f"mixture-of-experts ({described.experts.count} experts, {described.experts.top_k} a token)")
-    if missing:
-        found = count(_model(fields), described)
-        raise InputError(
-            f"model_type {kind!r} has what is not modelled yet: {', '.join(missing)}.  It has {found.total:,} "
-            f"parameters, of which a token meets {found.active:,}; use a dense model"
-        )
-    return fields
+    return _read(config, sequence_length).fields
 
 
-def parameters_of_config(config: Mapping[str, Any]) -> Counted:
+def assumptions_of_config(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """Sentences about what the config has and the model is taken to be without; errors as above."""
+    return _read(config, 1).assumed
+
+
+def parameters_of_config(config: Mapping[str, Any]) -> ParameterCount:
     """Exactly how many parameters the model of a config has, of every supported family; errors as above."""
-    _, fields, described = _read(config, 1)
-    return count(_model(fields), described)
+    return parameters(_model(_read(config, 1).fields))
 
 
 def _read(data: Mapping[str, Any], sequence_length: int | None) -> _Read:
@@ -84,8 +74,8 @@ def _read(data: Mapping[str, Any], sequence_length: int | None) -> _Read:
         )
     config = Config(data, kind)
     fields = _fields(config, family, sequence_length)
-    described = family.describe(config, fields) if family.describe else Described()
-    return _Read(kind, {name: value for name, value in fields.items() if value is not None}, described)
+    assumed = family.assumed(config) if family.assumed else ()
+    return _Read({name: value for name, value in fields.items() if value is not None}, assumed)
 
 
 def _fields(config: Config, family: Family, sequence_length: int | None) -> dict[str, Any]:
@@ -95,10 +85,6 @@ def _fields(config: Config, family: Family, sequence_length: int | None) -> dict
         fields[name] = value if fields[name] is None else fields[name]
     if sequence_length is not None:
         fields["sequence_length"] = sequence_length
-    fields |= family.implied
-    fields["tied_embeddings"] = config.switch("tie_word_embeddings", family.tied)
-    if family.refine:
-        family.refine(config, fields)
     defaulted = ("kv_heads", "head_dim", *(("ffn_hidden_size",) if family.four_times else ()))
     missing = [name for name in family.keys if fields[name] is None and name not in defaulted]
     if missing:
@@ -107,6 +93,14 @@ def _fields(config: Config, family: Family, sequence_length: int | None) -> dict
         raise InputError(
             f"the config of model_type {config.kind!r} lacks {named}; add what is missing to it{beside}"
         )  # fmt: skip
+    fields |= family.implied
+    fields["tied_embeddings"] = config.switch("tie_word_embeddings", family.tied)
+    for further in (family.refine, family.experts):
+        if further:
+            further(config, fields)
+    moe = fields.get("moe")
+    if moe and not moe.keys() & {"first_dense_layers", "every"}:
+        fields["ffn_hidden_size"] = None  # no layer has an MLP of its own
     return fields
 
 

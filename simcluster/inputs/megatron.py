@@ -12,7 +12,9 @@ from typing import Any
 from simcluster.errors import InputError
 from simcluster.inputs.arguments import parse_arguments
 from simcluster.inputs.imported import Imported
+from simcluster.inputs.megatron_mixtures import add_experts, add_latent_attention, overlaps_experts
 from simcluster.inputs.megatron_options import VOCABULARIES
+from simcluster.inputs.megatron_windows import window_of
 from simcluster.inputs.option_values import Options
 
 
@@ -68,9 +70,9 @@ def scenario_from_options(
 def _model(run: Options) -> tuple[dict[str, Any], int]:
     """The fields of ``Model`` and the length of sequences."""
     hidden, heads = run.needed("hidden-size"), run.needed("num-attention-heads")
-    sequence, gated = run.needed("seq-length", "encoder-seq-length"), run.flag("swiglu")
+    sequence, gated = run.needed("seq-length", "encoder-seq-length"), run.flag("swiglu", "quick-geglu")
     position = run.get("position-embedding-type") or "learned_absolute"
-    if run.flag("use-rotary-position-embeddings"):
+    if run.flag("use-rotary-position-embeddings") or position == "yarn":
         position = "rope"
     bias: bool | str = not run.flag("disable-bias-linear")
     model: dict[str, Any] = {
@@ -78,7 +80,7 @@ def _model(run: Options) -> tuple[dict[str, Any], int]:
         "hidden_size": hidden,
         "heads": heads,
         "kv_heads": (run.get("num-query-groups") or 1) if run.flag("group-query-attention") else heads,
-        "ffn_hidden_size": run.get("ffn-hidden-size") or (int(4 * hidden * 2 / 3 / 64) * 64 if gated else 4 * hidden),
+        "ffn_hidden_size": run.get("ffn-hidden-size") or _mlp_width(hidden, narrow=run.flag("swiglu")),
         "vocab_size": _vocabulary(run),
         "sequence_length": sequence,
         "gated_mlp": gated,
@@ -96,10 +98,17 @@ def _model(run: Options) -> tuple[dict[str, Any], int]:
         model["qk_norm"] = "head"
     if run.get("make-vocab-size-divisible-by"):
         model["vocab_multiple"] = run.get("make-vocab-size-divisible-by")
-    window = _window(run)
-    if window is not None and window < sequence:
-        model["attention_window"] = window
+    model |= window_of(run, model["layers"], sequence)
+    if run.get("softmax-type") == "learnable":
+        model["attention_sinks"] = True
+    add_experts(run, model)
+    add_latent_attention(run, model)
     return model, sequence
+
+
+def _mlp_width(hidden: int, *, narrow: bool) -> int:
+    """Where it is not given; ``narrow``: three matrices of it have the weights of two."""
+    return int(4 * hidden * 2 / 3 / 64) * 64 if narrow else 4 * hidden
 
 
 def _vocabulary(run: Options) -> int:
@@ -115,25 +124,14 @@ def _vocabulary(run: Options) -> int:
     return int(size)
 
 
-def _window(run: Options) -> int | None:
-    """(128, 0): so many tokens before it, besides itself."""
-    text = run.get("window-size")
-    if text is None:
-        return None
-    parts = text.strip("() ").replace(",", " ").split()
-    if len(parts) != 2 or not parts[0].isdecimal() or len(parts[0]) > 9 or parts[1] != "0":
-        raise run.error("window-size", f"{text[:40]!r} is not modelled; a window of tokens before is, as in 128,0")
-    return int(parts[0]) + 1
-
-
 def _parallel(run: Options) -> dict[str, Any]:
     tp = run.get("tensor-model-parallel-size", "model-parallel-size") or 1
     parallel: dict[str, Any] = {"tp": tp, "pp": run.get("pipeline-model-parallel-size") or 1}
-    for name, axis in (("context-parallel-size", "cp"), ("expert-model-parallel-size", "ep")):
-        size = run.get(name)
-        if size and size > 1:
-            raise run.error(name, f"{size} is not modelled yet; 1 is, so take it out to import the rest")
-        parallel |= {axis: size} if size else {}
+    sizes = {"context-parallel-size": "cp", "expert-model-parallel-size": "ep", "expert-tensor-parallel-size": "etp"}
+    parallel |= {axis: run.get(name) for name, axis in sizes.items() if run.get(name)}
+    comm = _context(run)
+    if comm != "ring" and parallel.get("cp", 1) > 1:
+        parallel["cp_comm"] = comm
     if run.flag("sequence-parallel"):
         if tp > 1:
             parallel["sequence_parallel"] = True
@@ -148,6 +146,16 @@ def _parallel(run: Options) -> dict[str, Any]:
     if run.flag("use-tp-pp-dp-mapping"):
         parallel["order"] = ["tp", "cp", "pp", "dp"]
     return parallel
+
+
+def _context(run: Options) -> str:
+    """How queries meet the keys of other cp ranks; one word, or the same for every layer."""
+    known = {"p2p": "ring", "all_gather": "all_gather", "a2a": "all_to_all"}
+    words = dict.fromkeys((run.get("cp-comm-type") or "p2p").split())
+    if len(words) != 1 or not known.keys() >= words.keys():
+        what = f"{' '.join(words)[:40]!r} is not modelled; one of {', '.join(known)} for all layers is"
+        raise run.error("cp-comm-type", what)
+    return known[next(iter(words))]
 
 
 def _pipeline(run: Options, layers: int, pp: int) -> dict[str, Any]:
@@ -196,7 +204,7 @@ def _training(run: Options, gpus: int | None, parallel: dict[str, Any], sequence
     micro = run.needed("micro-batch-size", "batch-size")
     batch = run.get("global-batch-size")
     if batch is None:
-        fixed = parallel["tp"] * parallel["pp"]
+        fixed = parallel["tp"] * parallel["pp"] * parallel.get("cp", 1)
         if not gpus or gpus % fixed:
             raise InputError(f"{run.source}: global-batch-size is missing, and follows from dp only; add it, or gpus")
         batch = micro * (gpus // fixed)
@@ -259,6 +267,8 @@ def _overlap(run: Options, training: Mapping[str, Any], tp: int) -> dict[str, An
         "param_gather": run.flag("overlap-param-gather"),
         "tensor": tp > 1 and not run.flag("no-async-tensor-model-parallel-allreduce"),
     }
+    if overlaps_experts(run):
+        overlap["experts"] = True
     if run.flag("tp-comm-overlap") and tp > 1:
         overlap["tensor_pieces"] = tp
         run.assumed.append("tp-comm-overlap cuts the products around collectives into tp pieces")

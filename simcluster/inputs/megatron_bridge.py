@@ -11,14 +11,14 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from simcluster.catalogue.models import model_document
-from simcluster.documents.complaints import did_you_mean, shown
+from simcluster.documents.complaints import did_you_mean
 from simcluster.documents.reading import parse_document
 from simcluster.errors import InputError
 from simcluster.inputs.flat_settings import flattened
 from simcluster.inputs.imported import Imported
 from simcluster.inputs.megatron import scenario_from_options
 from simcluster.inputs.megatron_options import MAPPED, NO_EFFECT, NOT_MODELLED, REFUSED, REFUSED_PREFIXES
+from simcluster.inputs.megatron_recipes import known_recipe, recipe_options
 
 _SECTIONS = ("model", "train", "optimizer", "ddp", "comm_overlap", "dataset", "tokenizer", "mixed_precision")
 _NO_EFFECT_SECTIONS = (
@@ -71,7 +71,6 @@ _NO_EFFECT_FIELDS = (
     *("parallel_output", "use_cpu_initialization", "deallocate_pipeline_outputs", "perform_initialization"),
 )
 _MAX_CHARACTERS = 100_000
-_RECIPE = re.compile(r"(llama3|llama31|llama3_1)_(8b|70b|405b)(_\w+)?")
 _PRECISIONS = ("bf16_mixed", "fp16_mixed")
 
 
@@ -87,7 +86,7 @@ def scenario_from_bridge(
     no_effect: list[str] = []
     names: dict[str, str] = {}
     if recipe:
-        options |= _preset_options(recipe)
+        options |= recipe_options(recipe)
     for name, value in settings.items():
         for option, words in _translated(name, value, source, no_effect).items():
             if option in names and option != "seq-length" and options[option] != words:
@@ -96,7 +95,11 @@ def scenario_from_bridge(
     if "num-query-groups" in options:
         options["group-query-attention"] = ()
     found = scenario_from_options(options, cluster=cluster, gpus=gpus, source=source)
-    model = (f"{recipe}: the model of it; parallelism and batch are what is written here",) if recipe else ()
+    model: tuple[str, ...] = (
+        (f"{recipe}: the model of it; parallelism and batch are what is written here",) if recipe else ()
+    )
+    if recipe.startswith("deepseek_v3"):
+        model += (f"{recipe}: without its layer of multi-token prediction",)
     return Imported(
         found.document, tuple(settings), (*no_effect, *found.no_effect), (*model, *found.assumed)
     )  # fmt: skip
@@ -109,7 +112,7 @@ def _settings(text: str, source: str) -> tuple[str, dict[str, Any]]:
     if re.search(r"^\s*\w+:(\s|$)", text, re.MULTILINE):
         data = parse_document(text, source=source).data
         recipe = data.pop("recipe", "")
-        return _known_recipe(recipe, source) if recipe else "", flattened(data, source)
+        return known_recipe(recipe, source) if recipe else "", flattened(data, source)
     if "$" in text or "`" in text:
         raise InputError(f"{source}: holds a shell variable, and nothing is run here; write its value")
     try:
@@ -121,7 +124,7 @@ def _settings(text: str, source: str) -> tuple[str, dict[str, Any]]:
     for word in words[programs[0] + 1 :] if programs else words:
         name, equals, value = word.partition("=")
         if name == "--recipe" or (not equals and not recipe and not name.startswith("-")):
-            recipe = _known_recipe(value, source) if equals else _known_recipe(name, source) if name[0] != "-" else ""
+            recipe = known_recipe(value, source) if equals else known_recipe(name, source) if name[:1] != "-" else ""
             continue
         if not equals:
             raise InputError(f"{source}: {word[:60]!r} is no override; write it as model.tensor_model_parallel_size=8")
@@ -132,41 +135,13 @@ def _settings(text: str, source: str) -> tuple[str, dict[str, Any]]:
     return recipe, found
 
 
-def _known_recipe(name: object, source: str) -> str:
-    if isinstance(name, str) and _RECIPE.fullmatch(name):
-        return name
-    raise InputError(
-        f"{source}: recipe {shown(name)} is not known here; known are llama3_8b, llama3_70b and llama31_405b with what "
-        "follows (llama3_8b_pretrain_config); or give the model's fields, as in model.num_layers=32"
-    )
-
-
-def _preset_options(recipe: str) -> dict[str, tuple[str, ...]]:
-    """The model of a recipe as Megatron-LM's options."""
-    match = _RECIPE.fullmatch(recipe)
-    assert match
-    model = model_document(f"llama3-{match[2]}")
-    sizes = {
-        "num-layers": "layers",
-        "hidden-size": "hidden_size",
-        "ffn-hidden-size": "ffn_hidden_size",
-        "num-attention-heads": "heads",
-        "num-query-groups": "kv_heads",
-        "vocab-size": "vocab_size",
-        "seq-length": "sequence_length",
-    }
-    options: dict[str, tuple[str, ...]] = {option: (str(model[field]),) for option, field in sizes.items()}
-    for flag in ("swiglu", "disable-bias-linear", "untie-embeddings-and-output-weights", "bf16"):
-        options[flag] = ()
-    words = {"normalization": "RMSNorm", "position-embedding-type": "rope", "hidden-dropout": "0"}
-    return options | {name: (word,) for name, word in {**words, "attention-dropout": "0"}.items()}
-
-
 def _translated(name: str, value: Any, source: str, no_effect: list[str]) -> dict[str, tuple[str, ...]]:
     """One field as Megatron-LM's options; what has no effect goes on its list."""
     section, _, field = name.partition(".")
     text = str(value) if not isinstance(value, list) else " ".join(map(str, value))
     word = text.strip("[]'\" ").replace(",", " ")
+    if field in _OF_LAYERS and section == "model" and word.lower() not in ("none", "null", ""):
+        return {field.replace("_", "-"): (str(value).strip("'\" "),)}
     if section in _NO_EFFECT_SECTIONS or (section in ("dataset", "tokenizer") and field not in _MODEL_OF_DATA):
         no_effect.append(name)
         return {}
@@ -196,6 +171,7 @@ def _translated(name: str, value: Any, source: str, no_effect: list[str]) -> dic
     return {option: tuple(word.split())}
 
 
+_OF_LAYERS = ("moe_layer_freq", "window_attn_skip_freq")
 _MODEL_OF_DATA = ("sequence_length", "seq_length", "vocab_size")
 
 

@@ -18,7 +18,8 @@ MAPPED: dict[str, str] = dict.fromkeys(
     expert-model-parallel-size expert-tensor-parallel-size num-layers-per-virtual-pipeline-stage
     num-virtual-stages-per-pipeline-rank microbatch-group-size-per-virtual-pipeline-stage
     decoder-first-pipeline-num-layers decoder-last-pipeline-num-layers micro-batch-size batch-size global-batch-size
-    recompute-num-layers ddp-bucket-size"""),
+    recompute-num-layers ddp-bucket-size num-experts moe-router-topk moe-ffn-hidden-size
+    moe-shared-expert-intermediate-size q-lora-rank kv-lora-rank qk-head-dim qk-pos-emb-head-dim v-head-dim"""),
     "count",
 ) | dict.fromkeys(
     _words("""group-query-attention use-rotary-position-embeddings swiglu squared-relu
@@ -28,10 +29,12 @@ MAPPED: dict[str, str] = dict.fromkeys(
     no-async-tensor-model-parallel-allreduce tp-comm-overlap no-scatter-gather-tensors-in-pipeline
     recompute-activations checkpoint-activations bf16 fp16 fp8-param-gather use-flash-attn
     accumulate-allreduce-grads-in-fp32 grad-reduce-in-bf16 cross-entropy-loss-fusion
-    no-gradient-accumulation-fusion"""),
+    no-gradient-accumulation-fusion moe-shared-expert-gate moe-router-enable-expert-bias multi-latent-attention
+    quick-geglu moe-grouped-gemm moe-use-legacy-grouped-gemm moe-shared-expert-overlap
+    overlap-moe-expert-parallel-comm delay-wgrad-compute"""),
     "flag",
 ) | {
-    "position-embedding-type": "word learned_absolute rope none",
+    "position-embedding-type": "word learned_absolute rope yarn none",
     "normalization": "word LayerNorm RMSNorm",
     "data-parallel-sharding-strategy": "word no_shard optim optim_grads optim_grads_params",
     "recompute-granularity": "word selective full",
@@ -45,6 +48,11 @@ MAPPED: dict[str, str] = dict.fromkeys(
     "optimizer": "word adam sgd",
     "tokenizer-type": "words",
     "window-size": "words",
+    "window-attn-skip-freq": "words",
+    "softmax-type": "word vanilla off-by-one learnable",
+    "cp-comm-type": "words",
+    "moe-layer-freq": "words",
+    "moe-token-dispatcher-type": "word allgather alltoall alltoall_seq flex",
     "tokenizer-model": "words",
     "vocab-file": "words",
 }  # fmt: skip
@@ -81,7 +89,7 @@ NO_EFFECT = _words(
     non-persistent-ckpt-type non-persistent-save-interval norm-epsilon num-dataset-builder-threads num-workers
     one-logger-project one-logger-run-name onnx-safe openai-gelu override-opt-param-scheduler
     override-opt_param-scheduler per-split-data-args-path perform-initialization pretrained-checkpoint profile
-    profile-ranks profile-step-end profile-step-start quick-geglu record-memory-history reset-attention-mask
+    profile-ranks profile-step-end profile-step-start record-memory-history reset-attention-mask
     reset-position-ids rotary-base rotary-interleaved rotary-percent rotary-scaling-factor
     rotary-seq-len-interpolation-factor s3-cache-path sample-rate save save-interval seed short-seq-prob split
     start-weight-decay te-rng-tracker tensorboard-dir tensorboard-log-interval tensorboard-queue-size test-data-path
@@ -91,6 +99,11 @@ NO_EFFECT = _words(
     use-legacy-models use-mcore-models use-one-sent-docs use-persistent-ckpt-worker use-pytorch-profiler
     use-rope-scaling use-tokenizer-model-from-checkpoint-args valid-data-path verify-bitwise-reproducibility
     vocab-extra-ids wandb-entity wandb-exp-name wandb-project wandb-save-dir weight-decay weight-decay-incr-style
+    moe-router-load-balancing-type moe-aux-loss-coeff moe-z-loss-coeff moe-input-jitter-eps moe-router-pre-softmax
+    moe-router-score-function moe-router-num-groups moe-router-group-topk moe-router-topk-limited-devices
+    moe-router-topk-scaling-factor moe-router-bias-update-rate moe-router-force-load-balancing moe-per-layer-logging
+    moe-use-upcycling rope-type mscale mscale-all-dim beta-fast beta-slow original-max-position-embeddings
+    glu-linear-offset activation-func-clamp-value
     """
 )
 """What changes no time of a training step as it is simulated: data, learning, logging, saving between steps."""
@@ -139,11 +152,24 @@ NOT_MODELLED = {
     "rampup-batch-size": "the step is one with the whole global batch",
     "cross-entropy-fusion-impl": "a fused loss writes the gradient over the logits in any case",
     "keep-fp8-transpose-cache-when-using-custom-fsdp": "memory of the transposes follows memory_recipe",
+    "moe-permute-fusion": "tokens are copied to their experts by one kernel in any case",
+    "moe-router-fusion": "scores and choice of the router are taken as they are without it",
+    "moe-router-dtype": "the router's scores are in one format",
+    "moe-router-padding-for-fp8": "rows of an expert are not padded",
+    "moe-router-padding-for-quantization": "rows of an expert are not padded",
+    "moe-apply-probs-on-input": "tokens are weighed behind their experts",
+    "moe-expert-capacity-factor": "no token is dropped: every expert does all the tokens that come to it",
+    "moe-token-drop-policy": "no token is dropped",
+    "moe-enable-deepep": "tokens travel to experts by NCCL's all-to-all",
+    "moe-flex-dispatcher-backend": "tokens travel to experts by NCCL's all-to-all",
+    "moe-deepep-num-sms": "tokens travel to experts by NCCL's all-to-all",
 }
 """What may change the time of a step and is modelled in one way only; said in the scenario's comments."""
 
 REFUSED = {
-    "multi-latent-attention": "latent attention (MLA) is not modelled",
+    "moe-pad-expert-input-to-capacity": "experts that work on padding are not modelled",
+    "moe-extended-tp": "write expert-tensor-parallel-size",
+    "moe-layer-recompute": "recomputing experts alone is not modelled; recompute-granularity full is",
     "pipeline-model-parallel-layout": "write pipeline.layers_per_stage in the scenario instead",
     "pipeline-model-parallel-split-rank": "models with an encoder are not modelled",
     "account-for-embedding-in-pipeline-split": "write pipeline.layers_per_stage in the scenario instead",
@@ -160,7 +186,6 @@ REFUSED = {
     "optimizer-offload-fraction": "write memory.offload.optimizer in the scenario instead",
     "cpu-offloading-num-layers": "write memory.offload.activations in the scenario instead",
     "fine-grained-activation-offloading": "write memory.offload.activations in the scenario instead",
-    "delay-wgrad-compute": "a backward split in two is a schedule of its own: pipeline.schedule zb-h1 or zb-v",
     "mtp-num-layers": "multi-token prediction is not modelled",
     "spec": "a layer of one's own is not modelled; describe the model by the other arguments",
     "yaml-cfg": "give the arguments themselves",
@@ -173,21 +198,15 @@ REFUSED = {
     "decoder-num-layers": "models with an encoder are not modelled",
     "fp32-residual-connection": "residuals in fp32 are not modelled",
     "fp4-format": "products in fp4 are not modelled",
-    "hierarchical-context-parallel-sizes": "context parallelism is not modelled",
-    "cp-comm-type": "context parallelism is not modelled",
-    "window-attn-skip-freq": "write model.attention_window and full_attention_every in the scenario instead",
+    "hierarchical-context-parallel-sizes": "context parallelism in two steps is not modelled",
 }
 """What is not modelled and cannot be passed over."""
 
 REFUSED_PREFIXES = {
-    "moe-": "mixture-of-experts is not modelled",
-    "num-experts": "mixture-of-experts is not modelled",
     "encoder-": "models with an encoder are not modelled",
     "retro-": "retrieval is not modelled",
     "mamba-": "layers that are not all attention and MLP are not modelled",
     "bert-": "models with an encoder are not modelled",
     "mtp-": "multi-token prediction is not modelled",
     "vision-": "models of images are not modelled",
-    "kv-lora-rank": "latent attention (MLA) is not modelled",
-    "q-lora-rank": "latent attention (MLA) is not modelled",
 }

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from simcluster.documents.complaints import did_you_mean, listed
 from simcluster.errors import InputError
+from simcluster.inputs.layer_lists import Value, parse_layer_list
 from simcluster.inputs.megatron_options import MAPPED, NO_EFFECT, NOT_MODELLED, REFUSED, REFUSED_PREFIXES
 
 _LARGEST = 10**9
@@ -82,6 +83,32 @@ class Options:
 
     def flag(self, *names: str) -> bool:
         return any(self.values.get(name) is True for name in names)
+
+    def layer_list(self, name: str, layers: int) -> Value | None:
+        """A number from 1, or one for each layer; None where the option is not given."""
+        text = self.get(name)
+        if text is None:
+            return None
+        try:
+            value = parse_layer_list(text)
+        except InputError as problem:
+            raise self.error(name, str(problem)) from None
+        if isinstance(value, list) and len(value) != layers:
+            raise self.error(name, f"is a list of {len(value)} layers, and num-layers is {layers}")
+        if value == 0:
+            raise self.error(name, "0 is neither a whole number from 1 nor a list of layers")
+        return value
+
+    def without(self, needed: str, consequence: str, names: Sequence[str]) -> None:
+        """Takes away what means nothing without an option that is not given, and says so."""
+        given = [name for name in names if name in self.values]
+        idle = [name for name in given if self.values[name] is not False]
+        self.values = {name: value for name, value in self.values.items() if name not in given}
+        self.no_effect += given
+        if idle:
+            self.assumed.append(
+                f"{consequence}, since {needed} is not given; without it {', '.join(idle)} says nothing"
+            )
 
     def needed(self, *names: str) -> Any:
         value = self.get(*names)

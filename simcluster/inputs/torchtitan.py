@@ -13,95 +13,16 @@ from simcluster.documents.complaints import did_you_mean, listed, shown
 from simcluster.errors import InputError
 from simcluster.inputs.flat_settings import flattened, parse_toml_or_json
 from simcluster.inputs.imported import Imported
-
-_NO_EFFECT_SECTIONS = (
-    *("job", "profiling", "metrics", "comm", "checkpoint", "lr_scheduler", "fault_tolerance", "validation", "debug"),
-    "experimental",
+from simcluster.inputs.torchtitan_keys import (
+    DEFAULTS,
+    MAY_MATTER,
+    MODELS,
+    NO_EFFECT,
+    NO_EFFECT_SECTIONS,
+    RENAMED,
+    ROTATIONS,
+    SCHEDULES,
 )
-_NO_EFFECT = (
-    *("model.tokenizer_path", "model.hf_assets_path", "model.print_after_conversion", "model.norm_type"),
-    *("optimizer.lr", "optimizer.eps", "optimizer.beta1", "optimizer.beta2", "optimizer.weight_decay"),
-    *("optimizer.implementation", "optimizer.fused", "training.dataset", "training.dataset_path", "training.max_norm"),
-    *("training.steps", "training.gc_freq", "training.gc_debug", "training.seed", "training.deterministic"),
-    *("training.warmup_steps", "training.debug_moe_force_load_balance", "training.dtype"),
-    *("activation_checkpoint.preserve_rng_state", "activation_checkpoint.determinism_check"),
-    *("activation_checkpoint.debug", "activation_checkpoint.early_stop", "compile.components", "compile.backend"),
-    *("activation_checkpoint.per_op_sac_force_recompute_mm_shapes_by_fqns", "parallelism.disable_loss_parallel"),
-    *("parallelism.enable_compiled_autograd", "parallelism.context_parallel_rotate_method"),
-    *("parallelism.pipeline_parallel_split_points", "parallelism.expert_tensor_parallel_degree"),
-    *("float8.filter_fqns", "float8.emulate", "float8.precompute_float8_dynamic_scale_for_fsdp"),
-    *("float8.force_recompute_fp8_weight_in_bwd", "float8.recipe_name", "float8.enable_float8_linear"),
-    *("parallelism.module_fqns_per_model_part", "parallelism.fsdp_disable_prefetch"),
-)  # fmt: skip
-_MAY_MATTER = (
-    "parallelism.pipeline_parallel_split_points",
-    "parallelism.module_fqns_per_model_part",
-    "parallelism.fsdp_disable_prefetch",
-    "parallelism.disable_loss_parallel",
-    "float8.filter_fqns",
-    "float8.force_recompute_fp8_weight_in_bwd",
-    "activation_checkpoint.per_op_sac_force_recompute_mm_shapes_by_fqns",
-    "activation_checkpoint.early_stop",
-)
-"""Of these a value other than nothing changes the run in a way that is not modelled: refused if set."""
-_DEFAULTS: dict[str, Any] = {
-    "model.name": "llama3",
-    "model.flavor": "debugmodel",
-    "model.converters": [],
-    "optimizer.name": "AdamW",
-    "optimizer.early_step_in_backward": False,
-    "training.local_batch_size": 8,
-    "training.global_batch_size": -1,
-    "training.seq_len": 2048,
-    "training.enable_cpu_offload": False,
-    "training.mixed_precision_param": "bfloat16",
-    "training.mixed_precision_reduce": "float32",
-    "training.compile": False,
-    "parallelism.data_parallel_replicate_degree": 1,
-    "parallelism.data_parallel_shard_degree": -1,
-    "parallelism.fsdp_reshard_after_forward": "default",
-    "parallelism.tensor_parallel_degree": 1,
-    "parallelism.enable_async_tensor_parallel": False,
-    "parallelism.pipeline_parallel_degree": 1,
-    "parallelism.pipeline_parallel_schedule": "1F1B",
-    "parallelism.pipeline_parallel_schedule_csv": "",
-    "parallelism.pipeline_parallel_layers_per_stage": 0,
-    "parallelism.pipeline_parallel_microbatch_size": 1,
-    "parallelism.pipeline_parallel_first_stage_less_layers": 1,
-    "parallelism.pipeline_parallel_last_stage_less_layers": 1,
-    "parallelism.context_parallel_degree": 1,
-    "parallelism.expert_parallel_degree": 1,
-    "activation_checkpoint.mode": "selective",
-    "activation_checkpoint.selective_ac_option": "2",
-    "compile.enable": False,
-    "float8.enable_fsdp_float8_all_gather": False,
-}
-_RENAMED = {
-    "training.batch_size": "training.local_batch_size",
-    "training.tensor_parallel_degree": "parallelism.tensor_parallel_degree",
-    "training.data_parallel_shard_degree": "parallelism.data_parallel_shard_degree",
-    "training.data_parallel_replicate_degree": "parallelism.data_parallel_replicate_degree",
-    "experimental.pipeline_parallel_degree": "parallelism.pipeline_parallel_degree",
-    "experimental.pipeline_parallel_schedule": "parallelism.pipeline_parallel_schedule",
-    "experimental.context_parallel_degree": "parallelism.context_parallel_degree",
-    "experimental.enable_async_tensor_parallel": "parallelism.enable_async_tensor_parallel",
-    "quantize.linear.float8.enable_fsdp_float8_all_gather": "float8.enable_fsdp_float8_all_gather",
-    "quantize.linear.float8.recipe_name": "float8.recipe_name",
-    "quantize.linear.float8.filter_fqns": "float8.filter_fqns",
-    "quantize.linear.float8.emulate": "float8.emulate",
-    "quantize.linear.float8.precompute_float8_dynamic_scale_for_fsdp": (
-        "float8.precompute_float8_dynamic_scale_for_fsdp"
-    ),
-}
-_MODELS = {("llama3", "8B"): "llama3-8b", ("llama3", "70B"): "llama3-70b", ("llama3", "405B"): "llama3-405b"}
-_SCHEDULES = {
-    "1f1b": "1f1b",
-    "gpipe": "gpipe",
-    "interleaved1f1b": "interleaved",
-    "loopedbfs": "breadth-first",
-    "zbvzerobubble": "zb-v",
-    "dualpipev": "dualpipe-v",
-}
 
 
 def scenario_from_torchtitan(
@@ -118,7 +39,7 @@ def scenario_from_torchtitan(
 class _Job:
     def __init__(self, settings: Mapping[str, Any], source: str) -> None:
         self._source = source
-        self._values = dict(_DEFAULTS)
+        self._values = dict(DEFAULTS)
         self._given: dict[str, str] = {}
         self._no_effect: list[str] = []
         self._assumed: list[str] = []
@@ -129,23 +50,23 @@ class _Job:
         return InputError(f"{self._source}: {self._given.get(name, name)}: {message}")
 
     def _sort(self, name: str, value: Any) -> None:
-        key = _RENAMED.get(name, name)
-        if key in _DEFAULTS:
+        key = RENAMED.get(name, name)
+        if key in DEFAULTS:
             if key in self._given:
                 raise self._error(name, f"is another name of {self._given[key]}, which is also given; keep one")
             self._given[key] = name
             self._values[key] = self._checked(key, value)
-        elif key in _MAY_MATTER and value not in (None, "", [], False, True if key.endswith("early_stop") else None):
+        elif key in MAY_MATTER and value not in (None, "", [], False, True if key.endswith("early_stop") else None):
             raise self._error(name, f"{shown(value)} is not modelled; take it out to import the rest")
-        elif key in _NO_EFFECT or key.partition(".")[0] in _NO_EFFECT_SECTIONS:
+        elif key in NO_EFFECT or key.partition(".")[0] in NO_EFFECT_SECTIONS:
             self._no_effect.append(name)
         else:
-            near = did_you_mean(name, [*_DEFAULTS, *_NO_EFFECT, *_RENAMED])
+            near = did_you_mean(name, [*DEFAULTS, *NO_EFFECT, *RENAMED])
             raise self._error(name, f"is no key of torchtitan that is known here{near}; take it out to go on")
 
     def _checked(self, key: str, value: Any) -> Any:
         """The value, of the kind of its default."""
-        default = _DEFAULTS[key]
+        default = DEFAULTS[key]
         if key.endswith("selective_ac_option") and isinstance(value, int) and not isinstance(value, bool):
             value = str(value)
         if isinstance(default, bool) != isinstance(value, bool) or not isinstance(value, type(default)):
@@ -160,11 +81,13 @@ class _Job:
         """The whole scenario."""
         parallel, fsdp = self._parallel(gpus)
         dp = parallel["dp"]
-        document: dict[str, Any] = {"cluster": cluster, "gpus": parallel["tp"] * parallel["pp"] * dp}
+        gpus = parallel["tp"] * parallel["pp"] * parallel.get("cp", 1) * dp
+        document: dict[str, Any] = {"cluster": cluster, "gpus": gpus}
         document["model"] = self._model()
         document |= {"parallel": parallel, "pipeline": self._pipeline(parallel["pp"])}
         document |= {"training": self._training(dp, parallel["pp"]), "fsdp": fsdp}
-        document["overlap"] = {"grad_reduce": dp > 1, "param_gather": parallel["zero"] == 3}
+        replicas = dp * parallel.get("cp", 1)
+        document["overlap"] = {"grad_reduce": replicas > 1, "param_gather": parallel["zero"] == 3}
         if self._is("parallelism.enable_async_tensor_parallel") and parallel["tp"] > 1:
             document["overlap"]["tensor_pieces"] = parallel["tp"]
         compiled = self._is("compile.enable") or self._is("training.compile")
@@ -177,42 +100,61 @@ class _Job:
 
     def _model(self) -> dict[str, Any]:
         name, flavor = self._values["model.name"], self._values["model.flavor"]
-        if (name, flavor) not in _MODELS:
-            known = listed(" ".join(pair) for pair in _MODELS)
+        if (name, flavor) not in MODELS:
+            known = listed(" ".join(pair) for pair in MODELS)
             raise self._error("model.flavor", f"{name} {flavor} is not in the catalogue; known: {known}")
-        return {"preset": _MODELS[name, flavor], "sequence_length": self._values["training.seq_len"]}
+        return {"preset": MODELS[name, flavor], "sequence_length": self._values["training.seq_len"]}
 
     def _parallel(self, gpus: int | None) -> tuple[dict[str, Any], dict[str, Any]]:
         values = {key.partition(".")[2]: value for key, value in self._values.items() if key.startswith("parallelism.")}
         tp, pp = values["tensor_parallel_degree"], values["pipeline_parallel_degree"]
-        for key in ("context_parallel_degree", "expert_parallel_degree"):
-            if values[key] > 1:
-                raise self._error(f"parallelism.{key}", f"{values[key]} is not modelled yet; 1 is")
+        cp = values["context_parallel_degree"]
         replicate, shard = values["data_parallel_replicate_degree"], values["data_parallel_shard_degree"]
-        fixed = tp * pp * replicate
+        fixed = tp * pp * cp * replicate
         if shard == -1:
             if not gpus:
                 what = "is -1, what the GPUs leave over; say how many GPUs there are (--gpus), or the degree"
                 raise self._error("parallelism.data_parallel_shard_degree", what)
             if gpus % fixed:
-                what = f"{gpus} GPUs are no multiple of tensor x pipeline x replicate degrees = {fixed}"
+                what = f"{gpus} GPUs are no multiple of tensor x pipeline x context x replicate degrees = {fixed}"
                 raise self._error("parallelism.data_parallel_shard_degree", what)
             shard = gpus // fixed
         elif gpus and fixed * shard != gpus:
             what = f"the degrees make {fixed * shard} GPUs, and {gpus} are asked for"
             raise self._error("parallelism.data_parallel_shard_degree", what)
-        parallel: dict[str, Any] = {"tp": tp, "pp": pp, "dp": replicate * shard, "zero": 3 if shard > 1 else 0}
+        sharded = shard * cp  # FSDP shards over the ranks of both
+        parallel: dict[str, Any] = {"tp": tp, "pp": pp, "dp": replicate * shard, "zero": 3 if sharded > 1 else 0}
         if tp > 1:
             parallel["sequence_parallel"] = True
+        parallel |= self._context(cp) | self._experts(tp, sharded)
         fsdp: dict[str, Any] = {}
         reshard = values["fsdp_reshard_after_forward"]
         if reshard not in ("default", "always", "never"):
             raise self._error("parallelism.fsdp_reshard_after_forward", f"{shown(reshard)} is not one of its words")
-        if shard > 1 and (reshard == "never" or (reshard == "default" and pp > 1)):
+        if sharded > 1 and (reshard == "never" or (reshard == "default" and pp > 1)):
             fsdp["reshard_after_forward"] = False
-        if shard > 1 and replicate > 1:
-            fsdp["shard_group"] = shard
+        if sharded > 1 and replicate > 1:
+            fsdp["shard_group"] = sharded
         return parallel, fsdp
+
+    def _context(self, cp: int) -> dict[str, Any]:
+        key = "parallelism.context_parallel_rotate_method"
+        way = self._values[key]
+        if way not in ROTATIONS:
+            raise self._error(key, f"{shown(way)} is not one of {listed(ROTATIONS)}")
+        return {"cp": cp, "cp_comm": ROTATIONS[way]} if cp > 1 else {}
+
+    def _experts(self, tp: int, sharded: int) -> dict[str, Any]:
+        """Experts are whole on each rank where expert_tensor_parallel_degree is 1, its default."""
+        ep, etp = (self._values[f"parallelism.expert_{what}parallel_degree"] for what in ("", "tensor_"))
+        if ep == 1:
+            return {}
+        if sharded > 1:
+            what = (
+                f"{ep} with FSDP over {sharded} ranks: experts sharded over the ranks that hold them are not modelled"
+            )
+            raise self._error("parallelism.expert_parallel_degree", f"{what}; 1 is, or data_parallel_shard_degree 1")
+        return {"ep": ep, **({"etp": etp} if tp > 1 else {})}
 
     def _pipeline(self, pp: int) -> dict[str, Any]:
         if pp == 1:
@@ -224,7 +166,7 @@ class _Job:
             key = "parallelism.pipeline_parallel_layers_per_stage"
             raise self._error(key, "is not modelled; write pipeline.chunks in the scenario instead")
         name = self._values["parallelism.pipeline_parallel_schedule"]
-        known = _SCHEDULES.get(name.lower())
+        known = SCHEDULES.get(name.lower())
         if known is None:
             names = "1F1B, GPipe, Interleaved1F1B, LoopedBFS, ZBVZeroBubble, DualPipeV"
             what = f"{shown(name)} is not modelled; known: {names}"

@@ -1,0 +1,124 @@
+"""Lists of a number for each layer, written as Python would: ``[0]*3+[1]*58``.  Read, never run.
+
+Megatron-LM evaluates them (arguments.py, ``moe_freq_type``); here only brackets, +, * and numbers have a meaning.
+Imports errors only.
+"""
+
+from __future__ import annotations
+
+import re
+
+from simcluster.errors import InputError
+from simcluster.inputs.expert_layers import MOST_LAYERS
+
+_TOKEN = re.compile(r"\s*(?:(\d+)|([][()+*,]))")
+_MOST_CHARACTERS = 10_000
+_MOST_DEPTH = 20
+
+Value = int | list[int]
+
+
+def parse_layer_list(text: str) -> Value:
+    """The number, or the list of numbers, that the text stands for.
+
+    Raises InputError for anything else, and for a list of more than MOST_LAYERS numbers before it is made.
+    """
+    if len(text) > _MOST_CHARACTERS:
+        raise InputError(f"is longer than {_MOST_CHARACTERS:,} characters")
+    reader = _Reader(text)
+    value = reader.sum(0)
+    if reader.token:
+        raise reader.error()
+    return value
+
+
+class _Reader:
+    """One text, a token at a time."""
+
+    def __init__(self, text: str) -> None:
+        self._text, self._place, self.token = text.rstrip(), 0, ""
+        self._next()
+
+    def error(self, what: str = "") -> InputError:
+        if not what:
+            what = f"does not go on with {self.token!r}" if self.token else "ends too early"
+        return InputError(f"{self._text[:60]!r} is no list of layers ({what}); write one as in ([0]*3+[1]*58)")
+
+    def _next(self) -> None:
+        if self._place == len(self._text):
+            self.token = ""
+            return
+        match = _TOKEN.match(self._text, self._place)
+        if match is None:
+            raise self.error(f"{self._text[self._place :].strip()[:1]!r} has no meaning in it")
+        self.token, self._place = match[1] or match[2], match.end()
+
+    def _take(self, expected: str) -> None:
+        if self.token != expected:
+            raise self.error()
+        self._next()
+
+    def sum(self, depth: int) -> Value:
+        value = self._product(depth)
+        while self.token == "+":
+            self._next()
+            value = self._added(value, self._product(depth))
+        return value
+
+    def _product(self, depth: int) -> Value:
+        value = self._factor(depth)
+        while self.token == "*":
+            self._next()
+            value = self._times(value, self._factor(depth))
+        return value
+
+    def _factor(self, depth: int) -> Value:
+        if depth > _MOST_DEPTH:
+            raise self.error(f"nested more than {_MOST_DEPTH} deep")
+        if self.token == "(":
+            self._next()
+            inner = self.sum(depth + 1)
+            self._take(")")
+            return inner
+        if self.token == "[":
+            self._next()
+            items: list[int] = []
+            while self.token != "]":
+                items.append(self._number(self.sum(depth + 1)))
+                if self.token != "]":
+                    self._take(",")
+            self._next()
+            return items
+        if not self.token.isdecimal():
+            raise self.error()
+        if len(self.token) > 9:
+            raise self.error("a number of more than 9 digits")
+        number = int(self.token)
+        self._next()
+        return number
+
+    def _number(self, value: Value) -> int:
+        if isinstance(value, list):
+            raise self.error("a list in a list")
+        return value
+
+    def _added(self, left: Value, right: Value) -> Value:
+        if isinstance(left, list) and isinstance(right, list):
+            self._sized(len(left) + len(right))
+            return left + right
+        return self._number(left) + self._number(right)
+
+    def _times(self, left: Value, right: Value) -> Value:
+        if isinstance(left, list) and isinstance(right, int):
+            left, right = right, left
+        if isinstance(left, int) and isinstance(right, list):
+            self._sized(len(right) * left)
+            return right * left
+        product = self._number(left) * self._number(right)
+        if product > 10**9:
+            raise self.error("a number of more than 9 digits")
+        return product
+
+    def _sized(self, layers: int) -> None:
+        if layers > MOST_LAYERS:
+            raise self.error(f"more than {MOST_LAYERS:,} layers")

@@ -1,0 +1,112 @@
+"""Megatron-LM's options of experts and of latent attention, as the sections ``moe`` and ``mla`` of a model.
+
+Defaults are those of arguments.py and of MLATransformerConfig (core/transformer/transformer_config.py), from knowledge
+of them.  Imports the options being read.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from simcluster.inputs.expert_layers import places
+from simcluster.inputs.option_values import Options
+
+_EXPERTS = (
+    *("moe-router-topk", "moe-ffn-hidden-size", "moe-shared-expert-intermediate-size", "moe-layer-freq"),
+    *("moe-shared-expert-gate", "moe-router-enable-expert-bias", "moe-token-dispatcher-type"),
+    *("moe-grouped-gemm", "moe-use-legacy-grouped-gemm", "moe-shared-expert-overlap"),
+    "overlap-moe-expert-parallel-comm",
+)
+_LATENT = {
+    "kv-lora-rank": ("kv_lora_rank", 32),
+    "qk-head-dim": ("qk_nope_head_dim", 128),
+    "qk-pos-emb-head-dim": ("qk_rope_head_dim", 64),
+    "v-head-dim": ("v_head_dim", 128),
+}
+
+
+def add_experts(run: Options, model: dict[str, Any]) -> None:
+    """Puts ``moe`` into the fields of a model, in place of the MLP's width where no layer keeps one."""
+    experts = run.get("num-experts")
+    if experts is None:
+        run.without("num-experts", "the model is dense", _EXPERTS)
+        return
+    top_k = run.get("moe-router-topk") or 2
+    if top_k > experts:
+        raise run.error("moe-router-topk", f"{top_k} is more than the {experts} experts; use {experts} or fewer")
+    moe: dict[str, Any] = {
+        "experts": experts,
+        "top_k": top_k,
+        "expert_ffn_hidden_size": run.get("moe-ffn-hidden-size") or model["ffn_hidden_size"],
+    }
+    shared = run.get("moe-shared-expert-intermediate-size")
+    if shared:
+        moe["shared_ffn_hidden_size"] = shared
+    if run.flag("moe-shared-expert-gate"):
+        moe["shared_gate"] = True
+    where = _layers(run, model["layers"])
+    if not where:
+        del model["ffn_hidden_size"]
+    if run.flag("moe-router-enable-expert-bias") or model["bias"] is True:  # TopKRouter has one with linear biases
+        moe["router_bias"] = True
+    model["moe"] = moe | where
+    if not run.flag("moe-grouped-gemm", "moe-use-legacy-grouped-gemm"):
+        run.assumed.append("the experts of a rank are one grouped product, though moe-grouped-gemm is not given")
+    dispatcher = run.get("moe-token-dispatcher-type") or "allgather"
+    if dispatcher != "alltoall":
+        run.assumed.append(f"tokens travel to experts by all-to-all, though moe-token-dispatcher-type is {dispatcher}")
+
+
+def overlaps_experts(run: Options) -> bool:
+    """Whether tokens travel to experts beside shared experts, and gradients back beside weight gradients."""
+    shared, batches, weights = (
+        run.flag(name)
+        for name in ("moe-shared-expert-overlap", "overlap-moe-expert-parallel-comm", "delay-wgrad-compute")
+    )
+    if run.get("num-experts") is None:
+        if weights:
+            what = "a backward split in two is a schedule of its own: pipeline.schedule zb-h1 or zb-v"
+            raise run.error("delay-wgrad-compute", f"{what}; take it out to import the rest")
+        return False
+    if batches:
+        run.assumed.append(
+            "tokens travel to experts beside shared experts and weight gradients, and not beside another microbatch as "
+            "by overlap-moe-expert-parallel-comm: the step is rather long"
+        )
+    elif shared != weights:
+        given, other = ("moe-shared-expert-overlap", "delay-wgrad-compute")[:: 1 if shared else -1]
+        run.assumed.append(f"{given} overlaps what {other} does, too")
+    return shared or batches or weights
+
+
+def _layers(run: Options, layers: int) -> dict[str, int]:
+    """Which layers have experts; one number is of one such layer in every so many, the first of them."""
+    value = run.layer_list("moe-layer-freq", layers)
+    if value is None or isinstance(value, int):
+        return {"every": value, "offset": 1} if value and value > 1 else {}
+    if any(number not in (0, 1) for number in value):
+        raise run.error("moe-layer-freq", "is to have 1 for a layer with experts and 0 for one without")
+    where = places([number == 1 for number in value])
+    if where is None:
+        what = "experts in every n-th layer behind the first dense ones are modelled, and these come otherwise"
+        raise run.error("moe-layer-freq", what if any(value) else "has experts in no layer; leave num-experts out")
+    return where
+
+
+def add_latent_attention(run: Options, model: dict[str, Any]) -> None:
+    """Puts ``mla`` into the fields of a model, in place of its heads' widths."""
+    flag = "multi-latent-attention"
+    if not run.flag(flag):
+        run.without(flag, "attention is plain", ("q-lora-rank", *_LATENT))
+        return
+    if model["kv_heads"] != model["heads"]:
+        raise run.error(flag, "and group-query-attention exclude each other; keep one")
+    if model["bias"] is not False:
+        raise run.error(flag, "with biases is not modelled; add --disable-bias-linear, without --add-qkv-bias")
+    if not run.flag("qk-layernorm"):
+        run.assumed.append(f"{flag} has norms of its narrow vectors, though qk-layernorm is not given")
+    for name in ("kv_heads", "head_dim", "qk_norm"):
+        model.pop(name, None)
+    model["mla"] = {field: run.get(name) or default for name, (field, default) in _LATENT.items()}
+    if run.get("q-lora-rank"):
+        model["mla"]["q_lora_rank"] = run.get("q-lora-rank")

@@ -1,0 +1,563 @@
+"""Experts, latent attention and shared sequences of other tools become scenarios that run."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from test_inputs_hugging_face import MIXTURES
+from test_inputs_megatron import GPT_345M, bridge, imported
+from test_inputs_torchtitan import changed
+from test_inputs_torchtitan import imported as torchtitan
+
+from simcluster.catalogue.models import model_document, preset_names
+from simcluster.cli import main
+from simcluster.errors import InputError
+from simcluster.inputs.expert_layers import places
+from simcluster.inputs.hugging_face import model_from_config
+from simcluster.inputs.layer_lists import parse_layer_list
+from simcluster.model.mixture import Moe
+from simcluster.model.transformer import Model, parameters
+from simcluster.scenario.scenario import Scenario, from_document, load_text
+from simcluster.simulate import simulate
+
+# --- which layers -----------------------------------------------------------------------------------------------------
+
+
+@given(st.integers(0, 9), st.integers(1, 6), st.integers(0, 5), st.integers(1, 30))
+def test_layers_with_experts_are_found_again(first: int, every: int, offset: int, layers: int) -> None:
+    moe = Moe(
+        experts=2, top_k=1, expert_ffn_hidden_size=1,
+        first_dense_layers=first, every=every, offset=offset % every,
+    )  # fmt: skip
+    listed = [moe.is_in(layer) for layer in range(layers)]
+    assert moe.layers_of(layers) == sum(listed)
+    found = places(listed)
+    assert (found is None) == (not any(listed))
+    if found is not None:
+        again = Moe(experts=2, top_k=1, expert_ffn_hidden_size=1, **found)  # type: ignore[arg-type]
+        assert [again.is_in(layer) for layer in range(layers)] == listed
+
+
+@given(st.lists(st.booleans(), max_size=12))
+def test_what_is_said_of_a_list_is_true_of_it(listed: list[bool]) -> None:
+    found = places(listed)
+    if found is not None:
+        moe = Moe(experts=2, top_k=1, expert_ffn_hidden_size=1, **found)  # type: ignore[arg-type]
+        assert [moe.is_in(layer) for layer in range(len(listed))] == listed
+    gaps = {b - a for a, b in zip(*[[n for n, here in enumerate(listed) if here][k:] for k in (0, 1)], strict=False)}
+    assert len(gaps) < 2 or found is None
+
+
+def test_an_offset_is_within_a_period() -> None:
+    with pytest.raises(ValueError, match="offset 2 is to be less than every, 2"):
+        Moe(experts=2, top_k=1, expert_ffn_hidden_size=1, every=2, offset=2)
+
+
+NUMBERS = st.integers(0, 9).map(str) | st.lists(st.integers(0, 1).map(str), max_size=3).map(
+    lambda items: f"[{','.join(items)}]"
+)
+
+
+@given(st.recursive(NUMBERS, lambda inner: st.tuples(inner, st.sampled_from(["+", "*", " * "]), inner).map(
+    lambda parts: f"({''.join(parts)})"), max_leaves=5))  # fmt: skip
+def test_lists_mean_what_they_mean_in_python(text: str) -> None:
+    try:
+        expected = eval(text)  # made of numbers, brackets, + and * above
+    except TypeError:
+        with pytest.raises(InputError, match="no list of layers"):
+            parse_layer_list(text)
+    else:
+        assert parse_layer_list(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "ends too early"),
+        ("[0]*999999999", "more than 100,000 layers"),
+        ("[0]*50000+[1]*60000", "more than 100,000 layers"),
+        ("9*9*9*9*9*9*9*9*9*9*9", "more than 9 digits"),
+        ("9" * 5000, "more than 9 digits"),
+        ("(" * 200 + "1" + ")" * 200, "nested more than 20 deep"),
+        ("[" * 200, "nested more than 20 deep"),
+        ("__import__('os')", "'_' has no meaning in it"),
+        ("[0]*3**9", r"does not go on with '\*'"),
+        ("[0,[1]]", "a list in a list"),
+        ("[0]+1", "a list in a list"),
+        ("[0] [1]", r"does not go on with '\['"),
+        ("1.5", "'.' has no meaning"),
+        ("-1", "'-' has no meaning"),
+        ("[0" * 9000, "longer than 10,000 characters"),
+    ],
+)
+def test_hostile_lists_are_one_clear_message(text: str, words: str) -> None:
+    with pytest.raises(InputError, match=words) as caught:
+        parse_layer_list(text)
+    assert len(str(caught.value)) < 200
+
+
+# --- transformers -----------------------------------------------------------------------------------------------------
+
+
+def small(config: dict[str, Any]) -> dict[str, Any]:
+    """Four layers of it."""
+    return {**config, "num_hidden_layers": 4, "vocab_size": 32000}
+
+
+@pytest.mark.parametrize("name", MIXTURES)
+def test_every_family_runs(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its config beside a scenario, two stages and experts on four ranks; on two, each holds more."""
+    (tmp_path / "config.json").write_text(json.dumps(small(MIXTURES[name][0])))
+    (tmp_path / "scenario.yaml").write_text(
+        "cluster: {topology: dgx_h100, nodes: 1}\nmodel: {preset: ./config.json, sequence_length: 512}\n"
+        "parallel: {pp: 2, ep: 4}\ntraining: {global_batch: 8}\n"
+    )
+    command = ["run", str(tmp_path / "scenario.yaml"), "--json", "-"]
+    found = []
+    for ep in (4, 2):
+        assert main([*command, "--set", f"parallel.ep={ep}"]) == 0
+        found.append(json.loads(capsys.readouterr().out))
+    assert 0 < found[0]["mfu"] < 1
+    assert found[0]["memory_bytes"]["parameters"] < found[1]["memory_bytes"]["parameters"]
+
+
+def test_whole_experts_on_ranks_that_split_attention(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(small(MIXTURES["DeepSeek-V3"][0])))
+    document = {
+        "cluster": {"topology": "dgx_h100", "nodes": 1},
+        "model": {"preset": "./config.json", "sequence_length": 1024},
+        "parallel": {"tp": 2, "ep": 8, "etp": 1, "sequence_parallel": True, "zero": 1},
+        "training": {"global_batch": 8},
+    }
+    assert 0 < simulate(from_document(document, folder=tmp_path)).mfu < 1
+
+
+def test_the_import_says_what_a_token_meets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "config.json").write_text(
+        json.dumps({**MIXTURES["DeepSeek-V3"][0], "num_nextn_predict_layers": 1, "torch_dtype": "bfloat16"})
+    )
+    assert main(["import", "hugging-face", str(tmp_path / "config.json"), "--sequence-length", "4096"]) == 0
+    written = capsys.readouterr().out
+    assert "# 671,026,419,200 parameters, of which a token meets 37,552,297,472" in written
+    assert "# Assumed: without the 1 layer of multi-token prediction" in written
+
+
+def test_what_the_families_mean() -> None:
+    deepseek = model_from_config(MIXTURES["DeepSeek-V3"][0])
+    assert deepseek["moe"] == {
+        "experts": 256, "top_k": 8, "expert_ffn_hidden_size": 2048, "shared_experts": 1, "first_dense_layers": 3,
+        "router_bias": True,
+    }  # fmt: skip
+    assert deepseek["mla"]["q_lora_rank"] == 1536
+    assert "q_lora_rank" not in model_from_config(MIXTURES["DeepSeek-V2-Lite"][0])["mla"]
+    oss = model_from_config(MIXTURES["gpt-oss-20b"][0])
+    assert (oss["attention_sinks"], oss["attention_window"], oss["full_attention_every"]) == (True, 128, 2)
+    assert (oss["bias"], oss["moe"]["router_bias"]) == (True, True)
+    qwen = model_from_config(MIXTURES["Qwen1.5-MoE-A2.7B"][0])
+    assert (qwen["moe"]["shared_ffn_hidden_size"], qwen["moe"]["shared_gate"], qwen["bias"]) == (5632, True, "qkv")
+    assert "ffn_hidden_size" not in qwen
+    assert model_from_config(MIXTURES["Llama-4-Maverick"][0])["moe"]["every"] == 2
+
+
+def test_layers_without_experts() -> None:
+    qwen, total = MIXTURES["Qwen3-30B-A3B"]
+    first = model_from_config({**qwen, "mlp_only_layers": [0, 1]})
+    assert first["moe"]["first_dense_layers"] == 2
+    expert = 3 * 2048 * 768
+    change = 2 * (3 * 2048 * 8192 - 128 * expert - 2048 * 128)  # two MLPs for two mixtures
+    assert parameters(Model(**first)).total == total + change
+    assert model_from_config({**qwen, "decoder_sparse_step": 2})["moe"]["every"] == 2
+    odd = model_from_config({**qwen, "mlp_only_layers": list(range(1, 48, 2))})["moe"]
+    assert (odd["every"], odd["offset"]) == (2, 1)
+    deepseek = model_from_config({**MIXTURES["DeepSeek-V3"][0], "moe_layer_freq": 2})["moe"]
+    assert (deepseek["every"], deepseek["offset"], deepseek["first_dense_layers"]) == (2, 1, 3)
+    listed = model_from_config({**MIXTURES["Llama-4-Scout"][0], "moe_layers": list(range(1, 48, 2))})
+    assert listed["moe"]["every"] == 2
+
+
+MIXTRAL = MIXTURES["Mixtral-8x7B"][0]
+QWEN3 = MIXTURES["Qwen3-30B-A3B"][0]
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({**MIXTRAL, "num_local_experts": "8"}, "num_local_experts '8' is not a positive whole number"),
+        ({**MIXTRAL, "num_local_experts": None}, "lacks num_local_experts or num_experts"),
+        ({**MIXTRAL, "num_experts_per_tok": 9}, "num_experts_per_tok 9 is more than the 8 experts"),
+        ({**MIXTRAL, "num_experts_per_tok": 10**5000}, "num_experts_per_tok of thousands of digits is not"),
+        ({**QWEN3, "mlp_only_layers": [3, 17]}, "mlp_only_layers: MLPs in the first layers.*these 2 of 48"),
+        ({**QWEN3, "mlp_only_layers": list(range(48))}, "mlp_only_layers: .*come otherwise"),
+        ({**QWEN3, "mlp_only_layers": "all"}, "'all' is not a list of layer numbers"),
+        ({**QWEN3, "mlp_only_layers": [1], "num_hidden_layers": 10**9}, "mlp_only_layers of 1,000,000,000 layers"),
+        ({**QWEN3, "decoder_sparse_step": 100}, "moe is in none of the 48 layers"),
+        ({**QWEN3, "moe_intermediate_size": None}, "lacks moe_intermediate_size"),
+        ({**MIXTURES["DeepSeek-V3"][0], "kv_lora_rank": None}, "lacks kv_lora_rank"),
+        ({**MIXTURES["DeepSeek-V3"][0], "attention_bias": True}, "attention_bias is true, which is not modelled"),
+        ({**MIXTURES["DeepSeek-V3"][0], "first_k_dense_replace": 61}, "leaves none of the 61 layers to experts"),
+        ({**MIXTURES["DeepSeek-V3"][0], "num_nextn_predict_layers": "one"}, "num_nextn_predict_layers 'one' is not"),
+        ({**MIXTURES["gpt-oss-20b"][0], "attention_bias": False}, "attention_bias is false"),
+        ({**MIXTURES["gpt-oss-20b"][0], "layer_types": ["full_attention"] * 23}, "for each of the 24 layers"),
+        ({**MIXTURES["Llama-4-Scout"][0], "max_position_embeddings": 10**7}, "attention_chunk_size 8192 is shorter"),
+        ({**MIXTURES["Llama-4-Scout"][0], "moe_layers": [1, 2, 5]}, "moe_layers: a mixture in every n-th layer"),
+    ],
+)
+def test_a_mixture_that_cannot_be_read_is_one_clear_message(config: dict[str, Any], words: str) -> None:
+    with pytest.raises((InputError, ValueError), match=words) as caught:
+        Model(**model_from_config(config))
+    assert len(str(caught.value)) < 600
+
+
+# --- Megatron-LM ------------------------------------------------------------------------------------------------------
+
+MIXTRAL_ARGUMENTS = """
+torchrun --nproc-per-node 8 --nnodes 8 pretrain_gpt.py --num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336
+    --num-attention-heads 32 --group-query-attention --num-query-groups 8 --seq-length 4096
+    --max-position-embeddings 32768 --swiglu --normalization RMSNorm --position-embedding-type rope
+    --disable-bias-linear --untie-embeddings-and-output-weights --no-masked-softmax-fusion --bf16
+    --tokenizer-type Llama2Tokenizer --attention-dropout 0.0 --hidden-dropout 0.0
+    --num-experts 8 --moe-router-topk 2 --moe-router-load-balancing-type aux_loss --moe-aux-loss-coeff 1e-2
+    --moe-grouped-gemm --moe-token-dispatcher-type alltoall --overlap-param-gather --overlap-grad-reduce
+    --tensor-model-parallel-size 4 --pipeline-model-parallel-size 1 --expert-model-parallel-size 8
+    --sequence-parallel --use-distributed-optimizer --micro-batch-size 1 --global-batch-size 64
+"""
+DEEPSEEK_ARGUMENTS = """
+    --num-layers 61 --hidden-size 7168 --ffn-hidden-size 18432 --num-attention-heads 128 --kv-channels 128
+    --seq-length 4096 --swiglu --normalization RMSNorm --position-embedding-type rope --disable-bias-linear
+    --untie-embeddings-and-output-weights --vocab-size 129280 --bf16 --attention-dropout 0 --hidden-dropout 0
+    --multi-latent-attention --qk-layernorm --q-lora-rank 1536 --kv-lora-rank 512 --qk-head-dim 128
+    --qk-pos-emb-head-dim 64 --v-head-dim 128 --rotary-scaling-factor 40 --mscale 1.0 --mscale-all-dim 1.0
+    --num-experts 256 --moe-layer-freq ([0]*3+[1]*58) --moe-ffn-hidden-size 2048 --moe-router-topk 8
+    --moe-shared-expert-intermediate-size 2048 --moe-router-enable-expert-bias --moe-router-score-function sigmoid
+    --moe-router-num-groups 8 --moe-router-group-topk 4 --moe-router-topk-scaling-factor 2.5
+    --moe-token-dispatcher-type flex --moe-enable-deepep --moe-shared-expert-overlap --moe-permute-fusion
+    --pipeline-model-parallel-size 4 --decoder-first-pipeline-num-layers 15 --decoder-last-pipeline-num-layers 16
+    --tensor-model-parallel-size 2 --sequence-parallel --expert-model-parallel-size 64
+    --expert-tensor-parallel-size 1 --use-distributed-optimizer --micro-batch-size 1 --global-batch-size 512
+"""
+
+
+def big(text: str, **more: Any) -> Scenario:
+    return load_text(imported(text, cluster={"topology": "dgx_h100", "nodes": 64}, **more).text("a test"))
+
+
+def test_mixtral_as_megatron_launches_it() -> None:
+    found = big(MIXTRAL_ARGUMENTS)
+    assert parameters(found.model).total == 46_702_792_704
+    assert (found.gpus, found.parallel.ep, found.parallel.etp, found.parallel.dp) == (64, 8, None, 16)
+    said = imported(MIXTRAL_ARGUMENTS)
+    assert not any("all-to-all" in sentence or "grouped" in sentence for sentence in said.assumed)
+    otherwise = imported(GPT_345M + " --num-experts 8", gpus=8).assumed
+    assert [word for word in ("by all-to-all, though", "one grouped product, though") if word in str(otherwise)] == [
+        "by all-to-all, though", "one grouped product, though"
+    ]  # fmt: skip
+    assert {"moe-router-load-balancing-type", "moe-aux-loss-coeff"} <= set(said.no_effect)
+    assert 0 < simulate(found.model_copy(update={"model": found.model.model_copy(update={"layers": 2})})).mfu < 1
+
+
+def test_deepseek_as_megatron_launches_it() -> None:
+    found = big(DEEPSEEK_ARGUMENTS, gpus=512)
+    assert parameters(found.model).total == 671_026_419_200
+    assert (found.parallel.ep, found.parallel.etp) == (64, 1)
+    ours, published = (
+        model.model_dump(exclude={"name", "vocab_multiple"})
+        for model in (found.model, Model(**model_document("deepseek-v3")))
+    )
+    ours["moe"] |= {"shared_experts": 1, "shared_ffn_hidden_size": None}  # the width of the one shared expert
+    assert ours == published
+    text = imported(DEEPSEEK_ARGUMENTS, gpus=512).text("x")
+    for said in ("moe-shared-expert-overlap overlaps what delay-wgrad-compute", "tokens travel to experts by all-to"):
+        assert f"# Assumed: {said}" in text
+    assert found.overlap.experts
+    assert 0 < simulate(found).mfu < 1
+
+
+def section(text: str, name: str = "model") -> Any:
+    return imported(f"{GPT_345M} {text}", gpus=8).document[name]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("--num-experts 8", {"experts": 8, "top_k": 2, "expert_ffn_hidden_size": 4096, "router_bias": True}),
+        (
+            "--num-experts 8 --moe-layer-freq 2 --disable-bias-linear",
+            {"experts": 8, "top_k": 2, "expert_ffn_hidden_size": 4096, "every": 2, "offset": 1},
+        ),
+        (
+            "--num-experts 8 --moe-layer-freq ([0,1]*12) --disable-bias-linear --moe-ffn-hidden-size 512",
+            {"experts": 8, "top_k": 2, "expert_ffn_hidden_size": 512, "every": 2},
+        ),
+        (
+            "--num-experts 8 --moe-layer-freq 1 --disable-bias-linear --moe-shared-expert-intermediate-size 100 "
+            "--moe-shared-expert-gate",
+            {
+                "experts": 8,
+                "top_k": 2,
+                "expert_ffn_hidden_size": 4096,
+                "shared_ffn_hidden_size": 100,
+                "shared_gate": True,
+            },
+        ),
+    ],
+)
+def test_options_of_experts(text: str, expected: dict[str, Any]) -> None:
+    found = section(text)
+    assert found["moe"] == expected
+    assert ("ffn_hidden_size" in found) == ("every" in expected)
+    load_text(imported(f"{GPT_345M} {text}", gpus=8, cluster={"topology": "dgx_h100", "nodes": 1}).text("x"))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("--context-parallel-size 2", {"cp": 2}),
+        ("--context-parallel-size 2 --cp-comm-type p2p", {"cp": 2}),
+        ("--context-parallel-size 2 --cp-comm-type all_gather all_gather", {"cp": 2, "cp_comm": "all_gather"}),
+        ("--context-parallel-size 2 --cp-comm-type a2a", {"cp": 2, "cp_comm": "all_to_all"}),
+        ("--context-parallel-size 1 --cp-comm-type a2a", {"cp": 1, "cp_comm": None}),
+        (
+            "--num-experts 8 --expert-model-parallel-size 4 --tensor-model-parallel-size 2 --sequence-parallel "
+            "--expert-tensor-parallel-size 1",
+            {"tp": 2, "ep": 4, "etp": 1},
+        ),
+    ],
+)
+def test_options_of_groups(text: str, expected: dict[str, Any]) -> None:
+    found = section(text, "parallel")
+    assert {name: found.get(name) for name in expected} == expected
+    load_text(imported(f"{GPT_345M} {text}", gpus=8, cluster={"topology": "dgx_h100", "nodes": 1}).text("x"))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("--window-size 127,0 --window-attn-skip-freq 2", (128, 2)),
+        ("--window-size 127,0 --window-attn-skip-freq [1,0]*12", (128, 2)),
+        ("--window-size 127,0 --window-attn-skip-freq [1]*24", (128, None)),
+        ("--window-size 127,0 --window-attn-skip-freq 1", (None, None)),
+    ],
+)
+def test_windows_that_layers_skip(text: str, expected: tuple[int | None, int | None]) -> None:
+    found = section(text)
+    assert (found.get("attention_window"), found.get("full_attention_every")) == expected
+
+
+def test_gpt_oss_as_megatron_has_it() -> None:
+    text = (
+        "--num-layers 24 --hidden-size 2880 --ffn-hidden-size 2880 --num-attention-heads 64 --kv-channels 64 "
+        "--group-query-attention --num-query-groups 8 --seq-length 4096 --quick-geglu --glu-linear-offset 1.0 "
+        "--activation-func-clamp-value 7.0 --normalization RMSNorm --position-embedding-type yarn --vocab-size 201088 "
+        "--untie-embeddings-and-output-weights --softmax-type learnable --window-size 127,0 "
+        "--window-attn-skip-freq 2 --num-experts 32 --moe-router-topk 4 --moe-ffn-hidden-size 2880 "
+        "--moe-token-dispatcher-type alltoall --bf16 --micro-batch-size 1 --global-batch-size 8"
+    )
+    found = load_text(imported(text, gpus=8).text("x")).model
+    assert parameters(found).total == 20_914_757_184
+    assert found.model_dump(exclude={"name"}) == Model(**model_document("gpt-oss-20b")).model_dump(exclude={"name"})
+
+
+def test_what_belongs_to_no_experts_is_said() -> None:
+    found = imported(GPT_345M + " --moe-router-topk 2 --kv-lora-rank 512 --moe-layer-freq 1", gpus=8)
+    assert "moe" not in found.document["model"]
+    assert found.no_effect == ("moe-router-topk", "moe-layer-freq", "kv-lora-rank")
+    assert any("the model is dense, since num-experts is not given" in sentence for sentence in found.assumed)
+    assert not {*found.mapped} & {*found.no_effect}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("--num-experts eight", "--num-experts: 'eight' is not a whole number"),
+        ("--num-experts 8 --moe-router-topk 9", "--moe-router-topk: 9 is more than the 8 experts"),
+        ("--num-experts 8 --moe-layer-freq [0]*24", "has experts in no layer; leave num-experts out"),
+        ("--num-experts 8 --moe-layer-freq [0]*3+[1]*58", "is a list of 61 layers, and num-layers is 24"),
+        ("--num-experts 8 --moe-layer-freq [2]*24", "is to have 1 for a layer with experts and 0"),
+        ("--num-experts 8 --moe-layer-freq ([0,0,1,1]*6)", "these come otherwise"),
+        ("--num-experts 8 --moe-layer-freq 0", "0 is neither a whole number from 1 nor"),
+        ("--num-experts 8 --moe-layer-freq [0]*999999999", "more than 100,000 layers"),
+        ('--num-experts 8 --moe-layer-freq __import__("os")', "'_' has no meaning in it"),
+        ("--num-experts 8 --moe-layer-freq " + "[" * 5000, "nested more than 20 deep"),
+        ("--num-experts 8 --moe-pad-expert-input-to-capacity", "experts that work on padding are not modelled"),
+        ("--num-experts 8 --moe-router-top-k 2", "is no option of Megatron-LM.*did you mean 'moe-router-topk'"),
+        ("--multi-latent-attention", "with biases is not modelled; add --disable-bias-linear"),
+        (
+            "--multi-latent-attention --disable-bias-linear --group-query-attention --num-query-groups 4",
+            "and group-query-attention exclude each other",
+        ),
+        ("--context-parallel-size 2 --cp-comm-type a2a+p2p", r"--cp-comm-type: 'a2a\+p2p' is not modelled"),
+        ("--context-parallel-size 2 --cp-comm-type p2p a2a", "'p2p a2a' is not modelled; one of p2p, all_gather, a2a"),
+        ("--window-size 127,0 --window-attn-skip-freq [0,1]*12", "every n-th layer without a window is modelled"),
+        ("--delay-wgrad-compute", "a backward split in two is a schedule of its own"),
+        ("--mtp-num-layers 1", "multi-token prediction is not modelled"),
+    ],
+)
+def test_bad_options_of_experts_are_one_clear_message(text: str, words: str) -> None:
+    with pytest.raises(InputError, match=words) as caught:
+        imported(f"{GPT_345M} {text}", gpus=8)
+    assert "args.txt" in str(caught.value)
+    assert len(str(caught.value)) < 500
+
+
+def test_what_changes_the_step_and_is_not_modelled_is_said() -> None:
+    options = "--num-experts 8 --moe-expert-capacity-factor 1.0 --overlap-moe-expert-parallel-comm"
+    text = imported(f"{GPT_345M} {options}", gpus=8).text("x")
+    for words in (
+        "--moe-expert-capacity-factor: no token is dropped",
+        "not beside another microbatch as by overlap-moe",
+    ):
+        assert words in text
+
+
+@pytest.mark.parametrize(
+    ("options", "expected", "said"),
+    [
+        ("", False, None),
+        ("--moe-shared-expert-overlap", True, "moe-shared-expert-overlap overlaps what delay-wgrad-compute does, too"),
+        ("--delay-wgrad-compute", True, "delay-wgrad-compute overlaps what moe-shared-expert-overlap does, too"),
+        ("--moe-shared-expert-overlap --delay-wgrad-compute", True, None),
+        ("--overlap-moe-expert-parallel-comm --delay-wgrad-compute", True, "not beside another microbatch"),
+    ],
+)
+def test_what_runs_beside_the_way_to_experts(options: str, expected: bool, said: str | None) -> None:
+    found = imported(
+        f"{GPT_345M} --num-experts 8 --moe-grouped-gemm --moe-token-dispatcher-type alltoall {options}", gpus=8
+    )
+    assert found.document["overlap"].get("experts", False) is expected
+    sentences = [sentence for sentence in found.assumed if "overlap" in sentence]
+    assert [said in sentence for sentence in sentences if said] == [True] * (said is not None)
+    assert bool(sentences) == (said is not None)
+
+
+# --- Megatron-Bridge and torchtitan -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("written", ["[0]*1+[1]*3", "([0]*1+[1]*3)", "[0,1,1,1]"])
+def test_experts_in_overrides(written: str) -> None:
+    text = (
+        "model.num_layers=4 model.hidden_size=512 model.num_attention_heads=8 model.ffn_hidden_size=1536 "
+        "model.gated_linear_unit=true model.add_bias_linear=false model.share_embeddings_and_output_weights=false "
+        "model.normalization=RMSNorm model.position_embedding_type=rope model.vocab_size=32000 model.seq_length=1024 "
+        "model.multi_latent_attention=true model.qk_layernorm=true model.q_lora_rank=null model.kv_lora_rank=64 "
+        f"model.num_moe_experts=8 model.moe_router_topk=2 model.moe_ffn_hidden_size=256 model.moe_layer_freq={written} "
+        "model.moe_router_enable_expert_bias=true model.moe_router_load_balancing_type=seq_aux_loss "
+        "model.expert_model_parallel_size=4 model.context_parallel_size=2 model.cp_comm_type=a2a "
+        "model.moe_shared_expert_overlap=false model.moe_permute_fusion=false "
+        "train.micro_batch_size=1 train.global_batch_size=128"
+    )
+    found = load_text(bridge(text).text("x"))
+    assert found.model.moe == Moe(
+        experts=8, top_k=2, expert_ffn_hidden_size=256, first_dense_layers=1, router_bias=True
+    )  # fmt: skip
+    assert found.model.mla is not None
+    assert (found.model.mla.kv_lora_rank, found.model.mla.q_lora_rank, found.model.mla.v_head_dim) == (64, None, 128)
+    assert (found.parallel.ep, found.parallel.cp, found.parallel.cp_comm) == (4, 2, "all_to_all")
+    assert "model.moe_permute_fusion" in bridge(text).no_effect
+    assert "experts" not in bridge(text).document["overlap"]
+
+
+def test_a_list_in_yaml() -> None:
+    text = "recipe: llama3_8b\nmodel: {num_moe_experts: 4, moe_layer_freq: [%s]}\ntrain: {global_batch_size: 64, "
+    text = text % ", ".join("0" * 4 + "1" * 28) + "micro_batch_size: 1}\n"
+    assert bridge(text).document["model"]["moe"]["first_dense_layers"] == 4
+
+
+@pytest.mark.parametrize("name", [name for name in preset_names() if "moe" in model_document(name)])
+def test_recipes_of_mixtures_are_the_presets(name: str) -> None:
+    text = f"{name.replace('-', '_')}_pretrain_config train.micro_batch_size=1 train.global_batch_size=64"
+    ours, preset = load_text(bridge(text).text("x")).model, Model(**model_document(name))
+    assert ours.moe is not None
+    assert preset.moe is not None
+    assert ours.moe.shared_width == preset.moe.shared_width
+    left_out = {"name": True, "moe": {"shared_experts", "shared_ffn_hidden_size"}}
+    assert ours.model_dump(exclude=left_out) == preset.model_dump(exclude=left_out)
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (
+            {"parallelism__context_parallel_degree": "2"},
+            {"cp": 2, "cp_comm": "all_gather", "dp": 8, "zero": 3},
+        ),
+        (
+            {
+                "parallelism__context_parallel_degree": "2",
+                "parallelism__context_parallel_rotate_method": '"alltoall"',
+                "parallelism__data_parallel_replicate_degree": "2",
+            },
+            {"cp": 2, "cp_comm": "ring", "dp": 8, "shard_group": 8},
+        ),
+        (
+            {
+                "model__name": '"deepseek_v3"',
+                "model__flavor": '"16B"',
+                "parallelism__tensor_parallel_degree": "8",
+                "parallelism__data_parallel_shard_degree": "1",
+                "parallelism__data_parallel_replicate_degree": "2",
+                "parallelism__expert_parallel_degree": "8",
+                "activation_checkpoint__mode": '"full"',
+            },
+            {"preset": "deepseek-v2-lite", "ep": 8, "etp": 1, "tp": 8, "zero": 0},
+        ),
+    ],
+)
+def test_degrees_of_torchtitan(values: dict[str, str], expected: dict[str, Any]) -> None:
+    found = torchtitan(changed(**values))
+    sections = [section for section in found.document.values() if isinstance(section, dict)]
+    flat = {key: value for section in sections for key, value in section.items()}
+    assert {key: flat.get(key) for key in expected} == expected
+    scenario = load_text(found.text("x"), ["training.global_batch=16", "model.layers=2"])
+    assert 0 < simulate(scenario).mfu < 1
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"parallelism__expert_parallel_degree": "4"}, "expert_parallel_degree: 4 with FSDP over 16 ranks"),
+        ({"parallelism__expert_parallel_degree": '"4"'}, "expert_parallel_degree: is '4'; a whole number"),
+        ({"parallelism__context_parallel_rotate_method": '"p2p"'}, "'p2p' is not one of allgather or alltoall"),
+        ({"parallelism__context_parallel_degree": "3"}, "no multiple of tensor x pipeline x context x replicate"),
+    ],
+)
+def test_bad_degrees_are_one_clear_message(values: dict[str, str], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        torchtitan(changed(**values))
+
+
+# --- presets ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "total", "active"),
+    [
+        ("mixtral-8x7b", 46_702_792_704, 12_879_925_248),
+        ("mixtral-8x22b", 140_620_634_112, 39_152_031_744),
+        ("qwen3-30b-a3b", 30_532_122_624, 3_353_032_704),
+        ("qwen3-235b-a22b", 235_093_634_560, 22_190_763_520),
+        ("deepseek-v2-lite", 15_706_484_224, 2_661_150_208),
+        ("deepseek-v3", 671_026_419_200, 37_552_297_472),
+        ("gpt-oss-20b", 20_914_757_184, 4_187_440_704),
+        ("gpt-oss-120b", 116_829_156_672, 5_711_982_912),
+    ],
+)
+def test_presets_have_their_published_parameters(name: str, total: int, active: int) -> None:
+    count = parameters(Model(**model_document(name)))
+    assert (count.total, count.active) == (total, active)
+
+
+def test_presets_are_what_their_configs_say() -> None:
+    configs = {name.lower(): config for name, (config, _) in MIXTURES.items()}
+    compared = [name for name in preset_names() if name in configs and name != "mixtral-8x22b"]  # another vocabulary
+    assert len(compared) == 7
+    for name in compared:
+        fields = model_from_config(configs[name], sequence_length=4096)
+        assert Model(**fields, name=name) == Model(**model_document(name))
+
+
+def test_a_preset_is_the_callers_own_all_through() -> None:
+    model_document("deepseek-v3")["moe"]["experts"] = 1
+    assert model_document("deepseek-v3")["moe"]["experts"] == 256
