@@ -32,7 +32,8 @@ from simcluster.model.flops import model_flops_per_sequence, torchtitan_flops_pe
 from simcluster.model.layers import RankShape
 from simcluster.model.memory import activation_bytes_per_layer
 from simcluster.model.recipes import recipe_named, state_bytes
-from simcluster.model.transformer import parameters, stage_parameters_per_tp_rank
+from simcluster.model.shards import stage_parameters_per_tp_rank
+from simcluster.model.transformer import parameters
 from simcluster.topology import parse_topology
 
 pd.set_option("display.max_colwidth", None, "display.max_rows", None)

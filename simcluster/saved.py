@@ -8,10 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from simcluster.documents.complaints import shown
 from simcluster.errors import InputError
 from simcluster.inputs.files import decode, read_bytes
 from simcluster.measuring.account import Account
 from simcluster.result import VERSION
+
+_MOST = 1e100
 
 
 @dataclass(frozen=True)
@@ -33,12 +36,14 @@ def read_saved(path: str | Path) -> Saved:
     """A saved result; InputError for a file that is none, is cut, or was written by another version."""
     text = decode(read_bytes(path), str(path))
     try:
-        values = json.loads(text)
+        values = json.loads(text, parse_constant=_number, parse_float=_number)
     except json.JSONDecodeError as problem:
         raise InputError(
             f"{path}:{problem.lineno}:{problem.colno}: not JSON ({problem.msg}); is the file cut? write it again with "
             f"simcluster run SCENARIO --json {Path(path).name}"
         ) from None
+    except InputError as problem:
+        raise InputError(f"{path}: {problem}") from None
     except (RecursionError, ValueError):  # ValueError: an integer of thousands of digits
         raise InputError(f"{path}: nested too deeply, or a number too long, to be a result") from None
     if not isinstance(values, dict) or "step_time_s" not in values:
@@ -46,9 +51,10 @@ def read_saved(path: str | Path) -> Saved:
             f"{path}: is no result: it has no step_time_s; save one with simcluster run SCENARIO --json FILE"
         )
     if values.get("version") != VERSION:
+        written = shown(values.get("version", "(no version)")).strip("'")
         raise InputError(
-            f"{path}: was written by simcluster {values.get('version', '(no version)')}, this is {VERSION}; numbers of "
-            "two versions differ for reasons of their own: run the scenario in it again"
+            f"{path}: was written by simcluster {written}, this is {VERSION}; numbers of two versions differ for "
+            "reasons of their own: run the scenario in it again"
         )
     try:
         account = Account.from_result(values)
@@ -57,3 +63,11 @@ def read_saved(path: str | Path) -> Saved:
     except (KeyError, TypeError, ValueError, AttributeError) as problem:
         raise InputError(f"{path}: the result is not whole ({problem!r}); run its scenario again") from None
     return Saved(name, account, document, values)
+
+
+def _number(text: str) -> float:
+    """No NaN, no infinity, and nothing whose sums could be one."""
+    value = float(text)
+    if not abs(value) < _MOST:
+        raise InputError(f"has {text[:40]} as a number, which no result has; write it again with simcluster run --json")
+    return value

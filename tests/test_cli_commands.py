@@ -303,6 +303,12 @@ def test_sections_of_a_document_are_no_options(capsys: pytest.CaptureFixture[str
     assert "is changed by --parallel.KEY or parallel=VALUE" in capsys.readouterr().err
 
 
+def test_a_word_without_end_is_cut_in_the_message(capsys: pytest.CaptureFixture[str]) -> None:
+    for argv in (["run", "9" * 5000], ["run", "tiny_dp", "--cluster.topology", "x" * 5000], ["x" * 5000]):
+        assert cli.main(argv) == 2
+        assert len(capsys.readouterr().err) < 1500
+
+
 # --- hostile files ----------------------------------------------------------------------------------------------------
 
 # kind of file: a good one, and the command that reads it (@ is where its path goes)

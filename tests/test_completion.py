@@ -11,10 +11,12 @@ import os
 import pty
 import re
 import select
+import shutil
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -135,6 +137,8 @@ def test_words_are_what_the_models_say() -> None:
         ("simcluster topology dgx_h", ["dgx_h100"]),
         ("simcluster topology dgx_h100 --set nod", ["nodes="]),
         ("simcluster topology dgx_h100 nod", ["nodes="]),
+        ("simcluster replay profiles --cluster dgx_h100 --cluster.nod", ["--cluster.nodes="]),
+        ("simcluster replay profiles --set cluster.fabric.kin", ["cluster.fabric.kind="]),
         ("simcluster schedule 1f1b zb-v dualpipe-", ["dualpipe-v"]),
         ("simcluster validate megascale", ["megascale_table2"]),
         ("simcluster sensitivity tiny_dp --resources nv", ["nvlink"]),
@@ -142,6 +146,8 @@ def test_words_are_what_the_models_say() -> None:
         ("simcluster collective all_reduce --cluster dgx_b", ["dgx_b200"]),
         ("simcluster chakra p", ["play"]),
         ("simcluster completion f", ["fish"]),
+        ("A=1 env simcluster chakra p", ["play"]),
+        ('simcluster run "tiny_3', ["tiny_3d"]),
         ("simcluster nothing ", []),
         ("simcluster run tiny_dp --set 'a", []),
         ("simcluster run tiny_dp --set nothing.at.all", []),
@@ -157,9 +163,9 @@ def test_files_stand_beside_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     (tmp_path / "tiny folder").mkdir()
     (tmp_path / ".hidden").touch()
     monkeypatch.chdir(tmp_path)
-    assert answers("simcluster run tiny") == ["tiny\\ folder/", "tiny_3d", "tiny_dp", "tiny_own.yaml"]
+    assert answers("simcluster run tiny") == ["tiny folder/", "tiny_3d", "tiny_dp", "tiny_own.yaml"]
     assert answers(f"simcluster run {tmp_path}/tiny_o") == [f"{tmp_path}/tiny_own.yaml"]
-    assert answers("simcluster run tiny_dp --json ") == ["tiny\\ folder/", "tiny_own.yaml"]
+    assert answers("simcluster run tiny_dp --json ") == ["tiny folder/", "tiny_own.yaml"]
     assert answers("simcluster run ./.h") == ["./.hidden"]
 
 
@@ -194,77 +200,113 @@ def script(shell: str, capsys: pytest.CaptureFixture[str]) -> str:
 def with_program(folder: Path) -> dict[str, str]:
     """An environment in which ``simcluster`` is this one."""
     program = folder / "simcluster"
-    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m simcluster "$@"\n')
+    program.write_text(f'#!/bin/sh\n"{sys.executable}" -m simcluster "$@"\necho answered >> "{folder}/log"\n')
     program.chmod(0o755)
     paths = {"PATH": f"{folder}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
     return {**os.environ, **paths, "PS1": "> ", "TERM": "dumb", "HISTFILE": "/dev/null"}
 
 
-def test_bash_completes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Typed at a real prompt of bash, with TABs, in the shell's own line editor."""
-    (tmp_path / "complete.bash").write_text(script("bash", capsys))
-    typed = [
-        "simcluster ru\ttiny_3\t--pipel\tsch\tzb-h1",
-        "simcluster compare tiny_d\t--vary parallel.t\t2,4",
-        "simcluster topology dgx_h1\t--js\t-",
-    ]
-    wanted = [
-        "[run][tiny_3d][--pipeline.schedule=zb-h1]",
-        "[compare][tiny_dp][--vary][parallel.tp=2,4]",
-        "[topology][dgx_h100][--json][-]",
-    ]
-    shell, terminal = pty.fork()
-    if not shell:
-        os.chdir(tmp_path)
-        os.execvpe("bash", ["bash", "--norc", "--noprofile", "-i"], with_program(tmp_path))
-    try:
-        said = type_in(
-            terminal, ". ./complete.bash; simcluster() { printf '[%s]' \"$@\"; echo; }; echo rea''dy\n", "ready"
-        )
-        for line, answer in zip(typed, wanted, strict=True):
-            for part in re.split("(?<=\t)", line):
-                os.write(terminal, part.encode())
-                time.sleep(0.05)
-                said += listen(terminal, 2.0 if part.endswith("\t") else 0.1)
-            said = type_in(terminal, "\n", answer, 2.0)
-            assert answer in said
-    finally:
-        os.close(terminal)
-        os.waitpid(shell, 0)
+PRINTS = "simcluster() { printf '[%s]' \"$@\"; echo; }"
+SHELLS = {
+    "bash": (["bash", "--norc", "--noprofile", "-i"], f"source ./script; {PRINTS}"),
+    "zsh": (["zsh", "-f", "-i"], f"source ./script; {PRINTS}"),
+    "fish": (
+        ["fish", "--no-config", "-i"],
+        "set -g fish_autosuggestion_enabled 0; source ./script; function simcluster; printf '[%s]' $argv; echo; end",
+    ),
+}
+"""How each shell is started without anybody's settings, and told to print a command line in place of running it."""
+
+TYPED = [
+    ("simcluster ru\ttiny_3\t--pipel\tsch\tzb-h1", "[run][tiny_3d][--pipeline.schedule=zb-h1]"),
+    ("simcluster compare tiny_d\t--vary parallel.t\t2,4", "[compare][tiny_dp][--vary][parallel.tp=2,4]"),
+    ("A=1 simcluster topology dgx_h1\t--js\t-", "[topology][dgx_h100][--json][-]"),
+    ('simcluster run "tiny_3\t', "[run][tiny_3d]"),
+    ("simcluster run 'a fo\tx\t", "[run][a folder/x $(y).yaml]"),
+    ("simcluster run a\\ fo\tx\t", "[run][a folder/x $(y).yaml]"),
+    ("simcluster run nothing_like_thi\t", "[run][nothing_like_thi]"),
+]
+"""Keys, and what the shell then runs."""
 
 
-def type_in(terminal: int, text: str, until: str, seconds: float = 10.0) -> str:
-    os.write(terminal, text.encode())
-    said, end = "", time.monotonic() + seconds
-    while until not in said and time.monotonic() < end:
-        said += listen(terminal, 0.2)
-    return said
+@pytest.mark.parametrize("shell", SHELLS)
+def test_shells_complete(shell: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Typed at a real prompt, with TABs, in the shell's own line editor."""
+    if not shutil.which(shell):
+        pytest.skip(f"needs {shell}: apt-get install {shell}")
+    (tmp_path / "script").write_text(script(shell, capsys))
+    (tmp_path / "a folder").mkdir()
+    (tmp_path / "a folder" / "x $(y).yaml").touch()
+    with Prompt(shell, tmp_path) as prompt:
+        for keys, wanted in TYPED:
+            assert wanted in prompt.run(keys, wanted)
 
 
-def listen(terminal: int, seconds: float) -> str:
-    """What the shell writes until it is quiet."""
-    said, end = b"", time.monotonic() + seconds
-    while time.monotonic() < end:
-        ready, _, _ = select.select([terminal], [], [], 0.1)
-        if ready:
-            said += os.read(terminal, 65536)
-        elif said:
-            break
-    return said.decode(errors="replace")
+def test_zsh_needs_no_compinit_before_it_and_fish_finds_its_script(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As the help says how to install them: zsh's on any zsh, fish's as a file that it loads itself."""
+    asked = {
+        "zsh": 'eval "$(simcluster completion zsh)"; print $_comps[simcluster]',
+        "fish": "complete -C 'simcluster run tiny_3'",
+    }
+    folder = tmp_path / "fish" / "completions"
+    folder.mkdir(parents=True)
+    (folder / "simcluster.fish").write_text(script("fish", capsys))
+    said = {}
+    for shell, command in asked.items():
+        if shutil.which(shell):
+            environment = {**with_program(tmp_path), "XDG_CONFIG_HOME": str(tmp_path), "HOME": str(tmp_path)}
+            done = subprocess.run([shell, "-c", command], env=environment, capture_output=True, text=True, check=True)
+            said[shell] = (done.stdout.strip(), done.stderr)
+    if not said:
+        pytest.skip("needs zsh or fish")
+    assert said == {shell: ({"zsh": "_simcluster", "fish": "tiny_3d"}[shell], "") for shell in said}
+
+
+class Prompt:
+    """A shell in a terminal of its own; the program's log says when a TAB has been answered."""
+
+    def __init__(self, shell: str, folder: Path) -> None:
+        arguments, ready = SHELLS[shell]
+        self.log = folder / "log"
+        self.log.touch()
+        self.pid, self.terminal = pty.fork()
+        if not self.pid:
+            os.chdir(folder)
+            os.execvpe(shell, arguments, {**with_program(folder), "HOME": str(folder), "XDG_CONFIG_HOME": str(folder)})
+        self.run(f"{ready}; echo rea''dy", "ready\r\n")
+
+    def run(self, keys: str, wanted: str) -> str:
+        """Type keys and Enter; everything that the shell writes up to the end of its answer."""
+        for part in re.split("(?<=\t)", keys):
+            answered = len(self.log.read_text())
+            os.write(self.terminal, part.encode())
+            if part.endswith("\t"):
+                self.listen(lambda _, before=answered: len(self.log.read_text()) > before)
+            self.listen(lambda _: False, 0.06)
+        os.write(self.terminal, b"\n")
+        return self.listen(lambda said: wanted in said)
+
+    def listen(self, enough: Callable[[str], bool], seconds: float = 10.0) -> str:
+        said, end = b"", time.monotonic() + seconds
+        while time.monotonic() < end and not enough(said.decode(errors="replace")):
+            if select.select([self.terminal], [], [], 0.02)[0]:
+                said += os.read(self.terminal, 65536)
+        return said.decode(errors="replace")
+
+    def __enter__(self) -> Prompt:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+        os.close(self.terminal)
+        os.waitpid(self.pid, 0)
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_scripts_ask_this_program(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert f"command simcluster completion {shell} --line" in script(shell, capsys)
-
-
-def test_scripts_of_other_shells_parse(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    import shutil
-
-    for shell in ("bash", "zsh", "fish"):
-        if shutil.which(shell):
-            (tmp_path / shell).write_text(script(shell, capsys))
-            subprocess.run([shell, "-n", tmp_path / shell], check=True)
 
 
 if __name__ == "__main__":

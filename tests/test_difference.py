@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,10 @@ def test_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "torn.json").write_text(json.dumps({**values, "account": {"stages_s": 3}}))
     (tmp_path / "other.json").write_text("[1, 2]")
     (tmp_path / "deep.json").write_text("[" * 200_000)
+    (tmp_path / "later.json").write_text(json.dumps({**values, "version": "9" * 5000}))
+    (tmp_path / "infinite.json").write_text(whole.read_text().replace('"step_time_s": ', '"step_time_s": 1e999, "x": '))
+    (tmp_path / "nan.json").write_text(json.dumps({**values, "mfu": math.nan}))
+    (tmp_path / "text.json").write_text(json.dumps({**values, "step_time_s": "nan"}))
     capsys.readouterr()
     for file, words in {
         "cut.json": "is the file cut?",
@@ -114,6 +119,10 @@ def test_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         "torn.json": "is not whole",
         "other.json": "no result: it has no step_time_s",
         "deep.json": "nested too deeply",
+        "later.json": "999..., this is",
+        "infinite.json": "has 1e999 as a number, which no result has",
+        "nan.json": "has NaN as a number",
+        "text.json": "'nan' is no number of seconds",
         "missing.json": "no such file",
     }.items():
         assert main(["diff", str(whole), str(tmp_path / file)]) == 2, file

@@ -3,6 +3,7 @@
 import gzip
 import json
 import struct
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("google.protobuf")
 
-from simcluster.chakra import Node, Trace, play_traces, read_traces, write_run, write_traces
+from simcluster.chakra import Node, Trace, play_traces, read_traces, write_run, write_traces, writing
 from simcluster.chakra.messages import framed, messages
 from simcluster.cli import main
 from simcluster.errors import InputError
@@ -37,6 +38,10 @@ def coll(number: int, kind: int, size: int, *after: int, **attributes: Any) -> N
 def message(number: int, kind: str, source: int, target: int, size: int, *after: int, tag: int = 0) -> Node:
     place = {"comm_src": source, "comm_dst": target, "comm_tag": tag, "comm_size": size}
     return Node(number, f"{kind} {number}", kind, after, 0.0, place)
+
+
+def memory(number: int, kind: str, size: int, *after: int) -> Node:
+    return Node(number, f"{kind} {number}", kind, after, 0.0, {"tensor_size": size})
 
 
 def ring(tmp_path: Path, npus: int = 4) -> Cluster:
@@ -140,9 +145,19 @@ def test_without_a_duration_the_roofline_says_how_long(tmp_path: Path) -> None:
 # --- written and read again ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["tiny_dp", "tiny_3d"])
-def test_a_run_of_ours_takes_the_same_time_when_its_traces_are_played(tmp_path: Path, name: str) -> None:
-    scenario = load(name)
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("tiny_dp", []),
+        ("tiny_3d", []),
+        ("tiny_3d", ["memory.offload.activations=0.5"]),
+        ("tiny_3d", ["memory.offload.optimizer=host", "memory.offload.host_update=100 GB/s"]),
+    ],
+)
+def test_a_run_of_ours_takes_the_same_time_when_its_traces_are_played(
+    tmp_path: Path, name: str, changes: list[str]
+) -> None:
+    scenario = load(name, changes)
     result = simulate(scenario, folded=False, collapsed=False)
     files = write_run(result, tmp_path / "et", name)
     assert len(files) == scenario.gpus
@@ -156,9 +171,52 @@ def test_what_a_trace_cannot_say_is_refused(tmp_path: Path) -> None:
         write_run(folded, tmp_path, "job")
     with pytest.raises(InputError, match="several ops as one; simulate it with folded=False, collapsed=False"):
         write_run(simulate(load("tiny_3d"), folded=False), tmp_path, "job")
-    blocking = simulate(load("tiny_3d", ["pipeline.p2p=rendezvous"]), folded=False, collapsed=False)
-    with pytest.raises(InputError, match="sends at a rendezvous, which no execution trace can say"):
-        write_run(blocking, tmp_path, "job")
+
+
+@pytest.mark.parametrize("changes", [[], ["pipeline.schedule=interleaved", "pipeline.chunks=2", "model.layers=8"]])
+def test_a_rendezvous_costs_up_to_a_latency_more(tmp_path: Path, changes: list[str]) -> None:
+    """The receiver says that it is there with a byte that the sender waits for: never sooner, and a latency later for
+    each of them that follow each other at most; without latency the time of the run."""
+    scenario = load("tiny_3d", ["pipeline.p2p=rendezvous", *changes])
+    result = simulate(scenario, folded=False, collapsed=False)
+    write_run(result, tmp_path, "job")
+    job, cluster = read_traces(tmp_path), scenario.cluster.built
+    kinds = Counter(node.kind for nodes in job.ranks for node in nodes)
+    program = result.lowered.program
+    receives = sum(not program.row_sets[rows] for rows in program.rows)
+    assert kinds["send"] == kinds["recv"] == 2 * receives > 0
+    ready = [node for nodes in job.ranks for node in nodes if node.name.startswith("ready")]
+    latency = max(cluster.spread_latency(cluster.spread(node.number("comm_src"), node.number("comm_dst")))
+                  for node in ready)  # fmt: skip
+    most = max(sum(node.kind == "recv" for node in nodes) for nodes in job.ranks)
+    own, played = result.step_time * scenario.steps, play_traces(job, cluster).seconds
+    assert own < played <= own + most * (latency + 1e-9)
+
+
+def test_a_copy_goes_the_way_to_the_host_both_ways_at_once(tmp_path: Path) -> None:
+    cluster = load_cluster("dgx_h100", [("nodes", 1)])
+    (link, _), *_ = way = cluster.host_way(0, "d2h")
+    rate, latency = min(float(cluster.capacity[each]) for each, _ in way), cluster.spread_latency(way)
+    assert link >= 0
+    size = 10**9
+    once = play_traces(trace([memory(1, "mem_store", size)]), cluster).seconds
+    assert once == pytest.approx(latency + size / rate)
+    both = play_traces(trace([memory(1, "mem_store", size), memory(2, "mem_load", size)]), cluster)
+    assert both.seconds == pytest.approx(once)
+    assert both.exposed == (both.seconds,)
+    in_turn = [memory(1, "mem_store", size), memory(2, "mem_store", size)]
+    assert play_traces(trace(in_turn), cluster).seconds == pytest.approx(2 * once)
+
+
+def test_what_is_too_large_is_refused_before_it_is_played(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counted on representatives: the same number as rank by rank."""
+    scenario = load("tiny_3d")
+    ops = len(simulate(scenario, folded=False, collapsed=False).lowered.program.seconds)
+    monkeypatch.setattr(writing, "MAX_NODES", ops)
+    writing.require_writable(simulate(scenario, collapsed=False), "job")
+    monkeypatch.setattr(writing, "MAX_NODES", ops - 1)
+    with pytest.raises(InputError, match=f"job: has {ops:,} ops on 8 ranks; at most {ops - 1:,} are written"):
+        writing.require_writable(simulate(scenario, collapsed=False), "job")
 
 
 NODES = st.lists(
@@ -238,7 +296,9 @@ def test_packed_files_are_read_too(tmp_path: Path) -> None:
             r"job, rank 0: node 1 \('comp 1', comp\) waits for node 7, which is not in the trace",
         ),
         (trace([comp(1, 1.0), comp(1, 1.0)]), "its id is there twice"),
-        (trace([Node(1, "x", "mem_load")]), "is not modelled; comp, send, recv and coll nodes are"),
+        (trace([Node(1, "x", "invalid")]), "is not modelled; comp, send, recv, coll and memory nodes are"),
+        (trace([Node(1, "x", "mem_load")]), "has no attribute tensor_size"),
+        (trace([memory(1, "mem_store", 4)]), r"job, rank 0: node 1 .* GPU npu0 has no link to host memory"),
         (trace([coll(1, 3, 4)], [coll(1, 3, 4)]), "comm_type 3 is not modelled"),
         (trace([coll(1, 99, 4)]), "comm_type 99 is not modelled"),
         (trace([Node(1, "x", "coll")]), "has no attribute comm_type"),
@@ -397,9 +457,10 @@ def test_the_command_writes_and_plays(tmp_path: Path, capsys: pytest.CaptureFixt
         (["chakra", "play", "x", "--cluster", "dgx_h100", "-o", "y"], "--output is for chakra write"),
         (["chakra", "write", "tiny_dp"], "name the folder"),
         (["chakra", "write", "tiny_dp", "-o", "y", "--cluster", "dgx_h100"], "--cluster is for chakra play"),
-        (["chakra", "write", "llama3_405b_16384xh100", "-o", "y"], "at most 1,024 ranks"),
+        (["chakra", "write", "tiny_dp", "-o", "y", "cluster.gpus=32768", "parallel.dp=32768",
+          "training.global_batch=131072"], "has 2,621,440 ops on 32,768 ranks; at most 2,000,000 are written"),
     ],
-)
+)  # fmt: skip
 def test_bad_commands_end_with_status_2(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments) == 2
     captured = capsys.readouterr()

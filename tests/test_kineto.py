@@ -718,6 +718,10 @@ def test_groups_are_on_the_stream_of_their_axis(what: str, axis: str) -> None:
         (["--heatmap", "a.txt"], "a picture ends in"),
         (["--timeline", "a.txt"], ".parquet"),
         (["--export", "x", "--what-if", "links=2x", "--what-if", "host=2x"], "one --what-if at most"),
+        (["--cluster.nodes", "4"], "cluster.nodes=4: overrides change the cluster, and none is named"),
+        (["links=2x"], "as in --what-if links=2x"),
+        (["--cluster", "dgx_h100", "--cluster.nodse", "4"], "did you mean 'nodes'?"),
+        (["--cluster", "dgx_h100", "nodes=1", "gpus_per_node=2"], "has 2 GPUs and a profile is of rank 3"),
     ],
 )
 def test_the_command_refuses(
@@ -734,6 +738,21 @@ def test_a_cluster_must_have_all_ranks(tmp_path: Path) -> None:
     small = load_cluster("dgx_h100", [("gpus_per_node", 1), ("nodes", 1)])
     with pytest.raises(InputError, match="has 1 GPUs and a profile is of rank 1"):
         reached(job, small)
+
+
+def test_the_cluster_can_be_changed_on_the_line_in_every_spelling(tmp_path: Path) -> None:
+    """One GPU a machine: the same collective goes over the network."""
+    folder = write(documents(SLOW.with_(steps=1)), tmp_path / "profiles")
+    found = {}
+    for name, arguments in {
+        "one machine": [],
+        "four": ["--cluster.nodes", "4", "--cluster.gpus_per_node=1"],
+        "four, short": ["nodes=4", "--set", "gpus_per_node=1"],
+    }.items():
+        assert main(["replay", str(folder), "--cluster", "dgx_h100", *arguments, "--json", str(tmp_path / "x")]) == 0
+        (call,) = json.loads((tmp_path / "x").read_text())["collectives"]
+        found[name] = call["modelled"]
+    assert found["four"] == found["four, short"] > 1.5 * found["one machine"]
 
 
 def test_every_question_is_explained_by_example() -> None:

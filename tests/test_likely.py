@@ -12,8 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from simcluster.catalogue import catalogue_path
 from simcluster.cli import main
-from simcluster.scenario.likely import Kind, kind_of, of_kind
+from simcluster.documents.reading import read_document
+from simcluster.scenario.likely import Kind, kind_of, nearest, nearest_to, of_kind
 from simcluster.scenario.scenario import load
 from simcluster.simulate import simulate
 from simcluster.validation import load_study, validate_studies
@@ -77,6 +79,18 @@ def test_coverage_leaves_the_own_study_out() -> None:
     assert covered(residuals)["two"] == (8, 8)
 
 
+def test_what_a_study_says_by_hand() -> None:
+    """Measured 1.25, 1 and 0.8 for a prediction of 1: errors of -20 %, 0 and 25 %."""
+    odd = replace(A100, length="short", gpus=8)
+    values = [math.log(1.25), 0.0, math.log(0.8)]
+    first, second = table_of([*rows(values, "one"), *rows([0.0], "one", odd)])["studies"]
+    assert first == {
+        "study": "one", "like": "A100, Megatron, long kernels", "rows": 3, "mean": 0.15, "worst": 0.25, "bias": 0.0167,
+        "GPUs": [64, 64], "hidden size": [4096, 4096], "sequence length": [2048, 2048],
+    }  # fmt: skip
+    assert (second["like"], second["rows"], second["GPUs"]) == ("A100, Megatron, short kernels", 1, [8, 8])
+
+
 # --- using ------------------------------------------------------------------------------------------------------------
 
 TABLE = table_of(
@@ -91,6 +105,39 @@ def test_the_narrowest_group_that_there_is() -> None:
     assert (own.like, own.far) == ("A100, Megatron, long kernels", ())
     assert (own.low, own.high) == (pytest.approx(10.0), pytest.approx(10.0 * math.exp(0.05), rel=1e-3))
     assert of_kind(replace(A100, length="short"), 10.0, TABLE).like == "A100, Megatron"
+
+
+def test_the_nearest_study_comes_first() -> None:
+    """By GPU, sharding and length of kernels; among equals by the sizes, outside of what was measured only."""
+    kinds = {
+        "long": A100, "large": replace(A100, gpus=1024), "short": replace(A100, length="short"),
+        "H100": replace(A100, generation="H100"), "FSDP": replace(A100, sharding="FSDP"),
+    }  # fmt: skip
+    table = table_of([each for name, kind in kinds.items() for each in rows([0.0], name, kind)])
+
+    def order(kind: Kind) -> list[str]:
+        return [row.study for row in nearest_to(kind, table)]
+
+    assert order(A100) == ["long", "large", "short", "H100", "FSDP"]
+    assert order(replace(A100, gpus=512)) == ["large", "long", "short", "H100", "FSDP"]
+    assert order(replace(A100, length="short"))[:2] == ["short", "long"]
+    assert order(replace(A100, generation="H100"))[0] == "H100"
+    assert order(replace(A100, sharding="FSDP", length="short"))[0] == "FSDP"
+    assert order(replace(A100, generation=""))[-1] == "FSDP"
+
+
+def test_the_shipped_studies_make_up_its_groups() -> None:
+    flops = simulate(load("gpt3_175b_64xa100")).facts.model_flops
+    found = nearest(load("gpt3_175b_64xa100"), flops)
+    shipped = read_document(catalogue_path("residuals.yaml")).data["groups"]
+    assert found[0].like == "A100, Megatron, long kernels"
+    for name in ("any", "A100, Megatron, long kernels", "A100, FSDP"):
+        own = [row for row in found if name == "any" or row.like.startswith(name)]
+        group = shipped[name]
+        assert sum(row.rows for row in own) == group["rows"]
+        assert len({row.study for row in own}) == group["studies"]
+        assert [min(row.spans[0][0] for row in own), max(row.spans[0][1] for row in own)] == group["GPUs"]
+    assert all(abs(row.bias) <= row.mean <= row.worst for row in found)
 
 
 @pytest.mark.parametrize(

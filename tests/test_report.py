@@ -24,7 +24,7 @@ from simcluster.cli import main
 from simcluster.compare import differences
 from simcluster.errors import InputError
 from simcluster.measuring.timeline import COLUMNS
-from simcluster.report import Entry, colours, entry_of_result, entry_of_saved, page
+from simcluster.report import Entry, colours, entry_of_result, entry_of_saved, page, trust
 from simcluster.report.blob import Blob
 from simcluster.report.html import element, json_block
 from simcluster.report.ideal import ideal_spans
@@ -32,6 +32,7 @@ from simcluster.report.packing import packed, some_ranks
 from simcluster.report.words import signed_seconds
 from simcluster.report.yaml_text import yaml_text
 from simcluster.saved import read_saved
+from simcluster.scenario.likely import nearest
 from simcluster.scenario.scenario import load_text
 from simcluster.show import palette
 from simcluster.simulate import simulate
@@ -164,6 +165,23 @@ def test_runs_side_by_side_are_attributed_as_compare_does(entry: Entry, other: E
     for seconds in told:
         assert signed_seconds(seconds) in words
     assert causes.sum() == pytest.approx(other.account.step_time - entry.account.step_time, abs=1e-12)
+
+
+def test_the_nearest_validated_studies_are_a_table_for_scenarios_and_saved_results(entry: Entry, other: Entry) -> None:
+    assert entry.scenario is not None
+    assert entry.result is not None
+    found = nearest(entry.scenario, entry.result.facts.model_flops)
+    text = trust.accuracy([entry])
+    saved = trust.accuracy([replace(entry, result=None)])
+    assert text == saved
+    rows = [row for row in re.findall("<tr>.*?</tr>", text) if 'scope="row"' in row]
+    assert len(rows) == 6
+    for row, study in zip(rows, found, strict=False):
+        for shown in (study.study, study.like, f"{study.rows:,}", f"{100 * study.mean:.1f} %"):
+            assert shown in row
+    both = trust.accuracy([entry, other])
+    assert both.count("<table") == len({nearest(each.scenario, each.result.facts.model_flops)
+                                        for each in (entry, other) if each.scenario and each.result})  # fmt: skip
 
 
 def test_the_heading_is_the_scenario_that_all_vary_or_their_names(entry: Entry, other: Entry) -> None:
@@ -385,7 +403,7 @@ BAD = {
     "binary csv": (["run.json", "--timeline", "binary.csv", "-o", "x.html"], "cannot be read as .csv"),
     "half a result": (["half.json", "-o", "x.html"], "not JSON"),
     "no result": (["none.json", "-o", "x.html"], "has no step_time_s"),
-    "not a number": (["nan.json", "-o", "x.html"], "mfu is nan, not a number"),
+    "not a number": (["nan.json", "-o", "x.html"], "nan.json: has NaN as a number"),
     "too many": (["tiny_dp"] * 13 + ["-o", "x.html"], "13 runs are too many"),
 }  # fmt: skip
 

@@ -132,8 +132,7 @@ def test_hta_idle_time_of_every_stream_is_ours(tmp_path: Path) -> None:
 @pytest.mark.parametrize("steps", [1, 3])
 @pytest.mark.parametrize("slow", [1, 2])
 def test_hta_names_the_slow_rank(slow: int, steps: int, tmp_path: Path) -> None:
-    """Collectives begin as their rank arrives, so all but the slow one's last.  (HTA compares when ranks begin the last
-    long collective: it tells in jobs where all ranks meet in one, as replicas do, and not across pipeline stages.)"""
+    """Collectives begin as their rank arrives, so all but the slow one's last."""
     text = FLAT + f"steps: {steps}\nfaults: [{{kind: slow_gpu, rank: {slow}, factor: 1.4}}]"
     result = simulate(load_text(text))
     write_trace(result, tmp_path / "trace", ranks=range(4))
@@ -146,6 +145,63 @@ def test_hta_names_the_slow_rank(slow: int, steps: int, tmp_path: Path) -> None:
         waited = exposed(states) + states["straggler_wait"]
         talking = of_rank(found["temporal"], rank)["non_compute_time(us)"]
         assert talking == pytest.approx(waited * 1e6, abs=0.1)
+
+
+@pytest.mark.usefixtures("hta")
+@pytest.mark.parametrize("ending", ["none", "all-reduce of all ranks"])
+def test_hta_names_the_first_stage_by_definition(ending: str, tmp_path: Path) -> None:
+    """A trace by hand, of no writer of ours: two stages of two ranks, of which rank 3 comes 4 ms late.
+
+    HTA takes a rank's last long collective of one name, and names who begins it last, on the assumption that all ranks
+    end it together (hta/analyzers/straggler.py).  The first stage does its last backward after all others have done
+    theirs: it begins its own last, and that of all ranks too.
+    """
+    stages = {0: (36, 2), 1: (36, 2), 2: (20, 6), 3: (24, 2)}  # ms: where a rank's tensor-parallel collective begins
+    end = {rank: begin + lasts for rank, (begin, lasts) in stages.items()}
+    whole = {rank: (end[rank], 40 - end[rank]) for rank in stages} if ending != "none" else {}
+    for name, ranks in (("all", range(4)), ("second", (2, 3))):
+        (tmp_path / name).mkdir()
+        for rank in ranks:
+            calls = [(24, *stages[rank]), *([(25, *whole[rank])] if whole else [])]
+            (tmp_path / name / f"rank{rank}.json").write_text(by_hand(rank, calls))
+    assert ask("ask_hta.py", tmp_path / "all")["stragglers"] == [0]
+    assert ask("ask_hta.py", tmp_path / "second")["stragglers"] == [3]
+
+
+def by_hand(rank: int, calls: list[tuple[int, int, int]]) -> str:
+    """The least that HTA reads: one step, computation up to each all-reduce (stream, begin and length in ms)."""
+    events: list[dict[str, Any]] = [
+        {"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#1", "pid": 90, "tid": 90, "ts": 0, "dur": 42000}
+    ]
+    at = 0
+    for number, (stream, begin, lasts) in enumerate(calls):
+        kernels = [("gemm", 7, at, begin - at), ("ncclKernel_AllReduce_RING_LL_Sum_float", stream, begin, lasts)]
+        for place, (name, queue, start, length) in enumerate(kernels):
+            if length:
+                link = {"correlation": 10 * number + place + 1}
+                launch = {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 90, "tid": 90}
+                events.append({**launch, "ts": 1 + 10 * number + place, "dur": 1, "args": link})
+                kernel = {"ph": "X", "cat": "kernel", "name": name, "pid": rank, "tid": queue}
+                times = {"ts": 1000 * start + 20, "dur": 1000 * length}
+                events.append({**kernel, **times, "args": {"stream": queue, **link}})
+        at = begin + lasts
+    head = {"backend": "nccl", "rank": rank, "world_size": 4}
+    return json.dumps({"schemaVersion": 1, "distributedInfo": head, "traceEvents": events})
+
+
+@pytest.mark.usefixtures("hta")
+@pytest.mark.parametrize("slow", range(4))
+def test_hta_names_the_slow_rank_of_a_pipeline_among_those_of_its_stage(slow: int, tmp_path: Path) -> None:
+    """So a job with stages is written stage by stage (--trace-ranks); over all ranks the first stage is named."""
+    fault = {"kind": "slow_gpu", "rank": slow, "factor": 1.4}
+    changes = {"gpus": 4, "parallel": {"tp": 2, "pp": 2, "dp": 1}, "faults": [fault]}
+    result = simulate(load(TINY, changes.items()))
+    stage = range(4)[slow // 2 * 2 :][:2]
+    write_trace(result, tmp_path / "stage", ranks=stage)
+    assert ask("ask_hta.py", tmp_path / "stage")["stragglers"] == [slow]
+    if slow > 1:
+        write_trace(result, tmp_path / "all", ranks=range(4))
+        assert ask("ask_hta.py", tmp_path / "all")["stragglers"] == [0]
 
 
 @pytest.mark.usefixtures("hta")

@@ -1,8 +1,9 @@
 """From an execution trace to the program that the engine plays.  Imports the trace, the program and the collectives.
 
 A rank has one queue for its GPU's computation, one for its processor's (``is_cpu_op``), one for each process group
-(collectives of a communicator follow each other), and one for what it sends to each other rank; in each, nodes come in
-the order of ``trace.in_order``.  A collective begins when all its group are there; the k-th of a group on one rank is
+(collectives of a communicator follow each other), one for what it sends to each other rank with one tag, and one for
+each way between its memory and its host's (mem_store, mem_load); in each, nodes come in the order of
+``trace.in_order``.  A collective begins when all its group are there; the k-th of a group on one rank is
 the k-th on the others.  A send goes out as soon as it can, and its receive is over when it has arrived: the k-th
 between two ranks with one tag is the k-th on the other side.
 """
@@ -20,11 +21,14 @@ from simcluster.lowering.program import Meeting, Program, SpanRow
 from simcluster.traffic.traffic import Traffic
 
 Cost = Callable[[tuple[int, ...], str, float], tuple[Traffic, ...]]
-"""What moves a collective (or "send") of so many bytes over these ranks, by nccl-tests' convention for the size."""
+"""What moves a collective (or "send", or a copy "d2h", "h2d") of so many bytes over these ranks, by nccl-tests'
+convention for the size."""
 GroupOf = Callable[[int, Node], tuple[str, tuple[int, ...]]]
 """The name and the ranks of the group of a collective on a rank."""
 
 _KIND = {"reduce_scatter_block": "reduce_scatter", "barrier": "all_reduce"}
+COPIES = {"mem_store": "d2h", "mem_load": "h2d"}
+"""Nodes that move bytes between the GPU's memory and its host's, and which way."""
 _BARRIER_BYTES = 4.0
 
 
@@ -39,7 +43,7 @@ class Lowered:
 def lower(trace: Trace, *, seconds: Callable[[int, Node], float], group_of: GroupOf, cost: Cost) -> Lowered:
     """The program of a trace; ``seconds`` is the length of a node that computes.
 
-    Raises InputError naming rank and node for what cannot be played: memory nodes, gather and scatter, a send without
+    Raises InputError naming rank and node for what cannot be played: gather and scatter, a send without
     its receive, collectives that a group does not have in common.
     """
     lowering = _Lowering(trace, seconds, group_of, cost)
@@ -77,8 +81,10 @@ class _Lowering:
                 seconds = self._seconds(rank, node) if node.kind == "comp" else 0.0
                 lane = lane if node.kind == "comp" else f"node {node.id}"
                 op = self._op(rank, node, lane, "compute", seconds=on_grid(seconds))
+            elif node.kind in COPIES:
+                op = self._copy(rank, node)
             else:
-                raise self.error(rank, node, "is not modelled; comp, send, recv and coll nodes are")
+                raise self.error(rank, node, "is not modelled; comp, send, recv, coll and memory nodes are")
             number[node.id] = op
             self._program.after[op] = tuple(number[other] for other in node.after)
 
@@ -142,9 +148,18 @@ class _Lowering:
         traffics = self._cost((source, target), "send", size) if size > 0 else (Traffic((), 0.0, 1, 0.0),)
         self._program.meetings.append(Meeting(1, traffics))
         meeting = len(self._program.meetings) - 1
-        op = self._op(rank, node, f"to {target}", "send", meeting=meeting, size=size)
+        op = self._op(rank, node, f"to {target}, tag {key[2]}", "send", meeting=meeting, size=size)
         self._sends[key].append(op)
         return op
+
+    def _copy(self, rank: int, node: Node) -> int:
+        way, size = COPIES[node.kind], float(node.number("tensor_size"))
+        try:
+            traffics = self._cost((rank,), way, size) if size > 0 else (Traffic((), 0.0, 1, 0.0),)
+        except InputError as problem:
+            raise self.error(rank, node, str(problem)) from None
+        self._program.meetings.append(Meeting(1, traffics))
+        return self._op(rank, node, way, "copy", meeting=len(self._program.meetings) - 1, size=size)
 
     def finish(self) -> Lowered:
         """Tie messages, and complain about what nobody answers."""

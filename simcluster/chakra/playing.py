@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from simcluster.chakra.graph import lower
+from simcluster.chakra.graph import COPIES, lower
 from simcluster.chakra.trace import Node, Trace
 from simcluster.devices.device import Device, load_device
 from simcluster.errors import InputError
@@ -18,7 +18,7 @@ from simcluster.nccl import load_platform
 from simcluster.simulating.engine import play
 from simcluster.topology import Cluster
 from simcluster.traffic.methods import Methods, activities, phases_of
-from simcluster.traffic.traffic import Traffic, group_of, patterns
+from simcluster.traffic.traffic import Traffic, copy_pattern, group_of, patterns
 
 Floats = npt.NDArray[np.float64]
 
@@ -37,7 +37,7 @@ class PlayedNode(NamedTuple):
 @dataclass(frozen=True)
 class Played:
     """A played trace.  ``seconds`` is when the last node ends, of each rank ``rank_seconds``; of a rank's time
-    ``compute`` is when it computes and ``exposed`` when it communicates and does not compute."""
+    ``compute`` is when it computes and ``exposed`` when it communicates or copies and does not compute."""
 
     name: str
     seconds: float
@@ -98,7 +98,7 @@ def play_traces(
     last = [0.0] * ranks
     for each in played:
         last[each.rank] = max(last[each.rank], each.end)
-        if each.kind in ("comp", "send", "coll"):
+        if each.kind in ("comp", "send", "coll", *COPIES):
             (computing if each.kind == "comp" else moving)[each.rank].append((each.start, each.end))
     compute = [_covered(spans) for spans in computing]
     exposed = [_covered(a + b) - busy for a, b, busy in zip(computing, moving, compute, strict=True)]
@@ -182,7 +182,9 @@ class _Costs:
 
     def of(self, ranks: tuple[int, ...], kind: str, size: float) -> tuple[Traffic, ...]:
         key = (ranks, kind, size)
-        if key not in self._known:
+        if key not in self._known and kind in COPIES.values():
+            self._known[key] = (copy_pattern(self._cluster, ranks[0], kind).traffic(size),)
+        elif key not in self._known:
             group = group_of(self._cluster, ranks)
             method = self._methods.of(group, kind, size)
             found = patterns(self._cluster, ranks, phases_of(method, group, kind))

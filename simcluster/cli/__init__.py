@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import importlib
 import importlib.util
 import keyword
 import os
+import re
 import sys
 import traceback
 from collections.abc import Iterator
@@ -49,6 +51,10 @@ COMMANDS = (
 
 _BROKEN_PIPE = 141  # what a shell reports of a program that SIGPIPE ended
 
+_KEPT = 200
+_ENDLESS = re.compile(rf"\S{{{4 * _KEPT},}}")
+"""A word that no person wrote, and no file is called: of it the beginning is enough."""
+
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command; returns the exit status and never raises."""
@@ -57,8 +63,7 @@ def main(argv: list[str] | None = None) -> int:
         sys.stdout.flush()
         return status
     except InputError as error:
-        print(f"{styled('simcluster: error:', 'red', sys.stderr)} {error}", file=sys.stderr)
-        return 2
+        return _refuse(str(error))
     except SystemExit as leaving:  # --help and --version
         return leaving.code if isinstance(leaving.code, int) else 0
     except KeyboardInterrupt:
@@ -66,10 +71,18 @@ def main(argv: list[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output left (| head); keep Python from complaining while it exits
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _BROKEN_PIPE
-    except Exception:
+    except Exception as problem:
+        if isinstance(problem, OSError) and problem.errno == errno.ENAMETOOLONG:  # wherever a name is looked up
+            return _refuse(f"{problem.filename}: the name is too long for a file")
         traceback.print_exc()
         print("simcluster: internal failure: this is a bug in simcluster, not in your input", file=sys.stderr)
         return 1
+
+
+def _refuse(text: str) -> int:
+    short = _ENDLESS.sub(lambda found: f"{found[0][:_KEPT]}...", text)
+    print(f"{styled('simcluster: error:', 'red', sys.stderr)} {short}", file=sys.stderr)
+    return 2
 
 
 def parser_of(command: str | None) -> tuple[Parser, dict[str, Parser]]:

@@ -24,9 +24,11 @@ play takes a folder with NAME.RANK.et for every rank, or traces/NAME where there
 groups (pg_name) are in comm_groups.json beside them, or in the file that --groups names: {"0": [0, 1, 2, 3]}.
 comm_size is what every rank puts in.  --cluster may be a network file of ASTRA-sim (its GB/s are 2^30 B/s), of which
 involved_dim speaks.  Nodes that compute take their duration; without one, or with --roofline, num_ops and tensor_size
-by the device's peak and memory bandwidth.  Memory nodes are refused.
+by the device's peak and memory bandwidth.  Memory nodes go over the GPU's way to its host's memory.
 
-write plays the scenario rank by rank and op by op, and writes computation with the time that it took there.
+write plays the scenario rank by rank and op by op, and writes computation with the time that it took there; copies of
+offload as memory nodes; a send at a rendezvous with a message of one byte before it, which says that its receiver is
+there.
 Needs protobuf: pip install 'simcluster[chakra]'.
 """
 _SHOWN = 8
@@ -78,7 +80,7 @@ def _play(args: argparse.Namespace) -> int:
         raise InputError("name the cluster to play it on, as in --cluster dgx_h100")
     common.check_json_path(args.json)
     table = common.table_path(args.nodes) if args.nodes else None
-    cluster, dimensions = _cluster(args, common.overrides_of(args))
+    cluster, dimensions = _cluster(args, common.cluster_overrides_of(args))
     trace = read_traces(args.what, args.groups)
     played = play_traces(trace, cluster, dimensions=dimensions, roofline=args.roofline, nccl=args.nccl)
     if args.json != "-":
@@ -131,7 +133,7 @@ def _report(played: Played, cluster: Cluster) -> list[str]:
 def _write(args: argparse.Namespace) -> int:
     from simcluster import load, simulate
     from simcluster.chakra import write_run
-    from simcluster.chakra.writing import MAX_RANKS
+    from simcluster.chakra.writing import require_writable
     from simcluster.cli import common
     from simcluster.units import format_seconds
 
@@ -142,13 +144,12 @@ def _write(args: argparse.Namespace) -> int:
         raise InputError("name the folder for the traces, as in -o traces/")
     common.check_json_path(args.json)
     scenario = load(args.what, common.overrides_of(args))
-    if scenario.gpus > MAX_RANKS:
-        raise InputError(f"{args.what}: has {scenario.gpus:,} GPUs; traces of at most {MAX_RANKS:,} ranks are written")
+    require_writable(simulate(scenario, collapsed=False), args.what)
     result = simulate(scenario, folded=False, collapsed=False)
     files = write_run(result, args.output, Path(args.what).stem)
     if args.json != "-":
         step = format_seconds(result.step_time)
-        print(f"wrote {len(files)} traces to {args.output}: {files[0].name}, ...; a step takes {step} here")
+        print(f"wrote {len(files):,} traces to {args.output}: {files[0].name}, ...; a step takes {step} here")
     if args.json:
         common.write_json(args.json, {"files": [str(file) for file in files], "step_time_s": result.step_time})
     return 0

@@ -124,7 +124,7 @@ def _check_given(args: argparse.Namespace) -> None:
 
 def _job(args: argparse.Namespace) -> Job:
     from simcluster.cli.collective_output import ROOTED, Job
-    from simcluster.cli.common import overrides_of
+    from simcluster.cli.common import cluster_overrides_of
     from simcluster.collective import methods_for
     from simcluster.inputs.size_matrix import read_sizes
 
@@ -140,7 +140,7 @@ def _job(args: argparse.Namespace) -> Job:
     kind = "all_to_all" if sizes else kind
     if args.root is not None and kind not in ROOTED:
         raise InputError(f"--root {args.root}: {kind} has no root; {' and '.join(ROOTED)} have one")
-    cluster, note = _cluster_of(args.cluster, overrides_of(args), max(ranks, default=-1) + 1)
+    cluster, note = _cluster_of(args.cluster, cluster_overrides_of(args), max(ranks, default=-1) + 1)
     methods_for(cluster, kind, args.algorithm, nccl=args.nccl)
     return Job(kind, args.algorithm, args.nccl, cluster, groups, note, args.root or 0, sizes)
 

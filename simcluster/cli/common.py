@@ -30,6 +30,11 @@ def overrides_of(args: argparse.Namespace) -> list[tuple[str, Any]]:
     return [parse_override(text) for text in (*args.set, *args.overrides)]
 
 
+def cluster_overrides_of(args: argparse.Namespace) -> list[tuple[str, Any]]:
+    """The same where the document is a topology: nodes=4 and, as in a scenario, cluster.nodes=4."""
+    return [(path.removeprefix("cluster."), value) for path, value in overrides_of(args)]
+
+
 def format_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Columns aligned with two spaces between them: the first to the left, numbers to the right; the header bold on a
     terminal."""

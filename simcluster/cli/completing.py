@@ -51,13 +51,9 @@ _PATHS = ("A.B=C", "A.B=X,Y")
 
 def answers(line: str) -> list[str]:
     """Words that could stand where the line ends, each in place of its last one; sorted."""
-    try:
-        words = shlex.split(line)
-    except ValueError:  # a quote is still open
-        return []
-    if not words or line[-1:].isspace():
-        words.append("")
-    *before, word = words[1:] or [""]
+    words = _split(line)
+    program = next((place for place, each in enumerate(words[:-1]) if Path(each).name == "simcluster"), 0)
+    *before, word = words[program + 1 :] or [""]
     if not before:
         return _begun(word, [*COMMANDS, "--help", "--version"])
     if before[0] not in COMMANDS:
@@ -67,6 +63,25 @@ def answers(line: str) -> list[str]:
         return sorted(set(_in_command(parser, before[1:], word)))
     except (InputError, OSError):
         return []
+
+
+def open_quote(line: str) -> str | None:
+    """The quotation mark that still has to come; None if even one would not close the line."""
+    for mark in ("", '"', "'"):
+        try:
+            shlex.split(line + mark)
+        except ValueError:
+            continue
+        return mark
+    return None
+
+
+def _split(line: str) -> list[str]:
+    """The words of a line, the last one being what is typed at the moment."""
+    mark = open_quote(line)
+    words = [] if mark is None else shlex.split(line + mark)
+    new = not mark and line[-1:].isspace() and not line.endswith("\\ ")
+    return [*words, ""] if new or not words else words
 
 
 def _in_command(parser: Parser, before: list[str], word: str) -> list[str]:
@@ -124,7 +139,7 @@ def _values(action: argparse.Action, word: str, command: str) -> list[str]:
 def _paths(word: str, command: str, *, several: bool = False) -> list[str]:
     """Paths that begin so, up to their next dot; behind a = the values, behind a comma one more of several."""
     path, equals, value = word.partition("=")
-    below = "cluster." if _of_cluster(command) else ""
+    below = "cluster." if _of_cluster(command) and not word.startswith("cluster.") else ""
     if equals:
         done, comma, last = value.rpartition(",") if several else ("", "", value)
         return [f"{path}={done}{comma}{each}" for each in _begun(last, _words(_scenario_path(path, command)))]
@@ -141,11 +156,11 @@ def _paths(word: str, command: str, *, several: bool = False) -> list[str]:
 
 def _of_cluster(command: str) -> bool:
     """The commands whose document is a topology."""
-    return command.endswith((" topology", " collective"))
+    return command.endswith((" topology", " collective", " replay"))
 
 
 def _scenario_path(path: str, command: str) -> str:
-    return f"cluster.{path}" if _of_cluster(command) else path
+    return f"cluster.{path}" if _of_cluster(command) and not path.startswith("cluster.") else path
 
 
 @cache
@@ -180,7 +195,7 @@ def _files(word: str) -> list[str]:
     if not place.is_dir():
         return []
     return [
-        f"{folder}{slash}{entry.name}{'/' if entry.is_dir() else ''}".replace(" ", "\\ ")
+        f"{folder}{slash}{entry.name}{'/' if entry.is_dir() else ''}"
         for entry in place.iterdir()
         if entry.name.startswith(name) and (name.startswith(".") or not entry.name.startswith("."))
     ]

@@ -6,10 +6,11 @@ The script asks this command again at every TAB, with the line so far; ``complet
 from __future__ import annotations
 
 import argparse
+import re
 
 EXAMPLES = """examples:
   eval "$(simcluster completion bash)"                                # in ~/.bashrc
-  eval "$(simcluster completion zsh)"                                 # in ~/.zshrc, behind compinit
+  eval "$(simcluster completion zsh)"                                 # in ~/.zshrc, behind compinit if it is there
   simcluster completion fish > ~/.config/fish/completions/simcluster.fish
 
 Completed are commands, options, files, the names of what ships (scenarios, topologies, studies, schedules, devices,
@@ -25,19 +26,27 @@ _simcluster() {
 complete -o nospace -F _simcluster simcluster
 """
 _ZSH = r"""
+(( $+functions[compdef] )) || { autoload -Uz compinit && compinit }
 _simcluster() {
     local -a found open whole
-    found=("${(@f)$(command simcluster completion zsh --line "${(j: :)words[1,CURRENT]}" 2>/dev/null)}")
-    open=(${(M)found:#*[/=.]})
-    whole=(${found:#*[/=.]})
-    (( $#open )) && compadd -Q -S '' -- $open
-    (( $#whole )) && compadd -Q -- $whole
+    local line="${(j: :)words[1,CURRENT-1]} $QIPREFIX$PREFIX" none=1
+    found=("${(@f)$(command simcluster completion zsh --line "$line" 2>/dev/null)}")
+    open=(${(M)found:#*[/=.,]})
+    whole=(${found:#*[/=.,]})
+    (( $#open )) && compadd -Q -S '' -- $open && none=0
+    (( $#whole )) && compadd -Q -- $whole && none=0
+    return none
 }
 compdef _simcluster simcluster
 """
 _FISH = r"""
-complete -c simcluster -f -a '(command simcluster completion fish --line (commandline -cp) 2>/dev/null)'
+function __simcluster
+    command simcluster completion fish --line (commandline -cp | string collect) 2>/dev/null
+end
+complete -c simcluster -f -a '(__simcluster)'
 """
+_SPECIAL = re.compile(r"[^\w@%+=:,./~-]")
+"""Characters that mean something to a shell."""
 _SCRIPTS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
 
 
@@ -80,10 +89,17 @@ def run(args: argparse.Namespace) -> int:
 def _for(shell: str, found: list[str], line: str) -> list[str]:
     """Answers as a shell wants them.
 
-    bash replaces only what stands behind the last = or : of a word (COMP_WORDBREAKS), and is told to add no space of
-    its own; so it gets one where a word is complete.
+    fish escapes what it inserts itself; the others insert what they are given, and all of them close a quote. bash
+    replaces only what stands behind the last = or : of a word (COMP_WORDBREAKS), and is told to add no space of its
+    own; so it gets one where a word is complete.
     """
-    if shell != "bash":
+    from simcluster.cli.completing import open_quote
+
+    found = [each for each in found if each.isprintable()]  # answers are lines, with a description behind a tab
+    if shell == "fish" or open_quote(line):
+        return found
+    found = [_SPECIAL.sub(r"\\\g<0>", each) for each in found]
+    if shell == "zsh":
         return found
     word = line.rpartition(" ")[2]
     kept = max(word.rfind("="), word.rfind(":")) + 1

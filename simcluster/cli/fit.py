@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = """examples:
   simcluster fit --data measured/                     # every constant that was fitted, on the rows it was fitted on
-  simcluster fit --only torchtitan-power b200-power --data measured/ --rows
+  simcluster fit --only sustained-700w sustained-500w --data measured/ --rows
   simcluster fit --file my_fits.yaml --json fits.json
 
 A fit file declares constants (dotted paths of a scenario, as in cluster.device.matmul.power, with bounds and a source)

@@ -48,7 +48,7 @@ def run(args: argparse.Namespace, steps: Sequence[int] | None) -> int:
     if args.cluster:
         from simcluster.scenario.files import load_cluster
 
-        cluster = load_cluster(args.cluster, [])
+        cluster = load_cluster(args.cluster, common.cluster_overrides_of(args))
     job = load_profiles(args.trace, steps)
     answers = [ask(job, question) for question in args.what_if]
     found, ranks, parts, calls = measure(job), breakdown(job), layers(job), reached(job, cluster)

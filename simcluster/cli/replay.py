@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from simcluster.cli.common import add_override_arguments
 from simcluster.errors import InputError
 
 if TYPE_CHECKING:
@@ -20,7 +21,8 @@ EXAMPLES = """examples:
   simcluster replay trace.parquet --heatmap who.png --gantt step.png --steps 16
   simcluster replay trace.parquet --what-if last-stage=mean --what-if links=2x --what-if schedule=zb-h1
   simcluster replay trace.parquet --what-if last-stage=mean+schedule=interleaved:2 --json -
-  simcluster replay profiles/ --what-if worker=3 --what-if links=2x --cluster dgx_h100 --export replayed/
+  simcluster replay profiles/ --what-if worker=3 --what-if links=2x --cluster dgx_h100 --cluster.nodes 4
+  simcluster replay profiles/ --what-if host=2x --export replayed/
 
 TRACE is a folder of PyTorch profiles (Kineto's JSON, one file a rank), or a Parquet file with a row for every op:
 dp_rank, stage, rank, step, optype, start_ts, duration (s), seq_id, mc, mb_id, gmc.  A replay leaves out the delays
@@ -56,6 +58,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("--heatmap", metavar="FILE", help="draw who straggles, over dp ranks and stages")
     parser.add_argument("--matrix", metavar="FILE", help="draw who waits for whom")
     parser.add_argument("--cluster", metavar="FILE", help="profiles: compare collectives with this cluster's model")
+    add_override_arguments(parser, "change that cluster, as in --cluster.nodes 4 or nodes=4")
     parser.add_argument("--export", metavar="FOLDER", help="profiles: write the replayed job back, one file a rank")
 
 
@@ -83,10 +86,18 @@ def run(args: argparse.Namespace) -> int:
     from simcluster.replay.waiting import waited
     from simcluster.replay.whatif import ask, own_schedule
 
+    given = [*args.set, *args.overrides]
+    if given and not args.cluster:
+        raise InputError(
+            f"{given[0]}: overrides change the cluster, and none is named (--cluster dgx_h100); what a job is asked "
+            f"has --what-if before it, as in --what-if {given[0]}"
+        )
     if is_profile(args.trace):
         from simcluster.cli import profiles
 
         return profiles.run(args, _steps(args.steps))
+    if not Path(args.trace).exists():
+        raise InputError(f"cannot read {args.trace}: there is no such file or folder")
     if args.export or args.cluster:
         raise InputError("--export and --cluster are for PyTorch profiles: give their folder")
     heatmap = drawing.figure_path(args.heatmap) if args.heatmap else None

@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
 
     picture = drawing.figure_path(args.plot) if args.plot else None
     common.check_json_path(args.json)
-    cluster = load_cluster(args.topology, common.overrides_of(args))
+    cluster = load_cluster(args.topology, common.cluster_overrides_of(args))
     report = describe(cluster)
     if args.json != "-":
         print(report.format())

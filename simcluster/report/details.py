@@ -1,11 +1,9 @@
-"""The parts of the page about one run: memory, links, stragglers, the schedule, how far to trust it, the scenario.
+"""The parts of the page about one run: memory, links, stragglers, the schedule, the scenario.
 
 Imports entries, stragglers, units and the words.
 """
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 from simcluster.report import words
 from simcluster.report.colours import HEAT_LEVELS
@@ -188,55 +186,6 @@ def schedule(entry: Entry, number: int, gantt: Markup) -> Markup:
     if sum(map(len, found.rows)) > MOST_ACTIONS:
         return joined(told, quiet("Too many actions to draw."), order)
     return joined(told, element("div", gantt, id=f"grid-{number}", class_="gantt"), order)
-
-
-# --- trust ------------------------------------------------------------------------------------------------------------
-
-
-def accuracy(entries: Sequence[Entry]) -> Markup:
-    """How far to trust the numbers: against a measurement where there is one, and what they rest on."""
-    rows = []
-    for entry in entries:
-        measured = entry.scenario.measured if entry.scenario else None
-        if measured is not None:
-            off = entry.numbers["step_time_s"] / measured.step_time - 1
-            rows.append([entry.name, measured.source or "not named", format_seconds(measured.step_time),
-                         format_seconds(entry.numbers["step_time_s"]), words.signed_percent(off)])  # fmt: skip
-    parts: list[Markup] = []
-    if rows:
-        header = ["run", "source", "measured", "simulated", "error"]
-        parts.append(table(header, rows, caption="Against measurements", left=2))
-    else:
-        parts.append(element("p", "Simulated; no measurement of this run is named in its scenario (measured)."))
-    parts.append(element("ul", [element("li", text) for text in _basis(entries)], class_="notes"))
-    return joined(parts)
-
-
-def _basis(entries: Sequence[Entry]) -> list[str]:
-    """What every number here rests on."""
-    found = [
-        "Times of kernels come from the device's roofline, those of communication from link rates and, where the "
-        "platform is known, from NCCL's own choices. The command simcluster validate scores published runs with the "
-        "same constants; the README lists its errors, study by study.",
-        "Differences between runs are more reliable than the runs: most errors are common to both.",
-    ]
-    if any(entry.scenario is not None and entry.scenario.software is None for entry in entries):
-        found.append(
-            "Software is ideal here: the host issues work in no time. Real steps of small kernels are longer; "
-            "software: in the scenario names a library's costs."
-        )
-    convention = entries[0].numbers.get("mfu_convention")
-    if isinstance(convention, str):
-        found.append(f"MFU counts {convention}.")
-    engines = [(entry.name, entry.numbers.get("engine")) for entry in entries]
-    for name, engine in engines:
-        if isinstance(engine, dict) and {"ranks_total", "ranks_simulated"} <= set(engine):
-            total, simulated = engine["ranks_total"], engine["ranks_simulated"]
-            if total != simulated:
-                found.append(
-                    f"{name}: {total} ranks, of which {simulated} were played; the others do exactly the same."
-                )
-    return found
 
 
 # --- the scenario -----------------------------------------------------------------------------------------------------

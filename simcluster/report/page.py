@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from simcluster.errors import InputError
-from simcluster.report import colours, details, summary
+from simcluster.report import colours, details, summary, trust
 from simcluster.report.blob import Blob
 from simcluster.report.entry import Entry, MemoryCurve
 from simcluster.report.html import Markup, element, joined, json_block, void
@@ -116,7 +116,7 @@ def _sections(entries: Sequence[Entry], notes: Sequence[str]) -> Markup:
         "links": _of_runs([details.links(entry, at) for at, entry in numbered], entries),
         "stragglers": _of_runs([details.stragglers(entry) for entry in entries], entries),
         "schedule": _of_runs([details.schedule(entry, at, _frame("grid")) for at, entry in numbered], entries),
-        "accuracy": details.accuracy(entries),
+        "accuracy": trust.accuracy(entries),
         "scenario": _of_runs([details.scenario(entry, at) for at, entry in numbered], entries),
     }
     parts = []

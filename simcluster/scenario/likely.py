@@ -7,6 +7,7 @@ long its kernels are; to a wider one where that is too small.  Needs the scenari
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 
 ANY = "any"
 """The group of all runs."""
+
+SPANS = ("GPUs", "hidden size", "sequence length")
+"""Sizes of runs of which the table has ranges."""
 
 SHORT = 2e-3
 """Seconds at peak: a layer's forward and backward below it are short, and what the host costs shows."""
@@ -80,6 +84,23 @@ class Likely:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class Validated:
+    """What one study says of runs of one kind: ``rows`` measured steps, and how far predictions are from them.
+
+    ``mean`` and ``worst`` are sizes of errors, predicted over measured minus 1, and ``bias`` their signed mean (above
+    0: predicted too long); ``like`` is the kind, ``spans`` the ranges of its GPUs, hidden size, sequence length.
+    """
+
+    study: str
+    like: str
+    rows: int
+    mean: float
+    worst: float
+    bias: float
+    spans: tuple[tuple[int, int], ...]
+
+
 def kind_of(scenario: Scenario, model_flops: float) -> Kind:
     """The kind of a run whose step has so many FLOP (``Facts.model_flops``)."""
     peaks = scenario.cluster.device.peak.known()
@@ -102,6 +123,10 @@ def _beyond(scenario: Scenario) -> Iterator[str]:
     """What no study has steps of."""
     if scenario.parallel.cp > 1:
         yield f"context parallelism (cp {scenario.parallel.cp})"
+    if scenario.model.moe:
+        yield f"a mixture of {scenario.model.moe.experts} experts"
+    if scenario.model.mla:
+        yield "latent attention"
     if scenario.training.precision == "fp32":
         yield "precision fp32"
     offload = scenario.memory.offload
@@ -129,6 +154,33 @@ def of_kind(kind: Kind, step_time: float, table: Mapping[str, Any]) -> Likely:
     return Likely(low, high, table["level"], name, group["rows"], group["studies"], far)
 
 
+def nearest(scenario: Scenario, model_flops: float) -> tuple[Validated, ...]:
+    """All validated studies, those of the runs most like this one first."""
+    return nearest_to(kind_of(scenario, model_flops), _table())
+
+
+def nearest_to(kind: Kind, table: Mapping[str, Any]) -> tuple[Validated, ...]:
+    """By how narrow a group they share with the run, then by how far its sizes are outside of theirs."""
+
+    own = kind.groups[0].split(", ")
+
+    def distance(row: Validated) -> tuple[int, float]:
+        generation, sharding, length = (a == b for a, b in zip(own, row.like.split(", "), strict=True))
+        shared = sharding + (sharding and generation) + (sharding and generation and length)
+        outside = math.fsum(
+            max(0.0, math.log(low / value), math.log(value / high))
+            for value, (low, high) in zip((kind.gpus, kind.hidden, kind.sequence), row.spans, strict=True)
+        )
+        return -shared, outside
+
+    rows = [
+        Validated(**{name: row[name] for name in ("study", "like", "rows", "mean", "worst", "bias")},
+                  spans=tuple(tuple(row[name]) for name in SPANS))
+        for row in table["studies"]
+    ]  # fmt: skip
+    return tuple(sorted(rows, key=distance))
+
+
 def _apart(kind: Kind, groups: Mapping[str, Any]) -> Iterator[str]:
     """How far the run is from what was validated on such GPUs with such sharding."""
     near = groups.get(f"{kind.generation}, {kind.sharding}")
@@ -136,7 +188,7 @@ def _apart(kind: Kind, groups: Mapping[str, Any]) -> Iterator[str]:
         yield "a GPU of another generation"
     elif near is None:
         yield f"{kind.sharding} on {kind.generation}"
-    for name, value in (("GPUs", kind.gpus), ("hidden size", kind.hidden), ("sequence length", kind.sequence)):
+    for name, value in zip(SPANS, (kind.gpus, kind.hidden, kind.sequence), strict=True):
         low, high = (near or groups[ANY])[name]
         if value > _FAR * high:
             yield f"{value:,} {name}" if name == "GPUs" else f"{name} {value:,}"

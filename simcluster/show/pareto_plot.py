@@ -13,6 +13,8 @@ from simcluster.show.palette import COMPUTE_KINDS, QUIET_TEXT, STREAMS, TEXT, WA
 from simcluster.units import format_seconds, format_seconds_round
 
 _MOST_NAMED = 9
+_MARGIN = 0.08
+_FAR = 1.6  # times the most that any layout holds: where less may be used, the picture goes up to it
 
 
 def plot_pareto(found: Found, title: str = "") -> Figure:
@@ -25,20 +27,31 @@ def plot_pareto(found: Found, title: str = "") -> Figure:
     axes.scatter([size / 1e9 for size, _ in every], [time for _, time in every], s=16, color=WAITING, label="played")
     limit = found.capacity / 1e9
     xs, ys = [each.memory / 1e9 for each in front], [each.step_time for each in front]
-    axes.step([*xs, limit], [*ys, ys[-1]], where="post", color=STREAMS["dp"], linewidth=1.4, label="front")
+    most = max(size for size, _ in every) / 1e9
+    near = limit <= _FAR * most
+    axes.step(
+        [*xs, limit if near else most + _MARGIN * (most - xs[0])],
+        [*ys, ys[-1]],
+        where="post",
+        color=STREAMS["dp"],
+        linewidth=1.4,
+        label="front",
+    )
     axes.scatter(xs, ys, s=30, color=STREAMS["dp"], zorder=3)
     axes.scatter(xs[-1:], ys[-1:], s=64, color=COMPUTE_KINDS["forward"], edgecolor=TEXT, zorder=4, label="winner")
-    axes.axvline(limit, color=QUIET_TEXT, linewidth=1.0, linestyle=(0, (4, 3)))
+    if near:
+        axes.axvline(limit, color=QUIET_TEXT, linewidth=1.0, linestyle=(0, (4, 3)))
+    axes.margins(x=_MARGIN, y=0.16)
     axes.text(
-        limit, axes.get_ylim()[1], f" {limit:.0f} GB may be used ", ha="right", va="top", fontsize=8.5, color=QUIET_TEXT
-    )
+        limit if near else 1.0, 1.0, f" {limit:.3g} GB may be used {'' if near else '→'} ", ha="right", va="top",
+        fontsize=8.5, color=QUIET_TEXT, transform=axes.get_xaxis_transform() if near else axes.transAxes,
+    )  # fmt: skip
     _name(axes, side, front, (xs, ys))
     axes.set_xlabel("memory of the fullest GPU, GB", fontsize=9.5, color=QUIET_TEXT)
     axes.set_ylabel("step time", fontsize=9.5, color=QUIET_TEXT)
     axes.yaxis.set_major_formatter(lambda value, place: format_seconds_round(value))
-    axes.margins(x=0.08, y=0.16)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, fontsize=8.5, loc="lower left")
+    axes.legend(frameon=False, fontsize=8.5, loc="upper right", bbox_to_anchor=(0.9, 0.94))
     if title:
         axes.set_title(title, fontsize=10.5, color=TEXT, loc="left")
     return figure
@@ -53,6 +66,10 @@ def pareto(found: Found) -> list[Ranked]:
     return kept[::-1]
 
 
+def _digits(gigabytes: float) -> int:
+    return 1 if gigabytes >= 10 else 2
+
+
 def _name(axes: Axes, side: Axes, front: Sequence[Ranked], places: tuple[Sequence[float], Sequence[float]]) -> None:
     """Numbers beside some points of the front, evenly chosen, and what they are in a list; the winner is the last."""
     side.axis("off")
@@ -63,7 +80,7 @@ def _name(axes: Axes, side: Axes, front: Sequence[Ranked], places: tuple[Sequenc
             str(line + 1), at, xytext=(5, 5), textcoords="offset points", fontsize=8.5, color=TEXT, fontweight="bold"
         )  # fmt: skip
         parts = name_of(front[place]).split(", ")
-        head = f"{line + 1}   {format_seconds(at[1])}, {at[0]:.1f} GB: {', '.join(parts[:4])}"
+        head = f"{line + 1}   {format_seconds(at[1])}, {at[0]:.{_digits(at[0])}f} GB: {', '.join(parts[:4])}"
         text = f"{head}\n      {', '.join(parts[4:])}"
         side.text(
             0.0, 1.0 - line / _MOST_NAMED, text, transform=side.transAxes, fontsize=8, color=TEXT, va="top",

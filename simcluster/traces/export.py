@@ -11,7 +11,11 @@ with HTA_DISABLE_NS_ROUNDING=1, or it rounds times to microseconds):
   their arrival on, waiting for late members too (straggler_wait, and of bubble what is spent inside a collective);
 * ``idle_time``: the rest, that is bubble, waiting for the host and, with collectives from the wire on, straggler_wait;
 * ``comp_comm_overlap``: with collectives from the wire on the result's overlap_fraction, of one rank; with those from
-  their arrival on, waiting counts as communication there.
+  their arrival on, waiting counts as communication there;
+* ``get_potential_stragglers``: of the last long collective of a name the rank that begins it last.  That is the slow
+  one where all ranks end a collective together, as HTA assumes (hta/analyzers/straggler.py), so among replicas, or the
+  ranks of one stage.  Over the stages of a pipeline it is a rank of the first, whose last backward is the last of all,
+  whoever is slow: write the ranks of one stage (``ranks``) and ask about these.
 
 Imports the result and the events of ranks.
 """

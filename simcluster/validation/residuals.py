@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from simcluster.scenario.likely import ANY, Kind, of_kind
+from simcluster.scenario.likely import ANY, SPANS, Kind, of_kind
 from simcluster.validation.reports import Report
 from simcluster.validation.study import Steps
 
@@ -49,7 +49,29 @@ def table_of(residuals: Sequence[Residual], level: float = LEVEL) -> dict[str, A
         for name in each.kind.groups:
             names.setdefault(name, []).append(each)
     groups = {name: _group(rows, level) for name, rows in sorted(names.items()) if _enough(name, rows)}
-    return {"level": level, "groups": groups}
+    return {"level": level, "groups": groups, "studies": _studies(residuals)}
+
+
+def _studies(residuals: Sequence[Residual]) -> list[dict[str, Any]]:
+    """How far predictions are from the rows of each study, kind by kind: what ``scenario.likely.nearest`` sorts."""
+    found: dict[tuple[str, str], list[Residual]] = {}
+    for each in residuals:
+        found.setdefault((each.study, each.kind.groups[0]), []).append(each)
+    rows = []
+    for (study, like), own in found.items():
+        errors = [math.expm1(-each.value) for each in own]
+        rows.append(
+            {
+                "study": study,
+                "like": like,
+                "rows": len(own),
+                "mean": round(math.fsum(map(abs, errors)) / len(own), 4),
+                "worst": round(max(map(abs, errors)), 4),
+                "bias": round(math.fsum(errors) / len(own), 4),
+                **_spans(own),
+            }
+        )
+    return rows
 
 
 def covered(residuals: Sequence[Residual], level: float = LEVEL) -> dict[str, tuple[int, int]]:
@@ -84,22 +106,19 @@ def _group(rows: Sequence[Residual], level: float) -> dict[str, Any]:
     pairs = sorted(zip((each.value for each in rows), weights, strict=True))
     high = _quantile(pairs, 1.0 - tail)
     low = -_quantile(sorted((-value, weight) for value, weight in pairs), 1.0 - tail)
-    span = {
-        name: [min(values), max(values)]
-        for name, values in (
-            ("GPUs", [each.kind.gpus for each in rows]),
-            ("hidden size", [each.kind.hidden for each in rows]),
-            ("sequence length", [each.kind.sequence for each in rows]),
-        )
-    }
     studies = len({each.study for each in rows})
     return {
         "low": round(math.exp(low), 3),
         "high": round(math.exp(high), 3),
         "rows": len(rows),
         "studies": studies,
-        **span,
+        **_spans(rows),
     }
+
+
+def _spans(rows: Sequence[Residual]) -> dict[str, list[int]]:
+    sizes = [(each.kind.gpus, each.kind.hidden, each.kind.sequence) for each in rows]
+    return {name: [min(values), max(values)] for name, values in zip(SPANS, zip(*sizes, strict=True), strict=True)}
 
 
 def _quantile(pairs: Sequence[tuple[float, float]], part: float) -> float:
@@ -129,6 +148,13 @@ def told(table: Mapping[str, Any], coverage: Mapping[str, tuple[int, int]], comm
         "groups:",
     ]
     for name, group in table["groups"].items():
-        inner = ", ".join(f"{key}: {value}" for key, value in group.items())
-        lines.append(f'  "{name}": {{{inner}}}')
+        lines.append(f'  "{name}": {{{_inner(group)}}}')
+    lines.append("studies:  # errors: predicted over measured, minus 1")
+    lines += [f"  - {{{_inner(row)}}}" for row in table["studies"]]
     return "\n".join(lines) + "\n"
+
+
+def _inner(values: Mapping[str, Any]) -> str:
+    return ", ".join(
+        f'{key}: "{value}"' if isinstance(value, str) else f"{key}: {value}" for key, value in values.items()
+    )
