@@ -1,7 +1,9 @@
 """Python's cyclic garbage collector, off while a job is planned, lowered and played.
 
 They make hundreds of thousands of objects that stay, in no cycles, and the collector goes through all of them again and
-again: with Llama 3 405B on 16,384 GPUs 2.9 s became 1.8 s (processor time, 2 cores).  Imports nothing of simcluster.
+again: with Llama 3 405B on 16,384 GPUs 2.9 s became 1.8 s (processor time, 2 cores).  Nor does it go through them once
+afterwards (0.05 s of 0.75 s): what is there then is put among what has been there for long.  Imports nothing of
+simcluster.
 """
 
 from __future__ import annotations
@@ -20,4 +22,7 @@ def collector_off() -> Iterator[None]:
         yield
     finally:
         if before:
+            if not gc.get_freeze_count():
+                gc.freeze()
+                gc.unfreeze()  # to the oldest generation
             gc.enable()

@@ -7,25 +7,27 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from simcluster.collector import collector_off
-from simcluster.devices.device import (
-    Device,
+from simcluster.devices.device import Device, kernels_seconds
+from simcluster.devices.sensitivity import interference_on, sensitivity_on
+from simcluster.devices.software import Software, latest_of
+from simcluster.devices.updates import (
+    buffer_seconds,
     clip_seconds,
     copy_seconds,
     gradient_norm_seconds,
-    kernels_seconds,
     optimizer_seconds,
+    sharded_copy_seconds,
     unscale_seconds,
     zero_gradients_seconds,
 )
-from simcluster.devices.sensitivity import interference_on, sensitivity_on
-from simcluster.devices.software import latest_of
 from simcluster.faults import Fault
 from simcluster.lowering.between import StepsOf
 from simcluster.lowering.lower import Choices, Lowered, lower
+from simcluster.lowering.trusting import Trust
 from simcluster.model.flops import hardware_flops_per_sequence, model_flops_per_sequence
 from simcluster.model.recipes import Recipe
 from simcluster.nccl import load_platform
-from simcluster.planning.disturbances import Disturbances
+from simcluster.planning.disturbances import UNDISTURBED, Disturbances
 from simcluster.planning.disturbed_links import capacity_profiles, permanently
 from simcluster.planning.disturbed_ranks import Batch, RankPrograms, speed_profiles
 from simcluster.planning.disturbed_ranks import slowness as slow_ranks
@@ -104,10 +106,12 @@ def prepare(
     collapsed: bool = True,
     change: Change = list,
     watched: Sequence[Fault] = (),
+    trust: Trust | None = None,
 ) -> Prepared:
     """Plan the scenario and lower it to a program, with its programs changed if a change is given.
 
-    The links of ``watched`` faults are played apart from others, as if something could happen on them.
+    The links of ``watched`` faults are played apart from others, as if something could happen on them; ``trust`` says
+    which links may hold somebody up, of a scenario without faults.
     """
     healthy = scenario.cluster.built
     cluster = healthy.scaled(permanently(scenario.faults, healthy))
@@ -116,10 +120,11 @@ def prepare(
         change(stage_programs(job)),
         job.plan,
         cluster,
-        cluster.capacity.tolist(),
+        cluster.capacity,
         slowness=slowness(scenario),
         choices=replace(choices_of(scenario, folded=folded), collapsed=collapsed),
         disturbances=disturbances_of(scenario, job.plan, cluster, watched),
+        trust=trust,
     )
     return Prepared(lowered, facts, cluster, job.schedule.name)
 
@@ -133,9 +138,10 @@ def replay(
     without_faults: float | None = None,
     change: Change = list,
     watched: Sequence[Fault] = (),
+    trust: Trust | None = None,
 ) -> Result:
-    """Replay the scenario once, with its programs changed if a change is given (``prepare``)."""
-    made = prepare(scenario, folded=folded, collapsed=collapsed, change=change, watched=watched)
+    """Replay the scenario once, with its programs changed if a change is given, on a trust if one is (``prepare``)."""
+    made = prepare(scenario, folded=folded, collapsed=collapsed, change=change, watched=watched, trust=trust)
     lowered = made.lowered
     try:
         steps = [partial(_stepwise, made.cluster, steps) for steps in lowered.steps]
@@ -252,7 +258,8 @@ def _data_parallel(scenario: Scenario, device: Device, plan: Plan, recipe: Recip
     gathered = ELEMENT_BYTES[scenario.training.precision] if scenario.parallel.zero == 3 else recipe.gathered
     bucket = max(_BUCKET_PARAMETERS, _BUCKET_PARAMETERS_PER_REPLICA * plan.replicas) * recipe.gradient
 
-    copies = scenario.software is not None and scenario.software.optimizer == "passes"
+    software = scenario.software or Software()
+    copies = software.optimizer == "passes"
 
     def update(parameters: float) -> float:
         zeroed = zero_gradients_seconds(device, parameters, recipe=recipe)
@@ -278,6 +285,10 @@ def _data_parallel(scenario: Scenario, device: Device, plan: Plan, recipe: Recip
         norm_seconds=norm,
         sharding=sharding_of(scenario),
         zero_seconds=lambda parameters: zero_gradients_seconds(device, parameters, recipe=recipe),
+        buffer_seconds=lambda whole: buffer_seconds(
+            device, whole, recipe=recipe, gradients=software.gradients if plan.replicas > 1 else "averaged"
+        ),
+        copy_seconds=lambda parameters: sharded_copy_seconds(device, parameters, recipe=recipe, shards=software.shards),
     )
 
 
@@ -290,6 +301,8 @@ def disturbances_of(
     scenario: Scenario, plan: Plan, cluster: Cluster, watched: Sequence[Fault] = ()
 ) -> Disturbances:  # fmt: skip
     """What else the scenario's faults make of its ranks and of the cluster's links."""
+    if not scenario.faults and not watched:
+        return UNDISTURBED
     faults, hosts, seed = scenario.faults, cluster.host_of[: scenario.gpus], scenario.seed
     ranks = RankPrograms(faults, plan, hosts, seed, batch_of(scenario))
     return Disturbances(

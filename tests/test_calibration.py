@@ -341,7 +341,7 @@ def test_the_catalogue_knows_gpus_by_their_drivers_names(name: str, device: str 
 def test_a_constant_is_found_by_its_path() -> None:
     device = load_device("h100")
     assert value_at(changed(device, "matmul.power", 0.5), "matmul.power") == 0.5
-    assert value_at(device, "matmul.power") == 0.73
+    assert value_at(device, "matmul.power") == 0.803
     with pytest.raises(InputError, match="no 'powr' in matmul; did you mean 'power'"):
         changed(device, "matmul.powr", 0.5)
     with pytest.raises(InputError, match="it is a single value"):

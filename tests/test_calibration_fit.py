@@ -44,7 +44,7 @@ def study(path: Path, *, slower: float = 1.0, sizes: list[tuple[int, int]] = SIZ
 
 
 CONSTANTS = """    constants:
-      power: {path: cluster.device.matmul.power, bounds: [0.2, 1.0], unfitted: 0.8, source: made}
+      power: {path: cluster.device.matmul.power, bounds: [0.2, 1.0], unfitted: 0.9, source: made}
       launch: {path: cluster.device.launch, bounds: [0.1 us, 50 us], unfitted: 1 us, source: made}
 """
 
@@ -69,7 +69,7 @@ def test_the_constants_that_made_the_rows_come_back(tmp_path: Path) -> None:
     power, launch = found.constants
     assert power.value == pytest.approx(POWER, rel=1e-3)
     assert launch.value == pytest.approx(LAUNCH, rel=1e-3)
-    assert (power.declared.unfitted, power.today, launch.today) == (0.8, 0.73, 1e-6)
+    assert (power.declared.unfitted, power.today, launch.today) == (0.9, 0.803, 1e-6)
     assert found.mean_error() < 1e-4 < found.mean_error("today") < found.mean_error("unfitted")
     assert [row.measured for row in found.rows] == [measured(h, b) for h, b in SIZES]
     by = {each.by: each for each in found.left_out}
@@ -158,7 +158,7 @@ def test_without_the_tables_fits_are_skipped_with_their_reason(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("SIMCLUSTER_DATA", raising=False)
-    assert main(["fit"]) == 0
+    assert main(["fit", "--only", "products", "host-times"]) == 0
     told = capsys.readouterr().out
     assert "skipped: needs simumax_measured_op_efficiency.csv" in told
     assert "https://github.com/MooreThreads/SimuMax" in told

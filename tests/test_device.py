@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,12 +15,16 @@ from simcluster.devices.device import (
     TilesMatmul,
     device_document,
     device_names,
-    gradient_norm_seconds,
     kernel_seconds,
     kernels_seconds,
     load_device,
     memory_seconds,
+)
+from simcluster.devices.updates import (
+    buffer_seconds,
+    gradient_norm_seconds,
     optimizer_seconds,
+    sharded_copy_seconds,
     zero_gradients_seconds,
 )
 from simcluster.errors import InputError
@@ -103,7 +109,7 @@ def test_a_document_of_the_catalogue_is_fresh() -> None:
 
 def plain_h100(**matmul: object) -> Device:
     """132 multiprocessors, 128 x 256 tiles, and nothing else in the way."""
-    ideal = {"tiles": [[128, 256]], "power": 1.0, "clock": 1.0, "epilogue": 0.0, "misaligned": 1.0}
+    ideal = {"tiles": [[128, 256]], "power": 1.0, "sustained": 1.0, "clock": 1.0, "epilogue": 0.0, "misaligned": 1.0}
     return changed("h100", matmul={**ideal, **matmul}, launch="0 s", memory_bandwidth="1000 TB/s")
 
 
@@ -123,6 +129,27 @@ def test_under_the_power_ceiling_a_partly_filled_wave_costs_its_tiles_only() -> 
     assert seconds == pytest.approx(kernel.flops / (0.7 * 989e12), rel=1e-12)
 
 
+def test_what_is_sustained_is_a_share_of_the_power_ceiling() -> None:
+    kernel, ceilings = product(8192, 4096, 4096), {"power": 0.8, "sustained": 0.7, "sustained_fp8": 0.5}
+    device = plain_h100(**ceilings)
+    for precision, expected in (("bf16", 0.8 * 0.7 * 989e12), ("fp8", 0.709 * 0.5 * 1979e12)):
+        assert kernel.flops / kernel_seconds(device, kernel, precision=precision) == pytest.approx(expected, rel=1e-12)
+    shared = plain_h100(**{**ceilings, "sustained_fp8": None})
+    assert kernel.flops / kernel_seconds(shared, kernel, precision="fp8") == pytest.approx(0.709 * 0.7 * 1979e12)
+
+
+def test_products_side_by_side_fill_the_last_wave_together() -> None:
+    """33 tiles are a quarter of a wave: alone each product takes a whole one, four side by side share it."""
+    alone = product(128 * 33, 1024, 256)
+    assert kernel_seconds(plain_h100(), alone, precision="bf16") == kernel_seconds(
+        plain_h100(), product(128 * 132, 1024, 256), precision="bf16"
+    )
+    beside = replace(alone, beside=4)
+    assert kernel_seconds(plain_h100(), beside, precision="bf16") == pytest.approx(
+        kernel_seconds(plain_h100(), alone, precision="bf16") / 4, rel=1e-12
+    )
+
+
 def test_a_batch_fills_waves_together() -> None:
     one = kernel_seconds(plain_h100(), product(128, 1024, 256), precision="bf16")
     assert kernel_seconds(plain_h100(), product(128, 1024, 256, batch=132), precision="bf16") == one
@@ -131,7 +158,8 @@ def test_a_batch_fills_waves_together() -> None:
 
 @pytest.mark.parametrize("output_bytes", [2, 8])
 def test_the_exposed_epilogue_is_an_efficiency_in_k(output_bytes: int) -> None:
-    device = changed("a100-80gb", matmul={"tiles": [[128, 128]], "clock": 1.0}, launch="0 s")
+    matmul = {"tiles": [[128, 128]], "clock": 1.0, "power": 0.79, "sustained": 1.0}
+    device = changed("a100-80gb", matmul=matmul, launch="0 s")
     k0 = 0.66 * output_bytes * 312e12 * 0.79 / (2 * 2039e9 * 0.84)
     for k in (1024, 4096, 16384):
         kernel = product(128 * 108, k, 128 * 100, output_bytes=output_bytes)
@@ -177,7 +205,8 @@ def test_attention_runs_at_its_forward_or_backward_rate(factor: float) -> None:
     for products, efficiency in ((2, 0.737), (5, 0.63)):
         kernel = attention(8192, 32, factor=factor, products=products)
         seconds = kernel_seconds(device, kernel, precision="bf16")
-        assert seconds == pytest.approx(kernel.flops / (312e12 * efficiency), rel=1e-12)
+        diagonal = 1 + 128 / 8192 if factor < 1 else 1  # its blocks are computed whole
+        assert seconds == pytest.approx(diagonal * kernel.flops / (312e12 * efficiency), rel=1e-12)
 
 
 def test_attention_with_few_blocks_leaves_multiprocessors_idle() -> None:
@@ -247,8 +276,37 @@ def test_products_measured_on_an_a100_pcie() -> None:
 )
 def test_no_device_beats_the_best_ever_measured_on_it(name: str, m: int, n: int, k: int, best: float) -> None:
     """The best over thousands of shapes (stas00/ml-engineering@744d01e, MAMF) is above what its shape gets here."""
-    kernel = product(m, k, n)
-    assert 0.85 * best < kernel.flops / kernel_seconds(load_device(name), kernel, precision="bf16") < best
+    kernel, device = product(m, k, n), load_device(name)
+    assert isinstance(device.matmul, TilesMatmul)
+    rate = kernel.flops / kernel_seconds(device, kernel, precision="bf16")
+    assert 0.85 * best * device.matmul.sustained < rate < best
+
+
+# --- passes of a framework --------------------------------------------------------------------------------------------
+
+
+def traffic(seconds: float, passes: int, device: Device) -> float:
+    """Bytes that so many memory kernels have moved in this time."""
+    rate = device.memory_bandwidth * device.memory_efficiency
+    return (seconds - passes * device.launch) * rate - passes * device.memory_half_size
+
+
+@pytest.mark.parametrize(("gradients", "passes", "size"), [("averaged", 0, 0), ("scaled", 1, 8), ("checked", 2, 12)])
+def test_gradients_are_passed_over_ahead_of_their_reduction(gradients: Any, passes: int, size: int) -> None:
+    device = load_device("h100")
+    seconds = buffer_seconds(device, 1e9, recipe=RECIPES["mixed-18"], gradients=gradients)
+    assert traffic(seconds, passes, device) == pytest.approx(size * 1e9, rel=1e-9, abs=1)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "shards", "passes", "size"),
+    [("mixed-16", "in-place", 0, 0), ("mixed-16", "flat", 2, 8), ("fp32-16", "flat", 3, 18),
+     ("mixed-16", "copied", 3, 12), ("fp32-16", "copied", 3, 14)],
+)  # fmt: skip
+def test_what_fully_sharded_parameters_cost_in_copies(recipe: str, shards: Any, passes: int, size: int) -> None:
+    device = load_device("a100-80gb")
+    seconds = sharded_copy_seconds(device, 1e9, recipe=RECIPES[recipe], shards=shards)
+    assert traffic(seconds, passes, device) == pytest.approx(size * 1e9, rel=1e-9, abs=1)
 
 
 # --- bad input ------------------------------------------------------------------------------------------------------

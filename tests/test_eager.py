@@ -52,7 +52,9 @@ def test_eager_computes_the_same_and_moves_more(model, block, micro_batch, recom
         amounts = [flops(block(model, shape), phase) for shape in (fused, compiled, eager)]
         assert amounts[0] == amounts[1] == amounts[2]
         sizes = [moved(block(model, shape), phase) for shape in (fused, compiled, eager)]
-        assert sizes[0] <= sizes[1] <= sizes[2]
+        assert sizes[1] <= sizes[2]
+        if block is not lm_head_block:  # Megatron-LM's loss, no kernel of which is fused, moves more than PyTorch's
+            assert sizes[0] <= sizes[1]
 
 
 def test_bytes_of_an_eager_llama_layer() -> None:

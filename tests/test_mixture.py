@@ -20,7 +20,7 @@ from simcluster.model.layers import RankShape
 from simcluster.model.memory import activation_parts
 from simcluster.model.mixture_sections import mixture
 from simcluster.model.transformer import Model, parameters
-from simcluster.planning.held import of_stage
+from simcluster.planning.held import of_layers, of_stage
 from simcluster.planning.ops import Collective, Segment
 from simcluster.planning.parallel import Plan
 from simcluster.planning.segments import Pass, Passes
@@ -193,6 +193,8 @@ WAYS: list[dict[str, Any]] = [
     {"parallel.ep": 4, "parallel.cp": 2, "parallel.dp": 2, "overlap.grad_reduce": True},
     {"parallel.ep": 4, "pipeline.schedule": "zb-h1", "overlap.grad_reduce": True, "overlap.param_gather": True},
     {"parallel.ep": 2, "pipeline.schedule": "dualpipe-v"},
+    {"parallel.ep": 2, "parallel.zero": 3, "overlap.grad_reduce": True, "overlap.param_gather": True},
+    {"parallel.ep": 4, "parallel.zero": 3, "fsdp.lanes": "two", "overlap.param_gather": True},
 ]
 
 
@@ -224,6 +226,21 @@ def test_gradients_of_experts_go_to_those_who_have_them() -> None:
     plan = Plan(tp=2, dp=4, ep=2)
     held = of_stage(MODEL, plan, range(4), first=True, last=True)
     assert sorted(reduced["bytes"]) == sorted([4 * held.common, 4 * held.experts])
+
+
+@pytest.mark.parametrize("ep", [1, 2, 4])
+def test_fsdp_shards_experts_over_those_who_have_them(ep: int) -> None:
+    """A microbatch gathers every layer's common parameters over dp, and its experts' over dp / ep ranks, twice."""
+    result = simulate(scenario(**{"parallel.ep": ep, "parallel.zero": 3, "parallel.pp": 1, "gpus": 8}))
+    table = result.timeline_of(0)
+    gathered = table[(table["name"] == "parameters") & (table["layer"] == 1) & (table["microbatch"] < 1)]
+    plan = Plan(tp=2, dp=4, ep=ep)
+    held = of_layers(MODEL, plan, [1])
+    wanted = [2 * held.common] + ([2 * held.experts] if 1 < ep < 4 else [])
+    assert sorted(set(gathered["bytes"])) == sorted(wanted)
+    state = result.facts.footprints[0]
+    whole = of_stage(MODEL, plan, range(4), first=True, last=True)
+    assert state.parameters == pytest.approx(2 * whole.per_replica(plan))
 
 
 def test_more_ep_ranks_hold_fewer_experts() -> None:
@@ -300,7 +317,7 @@ def test_all_to_all_is_its_closed_form() -> None:
         ({"parallel.ep": 8}, ["groups of ep 8 do not go into dp 4 x cp 1"]),
         ({"parallel.ep": 2, "model.moe": None}, ["the model is dense", "parallel.ep"]),
         ({"parallel.ep": 2, "parallel.sequence_parallel": False}, ["sequence_parallel to true"]),
-        ({"parallel.ep": 2, "parallel.zero": 3}, ["zero 3", "ep 1"]),
+        ({"parallel.ep": 2, "parallel.zero": 3, "fsdp.shard_group": 2}, ["shard_group", "ep 1"]),
         ({"parallel.ep": 8, "parallel.etp": 3}, ["must be 1", "tp 2"]),
         ({"training.recompute": "operators"}, ["operators", "moe"]),
         ({"model.moe": {**MOE, "top_k": 9}}, ["top_k 9 is more than the 8 experts"]),

@@ -14,6 +14,7 @@ from simcluster.errors import InputError
 from simcluster.scenario.fits import held
 from simcluster.scenario.scenario import Scenario
 from simcluster.search.bound import Bounds
+from simcluster.search.link_bound import LinkBounds
 from simcluster.search.memory import Memory
 from simcluster.search.plan import alone
 from simcluster.search.space import Layout, broken_keys, space_of
@@ -70,17 +71,31 @@ def test_no_bound_is_above_what_is_played(flags: dict[str, Any], data: st.DataOb
     if not layouts:
         return
     layout = data.draw(st.sampled_from(layouts))
-    bounds = Bounds(scenario, layouts)
+    bounds = LinkBounds(scenario, layouts)
     if broken_keys(layout.on(scenario)):
         return
     try:
         step = step_of(scenario, layout)
     except InputError:  # a schedule that does not work in blocking pairs
         return
-    steps = [bounds.outline(layout), bounds.with_ends(layout), bounds.with_schedule(layout)]
+    ways = (bounds.outline, bounds.with_ends, bounds.with_schedule, bounds.with_links)
+    steps = [way(layout) for way in ways]
     assert 0 < steps[0] <= steps[1] * (1 + ENDS)
     assert steps[1] <= steps[2] * (1 + ENDS)
-    assert steps[2] <= step
+    assert steps[2] <= steps[3] <= step
+
+
+@pytest.mark.parametrize("zero", [0, 1])
+def test_links_that_groups_share_are_in_the_bound(zero: int) -> None:
+    """Hashed routes put several rings on one cable: then all that crosses it is waited for, and the bound knows."""
+    changes = {"cluster.nodes": 16, "cluster.fabric.nodes_per_unit": 3, "training.global_batch": 32,
+               "pipeline.chunks": 1, "pipeline.schedule": "1f1b"}  # fmt: skip
+    scenario = alone(simcluster.load("gpt3_175b_64xa100", changes))
+    layout = Layout(128, 4, 2, 16, True, 1, "none", "1f1b", 1, zero, ("tp", "cp", "dp", "pp"))
+    bounds = LinkBounds(scenario, [layout])
+    before, after, step = bounds.with_schedule(layout), bounds.with_links(layout), step_of(scenario, layout)
+    assert 1.1 * before < after <= step
+    assert after > 0.95 * step, "hardly anything else is lost"
 
 
 @pytest.mark.parametrize(
@@ -91,7 +106,7 @@ def test_no_bound_is_above_what_is_played(flags: dict[str, Any], data: st.DataOb
 def test_no_bound_is_above_what_shipped_scenarios_take(name: str, share: float) -> None:
     scenario = alone(simcluster.load(name))
     layout = layout_of(scenario)
-    step, bound = step_of(scenario, layout), Bounds(scenario, [layout]).with_schedule(layout)
+    step, bound = step_of(scenario, layout), LinkBounds(scenario, [layout]).with_links(layout)
     assert share * step <= bound <= step, "above it is none; far below it prunes nothing"
 
 

@@ -150,7 +150,7 @@ if __name__ == "__main__":
 
 def test_a_sweep_killed_five_times_equals_an_undisturbed_one(tmp_path: Path) -> None:
     """SIGKILL of the whole group of processes, at random moments; 1,000 variants: see tests/benchmarks."""
-    killed_five_times(tmp_path, 120)
+    killed_five_times(tmp_path, 60)
 
 
 def killed_five_times(folder: Path, count: int) -> None:

@@ -6,14 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from simcluster.devices.device import (
-    clip_seconds,
-    copy_seconds,
-    kernel_seconds,
-    load_device,
-    memory_seconds,
-    unscale_seconds,
-)
+from simcluster.devices.device import kernel_seconds, load_device, memory_seconds
+from simcluster.devices.updates import clip_seconds, copy_seconds, unscale_seconds
 from simcluster.model.kernels import Kernel
 from simcluster.model.layers import RankShape, attention_block, lm_head_block, mlp_block
 from simcluster.model.recipes import RECIPES
@@ -137,7 +131,7 @@ def product(n: int) -> Kernel:
 def test_a_vocabulary_that_nothing_pads_slows_its_products() -> None:
     device = load_device("a100-80gb")
     odd, even = (kernel_seconds(device, product(n), precision="fp16") for n in (50257, 50304))
-    assert odd == pytest.approx(even / 0.36, rel=0.02)
+    assert odd == pytest.approx(even / 0.40, rel=0.02)
     assert kernel_seconds(device, product(50260), precision="tf32") == pytest.approx(
         kernel_seconds(device, product(50304), precision="tf32"), rel=0.02
     )

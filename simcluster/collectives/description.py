@@ -139,6 +139,30 @@ class Listed(Sequence[Hop]):
         return Listed(source, target, self.share[index], relay, self.channel[index], self.chunk[index])
 
 
+class Columned(Sequence[Hop]):
+    """Hops that are made when they are looked at, or all at once in columns: ``listed``, without count and stride."""
+
+    @property
+    def listed(self) -> Listed:
+        """All of them."""
+        raise NotImplementedError
+
+    def made(self, first: int, end: int) -> Iterator[Hop]:
+        """Some of them, one by one."""
+        return iter(self.listed[first:end])
+
+    def __iter__(self) -> Iterator[Hop]:
+        return self.made(0, len(self))
+
+    @overload
+    def __getitem__(self, index: int) -> Hop: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Hop]: ...
+    def __getitem__(self, index: int | slice) -> Hop | Sequence[Hop]:
+        numbers = range(len(self))[index]
+        return next(self.made(numbers, numbers + 1)) if isinstance(numbers, int) else [self[k] for k in numbers]
+
+
 @dataclass(frozen=True, slots=True)
 class Columns:
     """Hops of one round, column by column: ``source``, ``target``, ``share``, ``chunk`` and ``lane`` of each."""

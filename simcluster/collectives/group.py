@@ -5,9 +5,11 @@ What an algorithm may know of the cluster.  Imports errors.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,17 +25,42 @@ class Ring:
     relays: tuple[int, ...]
 
 
+Name = TypeVar("Name")
+
+
+class Named(Sequence[Name]):
+    """What positions are linked to, by ``numbers``: equal for equal ones.  Names are made when they are looked at."""
+
+    def __init__(self, numbers: NDArray[np.int64], name: Callable[[int], Name]) -> None:
+        self.numbers, self._name = numbers, name
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __getitem__(self, index: Any) -> Any:
+        places = range(len(self))[index]
+        return self._name(places) if isinstance(places, int) else [self._name(place) for place in places]
+
+
+@dataclass(frozen=True)
+class Walks:
+    """Machines that are laid out alike, as rows of positions, and the way of every ring through each, by place."""
+
+    machines: NDArray[np.int64]
+    orders: tuple[tuple[int, ...], ...]
+
+
 @dataclass(frozen=True)
 class Group:
     """The ranks of a collective, by position.
 
     ``hosts[i]`` is the machine of position i, ``nics[i]`` the NICs by which it leaves it on channel 0, 1, ... and round
-    again, ``nvswitches[i]`` the NVSwitch that its GPU is linked to ("" for none).
+    again, ``nvswitches[i]`` the NVSwitch that its GPU is linked to ("" for none, number 0 where they are ``Named``).
     """
 
     hosts: tuple[int, ...]
-    nics: tuple[tuple[str, ...], ...]
-    nvswitches: tuple[str, ...]
+    nics: Sequence[tuple[str, ...]]
+    nvswitches: Sequence[str]
 
     @property
     def num_ranks(self) -> int:
@@ -57,6 +84,46 @@ class Group:
     def rings(self) -> tuple[Ring, ...]:
         """Rings along the machines, one per NIC (``rings_along``)."""
         return rings_along(self.hosts, self.nics)
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """Ranks on every machine, machines in the order of their first position."""
+        return tuple(Counter(self.hosts).values())
+
+    @cached_property
+    def switch_of(self) -> Sequence[int | str]:
+        """The NVSwitch of every position, by number or name: equal for the same, "" or 0 for none."""
+        named = self.nvswitches
+        return named.numbers.tolist() if isinstance(named, Named) else named
+
+    @cached_property
+    def on_switches(self) -> tuple[int, tuple[int, ...]]:
+        """How many ranks have no NVSwitch, and how many there are on each of the others, ascending."""
+        if isinstance(self.nvswitches, Named):
+            lost, *others = np.bincount(self.nvswitches.numbers).tolist()
+            return lost, tuple(sorted(filter(None, others)))
+        counts = Counter(self.nvswitches)
+        lost = counts.pop("", 0)
+        return lost, tuple(sorted(counts.values()))
+
+    @cached_property
+    def walks(self) -> Walks | None:
+        """``rings`` of machines that are alike, of thousands of ranks at once; None where that is not known (NICs have
+        no numbers, machines differ, or their ranks are not next to each other)."""
+        hosts, many = np.array(self.hosts, dtype=np.int64), len(self.sizes)
+        size = self.num_ranks // many
+        if not isinstance(self.nics, Named) or many == 1 or set(self.sizes) != {size}:
+            return None
+        nics = self.nics.numbers.reshape(many, -1)
+        if (hosts.reshape(many, size) != hosts[::size, None]).any() or (
+            nics - nics[:, :1] != nics[0] - nics[0, 0]
+        ).any():
+            return None
+        gates = _gates(range(size), [self.nics[place] for place in range(size)])
+        orders = [tuple(range(size))]
+        if len(gates) > 1:
+            orders = [_rail_ring([range(size)], [gate]).order for gate in gates]
+        return Walks(np.arange(self.num_ranks).reshape(many, size), tuple(orders))
 
     def equal_machines(self, algorithm: str) -> tuple[tuple[int, ...], ...]:
         """``machines``, if they have equally many ranks.

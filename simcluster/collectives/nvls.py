@@ -45,9 +45,9 @@ def _pipeline(*parts: tuple[Sequence[Hop], bool], chunks: int) -> Sequence[Phase
 
 def _on_one_switch(group: Group) -> int:
     """Ranks of the group; InputError when they are not on one NVSwitch."""
-    switches = dict.fromkeys(group.nvswitches)
-    if group.num_ranks > 1 and (len(switches) > 1 or "" in switches):
-        where = "are on several machines" if len(group.machines) > 1 else "have no NVSwitch"
+    lost, switches = group.on_switches
+    if group.num_ranks > 1 and (len(switches) > 1 or lost):
+        where = "are on several machines" if len(group.sizes) > 1 else "have no NVSwitch"
         raise InputError(
             f"nvls reduces in the NVSwitch that all GPUs of the group share, and these {where}: use ring, or GPUs of "
             "one NVLink machine"

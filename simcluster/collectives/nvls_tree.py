@@ -21,21 +21,28 @@ def all_reduce(group: Group) -> Sequence[Phase]:
     """Channels 0 and 1 are the two trees, chunk l of each belongs to the l-th GPU of every machine."""
     if group.num_ranks == 1:
         return ()
-    machines = _machines(group)
-    return _Phases(machines)
+    _check(group)
+    return Lazy(4 * len(group.on_switches[1]) + 2, _Phases(group))
 
 
-class _Phases(Lazy[Phase]):
-    """Machine by machine the sums in its switch, the trees up and down, machine by machine the copies.
+class _Phases:
+    """By number: machine by machine the sums in its switch, the trees up and down, machine by machine the copies.
 
     Made when they are looked at: whether a group could do it is asked far more often than it is done.
     """
 
-    def __init__(self, machines: Sequence[Sequence[int]]) -> None:
-        super().__init__(4 * len(machines) + 2, self._number)
-        self._machines, self._each = machines, len(machines[0])
+    def __init__(self, group: Group) -> None:
+        self._group, self._each = group, group.on_switches[1][0]
 
-    def _number(self, number: int) -> Phase:
+    @cached_property
+    def _machines(self) -> Sequence[Sequence[int]]:
+        """Positions NVSwitch by NVSwitch."""
+        members: dict[int | str, list[int]] = {}
+        for position, switch in enumerate(self._group.switch_of):
+            members.setdefault(switch, []).append(position)
+        return list(members.values())
+
+    def __call__(self, number: int) -> Phase:
         """One of the phases."""
         inside = 2 * len(self._machines)
         if number < inside:
@@ -92,15 +99,11 @@ def _phase(hops: Sequence[Hop], chunks: int, *, reduces: bool) -> Phase:
     return Phase(rounds=1, hops=hops, chunks=chunks, reduces=reduces, pipelined=True)
 
 
-def _machines(group: Group) -> list[list[int]]:
-    """Positions NVSwitch by NVSwitch; InputError when they are not several switches with equally many GPUs."""
-    members: dict[str, list[int]] = {}
-    for position, switch in enumerate(group.nvswitches):
-        members.setdefault(switch, []).append(position)
-    sizes = {len(positions) for positions in members.values()}
-    if "" in members or len(members) < 2 or len(sizes) > 1 or min(sizes) < 2:
+def _check(group: Group) -> None:
+    """InputError when they are not on several NVSwitches with equally many GPUs."""
+    lost, sizes = group.on_switches
+    if lost or len(sizes) < 2 or len(set(sizes)) > 1 or min(sizes) < 2:
         raise InputError(
             "nvls_tree joins several NVSwitches with equally many GPUs of the group on each, at least 2: use nvls on "
             "one switch, tree or ring elsewhere"
         )
-    return list(members.values())

@@ -10,44 +10,69 @@ Imports description and group.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 
-from simcluster.collectives.description import Hop, Phase
+import numpy as np
+from numpy.typing import NDArray
+
+from simcluster.collectives.description import Columned, Hop, Listed, Phase
 from simcluster.collectives.group import Group
 
 
 def all_gather(group: Group) -> Sequence[Phase]:
     """In the round of distance d a place hands on, d places up, what came from 0, 2d, 4d, ... places below it."""
-    ranks = group.num_ranks
-    return tuple(
-        Phase(rounds=1, hops=tuple(_hops(group, 1 << bit)), chunks=ranks, reduces=False)
-        for bit in reversed(range((ranks - 1).bit_length()))
-    )
+    return _phases(group, back=False)
 
 
 def reduce_scatter(group: Group) -> Sequence[Phase]:
     """The same backwards: every chunk's sum comes down the tree by which it would have gone out."""
+    return _phases(group, back=True)
+
+
+def _phases(group: Group, *, back: bool) -> Sequence[Phase]:
+    ranks = group.num_ranks
+    bits = range((ranks - 1).bit_length())
     return tuple(
-        Phase(
-            rounds=1,
-            hops=tuple(
-                Hop(hop.target, hop.source, hop.share, chunk=hop.chunk, count=hop.count, stride=hop.stride)
-                for hop in phase.hops
-            ),
-            chunks=phase.chunks,
-            reduces=True,
-        )
-        for phase in reversed(all_gather(group))
+        Phase(rounds=1, hops=_Round(group, 1 << bit, back=back), chunks=ranks, reduces=back)
+        for bit in (bits if back else reversed(bits))
     )
 
 
-def _hops(group: Group, distance: int) -> Iterator[Hop]:
-    """What each place sends; the chunk of place p is number p, so a way around the end makes two hops."""
-    ranks, places, stride = group.num_ranks, group.places, 2 * distance
-    below = range(0, ranks - distance, stride)
-    for place, source in enumerate(places):
-        target = places[(place + distance) % ranks]
-        straight = min(len(below), place // stride + 1)  # those of the places below that do not go around the end
-        for count, lowest in ((straight, place - (straight - 1) * stride),
-                              (len(below) - straight, place + ranks - below[-1])):  # fmt: skip
-            if count:
-                yield Hop(source, target, count / ranks, chunk=lowest, count=count, stride=stride)
+class _Round(Columned):
+    """What each place sends to the one ``distance`` above it, or gets from there; the chunk of place p is number p, so
+    a way around the end makes two hops."""
+
+    def __init__(self, group: Group, distance: int, *, back: bool) -> None:
+        ranks, self._stride = group.num_ranks, 2 * distance
+        self._places, self._distance, self._back = np.array(group.places, dtype=np.int64), distance, back
+        self._below = len(range(0, ranks - distance, self._stride))
+        # those of the places below that do not go around the end, and those that do
+        straight = np.minimum(self._below, np.arange(ranks) // self._stride + 1)
+        counts = np.stack([straight, self._below - straight], axis=1).ravel()
+        self._hop = np.flatnonzero(counts)
+        self._counts = counts[self._hop]
+
+    def __len__(self) -> int:
+        return len(self._hop)
+
+    @cached_property
+    def listed(self) -> Listed:
+        """In columns."""
+        place = self._hop // 2
+        ranks, none = len(self._places), np.zeros(len(place), dtype=np.int64)
+        source, target = self._places[place], self._places[(place + self._distance) % ranks]
+        if self._back:
+            source, target = target, source
+        return Listed(source, target, self._counts / ranks, none - 1, none, self._lowest(place))
+
+    def _lowest(self, place: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The first chunk of every hop."""
+        around = place + len(self._places) - (self._below - 1) * self._stride
+        return np.where(self._hop % 2, around, place - (self._counts - 1) * self._stride)
+
+    def made(self, first: int, end: int) -> Iterator[Hop]:
+        """Some of them, one by one."""
+        listed = self.listed
+        columns = (listed.source, listed.target, listed.share, listed.chunk, self._counts)
+        for source, target, share, chunk, count in zip(*(each[first:end].tolist() for each in columns), strict=True):
+            yield Hop(source, target, share, chunk=chunk, count=count, stride=self._stride)

@@ -11,21 +11,29 @@ bandwidth broadcast, reduction and scan", 2009; NCCL v2.30.7 src/graph/trees.cc.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property, lru_cache
 from itertools import groupby
 
 import numpy as np
+from numpy.typing import NDArray
 
-from simcluster.collectives.description import LARGE, Hop, Lazy, Listed, Phase
-from simcluster.collectives.group import Group, Ring
+from simcluster.collectives.description import LARGE, Columned, Hop, Lazy, Listed, Phase
+from simcluster.collectives.group import Group, Ring, Walks
 
 
 def all_reduce(group: Group) -> Sequence[Phase]:
     """The sum goes up to the roots of all trees, and down again over the same edges."""
     if group.num_ranks == 1:
         return ()
+    walks = group.walks
+    if walks and group.num_ranks * len(walks.orders) > LARGE:
+        return (
+            Phase(rounds=1, hops=Chained(walks, up=True), chunks=1, reduces=True, pipelined=True),
+            Phase(rounds=1, hops=Chained(walks, up=False), chunks=1, reduces=False, pipelined=True),
+        )
     rings = group.rings
     if group.num_ranks * len(rings) > LARGE and len({*map(len, group.machines)}) == 1:
-        return _listed(group, rings)
+        return _listed_phases(group, rings)
     up: list[Hop] = []
     for rail, ring in enumerate(rings):
         chains = _chains(group, ring)
@@ -42,34 +50,68 @@ def all_reduce(group: Group) -> Sequence[Phase]:
     )
 
 
-def _listed(group: Group, rings: Sequence[Ring]) -> Sequence[Phase]:
+class Chained(Columned):
+    """The hops of all trees one way, on machines that are alike: a chain in each for every rail and tree, and hops
+    between the chains' heads, in each tree from every machine (by number) to its ``parents``, or back."""
+
+    def __init__(self, walks: Walks, *, up: bool) -> None:
+        self.walks, self.up = walks, up
+
+    def __len__(self) -> int:
+        return 2 * len(self.walks.orders) * (self.walks.machines.size - 1)
+
+    @property
+    def share(self) -> float:
+        """Of every hop."""
+        return 0.5 / len(self.walks.orders)
+
+    @cached_property
+    def parents(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Those of both trees, -1 for a root."""
+        one, other = double_tree(len(self.walks.machines))
+        return np.array(one, dtype=np.int64), np.array(other, dtype=np.int64)
+
+    @cached_property
+    def listed(self) -> Listed:
+        """Hop by hop."""
+        up = _listed([self.walks.machines[:, order] for order in self.walks.orders])
+        return up if self.up else up.backwards()
+
+
+def _listed_phases(group: Group, rings: Sequence[Ring]) -> Sequence[Phase]:
     """The same in columns, on machines of equally many ranks."""
-    machines, size = len(group.machines), len(group.machines[0])
-    parts = []
-    for number, parents in enumerate(double_tree(machines)):
-        order = np.array(deepest_first(parents), dtype=np.int64)
-        above = np.array(parents, dtype=np.int64)[order]
-        for rail, ring in enumerate(rings):
-            chains = np.array(ring.order, dtype=np.int64).reshape(machines, size)
-            down = chains[order][:, ::-1]  # from the end of each chain to its head, and on to the head above
-            source, target = down, np.concatenate([down[:, 1:], chains[above, :1]], axis=1)
-            there = np.ones(source.shape, dtype=bool)
-            there[above < 0, -1] = False
-            count = int(there.sum())
-            share, none = np.full(count, 0.5 / len(rings)), np.zeros(count, dtype=np.int64)
-            parts.append(
-                (
-                    2 * rail + number,
-                    Listed(source[there], target[there], share, none - 1, none + 2 * rail + number, none),
-                )
-            )
-    up = Listed.joined([part for _, part in sorted(parts, key=lambda pair: pair[0])])
+    tables = [np.array(ring.order, dtype=np.int64).reshape(len(group.machines), -1) for ring in rings]
+    up = _listed(tables)
     return (
         Phase(rounds=1, hops=up, chunks=1, reduces=True, pipelined=True),
         Phase(rounds=1, hops=up.backwards(), chunks=1, reduces=False, pipelined=True),
     )
 
 
+def _listed(rails: Sequence[NDArray[np.int64]]) -> Listed:
+    """Hops up all trees; a rail has the chain through every machine as a row."""
+    machines = len(rails[0])
+    parts = []
+    for number, parents in enumerate(double_tree(machines)):
+        order = np.array(deepest_first(parents), dtype=np.int64)
+        above = np.array(parents, dtype=np.int64)[order]
+        for rail, chains in enumerate(rails):
+            down = chains[order][:, ::-1]  # from the end of each chain to its head, and on to the head above
+            source, target = down, np.concatenate([down[:, 1:], chains[above, :1]], axis=1)
+            there = np.ones(source.shape, dtype=bool)
+            there[above < 0, -1] = False
+            count = int(there.sum())
+            share, none = np.full(count, 0.5 / len(rails)), np.zeros(count, dtype=np.int64)
+            parts.append(
+                (
+                    2 * rail + number,
+                    Listed(source[there], target[there], share, none - 1, none + 2 * rail + number, none),
+                )
+            )
+    return Listed.joined([part for _, part in sorted(parts, key=lambda pair: pair[0])])
+
+
+@lru_cache(maxsize=4)
 def double_tree(size: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Parents of 0 .. size-1 in both trees, -1 for a root.
 

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -26,9 +26,6 @@ from simcluster.errors import InputError
 from simcluster.model.kernels import Kernel
 from simcluster.units import Bytes, BytesPerSecond, FlopPerSecond, Seconds
 
-if TYPE_CHECKING:
-    from simcluster.model.recipes import Recipe
-
 __all__ = [
     "AttentionKernel",
     "AttentionModel",
@@ -37,25 +34,19 @@ __all__ = [
     "MatmulModel",
     "Peak",
     "TilesMatmul",
-    "clip_seconds",
-    "copy_seconds",
     "device_document",
     "device_names",
-    "gradient_norm_seconds",
     "kernel_seconds",
     "kernels_seconds",
     "load_device",
     "memory_seconds",
-    "optimizer_seconds",
-    "unscale_seconds",
-    "zero_gradients_seconds",
 ]
 
 Fraction = Annotated[float, Field(strict=True, gt=0, le=1)]
 Count = Annotated[int, Field(strict=True, gt=0)]
 
 _ALIGNED_BYTES = 16  # NVIDIA, "Matrix Multiplication Background": efficient where dimensions are multiples of 16 B
-_MASTER_BYTES = 4  # an fp32 copy of a weight
+_BACKWARD_PRODUCTS = 5.0  # of fused attention, against two of its forward
 _ELEMENT_BYTES = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
 
 
@@ -84,8 +75,9 @@ class TilesMatmul(Spec):
     """A matrix product cut into output tiles, one on a multiprocessor at a time, in waves.
 
     Two ceilings, whichever is lower.  ``clock``: what a multiprocessor reaches at full clock on its tile; all wait for
-    the last wave to end, so a nearly empty last wave costs a whole one.  ``power``: what the whole chip sustains within
-    its power limit; idle multiprocessors leave power to the others, so this one counts tiles, not waves.  A smaller
+    the last wave to end, so a nearly empty last wave costs a whole one.  ``power``: what the whole chip reaches within
+    its power limit; idle multiprocessors leave power to the others, so this one counts tiles, not waves; in training,
+    where it never rests, ``sustained`` of that (in fp8 their own, if given).  A smaller
     tile reads its operands more often for each FLOP, and its rate falls with that reuse, tm tn / (tm + tn).  The
     product takes the best of ``tiles``.
 
@@ -101,6 +93,8 @@ class TilesMatmul(Spec):
     tiles: Annotated[tuple[tuple[Count, Count], ...], Field(min_length=1)]
     power: Fraction
     power_fp8: Fraction | None = None
+    sustained: Fraction = 1.0
+    sustained_fp8: Fraction | None = None
     clock: Fraction
     epilogue: Annotated[float, Field(strict=True, ge=0)]
     misaligned: Fraction = 1.0
@@ -111,14 +105,17 @@ class TilesMatmul(Spec):
         peak, bandwidth = device.peak_flops(precision), device.memory_bandwidth * device.memory_efficiency
         if _misaligned(kernel, _ELEMENT_BYTES[precision]):
             peak *= self.misaligned
-        power = self.power_fp8 if precision == "fp8" and self.power_fp8 is not None else self.power
+        power, share = self.power, self.sustained
+        if precision == "fp8":
+            power = power if self.power_fp8 is None else self.power_fp8
+            share = share if self.sustained_fp8 is None else self.sustained_fp8
         best_reuse = max(_reuse(rows, columns) for rows, columns in self.tiles)
         product = math.inf
         for rows, columns in self.tiles:
             tiles = math.ceil(kernel.m / rows) * math.ceil(kernel.n / columns) * kernel.batch
             tile_flops = 2.0 * rows * columns * kernel.k * best_reuse / _reuse(rows, columns)
-            waves = math.ceil(tiles / (device.multiprocessors - device.reserved))
-            sustained = tiles * tile_flops / power
+            waves = math.ceil(tiles * kernel.beside / (device.multiprocessors - device.reserved)) / kernel.beside
+            sustained = tiles * tile_flops / (power * share)
             clocked = waves * device.multiprocessors * tile_flops / self.clock
             product = min(product, max(sustained, clocked) / peak)
         exposed = self.epilogue * _output_traffic(kernel, _ELEMENT_BYTES[precision])
@@ -198,14 +195,19 @@ class AttentionModel(Spec):
     def seconds(self, kernel: Kernel, device: Device, precision: str) -> float:
         """Duration without the launch.  An fp8 recipe keeps attention in bf16, as Transformer Engine does by default.
 
-        Forward does two products (at most 4 m n k FLOP), backward five (over 4 m n k even under a causal mask).
+        Forward does two products (at most 4 m n k FLOP), backward five (over 4 m n k even under a causal mask).  Blocks
+        on the diagonal of a causal mask are computed whole: half of ``rows`` keys more for each query.
         """
         constants = self.kernels[self.kernel]
-        forward = kernel.flops <= 4.0 * kernel.batch * kernel.m * kernel.n * kernel.k
+        square = 4.0 * kernel.batch * kernel.m * kernel.n * kernel.k
+        forward = kernel.flops <= square
+        flops = kernel.flops
+        if flops < 0.75 * square * (1.0 if forward else _BACKWARD_PRODUCTS / 2):
+            flops *= 1.0 + self.rows / kernel.n
         blocks = math.ceil(kernel.m / self.rows) * kernel.batch
         efficiency = constants.forward if forward else constants.backward
         efficiency *= min(blocks, device.multiprocessors - device.reserved) / device.multiprocessors
-        compute = kernel.flops / (device.peak_flops("bf16" if precision == "fp8" else precision) * efficiency)
+        compute = flops / (device.peak_flops("bf16" if precision == "fp8" else precision) * efficiency)
         return max(compute, kernel.bytes / (device.memory_bandwidth * device.memory_efficiency))
 
 
@@ -280,46 +282,6 @@ def memory_seconds(device: Device, size: float) -> float:
     if size <= 0:
         return device.launch
     return device.launch + (size + device.memory_half_size) / (device.memory_bandwidth * device.memory_efficiency)
-
-
-def optimizer_seconds(device: Device, parameters: float, *, recipe: Recipe) -> float:
-    """The Adam update of ``parameters`` on this rank: one fused pass, bound by memory (30 B each under mixed-18)."""
-    return memory_seconds(device, parameters * recipe.update_traffic)
-
-
-def gradient_norm_seconds(device: Device, parameters: float, *, recipe: Recipe) -> float:
-    """The pass over the rank's gradients that gradient clipping needs."""
-    return memory_seconds(device, parameters * recipe.gradient)
-
-
-def clip_seconds(device: Device, parameters: float, *, recipe: Recipe) -> float:
-    """Multiplying the rank's gradients by clip / norm once that is known: read and written once.
-
-    (Megatron-LM, clip_grads.py; torch.nn.utils.clip_grad_norm_.)
-    """
-    return memory_seconds(device, parameters * 2 * recipe.gradient)
-
-
-def copy_seconds(device: Device, parameters: float, *, recipe: Recipe) -> float:
-    """Copying fp32 master weights into those of the model in a pass of its own, behind an Adam that does not.
-
-    (Megatron-LM, optimizer.py, ``_copy_main_params_to_model_params``.)  Adam wrote the weight already in
-    ``optimizer_seconds``: what is left is to read the master again.
-    """
-    return memory_seconds(device, parameters * _MASTER_BYTES) if recipe.master else 0.0
-
-
-def unscale_seconds(device: Device, parameters: float, *, recipe: Recipe) -> float:
-    """Dividing the rank's gradients by the loss scale of fp16, and looking for infinities: read and written once.
-
-    (Megatron-LM, optimizer.py, ``_unscale_main_grads_and_check_for_nan``.)
-    """
-    return memory_seconds(device, parameters * 2 * recipe.gradient)
-
-
-def zero_gradients_seconds(device: Device, parameters: float, *, recipe: Recipe) -> float:
-    """Setting the rank's gradient buffer to zero before the next step."""
-    return memory_seconds(device, parameters * recipe.gradient)
 
 
 # --- documents ------------------------------------------------------------------------------------------------------

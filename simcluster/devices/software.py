@@ -27,6 +27,9 @@ from simcluster.units import Seconds
 IDEAL = "ideal"
 """Software that costs nothing: everything is issued in time."""
 
+Gradients = Literal["averaged", "scaled", "checked"]
+Shards = Literal["in-place", "flat", "copied"]
+
 
 class Software(Spec):
     """Seconds of the host for each kernel and each collective that it issues, and for each microbatch on each stage.
@@ -43,6 +46,10 @@ class Software(Spec):
     (Megatron-LM's --gradient-accumulation-fusion, of 2022), or a ``separate`` kernel does.  ``optimizer``: Adam writes
     the model's weights too, and the reduction averages; or ``passes`` of their own copy the weights and divide the
     gradients by dp (Megatron-LM's Float16OptimizerWithFloat16Params and its local DistributedDataParallel).
+    ``gradients``: the collective averages (``averaged``); they are multiplied by 1 / dp before it, all that a rank has
+    accumulated (``scaled``); or their norm is taken before that too, to see whether any is no number (``checked``).
+    ``shards`` of ZeRO 3 are gathered and reduced where they lie (``in-place``), as ``flat`` parameters (PyTorch's
+    FullyShardedDataParallel) or ``copied`` out and in (its fully_shard): ``updates.sharded_copy_seconds``.
 
     Besides what it issues too late, the GPU is idle for ``gap`` more at each kernel than the device's ``launch``: small
     kernels around it that our list leaves out (casts, copies, sums of biases, states of random numbers), or a profiler;
@@ -62,6 +69,8 @@ class Software(Spec):
     checkpoint: Literal["whole", "early-stop"] = "whole"
     accumulate: Literal["fused", "separate"] = "fused"
     optimizer: Literal["fused", "passes"] = "fused"
+    gradients: Gradients = "averaged"
+    shards: Shards = "in-place"
     source: str = ""
 
 

@@ -42,6 +42,12 @@ class _Order:
                         self._forward(stage.stage, lane)
             for stage in self._programs:
                 self._backward(stage)
+            if self._apart():
+                return True
+        return False
+
+    def _apart(self) -> bool:
+        """Is every item known to be on one side of every barrier?"""
         return all(
             self._low.get((stage.stage, item.key), 0) == self._high.get((stage.stage, item.key), self._last)
             for stage in self._programs
@@ -81,6 +87,8 @@ class _Order:
             for item in reversed(lane):
                 key = (stage.stage, item.key)
                 if name == MAIN:
+                    if not item.needs:
+                        continue
                     high = self._high[key] - self._of_axis(item)  # what a barrier waits for is over before it
                 else:
                     high = min(high, self._high.get(key, self._last))

@@ -8,13 +8,14 @@ splits.  Ranks of one class then have identical timelines (modelling.md I.1).  L
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
 from simcluster.colours import Hashes, bits, compact, count, mixed, numbered, ordered, sums
-from simcluster.traffic.bindings import Bindings, Bools, Communicator, Ints
+from simcluster.traffic.bindings import Bindings, Bools, Communicator, Floats, Ints
 from simcluster.traffic.fairness import Usage
 
 __all__ = ["Classes", "Communicator", "fold", "partition", "unfolded"]
@@ -31,7 +32,15 @@ class Classes:
     link_representatives: tuple[int, ...]
     quotient: tuple[tuple[Usage, ...], ...]  # per communicator class: its usages with all its members, on link classes
     shared: tuple[bool, ...]  # per communicator class: may another class be on one of its links at the same time?
-    link_members: tuple[tuple[int, ...], ...]  # all links of every class
+    used: Ints = field(compare=False, repr=False)  # links that are used, ascending
+    of_link: Ints = field(compare=False, repr=False)  # the class of each of those
+
+    @cached_property
+    def link_members(self) -> tuple[tuple[int, ...], ...]:
+        """All links of every class."""
+        by_class = np.argsort(self.of_link, kind="stable")
+        ends = np.cumsum(np.bincount(self.of_link))[:-1]
+        return tuple(tuple(each.tolist()) for each in np.split(self.used[by_class], ends)) if len(self.used) else ()
 
     def multiplicity(self) -> list[int]:
         """Ranks in every class."""
@@ -48,22 +57,45 @@ def fold(ranks: Sequence[Hashable], communicators: Sequence[Communicator], links
 
 
 def partition(
-    ranks: Sequence[Hashable], bindings: Bindings, links: Sequence[Hashable], heeded: Bools | None = None
+    ranks: Sequence[Hashable],
+    bindings: Bindings,
+    links: Sequence[Hashable] | Floats,
+    heeded: Bools | None = None,
 ) -> Classes:
     """``fold`` of communicators in columns; ``heeded`` says which rows of usage may split classes (default: all)."""
-    by_link = _by_link(links, bindings)
+    by_link = link_colours(links, bindings)
+    of_rank, of_communicator = coloured(ranks, bindings, by_link, heeded)
+    used, _, order, starts = bindings.on_links
+    of_link = numbered(mixed(by_link[used]) ^ carried(of_communicator[0], bindings))
+
+    def on_link(place: int) -> Carried:
+        rows = order[starts[place] : starts[place + 1]]
+        return bindings.user[rows], bindings.place[rows], bindings.flows[rows]
+
+    return classes_of(of_rank, of_communicator, of_link, used, bindings, on_link)
+
+
+Numbered = tuple[Ints, Ints]
+"""The class of each of many, and the place of the first of each class."""
+Carried = tuple[Ints, Ints, Floats]
+"""What a link carries, in columns: of which communicator, which usage, how many flows."""
+
+
+def coloured(
+    ranks: Sequence[Hashable], bindings: Bindings, by_link: Ints, heeded: Bools | None
+) -> tuple[Numbered, Numbered]:
+    """The classes of ranks and of communicators; ``by_link`` is the initial colour of every link."""
     ranks_now = mixed(np.array(_numbered(ranks), dtype=np.int64))
     groups_now, ranks_now = _refined(ranks_now, by_link, bindings, heeded)
-    of_communicator, first_group = numbered(groups_now)
-    of_rank, first_rank = numbered(ranks_now)
-    # links by what they carry of each class, heeded or not; so one of a class tells what all carry
-    used, _, order, starts = bindings.on_links
-    carried = mixed(of_communicator[bindings.user], 3) ^ mixed(bindings.place, 5)
-    carried = mixed(carried ^ mixed(bits(bindings.flows), 7))
-    of_link, first_link = numbered(mixed(by_link[used]) ^ sums(carried[order], starts))
-    return _classes(
-        (of_rank, first_rank), (of_communicator, first_group), (of_link, first_link), bindings, used, (order, starts)
-    )
+    return numbered(ranks_now), numbered(groups_now)
+
+
+def carried(of_communicator: Ints, bindings: Bindings) -> Hashes:
+    """A number for what every link that is used carries of each class, heeded or not; so one of equal ones tells what
+    all of them carry."""
+    _, _, order, starts = bindings.on_links
+    found = mixed(of_communicator[bindings.user], 3) ^ mixed(bindings.place, 5)
+    return sums(mixed(found ^ mixed(bits(bindings.flows), 7))[order], starts)
 
 
 def unfolded(num_ranks: int, communicators: Sequence[Communicator] | Bindings, num_links: int) -> Classes:
@@ -77,12 +109,15 @@ def unfolded(num_ranks: int, communicators: Sequence[Communicator] | Bindings, n
         link_representatives=tuple(range(num_links)),
         quotient=tuple(bindings.usages(number) for number in range(len(bindings))),
         shared=_shared(np.arange(len(bindings)), bindings, (bindings.user[order], starts)),
-        link_members=tuple((link,) for link in range(num_links)),
+        used=np.arange(num_links),
+        of_link=np.arange(num_links),
     )
 
 
-def _by_link(links: Sequence[Hashable], bindings: Bindings) -> Ints:
+def link_colours(links: Sequence[Hashable] | Floats, bindings: Bindings) -> Ints:
     """The initial colour of every link; those that nothing uses may have none (0)."""
+    if isinstance(links, np.ndarray):
+        return bits(links).view(np.int64)
     if links and all(type(link) is float for link in links):
         return bits(np.array(links, dtype=np.float64)).view(np.int64)
     found = np.zeros(len(links), dtype=np.int64)
@@ -141,31 +176,27 @@ def _numbered(colours: Sequence[Hashable]) -> list[int]:
     return [numbers.setdefault(colour, len(numbers)) for colour in colours]
 
 
-def _classes(
-    ranks: tuple[Ints, Ints],
-    groups: tuple[Ints, Ints],
-    links: tuple[Ints, Ints],
-    bindings: Bindings,
+def classes_of(
+    ranks: Numbered,
+    groups: Numbered,
+    links: Numbered,
     used: Ints,
-    on_links: tuple[Ints, Ints],
+    bindings: Bindings,
+    on_link: Callable[[int], Carried],
 ) -> Classes:
-    """The partition from the class of everything with the place of the first of each class."""
-    order, starts = on_links
+    """The partition; ``links`` are those of ``used``, ``on_link`` says what one of them carries, by its place there."""
     loads: dict[tuple[int, int], dict[int, float]] = {}
     users: list[Ints] = []
     for number, first in enumerate(links[1].tolist()):
-        rows = order[starts[first] : starts[first + 1]]
-        users.append(bindings.user[rows])
-        columns = groups[0][users[-1]].tolist(), bindings.place[rows].tolist(), bindings.flows[rows].tolist()
-        for group, place, flows in zip(*columns, strict=True):
-            on_link = loads.setdefault((group, place), {})
-            on_link[number] = on_link.get(number, 0.0) + flows
+        user, place_of, flows_of = on_link(first)
+        users.append(user)
+        for group, place, flows in zip(groups[0][user].tolist(), place_of.tolist(), flows_of.tolist(), strict=True):
+            load = loads.setdefault((group, place), {})
+            load[number] = load.get(number, 0.0) + flows
     quotient = tuple(
         tuple(tuple(sorted(loads.get((group, place), {}).items())) for place in range(places))
         for group, places in enumerate(bindings.places[groups[1]].tolist())
     )
-    by_class = np.argsort(links[0], kind="stable")
-    members = np.split(used[by_class], np.cumsum(np.bincount(links[0]))[:-1]) if len(used) else []
     together = np.concatenate(users) if users else np.zeros(0, dtype=np.int64)
     ends = np.cumsum([0, *map(len, users)])
     return Classes(
@@ -175,7 +206,8 @@ def _classes(
         link_representatives=tuple(used[links[1]].tolist()),
         quotient=quotient,
         shared=_shared(groups[0], bindings, (together, ends)),
-        link_members=tuple(tuple(each.tolist()) for each in members),
+        used=used,
+        of_link=links[0],
     )
 
 

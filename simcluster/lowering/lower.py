@@ -21,9 +21,13 @@ from simcluster.lowering.communicators import Communicators
 from simcluster.lowering.fold import Classes, partition, unfolded
 from simcluster.lowering.in_step import NOWHERE, Stretches, in_step
 from simcluster.lowering.program import Meeting, Program
+from simcluster.lowering.trusting import Trust
+from simcluster.lowering.window import NotAlikeError, windows_of
+from simcluster.lowering.window_classes import classes_in_window
 from simcluster.planning.disturbances import UNDISTURBED, Disturbances
 from simcluster.planning.ops import Compute, Host, Item, Op, Receive, Segment, StageProgram
 from simcluster.planning.parallel import Layout
+from simcluster.traffic.bindings import Floats
 from simcluster.traffic.methods import Methods
 from simcluster.traffic.traffic import Fabric
 
@@ -58,39 +62,68 @@ def lower(
     programs: Sequence[StageProgram],
     plan: Layout,
     fabric: Fabric,
-    capacity: Sequence[float],
+    capacity: Sequence[float] | Floats,
     *,
     slowness: Sequence[float],
     choices: Choices,
     disturbances: Disturbances = UNDISTURBED,
+    trust: Trust | None = None,
 ) -> Lowered:
     """The engine's program.
 
     ``slowness[rank]`` multiplies the rank's compute times (1 is full speed); ``capacity[link]`` is B/s;
-    ``disturbances`` is what else makes ranks and links differ.
+    ``disturbances`` is what else makes ranks and links differ; ``trust`` says which links may, of a job without any.
     """
-    communicators = Communicators(programs, plan, fabric, choices.methods)
     stage_ranks = [ranks.tolist() for ranks in plan.stage_ranks()]
-    stages = [0] * plan.num_ranks
-    for stage, ranks in enumerate(stage_ranks):
-        for rank in ranks:
-            stages[rank] = stage
-    if choices.folded and not choices.steps:
-        own = [(disturbances.speeds.get(rank), disturbances.colour(rank)) for rank in range(len(stages))]
-        links = disturbances.link_colours(capacity)
-        heeded = communicators.heeded(programs, np.asarray(capacity, dtype=float), disturbances.capacities)
-        classes = partition(list(zip(stages, slowness, own, strict=True)), communicators.bindings, links, heeded)
+    stage_of, place_of = np.zeros((2, plan.num_ranks), dtype=np.int64)
+    for stage, ranks in enumerate(plan.stage_ranks()):
+        stage_of[ranks] = stage
+        place_of[ranks] = np.arange(len(ranks))
+    stages, places = stage_of.tolist(), place_of.tolist()
+    rates = np.asarray(capacity, dtype=float)
+    folded = choices.folded and not choices.steps
+    found = None
+    if folded and disturbances is UNDISTURBED:
+        found = _by_window(programs, plan, fabric, rates, slowness, choices.methods)
+    if found is not None:
+        communicators, classes = found
     else:
-        classes = unfolded(len(stages), communicators.bindings, len(capacity))
-    places = [0] * plan.num_ranks
-    for ranks in stage_ranks:
-        for place, rank in enumerate(ranks):
-            places[rank] = place
+        communicators = Communicators(programs, plan, fabric, choices.methods)
+        if folded:
+            own = [(disturbances.speeds.get(rank), disturbances.colour(rank)) for rank in range(len(stages))]
+            links = disturbances.link_colours(rates.tolist()) if disturbances.capacities else rates
+            heeded = communicators.heeded(programs, rates, disturbances.capacities)
+            colours = list(zip(stages, slowness, own, strict=True))
+            bindings = communicators.bindings
+            if trust is not None and disturbances is UNDISTURBED:
+                classes = trust.classes(colours, bindings, rates, heeded)
+            else:
+                classes = partition(colours, bindings, links, heeded)
+        else:
+            classes = unfolded(len(stages), communicators.bindings, len(rates))
     where = Ranks(stage_ranks, stages, places, fabric.host_of, slowness)
-    lowering = _Lowering(where, communicators, classes, capacity, choices, disturbances)
+    lowering = _Lowering(where, communicators, classes, rates, choices, disturbances)
     for rank in classes.rank_representatives:
         lowering.add(rank, disturbances.program(rank, programs[stages[rank]]))
     return lowering.finish()
+
+
+def _by_window(
+    programs: Sequence[StageProgram],
+    plan: Layout,
+    fabric: Fabric,
+    capacity: Floats,
+    slowness: Sequence[float],
+    methods: Methods,
+) -> tuple[Communicators, Classes] | None:
+    """Communicators and classes by what a part of the job shows, where that tells all of it."""
+    for window in windows_of(plan, fabric, slowness):
+        try:
+            communicators = Communicators(programs, plan, fabric, methods, window)
+            return communicators, classes_in_window(communicators, window, capacity)
+        except NotAlikeError:
+            continue
+    return None
 
 
 class _Part(NamedTuple):
@@ -112,6 +145,17 @@ class _Played(NamedTuple):
     rows: tuple[int, ...]
     first: tuple[int, ...]  # index in the segment of every piece's first op
     in_step: tuple[int, int]
+    by_lane: tuple[tuple[int, tuple[int, ...]], ...]  # the pieces of every lane
+    waits: tuple[tuple[int, tuple[int, ...]], ...]  # of pieces that wait for others of the segment
+    together: Hashable  # equal for those that meet each other in all that they meet in; None for none
+
+
+def _by_lane(parts: Sequence[_Part]) -> tuple[tuple[int, tuple[int, ...]], ...]:
+    """The pieces of every lane, in order."""
+    found: dict[int, list[int]] = {}
+    for index, part in enumerate(parts):
+        found.setdefault(part.lane, []).append(index)
+    return tuple((lane, tuple(indices)) for lane, indices in found.items())
 
 
 class _Lowering:
@@ -120,7 +164,7 @@ class _Lowering:
         ranks: Ranks,
         communicators: Communicators,
         classes: Classes,
-        capacity: Sequence[float],
+        capacity: Floats,
         choices: Choices,
         disturbances: Disturbances,
     ) -> None:
@@ -137,6 +181,8 @@ class _Lowering:
         self._receiving: list[tuple[int, Hashable]] = []  # (op, name of the meeting that its sender makes)
         self._waiting: list[tuple[int, int, Item]] = []  # (rank, first op, item) of items that wait for others
         self._stretches = Stretches()
+        self._shapes: dict[Hashable, int] = {}
+        self._met: dict[Hashable, list[int]] = {}  # meetings of an item's pieces, by who meet and the item's key
 
     def add(self, rank: int, stage: StageProgram) -> None:
         """All items of one rank."""
@@ -191,7 +237,19 @@ class _Lowering:
             tuple(rows),
             tuple(piece.first for piece in found),
             self._in_step(rank, segment, found),
+            _by_lane(parts),
+            tuple((index, part.after) for index, part in enumerate(parts) if part.after),
+            self._together(parts),
         )
+
+    def _together(self, parts: Sequence[_Part]) -> Hashable:
+        """The group that all these pieces meet in, if it is one, with their places; they are hashed once."""
+        met = [(index, part.met) for index, part in enumerate(parts) if part.met]
+        groups = {self._between.group(number) for _, (number, _) in met}
+        if len(groups) != 1 or self._choices.steps or any(isinstance(op.work, Receive) for _, (_, op) in met):
+            return None
+        shape = len(parts), *(index for index, _ in met)
+        return *groups, self._shapes.setdefault(shape, len(self._shapes))
 
     def _in_step(self, rank: int, segment: Segment, found: Sequence[Piece]) -> tuple[int, int]:
         """From which piece on the rank goes in step with others, and the class of their group."""
@@ -252,12 +310,23 @@ class _Lowering:
         program.step += [item.step] * count
         program.chunk += [item.chunk] * count
         program.microbatch += [item.microbatch] * count
-        for index, (lane, met, after, _) in enumerate(played.parts):
-            meeting, position = (-1, -1) if met is None else self._meet(rank, item, played.first[index], *met)
-            program.meeting.append(meeting)
-            program.position.append(position)
-            program.after.append(tuple([begin + other for other in after]) if after else ())
-            program.lanes[lane].append(begin + index)
+        program.after += [()] * count
+        for index, after in played.waits:
+            program.after[begin + index] = tuple([begin + other for other in after])
+        for lane, indices in played.by_lane:
+            program.lanes[lane] += [begin + index for index in indices]
+        name = played.together, item.key
+        met = self._met.get(name) if played.together is not None else None
+        if met is not None:
+            program.meeting += met
+            program.position += [-1] * count
+        else:
+            for part, index in zip(played.parts, played.first, strict=True):
+                own = (-1, -1) if part.met is None else self._meet(rank, item, index, *part.met)
+                program.meeting.append(own[0])
+                program.position.append(own[1])
+            if played.together is not None:
+                self._met[name] = program.meeting[begin:]
         first, group = played.in_step
         if first >= 0:
             self._stretches.add(group, item.key, begin + first, count - first)

@@ -14,6 +14,7 @@ from simcluster.measuring.overlap import Key, Overlap
 
 COMPUTE = tuple(COMPUTE_KINDS)
 WAITING = ("bubble", "straggler_wait")
+_MOST = 1e100
 STATES = (*COMPUTE, "interference", *WAITING)
 """What a rank does when it is not held up by communication; *interference* is what slows its compute down."""
 
@@ -82,11 +83,11 @@ class Account:
         """From a result JSON; KeyError, TypeError or ValueError where it holds none."""
         account = result["account"]
         axes = {
-            axis: Communication(*(float(account["axes"][axis][f"{name}_s"]) for name in Communication.__slots__))
+            axis: Communication(*(_number(account["axes"][axis][f"{name}_s"]) for name in Communication.__slots__))
             for axis in EXPOSED
         }
         return cls(
-            float(result["step_time_s"]),
+            _number(result["step_time_s"]),
             _numbers(result["breakdown_s"], BREAKDOWN),
             _numbers(account["states_s"], STATES),
             axes,
@@ -95,4 +96,11 @@ class Account:
 
 
 def _numbers(values: Mapping[str, Any], names: Iterable[str]) -> dict[str, float]:
-    return {name: float(values[name]) for name in names}
+    return {name: _number(values[name]) for name in names}
+
+
+def _number(value: object) -> float:
+    """A number whose sums are numbers; no text, which float() would read."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < _MOST:
+        raise ValueError(f"{str(value)[:40]!r} is no number of seconds")
+    return float(value)

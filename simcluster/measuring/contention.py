@@ -12,9 +12,10 @@ import numpy as np
 
 from simcluster.lowering.communicators import Communicators
 from simcluster.lowering.lower import Lowered
-from simcluster.lowering.program import Program, RowTimes, SpanRow
-from simcluster.measuring.timeline import Floats, Spans
-from simcluster.planning.profiles import STEADY, Profile, stretched
+from simcluster.lowering.program import Program, RowTimes
+from simcluster.lowering.slowed import columns_of, within
+from simcluster.measuring.timeline import Floats, Ints, Spans
+from simcluster.planning.profiles import STEADY, stretched
 
 
 def free_seconds(lowered: Lowered, spans: Spans, first_rank: int = 0) -> Floats:
@@ -111,29 +112,53 @@ def slowed_seconds(
     stands for.  What a GPU that is slow at times loses by itself is not counted.
     """
     total = sum(weights.values())
-    planned: dict[int, dict[str, float]] = {}  # by row set, with nothing from outside: a segment's own communication
+    shares = np.array([weights.get(rank - first_rank, 0) / total for rank in program.lane_rank])
+    share = shares[np.array(program.lane, dtype=np.int64)]
+    op, kind, longer = _longer(program, start, slowed)
+    kinds, first = np.unique(kind, return_index=True)
     found: dict[str, float] = {}
-    for op, number in enumerate(program.rows):
-        if number in planned and op not in slowed:
-            longer = planned[number]
-        else:
-            rows = program.row_sets[number]
-            speed = program.speeds.get(program.lane_rank[program.lane[op]], STEADY)
-            times = slowed.get(op) or [(row.start, row.end) for row in rows]
-            longer = _longer(rows, times, speed, float(start[op]))
-            if op not in slowed:
-                planned[number] = longer
-        share = weights.get(program.lane_rank[program.lane[op]] - first_rank, 0) / total
-        for kind, seconds in longer.items():
-            found[kind] = found.get(kind, 0.0) + share * seconds
+    for number in kinds[np.argsort(first)].tolist():
+        own = kind == number
+        begins = np.flatnonzero(np.diff(op[own], prepend=-1))  # of each op's rows
+        each = np.add.reduceat(longer[own], begins)  # exact: on the clock's grid
+        found[_kinds(program)[number]] = float(np.cumsum(share[op[own][begins]] * each)[-1])
     return found
 
 
-def _longer(rows: Sequence[SpanRow], times: RowTimes, speed: Profile, begin: float) -> dict[str, float]:
-    """Seconds by kind that computations of an op that began then take longer than at their rank's own speed."""
-    found: dict[str, float] = {}
-    for row, (start, end) in zip(rows, times, strict=True):
-        if row.pace is not None and row.pace.sensitivity is not None:
-            own = row.pace.seconds if speed is STEADY else stretched(speed, begin + start, row.pace.seconds)
-            found[row.kind] = found.get(row.kind, 0.0) + (end - start) - own
-    return found
+def _kinds(program: Program) -> list[str]:
+    """The kinds of all rows, numbered."""
+    return list(dict.fromkeys(row.kind for rows in program.row_sets for row in rows))
+
+
+def _longer(program: Program, start: Floats, slowed: Mapping[int, RowTimes]) -> tuple[Ints, Ints, Floats]:
+    """Of every row that computes: its op, its kind's number, and the seconds it takes longer than at its rank's own
+    speed."""
+    number_of = {kind: number for number, kind in enumerate(_kinds(program))}
+    table = [
+        (set_number, place, number_of[row.kind], row.pace.seconds, row.start, row.end)
+        for set_number, rows in enumerate(program.row_sets)
+        for place, row in enumerate(rows)
+        if row.pace is not None and row.pace.sensitivity is not None
+    ]
+    if not table:
+        return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64), np.zeros(0)
+    set_of, place, kind, seconds, begin, end = (np.array(column) for column in zip(*table, strict=True))
+    first = np.searchsorted(set_of, np.arange(len(program.row_sets) + 1))
+    numbers = np.array(program.rows, dtype=np.int64)
+    counts = np.diff(first)[numbers]
+    op = np.repeat(np.arange(len(numbers)), counts)
+    row = np.repeat(first[numbers], counts) + within(counts)
+    begins, ends, own = begin[row], end[row], seconds[row]
+    other = columns_of(slowed)
+    where = np.full(len(numbers), -1)
+    where[other.ops] = other.first[:-1]
+    there = np.flatnonzero(where[op] >= 0)
+    at = where[op[there]] + place[row[there]]
+    begins[there], ends[there] = other.start[at], other.end[at]
+    if program.speeds:
+        speeds = [program.speeds.get(rank, STEADY) for rank in program.lane_rank]
+        varying = np.array([speed is not STEADY for speed in speeds])[np.array(program.lane, dtype=np.int64)]
+        for each in np.flatnonzero(varying[op]).tolist():
+            speed = speeds[program.lane[op[each]]]
+            own[each] = stretched(speed, float(start[op[each]] + begins[each]), float(own[each]))
+    return op, kind[row], (ends - begins) - own

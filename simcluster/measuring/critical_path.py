@@ -167,11 +167,12 @@ def _back(
 ) -> list[int]:
     """Spans of a chain that has something beside it, from its last end back to its begin, each ending where the next
     starts; where two end at once the next one waits for both, and compute is taken."""
+    places = np.arange(low, high)[starts[low:high] < ends[low:high]]
+    places = places[np.argsort(compute[places], kind="stable")]
+    before = dict(zip(ends[places].tolist(), places.tolist(), strict=True))  # of equals the last one stays
     chosen: list[int] = []
     at = finish
-    while True:
-        fitting = [number for number in range(low, high) if ends[number] == at and starts[number] < at]
-        if not fitting:
-            return chosen[::-1]
-        chosen.append(max(fitting, key=lambda number: (bool(compute[number]), number)))
-        at = starts[chosen[-1]]
+    while at in before:
+        chosen.append(before[at])
+        at = float(starts[chosen[-1]])
+    return chosen[::-1]

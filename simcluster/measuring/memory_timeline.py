@@ -11,7 +11,7 @@ arrays; pandas when a table is asked for.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from simcluster.lowering.program import Program
+from simcluster.lowering.program import Program, RowTimes
+from simcluster.lowering.slowed import columns_of, within
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -175,7 +176,7 @@ def memory_timeline(
     ready: Floats,
     start: Floats,
     end: Floats,
-    slowed: Mapping[int, Sequence[tuple[float, float]]] = MappingProxyType({}),
+    slowed: Mapping[int, RowTimes] = MappingProxyType({}),
 ) -> MemoryTimeline:
     """All changes of a played program; ``ready``, ``start`` and ``end`` are seconds per op.
 
@@ -189,9 +190,12 @@ def memory_timeline(
     met = (np.array(program.meeting, dtype=np.int64) >= 0)[op]
     offset = table.offset[change]
     place = np.cumsum(many) - many
-    for number, times in slowed.items():
-        own = slice(place[number], place[number] + many[number])
-        offset[own] = np.array(times).ravel()[table.edge[change[own]]]
+    other = columns_of(slowed)
+    counts = many[other.ops]
+    own = np.repeat(place[other.ops], counts) + within(counts)
+    edge = table.edge[change[own]]
+    row = np.repeat(other.first[:-1], counts) + edge // 2
+    offset[own] = np.where(edge % 2, other.end[row], other.start[row])
     began = np.where(met, ready[op], start[op]) + offset  # a meeting's has no offset
     parts = [
         {
@@ -270,7 +274,7 @@ class _Changes:
 
 
 def _received(
-    program: Program, start: Floats, end: Floats, slowed: Mapping[int, Sequence[tuple[float, float]]], table: _Changes
+    program: Program, start: Floats, end: Floats, slowed: Mapping[int, RowTimes], table: _Changes
 ) -> dict[str, npt.NDArray[Any]]:
     """What lies in receivers' buffers: from the start of a transfer to the end of the first op that uses it."""
     numbers = {row: number for number, row in enumerate(table.rows)}

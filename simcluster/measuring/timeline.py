@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simcluster.lowering.program import Program, RowTimes
+from simcluster.lowering.slowed import columns_of, within
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -114,9 +115,9 @@ def expand(
     rank = np.array(program.lane_rank, dtype=np.int64)[lane]
     begin, finish = start[op] + table.start[row], start[op] + table.end[row]
     place = np.cumsum(many) - many
-    for number, times in slowed.items():
-        own = slice(place[number], place[number] + len(times))
-        begin[own], finish[own] = start[number] + np.array(times).T
+    other = columns_of(slowed)
+    own = np.repeat(place[other.ops], other.counts) + within(other.counts)
+    begin[own], finish[own] = start[op[own]] + other.start, start[op[own]] + other.end
     met = (np.array(program.meeting, dtype=np.int64) >= 0)[op]
     part: dict[str, npt.NDArray[Any]] = {
         name: np.array(getattr(program, name), dtype=np.int64)[op] for name in ("step", "chunk", "microbatch")

@@ -34,6 +34,7 @@ class Kernel:
     batch: int = 1
     by_row: bool = False
     wide: bool = False  # done in 16 bits where products are in fp8: the LM head
+    beside: int = 1  # one of so many equal products on several streams, which share waves of multiprocessors
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +71,13 @@ class Block:
 def in_pieces(kernel: Kernel, pieces: int) -> tuple[Kernel, ...]:
     """A matmul cut along its rows into equal pieces: each reads its rows, writes its rows, and reads all weights again.
 
-    Rows that do not divide are rounded up, as padding would.
+    Rows that do not divide are rounded up, as padding would.  Pieces go on several streams, where the next one's tiles
+    fill the last wave of the one before (Transformer Engine's userbuffers, up to three; PyTorch's asynchronous tensor
+    parallelism, two).
     """
     rows = -(-kernel.m // pieces)
     elements = kernel.m * kernel.k + kernel.m * kernel.n + kernel.k * kernel.n
     own = (rows * kernel.k + rows * kernel.n + kernel.k * kernel.n) / elements
-    piece = replace(kernel, m=rows, flops=kernel.flops * rows / kernel.m, bytes=kernel.bytes * own)
+    share = kernel.flops * rows / kernel.m
+    piece = replace(kernel, m=rows, flops=share, bytes=kernel.bytes * own, beside=kernel.beside * pieces)
     return (piece,) * pieces

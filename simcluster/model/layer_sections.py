@@ -282,6 +282,8 @@ def activation(model: Model, shape: RankShape, local: LocalSizes) -> Section:
 def fused_core(model: Model, shape: RankShape, local: LocalSizes) -> Section:
     """A flash kernel: reads Q, K, V, writes O and the log-sum-exp; back, reads those and dO, writes dQ, dK, dV.
 
+    Back, a kernel before it sums O dO over rows and clears an fp32 dQ, to which blocks of keys add, and one behind it
+    casts that to 16 bits (flash-attn: flash_bwd_preprocess_kernel.h and dq_accum, in all generations).
     Dropout inside it draws its mask again from the seed, so no mask is stored.  With cp the rank's queries meet the
     keys of the whole sequence, in balanced (zig-zag) shares; or it has heads of whole sequences (``context``).
     """
@@ -296,7 +298,10 @@ def fused_core(model: Model, shape: RankShape, local: LocalSizes) -> Section:
     forward = Kernel("attention", "attention", flops, queries + keys + statistics, m, n, k, batch)
     size = 2 * (queries + keys) + statistics
     back = Kernel("attention_input_grad", "attention", _FLASH_BACKWARD * flops, size, m, n, k, batch)
-    return Section(forward=(forward,), input_grad=(back,))
+    wide = FP32_BYTES * local.tokens * local.query
+    before = memory("attention_row_sums", 2 * queries + wide + statistics)
+    behind = memory("attention_query_grad", queries + wide)
+    return Section(forward=(forward,), input_grad=(before, back, behind))
 
 
 def unfused_core(shape: RankShape, local: LocalSizes) -> Section:

@@ -154,6 +154,8 @@ def _loss(shape: RankShape, logits: float) -> Section:
 
     In place: a fused loss reads them for maximum and sum, then reads them and writes their gradient over them; backward
     scales it, a read and a write (Transformer Engine's and flash-attn's, which writes a tensor of its own).
+    Else as Megatron-LM does it, a kernel a step on fp32 logits (mpu/cross_entropy.py, later
+    core/tensor_parallel/cross_entropy.py).
     """
     e = shape.element_bytes
     if shape.logits == "in-place":
@@ -161,13 +163,13 @@ def _loss(shape: RankShape, logits: float) -> Section:
                        input_grad=(memory("cross_entropy_input_grad", 2 * e * logits),))  # fmt: skip
     if shape.kernels != "fused":
         return eager.loss(shape, logits)
+    wide = FP32_BYTES
+    forward = {"to_fp32": e + wide, "maximum": wide, "less_maximum": 2 * wide, "exponentials": 2 * wide, "sum": wide,
+               "probabilities": 2 * wide}  # fmt: skip
+    backward = {"scaled": 2 * wide, "to_16_bits": wide + e}
     return Section(
-        forward=(
-            memory("logits_to_fp32", (e + FP32_BYTES) * logits),
-            # One pass reads for maximum and sum; one reads and writes the probabilities that I needs.
-            memory("cross_entropy", 3 * FP32_BYTES * logits),
-        ),
-        input_grad=(memory("cross_entropy_input_grad", (FP32_BYTES + e) * logits),),
+        forward=tuple(memory(f"logits_{step}", size * logits) for step, size in forward.items()),
+        input_grad=tuple(memory(f"logits_grad_{step}", size * logits) for step, size in backward.items()),
     )
 
 

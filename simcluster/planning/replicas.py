@@ -130,7 +130,8 @@ class Replicas:
         norm = (everyone,) if ranks > 1 else ()
         reduced = self._reduced_parts(step) if self._reduces_beside else ()
         parameters = self._own(self._parameters)
-        end_step(job, self._lanes, step, needs, share=1, parameters=parameters, norm=norm, reduced=reduced)
+        whole = self._parameters.total if data.zero < 2 else 0.0
+        end_step(job, self._lanes, step, needs, share=1, parameters=parameters, norm=norm, reduced=reduced, whole=whole)
         if data.zero and job.replicas > 1 and not data.overlap_gather:
             calls = self._parameters.calls(job.plan, data.parameter_bytes)
             block_all(self._lanes, step, "all_gather", "parameters", calls)

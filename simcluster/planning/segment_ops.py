@@ -84,32 +84,55 @@ class OpsInMaking:
         self._joining += tuple(self._beside[:many])
         del self._beside[:many]
 
-    def gathered(self, kernel: Kernel, pieces: int, kind: str, name: str, size: float, layer: int) -> None:
+    def gathered(
+        self, kernel: Kernel, pieces: int, kind: str, name: str, size: float, layer: int, *, ring: bool = False
+    ) -> None:
         """A product whose operand is gathered piece by piece beside it: each piece of the product waits for its own.
 
         With equal pieces, product g and gather c take max(g, c) + min(g, c) / pieces (modelling of asynchronous tensor
-        parallelism; Megatron-LM's ``--tp-comm-overlap`` with all-gather in pieces).
+        parallelism; Megatron-LM's ``--tp-comm-overlap`` with all-gather in pieces).  In a ``ring`` every member has a
+        piece, begins with its own, and passes on what it gets from its neighbour, in copies and not in collectives
+        (Transformer Engine's userbuffers, CommOverlapP2P; PyTorch's fused_all_gather_matmul).
         """
         begins = not self._ops  # nothing is there for the first to go beside
+        called = "send_recv" if ring else "all_gather"
         if begins:
-            self.collective("all_gather", name, size / pieces, layer)
-        for _ in range(pieces - begins):
-            self.beside("all_gather", name, size / pieces, layer)
+            self.collective(called, name, size / pieces, layer)
+        for _ in range(pieces - begins - ring):
+            self.beside(called, name, size / pieces, layer)
         for number, piece in enumerate(in_pieces(kernel, pieces)):
-            self.join(0 if begins and number == 0 else 1)
+            self.join(1 if number >= begins + ring else 0)
             self.compute((piece,), kind, name, layer)
 
     def reduced(
-        self, kernel: Kernel, pieces: int, kind: str, name: str, reduction: tuple[str, str, float], layer: int
+        self,
+        kernel: Kernel,
+        pieces: int,
+        kind: str,
+        name: str,
+        reduction: tuple[str, str, float],
+        layer: int,
+        *,
+        ring: bool = False,
     ) -> None:
         """A product whose result is reduced piece by piece, each as soon as it is there; nobody has joined them yet.
 
-        ``reduction`` is the collective's kind, its name and its bytes.
+        ``reduction`` is the collective's kind, its name and its bytes.  In a ``ring`` a piece is copied to the member
+        whose share it is, the member's own comes last, and what it got it adds up when all is there (``summed``).
         """
         collective, called, size = reduction
-        for piece in in_pieces(kernel, pieces):
+        for number, piece in enumerate(in_pieces(kernel, pieces)):
             self.compute((piece,), kind, name, layer)
-            self.beside(collective, called, size / pieces, layer)
+            if not ring or number < pieces - 1:
+                self.beside("send_recv" if ring else collective, called, size / pieces, layer)
+
+    def summed(self, pieces: int, kind: str, name: str, size: float, layer: int) -> None:
+        """The shares that a ring of copies brought, ``size`` bytes in all, read and added up.
+
+        (Transformer Engine's reduce_bf16 behind CommOverlapP2PBase's split_overlap_rs; the sum over stacked partial
+        results in PyTorch's fused_matmul_reduce_scatter.)
+        """
+        self.compute((Kernel(f"{name}_sum", "memory", 0.0, size * (1.0 + 1.0 / pieces)),), kind, name, layer)
 
     def hold(self, begin: int, name: str, changes: Sequence[Change]) -> None:
         """Memory of a visit of the block ``name``, which began at this op: it grows with the block's main kernels.

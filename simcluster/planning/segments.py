@@ -97,6 +97,7 @@ class Passes:
         self._split = shape.sequence_parallel and shape.tp > 1
         self._overlap = overlap_tensor
         self._pieces = tensor_pieces if shape.tp > 1 else 1
+        self._ring = self._split and self._pieces == shape.tp  # every rank's share is a piece: they go round
         self._reduction = "reduce_scatter" if self._split else "all_reduce"
         tokens = shape.micro_batch * model.sequence_length // shape.cp
         self.activation_bytes = shape.element_bytes * tokens * model.hidden_size
@@ -216,7 +217,7 @@ class Passes:
         rest = list(kernels)
         cut = self._pieces > 1
         if gathers and cut and rest and rest[0].kind == "matmul":
-            ops.gathered(rest.pop(0), self._pieces, kind, name, gathers, layer)
+            ops.gathered(rest.pop(0), self._pieces, kind, name, gathers, layer, ring=self._ring)
         elif gathers:
             ops.collective("all_gather", name, gathers, layer)
         last = rest.pop() if reduces and cut and rest and rest[-1].kind == "matmul" else None
@@ -227,8 +228,11 @@ class Passes:
             del rest[:core]
         ops.compute(rest, kind, name, layer)
         if last:
-            ops.reduced(last, self._pieces, kind, name, (self._reduction, name, self.activation_bytes), layer)
+            reduction = (self._reduction, name, self.activation_bytes)
+            ops.reduced(last, self._pieces, kind, name, reduction, layer, ring=self._ring)
             ops.join()
+            if self._ring:
+                ops.summed(self._pieces, kind, name, self.activation_bytes, layer)
         elif reduces:
             ops.collective(self._reduction, name, self.activation_bytes, layer)
 
@@ -263,7 +267,7 @@ class Passes:
         if gathers:
             ops.beside("all_gather", f"{name}_input", size, layer)
         if self._pieces > 1 and reduces:
-            ops.reduced(own[0], self._pieces, kind, called, reduction, layer)
+            ops.reduced(own[0], self._pieces, kind, called, reduction, layer, ring=self._ring)
         else:
             ops.compute(own, kind, called, layer)
         ops.join(1 if gathers else 0)
@@ -274,6 +278,8 @@ class Passes:
             ops.join()
         ops.compute(weight, kind, f"{name}_weight_grad", layer)
         ops.join()
+        if reduces and self._ring:
+            ops.summed(self._pieces, kind, f"{name}_weight_grad", size, layer)
         if reduces and self._pieces == 1 and not beside:
             ops.collective(*reduction, layer)
 

@@ -8,8 +8,9 @@ reduction of the last but one is over, as in FSDP2, so that gradients of at most
 With one lane, gathers and reductions wait for each other in the order in which they are issued: the gather of the unit
 ``prefetch`` ahead before a stretch, the reduction of its gradients behind it (PyTorch's BACKWARD_PRE).  With two they
 share the links instead.  HSDP: sharded over ``Plan.shard_size`` ranks, whose shards of the gradients are then summed
-over the ranks that have the same shard.  Without ``overlap_gather`` nothing is prefetched; without ``overlap_reduce``
-computation waits for every reduction.
+over the ranks that have the same shard.  Experts of a mixture that only some ranks hold are sharded over those alone
+("edp", ``held``): a unit is then gathered and reduced in two calls, one behind the other.  Without ``overlap_gather``
+nothing is prefetched; without ``overlap_reduce`` computation waits for every reduction.
 
 The root unit's gradients (tied embeddings on one stage) are reduced when the embedding's are complete: in each
 microbatch, or, where embedding and LM head are in different chunks, in the last.
@@ -21,7 +22,7 @@ Pure; imports ops, the model and the step's plan.
 from __future__ import annotations
 
 from simcluster.planning.lanes import Lanes
-from simcluster.planning.ops import Change, Item, Need
+from simcluster.planning.ops import MAIN, Change, Compute, Item, Need, Op, Segment
 from simcluster.planning.replicas import Part
 from simcluster.planning.sharded_units import Stretch, stretches_of, units_of, uses_of, window_of
 from simcluster.planning.step_end import end_step
@@ -104,7 +105,10 @@ class Sharded:
         plan = self._job.plan
         needs = tuple(Need(self._stage, key) for key in self._reductions[-1:])
         norm = (("shard",) if self._shards > 1 else ()) + (("model",) if plan.tp * plan.pp > 1 else ())
-        parameters = sum(self._units.sizes) / self._shards
+        if plan.experts_apart:
+            norm = ("world",)
+        held = self._units.total
+        parameters = held.common / self._shards + held.experts / plan.expert_replicas
         end_step(self._job, self._lanes, step, needs, share=self._shards, parameters=parameters, norm=norm)
         self._reductions = []
 
@@ -113,12 +117,10 @@ class Sharded:
         if self._shards == 1 or number >= len(self._uses) or not self._uses[number].gathered:
             return
         unit = self._uses[number].unit
-        size = self._bytes(unit, self._data.parameter_bytes)
         chunk, layer = self._place(unit)
-        memory = (Change("parameters", size, 0.0),)
-        segment = self._lanes.collective(
-            "all_gather", "shard", "parameters", size, "dp", layer=layer, memory=memory
-        )  # fmt: skip
+        memory = (Change("parameters", self._bytes(unit, self._data.parameter_bytes), 0.0),)
+        calls = self._calls(unit, "shard", self._data.parameter_bytes)
+        segment = self._lanes.collectives("all_gather", "parameters", calls, "dp", layer=layer, memory=memory)
         self._lanes.put("dp", Item(segment, ("gathered", step, number), needs, step, chunk))
 
     def _reduce(self, action: Action, step: int, index: int, stretch: Stretch, need: Need) -> None:
@@ -127,10 +129,17 @@ class Sharded:
         key = self._reduced(action, step, index)
         _, layer = self._place(stretch.unit)
         copies = self._job.replicas // self._shards
+        if seconds := self._data.copy_seconds(self._units.sizes[stretch.unit]):
+            name = (*key, "copied")
+            kind = "backward" if action.kind == "B" else "weight_grad"
+            copied = Segment((Op(Compute(seconds), "compute", kind, "gradient_copies", layer),))
+            self._lanes.put(MAIN, Item(copied, name, (need,), step, action.chunk))
+            need = Need(self._stage, name)
         if self._shards > 1:
             memory = (Change("gradients", 0.0, -size),)
-            segment = self._lanes.collective(
-                "reduce_scatter", self._axis, "gradients", size, self._lane, layer=layer, memory=memory
+            calls = self._calls(stretch.unit, self._axis, self._data.gradient_bytes)
+            segment = self._lanes.collectives(
+                "reduce_scatter", "gradients", calls, self._lane, layer=layer, memory=memory
             )  # fmt: skip
             scattered = (*key, "scattered") if copies > 1 else key
             self._lanes.put(self._lane, Item(segment, scattered, (need,), step, action.chunk))
@@ -165,6 +174,12 @@ class Sharded:
     @staticmethod
     def _reduced(action: Action, step: int, index: int) -> Key:
         return ("reduced", step, action.chunk, index, action.microbatch)
+
+    def _calls(self, unit: int, axis: str, each: float) -> list[tuple[str, float]]:
+        """(axis, bytes) of gathering or reducing a unit: common parameters over ``axis``, experts over their own."""
+        held, plan = self._units.held[unit], self._job.plan
+        experts = held.experts > 0 and plan.expert_replicas > 1
+        return [(axis, held.common * each), *([("edp", held.experts * each)] if experts else [])]
 
     def _bytes(self, unit: int, each: float) -> float:
         return self._units.sizes[unit] * each

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from simcluster.model.shards import embedding_parameters_per_tp_rank, lm_head_parameters_per_tp_rank
-from simcluster.planning.held import of_layers
+from simcluster.planning.held import Held, of_layers
 from simcluster.planning.replicas import buckets_of
 from simcluster.planning.segments import Pass
 from simcluster.planning.step_plan import Job
@@ -29,11 +29,24 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class Units:
-    """Units of a stage: parameters of each on a rank of tp; the stretches of every chunk; the root's number or -1."""
+    """Units of a stage: what a rank would hold of each; the stretches of every chunk; the root's number or -1.
 
-    sizes: tuple[float, ...]
+    ``sizes`` are the parameters of each that come and go: all but experts that no other rank has.
+    """
+
+    held: tuple[Held, ...]
     chunks: tuple[tuple[Stretch, ...], ...]
     root: int
+    experts_shared: bool
+
+    @property
+    def sizes(self) -> tuple[float, ...]:
+        return tuple(held.common + (held.experts if self.experts_shared else 0.0) for held in self.held)
+
+    @property
+    def total(self) -> Held:
+        """Of all units."""
+        return sum(self.held, Held())
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,30 +67,30 @@ def units_of(job: Job, stage: int) -> Units:
         and any(whole.embedding for whole in wholes)
         and any(whole.lm_head for whole in wholes)
     )  # fmt: skip
-    sizes: list[float] = []
+    held: list[Held] = []
     if tied:
-        sizes.append(embedding_parameters_per_tp_rank(model, tp) + model.norm_parameters)
+        held.append(Held(embedding_parameters_per_tp_rank(model, tp) + model.norm_parameters))
     chunks = []
     for whole in wholes:
         stretches: list[Stretch] = []
 
-        def add(work: Pass, size: float, found: list[Stretch] = stretches) -> None:
-            found.append(Stretch(work, len(sizes)))
-            sizes.append(size)
+        def add(work: Pass, own: Held, found: list[Stretch] = stretches) -> None:
+            found.append(Stretch(work, len(held)))
+            held.append(own)
 
         if whole.embedding and tied:
             stretches.append(Stretch(Pass((), embedding=True), 0))
         elif whole.embedding:
-            add(Pass((), embedding=True), embedding_parameters_per_tp_rank(model, tp))
+            add(Pass((), embedding=True), Held(embedding_parameters_per_tp_rank(model, tp)))
         for begin in range(0, len(whole.layers), most):
             layers = whole.layers[begin : begin + most]
-            add(Pass(layers), of_layers(model, job.plan, layers).total)
+            add(Pass(layers), of_layers(model, job.plan, layers))
         if whole.lm_head and tied:
             stretches.append(Stretch(Pass((), lm_head=True), 0))
         elif whole.lm_head:
-            add(Pass((), lm_head=True), lm_head_parameters_per_tp_rank(model, tp) + model.norm_parameters)
+            add(Pass((), lm_head=True), Held(lm_head_parameters_per_tp_rank(model, tp) + model.norm_parameters))
         chunks.append(tuple(stretches))
-    return Units(tuple(sizes), tuple(chunks), 0 if tied else -1)
+    return Units(tuple(held), tuple(chunks), 0 if tied else -1, job.plan.expert_replicas > 1)
 
 
 def stretches_of(units: Units, action: Action) -> tuple[Stretch, ...]:

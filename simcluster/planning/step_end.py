@@ -22,12 +22,13 @@ _NORM_BYTES = 4.0  # one fp32 number
 
 def end_step(
     job: Job, lanes: Lanes, step: int, needs: tuple[Need, ...], *, share: int, parameters: float,
-    norm: tuple[str, ...], reduced: Sequence[Reduced] = (),
+    norm: tuple[str, ...], reduced: Sequence[Reduced] = (), whole: float = 0.0,
 ) -> None:  # fmt: skip
     """The end of a step on a rank that has the gradients of ``parameters`` once ``needs`` have happened.
 
     ``share``: of the embedding's gradient it has one part in so many; ``norm`` are the axes over which the squares of
-    gradients are added, one after the other.  ``reduced`` lists them in the parts that are complete early.
+    gradients are added, one after the other.  ``reduced`` lists them in the parts that are complete early; ``whole``
+    counts all gradients that the rank accumulated.
     """
     data, stage = job.data_parallel, lanes.stage
     held = [job.whole(stage, chunk) for chunk in range(job.schedule.num_chunks)]
@@ -38,15 +39,18 @@ def end_step(
         early = [part for part in reduced if not part.tied]
         reduced = early + [replace(part, needs=lanes.reached()) for part in reduced if part.tied]
     reduced = reduced or [Reduced(parameters, (*needs, *lanes.reached()))]
-    squares = Segment((Op(Compute(data.norm_seconds(parameters)), "compute", "optimizer", "gradient_norm"),))
+    seconds = data.norm_seconds(parameters) + (data.buffer_seconds(whole) if whole else 0.0)
+    squares = Segment((Op(Compute(seconds), "compute", "optimizer", "gradient_norm"),))
     lanes.put(MAIN, Item(squares, ("norm", step), needs, step))
     for index, axis in enumerate(norm):
         block(lanes, step, "all_reduce", axis, "gradient_norm", _NORM_BYTES, part=norm[:index])
     if job.offload.optimizer == "stream":
         return stream_update(job, lanes, step, parameters)
     if job.offload.optimizer == "host":
-        return host_update(job, lanes, step, reduced, lanes.reached(), data.zero_seconds(parameters))
-    update = Segment((Op(Compute(data.optimizer_seconds(parameters)), "compute", "optimizer", "optimizer"),))
+        return host_update(job, lanes, step, reduced, lanes.reached(), data.zero_seconds(max(whole, parameters)))
+    others = data.zero_seconds(whole - parameters) if whole > parameters else 0.0  # gradients that others' updates read
+    seconds = data.optimizer_seconds(parameters) + others
+    update = Segment((Op(Compute(seconds), "compute", "optimizer", "optimizer"),))
     return lanes.put(MAIN, Item(update, ("optimizer", step), (), step))
 
 

@@ -89,7 +89,9 @@ class DataParallel:
 
     ``gradient_bytes`` and ``parameter_bytes`` are per element on the wire; ``bucket_bytes`` is the size from which on a
     bucket of gradients is sent.  ``optimizer_seconds``, ``norm_seconds`` and ``zero_seconds`` (zeroing the gradients,
-    which the optimizer's include) are functions of the parameters they touch.
+    which the optimizer's include) are functions of the parameters they touch; ``buffer_seconds`` are what passes over
+    all the gradients that a rank accumulates take ahead of their reduction, and ``copy_seconds`` what ZeRO 3 copies on
+    the GPU for each reduction, functions of parameters too.
     """
 
     zero: int
@@ -102,6 +104,8 @@ class DataParallel:
     norm_seconds: Callable[[float], float]
     sharding: Sharding = Sharding()
     zero_seconds: Callable[[float], float] = lambda parameters: 0.0
+    buffer_seconds: Callable[[float], float] = lambda whole: 0.0
+    copy_seconds: Callable[[float], float] = lambda parameters: 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,8 +102,8 @@ def _experts(scenario: Scenario) -> Iterator[Complaint]:
         fixes = [f"{(tp if etp < tp else 1) * near}" for near in near_divisors(there, max(1, ep * etp // tp))]
         yield ("parallel", "ep"), f"groups of ep {ep} do not go into {among}; use ep {', '.join(fixes)}"
     apart = ep > 1 or etp != tp
-    if apart and parallel.zero == 3:
-        what = "zero 3 shards all parameters over the same ranks, and experts on ep ranks are not held by those"
-        yield ("parallel", "zero"), f"{what}; use zero 0, 1 or 2, or ep 1 without etp"
+    if apart and scenario.fsdp.shard_group:
+        what = "shard groups are of ranks that hold the same, and experts on ep ranks are not held by all of them"
+        yield ("fsdp", "shard_group"), f"{what}; leave it out, or use ep 1 without etp"
     if apart and scenario.memory.offload.optimizer != "none":
         yield ("memory", "offload", "optimizer"), "is not modelled for experts on ep ranks; use none, or ep 1"

@@ -12,7 +12,7 @@ in a run ends no earlier than in the longest path through a part of the same ops
   behind the optimizer, where the scenario does not overlap them; under ZeRO 2 and 3 what each microbatch sends over dp.
 * ``with_schedule``: the schedule played with these times (``schedules.timing``), instead of fill and drain.
 
-Float sums in another order, and the engine's grid, differ by less than ``_ROUNDING`` takes off."""
+Float sums in another order, and the engine's grid, differ by less than ``ROUNDING`` takes off."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from simcluster.search.pipelines import SPLIT, Pipeline, pipeline_of
 from simcluster.search.space import Layout
 from simcluster.simulate import choices_of
 
-_ROUNDING = 1e-6
+ROUNDING = 1e-6
 
 
 class Bounds:
@@ -65,7 +65,7 @@ class Bounds:
         """Passes, fill and drain, norm and optimizer."""
         times, stages = self.times(layout), self._outlined(layout)
         if stages is None:
-            return (1 - _ROUNDING) * self._mean(layout, times)
+            return (1 - ROUNDING) * self._mean(layout, times)
         slowest: dict[tuple[int, bool, bool], Stage] = {}  # of stages that hold as much
         for stage in stages:
             held = stage[3:]
@@ -89,7 +89,7 @@ class Bounds:
             layout, times, stages, [end + before for end, (before, _) in zip(ends, tails, strict=True)],
             [after for _, after in tails],
         )  # fmt: skip
-        return max(found, (1 - _ROUNDING) * max(lane for _, lane in beside))
+        return max(found, (1 - ROUNDING) * max(lane for _, lane in beside))
 
     def with_schedule(self, layout: Layout) -> float:
         """With the schedule played; InputError if it cannot be."""
@@ -175,7 +175,7 @@ class Bounds:
             norm, update = self._update(times, self._parameters(layout, stage) / shared)
             done = max(done, update + behind)
             before = max(before, end + norm)
-        return (1 - _ROUNDING) * (before + done)
+        return (1 - ROUNDING) * (before + done)
 
     def _update(self, times: PassTimes, parameters: float) -> tuple[float, float]:
         """Seconds of gradient norm and optimizer on so many parameters."""
@@ -302,11 +302,11 @@ class Bounds:
             self._ends[grid] = [Least(way, stage) for stage in range(layout.pp)]
         return self._ends[grid]
 
-    # --- the schedule -------------------------------------------------------------------------------------------------
-
-    def _schedule_ends(self, layout: Layout, times: PassTimes, least: Sequence[Mapping[Call, float]]) -> list[float]:
-        """When the last action of every stage is over, at the least."""
-        name = (*layout[:9], layout.order, layout.zero == 2)
+    def _schedule_ends(
+        self, layout: Layout, times: PassTimes, least: Sequence[Mapping[Call, float]], which: str = ""
+    ) -> list[float]:
+        """When the last action of every stage is over, at the least; ``which`` names another ``least``."""
+        name = (*layout[:9], layout.order, layout.zero == 2, which)
         if name not in self._played:
             schedule = schedule_of(layout.on(self.base))
             pipeline = self.pipeline(layout)

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from simcluster.errors import InputError
-from simcluster.search.bound import Bounds
+from simcluster.search.link_bound import LinkBounds
 from simcluster.search.memory import Memory
 from simcluster.search.space import REASONS, Layout, broken_keys
 
 FULL = "does not fit: its schedule keeps too much"
+_TIGHTEST = 3  # how often a bound can be made tighter
 NO_ROOM = "does not fit: model state and the first forwards alone"
 
 
@@ -30,7 +31,7 @@ class Candidate(NamedTuple):
 class Judge(NamedTuple):
     """Bounds and memory of the layouts of one space: they share nothing with those of another."""
 
-    bounds: Bounds
+    bounds: LinkBounds
     memory: Memory
 
     def broken(self, layout: Layout) -> str:
@@ -67,7 +68,7 @@ class Known:
         """The next tighter bound, never below the one before."""
         (before, level), layout = self.bounds[number], self.layouts[number]
         bounds = self.judge(layout).bounds
-        seconds = (bounds.with_ends if level == 0 else bounds.with_schedule)(layout)
+        seconds = (bounds.with_ends, bounds.with_schedule, bounds.with_links)[level](layout)
         self.bounds[number] = max(before, self.score(layout, seconds)), level + 1
         return self.bounds[number]
 
@@ -110,7 +111,7 @@ class Frontier:
                     self.refused.append((bound, reason))
                     continue
                 self._possible[number] = None
-            if level == 2:
+            if level == _TIGHTEST:
                 return Candidate(number, known.layouts[number], bound)
             heapq.heappush(self._heap, (*known.tighter(number), number))
         return None

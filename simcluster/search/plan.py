@@ -16,8 +16,8 @@ from simcluster.errors import InputError
 from simcluster.result import VERSION
 from simcluster.scenario.fits import remedies
 from simcluster.scenario.scenario import Scenario, from_document, load
-from simcluster.search.bound import Bounds
 from simcluster.search.frontier import NO_ROOM, Frontier, Judge, Known
+from simcluster.search.link_bound import LinkBounds
 from simcluster.search.memory import Memory
 from simcluster.search.playing import Player, Progress, Row, workers_of
 from simcluster.search.space import Layout, Space, space_of
@@ -136,7 +136,8 @@ def plan(
         return seconds * layout.gpus * worth if worth else seconds
 
     judges = {
-        count: Judge(Bounds(base, [each for each in layouts if each.gpus == count]), Memory(base)) for count in counts
+        count: Judge(LinkBounds(base, [each for each in layouts if each.gpus == count]), Memory(base))
+        for count in counts
     }
     known = Known(layouts, lambda layout: judges[layout.gpus], score)
     with Store(Path(store) if store else Path(":memory:"), VERSION) as kept, workers_of(executor) as (pool, workers):
@@ -248,6 +249,9 @@ def _check(base: Scenario, counts: Sequence[int], objective: str, price: float |
         raise InputError(f"price {price!r} must be positive: dollars per GPU and hour, as in 2.50")
     if top < 1:
         raise InputError(f"top {top} must be at least 1")
+    if base.model.moe:
+        raise InputError("model.moe: layouts are searched for dense models; for experts compare some, as in "
+                         "simcluster compare SCENARIO --vary parallel.ep=1,8")  # fmt: skip
     if base.parallel.cp > 1:
         raise InputError(f"parallel.cp is {base.parallel.cp}: layouts are searched without context parallelism; set 1")
     hosts = base.cluster.built.host_of

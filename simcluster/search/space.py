@@ -10,14 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
-from simcluster.documents.complaints import did_you_mean, listed
+from simcluster.documents.complaints import did_you_mean, listed, shown
 from simcluster.documents.near import divisors
 from simcluster.errors import InputError
 from simcluster.scenario.pipeline_rules import schedule_rules, stage_rules
 from simcluster.scenario.rules import broken_rules
 from simcluster.scenario.scenario import Scenario
+from simcluster.scenario.sections import Recompute
 from simcluster.schedules import SCHEDULES, TAKES_CHUNKS
 from simcluster.search.pipelines import route_of
 
@@ -280,6 +281,8 @@ def space_of(base: Scenario, gpus: int, vary: Mapping[str, Sequence[Any]]) -> Sp
             raise InputError(f"{path} is nothing that a plan decides{did_you_mean(path, AXES)}; use {listed(AXES)}")
         if not values:
             raise InputError(f"{path}: no values, so there is nothing to try; give at least one")
+        for value in values:
+            _require(path, value, base)
     for name in vary.get("pipeline.schedule", ()):
         if name not in SCHEDULES:
             raise InputError(
@@ -302,3 +305,21 @@ def space_of(base: Scenario, gpus: int, vary: Mapping[str, Sequence[Any]]) -> Sp
     for path, values in vary.items():
         tried[path] = tuple(dict.fromkeys(tuple(each) if isinstance(each, list) else each for each in values))
     return Space(base, gpus, tried)
+
+
+def _require(path: str, value: object, base: Scenario) -> None:
+    """InputError for a value that no scenario can have there."""
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    order = base.parallel.order
+    wanted, fits = {
+        "parallel.sequence_parallel": ("true or false", isinstance(value, bool)),
+        "training.recompute": (" or ".join(get_args(Recompute)), value in get_args(Recompute)),
+        "pipeline.schedule": ("the name of a schedule", isinstance(value, str)),
+        "parallel.zero": ("0, 1, 2 or 3", whole and value in (0, 1, 2, 3)),
+        "parallel.order": (
+            f"a list such as [{', '.join(order)}]",
+            isinstance(value, list | tuple) and sorted(map(str, value)) == sorted(order),
+        ),
+    }.get(path, ("a whole number from 1", whole and value > 0))  # type: ignore[operator]
+    if not fits:
+        raise InputError(f"{path}: {shown(value)} cannot be tried; give {wanted}")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -14,9 +15,10 @@ import simpy
 
 from simcluster.errors import InputError
 from simcluster.lowering.program import Meeting, Program, RowTimes
-from simcluster.simulating.lockstep import Columns, Expanded, Forms, Slowed, Stretch
+from simcluster.lowering.slowed import RowColumns, SlowedRows, joined
+from simcluster.simulating.lockstep import Columns, Expanded, Form, Forms, Stretch
 from simcluster.simulating.network import Network
-from simcluster.simulating.pacing import Flight, Pacing, Task
+from simcluster.simulating.pacing import Flight, Pacing, Task, rows_of
 from simcluster.simulating.stepwise import Stepwise
 
 Times = npt.NDArray[np.float64]
@@ -41,6 +43,10 @@ class Record:
     slowed: Mapping[int, RowTimes] = field(default_factory=dict)
     kind: str = "events"
     why: str = ""
+
+
+def _slowed_rows(alone: Sequence[Task], expanded: Expanded) -> RowColumns:
+    return joined([rows_of(alone), expanded.slowed()])
 
 
 StepsFactory = Callable[[Network, Callable[[int], object]], Stepwise]
@@ -73,7 +79,7 @@ class _Engine:
         self._players: dict[int, tuple[Stepwise, dict[int, simpy.Event]]] = {}
         self._forms = Forms(program, capacity)
         self._in_step = {first: number for number, each in enumerate(program.in_step) for first in each.firsts}
-        self._together: list[tuple[int, Task]] = []  # what has been played in step: its number
+        self._together: list[tuple[int, Form, Task]] = []  # what has been played in step: its number
 
     def run(self) -> Record:
         ranks = self._program.lane_rank
@@ -87,7 +93,7 @@ class _Engine:
         ready, start, end = np.array(self._ready), np.array(self._start), np.array(self._end)
         last = np.array(self._last, dtype=np.int64)
         expanded = Expanded(self._program, self._stretches(), Columns(ready, start, end, last))
-        slowed = Slowed(self._pacing.slowed, expanded)
+        slowed = SlowedRows(partial(_slowed_rows, self._pacing.slowed, expanded))
         return Record(ready=ready, start=start, end=end, last=last, events=events, slowed=slowed)
 
     def _queues(self) -> list[list[int]]:
@@ -103,9 +109,8 @@ class _Engine:
     def _stretches(self) -> list[Stretch]:
         """What has been played in step."""
         found = []
-        for number, task in self._together:
+        for number, form, task in self._together:
             firsts = self._program.in_step[number].firsts
-            form = self._forms.of(self._program.in_step[number])
             ready = tuple([self._ready[first] for first in firsts])
             found.append(Stretch(firsts, form, task.playing, ready, self._last[firsts[0]], task.slowed))
         return found
@@ -173,11 +178,12 @@ class _Engine:
             del self._arrivals[self._program.meeting[op]]
             arrivals.sort(key=lambda arrival: stretch.firsts.index(arrival[0]))
             ranks = [self._program.lane_rank[self._program.lane[first]] for first in stretch.firsts]
+            last = self._latest(arrivals)
             for first in stretch.firsts:
-                self._last[first] = self._latest(arrivals)
-            chain = self._forms.of(stretch).chain
-            task = self._pacing.together(stretch.firsts, ranks, chain, [event for _, event in arrivals])
-            self._together.append((number, task))
+                self._last[first] = last
+            form = self._forms.of(stretch)
+            task = self._pacing.together(stretch.firsts, ranks, form.chain, [event for _, event in arrivals])
+            self._together.append((number, form, task))
         return over
 
     def _latest(self, arrivals: Sequence[tuple[int, simpy.Event]]) -> int:

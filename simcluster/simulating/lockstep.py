@@ -7,14 +7,15 @@ have the same chain at once.  Imports the program, blocks, rhythm and numpy.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from simcluster.lowering.program import InStep, Pace, Program, RowTimes
+from simcluster.lowering.program import InStep, Pace, Program
 from simcluster.lowering.rhythm import Chain, Playing
+from simcluster.lowering.slowed import RowColumns, columns_of, joined, within
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -160,14 +161,14 @@ class Expanded:
 
     def __init__(self, program: Program, stretches: Sequence[Stretch], columns: Columns) -> None:
         self._program = program
-        self._stretches = [each for each in stretches if each.slowed or each.form.presses]
-        by_form: dict[int, list[Stretch]] = {}
-        for each in stretches:
-            by_form.setdefault(id(each.form), []).append(each)
+        self._slowed: list[_Slowed] = []
+        by_form: dict[int, list[int]] = {}
+        for number, each in enumerate(stretches):
+            by_form.setdefault(id(each.form), []).append(number)
         for alike in by_form.values():
-            self._fill(alike, columns)
+            self._fill(alike, [stretches[number] for number in alike], columns)
 
-    def _fill(self, alike: Sequence[Stretch], columns: Columns) -> None:
+    def _fill(self, numbers: Sequence[int], alike: Sequence[Stretch], columns: Columns) -> None:
         form = alike[0].form
         times = [each.playing.times() for each in alike]
         start, end = (np.stack(each) for each in zip(*times, strict=True))  # [stretch, row]
@@ -185,43 +186,52 @@ class Expanded:
         last = np.where(there, met, many).min(axis=1)
         last[:, 0] = [each.last for each in alike]
         columns.last[met] = last[:, None, :]
+        asked = np.array([each.slowed or form.presses for each in alike])
+        if asked.any():
+            number = np.array(numbers, dtype=np.int64)[asked]
+            self._slowed.append(_Slowed(form, number, firsts[asked], start[asked], end[asked]))
 
-    def rows(self) -> Iterator[tuple[int, RowTimes]]:
-        """Ops of stretches that were slowed, with start and end of their rows, in seconds from the op's start."""
-        program = self._program
-        for each in self._stretches:
-            start, end = (column.tolist() for column in each.playing.times())
-            for member, first in enumerate(each.firsts):
-                pairs = zip(each.form.first[member].tolist(), each.form.last[member].tolist(), strict=True)
-                for offset, (low, high) in enumerate(pairs):
-                    if program.meeting[first + offset] >= 0:
-                        continue
-                    times = tuple([(start[row] - start[low], end[row] - start[low]) for row in range(low, high + 1)])
-                    planned = program.row_sets[program.rows[first + offset]]
-                    if times[-1][1] != planned[-1].end or any(
-                        time != (row.start, row.end) for time, row in zip(times, planned, strict=True)
-                    ):
-                        yield first + offset, times
+    def slowed(self) -> RowColumns:
+        """Ops of stretches that were slowed, stretch by stretch, member by member."""
+        found = [each.rows(self._program) for each in self._slowed]
+        if not found:
+            return columns_of({})
+        number = np.concatenate([number for number, _ in found])
+        rows = joined([rows for _, rows in found])
+        order = np.argsort(number, kind="stable")
+        counts = rows.counts[order]
+        row = np.repeat(rows.first[order], counts) + within(counts)
+        return RowColumns(rows.ops[order], np.concatenate([[0], np.cumsum(counts)]), rows.start[row], rows.end[row])
 
 
-class Slowed(Mapping[int, RowTimes]):
-    """The rows of ops that did not go on at full speed, put together when somebody asks."""
+@dataclass(frozen=True, slots=True)
+class _Slowed:
+    """Stretches of one form in which something was slowed: their numbers, their members' first ops, and when their rows
+    started and ended [stretch, row]."""
 
-    def __init__(self, alone: Mapping[int, RowTimes], expanded: Expanded) -> None:
-        self._alone, self._expanded = alone, expanded
-        self._found: dict[int, RowTimes] | None = None
+    form: Form
+    number: Ints
+    firsts: Ints
+    start: Floats
+    end: Floats
 
-    @property
-    def _all(self) -> dict[int, RowTimes]:
-        if self._found is None:
-            self._found = {**self._alone, **dict(self._expanded.rows())}
-        return self._found
-
-    def __getitem__(self, op: int) -> RowTimes:
-        return self._all[op]
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._all)
-
-    def __len__(self) -> int:
-        return len(self._all)
+    def rows(self, program: Program) -> tuple[Ints, RowColumns]:
+        """What did not go on as planned: the stretch of every op, and the ops."""
+        form, length = self.form, self.form.first.shape[1]
+        alone = np.setdiff1d(np.arange(length), form.met)  # ops that meet nobody
+        member, op = (each.ravel() for each in np.indices(form.first.shape)[:, :, alone])
+        first = form.first[member, op]
+        counts = form.last[member, op] + 1 - first
+        row = np.repeat(first, counts) + within(counts)
+        begin = self.start[:, np.repeat(first, counts)]
+        start, end = self.start[:, row] - begin, self.end[:, row] - begin
+        sets = [program.row_sets[program.rows[each]] for each in (self.firsts[0, member] + op).tolist()]
+        planned = np.array([(own.start, own.end) for rows in sets for own in rows]).reshape(-1, 2)
+        differs = (start != planned[:, 0]) | (end != planned[:, 1])
+        starts = np.cumsum(counts) - counts
+        changed = np.logical_or.reduceat(differs, starts, axis=1) if len(starts) else differs
+        stretch, which = np.nonzero(changed)
+        there = np.repeat(changed, counts, axis=1)
+        ops = self.firsts[stretch, member[which]] + op[which]
+        all_rows = np.concatenate([[0], np.cumsum(counts[which])])
+        return self.number[stretch], RowColumns(ops, all_rows, start[there], end[there])

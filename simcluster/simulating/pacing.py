@@ -10,13 +10,15 @@ profiles, program and rhythm.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
+import numpy as np
 import simpy
 
-from simcluster.lowering.program import Meeting, Pace, Program, RowTimes
-from simcluster.lowering.rhythm import Chain, Playing
+from simcluster.lowering.program import Meeting, Pace, Program
+from simcluster.lowering.rhythm import Chain, Floats, Playing
+from simcluster.lowering.slowed import RowColumns, columns_of
 from simcluster.planning.profiles import STEADY, Profile
 from simcluster.simulating.network import Activity, Network, at_end_of_instant
 
@@ -44,10 +46,7 @@ class _Rank:
 
 
 class Pacing:
-    """The ranks on which communication and computation slow each other down.
-
-    ``slowed`` has, for every op that was, when its rows started and ended, in seconds from the op's start.
-    """
+    """The ranks on which communication and computation slow each other down; ``slowed`` has the ops that were."""
 
     def __init__(self, env: simpy.Environment, network: Network, program: Program) -> None:
         self._env = env
@@ -60,7 +59,7 @@ class Pacing:
         self._touched: dict[int, None] = {}
         self._due = False
         self._drags = any(meeting.drag for meeting in program.meetings)
-        self.slowed = _Slowed()
+        self.slowed: list[Task] = []
 
     def paces(self, rank: int) -> bool:
         """May communication or the rank's own speed slow down its computation at all?"""
@@ -135,7 +134,7 @@ class Pacing:
             if ended or not turning:  # else it may have turned from computing to communicating or back
                 self._wake(task, task.next_end)
         elif task.slowed and len(task.ranks) == 1:
-            self.slowed.add(task)
+            self.slowed.append(task)
         for member in ended:
             over = task.overs[member]
             over._ok, over._value = True, None  # it happens now: no event of its own
@@ -160,6 +159,7 @@ class Pacing:
 
     def finish(self, flight: Flight) -> None:
         """The meeting is over."""
+        flight.activity = None  # it knows what comes after it, which knows the flight: a circle, for the collector
         for rank in flight.meeting.ranks:
             del self._ranks[rank].flights[flight]
             self._touch(rank)
@@ -253,27 +253,17 @@ class Task:
         self._ends = [math.inf if gone else end for gone, end in zip(over, self.playing.ends(), strict=True)]
         self.slowed = self.slowed or any(self.pressures)
 
-    def rows(self) -> RowTimes:
+    def times(self) -> tuple[Floats, Floats]:
         """When the rows of a rank's op started and ended, in seconds from its own start, once all are over."""
-        start, end = (column - self._begin for column in self.playing.times())
-        return tuple(zip(start.tolist(), end.tolist(), strict=True))
+        start, end = self.playing.times()
+        return start - self._begin, end - self._begin
 
 
-class _Slowed(Mapping[int, RowTimes]):
-    """The rows of ops that did not go on at full speed, put together when somebody asks."""
-
-    def __init__(self) -> None:
-        self._tasks: dict[int, Task] = {}
-
-    def add(self, task: Task) -> None:
-        """One that is over."""
-        self._tasks[task.ops[0]] = task
-
-    def __getitem__(self, op: int) -> RowTimes:
-        return self._tasks[op].rows()
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._tasks)
-
-    def __len__(self) -> int:
-        return len(self._tasks)
+def rows_of(tasks: Sequence[Task]) -> RowColumns:
+    """The rows of ranks' ops, once all are over, in seconds from the ops' own starts."""
+    if not tasks:
+        return columns_of({})
+    times = [task.times() for task in tasks]
+    start, end = (np.concatenate(each) for each in zip(*times, strict=True))
+    first = np.cumsum([0, *(len(own) for own, _ in times)])
+    return RowColumns(np.array([task.ops[0] for task in tasks], dtype=np.int64), first, start, end)

@@ -32,12 +32,14 @@ from simcluster.topology.host_ways import HostWays
 from simcluster.topology.policies import STATIC, RoutingSpec
 from simcluster.topology.routing import Router, Spread
 from simcluster.topology.switch_trees import SwitchTrees
+from simcluster.topology.turns import Turned
 from simcluster.topology.wiring import Drafted, Wired
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Device: TypeAlias = str | Mapping[str, object]
+_FEW = 16  # different latencies
 NODE_KINDS = ("gpu", "nvswitch", "pcie", "nic", "switch", "host")
 
 
@@ -120,6 +122,20 @@ class Cluster:
         row, link, fraction = self.wiring.paths.rows(src, dst, flow)
         return row, link, fraction, self.latencies(row, link, fraction, len(src))
 
+    def loads(
+        self,
+        table: NDArray[np.int64],
+        pairs: Mapping[tuple[int, int], int],
+        src: NDArray[np.int64],
+        dst: NDArray[np.int64],
+        rails: Sequence[tuple[int, NDArray[np.int64]]],
+    ) -> NDArray[np.int64] | None:
+        """How many flows cross every link, of those inside machines and those on rails between them: ``Paths.loads``.
+
+        None where flows are split, or not all in closed form.
+        """
+        return self.wiring.paths.loads(table, pairs, src, dst, rails)
+
     def latencies(
         self, row: NDArray[np.int64], link: NDArray[np.int64], fraction: NDArray[np.float64], rows: int
     ) -> NDArray[np.float64]:
@@ -143,8 +159,19 @@ class Cluster:
     @cached_property
     def _latency_sorts(self) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """The different latencies of links, and which of them each link has."""
-        sorts, sort_of = np.unique(self.latency, return_inverse=True)
-        return sorts, sort_of
+        found: list[float] = []
+        sort_of = np.zeros(len(self.latency), dtype=np.int64)
+        left = np.ones(len(self.latency), dtype=bool)
+        while len(found) < _FEW and left.any():  # by comparing: 10^6 of them take 80 ms to sort
+            found.append(float(self.latency[left.argmax()]))
+            left &= self.latency != found[-1]
+        if left.any():
+            sorts, sort_of = np.unique(self.latency, return_inverse=True)
+            return sorts, sort_of
+        found.sort()
+        for number, seconds in enumerate(found):
+            sort_of[self.latency == seconds] = number
+        return np.array(found), sort_of
 
     def spread_latency(self, spread: Spread) -> float:
         """Seconds that a flow's bytes need along their links: the mean over the bytes.
@@ -171,6 +198,26 @@ class Cluster:
         """
         regular = self.wiring.regular
         return regular.seats(gpus) if regular else None
+
+    def turned(self, onto: NDArray[np.int64], window: NDArray[np.int64], count: int) -> Turned | None:
+        """What becomes of every link if GPU i takes the place of GPU ``onto[i]``, ``window[i]`` of those in the window.
+
+        The window has one GPU of every circle of ``count`` GPUs that take each other's places so.  None where that
+        changes a route, a machine, a link's capacity or latency, or where it is not known (see ``turns``).
+        """
+        regular = self.wiring.regular
+        if regular is None or self.capacity is not self.wiring.capacity:
+            return None
+        hosts = self._hosts[: len(onto)]
+        host = np.full(len(self.host_of), -1, dtype=np.int64)
+        host[hosts] = hosts[onto]
+        if (host[hosts] != hosts[onto]).any():
+            return None
+        return regular.turned(onto, window, count, (self.capacity, self.latency))
+
+    @cached_property
+    def _hosts(self) -> NDArray[np.int64]:
+        return np.array(self.host_of, dtype=np.int64)
 
     def switch_ways(self, gpus: Sequence[int], turn: int) -> tuple[tuple[Spread, Spread], ...]:
         """For each GPU its way to the switch in which all of them meet, and from there to it.

@@ -2,7 +2,7 @@
 
 Where all machines are alike, a way inside one is found once for all; from switch to switch flows that are at one switch
 and bound for one switch are looked at together, as in ``crowd``.  What is not so regular is routed one by one.
-Imports ``alike``, ``many``, ``policies`` and ``ways``.
+Imports ``alike``, ``hops``, ``many``, ``policies`` and ``ways``.
 """
 
 from __future__ import annotations
@@ -14,12 +14,15 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from simcluster.topology.alike import Ends, Floats, Hops, Ints, Machines
+from simcluster.topology.alike import Ends, Floats, Ints, Machines
+from simcluster.topology.hops import Hops
 from simcluster.topology.many import of_equal_keys, shares_of, turns
 from simcluster.topology.policies import RoutingSpec
 from simcluster.topology.ways import Ways
 
 Spread: TypeAlias = tuple[tuple[int, float], ...]
+Pairs: TypeAlias = Mapping[tuple[int, int], int]
+"""How many flows go from column to column."""
 Rows: TypeAlias = tuple[Ints, Ints, Floats]
 """(flow, link, fraction) of every link that a flow crosses, in columns."""
 
@@ -80,6 +83,42 @@ class Paths:
         parts.append(self._one_by_one(np.flatnonzero(left), src, dst, number))
         return _merged([part for part in parts if len(part[0])], len(src))
 
+    def loads(self, table: Ints, pairs: Pairs, src: Ints, dst: Ints, rails: Sequence[tuple[int, Ints]]) -> Ints | None:
+        """How many flows cross every link.
+
+        A row of ``table`` are GPUs of one machine: ``pairs`` of columns exchange flows in all of them, and on each of
+        the ``rails``, (column, numbers of flows), one flow goes from row ``src[i]`` to row ``dst[i]``, on another
+        machine.  Ways inside machines are found once for all, their ends counted by GPU, so that only flows from leaf
+        to leaf are gone through link by link.  None where flows are split, or not all in closed form.
+        """
+        machines = self._machines
+        if machines is None or self._shares != [1.0] or self._policy.pxn:
+            return None
+        ends, rows, places = self._ends, machines.machine[table], machines.place[table]
+        if (rows != rows[:, :1]).any() or (places != places[:1]).any() or (rows[src, 0] == rows[dst, 0]).any():
+            return None
+        found = np.zeros(len(machines.back), dtype=np.int64)
+        keys = {(a, b): int(places[0, a]) * machines.size + int(places[0, b]) for a, b in pairs}
+        ways = machines.ways_inside(np.array(list(keys.values()), dtype=np.int64), self._walk)
+        for pair, times in pairs.items():
+            way = ways[keys[pair]]
+            if way[0] < 0:
+                return None
+            found[machines.links[rows[:, :1], way[way >= 0]]] += times
+        sent, received = (np.bincount(each, minlength=len(table)) for each in (src, dst))
+        for column, numbers in rails:
+            gpus = table[:, column]
+            leave, enter = ends.out_leaf[gpus], ends.in_leaf[gpus]
+            if min(leave.min(), enter.min()) < 0 or len(np.unique(ends.part[np.concatenate([leave, enter])])) > 1:
+                return None
+            for count, links in ((sent, ends.out_links[gpus]), (received, ends.in_links[gpus])):
+                np.add.at(found, links[links >= 0], np.repeat(count, (links >= 0).sum(axis=1)))
+            far = np.flatnonzero(leave[src] != enter[dst])
+            flows = np.arange(len(far)), gpus[src[far]], gpus[dst[far]], numbers[far]
+            _, link, _ = self._across(*flows, np.ones(len(far), dtype=bool), fabric_alone=True)
+            found += np.bincount(link, minlength=len(found))
+        return found
+
     def _one_by_one(self, flows: Ints, src: Ints, dst: Ints, number: Ints) -> Rows:
         rows = [
             (place, link, fraction)
@@ -108,8 +147,13 @@ class Paths:
 
     # --- over the fabric ---------------------------------------------------------------------------------------------
 
-    def _across(self, flows: Ints, src: Ints, dst: Ints, number: Ints, left: NDArray[np.bool_]) -> Rows:
-        """Flows between machines, of GPUs that leave and are entered in one way; those done are taken from ``left``."""
+    def _across(
+        self, flows: Ints, src: Ints, dst: Ints, number: Ints, left: NDArray[np.bool_], *, fabric_alone: bool = False
+    ) -> Rows:
+        """Flows between machines, of GPUs that leave and are entered in one way; those done are taken from ``left``.
+
+        ``fabric_alone``: from leaf to leaf.
+        """
         ends = self._ends
         leave, enter = ends.out_leaf[src[flows]], ends.in_leaf[dst[flows]]
         plain = (leave >= 0) & (enter >= 0)
@@ -117,7 +161,7 @@ class Paths:
         flows = flows[plain]
         left[flows] = False
         src, dst, number = src[flows], dst[flows], number[flows]
-        columns = [*ends.out_links[src].T, *ends.in_links[dst].T]
+        columns = [] if fabric_alone else [*ends.out_links[src].T, *ends.in_links[dst].T]
         fractions = [1.0] * len(columns)
         order = ends.order[dst]
         goal = ends.in_leaf[dst]
@@ -134,7 +178,7 @@ class Paths:
                 links[rest], here = self._step(here, goal[rest], flow, path)
                 columns.append(links)
                 fractions.append(share)
-        table = np.stack(columns, axis=1)
+        table = np.stack(columns, axis=1) if columns else np.zeros((len(flows), 0), dtype=np.int64)
         return _flat(flows, table, table >= 0, np.array(fractions))
 
     def _step(self, here: Ints, goal: Ints, columns: Sequence[Ints], path: int) -> tuple[Ints, Ints]:

@@ -2,8 +2,8 @@
 
 What ``alike`` and ``ways`` find in a graph follows here from numbers: of machines, their parts and switches.  One
 machine with its leaves is a graph, and tells how its GPUs leave and are entered.  The same bits come out; where a
-cluster is not so regular, ``None``, and the graph is asked.  Imports ``alike``, ``draft``, ``host_ways``, ``paths``,
-``policies`` and ``ways``.
+cluster is not so regular, ``None``, and the graph is asked.  Imports ``alike``, ``draft``, ``hops``, ``host_ways``,
+``paths``, ``policies``, ``turns`` and ``ways``.
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simcluster.errors import InputError
-from simcluster.topology.alike import Ends, Hops, Machines, components
+from simcluster.topology.alike import Ends, Floats, Machines, components
 from simcluster.topology.draft import Draft
+from simcluster.topology.hops import Hops
 from simcluster.topology.host_ways import HostWays
 from simcluster.topology.links import Graph, compute_part
 from simcluster.topology.paths import Paths
 from simcluster.topology.policies import RoutingSpec
+from simcluster.topology.turns import Turned, counterparts, turn_of
 from simcluster.topology.ways import Ways, natural
 
 Ints: TypeAlias = NDArray[np.int64]
@@ -34,7 +36,7 @@ class Regular:
     """The closed form of one draft.  ``spread`` routes a single flow, where that takes the graph."""
 
     def __init__(self, draft: Draft, policy: RoutingSpec, spread: Callable[[int, int, int], Spread]) -> None:
-        self._draft = draft
+        self._draft, self._policy = draft, policy
         pattern = draft.pattern
         self._locals = [place for place, node in enumerate(pattern) if pattern.nodes[node]["kind"] == "gpu"]
         self._sample, self._sample_index = self._one_machine()
@@ -64,11 +66,17 @@ class Regular:
 
     def uplinks(self, gpu: int) -> tuple[str, ...]:
         """As ``Router.uplinks``."""
-        return self._uplinks[gpu]
+        machine, local = divmod(gpu, len(self._gpus))
+        return tuple([self._named(machine, node) for node in self._nics[local]])
 
     def nvswitch(self, gpu: int) -> str:
         """As ``SwitchTrees.nvswitch``."""
-        return self._nvswitches[gpu]
+        machine, local = divmod(gpu, len(self._gpus))
+        return self._named(machine, self._switch_of[local]) if self._switch_of[local] else ""
+
+    def _named(self, machine: int, node: str) -> str:
+        """What a node of machine 0 is called in another."""
+        return f"{self._draft.domain}{machine}{node[len(self._draft.domain) + 1 :]}"
 
     def seats(self, gpus: Ints) -> tuple[Ints, Ints]:
         """Numbers of the NVSwitch (0 for none) and of the NICs of GPUs: those of different nodes are different."""
@@ -103,6 +111,14 @@ class Regular:
         except InputError:
             return None
 
+    def turned(self, onto: Ints, window: Ints, count: int, rates: tuple[Floats, ...]) -> Turned | None:
+        """As ``Cluster.turned``; ``rates`` are for every link what must be equal."""
+        turn = turn_of(self.machines, onto, window, count)
+        if turn is None:
+            return None
+        found = counterparts(self.machines, self._ends, self._hops, self._policy, turn, rates)
+        return None if found is None else Turned(found, self.machines)
+
     def tray(self, gpu: int) -> int:
         """The tray of a GPU in its rack."""
         return int(self._sample.nodes[self._gpus[gpu % len(self._gpus)]].get("tray", 0))
@@ -116,27 +132,6 @@ class Regular:
         kind = self._sample.nodes
         return [next((node for node in self._sample.adj[gpu] if kind[node]["kind"] == "nvswitch"), "")
                 for gpu in self._gpus]  # fmt: skip
-
-    @cached_property
-    def _uplinks(self) -> list[tuple[str, ...]]:
-        """All at once: names of 16,384 GPUs' NICs are 5 ms."""
-        domain = self._draft.domain
-        suffixes = [[node[len(domain) + 1 :] for node in nodes] for nodes in self._nics]
-        return [
-            tuple([f"{domain}{machine}{suffix}" for suffix in own])
-            for machine in range(self._draft.stamped)
-            for own in suffixes
-        ]
-
-    @cached_property
-    def _nvswitches(self) -> list[str]:
-        domain = self._draft.domain
-        suffixes = [node[len(domain) + 1 :] for node in self._switch_of]
-        return [
-            f"{domain}{machine}{suffix}" if suffix else ""
-            for machine in range(self._draft.stamped)
-            for suffix in suffixes
-        ]
 
     def _in_machine(self, machine: int, hops: Sequence[tuple[str, str]]) -> Spread:
         return self._moved(machine, [(self._sample_index[hop], 1.0) for hop in hops])

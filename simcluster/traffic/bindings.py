@@ -5,8 +5,8 @@ A job on 16,384 GPUs has 35,000 of them, so nothing here is an object of its own
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -41,7 +41,8 @@ class Bindings:
 
     ``colour`` is equal for those of equal kind and nature; ``ordered`` says whether it matters which member is which
     (sender and receiver), ``blocking`` as in Communicator.  Members of communicator i are ``rank[member[i] : member[i +
-    1]]``.  Its usages are rows ``use[i] : use[i + 1]`` of ``place`` (which usage), ``link`` and ``flows``, ascending.
+    1]]``.  Its usages are rows ``use[i] : use[i + 1]`` of ``place`` (which usage), ``link`` and ``flows``, ascending;
+    but of those ``apart`` they are only there, link and flows of each usage.
     """
 
     colour: Ints
@@ -54,6 +55,7 @@ class Bindings:
     link: Ints
     flows: Floats
     places: Ints
+    apart: Mapping[int, Sequence[tuple[Ints, Floats]]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, communicators: Sequence[Communicator]) -> Bindings:
@@ -100,6 +102,8 @@ class Bindings:
 
     def usages(self, number: int) -> tuple[Usage, ...]:
         """How a communicator's traffic uses links, pattern by pattern."""
+        if number in self.apart:
+            return tuple(tuple(zip(link.tolist(), flows.tolist(), strict=True)) for link, flows in self.apart[number])
         rows = slice(self.use[number], self.use[number + 1])
         found: list[list[tuple[int, float]]] = [[] for _ in range(self.places[number])]
         columns = self.place[rows].tolist(), self.link[rows].tolist(), self.flows[rows].tolist()
@@ -117,7 +121,8 @@ def joined(parts: Sequence[Bindings]) -> Bindings:
         return np.concatenate([getattr(part, name) for part in parts])
 
     def starts(name: str) -> Ints:
-        return _starts(np.concatenate([np.diff(getattr(part, name)) for part in parts]))
+        counts = np.concatenate([[0], *(np.diff(getattr(part, name)) for part in parts)])
+        return np.cumsum(counts, dtype=np.int64)
 
     names = ("colour", "ordered", "blocking", "rank", "place", "link", "flows", "places")
     return Bindings(member=starts("member"), use=starts("use"), **{name: column(name) for name in names})  # type: ignore[arg-type]

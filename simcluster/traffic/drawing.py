@@ -12,10 +12,12 @@ from itertools import groupby
 
 import numpy as np
 
-from simcluster.collectives.description import SWITCH, Hop, Listed, Phase, Table
+from simcluster.collectives.description import SWITCH, Columned, Hop, Listed, Phase, Table
 from simcluster.traffic.bindings import Bools, Floats, Ints
+from simcluster.traffic.chained import chained_trees
 from simcluster.traffic.traffic import Fabric, Pattern, patterns
 
+_UNITS = 2.0**20  # weights that are multiples of 1 / this are added up without rounding, in any order
 _DENSE = 4  # so much more room than rows is faster than sorting them
 
 
@@ -54,12 +56,49 @@ class Drawn:
         )
 
 
-def drawn(fabric: Fabric, members: Ints, phases: Sequence[Phase]) -> tuple[Drawn, ...]:
-    """The activities of groups whose ranks are the rows of ``members``; phases that load the links alike become one."""
+def drawn(fabric: Fabric, members: Ints, phases: Sequence[Phase], *, timed: bool = True) -> tuple[Drawn, ...]:
+    """The activities of groups whose ranks are the rows of ``members``; phases that load the links alike become one.
+
+    ``timed``: are latencies needed?  If not they may be 0.
+    """
+    found = drawn_at_once(fabric, members, phases, timed=timed)
+    return _each(fabric, members, phases) if found is None else found
+
+
+def drawn_at_once(
+    fabric: Fabric, members: Ints, phases: Sequence[Phase], *, timed: bool = True
+) -> tuple[Drawn, ...] | None:
+    """``drawn``, but None where groups have to be gone through one by one, or where some merge phases that others do
+    not."""
+    chained = None if timed or len(members) > 1 else chained_trees(fabric, members[0], phases)
+    if chained is not None:
+        return (Drawn(*chained),)
     busy = [phase for phase in phases if phase.hops]
     by_itself = any(isinstance(phase.hops, Table) or _meets(phase) for phase in busy)
     found = None if by_itself else _together(fabric, members, busy)
-    return _each(fabric, members, phases) if found is None else tuple(found)
+    return None if found is None else tuple(found)
+
+
+def drawn_turning(
+    fabric: Fabric, members: Ints, phases: Sequence[Phase], cut: int, counterpart: Ints
+) -> tuple[Drawn, ...] | None:
+    """``drawn`` for groups that come onto themselves if each position is moved on by ``cut``, in part.
+
+    Flows on links of the window alone, which ``counterpart`` has for every link; what the groups do there are the
+    hops of their first ``cut`` positions.  None where the hops do not come onto themselves as well.
+    """
+    busy = [phase for phase in phases if phase.hops]
+    if any(isinstance(phase.hops, Table) or phase.pipelined or _meets(phase) for phase in busy):
+        return None
+    known: dict[bytes, Drawn] = {}
+    found: list[Drawn] = []
+    for phase in busy:
+        part = _rounds(fabric, members, phase, known, (cut, counterpart))
+        if part is None:
+            return None
+        found.append(part)
+    merged = _merged(found)
+    return None if merged is None else tuple(merged)
 
 
 def single(group: Iterable[Sequence[Pattern]]) -> tuple[Drawn, ...]:
@@ -89,32 +128,36 @@ def _each(fabric: Fabric, members: Ints, phases: Sequence[Phase]) -> tuple[Drawn
 
 
 def _meets(phase: Phase) -> bool:
-    if isinstance(phase.hops, Listed):
+    if isinstance(phase.hops, Listed | Columned):
         return False
     return any(SWITCH in (hop.source, hop.target) for hop in phase.hops)
 
 
 def _together(fabric: Fabric, members: Ints, phases: Sequence[Phase]) -> list[Drawn] | None:
     """All groups at once; None where some merge phases that others do not."""
-    found: list[Drawn] = []
+    found: list[Drawn | None] = []
     known: dict[bytes, Drawn] = {}
     for pipelined, run in groupby(phases, key=lambda phase: phase.pipelined):
-        for part in (
-            [_pipeline(fabric, members, list(run))]
-            if pipelined
-            else (_rounds(fabric, members, phase, known) for phase in run)
-        ):
-            last = found[-1] if found else None
-            if last is None or last.share != part.share or not np.array_equal(last.latency, part.latency):
-                alike = False
-            else:
-                alike = last is part or last.loads_as(part)
-                if not alike and _some_alike(last, part):
-                    return None
-            if alike and last is not None:
-                found[-1] = replace(last, rounds=last.rounds + part.rounds)
-            else:
-                found.append(part)
+        if pipelined:
+            found.append(_pipeline(fabric, members, list(run)))
+        else:
+            found += [_rounds(fabric, members, phase, known) for phase in run]
+    return _merged([part for part in found if part is not None])
+
+
+def _merged(parts: Iterable[Drawn]) -> list[Drawn] | None:
+    """Activities after each other that load the links alike become one; None where only those of some groups do."""
+    found: list[Drawn] = []
+    for part in parts:
+        last = found[-1] if found else None
+        if last is None or last.share != part.share or not np.array_equal(last.latency, part.latency):
+            found.append(part)
+        elif last is part or last.loads_as(part):
+            found[-1] = replace(last, rounds=last.rounds + part.rounds)
+        elif _some_alike(last, part):
+            return None
+        else:
+            found.append(part)
     return found
 
 
@@ -147,7 +190,7 @@ class _Hops:
         hops = parts[0] if len(parts) == 1 else Listed.joined(parts)
         share = float(hops.share.max())
         relay = np.where(hops.relay == hops.source, -1, hops.relay)
-        if all(isinstance(phase.hops, Listed) for phase in phases):
+        if all(isinstance(phase.hops, Listed | Columned) for phase in phases):
             return cls(share, hops.share / share, hops.source, hops.target, relay, hops.channel, hops.channel)
         lanes = [np.zeros(len(phase.hops), dtype=np.int64) if isinstance(phase.hops, Listed)
                  else np.array([hop.lane for hop in phase.hops], dtype=np.int64) for phase in phases]  # fmt: skip
@@ -156,11 +199,33 @@ class _Hops:
 
     @staticmethod
     def _listed(hops: Sequence[Hop]) -> Listed:
-        if isinstance(hops, Listed):
-            return hops
+        if isinstance(hops, Listed | Columned):
+            return hops if isinstance(hops, Listed) else hops.listed
         whole = [(hop.source, hop.target, hop.relay, hop.channel, hop.chunk) for hop in hops]
         source, target, relay, channel, chunk = np.array(whole, dtype=np.int64).T
         return Listed(source, target, np.array([hop.share for hop in hops]), relay, channel, chunk)
+
+    def turned_back(self, size: int, cut: int) -> tuple[_Hops, Ints] | None:
+        """The hops that begin in the first ``cut`` of ``size`` positions, each once with all its weight, and for every
+        hop the one of those that becomes it when positions move on.
+
+        None where some hop has no such one of equal weight for each of the other parts, or where it takes rounding to
+        add up weights.
+        """
+        turn = self.source // cut
+        source, target = self.source - turn * cut, (self.target - turn * cut) % size
+        relay = np.where(self.relay < 0, -1, (self.relay - turn * cut) % size)
+        flows = int(self.flow.max(initial=0)) + 1
+        name = ((source * size + target) * (size + 1) + relay + 1) * flows + self.flow
+        names, first, which = np.unique(name, return_index=True, return_inverse=True)
+        turns = size // cut
+        weight = np.bincount(which * turns + turn, self.weight, len(names) * turns).astype(float).reshape(-1, turns)
+        units = self.weight * _UNITS
+        if (weight != weight[:, :1]).any() or (units != np.floor(units)).any():
+            return None
+        hops = _Hops(self.share, weight[:, 0], source[first], target[first], relay[first], self.channel[first],
+                     self.flow[first])  # fmt: skip
+        return hops, which
 
     def ways(self, fabric: Fabric, members: Ints) -> tuple[Ints, Ints, Floats, Floats]:
         """(hop of all groups, link, fraction) of every link that is crossed; and the latency of every hop.
@@ -203,17 +268,34 @@ def _usages(hops: _Hops, members: Ints, hop: Ints, link: Ints, fraction: Floats)
     return number, keys - number * width, flows.astype(np.float64)
 
 
-def _rounds(fabric: Fabric, members: Ints, phase: Phase, known: dict[bytes, Drawn]) -> Drawn:
+def _rounds(
+    fabric: Fabric, members: Ints, phase: Phase, known: dict[bytes, Drawn], turning: tuple[int, Ints] | None = None
+) -> Drawn | None:
+    """A phase; see ``drawn_turning`` for ``turning``, (cut, counterpart), and for None."""
     hops = _Hops.of([phase])
     columns = (hops.source, hops.target, hops.relay, hops.flow, hops.weight, np.array([hops.share, phase.rounds > 1]))
     name = b"".join(column.tobytes() for column in columns)
     if name in known:
         return replace(known[name], rounds=phase.rounds)
-    hop, link, fraction, latencies = hops.ways(fabric, members)
+    drawn_hops, which = hops, None
+    if turning is not None:
+        cut = hops.turned_back(members.shape[1], turning[0])
+        if cut is None:
+            return None
+        drawn_hops, which = cut
+    hop, link, fraction, latencies = drawn_hops.ways(fabric, members)
+    if turning is not None:
+        if (fraction != 1.0).any():
+            return None
+        link = turning[1][link]
     of_hops = latencies.reshape(len(members), -1)
-    mean = np.cumsum(of_hops, axis=1)[:, -1] / of_hops.shape[1]  # added up in order, as sum() does
-    latency = of_hops.max(axis=1) if phase.rounds == 1 else mean
-    found = known[name] = Drawn(hops.share, phase.rounds, latency, *_usages(hops, members, hop, link, fraction))
+    if phase.rounds == 1:
+        latency = of_hops.max(axis=1)
+    else:
+        of_hops = of_hops if which is None else of_hops[:, which]
+        latency = np.cumsum(of_hops, axis=1)[:, -1] / of_hops.shape[1]  # added up in order, as sum() does
+    loads = _usages(drawn_hops, members, hop, link, fraction)
+    found = known[name] = Drawn(hops.share, phase.rounds, latency, *loads)
     return found
 
 

@@ -5,20 +5,11 @@ Pure; imports colours and traffic's view of the cluster.
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
-
 import numpy as np
 
 from simcluster.colours import Hashes, mixed, numbered
 from simcluster.traffic.bindings import Ints
-from simcluster.traffic.traffic import Fabric
-
-
-@runtime_checkable
-class Seated(Protocol):
-    """A cluster that may know NVSwitches and NICs by number (``topology.cluster.Cluster.seats``)."""
-
-    def seats(self, gpus: Ints) -> tuple[Ints, Ints] | None: ...
+from simcluster.traffic.traffic import Fabric, Seated
 
 
 class Places:

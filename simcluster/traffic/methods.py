@@ -11,7 +11,6 @@ Pure.  Imports collectives, traffic and the model of NCCL.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -174,14 +173,14 @@ def shape_of(group: Group) -> tuple[int, int]:
 
     Of unequal nodes the mean, rounded up.
     """
-    nodes = len(dict.fromkeys(group.nvswitches)) if all(group.nvswitches) else len(group.machines)
+    lost, switches = group.on_switches
+    nodes = len(group.sizes) if lost else len(switches)
     return nodes, -(-group.num_ranks // nodes)
 
 
 def _form(group: Group) -> Form:
-    on_switch = Counter(group.nvswitches)
-    lost = on_switch.pop("", 0)
-    return tuple(map(len, group.machines)), (lost, *sorted(on_switch.values()))
+    lost, on_switch = group.on_switches
+    return group.sizes, (lost, *on_switch)
 
 
 def _described(kind: str, name: Algorithm) -> str:

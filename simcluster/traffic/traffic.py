@@ -6,13 +6,13 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
 from simcluster.clock import on_grid
 from simcluster.collectives.description import SWITCH, Floats, Hop, Ints, Phase, Table
-from simcluster.collectives.group import Group, Ring, rings_along
+from simcluster.collectives.group import Group, Named, Ring, rings_along
 from simcluster.traffic.fairness import Usage, solo_rate
 
 Spread = tuple[tuple[int, float], ...]
@@ -35,6 +35,14 @@ class Fabric(Protocol):
     def host_way(self, gpu: int, direction: str) -> Spread: ...
 
 
+@runtime_checkable
+class Seated(Protocol):
+    """A cluster that may know NVSwitches and NICs by number (``topology.cluster.Cluster.seats``)."""
+
+    def seats(self, gpus: Ints) -> tuple[Ints, Ints] | None: ...
+
+
+_MANY = 512  # ranks of a group from which on names are not made before they are asked for
 _ROOM = 1 << 20  # hops at a time: some hundred MB
 
 
@@ -88,8 +96,19 @@ class Pattern:
 def group_of(fabric: Fabric, gpus: Sequence[int]) -> Group:
     """What an algorithm may know of a group whose position i runs on GPU number ``gpus[i]``."""
     host_of = fabric.host_of
+    if len(gpus) > _MANY and isinstance(fabric, Seated):
+        numbers = np.array(gpus, dtype=np.int64)
+        in_a_row = (np.diff(numbers) == 1).all()
+        seats = fabric.seats(numbers)
+        if seats is not None:
+            return Group(
+                hosts=tuple(host_of[gpus[0] : gpus[-1] + 1] if in_a_row else [host_of[gpu] for gpu in gpus]),
+                nics=Named(seats[1], lambda place: fabric.uplinks(gpus[place])),
+                nvswitches=Named(seats[0], lambda place: fabric.nvswitch(gpus[place])),
+            )
+    hosts = tuple([host_of[gpu] for gpu in gpus])
     return Group(
-        hosts=tuple(host_of[gpu] for gpu in gpus),
+        hosts=hosts,
         nics=tuple(fabric.uplinks(gpu) for gpu in gpus),
         nvswitches=tuple(fabric.nvswitch(gpu) for gpu in gpus),
     )

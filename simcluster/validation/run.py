@@ -87,10 +87,14 @@ def _reported(plan: Plan, runner: Runner, progress: Progress) -> Report:
 
 
 def _played(plan: Plan, runner: Runner, progress: Progress) -> dict[int, Answer]:
-    """What every task gave, by its position."""
+    """What every task gave, by its position; runs that were measured more than once are played once."""
     tasks = {index: task for index, task in enumerate(plan.tasks) if not isinstance(task, str)}
+    alike: dict[str, list[int]] = {}
+    for index, task in tasks.items():
+        alike.setdefault(repr(task), []).append(index)
     found: dict[int, Answer] = {}
-    for index, answer in zip(tasks, runner(list(tasks.values())), strict=True):
-        found[index] = answer
+    each = [tasks[indices[0]] for indices in alike.values()]
+    for indices, answer in zip(alike.values(), runner(each), strict=True):
+        found |= dict.fromkeys(indices, answer)
         progress(plan.study.name, len(found), len(tasks))
     return found

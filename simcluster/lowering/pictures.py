@@ -1,0 +1,118 @@
+"""What the groups of a job put on the cluster's links: drawn once for all that are laid out alike.
+
+Pure; imports traffic and the window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from simcluster.collectives import Group, Phase
+from simcluster.lowering.window import NotAlikeError, Window
+from simcluster.planning.parallel import Ranks
+from simcluster.traffic.bindings import Ints
+from simcluster.traffic.drawing import Drawn, drawn, drawn_at_once, drawn_turning
+from simcluster.traffic.group_layouts import Places
+from simcluster.traffic.methods import Method, phases_of
+from simcluster.traffic.traffic import Fabric, group_of
+
+Draw = Callable[[Ints, str, Method], tuple[Drawn, ...]]
+"""The picture of some groups by their places in a table, for a kind of call and a method."""
+
+_TOGETHER = 1 << 17
+"""Ranks in groups that are drawn at once, with all their hops: some hundred MB."""
+
+
+class Pictures:
+    """Draws groups on a fabric, in a ``window`` if there is one: see ``Communicators``."""
+
+    def __init__(self, fabric: Fabric, num_ranks: int, window: Window | None) -> None:
+        self._fabric, self._window, self._num_ranks = fabric, window, num_ranks
+        self._places = Places(fabric, num_ranks)
+        self._last: tuple[Ranks, Group] | None = None
+        self._like = np.zeros(0, dtype=np.int64)
+
+    def group(self, ranks: Ranks) -> Group:
+        """The last one is kept: it is often asked for twice, and what it knows of itself is dear."""
+        if self._last is None or not np.array_equal(self._last[0], ranks):
+            self._last = ranks, group_of(self._fabric, ranks.tolist())
+        return self._last[1]
+
+    def described(self, ranks: Ranks, call: str, method: Method) -> Sequence[Phase]:
+        """What the group of these ranks does in a call."""
+        return phases_of(method, self.group(ranks), call)
+
+    def layouts(self, table: Ranks) -> Ints:
+        """Numbers, equal for groups (rows) that are laid out alike."""
+        return self._places.layouts(table) if len(table) > 1 else np.zeros(len(table), dtype=np.int64)
+
+    def counterparts(self, table: Ranks) -> tuple[Ints, int]:
+        """Of every group (row) the one that it becomes in the window, and 0; or, where all of them are shifted onto
+        themselves, which then cut the window, how many of their ranks do: the first."""
+        window, rows = self._window, np.arange(len(table))
+        if window is None:
+            return rows, 0
+        if len(self._like) == len(table) and (window.rank[table] == table[self._like]).all():
+            return self._like, 0  # as in the table before: sends of all stages have their pairs in the same order
+        row = np.full(self._num_ranks, -1, dtype=np.int64)
+        row[table[:, 0]] = rows
+        like = row[window.rank[table[:, 0]]]
+        if (like >= 0).all() and (like <= rows).all() and (window.rank[table] == table[like]).all():
+            self._like = like
+            return like, 0
+        cut = table.shape[1] // window.count
+        first = np.arange(table.shape[1]) < cut
+        inside = window.rank[table] == table
+        if cut and (window.onto[table] == np.roll(table, -cut, axis=1)).all() and (inside == first).all():
+            return rows, cut
+        raise NotAlikeError
+
+    def of_groups(self, table: Ranks, layout: Ints, cut: int) -> Draw:
+        """Draws groups of a table; ``layout`` is -1 for those that are not drawn, ``cut`` as for ``counterparts``.
+
+        Stages that are laid out alike have it in common, if in none of them phases load the links alike that do not in
+        others.
+        """
+        together = (layout >= 0).sum() * (cut or table.shape[1]) <= _TOGETHER
+        known: dict[tuple[int, str, str], tuple[Ints, tuple[Drawn, ...] | None]] = {}
+
+        def draw(those: Ints, call: str, method: Method) -> tuple[Drawn, ...]:
+            name = int(layout[those[0]]), call, method.algorithm
+            if name not in known:
+                alike = np.flatnonzero(layout == name[0])
+                known[name] = alike, self._at_once(table[alike], call, method, cut) if together else None
+            alike, parts = known[name]
+            begin = int(np.searchsorted(alike, those[0]))
+            if parts is not None and np.array_equal(alike[begin : begin + len(those)], those):
+                return tuple(part.of_groups(begin, begin + len(those)) for part in parts)
+            found = self._at_once(table[those], call, method, cut)
+            if found is None and cut:
+                raise NotAlikeError
+            return found or drawn(self._fabric, table[those], self.described(table[those[0]], call, method))
+
+        return draw
+
+    def of_sends(self, pairs: Ranks, layout: Ints) -> Draw:
+        """Draws pairs of a table; all that are laid out alike are drawn together."""
+        known: dict[tuple[int, str], tuple[Ints, tuple[Drawn, ...]]] = {}
+
+        def draw(those: Ints, call: str, method: Method) -> tuple[Drawn, ...]:
+            name = int(layout[those[0]]), method.algorithm
+            if name not in known:
+                alike = np.flatnonzero(layout == name[0])
+                phases = self.described(pairs[alike[0]], call, method)
+                known[name] = alike, drawn(self._fabric, pairs[alike], phases)
+            alike, parts = known[name]
+            begin = int(np.searchsorted(alike, those[0]))
+            return tuple(part.of_groups(begin, begin + len(those)) for part in parts)
+
+        return draw
+
+    def _at_once(self, table: Ranks, call: str, method: Method, cut: int) -> tuple[Drawn, ...] | None:
+        phases = self.described(table[0], call, method)
+        if not cut:
+            return drawn_at_once(self._fabric, table, phases, timed=method.pace is None)
+        assert self._window is not None
+        return drawn_turning(self._fabric, table, phases, cut, self._window.links.link)

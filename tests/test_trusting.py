@@ -1,0 +1,57 @@
+"""Ranks folded on trust: fewer of them where transfers hardly meet, and the times are the plain fold's, to the bit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import Tiny
+from hypothesis import given, settings
+from test_same_answer import _spans, documents
+
+import simcluster
+from simcluster.search.plan import alone
+from simcluster.search.playing import replay_on_trust
+from simcluster.simulate import replay
+from simcluster.simulating.crowds import _held_back
+
+
+@settings(max_examples=25)
+@given(document=documents())
+def test_what_is_folded_on_trust_is_what_every_rank_does(tiny: Tiny, document: dict[str, Any]) -> None:
+    scenario = tiny(**{**document, "faults": []})
+    plain, trusted = replay(scenario), replay_on_trust(scenario)
+    assert len(trusted.weights) <= len(plain.weights)
+    assert trusted.step_time == plain.step_time
+    for rank in range(scenario.gpus):
+        assert _spans(trusted, rank) == _spans(plain, rank), f"rank {rank}"
+
+
+def test_hashed_routes_split_those_that_meet_and_nobody_else() -> None:
+    changes = {
+        "cluster.nodes": 16, "cluster.fabric.nodes_per_unit": 3, "gpus": 128, "parallel.tp": 4, "parallel.pp": 4,
+        "parallel.dp": 8, "parallel.order": ["tp", "cp", "pp", "dp"], "parallel.zero": 1, "pipeline.chunks": 1,
+        "pipeline.schedule": "1f1b", "training.global_batch": 16, "model.layers": 4, "model.sequence_length": 512,
+    }  # fmt: skip
+    scenario = alone(simcluster.load("gpt3_175b_64xa100", changes))
+    plain, trusted = replay(scenario), replay_on_trust(scenario)
+    assert 4 < len(trusted.weights) < len(plain.weights)
+    for rank in range(0, 128, 7):
+        assert _spans(trusted, rank) == _spans(plain, rank)
+
+
+@pytest.mark.parametrize(
+    ("uses", "held"),
+    [
+        ([(0, 0.0, 1.0, 0.6), (0, 0.5, 2.0, 0.6)], [True, True]),
+        ([(0, 0.0, 1.0, 0.4), (0, 0.5, 2.0, 0.5)], [False, False]),  # there is room for both
+        ([(0, 0.0, 1.0, 1.0), (0, 1.0, 2.0, 1.0)], [False, False]),  # one after the other
+        ([(0, 0.0, 1.0, 1.0), (1, 0.0, 1.0, 1.0)], [False, False]),  # on two links
+        ([(0, 0.0, 9.0, 0.3), (0, 1.0, 2.0, 0.6), (0, 1.5, 3.0, 0.6), (0, 4.0, 5.0, 0.6)], [True, True, True, False]),
+        ([(0, 0.0, 2.0, 0.9), (0, 1.0, 1.0, 1.0)], [True, True]),  # what takes no time is there as well
+    ],
+)
+def test_who_is_on_a_crowded_link(uses: list[tuple[int, float, float, float]], held: list[bool]) -> None:
+    link, begin, end, part = (np.array(column) for column in zip(*uses, strict=True))
+    assert _held_back(link, begin, end, part).tolist() == held

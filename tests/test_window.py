@@ -1,0 +1,214 @@
+"""What the window of a job tells is what the whole job does: the same classes, the same program, number by number."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import Table, Tiny
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import simcluster.lowering.window as windows
+from simcluster import load_cluster
+from simcluster.collectives import ALGORITHMS, Group
+from simcluster.collectives.description import Columned
+from simcluster.lowering.window import Window
+from simcluster.scenario.scenario import Scenario
+from simcluster.simulate import Prepared, prepare, simulate
+from simcluster.traffic.drawing import drawn
+from simcluster.traffic.traffic import group_of
+
+CLUSTERS: list[dict[str, Any]] = [  # machines of 2 GPUs, so that small jobs cover several units
+    {"topology": "dgx_h100", "nodes": 16, "gpus_per_node": 2, "fabric": {"nodes_per_unit": 2}},
+    {"topology": "dgx_h100", "nodes": 16, "gpus_per_node": 2, "fabric": {"nodes_per_unit": 2, "oversubscription": 2.0}},
+    {"topology": "dgx_h100", "nodes": 16, "gpus_per_node": 2, "fabric": {"nodes_per_unit": 4}},
+    {"topology": "dgx_a100", "nodes": 16, "gpus_per_node": 2, "fabric": {"nodes_per_unit": 1}},
+    {"topology": "dgx_a100", "nodes": 16, "gpus_per_node": 2, "fabric": {"nodes_per_unit": 3}},
+    {"topology": "dgx_h100", "nodes": 16, "gpus_per_node": 2, "fabric": {"nodes_per_unit": 2},
+     "routing": {"kind": "shortest"}},
+    {"topology": "dgx_h100", "nodes": 16, "gpus_per_node": 2, "fabric": {"nodes_per_unit": 2},
+     "routing": {"kind": "ecmp", "seed": 3}},
+    {"topology": "dgx_h100", "nodes": 16, "gpus_per_node": 2, "fabric": {"nodes_per_unit": 2},
+     "routing": {"kind": "adaptive"}},
+    {"topology": "dgx_h100", "nodes": 16, "gpus_per_node": 2, "fabric": {"nodes_per_unit": 2, "units_per_pod": 2}},
+    {"topology": "flat", "gpus": 32},
+]  # fmt: skip
+SHAPES = [(2, 2, 8), (1, 1, 32), (2, 1, 16), (1, 4, 8), (2, 4, 4), (4, 2, 4), (1, 2, 16), (2, 2, 4), (2, 1, 12)]
+LINKS = {"nccl": "none"}  # as the links alone allow
+ORDERS = [("tp", "cp", "dp", "pp"), ("tp", "cp", "pp", "dp"), ("pp", "dp", "cp", "tp"), ("dp", "tp", "pp", "cp")]
+
+
+@st.composite
+def documents(draw: st.DrawFn) -> dict[str, Any]:
+    """Sections for ``tiny``: clusters of several units, many layouts, collectives of all kinds."""
+    tp, pp, dp = draw(st.sampled_from(SHAPES))
+    zero = draw(st.sampled_from([0, 1, 1, 2, 3]))
+    cp = 2 if dp % 2 == 0 and draw(st.booleans()) else 1
+    parallel = {"tp": tp, "pp": pp, "dp": dp // cp, "cp": cp, "zero": zero, "order": draw(st.sampled_from(ORDERS))}
+    shard = 4 if zero == 3 and dp % 4 == 0 and draw(st.booleans()) else None
+    model: dict[str, Any] = {"tied_embeddings": draw(st.booleans())}
+    if zero < 3 and dp // cp % 2 == 0 and draw(st.booleans()):
+        model["moe"] = {"experts": 8, "top_k": 2, "expert_ffn_hidden_size": 128}
+        parallel |= {"ep": 2, "sequence_parallel": tp > 1}
+    named = draw(
+        st.sampled_from([{}, {"all_reduce": "tree"}, {**LINKS, "all_gather": "pat", "reduce_scatter": "pat"}, LINKS])
+    )
+    return {
+        "cluster": draw(st.sampled_from(CLUSTERS)),
+        "gpus": tp * pp * dp,
+        "model": model,
+        "parallel": parallel,
+        "training": {"global_batch": 2 * pp * dp},
+        "fsdp": {"shard_group": shard},
+        "overlap": {"grad_reduce": draw(st.booleans()), "param_gather": zero == 1 and draw(st.booleans())},
+        "collectives": named,
+    }
+
+
+def both(scenario: Scenario) -> tuple[Window | None, Prepared, Prepared]:
+    """The window that was looked through, the job by it, and as a whole."""
+    found: list[Window | None] = [None]
+    real = windows.windows_of
+
+    def kept(*arguments: Any) -> Iterator[Window]:
+        for each in real(*arguments):
+            found.append(each)
+            yield each
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("simcluster.lowering.lower.windows_of", kept)
+        seen = prepare(scenario)
+        patch.setattr("simcluster.lowering.lower.windows_of", lambda *_: ())
+        return found[-1], seen, prepare(scenario)
+
+
+def assert_same(one: Prepared, other: Prepared) -> None:
+    classes, whole = one.lowered.classes, other.lowered.classes
+    assert classes == whole
+    assert classes.link_members == whole.link_members
+    assert np.array_equal(classes.used, whole.used)
+    assert one.lowered.program == other.lowered.program
+    assert one.lowered.capacity == other.lowered.capacity
+    ours, theirs = one.lowered.communicators, other.lowered.communicators
+    assert np.array_equal(ours.bindings.rank, theirs.bindings.rank)
+    for number, counterpart in enumerate(ours.like.tolist()):
+        assert ours.kind(number) == theirs.kind(number)
+        assert theirs.like[number] == number
+        assert len(ours.bindings.usages(counterpart)) == len(theirs.bindings.usages(number))
+
+
+SEEN: dict[str, int] = {}
+
+
+@settings(max_examples=80)
+@given(document=documents())
+def test_the_window_tells_what_the_whole_does(tiny: Tiny, document: dict[str, Any]) -> None:
+    window, seen, whole = both(tiny(**document))
+    assert_same(seen, whole)
+    fewer = len(seen.lowered.communicators.bindings.link) < len(whole.lowered.communicators.bindings.link)
+    assert window is not None or not fewer
+    SEEN["through" if fewer else "whole"] = SEEN.get("through" if fewer else "whole", 0) + 1
+
+
+def test_some_of_them_were_looked_at_through_a_window() -> None:
+    assert not SEEN or min(SEEN.get("through", 0), SEEN.get("whole", 0)) > 10
+
+
+def test_a_window_is_looked_through_where_there_is_one(tiny: Tiny) -> None:
+    """By units of two machines: sixteen replicas of a machine each come back after eight shifts by two."""
+    job = {"gpus": 32, "parallel": {"tp": 2, "dp": 16}, "training": {"global_batch": 16}}
+    window, seen, whole = both(tiny(cluster=CLUSTERS[0], **job))
+    assert window is not None
+    assert window.count == 8
+    assert window.ranks.tolist() == [0, 1, 2, 3]
+    rows = len(seen.lowered.communicators.bindings.link)
+    assert rows * 7 < len(whole.lowered.communicators.bindings.link)
+    assert seen.lowered.classes.multiplicity() == [32]
+
+
+@pytest.mark.parametrize("change", [
+    {"cluster": CLUSTERS[0] | {"routing": {"kind": "ecmp"}}},
+    {"cluster": CLUSTERS[0] | {"routing": {"kind": "static", "pxn": True}}},
+    {"cluster": CLUSTERS[0] | {"fabric": {"nodes_per_unit": 3}}},
+    {"cluster": CLUSTERS[0] | {"fabric": {"nodes_per_unit": 16}}},
+    {"cluster": {"topology": "flat", "gpus": 32}},
+    {"faults": [{"kind": "slow_gpu", "rank": 3, "factor": 1.5}]},
+    {"faults": [{"kind": "slow_link", "between": ["node0.gpu1", "node0.nic1"], "factor": 0.5}]},
+])  # fmt: skip
+def test_what_is_not_alike_is_looked_at_whole(tiny: Tiny, change: dict[str, Any]) -> None:
+    job = {"gpus": 32, "parallel": {"tp": 2, "dp": 16}, "training": {"global_batch": 16}}
+    window, seen, whole = both(tiny(**{"cluster": CLUSTERS[0], **job, **change}))
+    assert window is None
+    assert_same(seen, whole)
+
+
+def test_folded_through_a_window_is_unfolded_to_the_bit(tiny: Tiny, table: Table) -> None:
+    """With traffic of neighbours on oversubscribed links, so that shares of links decide."""
+    job = {"gpus": 32, "parallel": {"tp": 1, "pp": 2, "dp": 16, "zero": 1}, "training": {"global_batch": 64}}
+    scenario = tiny(cluster=CLUSTERS[1], **job, overlap={"grad_reduce": True, "interference": "none"})
+    assert both(scenario)[0] is not None
+    folded, plain = simulate(scenario), simulate(scenario, folded=False)
+    assert len(folded.weights) < len(plain.weights) == 32
+    assert folded.step_time == plain.step_time
+    for rank in range(32):
+        assert table(folded, rank).equals(table(plain, rank))
+
+
+@pytest.mark.parametrize(("nodes", "unit", "kind"), [(16, 2, "static"), (24, 4, "static"), (16, 2, "shortest")])
+def test_links_are_turned_as_routes_are(nodes: int, unit: int, kind: str) -> None:
+    """For all pairs: the links of the route between the GPUs that two become are those that its links become."""
+    fabric = {"nodes_per_unit": unit}
+    cluster = load_cluster("dgx_h100", [("nodes", nodes), ("fabric", fabric), ("routing", {"kind": kind})])
+    gpus, shift = np.arange(8 * nodes), 8 * unit
+    onto = (gpus + shift) % len(gpus)
+    turned = cluster.turned(onto, gpus % shift, nodes // unit)
+    assert turned is not None
+    used = np.flatnonzero(turned.link >= 0)
+    assert np.array_equal(
+        np.bincount(turned.link[used])[np.unique(turned.link[used])], np.full(len(used) * unit // nodes, nodes // unit)
+    )
+    source, target = (each.ravel() for each in np.meshgrid(gpus, gpus))
+    row, link, _, _ = cluster.routes(source, target, 0 * source)
+    row_there, link_there, _, _ = cluster.routes(onto[source], onto[target], 0 * source)
+    assert np.array_equal(row, row_there)
+    assert np.array_equal(turned.link[link], turned.link[link_there])
+    to = np.full(len(turned.link), -1)
+    to[link] = link_there  # one link becomes one link, whichever flow crosses it
+    assert np.array_equal(to[link], link_there)
+    assert len(np.unique(link_there)) == len(np.unique(link))
+
+
+def test_what_takes_no_turn() -> None:
+    cluster = load_cluster("dgx_h100", [("nodes", 16), ("fabric.nodes_per_unit", 2)])
+    gpus = np.arange(128)
+    assert cluster.turned((gpus + 16) % 128, gpus % 16, 8) is not None
+    assert cluster.turned((gpus + 8) % 128, gpus % 8, 16) is None  # machines of a unit come to different leaves
+    assert cluster.turned((gpus + 4) % 128, gpus % 4, 32) is None  # half a machine
+    assert cluster.scaled([("node3.gpu1", "node3.nic1", 0.5)]).turned((gpus + 16) % 128, gpus % 16, 8) is None
+
+
+def test_trees_of_chains_are_counted_as_they_are_gone_through() -> None:
+    """Hop by hop, and by pairs of GPUs."""
+    cluster = load_cluster("dgx_h100", [("nodes", 70)])
+    for first, count in ((0, 560), (16, 520)):
+        gpus = np.arange(first, first + count)
+        phases = ALGORITHMS["all_reduce"]["tree"](group_of(cluster, gpus.tolist()))
+        (quick,), (slow,) = (drawn(cluster, gpus[None], phases, timed=timed) for timed in (False, True))
+        assert quick.loads_as(slow)
+        assert (quick.share, quick.rounds) == (slow.share, slow.rounds)
+        assert quick.latency.tolist() == [0.0]
+
+
+@given(ranks=st.integers(1, 70), each=st.integers(1, 3))
+def test_rounds_of_pat_in_columns_are_those_one_by_one(ranks: int, each: int) -> None:
+    group = Group(tuple(rank // each for rank in range(ranks)), (("nic",),) * ranks, ("",) * ranks)
+    for kind in ("all_gather", "reduce_scatter"):
+        for phase in ALGORITHMS[kind]["pat"](group):
+            hops = list(phase.hops)
+            assert [phase.hops[number] for number in range(len(hops))] == hops
+            assert isinstance(phase.hops, Columned)
+            assert [replace(hop, count=1, stride=1) for hop in hops] == list(phase.hops.listed)
