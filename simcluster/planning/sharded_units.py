@@ -35,13 +35,9 @@ class Units:
     """
 
     held: tuple[Held, ...]
+    sizes: tuple[float, ...]
     chunks: tuple[tuple[Stretch, ...], ...]
     root: int
-    experts_shared: bool
-
-    @property
-    def sizes(self) -> tuple[float, ...]:
-        return tuple(held.common + (held.experts if self.experts_shared else 0.0) for held in self.held)
 
     @property
     def total(self) -> Held:
@@ -90,7 +86,9 @@ def units_of(job: Job, stage: int) -> Units:
         elif whole.lm_head:
             add(Pass((), lm_head=True), Held(lm_head_parameters_per_tp_rank(model, tp) + model.norm_parameters))
         chunks.append(tuple(stretches))
-    return Units(tuple(held), tuple(chunks), 0 if tied else -1, job.plan.expert_replicas > 1)
+    shared = job.plan.expert_replicas > 1
+    sizes = tuple(own.total if shared else own.common for own in held)
+    return Units(tuple(held), sizes, tuple(chunks), 0 if tied else -1)
 
 
 def stretches_of(units: Units, action: Action) -> tuple[Stretch, ...]:

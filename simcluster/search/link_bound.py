@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from simcluster.planning.ops import Collective, Transfer
 from simcluster.planning.parallel import Plan
+from simcluster.scenario.scenario import Scenario
 from simcluster.search.bound import ROUNDING, Bounds
 from simcluster.search.free_links import Call, least_seconds
 from simcluster.search.outlines import Stage, grid_of
@@ -29,8 +30,9 @@ Floats = npt.NDArray[np.float64]
 class LinkBounds(Bounds):
     """``Bounds`` with a fourth step, dearer than the third."""
 
-    def __init__(self, *args: object) -> None:
-        super().__init__(*args)  # type: ignore[arg-type]
+    def __init__(self, base: Scenario, layouts: Sequence[Layout]) -> None:
+        """``layouts`` are all that will be asked for."""
+        super().__init__(base, layouts)
         self._anywhere: dict[object, list[dict[Call, float]]] = {}
         self._loads: dict[object, Floats] = {}
 
