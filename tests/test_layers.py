@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from itertools import chain
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given
@@ -158,9 +158,11 @@ def test_full_recompute_runs_exactly_the_forward_of_layers_again(model: Model, s
 @given(models(), shapes)
 def test_selective_recompute_runs_unfused_core_attention_again(model: Model, shape: RankShape) -> None:
     selective = replace(shape, recompute="selective")
-    again = [kernel.name for kernel in kernels(attention_block(model, selective), "recompute")]
-    core = ["scores", "softmax", *(["probabilities_dropout"] if shape.dropout else []), "context"]
-    assert again == (core if shape.attention == "unfused" else [])
+    block = attention_block(model, selective)
+    again = [kernel.name for kernel in kernels(block, "recompute")]
+    names = [kernel.name for kernel in kernels(block, "forward")]
+    core = names[names.index("scores") : names.index("context") + 1] if shape.attention == "unfused" else []
+    assert again == core
     assert kernels(mlp_block(model, selective), "recompute") == ()
 
 
@@ -294,6 +296,38 @@ def test_a_gpt3_layer_on_one_of_eight_ranks_kernel_by_kernel() -> None:
         "scores_key_grad",
         "qkv_input_grad",
     ]
+
+
+@pytest.mark.parametrize(
+    ("tp", "micro_batch", "element_bytes", "kernels_", "steps"),
+    [
+        (8, 2, 2.0, "fused", 1),  # 4 squares of scores: the kernel takes them
+        (8, 1, 2.0, "fused", 5),  # 2 squares
+        (1, 1, 2.0, "fused", 1),
+        (8, 2, 4.0, "fused", 3),  # in fp32 there is no such kernel, and nothing to convert
+        (8, 2, 2.0, "eager", 5),
+    ],
+)
+def test_softmax_is_one_kernel_only_where_blocks_of_threads_come_out_even(
+    tp: int, micro_batch: int, element_bytes: float, kernels_: Literal["fused", "eager"], steps: int
+) -> None:
+    """16 heads, as Megatron-LM's FusedScaleMaskSoftmax decides; every step moves fp32 scores once in and once out."""
+    model = Model(layers=1, hidden_size=1024, heads=16, vocab_size=512, sequence_length=1024, gated_mlp=False)
+    shape = RankShape(
+        micro_batch=micro_batch, tp=tp, element_bytes=element_bytes, kernels=kernels_, attention="unfused"
+    )
+    block = attention_block(model, shape)
+    names = [kernel.name for kernel in kernels(block, "forward")]
+    core = kernels(block, "forward")[names.index("scores") + 1 : names.index("context")]
+    back = [kernel.name for kernel in kernels(block, "input_grad")]
+    core_back = kernels(block, "input_grad")[back.index("context_value_grad") + 1 : back.index("scores_query_grad")]
+    assert (len(core), len(core_back)) == (steps, steps)
+    square = micro_batch * 16 // tp * 1024 * 1024
+    if steps == 1:
+        assert [kernel.bytes / square for kernel in (*core, *core_back)] == [4, 6]
+    elif steps == 5:
+        assert [kernel.bytes / square for kernel in core] == [6, 8, 9, 8, 6]
+        assert [kernel.bytes / square for kernel in core_back] == [6, 12, 9, 8, 6]
 
 
 def test_the_embedding_by_hand() -> None:

@@ -77,8 +77,19 @@ def per_layer(
 
 @given(models, shapes)
 def test_more_tensor_parallelism_never_holds_more(model: Model, shape: RankShape) -> None:
-    wider = replace(shape, tp=2 * shape.tp)
-    assert activation_bytes_per_layer(model, wider) <= activation_bytes_per_layer(model, shape)
+    """While the softmax stays in one kernel (it takes squares of scores by four)."""
+    narrower = replace(shape, micro_batch=4 * shape.micro_batch)
+    wider = replace(narrower, tp=2 * shape.tp)
+    assert activation_bytes_per_layer(model, wider) <= activation_bytes_per_layer(model, narrower)
+
+
+def test_a_softmax_step_by_step_keeps_its_fp32_result_too() -> None:
+    """175B, 6 heads of one sequence on a rank: 4 bytes more for each of their scores."""
+    square = 6 * 2048 * 2048
+    shape = RankShape(micro_batch=1, tp=16, attention="unfused")
+    parts = activation_parts(GPT_175B, shape)
+    assert (parts["softmax_output"], parts["softmax_output_in_fp32"]) == (2 * square, 4 * square)
+    assert "softmax_output_in_fp32" not in activation_parts(GPT_175B, replace(shape, micro_batch=2))
 
 
 @given(models, shapes)
@@ -102,6 +113,7 @@ def test_recomputing_more_keeps_less_and_brings_it_back(model: Model, shape: Ran
 
 @given(models, shapes, st.integers(2, 5))
 def test_a_larger_microbatch_holds_in_proportion(model: Model, shape: RankShape, times: int) -> None:
+    shape = replace(shape, micro_batch=4 * shape.micro_batch)  # so that the softmax is one kernel for both
     larger = replace(shape, micro_batch=times * shape.micro_batch)
     for part in (activation_bytes_per_layer, working_bytes, embedding_activation_bytes, head_activation_bytes):
         assert part(model, larger) == pytest.approx(times * part(model, shape), rel=1e-12)

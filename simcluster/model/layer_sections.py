@@ -7,7 +7,7 @@ what limits them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 from typing import Literal
 
@@ -23,8 +23,7 @@ Accumulate = Literal["fused", "separate"]
 ContextExchange = Literal["ring", "all_gather", "all_to_all"]
 
 FP32_BYTES = 4.0  # softmax statistics and logits of the loss, whatever the precision of the rest
-_MASK_BYTES = 1.0  # a dropout mask is one byte an element
-_FLASH_BACKWARD = 2.5  # five products against two: scores are formed again (arXiv:2307.08691)
+MASK_BYTES = 1.0  # a dropout mask is one byte an element
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,12 +164,7 @@ def memory(name: str, size: float) -> Kernel:
     return Kernel(name, "memory", 0.0, size)
 
 
-def by_row(kernel: Kernel) -> Kernel:
-    """A kernel over attention's square, see ``Kernel.by_row``."""
-    return replace(kernel, by_row=True)
-
-
-def _matmul(name: str, m: int, n: int, k: int, element_bytes: float, batch: int = 1) -> Kernel:
+def matmul(name: str, m: int, n: int, k: int, element_bytes: float, batch: int = 1) -> Kernel:
     """``batch`` products (m x k)(k x n), each operand and the result moved once."""
     size = element_bytes * batch * (m * k + k * n + m * n)
     return Kernel(name, "matmul", 2.0 * batch * m * n * k, size, m, n, k, batch)
@@ -199,8 +193,8 @@ def linear(name: str, shape: RankShape, tokens: int, width_in: int, width_out: i
     if bias:
         weight_grad += (memory(f"{name}_bias_grad", e * tokens * width_out),)
     return Section(
-        forward=(_matmul(name, tokens, width_out, width_in, e),),
-        input_grad=(_matmul(f"{name}_input_grad", tokens, width_in, width_out, e),),
+        forward=(matmul(name, tokens, width_out, width_in, e),),
+        input_grad=(matmul(f"{name}_input_grad", tokens, width_in, width_out, e),),
         weight_grad=weight_grad,
     )
 
@@ -233,7 +227,7 @@ def residual_add(name: str, model: Model, shape: RankShape, local: LocalSizes) -
     elements = local.edge_tokens * local.hidden
     size = shape.element_bytes * elements
     biased = model.projection_bias if name == "attention" else model.mlp_bias
-    mask = _MASK_BYTES * elements if shape.dropout else 0.0
+    mask = MASK_BYTES * elements if shape.dropout else 0.0
     return Section(
         forward=(memory(f"{name}_residual_add", 3 * size + mask),),
         input_grad=(memory(f"{name}_dropout_input_grad", 2 * size + mask),) if shape.dropout else (),
@@ -243,7 +237,7 @@ def residual_add(name: str, model: Model, shape: RankShape, local: LocalSizes) -
 
 def dropout(name: str, shape: RankShape, elements: int) -> Section:
     """Dropout alone: a read, a write, and the mask (written, then read)."""
-    size = (2 * shape.element_bytes + _MASK_BYTES) * elements
+    size = (2 * shape.element_bytes + MASK_BYTES) * elements
     return Section(forward=(memory(name, size),), input_grad=(memory(f"{name}_input_grad", size),))
 
 
@@ -277,61 +271,3 @@ def activation(model: Model, shape: RankShape, local: LocalSizes) -> Section:
         forward=(memory(name, (inputs + 1) * size),),
         input_grad=(memory(f"{name}_input_grad", (2 * inputs + 1) * size),),
     )
-
-
-def fused_core(model: Model, shape: RankShape, local: LocalSizes) -> Section:
-    """A flash kernel: reads Q, K, V, writes O and the log-sum-exp; back, reads those and dO, writes dQ, dK, dV.
-
-    Back, a kernel before it sums O dO over rows and clears an fp32 dQ, to which blocks of keys add, and one behind it
-    casts that to 16 bits (flash-attn: flash_bwd_preprocess_kernel.h and dq_accum, in all generations).
-    Dropout inside it draws its mask again from the seed, so no mask is stored.  With cp the rank's queries meet the
-    keys of the whole sequence, in balanced (zig-zag) shares; or it has heads of whole sequences (``context``).
-    """
-    m, n, batch = local.rows, local.columns, shape.micro_batch * local.heads
-    k = (local.head_dim + local.value_dim) // 2  # of both products
-    flops = 2.0 * batch * m * n * (local.head_dim + local.value_dim) * model.causal_factor
-    if shape.cp_comm == "all_to_all":  # whole sequences of fewer heads
-        m, batch = m * shape.cp, batch // shape.cp
-    queries = shape.element_bytes * local.tokens * (local.query + local.output)
-    keys = shape.element_bytes * shape.micro_batch * local.columns * (local.kv + local.value)
-    statistics = FP32_BYTES * local.tokens * local.heads
-    forward = Kernel("attention", "attention", flops, queries + keys + statistics, m, n, k, batch)
-    size = 2 * (queries + keys) + statistics
-    back = Kernel("attention_input_grad", "attention", _FLASH_BACKWARD * flops, size, m, n, k, batch)
-    wide = FP32_BYTES * local.tokens * local.query
-    before = memory("attention_row_sums", 2 * queries + wide + statistics)
-    behind = memory("attention_query_grad", queries + wide)
-    return Section(forward=(forward,), input_grad=(before, back, behind))
-
-
-def unfused_core(shape: RankShape, local: LocalSizes) -> Section:
-    """Scores, softmax (scale and mask in it), dropout, context: four kernels over the whole square.
-
-    Each query head reads its own copy of K and V, as after the expansion of grouped heads.
-    """
-    e, batch = shape.element_bytes, shape.micro_batch * local.heads
-    m, n, k, v = local.rows, local.columns, local.head_dim, local.value_dim
-    square = batch * m * n
-    drop = Section()
-    if shape.dropout:
-        drawn = dropout("probabilities_dropout", shape, square)
-        drop = Section(tuple(map(by_row, drawn.forward)), input_grad=tuple(map(by_row, drawn.input_grad)))
-    scores = Section(
-        forward=(_matmul("scores", m, n, k, e, batch),),
-        input_grad=(_matmul("scores_query_grad", m, k, n, e, batch), _matmul("scores_key_grad", n, k, m, e, batch)),
-    )
-    softmax = Section(
-        forward=(by_row(memory("softmax", 2 * e * square)),),
-        input_grad=(by_row(memory("softmax_input_grad", 3 * e * square)),),
-    )
-    context = Section(
-        forward=(_matmul("context", m, v, n, e, batch),),
-        input_grad=(
-            _matmul("context_probabilities_grad", m, n, v, e, batch),
-            _matmul("context_value_grad", n, v, m, e, batch),
-        ),
-    )
-    core = join((scores, softmax, drop, context), "none")
-    if shape.recompute != "selective":
-        return core
-    return Section(core.forward, core.forward, core.input_grad, core.weight_grad)

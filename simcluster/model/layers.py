@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from simcluster.model import eager_sections as eager
+from simcluster.model.core_sections import fused_core, unfused_core
 from simcluster.model.kernels import Block, Kernel, Section
 from simcluster.model.layer_sections import (
     FP32_BYTES,
@@ -18,7 +19,6 @@ from simcluster.model.layer_sections import (
     activation,
     cast,
     dropout,
-    fused_core,
     join,
     linear,
     local_sizes,
@@ -27,7 +27,6 @@ from simcluster.model.layer_sections import (
     positions,
     residual_add,
     rotation,
-    unfused_core,
 )
 from simcluster.model.mixture import Mla
 from simcluster.model.transformer import Model

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from simcluster.model.core_sections import has_fused_softmax
 from simcluster.model.layers import RankShape
 from simcluster.model.mixture import Mla
 from simcluster.model.mixture_sections import routed
@@ -286,11 +287,14 @@ def _mask(block: str, name: str, model: Model, shape: RankShape) -> list[Tensor]
 
 def _core(model: Model, shape: RankShape) -> list[Tensor]:
     """A fused kernel keeps a statistic per row and draws its dropout again; unfused attention keeps whole squares."""
-    rows = _tokens(model, shape) * tensor_shard(model, shape.tp).heads
+    heads, keys = tensor_shard(model, shape.tp).heads, model.sequence_length
+    rows = _tokens(model, shape) * heads
     if shape.attention == "fused":
         return [Tensor("attention", "log_sum_exp", _FP32_BYTES * rows, "kept")]
-    square = rows * model.sequence_length
+    square = rows * keys
     sizes = {"softmax_output": shape.element_bytes * square}
+    if shape.element_bytes < _FP32_BYTES and not has_fused_softmax(shape, shape.micro_batch * heads, keys):
+        sizes["softmax_output_in_fp32"] = _FP32_BYTES * square
     if shape.dropout:
         sizes["softmax_dropout_mask"] = _MASK_BYTES * square
         sizes["softmax_dropout_output"] = shape.element_bytes * square
