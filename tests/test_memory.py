@@ -204,6 +204,19 @@ def test_llama_keeps_8h_4q_4kv_6f(name: str, per_hidden: float) -> None:
     assert sum(parts.values()) == s * (8 * h + 4 * q + 4 * kv + 6 * f) == s * h * per_hidden
 
 
+@pytest.mark.parametrize(("tp", "sequence_parallel"), [(1, False), (2, False), (8, True)])
+def test_operands_of_fp8_products_are_kept_in_a_byte(tp: int, sequence_parallel: bool) -> None:
+    """Two inputs of h and the product of f lose a byte an element, the attention's output gains one: 6h 5q 4kv 5f."""
+    model = LLAMA["llama3-70b"]
+    shape = RankShape(micro_batch=1, tp=tp, sequence_parallel=sequence_parallel, fp8=True)
+    tokens, head = 8192, 128
+    edge = tp if sequence_parallel else 1
+    body = 5 * 64 * head + 4 * 8 * head + 5 * 28672
+    expected = tokens * (6 * 8192 / edge + body / tp) + 4 * tokens * 64 / tp
+    assert activation_bytes_per_layer(model, shape) == pytest.approx(expected, rel=1e-12)
+    assert head_activation_bytes(model, shape) == head_activation_bytes(model, replace(shape, fp8=False))
+
+
 def test_llama_8b_in_gigabytes() -> None:
     model = LLAMA["llama3-8b"]
     whole = per_layer(model, attention="fused", dropout=False)

@@ -6,6 +6,7 @@ the schedule's business.  Counting only: no device, no time.  (Model state: ``re
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -17,10 +18,12 @@ from simcluster.model.shards import tensor_shard
 from simcluster.model.transformer import Model
 
 _FP32_BYTES = 4.0
+_FP8_BYTES = 1.0
 _MASK_BYTES = 1.0  # a dropout mask is one byte an element
 
 Keep = Literal["input", "core", "kept", "other"]
 Half = Literal["F", "I", "W"]
+Cast = Literal["no", "cast", "copied"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +34,8 @@ class Tensor:
     recomputation drops goes by it.  ``made``
     in F, or in I for W (a gradient of a weight product's output; what is gathered over tp for W).  ``read`` tells which
     half of the backward reads it last, where a schedule splits it: W the two operands of each weight product, I all
-    else (statistics and inputs of softmax, norm and activation function, masks, Q, K and V).
+    else (statistics and inputs of softmax, norm and activation function, masks, Q, K and V).  ``in_fp8``: what products
+    in fp8 keep of an operand that others read, too, is a copy in fp8; of one that is theirs alone only the cast.
     """
 
     block: str
@@ -40,6 +44,7 @@ class Tensor:
     keep: Keep = "other"
     made: Half = "F"
     read: Half = "I"
+    in_fp8: Cast = "no"
 
 
 def tensors(model: Model, shape: RankShape) -> list[Tensor]:
@@ -51,7 +56,8 @@ def tensors(model: Model, shape: RankShape) -> list[Tensor]:
     """
     mlp = [] if model.moe_layers == model.layers else _mlp(model, shape)
     mixture = _mixture(model, shape) if model.moe else []
-    return [*_attention(model, shape), *mlp, *mixture, *_embedding(model, shape), *_lm_head(model, shape)]
+    layer = _as_kept([*_attention(model, shape), *mlp, *mixture], shape)
+    return [*layer, *_embedding(model, shape), *_lm_head(model, shape)]
 
 
 def activation_parts(model: Model, shape: RankShape, layer: int = 0) -> dict[str, float]:
@@ -152,7 +158,19 @@ def is_kept(tensor: Tensor, shape: RankShape) -> bool:
 def _layer(model: Model, shape: RankShape, layer: int) -> list[Tensor]:
     """What the forward of one layer makes and its backward reads."""
     behind = (_mixture if model.has_experts(layer) else _mlp)(model, shape)
-    return [tensor for tensor in (*_attention(model, shape), *behind) if tensor.made == "F"]
+    return [tensor for tensor in _as_kept([*_attention(model, shape), *behind], shape) if tensor.made == "F"]
+
+
+def _as_kept(found: Sequence[Tensor], shape: RankShape) -> list[Tensor]:
+    """With products in fp8 their operands are kept as they were cast, a byte an element.
+
+    (Transformer Engine, module/linear.py and layernorm_linear.py: inputmat saved for backward, in fp8.  It keeps the
+    attention's output in 16 bits besides, for the attention's own backward.)
+    """
+    if not shape.fp8:
+        return list(found)
+    share = {"no": 1.0, "cast": _FP8_BYTES / shape.element_bytes, "copied": 1.0 + _FP8_BYTES / shape.element_bytes}
+    return [replace(tensor, bytes=share[tensor.in_fp8] * tensor.bytes) for tensor in found]
 
 
 def _attention(model: Model, shape: RankShape) -> list[Tensor]:
@@ -170,7 +188,7 @@ def _attention(model: Model, shape: RankShape) -> list[Tensor]:
         Tensor("attention", "key", kv, "other" if model.gated_mlp else "kept"),
         Tensor("attention", "value", value, "kept"),
         *_core(model, shape),
-        Tensor("attention", "projection_input", output, "kept", read="W"),
+        Tensor("attention", "projection_input", output, "kept", read="W", in_fp8="copied"),
         *([Tensor("attention", "attention_post_norm_input", hidden)] if model.layer_norms == 4 else []),
         *_mask("attention", "attention_dropout_mask", model, shape),
         Tensor("attention", "projection_output_grad", e * tokens * model.hidden_size, made="I", read="W"),
@@ -184,9 +202,9 @@ def _latent(model: Model, shape: RankShape, mla: Mla) -> list[Tensor]:
     normed = mla.kv_lora_rank + (mla.q_lora_rank or 0)
     gathered = mla.kv_lora_rank + (mla.q_lora_rank or model.hidden_size)
     found = [
-        Tensor("attention", "latent_input", e * edge * model.hidden_size, read="W"),
+        Tensor("attention", "latent_input", e * edge * model.hidden_size, read="W", in_fp8="cast"),
         Tensor("attention", "latent", e * edge * mla.down),
-        Tensor("attention", "latent_normed", e * edge * normed, read="W"),
+        Tensor("attention", "latent_normed", e * edge * normed, read="W", in_fp8="cast"),
         Tensor("attention", "latent_output_grad", e * edge * mla.down, made="I", read="W"),
     ]
     if shape.sequence_parallel and shape.tp > 1:
@@ -204,7 +222,7 @@ def _mlp(model: Model, shape: RankShape) -> list[Tensor]:
         *([] if shared or model.parallel_residual else [norm_input]),
         *([] if shared else _operands("mlp", "mlp_input", model, shape)),
         *(Tensor("mlp", name, ffn, "other" if name == "up" else "kept") for name in inputs),
-        Tensor("mlp", "mlp_product" if model.gated_mlp else "gelu_output", ffn, read="W"),
+        Tensor("mlp", "mlp_product" if model.gated_mlp else "gelu_output", ffn, read="W", in_fp8="cast"),
         *([replace(norm_input, name="mlp_post_norm_input")] if model.layer_norms == 4 else []),
         *_mask("mlp", "mlp_dropout_mask", model, shape),
         Tensor("mlp", "mlp_down_output_grad", e * tokens * model.hidden_size, made="I", read="W"),
@@ -223,11 +241,13 @@ def _mixture(model: Model, shape: RankShape) -> list[Tensor]:
     shared = e * tokens * moe.shared_width / shape.tp
     made = [
         Tensor("mixture", "mlp_norm_input", hidden),
-        *_operands("mixture", "mlp_input", model, shape),
+        *(
+            replace(tensor, in_fp8="no") for tensor in _operands("mixture", "mlp_input", model, shape)
+        ),  # the router's, too
         Tensor("mixture", "router_probabilities", _FP32_BYTES * edge * (moe.experts + 2 * moe.top_k)),
-        Tensor("mixture", "experts_input", rows, read="W"),
+        Tensor("mixture", "experts_input", rows, read="W", in_fp8="cast"),
         *(Tensor("mixture", f"experts_{name}", wide) for name in inputs),
-        Tensor("mixture", "experts_product", wide, read="W"),
+        Tensor("mixture", "experts_product", wide, read="W", in_fp8="cast"),
         Tensor("mixture", "experts_output", there.row_bytes(shape, there.sent)),
         *_mask("mixture", "mlp_dropout_mask", model, shape),
         Tensor("mixture", "experts_down_output_grad", rows, made="I", read="W"),
@@ -239,7 +259,7 @@ def _mixture(model: Model, shape: RankShape) -> list[Tensor]:
     return [
         *made,
         *(Tensor("mixture", f"shared_{name}", shared) for name in inputs),
-        Tensor("mixture", "shared_product", shared, read="W"),
+        Tensor("mixture", "shared_product", shared, read="W", in_fp8="cast"),
         Tensor("mixture", "shared_down_output_grad", e * tokens * model.hidden_size, made="I", read="W"),
         Tensor("mixture", "shared_up_output_grad", len(inputs) * shared, made="I", read="W"),
     ]
@@ -274,10 +294,11 @@ def _lm_head(model: Model, shape: RankShape) -> list[Tensor]:
 def _operands(block: str, name: str, model: Model, shape: RankShape) -> list[Tensor]:
     """The input of a column-parallel product: under sequence parallelism F keeps the shard, and I gathers it for W."""
     size = shape.element_bytes * model.hidden_size
-    shard = Tensor(block, name, size * _edge_tokens(model, shape))
+    shard = Tensor(block, name, size * _edge_tokens(model, shape), in_fp8="cast")
     if not (shape.sequence_parallel and shape.tp > 1):
         return [replace(shard, read="W")]
-    return [shard, Tensor(block, f"{name}_gathered", size * _tokens(model, shape), made="I", read="W")]
+    gathered = Tensor(block, f"{name}_gathered", size * _tokens(model, shape), made="I", read="W", in_fp8="cast")
+    return [shard, gathered]
 
 
 def _mask(block: str, name: str, model: Model, shape: RankShape) -> list[Tensor]:
