@@ -130,7 +130,7 @@ def _wires(result: Result) -> tuple[WirePoint, ...]:
     share = {rank: count / ranks / result.steps for rank, count in result.weights.items()}
     for (rank, axis, kind), rows in table.groupby(["rank", "stream", "kind"], sort=True):
         members = 2 if axis == "pp" else getattr(parallel, str(axis), 1)  # over pp: the ends that share an embedding
-        part = share[rank]  # type: ignore[index]
+        part = share[rank]  # type: ignore[index]  # the stubs take what rows are grouped by for anything
         total = sums.setdefault((str(axis), str(kind)), [0.0, 0.0])
         total[0] += part * BUS_FACTOR[str(kind)](members) * float(rows["bytes"].sum())
         total[1] += part * float((rows["end"] - rows["start"]).sum())

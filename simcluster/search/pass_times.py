@@ -8,7 +8,7 @@ planning, segments and free links.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -135,13 +135,18 @@ def _segments(job: Job, shape: RankShape) -> dict[tuple[str, Kind], Segment]:
             parts[name] = Pass((layer,), begins=False)
     if shape.tp > 1:
         parts["boundary"] = Pass((), boundary=True, begins=False)
-    makers = {"F": job.passes.forward, "B": job.passes.backward, "I": job.passes.input_grad}
+    passes = job.passes
+    makers: dict[Kind, Callable[[Pass], Segment]] = {
+        "F": passes.forward, "B": passes.backward, "I": passes.input_grad, "W": passes.weight_grad
+    }  # fmt: skip
     found: dict[tuple[str, Kind], Segment] = {}
     for name, part in parts.items():
-        for kind, make in {**makers, **({"W": job.passes.weight_grad} if name != "boundary" else {})}.items():
+        for kind, make in makers.items():
+            if name == "boundary" and kind == "W":
+                continue
             if name == "embedding" and kind == "I" and not (shape.sequence_parallel and shape.tp > 1):
                 continue  # nothing is before it
-            found[name, kind] = make(part)  # type: ignore[index]
+            found[name, kind] = make(part)
     return found
 
 

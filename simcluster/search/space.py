@@ -309,17 +309,17 @@ def space_of(base: Scenario, gpus: int, vary: Mapping[str, Sequence[Any]]) -> Sp
 
 def _require(path: str, value: object, base: Scenario) -> None:
     """InputError for a value that no scenario can have there."""
-    whole = isinstance(value, int) and not isinstance(value, bool)
+    whole = value if isinstance(value, int) and not isinstance(value, bool) else 0
     order = base.parallel.order
     wanted, fits = {
         "parallel.sequence_parallel": ("true or false", isinstance(value, bool)),
         "training.recompute": (" or ".join(get_args(Recompute)), value in get_args(Recompute)),
         "pipeline.schedule": ("the name of a schedule", isinstance(value, str)),
-        "parallel.zero": ("0, 1, 2 or 3", whole and value in (0, 1, 2, 3)),
+        "parallel.zero": ("0, 1, 2 or 3", not isinstance(value, bool) and value in (0, 1, 2, 3)),
         "parallel.order": (
             f"a list such as [{', '.join(order)}]",
             isinstance(value, list | tuple) and sorted(map(str, value)) == sorted(order),
         ),
-    }.get(path, ("a whole number from 1", whole and value > 0))  # type: ignore[operator]
+    }.get(path, ("a whole number from 1", whole > 0))
     if not fits:
         raise InputError(f"{path}: {shown(value)} cannot be tried; give {wanted}")
