@@ -14,7 +14,9 @@ from simcluster.documents.near import near_divisors
 from simcluster.model.shards import split_widths
 
 if TYPE_CHECKING:
+    from simcluster.model.mixture import Moe
     from simcluster.scenario.scenario import Scenario
+    from simcluster.scenario.sections import Parallel
 
 
 def model_rules(scenario: Scenario) -> Iterator[Complaint]:
@@ -74,34 +76,46 @@ def _context(scenario: Scenario) -> Iterator[Complaint]:
 
 def _experts(scenario: Scenario) -> Iterator[Complaint]:
     """There are experts to share, on ranks that there are, by mechanisms that know of them."""
-    model, parallel = scenario.model, scenario.parallel
-    ep, tp, moe = parallel.ep, parallel.tp, model.moe
+    moe, parallel = scenario.model.moe, scenario.parallel
     if moe is None:
-        for name, size in (("ep", ep), ("etp", parallel.etp or 1)):
+        for name, size in (("ep", parallel.ep), ("etp", parallel.etp or 1)):
             if size > 1:
                 what = f"{size} is for the experts of model.moe, and the model is dense"
                 yield ("parallel", name), f"{what}; leave it out, or give model.moe"
         return
-    etp = parallel.etp or tp
+    tp, etp = parallel.tp, parallel.etp or parallel.tp
     if etp not in (1, tp):
         yield ("parallel", "etp"), f"{etp} must be 1 (whole experts) or tp {tp} (split as all else); use one of them"
         return
     if tp > 1 and not parallel.sequence_parallel:
         what = f"tp {tp} ranks would each send the same tokens to the experts"
         yield ("parallel", "sequence_parallel"), f"{what}; set sequence_parallel to true, as Megatron-LM demands"
+    yield from _split_experts(moe, parallel.ep, tp, etp)
+    yield from _expert_groups(parallel, etp)
+    yield from _experts_apart(scenario, apart=parallel.ep > 1 or etp != tp)
+
+
+def _split_experts(moe: Moe, ep: int, tp: int, etp: int) -> Iterator[Complaint]:
+    """Every rank of ep has as many experts, every rank of etp as much of each."""
     if moe.experts % ep:
         fix = listed(near_divisors(moe.experts, ep))
         yield ("parallel", "ep"), f"ep {ep} does not divide model.moe.experts {moe.experts}; use ep {fix}"
     if moe.expert_ffn_hidden_size % etp:
         what = f"tp {tp} does not divide model.moe.expert_ffn_hidden_size {moe.expert_ffn_hidden_size}"
         yield ("parallel", "etp"), f"{what}; set etp to 1, or another tp"
-    ranks = tp * parallel.cp * parallel.dp
-    if parallel.dp and (ranks % (ep * etp) or (etp == 1 and ep % tp)):
-        among = f"dp {parallel.dp} x cp {parallel.cp}" + (f" x tp {tp} (etp 1), by tp" if etp < tp else "")
-        there = parallel.dp * parallel.cp
-        fixes = [f"{(tp if etp < tp else 1) * near}" for near in near_divisors(there, max(1, ep * etp // tp))]
+
+
+def _expert_groups(parallel: Parallel, etp: int) -> Iterator[Complaint]:
+    """The ranks that share a stage's data fall into groups of ep (times etp)."""
+    tp, ep, cp, dp = parallel.tp, parallel.ep, parallel.cp, parallel.dp
+    if dp and (tp * cp * dp % (ep * etp) or (etp == 1 and ep % tp)):
+        among = f"dp {dp} x cp {cp}" + (f" x tp {tp} (etp 1), by tp" if etp < tp else "")
+        fixes = [f"{(tp if etp < tp else 1) * near}" for near in near_divisors(dp * cp, max(1, ep * etp // tp))]
         yield ("parallel", "ep"), f"groups of ep {ep} do not go into {among}; use ep {', '.join(fixes)}"
-    apart = ep > 1 or etp != tp
+
+
+def _experts_apart(scenario: Scenario, *, apart: bool) -> Iterator[Complaint]:
+    """What is not for experts that are shared out otherwise than all else."""
     if apart and scenario.fsdp.shard_group:
         what = "shard groups are of ranks that hold the same, and experts on ep ranks are not held by all of them"
         yield ("fsdp", "shard_group"), f"{what}; leave it out, or use ep 1 without etp"
