@@ -106,7 +106,11 @@ class KernelRows(Spec):
 
 
 class Fit(Spec):
-    """Constants that are found together, and the rows that find them; ``loss`` is of ln(predicted / measured)."""
+    """Constants that are found together, and the rows that find them; ``loss`` is of ln(predicted / measured).
+
+    ``step``: rows are simulated so far beside what is found, as a fraction of each constant (of the upper bound, where
+    the lower one is 0), for how they go there; it should be well above the roughness of their times.
+    """
 
     about: str = ""
     constants: Annotated[dict[Name, FittedConstant], Field(min_length=1)]

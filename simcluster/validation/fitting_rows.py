@@ -1,7 +1,8 @@
-"""The measured rows of a fit: each predicts itself for given values of the constants.  Rows are what workers get."""
+"""The measured rows of a fit: what each asks is played for given values of the constants, here or by a worker."""
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,13 +14,14 @@ from simcluster.calibration.constants import changed, value_at
 from simcluster.devices.device import Device, kernel_seconds, load_device
 from simcluster.errors import InputError
 from simcluster.model.kernels import Kernel
+from simcluster.result import Facts, Result
 from simcluster.scenario.scenario import ClusterSpec, Scenario
 from simcluster.simulate import simulate
 from simcluster.validation.expressions import Cell, parse_formula
 from simcluster.validation.fitting import DEVICE, SOFTWARE, STUDY_CONSTANTS, FitFile, KernelRows, StudyRows
 from simcluster.validation.measured import Measured
 from simcluster.validation.schedule_study import Constant, Schedules
-from simcluster.validation.schedules import plan_schedules, play_schedule
+from simcluster.validation.schedules import ScheduleTask, plan_schedules, play_schedule
 from simcluster.validation.steps import Task, plan_steps, scenario_of
 from simcluster.validation.study import Steps, StudyFile, load_study
 from simcluster.validation.tables import Missing, Row, check_formulas, read_csv, read_table, selected
@@ -28,11 +30,26 @@ Settings = tuple[tuple[str, float], ...]
 """Values at the paths of constants."""
 
 
-class Question(Protocol):
-    """A row that can be predicted."""
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a played row took, in seconds, and what was known of the job, if it was one."""
 
-    def predicted(self, settings: Settings) -> tuple[float, float]:
-        """(predicted, measured) in seconds; InputError if the row cannot be predicted."""
+    seconds: float
+    facts: Facts | None = None
+
+
+class Question(Protocol):
+    """A row that can be played."""
+
+    @property
+    def alike(self) -> str:
+        """Equal for rows that are played alike, such as one configuration that was measured several times."""
+
+    def played(self, settings: Settings) -> Answer:
+        """The row with these values of the constants; InputError if it cannot be played."""
+
+    def measured(self, answer: Answer) -> float:
+        """Seconds that were measured for what was played; InputError for a cell that is no number above zero."""
 
     def today(self, path: str) -> float:
         """What stands at a constant's path without the fit; InputError where the row has no such place."""
@@ -52,32 +69,44 @@ class Sample:
 # --- kinds of rows ----------------------------------------------------------------------------------------------------
 
 
-_SCENARIOS: dict[tuple[str, str, int], Scenario] = {}  # of this process: a row is predicted dozens of times
+_SCENARIOS: dict[str, Scenario] = {}  # of this process: a row is played at a dozen points
 
 
 @dataclass(frozen=True, slots=True)
 class StepQuestion:
-    """A training step."""
+    """A training step, or the part of it that was measured (``parts`` and ``less`` of the study)."""
 
-    key: tuple[str, str, int]
+    alike: str
     task: Task
-    measured: Measured
+    gauge: Measured
     cells: Mapping[str, Cell]
 
-    def scenario(self, more: Sequence[tuple[str, float]] = ()) -> Scenario:
+    def scenario(self, more: Sequence[tuple[str, Any]] = ()) -> Scenario:
         """The row's scenario, read once."""
         if more:
             return scenario_of(replace(self.task, changes=(*self.task.changes, *more)))
-        if self.key not in _SCENARIOS:
-            _SCENARIOS[self.key] = scenario_of(self.task)
-        return _SCENARIOS[self.key]
+        if self.alike not in _SCENARIOS:
+            _SCENARIOS[self.alike] = scenario_of(self.task)
+        return _SCENARIOS[self.alike]
 
-    def predicted(self, settings: Settings) -> tuple[float, float]:
+    def played(self, settings: Settings) -> Answer:
         """The step simulated."""
         inside = [pair for pair in settings if pair[0].startswith((DEVICE, SOFTWARE))]
-        scenario = self.scenario([pair for pair in settings if pair not in inside])
-        result = simulate(_with(scenario, inside))
-        return result.step_time, self.measured.seconds(self.cells, result.facts)
+        outside = [pair for pair in settings if pair not in inside]
+        result = simulate(_with(self.scenario(outside), inside))
+        seconds = self._seconds(result)
+        if self.task.less:
+            seconds -= self._seconds(simulate(_with(self.scenario([*outside, *self.task.less]), inside)))
+        return Answer(seconds, result.facts)
+
+    def _seconds(self, result: Result) -> float:
+        parts = self.task.parts
+        return math.fsum(result.times.breakdown[part] for part in parts) if parts else result.step_time
+
+    def measured(self, answer: Answer) -> float:
+        """By the study's column and unit."""
+        assert answer.facts is not None  # a step has them
+        return self.gauge.seconds(self.cells, answer.facts)
 
     def today(self, path: str) -> float:
         """From the scenario."""
@@ -109,42 +138,59 @@ def _with(scenario: Scenario, settings: Sequence[tuple[str, float]]) -> Scenario
 class PipelineQuestion:
     """A pipeline of given times, whose constants are the study's own."""
 
+    alike: str
     file: StudyFile
     study: Schedules
     row: Row
+    seconds: float
 
-    def predicted(self, settings: Settings) -> tuple[float, float]:
+    def played(self, settings: Settings) -> Answer:
         """The pipeline played."""
         constants = dict(self.study.constants)
         for path, value in settings:
             constants[path.removeprefix(STUDY_CONSTANTS)] = Constant(value=value, source="being fitted")
         study = self.study.model_copy(update={"constants": constants})
-        (task,) = plan_schedules(self.file, study, (self.row,)).tasks
-        answer = task if isinstance(task, str) else play_schedule(task)
-        if isinstance(task, str) or isinstance(answer, str):
-            raise InputError(str(answer))
-        return answer.step_time, task.measured
+        answer = play_schedule(_pipeline(self.file, study, self.row))
+        if isinstance(answer, str):
+            raise InputError(answer)
+        return Answer(answer.step_time)
+
+    def measured(self, answer: Answer) -> float:
+        """By the study's formula."""
+        return self.seconds
 
     def today(self, path: str) -> float:
         """From the study."""
         return _number({"constants": self.study.constants}, f"{path}.value", path)
 
 
+def _pipeline(file: StudyFile, study: Schedules, row: Row) -> ScheduleTask:
+    (task,) = plan_schedules(file, study, (row,)).tasks
+    if isinstance(task, str):
+        raise InputError(task)
+    return task
+
+
 @dataclass(frozen=True, slots=True)
 class KernelQuestion:
     """A kernel that was timed alone."""
 
+    alike: str
     device: Device
     kernel: Kernel
     precision: str
     seconds: float
 
-    def predicted(self, settings: Settings) -> tuple[float, float]:
+    def played(self, settings: Settings) -> Answer:
         """By the device model."""
         device = self.device
         for path, value in settings:
             device = changed(device, path.removeprefix(DEVICE), value)
-        return kernel_seconds(device, self.kernel, precision=self.precision), self.seconds
+        return Answer(kernel_seconds(device, self.kernel, precision=self.precision))
+
+    def measured(self, answer: Answer) -> float:
+        """As it was timed."""
+        return self.seconds
 
     def today(self, path: str) -> float:
         """From the device."""
@@ -204,10 +250,18 @@ def _asked(file: StudyFile, study: Steps | Schedules, kept: tuple[Row, ...], row
         question: Question
         if isinstance(study, Steps):
             assert task is not None  # a study of steps has one for every row
-            question = StepQuestion((file.document.source, study.name, row.number), task, study.measured, row.cells)
+            question = StepQuestion(_written(task), task, study.measured, row.cells)
         else:
-            question = PipelineQuestion(file, study, row)
+            try:
+                seconds = _pipeline(file, study, row).measured
+            except InputError as problem:
+                raise InputError(f"{rows.study}, {label}: {problem}") from None
+            question = PipelineQuestion(f"{file.document.source}, row {row.number}", file, study, row, seconds)
         yield Sample(label, study.name, question, _group(rows.model, row), _group(rows.scale, row))
+
+
+def _written(task: Task) -> str:
+    return json.dumps([task.base, str(task.folder), task.changes, task.parts, task.less], default=str)
 
 
 def _cells(row: Row) -> dict[str, Cell]:
@@ -246,4 +300,5 @@ def _product(row: Row, device: Device, path: Path) -> Sample:
         raise InputError(f"{path}: row {row.number} has a rate of {rate:g} FLOP/s; it must be above zero")
     kernel = Kernel("product", "matmul", flops, size, m=m, n=n, k=k, batch=batch)
     label, decade = f"{m} x {k} x {n} {shape['layout']}", f"1e{math.floor(math.log10(flops))} FLOP"
-    return Sample(label, path.name, KernelQuestion(device, kernel, "bf16", flops / rate), shape["layout"], decade)
+    question = KernelQuestion(f"{path}, row {row.number}", device, kernel, "bf16", flops / rate)
+    return Sample(label, path.name, question, shape["layout"], decade)

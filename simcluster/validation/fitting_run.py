@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
 
-from simcluster.calibration.least_squares import Parameter, Solution, Vector, least_squares
 from simcluster.errors import InputError
 from simcluster.validation.fitting import Fit, FitFile, FittedConstant
-from simcluster.validation.fitting_rows import Question, Sample, Settings, samples_of
+from simcluster.validation.fitting_responses import Ask, Responses, Values, asker
+from simcluster.validation.fitting_rows import Sample, samples_of
+from simcluster.validation.fitting_search import Fold, search
 from simcluster.validation.tables import Missing
 
 LEAVE_OUT = ("model", "scale", "study")
-_FOLD_POINTS = 6  # tried in each fold: it begins where all rows lead, next to its own answer
 
 Progress = Callable[[str, str], object]
 """Called with a fit's name and what is being done."""
@@ -76,15 +73,30 @@ class LeftOut:
 
 
 @dataclass(frozen=True, slots=True)
+class Played:
+    """What a fit simulated: so many ``rows`` (those that are played alike once) at so many ``points``.
+
+    Between points rows are interpolated.  ``error``: by how much the worst row was interpolated off its simulation at
+    what was found and beside it, before these were simulated too; ``fold_error``: the same at the folds of the
+    cross-validation that were simulated, those that led far from all points (None if none did).
+    """
+
+    points: int = 0
+    rows: int = 0
+    error: float = 0.0
+    fold_error: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
-    """One fit as it came out; ``skipped`` says why it did not."""
+    """One fit as it came out; ``skipped`` says why it did not.  Residuals of rows are simulated, never interpolated."""
 
     name: str
     fit: Fit
     constants: tuple[Found, ...] = ()
     rows: tuple[FitRow, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
-    evaluations: int = 0
+    played: Played = Played()
     converged: bool = False
     skipped: str = ""
 
@@ -108,60 +120,13 @@ def run_fits(
     rows do not have, and for a row that cannot be predicted.
     """
     prepared = [(name, file.fits.fits[name], samples_of(file, name, data)) for name in names]
-    with _asker(workers) as ask:
+    with asker(workers) as ask:
         return [
             Outcome(name, fit, skipped=samples.reason)
             if isinstance(samples, Missing)
             else _run(file, name, fit, samples, ask, cross_validate, partial(progress, name))
             for name, fit, samples in prepared
         ]
-
-
-Ask = Callable[[Sequence[tuple[Question, Settings]]], list[tuple[float, float]]]
-
-
-@contextmanager
-def _asker(workers: int) -> Iterator[Ask]:
-    if workers == 1:
-        yield lambda asked: [_answer(each) for each in asked]
-        return
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        yield lambda asked: list(pool.map(_answer, asked, chunksize=max(1, len(asked) // (8 * workers))))
-
-
-def _answer(asked: tuple[Question, Settings]) -> tuple[float, float]:
-    question, settings = asked
-    return question.predicted(settings)
-
-
-class _Rows:
-    """Rows asked for values of constants; what was asked before is remembered, since folds begin at the same place."""
-
-    def __init__(self, fit: Fit, samples: Sequence[Sample], ask: Ask) -> None:
-        self.fit, self.samples, self._ask = fit, samples, ask
-        self._known: dict[tuple[int, Settings], tuple[float, float]] = {}
-        self.asked = 0
-
-    def settings(self, values: Sequence[float]) -> Settings:
-        pairs = []
-        for constant, value in zip(self.fit.constants.values(), values, strict=True):
-            pairs += [(path, value) for path in constant.path]
-            pairs += [(path, value * factor) for path, factor in constant.follow.items()]
-        return tuple(pairs)
-
-    def answers(self, places: Sequence[int], values: Sequence[float]) -> list[tuple[float, float]]:
-        """(predicted, measured) of the rows at these places."""
-        settings = self.settings(values)
-        new = [place for place in places if (place, settings) not in self._known]
-        self.asked += len(new)
-        answers = self._ask([(self.samples[place].question, settings) for place in new])
-        self._known.update({(place, settings): answer for place, answer in zip(new, answers, strict=True)})
-        return [self._known[place, settings] for place in places]
-
-    def residuals(self, places: Sequence[int], values: tuple[float, ...]) -> Vector:
-        """ln(predicted / measured)."""
-        found: Vector = np.log([predicted / measured for predicted, measured in self.answers(places, values)])
-        return found
 
 
 def _run(
@@ -175,25 +140,33 @@ def _run(
 ) -> Outcome:
     try:
         today = _today(fit, samples)
-        rows, every = _Rows(fit, samples, ask), range(len(samples))
+        responses = Responses(fit, samples, ask, progress)
         unfitted = tuple(constant.unfitted for constant in fit.constants.values())
-        progress(f"{len(unfitted)} constants on {len(samples)} rows")
-        solution = _solved(rows, every, unfitted)
-        columns = [rows.answers(every, values) for values in (solution.values, unfitted, today)]
+        responses.begin([unfitted, today])
+        folds = _groups(samples, len(unfitted)) if cross_validate else {}
+        asked = [fold for each in folds.values() if not isinstance(each, str) for fold in each if fold.others]
+        found = search(responses, asked)
+        columns = [responses.simulated(values) for values in (found.whole.values, unfitted, today)]
     except InputError as problem:
         raise file.error(name, problem) from None
     kept = tuple(
         FitRow(sample, fitted[1], fitted[0], bare[0], now[0])
         for sample, fitted, bare, now in zip(samples, *columns, strict=True)
     )
-    left_out = tuple(_left_out(by, rows, solution, progress) for by in LEAVE_OUT) if cross_validate else ()
-    found = tuple(
+    values = {(fold.by, fold.group): each for fold, each in zip(asked, found.folds, strict=True)}
+    left_out = tuple(
+        LeftOut(by, skipped=each) if isinstance(each, str) else _left_out(by, each, values, unfitted, responses, kept)
+        for by, each in folds.items()
+    )
+    solution = found.whole
+    constants = tuple(
         Found(each, declared, now, value, error, edge)
         for (each, declared), now, value, error, edge in zip(
             fit.constants.items(), today, solution.values, solution.errors, solution.at_bound, strict=True
         )
     )
-    return Outcome(name, fit, found, kept, left_out, rows.asked, solution.converged)
+    played = Played(responses.points, responses.distinct, found.error, found.fold_error)
+    return Outcome(name, fit, constants, kept, left_out, played, found.converged)
 
 
 def _today(fit: Fit, samples: Sequence[Sample]) -> tuple[float, ...]:
@@ -209,61 +182,49 @@ def _today(fit: Fit, samples: Sequence[Sample]) -> tuple[float, ...]:
     return tuple(found)
 
 
-def _solved(rows: _Rows, places: Sequence[int], start: Sequence[float], *, most: int = 20) -> Solution:
-    """From ``start``; again from the middle of the bounds, where rows feel nothing of a constant at the end of that."""
-    fit = rows.fit
-    found: list[Solution] = []
-    for values in (start, [_middle(constant) for constant in fit.constants.values()]):
-        parameters = [
-            Parameter(name, value, *constant.bounds)
-            for (name, constant), value in zip(fit.constants.items(), values, strict=True)
-        ]
-        ask = partial(rows.residuals, places)
-        found.append(least_squares(parameters, ask, loss=fit.loss, step=fit.step, most=most, tolerance=1e-4))
-        if all(error is not None for error in found[-1].errors):
-            break
-    return min(found, key=lambda each: float(np.mean(np.abs(each.residuals))))
-
-
-def _middle(constant: FittedConstant) -> float:
-    low, high = constant.bounds
-    return (low * high) ** 0.5 if low > 0 else high / 2
-
-
 # --- rows left out ----------------------------------------------------------------------------------------------------
 
 
-def _left_out(by: str, rows: _Rows, whole: Solution, progress: Callable[[str], object]) -> LeftOut:
-    """Each group predicted by the constants that the others give; a study alone, by the unfitted ones."""
+def _groups(samples: Sequence[Sample], constants: int) -> dict[str, tuple[Fold, ...] | str]:
+    """By model, scale and study the folds of the cross-validation, or why there are none."""
+    return {by: _by(by, samples, constants) for by in LEAVE_OUT}
+
+
+def _by(by: str, samples: Sequence[Sample], constants: int) -> tuple[Fold, ...] | str:
     groups: dict[str, list[int]] = {}
-    for place, sample in enumerate(rows.samples):
+    for place, sample in enumerate(samples):
         groups.setdefault(getattr(sample, by), []).append(place)
     if len(groups) < 2 and by != "study":
-        why = "no formula says what a row's is" if "" in groups else "all rows are of one"
-        return LeftOut(by, skipped=why)
-    unfitted = tuple(constant.unfitted for constant in rows.fit.constants.values())
-    errors: dict[str, float] = {}
-    values: dict[str, tuple[float, ...]] = {}
-    tested: list[float] = []
-    before: list[float] = []
+        return "no formula says what a row's is" if "" in groups else "all rows are of one"
+    folds = []
     for group, out in groups.items():
-        others = [place for place in range(len(rows.samples)) if place not in out]
-        if others and len(others) <= len(unfitted):
-            return LeftOut(by, skipped=f"without {group!r} only {len(others)} rows are left")
-        progress(f"without {by} {group}")
-        values[group] = _solved(rows, others, whole.values, most=_FOLD_POINTS).values if others else unfitted
-        own = [abs(p / m - 1.0) for p, m in rows.answers(out, values[group])]
-        tested += own
-        before += [abs(p / m - 1.0) for p, m in rows.answers(out, whole.values)]
-        errors[group] = float(np.mean(own))
-    error, fitted = float(np.mean(tested)), float(np.mean(before))
-    worst = max(errors, key=lambda group: errors[group])
+        others = tuple(place for place in range(len(samples)) if place not in out)
+        if others and len(others) <= constants:
+            return f"without {group!r} only {len(others)} rows are left"
+        folds.append(Fold(by, group, tuple(out), others))
+    return tuple(folds)
+
+
+def _left_out(
+    by: str,
+    folds: Sequence[Fold],
+    values: Mapping[tuple[str, str], Values],
+    unfitted: Values,
+    responses: Responses,
+    rows: Sequence[FitRow],
+) -> LeftOut:
+    """Each group predicted by the constants that the others give; a study alone, by the unfitted ones."""
+    used = {fold.group: values.get((by, fold.group), unfitted) for fold in folds}
+    errors = {fold.group: np.abs(np.expm1(responses.interpolated(used[fold.group])[list(fold.out)])) for fold in folds}
+    error = float(np.mean(np.concatenate(list(errors.values()))))
+    fitted = float(np.mean([abs(row.error) for row in rows]))
+    worst = max(errors, key=lambda group: float(errors[group].mean()))
     return LeftOut(
         by,
-        groups=len(groups),
-        rows=len(tested),
+        groups=len(folds),
+        rows=len(rows),
         error=error,
         ratio=error / fitted if fitted else float("inf"),
-        worst=f"{worst} ({errors[worst]:.1%})",
-        values=tuple(values.items()),
+        worst=f"{worst} ({errors[worst].mean():.1%})",
+        values=tuple(used.items()),
     )

@@ -1,0 +1,224 @@
+"""What the rows of a fit answer to its constants: simulated at a few points, interpolated between them.
+
+The logarithm of a step's time goes smoothly with the logarithm of a constant (a sum of times, some of which go as its
+inverse), so a few points tell all of it.  A point is one value of every constant; at a point all rows are simulated,
+rows that are played alike once.  Between points their residuals are interpolated by cubic radial basis functions with
+a linear part, through the points, whose number and place are free: with one constant that is the natural cubic spline
+(Wendland, Scattered Data Approximation, 2005, chapter 8).  Where one kind of kernel stops being bound by what the
+constant says there is a kink, and the interpolation is only as good as the points are near: search.py adds them there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from itertools import product
+from multiprocessing import get_context
+
+import numpy as np
+
+from simcluster.calibration.least_squares import Parameter, Vector
+from simcluster.errors import InputError
+from simcluster.validation.fitting import Fit, FittedConstant
+from simcluster.validation.fitting_rows import Answer, Question, Sample, Settings
+
+Values = tuple[float, ...]
+"""One value of every constant of a fit, in their order: a point."""
+
+Ask = Callable[[Sequence[tuple[Question, Settings]]], list[Answer]]
+"""Plays questions, in order."""
+
+_OUT = 0.7071  # of the way from the middle of the bounds: Chebyshev's two nodes
+_APART = 0.3  # in the same measure
+_MOST_CORNERS = 3  # constants; of more, one at a time is moved
+NEAREST = 0.02
+"""In steps of the fit: nothing is interpolated between points that are nearer than this, where times are rough."""
+
+
+@contextmanager
+def asker(workers: int) -> Iterator[Ask]:
+    """Plays rows here, or in so many worker processes."""
+    if workers == 1:
+        yield lambda asked: [_answer(each) for each in asked]
+        return
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        yield lambda asked: list(pool.map(_answer, asked, chunksize=max(1, len(asked) // (8 * workers))))
+
+
+def _answer(asked: tuple[Question, Settings]) -> Answer:
+    question, settings = asked
+    return question.played(settings)
+
+
+def _row(sample: Sample, answer: Answer) -> tuple[float, float]:
+    if not answer.seconds > 0:
+        raise InputError(f"{sample.label}: what was measured of the step takes {answer.seconds:g} s; it must take time")
+    return answer.seconds, sample.question.measured(answer)
+
+
+class Surface:
+    """Vectors between points: cubic radial basis functions and a linear part, through all points.
+
+    ``places`` (points, constants), one more than constants at least, not all in one plane; ``values`` (points, rows).
+    """
+
+    def __init__(self, places: Vector, values: Vector) -> None:
+        self._places = places
+        flat = _flat(places)
+        size = flat.shape[1]
+        far = np.linalg.norm(places[:, None, :] - places[None, :, :], axis=2)
+        system = np.block([[far**3, flat], [flat.T, np.zeros((size, size))]])
+        self._weights: Vector = np.linalg.solve(system, np.concatenate([values, np.zeros((size, values.shape[1]))]))
+
+    def at(self, place: Vector) -> Vector:
+        """Every row at a place (constants,)."""
+        near = np.linalg.norm(self._places - place, axis=1) ** 3
+        found: Vector = np.concatenate([near, _flat(place[None, :])[0]]) @ self._weights
+        return found
+
+
+def _flat(places: Vector) -> Vector:
+    return np.concatenate([np.ones((len(places), 1)), places], axis=1)
+
+
+class Responses:
+    """The rows of a fit as functions of its constants; points are simulated when they are asked for, and kept."""
+
+    def __init__(self, fit: Fit, samples: Sequence[Sample], ask: Ask, progress: Callable[[str], object]) -> None:
+        self.fit, self.samples = fit, samples
+        self._ask, self._progress = ask, progress
+        self._first: dict[str, int] = {}  # of the rows that are played alike
+        for place, sample in enumerate(samples):
+            self._first.setdefault(sample.question.alike, place)
+        self._known: dict[Values, list[tuple[float, float]]] = {}
+        self._inside: list[Values] = []  # points within the bounds: those that are interpolated between
+        self._surface: Surface | None = None
+
+    @property
+    def distinct(self) -> int:
+        """Rows that are played; the others are played alike."""
+        return len(self._first)
+
+    @property
+    def points(self) -> int:
+        """Points at which the rows were simulated."""
+        return len(self._known)
+
+    def simulated(self, values: Values) -> list[tuple[float, float]]:
+        """(predicted, measured) of every row at a point, in seconds; InputError for a row that cannot be played."""
+        if values not in self._known:
+            self._progress(f"point {self.points + 1}, {self.distinct} rows: {', '.join(f'{x:.4g}' for x in values)}")
+            settings = self._settings(values)
+            answers = self._ask([(self.samples[place].question, settings) for place in self._first.values()])
+            by = dict(zip(self._first, answers, strict=True))
+            self._known[values] = [_row(sample, by[sample.question.alike]) for sample in self.samples]
+            if self._within(values) and self.distance(values) > NEAREST:
+                self._inside.append(values)
+                self._surface = None
+        return self._known[values]
+
+    def residuals(self, values: Values) -> Vector:
+        """ln(predicted / measured) of every row, simulated."""
+        return np.array([np.log(predicted / measured) for predicted, measured in self.simulated(values)])
+
+    def interpolated(self, values: Sequence[float]) -> Vector:
+        """ln(predicted / measured) of every row, from the points that were simulated."""
+        if self._surface is None:
+            places = np.array([self._place(each) for each in self._inside])
+            self._surface = Surface(places, np.array([self.residuals(each) for each in self._inside]))
+        return self._surface.at(self._place(values))
+
+    def check(self, values: Values) -> float:
+        """How far the interpolation was off there, of the worst row: the point is simulated, and belongs to it then."""
+        before = self.interpolated(values)
+        return float(np.abs(np.expm1(before - self.residuals(values))).max())
+
+    def best(self, rows: Sequence[int]) -> Values:
+        """The point with the smallest error of these rows so far."""
+        return min(self._inside, key=lambda each: float(np.abs(self.residuals(each)[list(rows)]).mean()))
+
+    # --- points -------------------------------------------------------------------------------------------------------
+
+    def begin(self, further: Sequence[Values]) -> None:
+        """The first points: those given, where they lie within the bounds, the middle, and the corners around it that
+        are not next to one of these.
+
+        With more than three constants there are too many corners, and one constant is moved at a time.
+        """
+        count = len(self.fit.constants)
+        if count <= _MOST_CORNERS:
+            around = list(product((-_OUT, _OUT), repeat=count))
+        else:
+            around = [
+                tuple(side * (place == one) for place in range(count)) for one in range(count) for side in (-_OUT, _OUT)
+            ]
+        middle = [(0.0,) * count] if count > 1 else []
+        for values in further:
+            if self._within(values):
+                self.simulated(values)
+        for place in (*middle, *around):
+            if all(np.abs(self._place(each) - place).max() > _APART for each in self._inside):
+                self.simulated(self._values(place))
+
+    def beside(self, values: Values, width: float) -> list[tuple[Values, Values]]:
+        """Below and above in one constant each, within the bounds, by ``width`` of the fit's ``step``."""
+        found = []
+        for one, parameter in enumerate(self.parameters(values)):
+            pair = []
+            for side in (-1.0, 1.0):
+                moved = parameter.inside(parameter.outside(values[one]) + side * width * self.fit.step)
+                pair.append((*values[:one], moved, *values[one + 1 :]))
+            found.append((pair[0], pair[1]))
+        return found
+
+    def distance(self, values: Sequence[float]) -> float:
+        """To the nearest point, in steps of the fit, of the constant that is furthest."""
+        return min((self._apart(values, each) for each in self._inside), default=np.inf)
+
+    def snapped(self, values: Values) -> Values:
+        """The point that is as good as there, if there is one."""
+        near = min(self._inside, key=lambda each: self._apart(values, each))
+        return near if self._apart(values, near) <= NEAREST else values
+
+    def _apart(self, one: Sequence[float], two: Sequence[float]) -> float:
+        pairs = zip(self.parameters(one), self.parameters(two), strict=True)
+        return max(abs(a.outside(a.start) - b.outside(b.start)) for a, b in pairs) / self.fit.step
+
+    def parameters(self, values: Sequence[float]) -> list[Parameter]:
+        """The constants for a search that begins there."""
+        pairs = zip(self.fit.constants.items(), values, strict=True)
+        return [Parameter(name, value, *constant.bounds) for (name, constant), value in pairs]
+
+    def _within(self, values: Values) -> bool:
+        pairs = zip(self.fit.constants.values(), values, strict=True)
+        return all(constant.bounds[0] <= value <= constant.bounds[1] for constant, value in pairs)
+
+    def _settings(self, values: Values) -> Settings:
+        pairs = []
+        for constant, value in zip(self.fit.constants.values(), values, strict=True):
+            pairs += [(path, value) for path in constant.path]
+            pairs += [(path, value * factor) for path, factor in constant.follow.items()]
+        return tuple(pairs)
+
+    def _place(self, values: Sequence[float]) -> Vector:
+        """From -1 to 1 between the bounds, as the search sees them."""
+        return np.array([_placed(each, value) for each, value in zip(self.fit.constants.values(), values, strict=True)])
+
+    def _values(self, place: Sequence[float]) -> Values:
+        return tuple(_valued(each, x) for each, x in zip(self.fit.constants.values(), place, strict=True))
+
+
+def _ends(constant: FittedConstant) -> tuple[Parameter, float, float]:
+    parameter = Parameter("", constant.unfitted, *constant.bounds)
+    return parameter, parameter.outside(parameter.low), parameter.outside(parameter.high)
+
+
+def _placed(constant: FittedConstant, value: float) -> float:
+    parameter, low, high = _ends(constant)
+    return 2.0 * (parameter.outside(value) - low) / (high - low) - 1.0
+
+
+def _valued(constant: FittedConstant, place: float) -> float:
+    parameter, low, high = _ends(constant)
+    return parameter.inside(low + (high - low) * (place + 1.0) / 2.0)
