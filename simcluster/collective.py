@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from typing import Literal
 from weakref import WeakKeyDictionary
 
+import numpy as np
 import simpy
 
 from simcluster.clock import TICK
@@ -27,10 +28,13 @@ from simcluster.nccl import load_platform
 from simcluster.simulating.network import Network
 from simcluster.simulating.stepwise import Stepwise
 from simcluster.topology import Cluster
+from simcluster.traffic.drawing import drawn_at_once, patterns_of
+from simcluster.traffic.felt import narrowest
 from simcluster.traffic.methods import Method, Methods, activities, phases_of, round_of
 from simcluster.traffic.traffic import Pattern, Traffic, group_of, patterns
 
 Detail = Literal["flow", "steps"]
+_FEW = 64  # ranks of a group that are gone through hop by hop
 _MOST_KNOWN = 1024  # groups whose patterns are kept
 
 BUS_FACTOR: Mapping[str, Callable[[int], float]] = {
@@ -132,7 +136,8 @@ def concurrent_times(
     check(cluster, groups, kind, total, detail, root)
     starts = arrivals_of(groups, arrivals)
     env = simpy.Environment(0.0)
-    network = Network(env, cluster.capacity.tolist())
+    rates = cluster.capacity.tolist()
+    network = Network(env, rates)
     finishes = [[math.nan] * len(group) for group in groups]
     done = []
     for given, arrived, finished in zip(groups, starts, finishes, strict=True):
@@ -147,8 +152,10 @@ def concurrent_times(
             play = partial(Stepwise, network, cluster, gpus, phases, total, pace=pace)
             _start_steps(env, play, turn, arrived, finished)
         else:
-            found = _patterns(cluster, gpus, kind, method, parts)
-            _start_flow(env, network, activities(found, total, method), arrived, finished)
+            traffics = activities(_patterns(cluster, gpus, kind, method, parts), total, method)
+            if len(groups) == 1:  # nothing is beside it
+                traffics = tuple(replace(each, felt=narrowest(each.usage, rates)) for each in traffics)
+            _start_flow(env, network, traffics, arrived, finished)
     env.run()
     return tuple(
         CollectiveTime(kind, detail, tuple(gpus), total, arrived, tuple(finished), method)
@@ -242,7 +249,8 @@ def _patterns(
         if len(known) >= _MOST_KNOWN:
             known.clear()
         phases = phases_of(method, group_of(cluster, gpus), kind, parts)
-        known[key] = patterns(cluster, gpus, phases)
+        at_once = drawn_at_once(cluster, np.array([gpus]), phases) if len(gpus) > _FEW else None
+        known[key] = patterns(cluster, gpus, phases) if at_once is None else patterns_of(at_once)
     return known[key]
 
 

@@ -12,6 +12,8 @@ import numpy.typing as npt
 Hashes = npt.NDArray[np.uint64]
 Ints = npt.NDArray[np.int64]
 
+_SPARSE = 4  # numbers so much larger than there are of them are sorted
+
 
 def mixed(values: npt.NDArray[np.generic], salt: int = 0) -> Hashes:
     """Well-spread 64-bit numbers from any (the finaliser of splitmix64: Steele et al., OOPSLA 2014)."""
@@ -37,7 +39,13 @@ def sums(values: Hashes, starts: Ints) -> Hashes:
 
 
 def compact(values: Ints) -> tuple[Ints, Ints]:
-    """The different ones of many small numbers, ascending, and the place of each one among them, without sorting."""
+    """The different ones of many small numbers, ascending, and the place of each one among them."""
+    if _SPARSE * len(values) < int(values.max(initial=-1)):
+        order = ordered(values)
+        new = np.diff(values[order], prepend=-1) != 0
+        place = np.empty(len(values), dtype=np.int64)
+        place[order] = np.cumsum(new) - 1
+        return values[order][new], place
     there = np.zeros(int(values.max(initial=-1)) + 1, dtype=bool)
     there[values] = True
     return np.flatnonzero(there), (np.cumsum(there) - 1)[values]

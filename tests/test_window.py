@@ -119,14 +119,15 @@ def test_some_of_them_were_looked_at_through_a_window() -> None:
 
 
 def test_a_window_is_looked_through_where_there_is_one(tiny: Tiny) -> None:
-    """By units of two machines: sixteen replicas of a machine each come back after eight shifts by two."""
+    """By units of two machines: sixteen replicas of a machine each come back after eight shifts by two, and the two
+    rails of each take each other's places."""
     job = {"gpus": 32, "parallel": {"tp": 2, "dp": 16}, "training": {"global_batch": 16}}
     window, seen, whole = both(tiny(cluster=CLUSTERS[0], **job))
     assert window is not None
-    assert window.count == 8
-    assert window.ranks.tolist() == [0, 1, 2, 3]
+    assert window.count == 16
+    assert window.ranks.tolist() == [0, 2]
     rows = len(seen.lowered.communicators.bindings.link)
-    assert rows * 7 < len(whole.lowered.communicators.bindings.link)
+    assert rows * 14 < len(whole.lowered.communicators.bindings.link)
     assert seen.lowered.classes.multiplicity() == [32]
 
 
@@ -146,9 +147,10 @@ def test_what_is_not_alike_is_looked_at_whole(tiny: Tiny, change: dict[str, Any]
     assert_same(seen, whole)
 
 
-def test_folded_through_a_window_is_unfolded_to_the_bit(tiny: Tiny, table: Table) -> None:
+@pytest.mark.parametrize("split", [{"tp": 1, "pp": 2}, {"tp": 2, "pp": 1}])
+def test_folded_through_a_window_is_unfolded_to_the_bit(tiny: Tiny, table: Table, split: dict[str, int]) -> None:
     """With traffic of neighbours on oversubscribed links, so that shares of links decide."""
-    job = {"gpus": 32, "parallel": {"tp": 1, "pp": 2, "dp": 16, "zero": 1}, "training": {"global_batch": 64}}
+    job = {"gpus": 32, "parallel": {**split, "dp": 16, "zero": 1}, "training": {"global_batch": 64}}
     scenario = tiny(cluster=CLUSTERS[1], **job, overlap={"grad_reduce": True, "interference": "none"})
     assert both(scenario)[0] is not None
     folded, plain = simulate(scenario), simulate(scenario, folded=False)
@@ -159,36 +161,49 @@ def test_folded_through_a_window_is_unfolded_to_the_bit(tiny: Tiny, table: Table
 
 
 @pytest.mark.parametrize(("nodes", "unit", "kind"), [(16, 2, "static"), (24, 4, "static"), (16, 2, "shortest")])
-def test_links_are_turned_as_routes_are(nodes: int, unit: int, kind: str) -> None:
+@pytest.mark.parametrize("rails", [1, 2, 8])
+def test_links_are_turned_as_routes_are(nodes: int, unit: int, kind: str, rails: int) -> None:
     """For all pairs: the links of the route between the GPUs that two become are those that its links become."""
     fabric = {"nodes_per_unit": unit}
     cluster = load_cluster("dgx_h100", [("nodes", nodes), ("fabric", fabric), ("routing", {"kind": kind})])
-    gpus, shift = np.arange(8 * nodes), 8 * unit
-    onto = (gpus + shift) % len(gpus)
-    turned = cluster.turned(onto, gpus % shift, nodes // unit)
+    gpus, shift, turn = np.arange(8 * nodes), 8 * unit, 8 // rails
+    count = nodes // unit * rails
+    steps = [(gpus + shift) % len(gpus), gpus - gpus % 8 + (gpus % 8 + turn) % 8][: 1 + (rails > 1)]
+    turned = cluster.turned(steps, gpus % shift // 8 * 8 + gpus % turn, count)
     assert turned is not None
     used = np.flatnonzero(turned.link >= 0)
     assert np.array_equal(
-        np.bincount(turned.link[used])[np.unique(turned.link[used])], np.full(len(used) * unit // nodes, nodes // unit)
+        np.bincount(turned.link[used])[np.unique(turned.link[used])], np.full(len(used) // count, count)
     )
     source, target = (each.ravel() for each in np.meshgrid(gpus, gpus))
     row, link, _, _ = cluster.routes(source, target, 0 * source)
-    row_there, link_there, _, _ = cluster.routes(onto[source], onto[target], 0 * source)
-    assert np.array_equal(row, row_there)
-    assert np.array_equal(turned.link[link], turned.link[link_there])
-    to = np.full(len(turned.link), -1)
-    to[link] = link_there  # one link becomes one link, whichever flow crosses it
-    assert np.array_equal(to[link], link_there)
-    assert len(np.unique(link_there)) == len(np.unique(link))
+    for onto in steps:
+        row_there, link_there, _, _ = cluster.routes(onto[source], onto[target], 0 * source)
+        assert np.array_equal(row, row_there)
+        assert np.array_equal(turned.link[link], turned.link[link_there])
+        to = np.full(len(turned.link), -1)
+        to[link] = link_there  # one link becomes one link, whichever flow crosses it
+        assert np.array_equal(to[link], link_there)
+        assert len(np.unique(link_there)) == len(np.unique(link))
 
 
 def test_what_takes_no_turn() -> None:
     cluster = load_cluster("dgx_h100", [("nodes", 16), ("fabric.nodes_per_unit", 2)])
     gpus = np.arange(128)
-    assert cluster.turned((gpus + 16) % 128, gpus % 16, 8) is not None
-    assert cluster.turned((gpus + 8) % 128, gpus % 8, 16) is None  # machines of a unit come to different leaves
-    assert cluster.turned((gpus + 4) % 128, gpus % 4, 32) is None  # half a machine
-    assert cluster.scaled([("node3.gpu1", "node3.nic1", 0.5)]).turned((gpus + 16) % 128, gpus % 16, 8) is None
+    assert cluster.turned([(gpus + 16) % 128], gpus % 16, 8) is not None
+    assert cluster.turned([(gpus + 8) % 128], gpus % 8, 16) is None  # machines of a unit come to different leaves
+    assert cluster.turned([(gpus + 4) % 128], gpus % 4, 32) is None  # half a machine
+    assert cluster.turned([gpus ^ 1, (gpus + 16) % 128], gpus % 16 & ~1, 16) is not None  # rails in pairs
+    assert cluster.turned([gpus ^ 1, (gpus + 16) % 128], gpus % 16 & ~3, 32) is None  # which are not four
+    slower = cluster.scaled([("node3.gpu1", "node3.nic1", 0.5)])
+    assert slower.turned([(gpus + 16) % 128], gpus % 16, 8) is None
+
+
+def test_rails_of_one_leaf_take_no_turn() -> None:
+    """All NICs of a machine on one leaf: what one rail sends up is not what another does."""
+    cluster = load_cluster("fat_tree_3level")
+    gpus = np.arange(len(cluster.gpus))
+    assert cluster.turned([gpus - gpus % 8 + (gpus + 1) % 8], gpus - gpus % 8, 8) is None
 
 
 def test_trees_of_chains_are_counted_as_they_are_gone_through() -> None:

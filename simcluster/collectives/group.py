@@ -58,7 +58,7 @@ class Group:
     again, ``nvswitches[i]`` the NVSwitch that its GPU is linked to ("" for none, number 0 where they are ``Named``).
     """
 
-    hosts: tuple[int, ...]
+    hosts: Sequence[int]
     nics: Sequence[tuple[str, ...]]
     nvswitches: Sequence[str]
 
@@ -83,11 +83,18 @@ class Group:
     @cached_property
     def rings(self) -> tuple[Ring, ...]:
         """Rings along the machines, one per NIC (``rings_along``)."""
+        if self.num_ranks > 1 and self.walks is not None and len(self.walks.orders) == 1:
+            return (_plain(range(self.num_ranks)),)
         return rings_along(self.hosts, self.nics)
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
         """Ranks on every machine, machines in the order of their first position."""
+        if isinstance(self.hosts, memoryview):  # of thousands of ranks: machine by machine, if that is how they come
+            hosts = np.asarray(self.hosts)
+            begins = np.flatnonzero(np.diff(hosts, prepend=hosts[0] - 1))
+            if np.bincount(hosts[begins]).max() == 1:
+                return tuple(np.diff(begins, append=len(hosts)).tolist())
         return tuple(Counter(self.hosts).values())
 
     @cached_property
@@ -100,8 +107,8 @@ class Group:
     def on_switches(self) -> tuple[int, tuple[int, ...]]:
         """How many ranks have no NVSwitch, and how many there are on each of the others, ascending."""
         if isinstance(self.nvswitches, Named):
-            lost, *others = np.bincount(self.nvswitches.numbers).tolist()
-            return lost, tuple(sorted(filter(None, others)))
+            count = np.bincount(self.nvswitches.numbers)
+            return int(count[0]), tuple(np.sort(count[1:][count[1:] > 0]).tolist())
         counts = Counter(self.nvswitches)
         lost = counts.pop("", 0)
         return lost, tuple(sorted(counts.values()))
@@ -110,7 +117,7 @@ class Group:
     def walks(self) -> Walks | None:
         """``rings`` of machines that are alike, of thousands of ranks at once; None where that is not known (NICs have
         no numbers, machines differ, or their ranks are not next to each other)."""
-        hosts, many = np.array(self.hosts, dtype=np.int64), len(self.sizes)
+        hosts, many = np.asarray(self.hosts, dtype=np.int64), len(self.sizes)
         size = self.num_ranks // many
         if not isinstance(self.nics, Named) or many == 1 or set(self.sizes) != {size}:
             return None

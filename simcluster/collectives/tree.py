@@ -117,23 +117,18 @@ def double_tree(size: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
     The first is binary in order with a root above it, 0; the second is it mirrored (even size) or shifted by one (odd).
     """
-    first = [_parent(node, size) for node in range(size)]
-    second = [-1] * size
-    for node, parent in enumerate(first):
-        if size % 2:
-            second[(node + 1) % size] = parent if parent < 0 else (parent + 1) % size
-        else:
-            second[size - 1 - node] = parent if parent < 0 else size - 1 - parent
-    return tuple(first), tuple(second)
-
-
-def _parent(node: int, size: int) -> int:
-    """In-order binary tree: 1, 3, 5, ... are leaves, 2, 6, 10, ... their parents, 4, 12, ... theirs, and so on."""
-    if node == 0:
-        return -1
-    lowest = node & -node
-    parent = (node - lowest) | (lowest << 1)
-    return parent if parent < size else node - lowest
+    node = np.arange(size)
+    lowest = (
+        node & -node
+    )  # in order: 1, 3, 5, ... are leaves, 2, 6, 10, ... their parents, 4, 12, ... theirs, and so on
+    above = (node - lowest) | (lowest << 1)
+    first = np.where(above < size, above, node - lowest)
+    first[0] = -1
+    if size % 2:
+        second = np.where(first < 0, -1, (first + 1) % size)[(node - 1) % size]
+    else:
+        second = np.where(first < 0, -1, size - 1 - first)[::-1]
+    return tuple(first.tolist()), tuple(second.tolist())
 
 
 def _chains(group: Group, ring: Ring) -> list[list[int]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from operator import itemgetter
 
 from simcluster.planning.ops import MAIN, Collective, Compute, Copy, Host, Receive, StageProgram, Transfer, Work
 
@@ -25,8 +26,12 @@ class Asked:
         self.beside: dict[str, None] = {}
         self._calls: dict[tuple[str, int], dict[Call, None]] = {}
         for program in programs:
-            segments = {id(item.segment): (name, item.segment) for name, lane in program.lanes.items() for item in lane}
-            for lane, segment in segments.values():
+            segments = {
+                segment: name
+                for name, lane in program.lanes.items()
+                for segment in dict.fromkeys(map(itemgetter(0), lane))  # the first of an item is its segment
+            }
+            for segment, lane in segments.items():
                 for op in segment.ops:
                     axis = self._op(program.stage, op.work)
                     if axis and lane != MAIN:

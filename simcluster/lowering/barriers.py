@@ -25,8 +25,8 @@ class _Order:
         self._programs = programs
         self._axis = axis
         self._is_barrier: dict[int, bool] = {}
-        self._low: dict[tuple[int, Hashable], int] = {}
-        self._high: dict[tuple[int, Hashable], int] = {}
+        self._low: dict[int, dict[Hashable, int]] = {program.stage: {} for program in programs}  # by stage and key
+        self._high: dict[int, dict[Hashable, int]] = {program.stage: {} for program in programs}
         counts = [self._number(program) for program in programs]
         self._last = max(counts, default=0)
         self._alike = len(set(counts)) == 1
@@ -48,19 +48,21 @@ class _Order:
 
     def _apart(self) -> bool:
         """Is every item known to be on one side of every barrier?"""
-        return all(
-            self._low.get((stage.stage, item.key), 0) == self._high.get((stage.stage, item.key), self._last)
-            for stage in self._programs
-            for item in _beside(stage)
-        )
+        for stage in self._programs:
+            low, high = self._low[stage.stage], self._high[stage.stage]
+            if any(low.get(item.key, 0) != high.get(item.key, self._last) for item in _beside(stage)):
+                return False
+        return True
 
     def _number(self, program: StageProgram) -> int:
         """Number the items of the main lane; how many barriers there are."""
+        low, high = self._low[program.stage], self._high[program.stage]
         passed = 0
         for item in program.lanes.get(MAIN, ()):
             passed += self._of_axis(item)
-            for key in (item.key, *item.also):
-                self._low[program.stage, key] = self._high[program.stage, key] = passed
+            low[item.key] = high[item.key] = passed
+            for key in item.also:
+                low[key] = high[key] = passed
         return passed
 
     def _of_axis(self, item: Item) -> bool:
@@ -73,30 +75,32 @@ class _Order:
 
     def _forward(self, stage: int, lane: Sequence[Item]) -> None:
         """Nothing begins before what it waits for is over."""
-        low = 0
+        lows, here, low = self._low, self._low[stage], 0
         for item in lane:
-            for need in item.needs:
-                low = max(low, self._low.get((need.stage, need.key), 0))
-            for key in (item.key, *item.also):
-                self._low[stage, key] = max(low, self._low.get((stage, key), 0))
+            for there, needed in item.needs:
+                low = max(low, lows[there].get(needed, 0))
+            here[item.key] = max(low, here.get(item.key, 0))
+            for key in item.also:
+                here[key] = max(low, here.get(key, 0))
 
     def _backward(self, stage: StageProgram) -> None:
         """Everything is over before what waits for it begins."""
+        highs, here, last = self._high, self._high[stage.stage], self._last
         for name, lane in stage.lanes.items():
-            high = self._last
+            high = last
             for item in reversed(lane):
-                key = (stage.stage, item.key)
                 if name == MAIN:
                     if not item.needs:
                         continue
-                    high = self._high[key] - self._of_axis(item)  # what a barrier waits for is over before it
+                    high = here[item.key] - self._of_axis(item)  # what a barrier waits for is over before it
                 else:
-                    high = min(high, self._high.get(key, self._last))
-                    for other in (item.key, *item.also):
-                        self._high[stage.stage, other] = high
-                for need in item.needs:
-                    there = (need.stage, need.key)
-                    self._high[there] = min(high, self._high.get(there, self._last))
+                    high = min(high, here.get(item.key, last))
+                    here[item.key] = high
+                    for other in item.also:
+                        here[other] = high
+                for there, needed in item.needs:
+                    found = highs[there]
+                    found[needed] = min(high, found.get(needed, last))
 
 
 def _beside(stage: StageProgram) -> list[Item]:

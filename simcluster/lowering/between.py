@@ -17,6 +17,7 @@ from simcluster.lowering.fold import Classes
 from simcluster.lowering.program import Meeting, Program
 from simcluster.nccl import bus_factor
 from simcluster.planning.ops import MAIN, Collective, Compute, Copy, Host, Op, Receive, Timed, Transfer
+from simcluster.traffic.felt import felt
 from simcluster.traffic.methods import Pace, round_of
 from simcluster.traffic.traffic import Traffic
 
@@ -63,10 +64,16 @@ class Between:
             shared or any(link in program.capacities for usage in usages for link, _ in usage)
             for shared, usages in zip(classes.shared, classes.quotient, strict=True)
         ]
+        lone = dict.fromkeys(classes.of_communicator[number] for number in communicators.lone)
+        self._felt = {} if program.capacities or in_steps else felt(classes.quotient, capacity, lone)
         self._traffic: dict[Hashable, int] = {}  # -> the number in the program's traffics
         self._parties: dict[int, int] = {}
         self._meeting: dict[Hashable, Meeting] = {}
         self.steps: list[StepsOf] = []
+
+    def slowness(self, rank: int) -> float:
+        """What always multiplies the rank's compute times."""
+        return self._ranks.slowness[rank]
 
     def communicator(self, work: Collective | Timed | Transfer | Receive | Copy, rank: int) -> int:
         """The communicator that an op of a rank uses."""
@@ -104,7 +111,7 @@ class Between:
     def parties(self, number: int) -> int:
         """How many classes of ranks meet in a group."""
         if number not in self._parties:
-            ranks = self._communicators.ranks(number)
+            ranks = self._communicators.met(number)
             self._parties[number] = len({self._classes.of_rank[rank] for rank in ranks})
         return self._parties[number]
 
@@ -163,7 +170,7 @@ class Between:
             return Meeting(parties, traffics)
         classes = self._classes
         played = dict.fromkeys(
-            classes.rank_representatives[classes.of_rank[rank]] for rank in self._communicators.ranks(number)
+            classes.rank_representatives[classes.of_rank[rank]] for rank in self._communicators.met(number)
         )
         return Meeting(parties, traffics, ranks=tuple(played), pressure=pressure, drag=interference.drag)
 
@@ -180,8 +187,10 @@ class Between:
         known = self._traffic.get((group, kind, work.size, load))
         if known is None:
             found = self._communicators.traffics(number, kind, work.size, self._classes.quotient[group])
-            if load != 1.0:
-                found = tuple(replace(each, round_bytes=load * each.round_bytes) for each in found)
+            found = tuple(
+                replace(each, round_bytes=load * each.round_bytes, felt=self._felt.get((group, each.usage)))
+                for each in found
+            )
             known = self._traffic[group, kind, work.size, load] = len(self._program.traffics)
             self._program.traffics.append(found)
         return known

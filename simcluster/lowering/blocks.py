@@ -67,6 +67,71 @@ def blocks_of(before: Before) -> list[int]:
     return found[::-1]
 
 
+class Alone:
+    """A block of a single row, in seconds from its begin: what ``Inside`` makes of it, in a third of the time.
+
+    Most blocks in which something changes are such (8,000 of 11,400 changes in Llama 3 405B on 16,384 GPUs).
+    """
+
+    __slots__ = ("_factor", "_left", "_pace", "_since", "_whose", "next", "running")
+
+    def __init__(self, rows: Rows, block: int, regime: Regime) -> None:
+        row = rows.blocks[block]
+        self._pace, self._whose = rows.paces[row], rows.whose[row]
+        self._left = self.next = self._pace.seconds
+        self._since = 0.0
+        self._factor = 1.0
+        self.running = True
+        self.change(0.0, regime)
+
+    def copy(self) -> Alone:
+        """The same state, to go on from here."""
+        other: Alone = object.__new__(Alone)
+        other._pace, other._whose, other._left = self._pace, self._whose, self._left
+        other._since, other._factor = self._since, self._factor
+        other.next, other.running = self.next, self.running
+        return other
+
+    @property
+    def now(self) -> float:
+        """When it was over."""
+        return self.next
+
+    def times(self) -> Times:
+        """Start and end of the row, once it is over."""
+        return [(0.0, self.next)]
+
+    def end_of(self, _: int) -> float:
+        """When the row will end if nothing changes, or ended."""
+        return self.next
+
+    @property
+    def computes(self) -> bool:
+        """Is it a computation?"""
+        return self._pace.sensitivity is not None
+
+    def to(self, now: float) -> None:
+        """Go on to this instant."""
+        if self.next <= now:
+            self.running = False
+
+    def change(self, now: float, regime: Regime) -> None:
+        """From this instant on, which is before its end, that is what slows it down from outside."""
+        sensitivity = self._pace.sensitivity
+        if sensitivity is None:
+            return
+        pressure, slowness = regime[self._whose]
+        if self._pace.pressure > pressure:
+            pressure = self._pace.pressure
+        factor = (1.0 + sensitivity * pressure) * slowness
+        if factor != self._factor:
+            if now > self._since:
+                self._left = max(0.0, self._left - on_grid((now - self._since) / self._factor))
+                self._since = now
+            self._factor = factor
+            self.next = self._since + (self._left if factor == 1.0 else on_grid(self._left * factor))
+
+
 class _Row:
     """A row that goes on: what is left of it at full speed (s), since when, what multiplies that, when it will end."""
 
@@ -79,7 +144,10 @@ class _Row:
 class Inside:
     """A block row by row, from its begin at ``now``: ``running`` rows; none when it is over."""
 
-    __slots__ = ("_end", "_first", "_regime", "_rows", "_start", "_todo", "now", "running")
+    __slots__ = ("_end", "_first", "_regime", "_rows", "_start", "_todo", "next", "now", "running")
+
+    next: float
+    """When the next row ends; the present instant if none goes on."""
 
     def __init__(self, rows: Rows, block: int, now: float, regime: Regime) -> None:
         self.now, self._regime, self._rows = now, regime, rows
@@ -95,7 +163,7 @@ class Inside:
     def copy(self) -> Inside:
         """The same state, to look ahead."""
         other: Inside = object.__new__(Inside)
-        other.now, other._regime, other._rows = self.now, self._regime, self._rows
+        other.now, other.next, other._regime, other._rows = self.now, self.next, self._regime, self._rows
         other._first, other._todo = self._first, self._todo
         other._start, other._end = self._start.copy(), self._end.copy()
         other.running = [_Row(each.row, each.left, each.since, each.factor, each.end) for each in self.running]
@@ -108,11 +176,6 @@ class Inside:
     def end_of(self, row: int) -> float:
         """When a row ended."""
         return self._end[row - self._first]
-
-    @property
-    def next(self) -> float:
-        """When the next row ends."""
-        return min([each.end for each in self.running])
 
     @property
     def computes(self) -> bool:
@@ -129,10 +192,6 @@ class Inside:
         while self.running:
             self.step()
 
-    def over(self) -> float:
-        """When it will be over if nothing changes, if that can be said without looking ahead; else -1."""
-        return self.running[0].end if len(self.running) == 1 and not self._todo else -1.0
-
     def step(self) -> None:
         """Go on to the next instant at which a row ends."""
         self.now = self.next
@@ -147,12 +206,15 @@ class Inside:
         """End what ends now, begin what can, and weigh what runs beside each other then."""
         now = self.now
         while True:
-            over = [each for each in self.running if each.end == now]
-            if not over:
+            running = []
+            for each in self.running:
+                if each.end == now:
+                    self._end[each.row - self._first] = now
+                else:
+                    running.append(each)
+            if len(running) == len(self.running):
                 break
-            for each in over:
-                self._end[each.row - self._first] = now
-            self.running = [each for each in self.running if each.end != now]
+            self.running = running
             if self._todo:
                 self._begin()
         self._weigh()
@@ -197,3 +259,4 @@ class Inside:
                     each.since = now
                 each.factor = factor
                 each.end = each.since + (each.left if factor == 1.0 else on_grid(each.left * factor))
+        self.next = min([each.end for each in self.running], default=now)

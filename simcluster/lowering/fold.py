@@ -8,9 +8,11 @@ splits.  Ranks of one class then have identical timelines (modelling.md I.1).  L
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -21,19 +23,42 @@ from simcluster.traffic.fairness import Usage
 __all__ = ["Classes", "Communicator", "fold", "partition", "unfolded"]
 
 
+class LinkClasses(Protocol):
+    """See ``Classes.used`` and ``Classes.of_link``."""
+
+    @property
+    def used(self) -> Ints: ...
+    @property
+    def of_link(self) -> Ints: ...
+
+
+class _Found(NamedTuple):
+    used: Ints
+    of_link: Ints
+
+
 @dataclass(frozen=True)
 class Classes:
     """The partition: class of each rank and communicator; the representative (lowest number) of each class of ranks and
     links.  Links of a class are looked at through one of them."""
 
-    of_rank: tuple[int, ...]
-    of_communicator: tuple[int, ...]
+    of_rank: Sequence[int]
+    of_communicator: Sequence[int]
     rank_representatives: tuple[int, ...]
     link_representatives: tuple[int, ...]
     quotient: tuple[tuple[Usage, ...], ...]  # per communicator class: its usages with all its members, on link classes
     shared: tuple[bool, ...]  # per communicator class: may another class be on one of its links at the same time?
-    used: Ints = field(compare=False, repr=False)  # links that are used, ascending
-    of_link: Ints = field(compare=False, repr=False)  # the class of each of those
+    links: LinkClasses = field(compare=False, repr=False)
+
+    @property
+    def used(self) -> Ints:
+        """The links that are used, ascending."""
+        return self.links.used
+
+    @property
+    def of_link(self) -> Ints:
+        """The class of each of those that are used."""
+        return self.links.of_link
 
     @cached_property
     def link_members(self) -> tuple[tuple[int, ...], ...]:
@@ -65,20 +90,19 @@ def partition(
     """``fold`` of communicators in columns; ``heeded`` says which rows of usage may split classes (default: all)."""
     by_link = link_colours(links, bindings)
     of_rank, of_communicator = coloured(ranks, bindings, by_link, heeded)
-    used, _, order, starts = bindings.on_links
-    of_link = numbered(mixed(by_link[used]) ^ carried(of_communicator[0], bindings))
+    used = bindings.on_links[0]
+    of_link, first = numbered(mixed(by_link[used]) ^ carried(of_communicator[0], bindings))
 
-    def on_link(place: int) -> Carried:
-        rows = order[starts[place] : starts[place + 1]]
-        return bindings.user[rows], bindings.place[rows], bindings.flows[rows]
+    def on_links(links: Ints) -> Carried:
+        return carried_by(np.searchsorted(used, links), bindings)
 
-    return classes_of(of_rank, of_communicator, of_link, used, bindings, on_link)
+    return classes_of(of_rank, of_communicator, (_Found(used, of_link), used[first]), bindings, on_links)
 
 
 Numbered = tuple[Ints, Ints]
 """The class of each of many, and the place of the first of each class."""
-Carried = tuple[Ints, Ints, Floats]
-"""What a link carries, in columns: of which communicator, which usage, how many flows."""
+Carried = tuple[Ints, Ints, Ints, Floats]
+"""What links carry, in columns: which link, of which communicator, which usage, how many flows."""
 
 
 def coloured(
@@ -98,6 +122,23 @@ def carried(of_communicator: Ints, bindings: Bindings) -> Hashes:
     return sums(mixed(found ^ mixed(bits(bindings.flows), 7))[order], starts)
 
 
+def carried_by(places: Ints, bindings: Bindings) -> Carried:
+    """What some of the links that are used carry, by their places among those; nothing for -1."""
+    _, _, order, starts = bindings.on_links
+    there = places >= 0
+    counts = np.where(there, starts[places + 1] - starts[places], 0)
+    which = np.repeat(np.arange(len(places)), counts)
+    rows = order[np.arange(len(which)) + np.repeat(starts[places] - (np.cumsum(counts) - counts), counts)]
+    return which, bindings.user[rows], bindings.place[rows], bindings.flows[rows]
+
+
+def in_array(values: Ints) -> array[int]:
+    """Numbers that are Python's when they are looked at."""
+    found = array("q")
+    found.frombytes(values.astype(np.int64, copy=False).tobytes())
+    return found
+
+
 def unfolded(num_ranks: int, communicators: Sequence[Communicator] | Bindings, num_links: int) -> Classes:
     """Every rank, group and link a class of its own: the plain run that folding must equal."""
     bindings = communicators if isinstance(communicators, Bindings) else Bindings.of(communicators)
@@ -109,8 +150,7 @@ def unfolded(num_ranks: int, communicators: Sequence[Communicator] | Bindings, n
         link_representatives=tuple(range(num_links)),
         quotient=tuple(bindings.usages(number) for number in range(len(bindings))),
         shared=_shared(np.arange(len(bindings)), bindings, (bindings.user[order], starts)),
-        used=np.arange(num_links),
-        of_link=np.arange(num_links),
+        links=_Found(np.arange(num_links), np.arange(num_links)),
     )
 
 
@@ -179,35 +219,34 @@ def _numbered(colours: Sequence[Hashable]) -> list[int]:
 def classes_of(
     ranks: Numbered,
     groups: Numbered,
-    links: Numbered,
-    used: Ints,
+    links: tuple[LinkClasses, Ints],
     bindings: Bindings,
-    on_link: Callable[[int], Carried],
+    on_links: Callable[[Ints], Carried],
+    of_all: Ints | None = None,
 ) -> Classes:
-    """The partition; ``links`` are those of ``used``, ``on_link`` says what one of them carries, by its place there."""
+    """The partition; ``links`` are their classes and the first of each, ``on_links`` says what such ones carry.
+
+    ``of_all`` has the classes of all groups, where ``groups`` are but some.
+    """
     loads: dict[tuple[int, int], dict[int, float]] = {}
-    users: list[Ints] = []
-    for number, first in enumerate(links[1].tolist()):
-        user, place_of, flows_of = on_link(first)
-        users.append(user)
-        for group, place, flows in zip(groups[0][user].tolist(), place_of.tolist(), flows_of.tolist(), strict=True):
-            load = loads.setdefault((group, place), {})
-            load[number] = load.get(number, 0.0) + flows
+    number_of, user, place_of, flows_of = on_links(links[1])
+    columns = number_of.tolist(), groups[0][user].tolist(), place_of.tolist(), flows_of.tolist()
+    for number, group, place, flows in zip(*columns, strict=True):
+        load = loads.setdefault((group, place), {})
+        load[number] = load.get(number, 0.0) + flows
     quotient = tuple(
         tuple(tuple(sorted(loads.get((group, place), {}).items())) for place in range(places))
         for group, places in enumerate(bindings.places[groups[1]].tolist())
     )
-    together = np.concatenate(users) if users else np.zeros(0, dtype=np.int64)
-    ends = np.cumsum([0, *map(len, users)])
+    ends = np.searchsorted(number_of, np.arange(len(links[1]) + 1))
     return Classes(
-        of_rank=tuple(ranks[0].tolist()),
-        of_communicator=tuple(groups[0].tolist()),
+        of_rank=in_array(ranks[0]),
+        of_communicator=in_array(groups[0] if of_all is None else of_all),
         rank_representatives=tuple(ranks[1].tolist()),
-        link_representatives=tuple(used[links[1]].tolist()),
+        link_representatives=tuple(links[1].tolist()),
         quotient=quotient,
-        shared=_shared(groups[0], bindings, (together, ends)),
-        used=used,
-        of_link=links[0],
+        shared=_shared(groups[0], bindings, (user, ends)),
+        links=links[0],
     )
 
 

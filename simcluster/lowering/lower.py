@@ -12,24 +12,28 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from simcluster.collector import collector_off
 from simcluster.devices.interference import Interference
 from simcluster.lowering.between import Between, Ranks, StepsOf
-from simcluster.lowering.chains import Piece, pieces, singly
 from simcluster.lowering.communicators import Communicators
 from simcluster.lowering.fold import Classes, partition, unfolded
-from simcluster.lowering.in_step import NOWHERE, Stretches, in_step
-from simcluster.lowering.program import Meeting, Program
+from simcluster.lowering.in_step import Stretches
+from simcluster.lowering.played import Group, Played, Segments
+from simcluster.lowering.program import Program
+from simcluster.lowering.templates import StageOps, Template, taken
 from simcluster.lowering.trusting import Trust
 from simcluster.lowering.window import NotAlikeError, windows_of
 from simcluster.lowering.window_classes import classes_in_window
 from simcluster.planning.disturbances import UNDISTURBED, Disturbances
-from simcluster.planning.ops import Compute, Host, Item, Op, Receive, Segment, StageProgram
+from simcluster.planning.ops import StageProgram
 from simcluster.planning.parallel import Layout
 from simcluster.traffic.bindings import Floats
 from simcluster.traffic.methods import Methods
 from simcluster.traffic.traffic import Fabric
+
+Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +78,12 @@ def lower(
     ``slowness[rank]`` multiplies the rank's compute times (1 is full speed); ``capacity[link]`` is B/s;
     ``disturbances`` is what else makes ranks and links differ; ``trust`` says which links may, of a job without any.
     """
-    stage_ranks = [ranks.tolist() for ranks in plan.stage_ranks()]
+    stage_ranks = [ranks.data for ranks in plan.stage_ranks()]  # as Python's numbers, of which few are asked for
     stage_of, place_of = np.zeros((2, plan.num_ranks), dtype=np.int64)
     for stage, ranks in enumerate(plan.stage_ranks()):
         stage_of[ranks] = stage
         place_of[ranks] = np.arange(len(ranks))
-    stages, places = stage_of.tolist(), place_of.tolist()
+    stages, places = stage_of.data, place_of.data
     rates = np.asarray(capacity, dtype=float)
     folded = choices.folded and not choices.steps
     found = None
@@ -102,7 +106,7 @@ def lower(
         else:
             classes = unfolded(len(stages), communicators.bindings, len(rates))
     where = Ranks(stage_ranks, stages, places, fabric.host_of, slowness)
-    lowering = _Lowering(where, communicators, classes, rates, choices, disturbances)
+    lowering = _Lowering(programs, where, communicators, classes, rates, choices, disturbances)
     for rank in classes.rank_representatives:
         lowering.add(rank, disturbances.program(rank, programs[stages[rank]]))
     return lowering.finish()
@@ -126,41 +130,22 @@ def _by_window(
     return None
 
 
-class _Part(NamedTuple):
-    """A piece of a segment as a rank plays it: its lane, the op that meets others, with its meeting's communicator (or
-    None), what it waits for, and the meeting, where it is the rank's alone."""
+class _Added(NamedTuple):
+    """What is still needed of a rank when all have been added: its items' first and last ops count from ``first``;
+    ``meeting`` is that of every op."""
 
-    lane: int
-    met: tuple[int, Op] | None
-    after: tuple[int, ...]
-    own: Meeting | None
-
-
-class _Played(NamedTuple):
-    """A segment as a rank plays it: its pieces in columns, and from which one on it goes in step, with which group."""
-
-    parts: tuple[_Part, ...]
-    lanes: tuple[int, ...]
-    seconds: tuple[float, ...]
-    rows: tuple[int, ...]
-    first: tuple[int, ...]  # index in the segment of every piece's first op
-    in_step: tuple[int, int]
-    by_lane: tuple[tuple[int, tuple[int, ...]], ...]  # the pieces of every lane
-    waits: tuple[tuple[int, tuple[int, ...]], ...]  # of pieces that wait for others of the segment
-    together: Hashable  # equal for those that meet each other in all that they meet in; None for none
-
-
-def _by_lane(parts: Sequence[_Part]) -> tuple[tuple[int, tuple[int, ...]], ...]:
-    """The pieces of every lane, in order."""
-    found: dict[int, list[int]] = {}
-    for index, part in enumerate(parts):
-        found.setdefault(part.lane, []).append(index)
-    return tuple((lane, tuple(indices)) for lane, indices in found.items())
+    rank: int
+    template: Template
+    begins: Ints
+    ends: Ints
+    first: int
+    meeting: Ints
 
 
 class _Lowering:
     def __init__(
         self,
+        programs: Sequence[StageProgram],
         ranks: Ranks,
         communicators: Communicators,
         classes: Classes,
@@ -171,176 +156,117 @@ class _Lowering:
         self._ranks, self._communicators, self._classes, self._choices = ranks, communicators, classes, choices
         self._capacity = [float(capacity[link]) for link in classes.link_representatives]
         played = [rank for rank in classes.rank_representatives if rank in disturbances.speeds]
+        speeds = {rank: disturbances.speeds[rank] for rank in played}
         varying = disturbances.capacities_of(classes.link_representatives)
-        self._program = Program(speeds={rank: disturbances.speeds[rank] for rank in played}, capacities=varying)
+        self._program = Program(speeds=speeds, capacities=varying)
+        interference = choices.interference
         self._between = Between(
-            ranks, communicators, classes, self._capacity, self._program, choices.interference, in_steps=choices.steps
+            ranks, communicators, classes, self._capacity, self._program, interference, in_steps=choices.steps
         )
-        self._meetings: dict[Hashable, int] = {}
-        self._ended: dict[int, dict[Hashable, int]] = {}  # by rank class and key: the item's last op
-        self._receiving: list[tuple[int, Hashable]] = []  # (op, name of the meeting that its sender makes)
-        self._waiting: list[tuple[int, int, Item]] = []  # (rank, first op, item) of items that wait for others
+        self._segments = Segments(
+            self._between,
+            lambda rank: interference is not None or rank in speeds,
+            dragging=interference is not None and interference.drag > 0,
+            collapsed=choices.collapsed,
+            in_steps=choices.steps,
+        )
+        self._templates = {id(program): Template(program) for program in programs}
+        self._added: dict[int, _Added] = {}  # by rank class
         self._stretches = Stretches()
-        self._shapes: dict[Hashable, int] = {}
-        self._met: dict[Hashable, list[int]] = {}  # meetings of an item's pieces, by who meet and the item's key
+        self._met: dict[Group, dict[Hashable, list[int]]] = {}  # the meetings of a group, by the item's key
+        self._receiving: list[tuple[int, int, Hashable]] = []  # (op, class of the pair, key of the item that sends)
 
     def add(self, rank: int, stage: StageProgram) -> None:
         """All items of one rank."""
-        lanes: dict[str, int] = {}
-        known: dict[int, _Played] = {}
-        ended = self._ended[self._classes.of_rank[rank]] = {}
-        seconds = self._program.seconds
-        for items in stage.lanes.values():
-            for item in items:
-                played = known.get(id(item.segment))
-                if played is None:
-                    played = known[id(item.segment)] = self._play(rank, stage.stage, item.segment, lanes)
-                if item.needs:
-                    self._waiting.append((rank, len(seconds), item))
-                if len(played.parts) == 1:
-                    self._add_one(rank, item, played)
-                else:
-                    self._add_item(rank, item, played)
-                ended[item.key] = len(seconds) - 1
-                for key in item.also:
-                    ended[key] = len(seconds) - 1
+        program, planned = self._program, self._templates.get(id(stage))
+        template = planned or Template(stage)
+        played = [self._segments.played(rank, segment) for segment in template.segments]
+        shapes = [each.shape for each in played]
+        columns = planned.ops(shapes) if planned else StageOps(template, shapes)
+        first, row_sets = len(program.seconds), len(program.row_sets)
+        lanes = [program.add_lane(rank, stage.stage, name) for name in columns.lanes]
+        numbers = list(range(first, first + len(columns.pieces)))
+        for lane, ops in zip(lanes, columns.lanes.values(), strict=True):
+            program.lanes[lane] = taken(numbers, ops)
+        for each in played:
+            program.row_sets += each.rows
+        program.seconds += columns.seconds
+        program.lane += taken(taken(lanes, columns.lane), columns.pieces)
+        program.rows += taken(list(range(row_sets, len(program.row_sets))), columns.pieces)
+        program.step += columns.step
+        program.chunk += columns.chunk
+        program.microbatch += columns.microbatch
+        program.after += [()] * len(columns.pieces)
+        for waiting, *awaited in columns.waits:
+            others = zip(*[taken(numbers, each) for each in awaited], strict=True)
+            for op, own in zip(taken(numbers, waiting), others, strict=True):
+                program.after[op] = own
+        for op, length, segment, key in columns.in_step:
+            self._stretches.add(played[segment].steady, key, numbers[op], length)
+        meeting = self._meet(rank, played, columns, first)
+        self._added[self._classes.of_rank[rank]] = _Added(
+            rank, template, columns.begins, columns.ends, first, meeting
+        )  # fmt: skip
 
-    def _play(self, rank: int, stage: int, segment: Segment, lanes: dict[str, int]) -> _Played:
-        """A segment as a rank plays it; ``lanes`` are the rank's so far."""
-        program, between = self._program, self._between
-        own = segment.ops[0].lane
-        found = (pieces if self._choices.collapsed else singly)(
-            segment,
-            lambda op: between.seconds(rank, op, own),
-            lambda op: between.moved(rank, op),
-            (lambda op: between.pressure(rank, op)) if self._choices.interference or rank in program.speeds else None,
-        )
-        parts = []
-        for piece in found:
-            if piece.lane not in lanes:
-                lanes[piece.lane] = program.add_lane(rank, stage, piece.lane)
-            op = segment.ops[piece.first]
-            met = own_meeting = None
-            if piece.seconds is None:
-                assert not isinstance(op.work, Compute | Host)
-                met = between.communicator(op.work, rank), op
-                if not isinstance(op.work, Receive) and not self._choices.steps:
-                    meeting = between.meeting(*met)
-                    own_meeting = meeting if meeting.parties == 1 else None
-            parts.append(_Part(lanes[piece.lane], met, piece.after, own_meeting))
-        rows = range(len(program.row_sets), len(program.row_sets) + len(found))
-        program.row_sets += [piece.rows for piece in found]
-        return _Played(
-            tuple(parts),
-            tuple(part.lane for part in parts),
-            tuple(-1.0 if piece.seconds is None else piece.seconds for piece in found),
-            tuple(rows),
-            tuple(piece.first for piece in found),
-            self._in_step(rank, segment, found),
-            _by_lane(parts),
-            tuple((index, part.after) for index, part in enumerate(parts) if part.after),
-            self._together(parts),
-        )
-
-    def _together(self, parts: Sequence[_Part]) -> Hashable:
-        """The group that all these pieces meet in, if it is one, with their places; they are hashed once."""
-        met = [(index, part.met) for index, part in enumerate(parts) if part.met]
-        groups = {self._between.group(number) for _, (number, _) in met}
-        if len(groups) != 1 or self._choices.steps or any(isinstance(op.work, Receive) for _, (_, op) in met):
-            return None
-        shape = len(parts), *(index for index, _ in met)
-        return *groups, self._shapes.setdefault(shape, len(self._shapes))
-
-    def _in_step(self, rank: int, segment: Segment, found: Sequence[Piece]) -> tuple[int, int]:
-        """From which piece on the rank goes in step with others, and the class of their group."""
-        interference = self._choices.interference
-        if not self._choices.collapsed or self._choices.steps or (interference and interference.drag):
-            return NOWHERE
-        return in_step(segment, found, lambda work: self._between.steady_group(rank, work))
+    def _meet(self, rank: int, played: Sequence[Played], columns: StageOps, first: int) -> Ints:
+        """The meetings of a rank's ops, and its positions there; it makes those that nobody has come to before."""
+        met, meetings = columns.met, self._program.meetings
+        known = [self._met.setdefault(group, {}) for each in played for group in each.groups]
+        numbers: list[int] = []
+        new = []
+        for place, (group, key) in enumerate(zip(met.groups, met.keys, strict=True)):
+            there = known[group].get(key)
+            if there is None:
+                there = [-1] * (met.first[place + 1] - met.first[place])
+                new.append(place)
+            numbers += there
+        column = np.full(len(columns.pieces), -1, dtype=np.int64)
+        column[met.ops] = numbers
+        made = np.sort(np.concatenate([columns.alone, met.ops[column[met.ops] < 0]]))
+        column[made] = np.arange(len(made)) + len(meetings)
+        numbers = column[met.ops].tolist()
+        for place in new:
+            known[met.groups[place]][met.keys[place]] = numbers[met.first[place] : met.first[place + 1]]
+        ways = [way for each in played for way in each.met]
+        pieces = taken(columns.pieces, made.tolist())
+        position = [-1] * len(column)
+        if self._choices.steps:  # each is one of its own
+            meetings += [self._between.meeting(number, op) for number, op in taken(ways, pieces)]
+            for op in met.ops.tolist():
+                position[op] = self._communicators.position(ways[columns.pieces[op]][0], rank)
+        else:
+            meetings += taken([meeting for each in played for meeting in each.meetings], pieces)
+        self._program.position += position
+        for op, key in columns.receives:  # the sender makes the meeting: they are brought together in the end
+            self._receiving.append((first + op, self._between.group(ways[columns.pieces[op]][0]), key))
+        return column
 
     def finish(self) -> Lowered:
         """Tie the waits between ranks and hand over the program."""
         program = self._program
         program.in_step = self._stretches.all()
-        for receive, name in self._receiving:
-            program.meeting[receive] = self._meetings[name]
-        of_stage, stage_of, places = self._ranks.of_stage, self._ranks.stage, self._ranks.place
-        of_rank, ended = self._classes.of_rank, self._ended
-        for rank, op, item in self._waiting:
-            others = []
-            for stage, key in item.needs:
-                if stage == stage_of[rank]:
-                    others.append(ended[of_rank[rank]][key])
-                    continue
-                other = ended[of_rank[of_stage[stage][places[rank]]]][key]
-                assert program.meeting[other] >= 0, (item.key, stage, key)
-                others.append(other)
-                program.receives.append((other, op))
-            program.after[op] = program.after[op] + tuple(others)
+        numbers = [*range(len(program.meetings)), -1]  # one object for all that meet: there are millions in a large run
+        for added in self._added.values():
+            program.meeting += taken(numbers, added.meeting.tolist())
+            self._wait(added)
+        for op, group, key in self._receiving:
+            program.meeting[op] = self._met[group, (0,)][key][0]
         return Lowered(program, self._classes, self._communicators, self._capacity, self._between.steps)
 
-    def _add_one(self, rank: int, item: Item, played: _Played) -> None:
-        """An item of a single piece, as most are: without lists."""
-        program = self._program
-        lane, met, _, own = played.parts[0]
-        meeting, position = -1, -1
-        if own is not None:
-            meeting = len(program.meetings)
-            program.meetings.append(own)
-        elif met is not None:
-            meeting, position = self._meet(rank, item, played.first[0], *met)
-        program.lanes[lane].append(len(program.seconds))
-        program.seconds.append(played.seconds[0])
-        program.meeting.append(meeting)
-        program.position.append(position)
-        program.after.append(())
-        program.lane.append(lane)
-        program.rows.append(played.rows[0])
-        program.step.append(item.step)
-        program.chunk.append(item.chunk)
-        program.microbatch.append(item.microbatch)
-
-    def _add_item(self, rank: int, item: Item, played: _Played) -> None:
-        program = self._program
-        begin = len(program.seconds)
-        count = len(played.parts)
-        program.seconds += played.seconds
-        program.lane += played.lanes
-        program.rows += played.rows
-        program.step += [item.step] * count
-        program.chunk += [item.chunk] * count
-        program.microbatch += [item.microbatch] * count
-        program.after += [()] * count
-        for index, after in played.waits:
-            program.after[begin + index] = tuple([begin + other for other in after])
-        for lane, indices in played.by_lane:
-            program.lanes[lane] += [begin + index for index in indices]
-        name = played.together, item.key
-        met = self._met.get(name) if played.together is not None else None
-        if met is not None:
-            program.meeting += met
-            program.position += [-1] * count
-        else:
-            for part, index in zip(played.parts, played.first, strict=True):
-                own = (-1, -1) if part.met is None else self._meet(rank, item, index, *part.met)
-                program.meeting.append(own[0])
-                program.position.append(own[1])
-            if played.together is not None:
-                self._met[name] = program.meeting[begin:]
-        first, group = played.in_step
-        if first >= 0:
-            self._stretches.add(group, item.key, begin + first, count - first)
-
-    def _meet(self, rank: int, item: Item, index: int, number: int, op: Op) -> tuple[int, int]:
-        """The meeting that an op of an item takes part in, and its position there; made by its first comer."""
-        program, group = self._program, self._between.group(number)
-        if isinstance(op.work, Receive):
-            assert isinstance(item.key, tuple), item.key
-            self._receiving.append((len(program.meeting), (group, item.key[1], index)))
-            return -1, -1  # the sender makes the meeting; they are brought together in the end
-        name = (group, item.key, index)
-        known = self._meetings.get(name)
-        if known is None:
-            known = self._meetings[name] = len(program.meetings)
-            program.meetings.append(self._between.meeting(number, op))
-        return known, self._communicators.position(number, rank) if self._choices.steps else -1
+    def _wait(self, added: _Added) -> None:
+        """What a rank's items wait for."""
+        program, template, ranks = self._program, added.template, self._ranks
+        ops = added.first + added.begins[template.waiting]
+        others = np.empty_like(ops)
+        own = ranks.stage[added.rank]
+        for stage in np.unique(template.stage).tolist():
+            there = added
+            if stage != own:
+                there = self._added[self._classes.of_rank[ranks.of_stage[stage][ranks.place[added.rank]]]]
+            ends = there.ends[template.awaited(stage, there.template)]
+            others[template.stage == stage] = there.first + ends
+            assert stage == own or (there.meeting[ends] >= 0).all(), "only transfers are awaited from another stage"
+        pairs = list(zip(others.tolist(), ops.tolist(), strict=True))
+        for other, op in pairs:
+            program.after[op] += (other,)
+        program.receives += taken(pairs, np.flatnonzero(template.stage != own).tolist())

@@ -37,7 +37,7 @@ class Pictures:
     def group(self, ranks: Ranks) -> Group:
         """The last one is kept: it is often asked for twice, and what it knows of itself is dear."""
         if self._last is None or not np.array_equal(self._last[0], ranks):
-            self._last = ranks, group_of(self._fabric, ranks.tolist())
+            self._last = ranks, group_of(self._fabric, ranks)
         return self._last[1]
 
     def described(self, ranks: Ranks, call: str, method: Method) -> Sequence[Phase]:
@@ -58,16 +58,21 @@ class Pictures:
             return self._like, 0  # as in the table before: sends of all stages have their pairs in the same order
         row = np.full(self._num_ranks, -1, dtype=np.int64)
         row[table[:, 0]] = rows
-        like = row[window.rank[table[:, 0]]]
-        if (like >= 0).all() and (like <= rows).all() and (window.rank[table] == table[like]).all():
-            self._like = like
-            return like, 0
-        cut = table.shape[1] // window.count
-        first = np.arange(table.shape[1]) < cut
-        inside = window.rank[table] == table
-        if cut and (window.onto[table] == np.roll(table, -cut, axis=1)).all() and (inside == first).all():
-            return rows, cut
-        raise NotAlikeError
+        found, cut = rows, 0
+        for shift in window.shifts:
+            like = row[shift.rank[table[:, 0]]]
+            if (like >= 0).all() and (like <= rows).all() and (shift.rank[table] == table[like]).all():
+                found = like[found]
+                continue
+            part = table.shape[1] // shift.count
+            first = np.arange(table.shape[1]) < part
+            inside = shift.rank[table] == table
+            if cut or not part or (shift.onto[table] != np.roll(table, -part, axis=1)).any() or (inside != first).any():
+                raise NotAlikeError
+            cut = part
+        if not cut:
+            self._like = found
+        return found, cut
 
     def of_groups(self, table: Ranks, layout: Ints, cut: int) -> Draw:
         """Draws groups of a table; ``layout`` is -1 for those that are not drawn, ``cut`` as for ``counterparts``.

@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from simcluster.clock import on_grid
-from simcluster.lowering.blocks import Before, Inside, Regime, Rows, Times, before_by_lanes, blocks_of
+from simcluster.lowering.blocks import Alone, Before, Inside, Regime, Rows, Times, before_by_lanes, blocks_of
 from simcluster.lowering.program import Pace
 from simcluster.planning.profiles import STEADY, Profile
 
@@ -38,10 +38,18 @@ class Chain:
         self.rows = Rows(paces, before, whose or [0] * len(paces), blocks_of(before))
         self.last = last or (len(paces) - 1,)
         self._known: dict[Regime, Undisturbed] = {}
+        self._steady: dict[tuple[float, ...], Undisturbed] = {}
 
     def under(self, pressure: float, slowness: float = 1.0) -> Undisturbed:
         """The whole chain of one rank from 0 on, under one pressure from outside and at one speed."""
         return self.undisturbed(((pressure, slowness),))
+
+    def pressed(self, pressures: tuple[float, ...]) -> Undisturbed:
+        """The whole chain from 0 on under these pressures from outside, while its ranks keep their speed."""
+        known = self._steady.get(pressures)
+        if known is None:
+            known = self._steady[pressures] = self.undisturbed(tuple([(pressure, 1.0) for pressure in pressures]))
+        return known
 
     def undisturbed(self, regime: Regime) -> Undisturbed:
         """The whole chain from 0 on while what slows its ranks down stays."""
@@ -49,6 +57,13 @@ class Chain:
         if known is None:
             known = self._known[regime] = Undisturbed(self.rows, regime)
         return known
+
+    def least(self) -> float:
+        """Seconds until the first rank is over at the least: nothing slows down any row."""
+        ends: list[float] = []
+        for pace, before in zip(self.rows.paces, self.rows.before, strict=True):
+            ends.append(max([ends[row] for row in before], default=0.0) + pace.seconds)
+        return min(ends[row] for row in self.last)
 
 
 class Undisturbed:
@@ -59,6 +74,7 @@ class Undisturbed:
 
     def __init__(self, rows: Rows, regime: Regime) -> None:
         self.regime = regime
+        self._rows = rows
         self.start: list[float] = []
         self.end: list[float] = []
         self.begins = [0.0]
@@ -68,9 +84,10 @@ class Undisturbed:
                 over = now + _alone(rows.paces[first], *regime[rows.whose[first]])
                 times = [(now, over)]
             else:
-                inside = Inside(rows, block, now, regime)
+                inside = Inside(rows, block, 0.0, regime)
                 inside.to_end()
-                over, times = inside.now, inside.times()
+                over = now + inside.now
+                times = [(now + start, now + end) for start, end in inside.times()]
             for start, end in times:
                 self.start.append(start)
                 self.end.append(end)
@@ -78,6 +95,28 @@ class Undisturbed:
             now = over
         self.last = now
         self._arrays: tuple[Floats, Floats] | None = None
+        self._states: dict[int, tuple[list[float], list[Alone | Inside]]] = {}  # of blocks that were entered
+
+    def inside(self, block: int, after: float) -> Alone | Inside:
+        """The block, so many seconds after its begin, row by row, to go on from there."""
+        states = self._states.get(block)
+        if states is None:
+            states = self._states[block] = self._all_states(block)
+        instants, found = states
+        return found[bisect_right(instants, after) - 1].copy()
+
+    def _all_states(self, block: int) -> tuple[list[float], list[Alone | Inside]]:
+        blocks = self._rows.blocks
+        if blocks[block + 1] == blocks[block] + 1:
+            return [0.0], [Alone(self._rows, block, self.regime)]
+        inside = Inside(self._rows, block, 0.0, self.regime)
+        instants: list[float] = []
+        found: list[Alone | Inside] = []
+        while inside.running:
+            instants.append(inside.now)
+            found.append(inside.copy())
+            inside.step()
+        return instants, found
 
     @property
     def arrays(self) -> tuple[Floats, Floats]:
@@ -112,9 +151,9 @@ class Playing:
         self._known = chain.undisturbed(tuple(zip(self._pressures, self._slowness, strict=True)))
         self._block = 0  # this one is under way,
         self._since = now  # since this instant,
-        self._inside: Inside | None = None  # row by row if something has changed since then
-        # what has been played: blocks from one to another, since an instant, as known; or the rows of one block
-        self._log: list[tuple[int, int, float, Undisturbed] | Times] = []
+        self._inside: Alone | Inside | None = None  # row by row if something has changed since then
+        # what has been played: since an instant blocks from one to another as known, or the rows of one block
+        self._log: list[tuple[float, int, int, Undisturbed] | tuple[float, Times]] = []
         self._go(now)
 
     def advance(self, now: float) -> None:
@@ -133,11 +172,18 @@ class Playing:
         self._pressures = tuple(pressures)
         self._turn_to(now)
 
+    def press_steadily(self, changes: Iterable[tuple[float, tuple[float, ...]]]) -> None:
+        """As if ``press`` were called for each of these instants and pressures; no rank changes its speed."""
+        for now, pressures in changes:
+            self._go(now)
+            self._pressures = pressures
+            self._switch(now, self._chain.pressed(pressures))
+
     def ends(self) -> list[float]:
         """When it will be over for each rank if nothing changes but their speeds."""
         if self._change == math.inf:
             return self._steady_ends()
-        ahead = self._copy()
+        ahead = self.copy()
         while max(ends := ahead._steady_ends()) > ahead._change:
             ahead.advance(ahead._change)
         return ends
@@ -145,18 +191,18 @@ class Playing:
     def computes(self, now: float) -> bool:
         """Does it compute at this instant, or is it in one of its collectives?"""
         self.advance(now)
-        ahead = self._copy()
+        ahead = self.copy()
         return not ahead._over and ahead._enter(now).computes
 
     def turn(self, now: float) -> float:
         """When it will next begin or cease to compute, or be over, if nothing changes."""
         computes = self.computes(now)
-        ahead = self._copy()
+        ahead = self.copy()
         while not ahead._over:
             inside = ahead._enter(now)
             if inside.computes != computes:
                 break
-            now = min(inside.next, ahead._change)
+            now = min(ahead._since + inside.next, ahead._change)
             ahead.advance(now)
         return now
 
@@ -165,12 +211,13 @@ class Playing:
         starts: list[Floats] = []
         ends: list[Floats] = []
         for each in self._log:
-            if isinstance(each, list):
-                both = np.array(each)
+            if len(each) == 2:
+                since, times = each
+                both = np.array(times) + since
                 starts.append(both[:, 0])
                 ends.append(both[:, 1])
                 continue
-            block, until, since, known = each
+            since, block, until, known = each
             rows = slice(self._chain.rows.blocks[block], self._chain.rows.blocks[until])
             shift = since - known.begins[block]
             start, end = known.arrays
@@ -182,12 +229,12 @@ class Playing:
     def _over(self) -> bool:
         return self._block == len(self._chain.rows.blocks) - 1
 
-    def _copy(self) -> Playing:
-        """The same state, to look ahead."""
+    def copy(self) -> Playing:
+        """The same state, to go on from here or look ahead."""
         other: Playing = object.__new__(Playing)
         other._chain, other._pressures, other._speeds = self._chain, self._pressures, self._speeds
         other._slowness, other._change, other._known = self._slowness, self._change, self._known
-        other._block, other._since, other._log = self._block, self._since, []
+        other._block, other._since, other._log = self._block, self._since, self._log.copy()
         other._inside = self._inside and self._inside.copy()
         return other
 
@@ -197,45 +244,50 @@ class Playing:
         if self._inside is None:
             shift = self._since - known.begins[block]
             return [shift + known.end[row] for row in last]
-        over = self._inside.over()
-        if over >= 0 and block < len(known.begins) - 2:
-            shift = over - known.begins[block + 1]
-            return [shift + known.end[row] for row in last]
-        ahead = self._inside.copy()
-        ahead.to_end()
+        ahead = self._inside
+        if isinstance(ahead, Inside):
+            ahead = ahead.copy()
+            ahead.to_end()
         if block == len(known.begins) - 2:
-            return [ahead.end_of(row) for row in last]
-        shift = ahead.now - known.begins[block + 1]
+            return [self._since + ahead.end_of(row) for row in last]
+        shift = self._since + ahead.next - known.begins[block + 1]
         return [shift + known.end[row] for row in last]
 
     def _go(self, now: float) -> None:
         """Go on to this instant while nothing changes."""
         inside = self._inside
         if inside is not None:
-            inside.to(now)
+            since = self._since
+            inside.to(now - since)
             if inside.running:
                 return
-            self._log.append(inside.times())
-            self._block, self._since, self._inside = self._block + 1, inside.now, None
+            self._log.append((since, inside.times()))
+            self._block, self._since, self._inside = self._block + 1, since + inside.now, None
         begins, block, since = self._known.begins, self._block, self._since
         until = bisect_right(begins, now - since + begins[block]) - 1
         if until > block:
-            self._log.append((block, until, since, self._known))
+            self._log.append((since, block, until, self._known))
             self._block, self._since = until, since + (begins[until] - begins[block])
 
     def _turn_to(self, now: float) -> None:
         """Go on under other pressures or at other speeds, from this instant on, which has been reached."""
-        known = self._chain.undisturbed(tuple(zip(self._pressures, self._slowness, strict=True)))
+        self._switch(now, self._chain.undisturbed(tuple(zip(self._pressures, self._slowness, strict=True))))
+
+    def _switch(self, now: float, known: Undisturbed) -> None:
         if known is self._known or self._over:
             return
-        if self._inside is not None or self._since < now:
-            self._enter(now).change(now, known.regime)
+        if self._inside is None and self._since == now:  # between two blocks
+            self._known = known
+            self._go(now)
+            return
+        inside, after = self._enter(now), now - self._since
+        inside.change(after, known.regime)
         self._known = known
-        self._go(now)
+        if inside.next <= after:
+            self._go(now)
 
-    def _enter(self, now: float) -> Inside:
+    def _enter(self, now: float) -> Alone | Inside:
         """The block that is under way row by row, at this instant, which has been reached."""
         if self._inside is None:
-            self._inside = Inside(self._chain.rows, self._block, self._since, self._known.regime)
-            self._inside.to(now)
+            self._inside = self._known.inside(self._block, now - self._since)
         return self._inside

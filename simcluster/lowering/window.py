@@ -1,29 +1,34 @@
 """A part of a job that tells all of it: where replicas are alike, and their machines, so is all that they do.
 
-Shifting every replica by some along the data-parallel axis brings a job on a regular cluster onto itself.  The ranks of
-so many replicas are the window: all others are where one of them is after some shifts.  Groups lie inside it or are
-shifted onto themselves, and so are the links (``topology.turns``).  So classes of equal ranks need to be looked for in
-the window alone: colour refinement gives equal colours to what a symmetry moves onto each other, and the window with
-the groups that it cuts is what is left of the job by such moves (a quotient: every rank of it still has each of its
-groups once, every link each of its users; a group has its members and links fewer times, by one factor for all of a
-kind).  Where anything of this does not hold, the job is looked at as a whole.
+Shifting every replica by some along the data-parallel axis brings a job on a regular cluster onto itself; so does
+shifting every rank along the tensor-parallel axis, where that is from rail to rail of every machine.  The ranks of so
+many replicas, on one rail, are the window: all others are where one of them is after some shifts.  Groups lie inside it
+or are shifted onto themselves, and so are the links (``topology.turns``).  So classes of equal ranks need to be looked
+for in the window alone: colour refinement gives equal colours to what a symmetry moves onto each other, and the window
+with the groups that it cuts is what is left of the job by such moves (a quotient: every rank of it still has each of
+its groups once, every link each of its users; a group has its members and links fewer times, by one factor for all of a
+kind).  Where anything of this does not hold, fewer shifts are tried, and in the end the job is looked at as a whole.
 
-Measured with Llama 3 405B (TP 8, PP 16; processor time, 2 cores): on 131,072 GPUs 8.4 million rows of usage become 0.26
-million, and drawing them with the search for classes, 15 s and 2.0 GB, 0.55 s and 0.4 GB.  Pure; imports bindings and
-the plan.
+Measured with Llama 3 405B (TP 8, PP 16; processor time, 2 cores): on 131,072 GPUs 8.4 million rows of usage become
+33,000, and drawing them with the search for classes, 15 s and 2.0 GB, 0.2 s and 0.3 GB.  Pure; imports bindings and the
+plan.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import numpy as np
+import numpy.typing as npt
 
 from simcluster.planning.parallel import Layout, Plan
-from simcluster.traffic.bindings import Bindings, Ints
+from simcluster.traffic.bindings import Ints
 from simcluster.traffic.traffic import Fabric
+
+_FEW = 4096  # ranks among which most shifts fail that fail
 
 
 class NotAlikeError(Exception):
@@ -34,68 +39,87 @@ class Turned(Protocol):
     """Links as they are in the window: see topology.turns.Turned."""
 
     @property
-    def link(self) -> Ints: ...
+    def link(self) -> npt.NDArray[np.int32]: ...
     @property
     def settled(self) -> bool: ...
 
 
 @runtime_checkable
 class Turnable(Protocol):
-    """A cluster that may know what a shift does to it (``topology.cluster.Cluster.turned``)."""
+    """A cluster that may know what a step does to it (``topology.cluster.Cluster.turned``)."""
 
-    def turned(self, onto: Ints, window: Ints, count: int) -> Turned | None: ...
+    def turned(self, steps: Sequence[Ints], window: Ints, count: int) -> Turned | None: ...
+    def leaves_together(self, gpus: Ints) -> bool: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Shift:
+    """``onto[r]`` is the rank whose place r takes; after ``count`` times all are back, and ``rank[r]`` is the one of
+    those that stands for them."""
+
+    onto: Ints
+    rank: Ints
+    count: int
 
 
 @dataclass(frozen=True, eq=False)
 class Window:
-    """``ranks`` of the window, ascending; ``onto[r]`` is the rank whose place r takes, ``rank[r]`` and
-    ``links.link[l]`` are what rank r and link l become in the window.  After ``count`` shifts all are back."""
+    """``ranks`` of the window, ascending; ``rank[r]`` and ``links.link[l]`` are what rank r and link l become there by
+    the ``shifts``, each done as often as it takes; ``count`` take each other's places."""
 
     ranks: Ints
-    onto: Ints
+    shifts: tuple[Shift, ...]
     rank: Ints
-    count: int
     links: Turned
+
+    @property
+    def count(self) -> int:
+        """Ranks for each of the window."""
+        return len(self.rank) // len(self.ranks)
 
 
 def windows_of(plan: Layout, fabric: Fabric, slowness: Sequence[float]) -> Iterator[Window]:
     """The windows that a job without other disturbances may have, the smallest first."""
-    if not isinstance(plan, Plan) or not isinstance(fabric, Turnable) or len(set(slowness)) > 1:
+    if not isinstance(plan, Plan) or not isinstance(fabric, Turnable) or slowness.count(slowness[0]) < len(slowness):
         return
-    ranks = np.arange(plan.num_ranks)
-    stride = int(plan.grid[0, 1, 0, 0] - plan.grid[0, 0, 0, 0]) if plan.dp > 1 else 1
-    replica = ranks // stride % plan.dp
     for size in range(1, plan.dp // 2 + 1):
-        if plan.dp % size:
+        if plan.dp % size or not fabric.leaves_together(
+            _shifted(plan, "dp", size, np.arange(min(_FEW, plan.num_ranks)))
+        ):
             continue
-        onto = ranks + stride * ((replica + size) % plan.dp - replica)
-        rank = ranks - stride * (replica - replica % size)
-        links = fabric.turned(onto, rank, plan.dp // size)
-        if links is not None:
-            yield Window(np.flatnonzero(replica < size), onto, rank, plan.dp // size, links)
+        shifts = [_shift(plan, "dp", size)]
+        if plan.tp > 1:
+            shifts = [_shift(plan, "tp", 1), *shifts]
+        for some in (shifts, shifts[1:]):
+            window = _window(some, fabric) if some else None
+            if window is not None:
+                yield window
 
 
-def shown(bindings: Bindings, window: Window, like: Ints) -> tuple[Bindings, Ints]:
-    """What the window shows of communicators, with its ranks numbered from 0; and the number of each one there: those
-    that are ``like`` themselves, with their ranks in the window."""
-    own = np.flatnonzero(like == np.arange(len(like)))
-    there = np.zeros(len(like), dtype=bool)
-    there[own] = True
-    place = np.full(len(window.rank), -1, dtype=np.int64)
-    place[window.ranks] = np.arange(len(window.ranks))
-    kept = np.repeat(there, np.diff(bindings.member))
-    rank = place[bindings.rank[kept]]
-    kept[kept] = rank >= 0
-    starts = np.concatenate([[0], np.cumsum(kept)])
-    found = replace(
-        bindings,
-        colour=bindings.colour[own],
-        ordered=bindings.ordered[own],
-        blocking=bindings.blocking[own],
-        member=np.append(starts[bindings.member[own]], starts[-1]),
-        rank=rank[rank >= 0],
-        use=np.append(bindings.use[own], bindings.use[-1]),
-        places=bindings.places[own],
-        apart={},
+def _window(shifts: Sequence[Shift], fabric: Turnable) -> Window | None:
+    rank = shifts[0].rank
+    for shift in shifts[1:]:
+        rank = shift.rank[rank]
+    links = fabric.turned([shift.onto for shift in shifts], rank, math.prod(shift.count for shift in shifts))
+    return None if links is None else Window(np.flatnonzero(rank == np.arange(len(rank))), tuple(shifts), rank, links)
+
+
+def _shift(plan: Plan, axis: str, size: int) -> Shift:
+    """All ranks, ``size`` further along an axis."""
+    ranks = np.arange(plan.num_ranks)
+    stride, place = _along(plan, axis, ranks)
+    return Shift(
+        _shifted(plan, axis, size, ranks), ranks - stride * (place - place % size), getattr(plan, axis) // size
     )
-    return found, own
+
+
+def _shifted(plan: Plan, axis: str, size: int, ranks: Ints) -> Ints:
+    stride, place = _along(plan, axis, ranks)
+    found: Ints = ranks + stride * ((place + size) % getattr(plan, axis) - place)
+    return found
+
+
+def _along(plan: Plan, axis: str, ranks: Ints) -> tuple[int, Ints]:
+    """How far the ranks next to each other on an axis are apart, and the place of each on it."""
+    stride = math.prod(getattr(plan, other) for other in plan.order[: plan.order.index(axis)])
+    return stride, ranks // stride % getattr(plan, axis)

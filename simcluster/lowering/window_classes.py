@@ -6,101 +6,150 @@ The same that ``fold`` finds in the whole, number by number.  Pure; imports fold
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
-from simcluster.colours import bits, compact, mixed, numbered
+from simcluster.colours import compact, mixed, numbered
 from simcluster.lowering.communicators import Communicators
-from simcluster.lowering.fold import Carried, Classes, Numbered, carried, classes_of, coloured
-from simcluster.lowering.window import NotAlikeError, Window, shown
-from simcluster.traffic.bindings import Bindings, Floats, Ints
+from simcluster.lowering.fold import Carried, Classes, carried, carried_by, classes_of, coloured
+from simcluster.lowering.window import NotAlikeError, Window
+from simcluster.traffic.bindings import Bindings, Floats, Ints, Load
+from simcluster.traffic.drawing import OnMost
 
+Few = npt.NDArray[np.int32]
+_PIECE = 1 << 15  # links at a time, so that they stay in the processor's cache
 _FEW = 4096  # whole numbers of flows up to this are their own names
 
 
 def classes_in_window(communicators: Communicators, window: Window, capacity: Floats) -> Classes:
     """``fold.partition`` of ranks that differ by their stage alone; ``capacity`` is B/s per link."""
-    bindings, own = shown(communicators.bindings, window, communicators.like)
-    by_link = bits(capacity).view(np.int64)
+    bindings = communicators.shown
+    by_link = np.ascontiguousarray(capacity).view(np.int64)  # as ``bits``: none is -0
     stages = communicators.stage_of[window.ranks].tolist()
-    of_rank, of_group = coloured(stages, bindings, by_link, communicators.heeded((), capacity, (), bindings))
-    alone = _Apart(communicators.apart, len(capacity))
-    used, of_link = _links(bindings, of_group[0], window.links.link, by_link, alone)
-    number = {int(each): place for place, each in enumerate(own)}
-    there, _, order, starts = bindings.on_links
+    of_rank, of_group = coloured(stages, bindings, by_link, communicators.heeded((), capacity, ()))
+    alone = _Apart(bindings.apart, len(capacity))
+    links = _links(bindings, of_group[0], window.links.link, by_link, alone)
+    there = bindings.on_links[0]
 
-    def on_link(place: int) -> Carried:
-        link = int(used[place])
-        begin = int(np.searchsorted(there, window.links.link[link]))
-        found = begin < len(there) and there[begin] == window.links.link[link]
-        rows = order[starts[begin] : starts[begin + 1]] if found else order[:0]
-        user, use, flows = alone.on_link(link)
-        return (
-            np.concatenate([bindings.user[rows], [number[each] for each in user]]).astype(np.int64),
-            np.concatenate([bindings.place[rows], use]).astype(np.int64),
-            np.concatenate([bindings.flows[rows], flows]),
-        )
+    def on_links(firsts: Ints) -> Carried:
+        own = window.links.link[firsts]
+        begin = np.searchsorted(there, own)
+        shown = carried_by(np.where(np.append(there, -1)[begin] == own, begin, -1), bindings)
+        whole = [np.concatenate(columns) for columns in zip(shown, alone.on_links(firsts), strict=True)]
+        order = np.argsort(whole[0], kind="stable")
+        which, user, use, flows = (column[order] for column in whole)
+        return which, user, use, flows
 
     place = np.full(len(window.rank), -1, dtype=np.int64)
     place[window.ranks] = np.arange(len(window.ranks))
     whole = of_rank[0][place[window.rank]], window.ranks[of_rank[1]]
-    found = classes_of(whole, of_group, of_link, used, bindings, on_link)
-    return replace(found, of_communicator=tuple(of_group[0][np.searchsorted(own, communicators.like)].tolist()))
+    return classes_of(whole, of_group, links, bindings, on_links, communicators.of_all(of_group[0]))
 
 
 class _Apart:
-    """What groups use that are drawn whole: ``links``, and a number for each link, equal where as much is carried."""
+    """What groups use that are drawn whole: a ``code`` for each link, equal where as much is carried, 0 for nothing."""
 
-    def __init__(self, apart: Mapping[int, Sequence[tuple[Ints, Floats]]], num_links: int) -> None:
-        self._parts = [(number, place, *use) for number, uses in apart.items() for place, use in enumerate(uses)]
-        self.code: npt.NDArray[np.int32 | np.int64] = np.zeros(num_links, dtype=np.int32)
-        for *_, link, flows in self._parts:
-            amount = np.zeros(num_links, dtype=np.int32)
-            amount[link] = 1 + _named(flows)
-            self.code = compact(self.code * (int(amount.max()) + 1) + amount)[1] if self.code.any() else amount
-        self.links = np.concatenate([link for *_, link, _ in self._parts] or [np.zeros(0, dtype=np.int64)])
+    def __init__(self, apart: Mapping[int, Sequence[Load]], num_links: int) -> None:
+        self._parts = [(number, place, use) for number, uses in apart.items() for place, use in enumerate(uses)]
+        self.code: Few = np.zeros(num_links, dtype=np.int32)
+        for number, (*_, use) in enumerate(self._parts):
+            if isinstance(use, OnMost):
+                amount = use.load
+            else:
+                amount = np.zeros(num_links, dtype=np.int32)
+                amount[use.link] = 1 + _named(use.flows)
+            if number:
+                together = self.code * (int(amount.max()) + 1) + amount
+                amount = (compact(together)[1] + bool(together.min())).astype(np.int32)  # 0 stays that of nothing
+            self.code = amount
 
-    def on_link(self, link: int) -> tuple[list[int], list[int], list[float]]:
-        """By which of them, in which usage, and by how many flows a link is used."""
-        numbers, uses, found = [], [], []
-        for number, place, links, flows in self._parts:
-            row = int(np.searchsorted(links, link))
-            if row < len(links) and links[row] == link:
-                numbers.append(number)
-                uses.append(place)
-                found.append(float(flows[row]))
-        return numbers, uses, found
+    def on_links(self, links: Ints) -> Carried:
+        """What of them these links carry."""
+        found = []
+        for number, place, use in self._parts:
+            flows = use.on_links(links)
+            which = np.flatnonzero(flows)
+            found.append((which, np.full(len(which), number), np.full(len(which), place), flows[which]))
+        none = np.zeros(0, dtype=np.int64)
+        which, user, places, flows = (
+            np.concatenate(each) for each in zip((none, none, none, none + 0.0), *found, strict=True)
+        )
+        return which, user, places, flows
+
+
+@dataclass(frozen=True, eq=False)
+class _Kinds:
+    """Classes of links: ``number`` of every kind of link, -1 for those that nothing uses.
+
+    A link's kind is what its ``counterpart`` is by itself (``sort``, of the last link for those without one), times
+    ``amounts``, and its ``code``.  Nobody may ever ask for all of them.
+    """
+
+    counterpart: Few
+    sort: Few
+    amounts: int
+    code: Few
+    number: Few
+
+    def kinds(self, begin: int, end: int) -> Few:
+        """Of some links."""
+        found = self.sort.take(self.counterpart[begin:end], mode="wrap")
+        found *= np.int32(self.amounts)
+        found += self.code[begin:end]
+        return found
+
+    @cached_property
+    def _all(self) -> Few:
+        return self.number.take(self.kinds(0, len(self.code)))
+
+    @cached_property
+    def used(self) -> Ints:
+        return np.flatnonzero(self._all >= 0)
+
+    @cached_property
+    def of_link(self) -> Ints:
+        return self._all[self.used].astype(np.int64)
 
 
 def _links(
-    bindings: Bindings, of_group: Ints, counterpart: Ints, by_link: Ints, apart: _Apart
-) -> tuple[Ints, Numbered]:
-    """The links that are used, ascending, and their classes: by what their counterparts carry, and those apart."""
-    window = np.flatnonzero(counterpart == np.arange(len(counterpart)))
-    place = np.full(len(counterpart), -1, dtype=np.int32)
-    place[window] = np.arange(len(window))
+    bindings: Bindings, of_group: Ints, counterpart: Few, by_link: Ints, apart: _Apart
+) -> tuple[_Kinds, Ints]:  # fmt: skip
+    """The classes of links, by what their counterparts carry, and those apart; the first link of each."""
     there = bindings.on_links[0]
-    loads = mixed(by_link[window])
-    loads[place[there]] ^= carried(of_group, bindings)
-    busy = np.zeros(len(window) + 1, dtype=bool)  # the last: of links without a counterpart
-    busy[place[there]] = True
-    own = np.where(counterpart >= 0, place[counterpart], np.int32(len(window)))
-    if (place[there] < 0).any() or (own[apart.links] == len(window)).any():
+    if (counterpart[there] != there).any():
         raise NotAlikeError
-    is_used = busy[own]
-    is_used[apart.links] = True
-    used = np.flatnonzero(is_used)
-    sort = (numbered(loads)[0] * (int(apart.code.max(initial=0)) + 1)).astype(np.int32)
-    kind = sort[own[used]] + apart.code[used]
-    first = np.full(int(kind.max(initial=-1)) + 1, -1, dtype=np.int64)
-    first[kind[::-1]] = np.arange(len(kind))[::-1]
-    kinds = np.flatnonzero(first >= 0)
+    window = np.flatnonzero(counterpart == np.arange(len(counterpart), dtype=counterpart.dtype))
+    loads, idle = mixed(by_link[window]), np.ones(len(window), dtype=bool)
+    busy = np.searchsorted(window, there)
+    loads[busy] ^= carried(of_group, bindings)
+    idle[busy] = False
+    of_load, one = numbered(loads)
+    amounts = int(apart.code.max(initial=0)) + 1
+    sort = np.full(len(counterpart) + 1, len(one), dtype=np.int32)  # the last: of links without a counterpart
+    sort[window] = of_load
+    found = _Kinds(counterpart, sort, amounts, apart.code, np.full((len(one) + 1) * amounts, -1, dtype=np.int32))
+    first = _firsts(found, len(counterpart))
+    if (first[len(one) * amounts + 1 :] >= 0).any():  # a link without a counterpart that somebody uses
+        raise NotAlikeError
+    unused = np.zeros((len(one) + 1, amounts), dtype=bool)
+    unused[:, 0] = [*idle[one].tolist(), True]
+    kinds = np.flatnonzero((first >= 0) & ~unused.ravel())
     kinds = kinds[np.argsort(first[kinds])]
-    number = np.empty(len(first), dtype=np.int64)
-    number[kinds] = np.arange(len(kinds))
-    return used, (number[kind], first[kinds])
+    found.number[kinds] = np.arange(len(kinds))
+    return found, first[kinds]
+
+
+def _firsts(links: _Kinds, size: int) -> Ints:
+    """The first link of each kind, -1 for kinds that there are not; most come early."""
+    first = np.full(len(links.number), -1, dtype=np.int64)
+    for begin in range(0, size, _PIECE):
+        kind = links.kinds(begin, begin + _PIECE)
+        new = np.flatnonzero(first.take(kind) < 0)
+        first[kind[new][::-1]] = begin + new[::-1]
+    return first
 
 
 def _named(flows: Floats) -> Ints:

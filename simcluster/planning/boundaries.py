@@ -15,13 +15,25 @@ Pure; imports ops, schedules and the step's plan.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from simcluster.planning.lanes import Lanes
 from simcluster.planning.ops import MAIN, Item, Need, Op, Receive, Segment, Transfer
 from simcluster.planning.step_plan import Job
 from simcluster.schedules import Action, Hop
 
-Key = tuple[object, ...]
+Key = tuple[str, int, int, int]
+"""The letter of what is made, the step, the microbatch, and the slice of the model."""
+
+
+class _Way(NamedTuple):
+    """What actions of a kind on a chunk have in common, on one route: what they make, the slice, and where their input
+    comes from and their output goes (W has neither)."""
+
+    made: str
+    virtual: int
+    source: Hop | None
+    target: Hop | None
 
 
 class Boundaries:
@@ -32,22 +44,20 @@ class Boundaries:
         self._lanes = lanes
         self._stage = lanes.stage
         self._made: list[Action] = []  # what waits for the next rendezvous
+        self._ways: dict[tuple[str, int, int], _Way] = {}
 
     def key(self, action: Action, step: int) -> Key:
         """What the action makes: I makes for the stage before what B makes."""
-        made = "B" if action.kind == "I" else action.kind
-        virtual = self._job.schedule.virtual_stage(action.microbatch, self._stage, action.chunk)
-        return made, step, action.microbatch, virtual
+        way = self._way(action)
+        return way.made, step, action.microbatch, way.virtual
 
     def needs(self, action: Action, step: int) -> tuple[Need, ...]:
         """What an action waits for: its neighbour's tensor, sent over or, on the same stage, just made."""
-        source, _ = self._neighbours(action)
-        if source is None or action.kind == "W":
+        made, virtual, source, _ = self._way(action)
+        if source is None:
             return ()
-        made, *_, virtual = self.key(action, step)
-        assert isinstance(virtual, int)
-        key = (step, action.microbatch, virtual + (-1 if made == "F" else 1))
-        return (Need(source[0], (made if source[0] == self._stage else f"send {made}", *key)),)
+        what = made if source[0] == self._stage else f"send {made}"
+        return (Need(source[0], (what, step, action.microbatch, virtual + (-1 if made == "F" else 1))),)
 
     def arrives_split(self, action: Action) -> bool:
         """Does its input come from another stage, split over tp, to be gathered first?"""
@@ -58,16 +68,18 @@ class Boundaries:
         if self._job.rendezvous:
             self._made.append(action)
         else:
-            self._send(action, step, (Need(self._stage, self.key(action, step)),))
+            key = self.key(action, step)
+            self._send(action, key, (Need(self._stage, key),))
 
     def rendezvous(self, row: Sequence[Action], halves: Sequence[int]) -> dict[int, int]:
-        """Before which positions of the row there is one, and how many actions follow until the next.
+        """Before which positions of the row there is one, and how many actions follow until the next; none at all if
+        sends do not wait.
 
         ``halves`` are where fused pairs begin.
         """
         found: dict[int, int] = {}
         position = 0
-        while position < len(row):
+        while self._job.rendezvous and position < len(row):
             found[position] = 1 + (position in halves or self._alternates(row, position))
             position += found[position]
         return found
@@ -94,23 +106,27 @@ class Boundaries:
         whence = {hop[0] for action in coming if (hop := self._comes_from(action)) is not None}
         sent: tuple[Need, ...] = ()
         for action in self._made:
-            sent += self._send(action, step, reached)
+            sent += self._send(action, self.key(action, step), reached)
         together = self._job.schedule.num_chunks > 1 or to == whence
         for action in coming:
             self._receive(action, step, reached if together else reached + sent)
         self._lanes.hold_up(sent)
         self._made = []
 
-    def _send(self, action: Action, step: int, needs: tuple[Need, ...]) -> tuple[Need, ...]:
-        """Its item, if there is something to send; the end of it."""
+    def _send(self, action: Action, key: Key, needs: tuple[Need, ...]) -> tuple[Need, ...]:
+        """The item of what it made (its ``key``), if that is to be sent; the end of it."""
         hop = self._sent_to(action)
         if hop is None:
             return ()
-        target, key, meets = hop[0], self.key(action, step), self._job.rendezvous
-        kind = key[0]
+        target, meets = hop[0], self._job.rendezvous
+        kind, step, *_ = key
         lane = f"send {kind}" if self._job.overlap_sends or meets else MAIN
-        op = Op(Transfer(target, self._job.send_bytes, rendezvous=meets), "pp", "send", _tensor(kind), lane=lane)
-        segment = self._lanes.once((lane, kind, target), lambda: Segment((op,)))
+
+        def make() -> Segment:
+            work = Transfer(target, self._job.send_bytes, rendezvous=meets)
+            return Segment((Op(work, "pp", "send", _tensor(kind), lane=lane),))
+
+        segment = self._lanes.once((lane, kind, target), make)
         sent = (f"send {kind}", *key[1:])
         self._lanes.put(lane, Item(segment, sent, needs, step, action.chunk, action.microbatch))
         return (Need(self._stage, sent),)
@@ -129,19 +145,25 @@ class Boundaries:
 
     def _comes_from(self, action: Action) -> Hop | None:
         """Where its input comes from, if that is another stage."""
-        hop = self._neighbours(action)[0]
-        return None if hop is None or hop[0] == self._stage or action.kind == "W" else hop
+        hop = self._way(action).source
+        return None if hop is None or hop[0] == self._stage else hop
 
     def _sent_to(self, action: Action) -> Hop | None:
         """Where what it makes goes, if that is another stage."""
-        hop = self._neighbours(action)[1]
-        return None if hop is None or hop[0] == self._stage or action.kind == "W" else hop
+        hop = self._way(action).target
+        return None if hop is None or hop[0] == self._stage else hop
 
-    def _neighbours(self, action: Action) -> tuple[Hop | None, Hop | None]:
-        """Where what the action needs is made, and where its result goes."""
-        before = self._job.schedule.previous_hop(action.microbatch, self._stage, action.chunk)
-        after = self._job.schedule.next_hop(action.microbatch, self._stage, action.chunk)
-        return (before, after) if action.kind == "F" else (after, before)
+    def _way(self, action: Action) -> _Way:
+        """The way of the action's input and output."""
+        schedule, kind, chunk = self._job.schedule, action.kind, action.chunk
+        name = kind, chunk, schedule.route_of[action.microbatch]
+        found = self._ways.get(name)
+        if found is None:
+            where = action.microbatch, self._stage, chunk
+            before, after = schedule.previous_hop(*where), schedule.next_hop(*where)
+            ends = (None, None) if kind == "W" else (before, after) if kind == "F" else (after, before)
+            found = self._ways[name] = _Way("B" if kind == "I" else kind, schedule.virtual_stage(*where), *ends)
+        return found
 
 
 def _tensor(kind: object) -> str:

@@ -78,11 +78,13 @@ class OffloadedActivations:
 
     def needs(self, action: Action, step: int) -> tuple[Need, ...]:
         """What must be back before the action."""
-        trip = self._used.get(action)
+        trip = self._used.get(action) if self._used else None
         return () if trip is None else (self._need("back", self._row[trip.out], step),)
 
     def after(self, action: Action, step: int) -> None:
         """The action is over: what it made may go, and what its end has been waited for may come back."""
+        if not self._used:
+            return
         stage = self._lanes.stage
         if action in self._leaves:
             self._copy("d2h", action, ("away", *self._key(action, step)), (Need(stage, self._key(action, step)),), step)

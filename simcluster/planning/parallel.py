@@ -143,7 +143,7 @@ class Plan:
         outside = [index for index in range(4) if index not in inside]
         size = int(np.prod([self.grid.shape[index] for index in inside]))
         groups = np.transpose(self.grid, outside + inside).reshape(-1, size)
-        if len(inside) > 1:
+        if len(inside) > 1 and (groups[:, 1:] < groups[:, :-1]).any():
             groups = np.sort(groups, axis=1)  # rings follow the machines, so ranks in placement order
         return self._in_order(groups)
 

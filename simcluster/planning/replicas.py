@@ -13,7 +13,8 @@ reduced in the last one's backward.  (ZeRO 3 is in ``sharded``.)  Pure; imports 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 from simcluster.model.shards import embedding_parameters_per_tp_rank, lm_head_parameters_per_tp_rank
 from simcluster.planning.held import Held, of_layers
@@ -45,11 +46,13 @@ class Replicas:
     def __init__(self, job: Job, lanes: Lanes) -> None:
         self._job = job
         self._data = job.data_parallel
+        self._reduces_beside = self._data.overlap_reduce and job.replicas > 1
+        self._gathers_ahead = self._data.zero > 0 and self._data.overlap_gather and job.replicas > 1
         self._lanes = lanes
         self._stage = lanes.stage
         row = job.schedule.rows[self._stage]
         chunks = range(job.schedule.num_chunks)
-        self._whole = {chunk: job.whole(self._stage, chunk) for chunk in chunks}
+        self._whole = {chunk: Part(job.whole(self._stage, chunk)) for chunk in chunks}
         self._buckets = buckets_of(job, self._stage)
         if job.plan.copies:  # every stage that holds these slices must take them in the same order
             self._buckets = dict(sorted(self._buckets.items(), key=lambda each: -self._place(each[0])))
@@ -84,8 +87,9 @@ class Replicas:
             ]
         if self._reduces_beside and self._reduced_after(action):
             return [self._bucket(action, step, bucket) for bucket in range(len(buckets))]
-        held = sum((held for _, held in buckets), Held())
-        return [Part(self._whole[chunk], memory=self._comes(action, held))]
+        if self._data.zero != 2:
+            return [self._whole[chunk]]
+        return [replace(self._whole[chunk], memory=self._comes(action, (held for _, held in buckets)))]
 
     def after(self, action: Action, step: int, part: Part, made: tuple[object, ...]) -> None:
         """A part is over (its key is ``made``): its gradients, if they are complete, go out on the dp lane."""
@@ -155,14 +159,6 @@ class Replicas:
         ]
 
     @property
-    def _reduces_beside(self) -> bool:
-        return self._data.overlap_reduce and self._job.replicas > 1
-
-    @property
-    def _gathers_ahead(self) -> bool:
-        return self._data.zero > 0 and self._data.overlap_gather and self._job.replicas > 1
-
-    @property
     def _reduction(self) -> str:
         return "reduce_scatter" if self._data.zero else "all_reduce"
 
@@ -187,15 +183,15 @@ class Replicas:
         work, held = self._buckets[action.chunk][bucket]
         needs = tuple(Need(self._stage, key) for key in self._sent[-2:-1]) if self._data.zero == 2 else ()
         self._sent.append(self._reduced(action, step, bucket))
-        return Part(work, needs, bucket, self._comes(action, held))
+        return Part(work, needs, bucket, self._comes(action, [held]))
 
-    def _comes(self, action: Action, held: Held) -> tuple[Change, ...]:
+    def _comes(self, action: Action, held: Iterable[Held]) -> tuple[Change, ...]:
         """Memory of gradients that are there only until they are reduced: under ZeRO 2."""
         if self._data.zero != 2 or action.kind not in ("B", "W") or self._job.replicas == 1:
             return ()
         if not self._data.sharding.every_microbatch and self._first_gradient[action.chunk] != action:
             return ()
-        return (Change("gradients", held.total * self._data.gradient_bytes, 0.0),)
+        return (Change("gradients", sum(held, Held()).total * self._data.gradient_bytes, 0.0),)
 
 
 def buckets_of(job: Job, stage: int) -> dict[int, list[tuple[Pass, Held]]]:

@@ -149,7 +149,8 @@ class OpsInMaking:
         self._remember(self._main, [Change(change.pool, 0.0, change.end) for change in changes if change.end])
 
     def _remember(self, index: int, changes: Sequence[Change]) -> None:
-        self._ops[index] = replace(self._ops[index], memory=(*self._ops[index].memory, *changes))
+        if changes:
+            self._ops[index] = replace(self._ops[index], memory=(*self._ops[index].memory, *changes))
 
     def __len__(self) -> int:
         return len(self._ops)

@@ -7,15 +7,15 @@ replicas of the stage do together, and the optimizer (``replicas``).  Pure; impo
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import replace
 
 from simcluster.collector import collector_off
 from simcluster.planning.boundaries import Boundaries, Key
 from simcluster.planning.lanes import Lanes
 from simcluster.planning.offload import OffloadedActivations
-from simcluster.planning.ops import MAIN, Change, Item, Need, Segment, StageProgram
-from simcluster.planning.replicas import Replicas
-from simcluster.planning.segments import Pass
+from simcluster.planning.ops import MAIN, Item, Need, Segment, StageProgram
+from simcluster.planning.replicas import Part, Replicas
 from simcluster.planning.sharded import Sharded
 from simcluster.planning.step_plan import Job
 from simcluster.schedules import Action
@@ -33,6 +33,7 @@ class _Stage:
         self._stage = stage
         self._row = job.schedule.rows[stage]
         self._lanes = Lanes(stage, pipelined=job.plan.pp > 1)
+        self._segments: dict[Hashable, Segment] = {}
         self._boundaries = Boundaries(job, self._lanes)
         self._offloaded = OffloadedActivations(job, self._lanes)
         self._replicas = (Sharded if job.data_parallel.zero == 3 else Replicas)(job, self._lanes)
@@ -72,14 +73,14 @@ class _Stage:
     def _needs(self, action: Action, step: int) -> tuple[Need, ...]:
         return self._boundaries.needs(action, step) + self._offloaded.needs(action, step)
 
-    def _act(self, action: Action, step: int, needs: tuple[Need, ...], key: Key, also: tuple[Key, ...]) -> None:
+    def _act(
+        self, action: Action, step: int, needs: tuple[Need, ...], key: tuple[object, ...], also: tuple[Key, ...]
+    ) -> None:
         """One action, in one piece or in the parts that its replicas cut it into."""
         split = self._boundaries.arrives_split(action)
         parts = self._replicas.parts(action, step)
         for index, part in enumerate(parts):
-            segment = self._segment(
-                action.kind, replace(part.work, boundary=split and index == 0, begins=index == 0), part.memory
-            )
+            segment = self._segment(action.kind, part, boundary=split and index == 0, begins=index == 0)
             final = index == len(parts) - 1
             name = key if final else (*key, index)
             item = Item(
@@ -89,7 +90,13 @@ class _Stage:
             needs = ()
             self._replicas.after(action, step, part, name)
 
-    def _segment(self, kind: str, part: Pass, memory: tuple[Change, ...]) -> Segment:
-        passes = self._job.passes
-        make = {"F": passes.forward, "B": passes.backward, "I": passes.input_grad, "W": passes.weight_grad}[kind]
-        return self._lanes.holding((kind, part), self._lanes.once((kind, part), lambda: make(part)), memory)
+    def _segment(self, kind: str, part: Part, *, boundary: bool, begins: bool) -> Segment:
+        """A part of an action of this kind: equal ones share one."""
+        name = kind, part.work, boundary, begins, part.memory
+        found = self._segments.get(name)
+        if found is None:
+            passes, work = self._job.passes, replace(part.work, boundary=boundary, begins=begins)
+            make = {"F": passes.forward, "B": passes.backward, "I": passes.input_grad, "W": passes.weight_grad}[kind]
+            plain = self._lanes.once((kind, work), lambda: make(work))
+            found = self._segments[name] = self._lanes.holding((kind, work), plain, part.memory)
+        return found

@@ -5,7 +5,7 @@ The engine knows no model, schedule, scenario or folding.  Imports the program, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -16,10 +16,13 @@ import simpy
 from simcluster.errors import InputError
 from simcluster.lowering.program import Meeting, Program, RowTimes
 from simcluster.lowering.slowed import RowColumns, SlowedRows, joined
+from simcluster.simulating.agenda import happens
+from simcluster.simulating.courses import RowEnds
 from simcluster.simulating.lockstep import Columns, Expanded, Form, Forms, Stretch
 from simcluster.simulating.network import Network
-from simcluster.simulating.pacing import Flight, Pacing, Task, rows_of
+from simcluster.simulating.pacing import Pacing, rows_of
 from simcluster.simulating.stepwise import Stepwise
+from simcluster.simulating.tasks import Flight, Task
 
 Times = npt.NDArray[np.float64]
 
@@ -45,7 +48,7 @@ class Record:
     why: str = ""
 
 
-def _slowed_rows(alone: Sequence[Task], expanded: Expanded) -> RowColumns:
+def _slowed_rows(alone: Mapping[int, Callable[[], RowEnds]], expanded: Expanded) -> RowColumns:
     return joined([rows_of(alone), expanded.slowed()])
 
 
@@ -72,10 +75,10 @@ class _Engine:
         self._ready = [0.0] * count
         self._start = [0.0] * count
         self._end = [0.0] * count
-        self._last = list(range(count))
+        self._last = np.arange(count)  # in few places written to: those of ops that meet, one a stretch
         self._done = bytearray(count)
-        self._waiters: dict[int, list[simpy.Event]] = {}
-        self._arrivals: dict[int, list[tuple[int, simpy.Event]]] = {}
+        self._waiters: dict[int, simpy.Event] = {}
+        self._arrivals: dict[int, dict[int, simpy.Event]] = {}  # by the number of the meeting: the ops that are there
         self._players: dict[int, tuple[Stepwise, dict[int, simpy.Event]]] = {}
         self._forms = Forms(program, capacity)
         self._in_step = {first: number for number, each in enumerate(program.in_step) for first in each.firsts}
@@ -91,7 +94,7 @@ class _Engine:
             raise DeadlockError(self._explain())
         events = next(self._env._eid)  # all that were scheduled have been played: the queue is empty
         ready, start, end = np.array(self._ready), np.array(self._start), np.array(self._end)
-        last = np.array(self._last, dtype=np.int64)
+        last = self._last
         expanded = Expanded(self._program, self._stretches(), Columns(ready, start, end, last))
         slowed = SlowedRows(partial(_slowed_rows, self._pacing.slowed, expanded))
         return Record(ready=ready, start=start, end=end, last=last, events=events, slowed=slowed)
@@ -112,7 +115,7 @@ class _Engine:
         for number, form, task in self._together:
             firsts = self._program.in_step[number].firsts
             ready = tuple([self._ready[first] for first in firsts])
-            found.append(Stretch(firsts, form, task.playing, ready, self._last[firsts[0]], task.slowed))
+            found.append(Stretch(firsts, form, task.begin, task.kept()(), ready, self._last[firsts[0]], task.slowed))
         return found
 
     def _lane(self, ops: Sequence[int], rank: int) -> Generator[simpy.Event, object, None]:
@@ -120,12 +123,13 @@ class _Engine:
         env, program, done, waiters, in_step = self._env, self._program, self._done, self._waiters, self._in_step
         seconds, after, meeting, rows = program.seconds, program.after, program.meeting, program.rows
         ready, start, end = self._ready, self._start, self._end
-        paced = self._pacing.paces(rank)
+        place = self._pacing.place(rank)
         for op in ops:
             for other in after[op]:
                 if not done[other]:
-                    event = simpy.Event(env)
-                    waiters.setdefault(other, []).append(event)
+                    event = waiters.get(other)
+                    if event is None:
+                        event = waiters[other] = simpy.Event(env)
                     yield event
             ready[op] = start[op] = env.now
             last = op
@@ -135,15 +139,13 @@ class _Engine:
                 done[op:last] = b"\1" * (last - op)
             elif meeting[op] >= 0:
                 yield self._meet(meeting[op], op)
-            elif paced and self._pacing.disturbs(rank, rows[op]):
-                yield self._pacing.compute(op, rank, rows[op])
             else:
-                yield simpy.Timeout(env, seconds[op])
+                over = None if place is None else self._pacing.compute(op, place, rows[op])
+                yield simpy.Timeout(env, seconds[op]) if over is None else over
             end[last] = env.now
             done[last] = 1
             if last in waiters:
-                for event in waiters.pop(last):
-                    event.succeed()
+                happens(waiters.pop(last))
 
     def _meet(self, number: int, op: int) -> simpy.Event:
         """Arrive at a meeting; the event succeeds when the op's part in it is over."""
@@ -151,17 +153,17 @@ class _Engine:
         over = simpy.Event(self._env)
         if meeting.steps >= 0:
             self._step_by_step(number, meeting, op, over)
-            return over
-        arrivals = self._arrivals.setdefault(number, [])
-        arrivals.append((op, over))
-        if len(arrivals) == meeting.parties:
-            del self._arrivals[number]
-            last = self._latest(arrivals)
-            for member, _ in arrivals:
-                self._start[member] = self._env.now
-                self._last[member] = last
-            flight = self._pacing.begin(meeting) if meeting.ranks else None
-            self._move(meeting, 0, [event for _, event in arrivals], flight)
+        elif meeting.parties == 1:
+            self._hold(meeting, (over,))
+        else:
+            arrivals = self._arrivals.setdefault(number, {})
+            arrivals[op] = over
+            if len(arrivals) == meeting.parties:
+                del self._arrivals[number]
+                self._all_there(arrivals)
+                for member in arrivals:
+                    self._start[member] = self._env.now
+                self._hold(meeting, tuple(arrivals.values()))
         return over
 
     def _last_of(self, op: int) -> int:
@@ -172,40 +174,49 @@ class _Engine:
         """Arrive where ranks begin to go in step; the event succeeds when the op's rank has come to the end."""
         stretch = self._program.in_step[number]
         over = simpy.Event(self._env)
-        arrivals = self._arrivals.setdefault(self._program.meeting[op], [])
-        arrivals.append((op, over))
-        if len(arrivals) == len(stretch.firsts):
+        arrivals = self._arrivals.setdefault(self._program.meeting[op], {})
+        arrivals[op] = over
+        firsts = stretch.firsts
+        if len(arrivals) == len(firsts):
             del self._arrivals[self._program.meeting[op]]
-            arrivals.sort(key=lambda arrival: stretch.firsts.index(arrival[0]))
-            ranks = [self._program.lane_rank[self._program.lane[first]] for first in stretch.firsts]
-            last = self._latest(arrivals)
-            for first in stretch.firsts:
-                self._last[first] = last
+            self._all_there(arrivals)
+            ranks = [self._program.lane_rank[self._program.lane[first]] for first in firsts]
             form = self._forms.of(stretch)
-            task = self._pacing.together(stretch.firsts, ranks, form.chain, [event for _, event in arrivals])
+            task = self._pacing.together(firsts, ranks, form.courses, [arrivals[first] for first in firsts])
             self._together.append((number, form, task))
         return over
 
-    def _latest(self, arrivals: Sequence[tuple[int, simpy.Event]]) -> int:
-        """Of those that arrive now, the first op: it does not depend on the order of events."""
-        return min(op for op, _ in arrivals if self._ready[op] == self._env.now)
+    def _all_there(self, ops: Iterable[int]) -> None:
+        """Of those that arrive now the first op is named: it does not depend on the order of events."""
+        ready, now, latest = self._ready, self._env.now, self._last
+        last = min([op for op in ops if ready[op] == now])
+        for op in ops:
+            latest[op] = last
+
+    def _hold(self, meeting: Meeting, over: Sequence[simpy.Event]) -> None:
+        """All are there: play a meeting's activities, after which its events succeed."""
+        flight = self._pacing.begin(meeting) if meeting.ranks else None
+        if meeting.traffics:
+            self._move(meeting, 0, over, flight)
+            return
+        if flight:
+            self._pacing.finish(flight)
+        for event in over:  # one of them has yet to come to wait for it
+            event.succeed()
 
     def _move(self, meeting: Meeting, index: int, over: Sequence[simpy.Event], flight: Flight | None) -> None:
-        """Play a meeting's activities one after the other."""
-        if index == len(meeting.traffics):
+        """Play a meeting's activities one after the other, from this one on."""
+        if index < len(meeting.traffics):
+            then = partial(self._move, meeting, index + 1, over, flight)
             if flight:
-                self._pacing.finish(flight)
-            for event in over:
-                event.succeed()
+                self._pacing.start(flight, index, then)
+            else:
+                self._network.start(meeting.traffics[index], then)
             return
-
-        def then() -> None:
-            self._move(meeting, index + 1, over, flight)
-
         if flight:
-            self._pacing.start(flight, index, then)
-        else:
-            self._network.start(meeting.traffics[index], then)
+            self._pacing.finish(flight)
+        for event in over:
+            happens(event)
 
     def _step_by_step(self, number: int, meeting: Meeting, op: int, over: simpy.Event) -> None:
         """Arrive at a meeting whose members begin and end one by one."""
@@ -216,13 +227,11 @@ class _Engine:
             self._players[number] = player, waiting
         player, waiting = self._players[number]
         waiting[position] = over
-        arrivals = self._arrivals.setdefault(number, [])
-        arrivals.append((op, over))
+        arrivals = self._arrivals.setdefault(number, {})
+        arrivals[op] = over
         if len(arrivals) == meeting.parties:
             del self._arrivals[number], self._players[number]
-            last = self._latest(arrivals)
-            for member, _ in arrivals:
-                self._last[member] = last
+            self._all_there(arrivals)
         player.arrive(position)
 
     def _explain(self) -> str:
@@ -237,7 +246,7 @@ class _Engine:
             if missing:
                 what = "for " + " and ".join(program.describe(other) for other in missing[:3])
             else:
-                arrived = [program.describe(op) for op, _ in self._arrivals.get(program.meeting[stuck], [])]
+                arrived = [program.describe(op) for op in self._arrivals.get(program.meeting[stuck], ())]
                 parties = program.meetings[program.meeting[stuck]].parties
                 what = f"for the other members of its group ({len(arrived)} of {parties} have arrived)"
             lines.append(f"  {program.describe(stuck)} waits {what}")

@@ -2,20 +2,21 @@
 
 From their first meeting on nothing but what slows each of them down has a say in when the next ones begin, so the rest
 of the segment is a chain with the rows of all (``rhythm``); the ops' own times are filled in afterwards, for all that
-have the same chain at once.  Imports the program, blocks, rhythm and numpy.
+have the same chain at once.  Imports the program, rhythm, courses and numpy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from simcluster.lowering.program import InStep, Pace, Program
-from simcluster.lowering.rhythm import Chain, Playing
+from simcluster.lowering.rhythm import Chain
 from simcluster.lowering.slowed import RowColumns, columns_of, joined, within
+from simcluster.simulating.courses import Courses, RowEnds
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -30,7 +31,7 @@ class Form:
     something in it slow down computation beside it?
     """
 
-    chain: Chain
+    courses: Courses
     first: Ints
     last: Ints
     met: Ints
@@ -44,6 +45,7 @@ class Forms:
     def __init__(self, program: Program, capacity: Sequence[float]) -> None:
         self._program, self._capacity = program, capacity
         self._known: dict[tuple[int, ...], Form] = {}
+        self._made: dict[Hashable, Form] = {}  # by what is in them: groups that do the same share one
 
     def of(self, stretch: InStep) -> Form:
         """The form of a stretch."""
@@ -73,7 +75,7 @@ class Forms:
                 rows = program.row_sets[program.rows[op]]
                 own = [row.pace or Pace(row.end - row.start) for row in rows]
                 making.go_on(member, lane, own, earlier[member])
-        return making.form()
+        return making.form(self._made)
 
 
 class _InMaking:
@@ -107,14 +109,20 @@ class _InMaking:
             self._op(member, lane, row)
         self._row(pace, tuple(dict.fromkeys(each for own in before for each in own)), 0)
 
-    def form(self) -> Form:
-        """All of it."""
+    def form(self, made: dict[Hashable, Form]) -> Form:
+        """All of it, if it has not been made before."""
         width = max(1, *(max(map(len, own)) for own in self._awaited))
         awaited = [[each + (each or [0])[:1] * (width - len(each)) for each in own] for own in self._awaited]
         tables = (self._first, self._last, self._met, awaited)
         first, last, met, waits = (np.array(each, dtype=np.int64) for each in tables)
-        chain = Chain(self._paces, self._before, self._whose, [own[-1] for own in self._last])
-        return Form(chain, first, last, met, waits, any(pace.pressure > 0 for pace in self._paces))
+        rows = [table.tobytes() for table in (first, last, met, waits)]
+        name = (tuple(self._paces), tuple(self._before), first.shape, *rows)
+        known = made.get(name)
+        if known is None:
+            chain = Chain(self._paces, self._before, self._whose, [own[-1] for own in self._last])
+            presses = any(pace.pressure > 0 for pace in self._paces)
+            known = made[name] = Form(Courses(chain), first, last, met, waits, presses)
+        return known
 
     def _awaits(self, member: int, lane: str, after: Sequence[int]) -> list[int]:
         rows = [self._last[member][op] for op in after]
@@ -136,11 +144,13 @@ class _InMaking:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """One that has been played, with its members' arrivals and the first op of the one who came last."""
+    """One that has been played, with its members' arrivals and the first op of the one who came last; ``times`` are
+    the starts and ends of its rows in seconds from its ``begin``."""
 
     firsts: tuple[int, ...]
     form: Form
-    playing: Playing
+    begin: float
+    times: RowEnds
     ready: tuple[float, ...]
     last: int
     slowed: bool
@@ -170,8 +180,11 @@ class Expanded:
 
     def _fill(self, numbers: Sequence[int], alike: Sequence[Stretch], columns: Columns) -> None:
         form = alike[0].form
-        times = [each.playing.times() for each in alike]
-        start, end = (np.stack(each) for each in zip(*times, strict=True))  # [stretch, row]
+        known = {id(each.times): each.times for each in alike}  # stretches share them
+        place = {number: place for place, number in enumerate(known)}
+        which = [place[id(each.times)] for each in alike]
+        begin = np.array([each.begin for each in alike])[:, None]
+        start, end = (np.stack(each)[which] + begin for each in zip(*known.values(), strict=True))  # [stretch, row]
         firsts = np.array([each.firsts for each in alike], dtype=np.int64)
         count = form.first.shape[1]
         op = firsts[:, :, None] + np.arange(count)  # [stretch, member, op]

@@ -53,7 +53,8 @@ class LongestPath:
     def __init__(self, program: Program, capacity: Sequence[float] | None = None) -> None:
         self.meeting_seconds: Floats = np.array(meeting_seconds(program, capacity), dtype=np.float64)
         before = _before(program)
-        self._levels, nodes = _levels(Once(program, self.meeting_seconds.tolist()).order, before)
+        order = Once(program, self.meeting_seconds.tolist()).order
+        self._levels, nodes = _levels([each if isinstance(each, list) else [each] for each in order], before)
         self._first = np.array([ops[0] for ops in nodes], dtype=np.int64)
         self._node = np.empty(len(before), dtype=np.int64)
         for number, ops in enumerate(nodes):
@@ -135,7 +136,7 @@ def meeting_seconds(program: Program, capacity: Sequence[float] | None) -> list[
 
 
 class Once:
-    """One case, op by op: as fast as it can be found in which ``order`` ops can be timed (those that meet together).
+    """One case, op by op: as fast as it can be found in which ``order`` ops can be timed (lists of those that meet).
 
     Lanes are gone along until an op waits for one that has no end yet; whichever lane comes first, times are the same.
     ``last`` is the op that arrived last at an op's meeting, of equals the first; itself elsewhere.  Raises InputError
@@ -146,7 +147,7 @@ class Once:
         count = len(program.seconds)
         self.ready, self.start, self.end = [0.0] * count, [0.0] * count, [-1.0] * count
         self.last = list(range(count))
-        self.order: list[list[int]] = []
+        self.order: list[int | list[int]] = []
         self._program = program
         self._meeting_seconds = meeting_seconds
         alone = [meeting.parties == 1 for meeting in program.meetings]  # as if they were computed
@@ -162,7 +163,7 @@ class Once:
         self._todo = list(range(len(program.lanes)))
         while self._todo:
             self._go(self._todo.pop())
-        if sum(map(len, self.order)) < count:
+        if min(self.end, default=0.0) < 0:
             stuck = [op for op, end in enumerate(self.end) if end < 0]
             raise InputError(f"{len(stuck)} ops wait for each other, the first {program.describe(stuck[0])}")
 
@@ -189,7 +190,7 @@ class Once:
                 self._meet(meeting[op], op)
                 return
             now = end[op] = begin + seconds[op]
-            order.append([op])
+            order.append(op)
             if op in waiting:
                 self._todo += waiting.pop(op)
 

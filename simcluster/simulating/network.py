@@ -3,7 +3,7 @@
 An activity is a transfer, or a whole ring whose hops advance together.  It first pays its latency, occupying nothing,
 then moves ``rounds`` x ``round_bytes`` per flow.  Rates change only when an activity joins, ends, or a capacity
 changes; links are shared out anew once per instant, after all else of that instant, as far as the change reaches.
-(SimGrid's rule for latency; modelling.md C.2.)  Imports the clock, fairness, profiles and Traffic.
+(SimGrid's rule for latency; modelling.md C.2.)  Imports the clock, the agenda, fairness, profiles and Traffic.
 """
 
 from __future__ import annotations
@@ -13,23 +13,12 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 import simpy
-from simpy.events import EventPriority
 
 from simcluster.clock import on_grid
 from simcluster.planning.profiles import Profile
+from simcluster.simulating.agenda import Agenda, at_end_of_instant
 from simcluster.traffic.fairness import Sharer, Shares
 from simcluster.traffic.traffic import Traffic
-
-_LAST = EventPriority(2)  # after SimPy's URGENT (0) and NORMAL (1): the end of an instant
-
-
-def at_end_of_instant(env: simpy.Environment, action: Callable[[simpy.Event], None]) -> None:
-    """Do this after all else of the present instant."""
-    event = env.event()
-    event._ok, event._value = True, None
-    assert event.callbacks is not None
-    event.callbacks.append(action)
-    env.schedule(event, priority=_LAST)
 
 
 class Activity(Sharer):
@@ -38,7 +27,7 @@ class Activity(Sharer):
     __slots__ = ("drag", "end", "over", "remaining", "round_seconds", "then", "traffic", "updated")
 
     def __init__(self, traffic: Traffic, then: Callable[[], object]) -> None:
-        self.usage = traffic.usage
+        self.usage = traffic.usage if traffic.felt is None else traffic.felt
         self.bound = traffic.bound
         self.rate = -1.0
         self.traffic = traffic
@@ -65,8 +54,8 @@ class Network:
     ) -> None:
         self._env = env
         self._shares: Shares[Activity] = Shares(capacity)
-        self._joins: dict[float, list[Activity]] = {}  # by instant: one SimPy event each, however many activities
-        self._ends: dict[float, list[Activity]] = {}
+        self._joins: Agenda[Activity] = Agenda(env)
+        self._ends: Agenda[Activity] = Agenda(env)
         self._solve_due = False
         self._profiles = profiles
         self._nominal = {link: float(capacity[link]) for link in profiles}
@@ -88,7 +77,7 @@ class Network:
             self._follow()
         latency = traffic.latency_seconds
         if latency > 0:
-            self._at(self._env.now + latency, activity, self._joins, self._join_all)
+            self._joins.put(self._env.now + latency, activity, self._join_all)
         else:
             self._join(activity)
         return activity
@@ -125,26 +114,8 @@ class Network:
             assert timer.callbacks is not None
             timer.callbacks.append(self._follow)
 
-    def _at(
-        self,
-        instant: float,
-        activity: Activity,
-        agenda: dict[float, list[Activity]],
-        action: Callable[[simpy.Event], None],
-    ) -> None:
-        """Put an activity on an agenda; the first one of an instant brings the SimPy event."""
-        waiting = agenda.get(instant)
-        if waiting is not None:
-            waiting.append(activity)
-            return
-        agenda[instant] = [activity]
-        timer = self._env.timeout(instant - self._env.now, instant)
-        assert timer.callbacks is not None
-        timer.callbacks.append(action)
-
     def _join_all(self, timer: simpy.Event) -> None:
-        instant: float = timer._value
-        for activity in self._joins.pop(instant):
+        for activity in self._joins.take(timer._value):
             self._join(activity)
 
     def _join(self, activity: Activity) -> None:
@@ -177,12 +148,12 @@ class Network:
             return
         activity.round_seconds = on_grid(size / rate * activity.drag) if size else 0.0
         activity.end = now + on_grid(activity.remaining * activity.round_seconds)
-        self._at(activity.end, activity, self._ends, self._finish_all)
+        self._ends.put(activity.end, activity, self._finish_all)
 
     def _finish_all(self, timer: simpy.Event) -> None:
         """End every activity that is due at this instant; entries whose end has moved are stale."""
         instant: float = timer._value
-        for activity in self._ends.pop(instant):
+        for activity in self._ends.take(instant):
             if activity.end != instant or activity.over:
                 continue
             activity.over = True

@@ -7,7 +7,7 @@ folding and the same communicators as in a full run.  Imports lowering and plans
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -22,7 +22,7 @@ from simcluster.lowering.communicators import Communicators
 from simcluster.lowering.fold import partition
 from simcluster.lowering.program import Meeting, Program
 from simcluster.planning.ops import MAIN, Collective, Compute, Item, Need, Op, Segment, StageProgram, Transfer
-from simcluster.planning.parallel import Plan
+from simcluster.planning.parallel import Plan, Ranks
 from simcluster.topology import Cluster
 from simcluster.traffic.fairness import Usage
 from simcluster.traffic.methods import Method, Methods, activities
@@ -43,29 +43,21 @@ class Call(NamedTuple):
     lane: str = MAIN
 
 
-class Network:
-    """What the stages' representatives do with others, for a layout on a cluster without faults."""
+Calls = Callable[[], Iterable[Call]]
+"""Calls, listed when they are wanted."""
 
-    def __init__(self, plan: Plan, cluster: Cluster, methods: Methods, interference: Interference | None) -> None:
-        self._plan, self._cluster, self._methods, self._interference = plan, cluster, methods, interference
-        self._stage_ranks: list[list[int]] = [ranks.tolist() for ranks in plan.stage_ranks()]
-        self._groups: dict[tuple[int, str], Group] = {}
-        self._calls: dict[Hashable, Call] = {}
-        self._names: dict[Call, Hashable] = {}
-        self.ranks: list[int] = []
-        """The representative of every stage."""
-        self.capacity: list[float] = []
-        """B/s of every class of links."""
 
-    def learn(self, calls: Iterable[Call]) -> None:
-        """Draw these on the links, unless others like them are; NotQuickError where ranks of a stage then differ."""
-        found = {self._name(call): call for call in calls}
-        new = {name: call for name, call in found.items() if name not in self._calls}
-        if new:
-            self._calls |= new
-            self._draw()
-        if not self.ranks:
-            raise NotQuickError("ranks of one stage differ in how they reach others")
+class Drawn:
+    """What the stages' representatives do with others on a cluster without faults.
+
+    ``ranks`` are the representative of every stage, ``capacity`` B/s of every class of links.
+    """
+
+    def __init__(
+        self, between: Between, ranks: Sequence[int], capacity: Sequence[float], interference: Interference | None
+    ) -> None:
+        self.ranks, self.capacity = ranks, capacity
+        self._between, self._interference = between, interference
 
     def pieces(self, stage: int, segment: Segment) -> tuple[Piece, ...]:
         """A segment as the stage's ranks play it."""
@@ -88,6 +80,43 @@ class Network:
         number = self._between.communicator(op.work, self.ranks[stage])
         return self._between.group(number), self._between.meeting(number, op)
 
+
+class Network:
+    """The links under a layout on a cluster without faults, on which calls are drawn as they become known."""
+
+    def __init__(self, plan: Plan, cluster: Cluster, methods: Methods, interference: Interference | None) -> None:
+        self._plan, self._cluster, self._methods, self._interference = plan, cluster, methods, interference
+        self._stage_ranks: list[list[int]] = [ranks.tolist() for ranks in plan.stage_ranks()]
+        self._tables: dict[str, Ranks] = {}  # the groups of an axis
+        self._groups: dict[tuple[int, str], Group] = {}
+        self._learnt: dict[Hashable, None] = {}
+        self._calls: dict[Hashable, Call] = {}
+        self._names: dict[Call, Hashable] = {}
+        self._drawn: Drawn | None = None
+
+    @property
+    def blank(self) -> bool:
+        """Has nothing been drawn yet?"""
+        return not self._learnt
+
+    def learn(self, calls: Mapping[Hashable, Calls]) -> Drawn:
+        """The links with these drawn on them; NotQuickError where ranks of a stage then differ.
+
+        Calls of a name are listed once; they are drawn, once for all that are new, unless others like them are.
+        """
+        found: dict[Hashable, Call] = {}
+        for what, listed in calls.items():
+            if what not in self._learnt:
+                found |= {self._name(call): call for call in listed()}
+        self._learnt |= dict.fromkeys(calls)
+        new = {name: call for name, call in found.items() if name not in self._calls}
+        if new:
+            self._calls |= new
+            self._drawn = self._draw()
+        if self._drawn is None:
+            raise NotQuickError("ranks of one stage differ in how they reach others")
+        return self._drawn
+
     def _name(self, call: Call) -> Hashable:
         """Equal for calls that lie on the links alike."""
         if call not in self._names:
@@ -102,46 +131,51 @@ class Network:
 
     def _group(self, stage: int, axis: str) -> Group:
         if (stage, axis) not in self._groups:
-            first = self._stage_ranks[stage][0]
-            ranks = next(ranks for ranks in self._plan.groups(axis) if first in ranks)
+            if axis not in self._tables:
+                self._tables[axis] = self._plan.groups(axis)
+            table, first = self._tables[axis], self._stage_ranks[stage][0]
+            ranks = table[int((table == first).any(axis=1).argmax())]
             self._groups[stage, axis] = group_of(self._cluster, ranks.tolist())
         return self._groups[stage, axis]
 
-    def _draw(self) -> None:
+    def _draw(self) -> Drawn | None:
         plan, cluster = self._plan, self._cluster
         programs = _programs(plan.pp, self._calls.values())
         communicators = _AnySize(programs, plan, cluster, self._methods)
-        stages = plan.stages().tolist()
+        stages = plan.stages()
         capacity = cluster.capacity
-        colours = [(stage, 1.0) for stage in stages]
+        colours = [(stage, 1.0) for stage in stages.tolist()]
         heeded = communicators.heeded(programs, np.asarray(capacity, dtype=float), ())
         classes = partition(colours, communicators.bindings, capacity.tolist(), heeded)
-        self.ranks = []
-        if len(classes.rank_representatives) > plan.pp or not communicators.alike(stages):
-            return
+        if len(classes.rank_representatives) > plan.pp or not communicators.alike():
+            return None
         places = [0] * plan.num_ranks
         for ranks in self._stage_ranks:
             for place, rank in enumerate(ranks):
                 places[rank] = place
-        where = Where(self._stage_ranks, stages, places, cluster.host_of, [1.0] * plan.num_ranks)
-        self.ranks = [classes.rank_representatives[classes.of_rank[ranks[0]]] for ranks in self._stage_ranks]
-        self.capacity = [float(capacity[link]) for link in classes.link_representatives]
-        self._between = Between(
-            where, communicators, classes, self.capacity, Program(), self._interference, in_steps=False
-        )
+        where = Where(self._stage_ranks, stages.tolist(), places, cluster.host_of, [1.0] * plan.num_ranks)
+        representatives = [classes.rank_representatives[classes.of_rank[ranks[0]]] for ranks in self._stage_ranks]
+        on_links = [float(capacity[link]) for link in classes.link_representatives]
+        between = Between(where, communicators, classes, on_links, Program(), self._interference, in_steps=False)
+        return Drawn(between, representatives, on_links, self._interference)
 
 
 class _AnySize(Communicators):
     """Communicators that are also asked for other sizes than those in the programs, by the same algorithms."""
 
-    def alike(self, stages: Sequence[int]) -> bool:
+    def alike(self) -> bool:
         """Are groups of the same kind and stage of the same form, so that other sizes treat them alike, too?"""
-        form = self._form_by_number
-        return all(
-            len(np.unique(form[numbers[(np.asarray(stages) == stage) & (numbers >= 0)]])) <= 1
-            for numbers in self._of.values()
-            for stage in range(max(stages) + 1)
-        )
+        for kinds in self._named.values():
+            form_of = np.full(int(self.stage_of.max()) + 1, -1, dtype=np.int64)  # of some group of every stage
+            pairs = []
+            for kind in kinds:
+                stage = self.stage_of[kind.table[:, :1] if kind.directed else kind.table]
+                form = np.broadcast_to(kind.form[kind.told][:, None], stage.shape)
+                form_of[stage] = form
+                pairs.append((stage, form))
+            if any((form_of[stage] != form).any() for stage, form in pairs):
+                return False
+        return True
 
     def method(self, number: int, kind: str, size: float) -> Method:
         """How this group does a collective of this kind, of whatever size."""

@@ -2,9 +2,10 @@
 
 Where all ranks of a stage do the same (no faults, a regular cluster), a step is that of one rank a stage.  What its
 parts take is known from the same kernels, collectives and links as in a full run, and kept between variants that share
-them: passes by model, split and microbatch, the network by the layout, the order of ops by the schedule.  Then the same
-engine plays it.  There is no timeline, so neither breakdown nor memory.  Where the short way would not be exact it says
-so (NotQuickError) and gives no number.  Imports the door and what lies under it.
+them: passes by model, split and microbatch, the network by the layout, the order of ops by the schedule.  Then it is a
+longest path (``stepping``), and from where transfers meet on a link on what these make of it (``contended``).  There is
+no timeline, so neither breakdown nor memory.  Where the short way would not be exact it says so (NotQuickError) and
+gives no number.  Imports the door and what lies under it.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from simcluster.collector import collector_off
-from simcluster.scenario.memory_plan import shape_of
 from simcluster.scenario.pipeline_rules import schedule_of
 from simcluster.scenario.scenario import ClusterSpec, Scenario
 from simcluster.schedules import SCHEDULES
 from simcluster.simulate import facts_of
 from simcluster.simulating.players import play_by
 from simcluster.sweeps.alike import NotQuickError
-from simcluster.sweeps.costs import Kept, StepCosts
+from simcluster.sweeps.contended import MOST_SECONDS, contended
+from simcluster.sweeps.costs import Kept, Shared, StepCosts
 from simcluster.sweeps.skeleton import Skeleton
 from simcluster.sweeps.stepping import Walk
 
@@ -91,11 +92,9 @@ class QuickWay:
     """What variants share.  Clusters are known by the object, which is kept as long as anything of it is."""
 
     clusters: dict[int, ClusterSpec] = field(default_factory=dict)
-    networks: Kept = field(default_factory=lambda: Kept(64))
+    shared: Shared = field(default_factory=Shared)
     skeletons: Kept = field(default_factory=lambda: Kept(64))
     walks: Kept = field(default_factory=lambda: Kept(64))
-    costs: Kept = field(default_factory=lambda: Kept(512))
-    passes: Kept = field(default_factory=lambda: Kept(256))
 
     @collector_off()
     def step(self, scenario: Scenario, *, bound: bool = False) -> Quick:
@@ -109,25 +108,29 @@ class QuickWay:
         parallel, pipeline, overlap = scenario.parallel, scenario.pipeline, scenario.overlap
         cluster = scenario.cluster
         self._keep(cluster)
-        name = (
-            id(cluster), scenario.gpus, scenario.model, parallel, pipeline, overlap, scenario.software,
-            scenario.collectives, shape_of(scenario), scenario.training.precision, scenario.training.memory_recipe,
-        )  # fmt: skip
-        costs = self.costs.once(name, lambda: StepCosts(scenario, self.networks, self.passes))
+        costs = StepCosts(scenario, schedule, self.shared)
         order = (pipeline, parallel.pp, scenario.microbatches, overlap.pipeline)
         walk = self.walks.once(order, lambda: Walk(schedule, overlap=overlap.pipeline))
         costed = {work: costs.of(work) for work in walk.works}
-        crossings = costs.crossings(walk.works)
-        stepped = walk.step(costed, crossings.seconds, costs.last)
+        exchanges = costs.exchanges
+        crossings = exchanges.crossings(walk.works)
+        stepped = walk.step(costed, crossings.seconds, exchanges.last)
         pressed = any(each.meeting and (each.meeting.pressure or each.meeting.drag) for each in costed.values())
-        why = _PRESSED if pressed else _MET if crossings.any(stepped.begins) else ""
-        if not why:
+        met = crossings.met(stepped.begins)
+        first = () if pressed or crossings.instant else next(met, None)
+        if first is None:
             return Quick(stepped.total, "path", "")
+        why = _PRESSED if pressed else _MET
         if bound:
             return Quick(stepped.total, "bound", why)
+        if first:
+            own, contenders = walk.durations(costed, crossings.seconds), exchanges.contenders(crossings)
+            total = contended(walk, own, stepped, exchanges.last, crossings, contenders, (first, *met))
+            if total < MOST_SECONDS:
+                return Quick(total, "events", why)
         skeleton = self.skeletons.once(order, lambda: Skeleton(schedule, overlap=overlap.pipeline))
-        program = skeleton.program(costed, costs.last, costs.network.ranks)
-        record = play_by(scenario.engine, program, costs.network.capacity)
+        program = skeleton.program(costed, exchanges.last, costs.drawn.ranks)
+        record = play_by(scenario.engine, program, costs.drawn.capacity)
         return Quick(float(record.end.max()), "path" if record.kind == "path" else "events", record.why)
 
     def _keep(self, cluster: ClusterSpec) -> None:
@@ -135,8 +138,8 @@ class QuickWay:
         if id(cluster) in self.clusters:
             return
         if len(self.clusters) == _CLUSTERS:
-            for kept in (self.clusters, self.networks, self.costs, self.passes):
-                kept.clear()
+            self.clusters.clear()
+            self.shared.clear()
         self.clusters[id(cluster)] = cluster
 
 

@@ -43,6 +43,19 @@ class Machines:
         """GPUs of a machine."""
         return len(self.gpus[0])
 
+    @cached_property
+    def in_a_row(self) -> bool:
+        """Are the links of all machines numbered one after the other?"""
+        return bool((self.links == self.links[0, 0] + np.arange(self.links.size).reshape(self.links.shape)).all())
+
+    def put(self, values: NDArray[np.int32], into: NDArray[np.int32]) -> None:
+        """Give the links that begin in machines, row by row, these values: 10^6 of them in a row take 1 ms, not 10."""
+        if self.in_a_row:
+            first = int(self.links[0, 0])
+            into[first : first + self.links.size].reshape(self.links.shape)[...] = values
+        else:
+            into[self.links] = values
+
     @classmethod
     def of(cls, ways: Ways, gpus: Sequence[str], link_index: Mapping[tuple[str, str], int]) -> Machines | None:
         """The machines of a graph; None where they are not alike."""

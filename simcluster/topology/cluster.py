@@ -129,7 +129,7 @@ class Cluster:
         src: NDArray[np.int64],
         dst: NDArray[np.int64],
         rails: Sequence[tuple[int, NDArray[np.int64]]],
-    ) -> NDArray[np.int64] | None:
+    ) -> NDArray[np.int32] | None:
         """How many flows cross every link, of those inside machines and those on rails between them: ``Paths.loads``.
 
         None where flows are split, or not all in closed form.
@@ -157,17 +157,16 @@ class Cluster:
         return np.array(each)[alike]
 
     @cached_property
-    def _latency_sorts(self) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    def _latency_sorts(self) -> tuple[NDArray[np.float64], NDArray[np.integer[Any]]]:
         """The different latencies of links, and which of them each link has."""
         found: list[float] = []
-        sort_of = np.zeros(len(self.latency), dtype=np.int64)
+        sort_of = np.zeros(len(self.latency), dtype=np.uint8)
         left = np.ones(len(self.latency), dtype=bool)
         while len(found) < _FEW and left.any():  # by comparing: 10^6 of them take 80 ms to sort
             found.append(float(self.latency[left.argmax()]))
             left &= self.latency != found[-1]
         if left.any():
-            sorts, sort_of = np.unique(self.latency, return_inverse=True)
-            return sorts, sort_of
+            return np.unique(self.latency, return_inverse=True)
         found.sort()
         for number, seconds in enumerate(found):
             sort_of[self.latency == seconds] = number
@@ -199,24 +198,30 @@ class Cluster:
         regular = self.wiring.regular
         return regular.seats(gpus) if regular else None
 
-    def turned(self, onto: NDArray[np.int64], window: NDArray[np.int64], count: int) -> Turned | None:
-        """What becomes of every link if GPU i takes the place of GPU ``onto[i]``, ``window[i]`` of those in the window.
+    def turned(self, steps: Sequence[NDArray[np.int64]], window: NDArray[np.int64], count: int) -> Turned | None:
+        """What becomes of every link if, by any of the ``steps``, GPU i takes the place of GPU ``step[i]``.
 
-        The window has one GPU of every circle of ``count`` GPUs that take each other's places so.  None where that
-        changes a route, a machine, a link's capacity or latency, or where it is not known (see ``turns``).
+        ``window[i]`` is what GPU i becomes in the window, which has one of all ``count`` that take each other's places.
+        None where that changes a route, a machine, a link's capacity or latency, or is not known (see ``turns``).
         """
         regular = self.wiring.regular
         if regular is None or self.capacity is not self.wiring.capacity:
             return None
-        hosts = self._hosts[: len(onto)]
-        host = np.full(len(self.host_of), -1, dtype=np.int64)
-        host[hosts] = hosts[onto]
-        if (host[hosts] != hosts[onto]).any():
-            return None
-        return regular.turned(onto, window, count, (self.capacity, self.latency))
+        host, hosts = np.full(len(self.host_of), -1, dtype=np.int64), self.hosts[: len(window)]
+        for onto in steps:
+            host[hosts] = hosts[onto]
+            if (host[hosts] != hosts[onto]).any():
+                return None
+        return regular.turned(steps, window, count, (self.capacity, self.latency))
+
+    def leaves_together(self, gpus: NDArray[np.int64]) -> bool:
+        """May a step that takes GPU i, of the first few, to GPU ``gpus[i]`` be one that ``turned`` knows?"""
+        regular = self.wiring.regular
+        return regular is not None and regular.leaves_together(gpus)
 
     @cached_property
-    def _hosts(self) -> NDArray[np.int64]:
+    def hosts(self) -> NDArray[np.int64]:
+        """``host_of`` as an array."""
         return np.array(self.host_of, dtype=np.int64)
 
     def switch_ways(self, gpus: Sequence[int], turn: int) -> tuple[tuple[Spread, Spread], ...]:

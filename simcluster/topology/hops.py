@@ -42,14 +42,14 @@ class Hops:
         return cls.of_links(size, code, link)
 
     @classmethod
-    def of_links(cls, size: int, code: Ints, link: Ints) -> Hops:
-        """Links by their ends (start x ``size`` + end), in any order."""
+    def of_links(cls, size: int, code: Ints, link: Ints, *, both_ways: bool = False) -> Hops:
+        """Links by their ends (start x ``size`` + end), in any order; ``both_ways`` if each is known to go back."""
         order = np.argsort(code, kind="stable")  # they come in runs
         code, link = code[order], link[order]
         known: dict[bytes, int] = {}
         neighbours: list[Ints] = []
         sides = []
-        for side in (code, np.sort(code % size * size + code // size, kind="stable")):
+        for side in (code,) if both_ways else (code, np.sort(code % size * size + code // size, kind="stable")):
             first = np.searchsorted(side, np.arange(size + 1) * size)
             degrees = np.diff(first)
             sets = np.empty(size, dtype=np.int64)
@@ -66,7 +66,7 @@ class Hops:
                 sets[switches] = np.array(numbers)[kind]
             sides.append(sets)
         first = np.searchsorted(code, np.arange(size + 1) * size)
-        return cls(size, code, link, first, sides[0], sides[1], neighbours, {})
+        return cls(size, code, link, first, sides[0], sides[-1], neighbours, {})
 
     def onward(self, here: int, goal: int) -> Ints:
         """The switches after one on shortest ways to another, in order."""

@@ -25,6 +25,7 @@ Pairs: TypeAlias = Mapping[tuple[int, int], int]
 """How many flows go from column to column."""
 Rows: TypeAlias = tuple[Ints, Ints, Floats]
 """(flow, link, fraction) of every link that a flow crosses, in columns."""
+Few: TypeAlias = NDArray[np.int32]
 
 
 class Paths:
@@ -83,7 +84,7 @@ class Paths:
         parts.append(self._one_by_one(np.flatnonzero(left), src, dst, number))
         return _merged([part for part in parts if len(part[0])], len(src))
 
-    def loads(self, table: Ints, pairs: Pairs, src: Ints, dst: Ints, rails: Sequence[tuple[int, Ints]]) -> Ints | None:
+    def loads(self, table: Ints, pairs: Pairs, src: Ints, dst: Ints, rails: Sequence[tuple[int, Ints]]) -> Few | None:
         """How many flows cross every link.
 
         A row of ``table`` are GPUs of one machine: ``pairs`` of columns exchange flows in all of them, and on each of
@@ -94,29 +95,44 @@ class Paths:
         machines = self._machines
         if machines is None or self._shares != [1.0] or self._policy.pxn:
             return None
-        ends, rows, places = self._ends, machines.machine[table], machines.place[table]
-        if (rows != rows[:, :1]).any() or (places != places[:1]).any() or (rows[src, 0] == rows[dst, 0]).any():
+        ends, rows, places = self._ends, machines.machine[table[:, 0]], machines.place[table[0]]
+        alike = (table == machines.gpus[rows[:, None], places]).all() and np.bincount(rows).max() == 1
+        if not alike or (rows[src] == rows[dst]).any():
             return None
-        found = np.zeros(len(machines.back), dtype=np.int64)
-        keys = {(a, b): int(places[0, a]) * machines.size + int(places[0, b]) for a, b in pairs}
+        inside = np.zeros((machines.links.shape[1], len(rows)), dtype=np.int32)  # on links that begin in machines
+        keys = {(a, b): int(places[a]) * machines.size + int(places[b]) for a, b in pairs}
         ways = machines.ways_inside(np.array(list(keys.values()), dtype=np.int64), self._walk)
         for pair, times in pairs.items():
             way = ways[keys[pair]]
             if way[0] < 0:
                 return None
-            found[machines.links[rows[:, :1], way[way >= 0]]] += times
+            inside[way[way >= 0]] += times
+        found = np.zeros(len(machines.back), dtype=np.int32)
         sent, received = (np.bincount(each, minlength=len(table)) for each in (src, dst))
+        crossed = []
         for column, numbers in rails:
             gpus = table[:, column]
             leave, enter = ends.out_leaf[gpus], ends.in_leaf[gpus]
-            if min(leave.min(), enter.min()) < 0 or len(np.unique(ends.part[np.concatenate([leave, enter])])) > 1:
+            if min(leave.min(), enter.min()) < 0 or (ends.part[[leave, enter]] != ends.part[leave[0]]).any():
                 return None
-            for count, links in ((sent, ends.out_links[gpus]), (received, ends.in_links[gpus])):
-                np.add.at(found, links[links >= 0], np.repeat(count, (links >= 0).sum(axis=1)))
+            for count, links in ((sent, ends.out_links), (received, ends.in_links)):
+                own = links[gpus[0]]
+                for place, link in enumerate(own[own >= 0].tolist()):
+                    if machines.link_place[link] >= 0:
+                        inside[machines.link_place[link]] += count
+                    else:  # each machine has its own
+                        found[links[gpus, place]] += count
             far = np.flatnonzero(leave[src] != enter[dst])
             flows = np.arange(len(far)), gpus[src[far]], gpus[dst[far]], numbers[far]
-            _, link, _ = self._across(*flows, np.ones(len(far), dtype=bool), fabric_alone=True)
-            found += np.bincount(link, minlength=len(found))
+            crossed.append(self._across(*flows, np.ones(len(far), dtype=bool), fabric_alone=True)[1])
+        link = np.concatenate([*crossed, rows[:0]])
+        low = int(link.min(initial=len(found)))
+        between = np.bincount(link - low)
+        found[low : low + len(between)] += between
+        if np.array_equal(rows, np.arange(len(machines.links))):
+            machines.put(inside.T, found)
+        else:
+            found[machines.links[rows]] = inside.T
         return found
 
     def _one_by_one(self, flows: Ints, src: Ints, dst: Ints, number: Ints) -> Rows:

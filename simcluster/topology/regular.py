@@ -25,7 +25,7 @@ from simcluster.topology.host_ways import HostWays
 from simcluster.topology.links import Graph, compute_part
 from simcluster.topology.paths import Paths
 from simcluster.topology.policies import RoutingSpec
-from simcluster.topology.turns import Turned, counterparts, turn_of
+from simcluster.topology.turns import Turn, Turned, counterparts, leaves_together, links_turned, step_of
 from simcluster.topology.ways import Ways, natural
 
 Ints: TypeAlias = NDArray[np.int64]
@@ -44,6 +44,7 @@ class Regular:
         self._ways = Ways(compute_part(self._sample), gpus)
         self._gpus = gpus
         self.machines = self._machines()
+        _ = self.machines.in_a_row
         self._nics = [list(dict.fromkeys(port.node for port in ports)) for ports in self._ways.near.exits]
         own = [number for number, (_, data) in draft.switches.items() if "network" not in data]
         self._switches = sorted(own, key=lambda number: natural(draft.switches[number][0]))
@@ -111,13 +112,23 @@ class Regular:
         except InputError:
             return None
 
-    def turned(self, onto: Ints, window: Ints, count: int, rates: tuple[Floats, ...]) -> Turned | None:
+    def turned(self, steps: Sequence[Ints], window: Ints, count: int, rates: tuple[Floats, ...]) -> Turned | None:
         """As ``Cluster.turned``; ``rates`` are for every link what must be equal."""
-        turn = turn_of(self.machines, onto, window, count)
-        if turn is None:
+        found = [step_of(self.machines, gpus) for gpus in (*steps, window)]
+        known = [step for step in found if step is not None]
+        if len(known) < len(found):
             return None
-        found = counterparts(self.machines, self._ends, self._hops, self._policy, turn, rates)
-        return None if found is None else Turned(found, self.machines)
+        *those, into = known
+        links = links_turned(self._ways, self._gpus, self._sample_index, self.machines, (those, into), rates)
+        if links is None:
+            return None
+        turn = Turn(tuple(those), into, links, count)
+        link = counterparts(self.machines, self._ends, self._hops, self._policy, turn, rates)
+        return None if link is None else Turned(link, self.machines)
+
+    def leaves_together(self, gpus: Ints) -> bool:
+        """As ``Cluster.leaves_together``."""
+        return leaves_together(self.machines, self._ends, gpus)
 
     def tray(self, gpu: int) -> int:
         """The tray of a GPU in its rack."""
@@ -209,9 +220,11 @@ class Regular:
         number = np.full(draft.size, -1, dtype=np.int64)
         number[self._switches] = np.arange(len(self._switches))
         start, end, _ = draft.came
-        among = (number[start] >= 0) & (number[end] >= 0)
+        lowest = min(self._switches, default=0)
+        among = np.flatnonzero((start >= lowest) & (end >= lowest))  # few others come after all machines
+        among = among[(number[start[among]] >= 0) & (number[end[among]] >= 0)]
         code = number[start[among]] * len(ends.switches) + number[end[among]]
-        return Hops.of_links(len(ends.switches), code, draft.number[among])
+        return Hops.of_links(len(ends.switches), code, draft.number[among], both_ways=True)
 
     def _walk(self, src: int, dst: int) -> list[int] | None:
         """Links from GPU to GPU of machine 0, if there is one way, which does not leave it."""

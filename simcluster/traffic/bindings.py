@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,16 @@ from simcluster.traffic.fairness import Usage
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
+
+
+class Load(Protocol):
+    """What one activity puts on links: ``flows`` of each ``link``, ascending."""
+
+    @property
+    def link(self) -> Ints: ...
+    @property
+    def flows(self) -> Floats: ...
+    def on_links(self, links: Ints) -> Floats: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +66,7 @@ class Bindings:
     link: Ints
     flows: Floats
     places: Ints
-    apart: Mapping[int, Sequence[tuple[Ints, Floats]]] = field(default_factory=dict)
+    apart: Mapping[int, Sequence[Load]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, communicators: Sequence[Communicator]) -> Bindings:
@@ -103,7 +114,7 @@ class Bindings:
     def usages(self, number: int) -> tuple[Usage, ...]:
         """How a communicator's traffic uses links, pattern by pattern."""
         if number in self.apart:
-            return tuple(tuple(zip(link.tolist(), flows.tolist(), strict=True)) for link, flows in self.apart[number])
+            return tuple(tuple(zip(use.link.tolist(), use.flows.tolist(), strict=True)) for use in self.apart[number])
         rows = slice(self.use[number], self.use[number + 1])
         found: list[list[tuple[int, float]]] = [[] for _ in range(self.places[number])]
         columns = self.place[rows].tolist(), self.link[rows].tolist(), self.flows[rows].tolist()

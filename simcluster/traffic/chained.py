@@ -13,8 +13,9 @@ from itertools import pairwise
 from typing import Protocol, runtime_checkable
 
 import numpy as np
+from numpy.typing import NDArray
 
-from simcluster.collectives.description import Floats, Ints, Phase
+from simcluster.collectives.description import Ints, Phase
 from simcluster.collectives.tree import Chained
 from simcluster.traffic.traffic import Fabric
 
@@ -30,13 +31,11 @@ class Loaded(Protocol):
         src: Ints,
         dst: Ints,
         rails: Sequence[tuple[int, Ints]],
-    ) -> Ints | None: ...
+    ) -> NDArray[np.int32] | None: ...
 
 
-def chained_trees(
-    fabric: Fabric, gpus: Ints, phases: Sequence[Phase]
-) -> tuple[float, int, Floats, Ints, Ints, Floats] | None:
-    """The one activity of a group that goes up and down such trees, as columns of ``drawing.Drawn`` without latency.
+def chained_trees(fabric: Fabric, gpus: Ints, phases: Sequence[Phase]) -> tuple[float, NDArray[np.int32]] | None:
+    """The one activity of a group that goes up and down such trees, as flows of a share on every link.
 
     None where the phases are others, or the cluster does not know.
     """
@@ -52,10 +51,7 @@ def chained_trees(
     walks = hops[0].walks
     rails = [(order[0], 2 * rail + tree) for rail, order in enumerate(walks.orders)]
     load = fabric.loads(gpus[walks.machines], pairs, source, target, rails)
-    if load is None:
-        return None
-    link = np.flatnonzero(load)
-    return hops[0].share, 1, np.zeros(1), np.zeros(len(link), dtype=np.int64), link, load[link].astype(np.float64)
+    return None if load is None else (hops[0].share, load)
 
 
 def _pairs(hops: Chained) -> Counter[tuple[int, int]]:

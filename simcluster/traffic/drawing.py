@@ -11,14 +11,13 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 import numpy as np
+import numpy.typing as npt
 
-from simcluster.collectives.description import SWITCH, Columned, Hop, Listed, Phase, Table
-from simcluster.traffic.bindings import Bools, Floats, Ints
+from simcluster.collectives.description import SWITCH, Columned, Listed, Phase, Table
+from simcluster.traffic.bindings import Floats, Ints
 from simcluster.traffic.chained import chained_trees
+from simcluster.traffic.hop_columns import HopColumns, usages
 from simcluster.traffic.traffic import Fabric, Pattern, patterns
-
-_UNITS = 2.0**20  # weights that are multiples of 1 / this are added up without rounding, in any order
-_DENSE = 4  # so much more room than rows is faster than sorting them
 
 
 @dataclass(frozen=True)
@@ -47,6 +46,12 @@ class Drawn:
             self.flows[rows],
         )
 
+    def on_links(self, links: Ints) -> Floats:
+        """Flows of the group, where there is but one, on some links."""
+        place = np.searchsorted(self.link, links)
+        there = np.append(self.link, -1)[place] == links
+        return np.where(there, np.append(self.flows, 0.0)[place], 0.0)
+
     def loads_as(self, other: Drawn) -> bool:
         """Do both use the links alike, in all groups?"""
         return (
@@ -54,6 +59,38 @@ class Drawn:
             and np.array_equal(self.link, other.link)
             and np.array_equal(self.flows, other.flows)
         )
+
+
+class OnMost(Drawn):
+    """An activity of a single group that is on most links: ``load`` has whole flows for every one, columns are made
+    when they are asked for."""
+
+    load: npt.NDArray[np.int32]
+
+    def __init__(self, share: float, load: npt.NDArray[np.int32]) -> None:
+        for name, value in {"share": share, "rounds": 1, "latency": np.zeros(1), "load": load}.items():
+            object.__setattr__(self, name, value)
+
+    def __getattr__(self, name: str) -> Ints | Floats:
+        if name not in ("group", "link", "flows"):
+            raise AttributeError(name)
+        link = np.flatnonzero(self.load != 0)
+        columns: dict[str, Ints | Floats] = {
+            "link": link,
+            "flows": self.load[link].astype(np.float64),
+            "group": np.zeros_like(link),
+        }
+        self.__dict__.update(columns)
+        return columns[name]
+
+    def of_groups(self, first: int, end: int) -> Drawn:
+        """The only group."""
+        assert (first, end) == (0, 1)
+        return self
+
+    def on_links(self, links: Ints) -> Floats:
+        """Flows of the group on some links."""
+        return self.load[links].astype(np.float64)
 
 
 def drawn(fabric: Fabric, members: Ints, phases: Sequence[Phase], *, timed: bool = True) -> tuple[Drawn, ...]:
@@ -72,7 +109,7 @@ def drawn_at_once(
     not."""
     chained = None if timed or len(members) > 1 else chained_trees(fabric, members[0], phases)
     if chained is not None:
-        return (Drawn(*chained),)
+        return (OnMost(*chained),)
     busy = [phase for phase in phases if phase.hops]
     by_itself = any(isinstance(phase.hops, Table) or _meets(phase) for phase in busy)
     found = None if by_itself else _together(fabric, members, busy)
@@ -80,7 +117,7 @@ def drawn_at_once(
 
 
 def drawn_turning(
-    fabric: Fabric, members: Ints, phases: Sequence[Phase], cut: int, counterpart: Ints
+    fabric: Fabric, members: Ints, phases: Sequence[Phase], cut: int, counterpart: npt.NDArray[np.int32]
 ) -> tuple[Drawn, ...] | None:
     """``drawn`` for groups that come onto themselves if each position is moved on by ``cut``, in part.
 
@@ -90,13 +127,30 @@ def drawn_turning(
     busy = [phase for phase in phases if phase.hops]
     if any(isinstance(phase.hops, Table) or phase.pipelined or _meets(phase) for phase in busy):
         return None
-    known: dict[bytes, Drawn] = {}
-    found: list[Drawn] = []
-    for phase in busy:
-        part = _rounds(fabric, members, phase, known, (cut, counterpart))
-        if part is None:
-            return None
-        found.append(part)
+    hops = [HopColumns.of([phase]) for phase in busy]
+    own = [each.turned_back(members.shape[1], cut) for each in hops]
+    turned = [each for each in own if each is not None]
+    if not busy:
+        return ()
+    if len(turned) < len(busy):
+        return None
+    at_once = HopColumns.joined([some for some, _ in turned])
+    hop, link, fraction, latencies = at_once.ways(fabric, members)
+    link = counterpart[link].astype(np.int64)
+    if (fraction != 1.0).any() or (link < 0).any():
+        return None
+    ends = np.cumsum([len(some.weight) for some, _ in turned])
+    group, place = np.divmod(hop, ends[-1])
+    which, seconds = (
+        np.searchsorted(ends, place, side="right"),
+        np.split(latencies.reshape(len(members), -1), ends, axis=1),
+    )
+    found = []
+    for number, (phase, whole, (some, becomes)) in enumerate(zip(busy, hops, turned, strict=True)):
+        rows, first = which == number, ends[number] - len(some.weight)
+        of_hops = seconds[number]
+        loads = usages(some, members, group[rows] * len(some.weight) + place[rows] - first, link[rows], fraction[rows])
+        found.append(Drawn(whole.share, phase.rounds, _latency(phase, of_hops, becomes), *loads))
     merged = _merged(found)
     return None if merged is None else tuple(merged)
 
@@ -112,6 +166,19 @@ def single(group: Iterable[Sequence[Pattern]]) -> tuple[Drawn, ...]:
         flows = np.array(columns[2], dtype=np.float64)
         found.append(Drawn(parts[0].share, parts[0].rounds, latency, number, link, flows))
     return tuple(found)
+
+
+def patterns_of(parts: Iterable[Drawn]) -> tuple[Pattern, ...]:
+    """The same of a single group."""
+    return tuple(
+        Pattern(
+            tuple(zip(part.link.tolist(), part.flows.tolist(), strict=True)),
+            part.share,
+            part.rounds,
+            float(part.latency[0]),
+        )
+        for part in parts
+    )
 
 
 def _each(fabric: Fabric, members: Ints, phases: Sequence[Phase]) -> tuple[Drawn, ...]:
@@ -171,137 +238,31 @@ def _totals(part: Drawn, count: int) -> Floats:
     return np.stack([np.bincount(part.group, minlength=count), np.bincount(part.group, part.link, count)])
 
 
-@dataclass(frozen=True)
-class _Hops:
-    """Hops of phases by position, in columns; ``weight`` is their share over the largest."""
-
-    share: float
-    weight: Floats
-    source: Ints
-    target: Ints
-    relay: Ints
-    channel: Ints
-    flow: Ints
-
-    @classmethod
-    def of(cls, phases: Sequence[Phase]) -> _Hops:
-        """All hops, phase by phase."""
-        parts = [cls._listed(phase.hops) for phase in phases]
-        hops = parts[0] if len(parts) == 1 else Listed.joined(parts)
-        share = float(hops.share.max())
-        relay = np.where(hops.relay == hops.source, -1, hops.relay)
-        if all(isinstance(phase.hops, Listed | Columned) for phase in phases):
-            return cls(share, hops.share / share, hops.source, hops.target, relay, hops.channel, hops.channel)
-        lanes = [np.zeros(len(phase.hops), dtype=np.int64) if isinstance(phase.hops, Listed)
-                 else np.array([hop.lane for hop in phase.hops], dtype=np.int64) for phase in phases]  # fmt: skip
-        flow = hops.channel + np.concatenate(lanes)
-        return cls(share, hops.share / share, hops.source, hops.target, relay, hops.channel, flow)
-
-    @staticmethod
-    def _listed(hops: Sequence[Hop]) -> Listed:
-        if isinstance(hops, Listed | Columned):
-            return hops if isinstance(hops, Listed) else hops.listed
-        whole = [(hop.source, hop.target, hop.relay, hop.channel, hop.chunk) for hop in hops]
-        source, target, relay, channel, chunk = np.array(whole, dtype=np.int64).T
-        return Listed(source, target, np.array([hop.share for hop in hops]), relay, channel, chunk)
-
-    def turned_back(self, size: int, cut: int) -> tuple[_Hops, Ints] | None:
-        """The hops that begin in the first ``cut`` of ``size`` positions, each once with all its weight, and for every
-        hop the one of those that becomes it when positions move on.
-
-        None where some hop has no such one of equal weight for each of the other parts, or where it takes rounding to
-        add up weights.
-        """
-        turn = self.source // cut
-        source, target = self.source - turn * cut, (self.target - turn * cut) % size
-        relay = np.where(self.relay < 0, -1, (self.relay - turn * cut) % size)
-        flows = int(self.flow.max(initial=0)) + 1
-        name = ((source * size + target) * (size + 1) + relay + 1) * flows + self.flow
-        names, first, which = np.unique(name, return_index=True, return_inverse=True)
-        turns = size // cut
-        weight = np.bincount(which * turns + turn, self.weight, len(names) * turns).astype(float).reshape(-1, turns)
-        units = self.weight * _UNITS
-        if (weight != weight[:, :1]).any() or (units != np.floor(units)).any():
-            return None
-        hops = _Hops(self.share, weight[:, 0], source[first], target[first], relay[first], self.channel[first],
-                     self.flow[first])  # fmt: skip
-        return hops, which
-
-    def ways(self, fabric: Fabric, members: Ints) -> tuple[Ints, Ints, Floats, Floats]:
-        """(hop of all groups, link, fraction) of every link that is crossed; and the latency of every hop.
-
-        Hops are numbered group by group.
-        """
-        source, target = members[:, self.source].ravel(), members[:, self.target].ravel()
-        flow = np.tile(self.flow, len(members))
-        relayed: Bools = np.tile(self.relay >= 0, len(members))
-        if not relayed.any():
-            return fabric.routes(source, target, flow)
-        relay = np.where(relayed, members[:, self.relay].ravel(), target)
-        first = fabric.routes(source, relay, flow)
-        then = np.flatnonzero(relayed)
-        second = fabric.routes(relay[then], target[then], flow[then])
-        hop = np.concatenate([first[0], then[second[0]]])
-        order = np.argsort(hop, kind="stable")
-        hop, link, fraction = (
-            hop[order],
-            np.concatenate([first[1], second[1]])[order],
-            np.concatenate([first[2], second[2]])[order],
-        )
-        return hop, link, fraction, fabric.latencies(hop, link, fraction, len(source))
-
-
-def _usages(hops: _Hops, members: Ints, hop: Ints, link: Ints, fraction: Floats) -> tuple[Ints, Ints, Floats]:
-    """(group, link, flows) of ways, ascending; sums in the order of hops, as one group alone would add them."""
-    group = hop // len(hops.weight)
-    width = int(link.max(initial=0)) + 1
-    keys = group * width + link
-    weight = hops.weight[hop % len(hops.weight)] * fraction
-    if len(members) * width <= _DENSE * len(keys):  # a place for every key there could be, instead of sorting
-        there = np.flatnonzero(np.bincount(keys))
-        flows = np.bincount(keys, weight)[there]
-        keys = there
-    else:
-        keys, place = np.unique(keys, return_inverse=True)
-        flows = np.bincount(place, weight, len(keys))
-    number: Ints = keys // width
-    return number, keys - number * width, flows.astype(np.float64)
-
-
-def _rounds(
-    fabric: Fabric, members: Ints, phase: Phase, known: dict[bytes, Drawn], turning: tuple[int, Ints] | None = None
-) -> Drawn | None:
-    """A phase; see ``drawn_turning`` for ``turning``, (cut, counterpart), and for None."""
-    hops = _Hops.of([phase])
+def _rounds(fabric: Fabric, members: Ints, phase: Phase, known: dict[bytes, Drawn]) -> Drawn:
+    """A phase."""
+    hops = HopColumns.of([phase])
     columns = (hops.source, hops.target, hops.relay, hops.flow, hops.weight, np.array([hops.share, phase.rounds > 1]))
     name = b"".join(column.tobytes() for column in columns)
     if name in known:
         return replace(known[name], rounds=phase.rounds)
-    drawn_hops, which = hops, None
-    if turning is not None:
-        cut = hops.turned_back(members.shape[1], turning[0])
-        if cut is None:
-            return None
-        drawn_hops, which = cut
-    hop, link, fraction, latencies = drawn_hops.ways(fabric, members)
-    if turning is not None:
-        if (fraction != 1.0).any():
-            return None
-        link = turning[1][link]
-    of_hops = latencies.reshape(len(members), -1)
+    hop, link, fraction, latencies = hops.ways(fabric, members)
+    latency = _latency(phase, latencies.reshape(len(members), -1))
+    found = known[name] = Drawn(hops.share, phase.rounds, latency, *usages(hops, members, hop, link, fraction))
+    return found
+
+
+def _latency(phase: Phase, of_hops: Floats, which: Ints | None = None) -> Floats:
+    """A round's, by group, from those of its hops; ``which`` of them each one is."""
     if phase.rounds == 1:
-        latency = of_hops.max(axis=1)
-    else:
-        of_hops = of_hops if which is None else of_hops[:, which]
-        latency = np.cumsum(of_hops, axis=1)[:, -1] / of_hops.shape[1]  # added up in order, as sum() does
-    loads = _usages(drawn_hops, members, hop, link, fraction)
-    found = known[name] = Drawn(hops.share, phase.rounds, latency, *loads)
+        return np.asarray(of_hops.max(axis=1))
+    of_hops = of_hops if which is None else of_hops[:, which]
+    found: Floats = np.cumsum(of_hops, axis=1)[:, -1] / of_hops.shape[1]  # added up in order, as sum() does
     return found
 
 
 def _pipeline(fabric: Fabric, members: Ints, phases: Sequence[Phase]) -> Drawn:
     """Phases whose hops are all under way at once."""
-    hops = _Hops.of(phases)
+    hops = HopColumns.of(phases)
     hop, link, fraction, latencies = hops.ways(fabric, members)
     width = members.shape[1] * (int(hops.channel.max(initial=0)) + 1)
     groups = np.arange(len(members))[:, None] * width
@@ -314,7 +275,7 @@ def _pipeline(fabric: Fabric, members: Ints, phases: Sequence[Phase]) -> Drawn:
         first = own.stop
         _reach(reached, source[:, own], target[:, own], latencies.reshape(len(members), -1)[:, own])
     slowest = reached.reshape(len(members), -1).max(axis=1)
-    return Drawn(hops.share, 1, slowest, *_usages(hops, members, hop, link, fraction))
+    return Drawn(hops.share, 1, slowest, *usages(hops, members, hop, link, fraction))
 
 
 def _reach(reached: Floats, source: Ints, target: Ints, latency: Floats) -> None:

@@ -16,20 +16,30 @@ class Places:
     """Machine, NICs and NVSwitch of every rank, numbered."""
 
     def __init__(self, fabric: Fabric, num_ranks: int) -> None:
-        hosts = np.array(fabric.host_of[:num_ranks], dtype=np.int64)
-        seats = fabric.seats(np.arange(num_ranks)) if isinstance(fabric, Seated) else None
-        switches, nics = _by_name(fabric, num_ranks) if seats is None else seats
-        self._columns = [hosts, switches, *nics.T]
+        self._fabric, self._num_ranks = fabric, num_ranks
+        self._columns: list[Ints] = []
 
     def layouts(self, table: Ints) -> Ints:
         """A number for every group (row): equal where members meet in machines, NICs and NVSwitches in equal ways."""
         found = np.zeros(len(table), dtype=np.uint64)
-        nics = [column[table] for column in self._columns[2:]]
-        for number, seen in enumerate([self._columns[0][table], self._columns[1][table]]):
+        hosts, switches, *nics = self._seats(table)
+        for number, seen in enumerate([hosts, switches]):
             found = mixed(found ^ rows_alike(_first_seen(seen, 0 if number else None)), number)
         if nics:  # NICs of one rank may be those of another, in another order
             found = mixed(found ^ rows_alike(_first_seen(np.concatenate(nics, axis=1), -1)), 7)
         return numbered(found)[0]
+
+    def _seats(self, table: Ints) -> list[Ints]:
+        """Machine, NVSwitch and NICs of many ranks."""
+        fabric = self._fabric
+        seats = fabric.seats(table.ravel()) if isinstance(fabric, Seated) else None
+        if seats is not None and isinstance(fabric, Seated):
+            columns = [fabric.hosts[table.ravel()], seats[0], *seats[1].T]
+            return [column.reshape(table.shape) for column in columns]
+        if not self._columns:
+            switches, nics = _by_name(fabric, self._num_ranks)
+            self._columns = [np.array(fabric.host_of[: self._num_ranks], dtype=np.int64), switches, *nics.T]
+        return [column[table] for column in self._columns]
 
 
 def rows_alike(table: Ints) -> Hashes:

@@ -37,8 +37,10 @@ class Fabric(Protocol):
 
 @runtime_checkable
 class Seated(Protocol):
-    """A cluster that may know NVSwitches and NICs by number (``topology.cluster.Cluster.seats``)."""
+    """A cluster with ``host_of`` as an array, that may know NVSwitches and NICs by number (``Cluster.seats``)."""
 
+    @property
+    def hosts(self) -> Ints: ...
     def seats(self, gpus: Ints) -> tuple[Ints, Ints] | None: ...
 
 
@@ -50,7 +52,8 @@ _ROOM = 1 << 20  # hops at a time: some hundred MB
 class Traffic:
     """What one activity moves: per flow ``rounds`` times ``round_bytes``; ``usage`` counts its flows on each link.
 
-    ``bound`` is the most B/s that a flow reaches whatever the links allow (the protocol's limit).
+    ``bound`` is the most B/s that a flow reaches whatever the links allow (the protocol's limit).  ``felt`` is what of
+    the usage may decide its rate, if that is known (``traffic.felt``).
     ``latency`` (s) is paid in every round, ``latency_seconds`` is that of all rounds on the clock's grid.  On links of
     its own the activity takes rounds x (latency + round_bytes / rate), to the bit what the same rounds take one by one.
     """
@@ -60,6 +63,7 @@ class Traffic:
     rounds: int
     latency: float
     bound: float = math.inf
+    felt: Usage | None = field(default=None, repr=False, compare=False)
     latency_seconds: float = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -93,24 +97,22 @@ class Pattern:
         return Traffic(self.usage, self.share * size, self.rounds, self.latency)
 
 
-def group_of(fabric: Fabric, gpus: Sequence[int]) -> Group:
+def group_of(fabric: Fabric, gpus: Sequence[int] | Ints) -> Group:
     """What an algorithm may know of a group whose position i runs on GPU number ``gpus[i]``."""
-    host_of = fabric.host_of
     if len(gpus) > _MANY and isinstance(fabric, Seated):
-        numbers = np.array(gpus, dtype=np.int64)
-        in_a_row = (np.diff(numbers) == 1).all()
+        numbers = np.asarray(gpus, dtype=np.int64)
         seats = fabric.seats(numbers)
         if seats is not None:
             return Group(
-                hosts=tuple(host_of[gpus[0] : gpus[-1] + 1] if in_a_row else [host_of[gpu] for gpu in gpus]),
-                nics=Named(seats[1], lambda place: fabric.uplinks(gpus[place])),
-                nvswitches=Named(seats[0], lambda place: fabric.nvswitch(gpus[place])),
+                hosts=fabric.hosts[numbers].data,
+                nics=Named(seats[1], lambda place: fabric.uplinks(int(numbers[place]))),
+                nvswitches=Named(seats[0], lambda place: fabric.nvswitch(int(numbers[place]))),
             )
-    hosts = tuple([host_of[gpu] for gpu in gpus])
+    names = [int(gpu) for gpu in gpus]
     return Group(
-        hosts=hosts,
-        nics=tuple(fabric.uplinks(gpu) for gpu in gpus),
-        nvswitches=tuple(fabric.nvswitch(gpu) for gpu in gpus),
+        hosts=tuple([fabric.host_of[gpu] for gpu in names]),
+        nics=tuple(fabric.uplinks(gpu) for gpu in names),
+        nvswitches=tuple(fabric.nvswitch(gpu) for gpu in names),
     )
 
 

@@ -1,0 +1,121 @@
+"""Hops of collectives in columns, by position: the ways of all of them at once, and what links carry of them.
+
+Pure; imports descriptions, bindings' types and traffic's view of the cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from simcluster.collectives.description import Columned, Hop, Listed, Phase
+from simcluster.traffic.bindings import Bools, Floats, Ints
+from simcluster.traffic.traffic import Fabric
+
+_UNITS = 2.0**20  # weights that are multiples of 1 / this are added up without rounding, in any order
+_DENSE = 4  # so much more room than rows is faster than sorting them
+
+
+@dataclass(frozen=True)
+class HopColumns:
+    """Hops of phases by position, in columns; ``weight`` is their share over the largest."""
+
+    share: float
+    weight: Floats
+    source: Ints
+    target: Ints
+    relay: Ints
+    channel: Ints
+    flow: Ints
+
+    @classmethod
+    def of(cls, phases: Sequence[Phase]) -> HopColumns:
+        """All hops, phase by phase."""
+        parts = [cls._listed(phase.hops) for phase in phases]
+        hops = parts[0] if len(parts) == 1 else Listed.joined(parts)
+        share = float(hops.share.max())
+        relay = np.where(hops.relay == hops.source, -1, hops.relay)
+        if all(isinstance(phase.hops, Listed | Columned) for phase in phases):
+            return cls(share, hops.share / share, hops.source, hops.target, relay, hops.channel, hops.channel)
+        lanes = [np.zeros(len(phase.hops), dtype=np.int64) if isinstance(phase.hops, Listed)
+                 else np.array([hop.lane for hop in phase.hops], dtype=np.int64) for phase in phases]  # fmt: skip
+        flow = hops.channel + np.concatenate(lanes)
+        return cls(share, hops.share / share, hops.source, hops.target, relay, hops.channel, flow)
+
+    @staticmethod
+    def _listed(hops: Sequence[Hop]) -> Listed:
+        if isinstance(hops, Listed | Columned):
+            return hops if isinstance(hops, Listed) else hops.listed
+        whole = [(hop.source, hop.target, hop.relay, hop.channel, hop.chunk) for hop in hops]
+        source, target, relay, channel, chunk = np.array(whole, dtype=np.int64).T
+        return Listed(source, target, np.array([hop.share for hop in hops]), relay, channel, chunk)
+
+    @classmethod
+    def joined(cls, parts: Sequence[HopColumns]) -> HopColumns:
+        """Hops of all parts, one part after the other, as ways are looked for."""
+        names = ("weight", "source", "target", "relay", "channel", "flow")
+        return cls(1.0, *(np.concatenate([getattr(part, name) for part in parts]) for name in names))
+
+    def turned_back(self, size: int, cut: int) -> tuple[HopColumns, Ints] | None:
+        """The hops that begin in the first ``cut`` of ``size`` positions, each once with all its weight, and for every
+        hop the one of those that becomes it when positions move on.
+
+        None where some hop has no such one of equal weight for each of the other parts, or where it takes rounding to
+        add up weights.
+        """
+        turn = self.source // cut
+        source, target = self.source - turn * cut, (self.target - turn * cut) % size
+        relay = np.where(self.relay < 0, -1, (self.relay - turn * cut) % size)
+        flows = int(self.flow.max(initial=0)) + 1
+        name = ((source * size + target) * (size + 1) + relay + 1) * flows + self.flow
+        names, first, which = np.unique(name, return_index=True, return_inverse=True)
+        turns = size // cut
+        weight = np.bincount(which * turns + turn, self.weight, len(names) * turns).astype(float).reshape(-1, turns)
+        units = self.weight * _UNITS
+        if (weight != weight[:, :1]).any() or (units != np.floor(units)).any():
+            return None
+        hops = HopColumns(self.share, weight[:, 0], source[first], target[first], relay[first], self.channel[first],
+                     self.flow[first])  # fmt: skip
+        return hops, which
+
+    def ways(self, fabric: Fabric, members: Ints) -> tuple[Ints, Ints, Floats, Floats]:
+        """(hop of all groups, link, fraction) of every link that is crossed; and the latency of every hop.
+
+        Hops are numbered group by group.
+        """
+        source, target = members[:, self.source].ravel(), members[:, self.target].ravel()
+        flow = np.tile(self.flow, len(members))
+        relayed: Bools = np.tile(self.relay >= 0, len(members))
+        if not relayed.any():
+            return fabric.routes(source, target, flow)
+        relay = np.where(relayed, members[:, self.relay].ravel(), target)
+        first = fabric.routes(source, relay, flow)
+        then = np.flatnonzero(relayed)
+        second = fabric.routes(relay[then], target[then], flow[then])
+        hop = np.concatenate([first[0], then[second[0]]])
+        order = np.argsort(hop, kind="stable")
+        hop, link, fraction = (
+            hop[order],
+            np.concatenate([first[1], second[1]])[order],
+            np.concatenate([first[2], second[2]])[order],
+        )
+        return hop, link, fraction, fabric.latencies(hop, link, fraction, len(source))
+
+
+def usages(hops: HopColumns, members: Ints, hop: Ints, link: Ints, fraction: Floats) -> tuple[Ints, Ints, Floats]:
+    """(group, link, flows) of ways, ascending; sums in the order of hops, as one group alone would add them."""
+    group = hop // len(hops.weight)
+    width = int(link.max(initial=0)) + 1
+    keys = group * width + link
+    weight = hops.weight[hop % len(hops.weight)] * fraction
+    if len(members) * width <= _DENSE * len(keys):  # a place for every key there could be, instead of sorting
+        there = np.flatnonzero(np.bincount(keys))
+        flows = np.bincount(keys, weight)[there]
+        keys = there
+    else:
+        keys, place = np.unique(keys, return_inverse=True)
+        flows = np.bincount(place, weight, len(keys))
+    number: Ints = keys // width
+    return number, keys - number * width, flows.astype(np.float64)
