@@ -67,43 +67,73 @@ def blocks_of(before: Before) -> list[int]:
     return found[::-1]
 
 
+class _Row:
+    """A row that goes on: what is left of it at full speed (s), since when, what multiplies that, when it will end."""
+
+    __slots__ = ("end", "factor", "left", "row", "since")
+
+    def __init__(self, row: int, seconds: float, now: float) -> None:
+        self.row, self.left, self.since = row, seconds, now
+        self.factor = 1.0
+        self.end = now + seconds
+
+    def copy(self) -> _Row:
+        """The same state, to go on from here."""
+        other: _Row = object.__new__(_Row)
+        other.row, other.left, other.since = self.row, self.left, self.since
+        other.factor, other.end = self.factor, self.end
+        return other
+
+    def slow_down(self, now: float, factor: float) -> None:
+        """From this instant on, which is before its end, what is left takes ``factor`` times as long."""
+        if factor == self.factor:
+            return
+        if now > self.since:
+            self.left = max(0.0, self.left - on_grid((now - self.since) / self.factor))
+            self.since = now
+        self.factor = factor
+        self.end = self.since + (self.left if factor == 1.0 else on_grid(self.left * factor))
+
+
 class Alone:
     """A block of a single row, in seconds from its begin: what ``Inside`` makes of it, in a third of the time.
 
     Most blocks in which something changes are such (8,000 of 11,400 changes in Llama 3 405B on 16,384 GPUs).
     """
 
-    __slots__ = ("_factor", "_left", "_pace", "_since", "_whose", "next", "running")
+    __slots__ = ("_pace", "_row", "_whose", "running")
 
     def __init__(self, rows: Rows, block: int, regime: Regime) -> None:
         row = rows.blocks[block]
         self._pace, self._whose = rows.paces[row], rows.whose[row]
-        self._left = self.next = self._pace.seconds
-        self._since = 0.0
-        self._factor = 1.0
+        self._row = _Row(row, self._pace.seconds, 0.0)
         self.running = True
         self.change(0.0, regime)
 
     def copy(self) -> Alone:
         """The same state, to go on from here."""
         other: Alone = object.__new__(Alone)
-        other._pace, other._whose, other._left = self._pace, self._whose, self._left
-        other._since, other._factor = self._since, self._factor
-        other.next, other.running = self.next, self.running
+        other._pace, other._whose = self._pace, self._whose
+        other._row, other.running = self._row.copy(), self.running
         return other
+
+    @property
+    def next(self) -> float:
+        """When the row will end if nothing changes, or ended."""
+        return self._row.end
 
     @property
     def now(self) -> float:
         """When it was over."""
-        return self.next
+        return self._row.end
 
     def times(self) -> Times:
         """Start and end of the row, once it is over."""
-        return [(0.0, self.next)]
+        return [(0.0, self._row.end)]
 
     def end_of(self, _: int) -> float:
         """When the row will end if nothing changes, or ended."""
-        return self.next
+        return self._row.end
 
     @property
     def computes(self) -> bool:
@@ -112,7 +142,7 @@ class Alone:
 
     def to(self, now: float) -> None:
         """Go on to this instant."""
-        if self.next <= now:
+        if self._row.end <= now:
             self.running = False
 
     def change(self, now: float, regime: Regime) -> None:
@@ -123,22 +153,7 @@ class Alone:
         pressure, slowness = regime[self._whose]
         if self._pace.pressure > pressure:
             pressure = self._pace.pressure
-        factor = (1.0 + sensitivity * pressure) * slowness
-        if factor != self._factor:
-            if now > self._since:
-                self._left = max(0.0, self._left - on_grid((now - self._since) / self._factor))
-                self._since = now
-            self._factor = factor
-            self.next = self._since + (self._left if factor == 1.0 else on_grid(self._left * factor))
-
-
-class _Row:
-    """A row that goes on: what is left of it at full speed (s), since when, what multiplies that, when it will end."""
-
-    __slots__ = ("end", "factor", "left", "row", "since")
-
-    def __init__(self, row: int, left: float, since: float, factor: float, end: float) -> None:
-        self.row, self.left, self.since, self.factor, self.end = row, left, since, factor, end
+        self._row.slow_down(now, (1.0 + sensitivity * pressure) * slowness)
 
 
 class Inside:
@@ -166,7 +181,7 @@ class Inside:
         other.now, other.next, other._regime, other._rows = self.now, self.next, self._regime, self._rows
         other._first, other._todo = self._first, self._todo
         other._start, other._end = self._start.copy(), self._end.copy()
-        other.running = [_Row(each.row, each.left, each.since, each.factor, each.end) for each in self.running]
+        other.running = [each.copy() for each in self.running]
         return other
 
     def times(self) -> Times:
@@ -235,7 +250,7 @@ class Inside:
     def _start_row(self, row: int) -> None:
         self._start[row - self._first] = self.now
         seconds = self._rows.paces[row].seconds
-        self.running.append(_Row(row, seconds, self.now, 1.0, self.now + seconds))
+        self.running.append(_Row(row, seconds, self.now))
 
     def _weigh(self) -> None:
         """Rates from this instant on."""
@@ -252,11 +267,5 @@ class Inside:
             pressure, slowness = self._regime[self._rows.whose[each.row]]
             if inner > pressure:
                 pressure = inner
-            factor = (1.0 + sensitivity * pressure) * slowness
-            if factor != each.factor:
-                if now > each.since:
-                    each.left = max(0.0, each.left - on_grid((now - each.since) / each.factor))
-                    each.since = now
-                each.factor = factor
-                each.end = each.since + (each.left if factor == 1.0 else on_grid(each.left * factor))
+            each.slow_down(now, (1.0 + sensitivity * pressure) * slowness)
         self.next = min([each.end for each in self.running], default=now)
