@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Container, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import pytest
@@ -60,6 +60,7 @@ def machines_of(
     )
 
 
+@cache
 def groups(ranks: int) -> dict[str, Group]:
     """A group of this size in every way that machines give."""
     found = {
@@ -225,9 +226,11 @@ def all_chunks(phases: Sequence[Phase]) -> list[tuple[int, int]]:
 
 def own_data(phases: Sequence[Phase], ranks: int) -> list[Chunks]:
     """Every position with its own contribution to every chunk."""
-    return [dict.fromkeys(all_chunks(phases), of(position)) for position in range(ranks)]
+    chunks = all_chunks(phases)
+    return [dict.fromkeys(chunks, of(position)) for position in range(ranks)]
 
 
+@cache
 def in_all_groups(kind: str, name: str, ranks: int) -> list[tuple[Group, Sequence[Phase]]]:
     """The groups that the algorithm serves; at least one, but for powers of two and several equal machines."""
     found = [(group, phases_of(kind, name, group)) for group in groups(ranks).values()]
@@ -415,12 +418,14 @@ def test_bytes_are_at_least_what_the_collective_needs(kind: str, name: str, rank
 # --- closed forms on the uniform network ------------------------------------------------------------------------------
 
 
+@cache
 def flat(gpus: int, rate: str = "50 GB/s", latency: str = "5 us") -> Cluster:
     return parse_topology(
         {"kind": "flat", "device": "h100", "gpus": gpus, "link": {"line_rate": rate}, "path_latency": latency}
     ).build()
 
 
+@cache
 def dgx(nodes: int, gpus: int = 8, *, nvlink: str = "360 GB/s", per_unit: int = 64, **latency: str) -> Cluster:
     """Machines with 3 us from GPU to GPU over NVLink and 10 us by the network."""
 

@@ -113,7 +113,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def _here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _here(folder: Path, monkeypatch: pytest.MonkeyPatch, in_this_process: None) -> None:
     monkeypatch.chdir(folder)
 
 

@@ -209,6 +209,7 @@ def test_numbers_are_those_of_the_result() -> None:
     assert bounded(variant)["step_time_s"] <= row["step_time_s"]
 
 
+@pytest.mark.usefixtures("in_this_process")
 @pytest.mark.parametrize("quick", ["exact", "bounds"])
 def test_the_command(quick: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output, summary = tmp_path / "rows.csv", tmp_path / "summary.json"
@@ -228,6 +229,7 @@ def test_the_command(quick: str, tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "memory is counted only where" in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_rows_of_different_ways_do_not_mix(tmp_path: Path) -> None:
     output = tmp_path / "rows.csv"
     command = ["sweep", "tiny_dp", "--vary", "seed=1,2", "-o", str(output), "--executor", "1",

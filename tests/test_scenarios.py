@@ -5,7 +5,7 @@ After a change of the model that is meant:  python tests/test_scenarios.py --reg
 
 import json
 import math
-import subprocess
+import runpy
 import sys
 from pathlib import Path
 from typing import Any
@@ -104,15 +104,19 @@ def test_public_functions_stay_functions_when_their_modules_are_imported() -> No
 
 
 @pytest.mark.parametrize("path", STUDIES, ids=ids)
-def test_study_runs_and_draws(path: Path, tmp_path: Path) -> None:
+def test_study_runs_and_draws(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "out"
-    run = subprocess.run([sys.executable, path, out], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stderr
-    assert run.stderr == ""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", [str(path), str(out)])
+    runpy.run_path(str(path), run_name="__main__")
+    printed = capsys.readouterr()
+    assert printed.err == ""
     assert [each.name for each in tmp_path.iterdir()] == ["out"]
     assert [each.name for each in out.iterdir()] == [f"{path.stem}.png"]
     assert (out / f"{path.stem}.png").stat().st_size > 20_000
-    assert str(out / f"{path.stem}.png") in run.stdout
+    assert str(out / f"{path.stem}.png") in printed.out
 
 
 # --- golden timelines -----------------------------------------------------------------------------------------------

@@ -9,12 +9,13 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
+from conftest import AtOnce
 
 import simcluster
 from simcluster.cli import main
@@ -84,15 +85,6 @@ def test_a_study_file_with_a_grid_and_one_with_a_table(tmp_path: Path) -> None:
 # --- the same rows, whatever plays them -------------------------------------------------------------------------------
 
 
-class AtOnce(Executor):
-    """Somebody's own executor: not of our making, in this thread."""
-
-    def submit(self, task: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
-        future: Future[Any] = Future()
-        future.set_result(task(*args, **kwargs))
-        return future
-
-
 def test_any_executor_gives_the_serial_rows_to_the_bit() -> None:
     serial = sweep("tiny_3d", VARY)
     assert list(serial["status"]).count("ok") == 2
@@ -107,7 +99,7 @@ def test_any_executor_gives_the_serial_rows_to_the_bit() -> None:
 def test_dask_gives_the_serial_rows_to_the_bit() -> None:
     distributed = pytest.importorskip("distributed", reason="needs Dask: pip install 'simcluster[dask]'")
     serial = sweep("tiny_3d", VARY)
-    with distributed.LocalCluster(n_workers=3, threads_per_worker=1, dashboard_address=None) as cluster:
+    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
         address = cluster.scheduler_address.replace("tcp://", "dask://")
         pd.testing.assert_frame_equal(sweep("tiny_3d", VARY, executor=address), serial, check_exact=True)
 
@@ -148,18 +140,18 @@ if __name__ == "__main__":
 """
 
 
-def test_a_sweep_killed_five_times_equals_an_undisturbed_one(tmp_path: Path) -> None:
-    """SIGKILL of the whole group of processes, at random moments; 1,000 variants: see tests/benchmarks."""
-    killed_five_times(tmp_path, 60)
+def test_a_sweep_killed_three_times_equals_an_undisturbed_one(tmp_path: Path) -> None:
+    """SIGKILL of the whole group of processes, at random moments; 1,000 variants, five times: see tests/benchmarks."""
+    killed(tmp_path, 60, times=3)
 
 
-def killed_five_times(folder: Path, count: int) -> None:
+def killed(folder: Path, count: int, *, times: int) -> None:
     script, store = folder / "run.py", folder / "rows"
     script.write_text(KILLED)
     rng = random.Random(count)
     command = [sys.executable, str(script), str(store), str(count), str(Path(__file__).parent.parent)]
     before = 0
-    for _ in range(5):
+    for _ in range(times):
         process = subprocess.Popen(command, start_new_session=True, stdout=subprocess.PIPE, text=True)
         assert process.stdout is not None
         aim = before + rng.randint(1, count // 20)
@@ -195,6 +187,7 @@ def test_the_command_writes_the_table_and_goes_on(tmp_path: Path, capsys: pytest
     assert sorted(path.name for path in tmp_path.iterdir()) == ["rows.csv", "rows.csv.rows"]
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_values_of_several_types_fit_in_a_column(tmp_path: Path) -> None:
     output = tmp_path / "rows.parquet"
     vary = "pipeline.schedule=1f1b,{name: interleaved}"

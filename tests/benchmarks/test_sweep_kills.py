@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from test_sweep import killed_five_times
+from test_sweep import killed
 
 from simcluster.sweeps.sweep import sweep
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.benchmark
 
 
 def test_a_thousand_variants_killed_five_times(tmp_path: Path) -> None:
-    killed_five_times(tmp_path, 1000)
+    killed(tmp_path, 1000, times=5)
 
 
 def test_what_a_variant_costs() -> None:
