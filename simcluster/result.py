@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from simcluster.lowering.lower import Lowered
 from simcluster.measuring.account import Account
 from simcluster.measuring.contention import free_seconds, slowed_seconds
@@ -22,7 +24,7 @@ from simcluster.planning.footprint import Footprint
 from simcluster.scenario.fits import Remedies, remedies
 from simcluster.scenario.likely import Likely, likely
 from simcluster.scenario.memory_plan import plan_of
-from simcluster.simulating.engine import Record
+from simcluster.simulating.record import Record
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -113,10 +115,9 @@ class Run:
     @cached_property
     def step_time(self) -> float:
         """Seconds per step."""
-        program = self.lowered.program
-        lanes = zip(program.lanes, program.lane_rank, strict=True)
-        last = [ops[-1] for ops, rank in lanes if ops and rank in self.ranks]
-        return float(self.record.end[last].max()) / self.steps
+        ranks = np.array(self.lowered.played.lane_rank, dtype=np.int64)
+        own = (ranks >= self.ranks.start) & (ranks < self.ranks.stop)
+        return float(self.record.lanes[own].max()) / self.steps
 
     @cached_property
     def overlap(self) -> Overlaps:
@@ -153,7 +154,7 @@ class Run:
     @cached_property
     def _stages(self) -> dict[int, int]:
         """The job's stage of every simulated rank."""
-        program, first = self.lowered.program, self.ranks.start
+        program, first = self.lowered.played, self.ranks.start
         pairs = zip(program.lane_rank, program.lane_stage, strict=True)
         stages = {rank - first: stage for rank, stage in pairs if rank in self.ranks}
         lowest = min(stages.values())

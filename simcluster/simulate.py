@@ -9,23 +9,12 @@ from functools import partial
 from simcluster.collector import collector_off
 from simcluster.devices.device import Device, kernels_seconds
 from simcluster.devices.sensitivity import interference_on, sensitivity_on
-from simcluster.devices.software import Software, latest_of
-from simcluster.devices.updates import (
-    buffer_seconds,
-    clip_seconds,
-    copy_seconds,
-    gradient_norm_seconds,
-    optimizer_seconds,
-    sharded_copy_seconds,
-    unscale_seconds,
-    zero_gradients_seconds,
-)
 from simcluster.faults import Fault
 from simcluster.lowering.between import StepsOf
 from simcluster.lowering.lower import Choices, Lowered, lower
 from simcluster.lowering.trusting import Trust
+from simcluster.lowering.views import Views
 from simcluster.model.flops import hardware_flops_per_sequence, model_flops_per_sequence
-from simcluster.model.recipes import Recipe
 from simcluster.nccl import load_platform
 from simcluster.planning.disturbances import UNDISTURBED, Disturbances
 from simcluster.planning.disturbed_links import capacity_profiles, permanently
@@ -33,22 +22,20 @@ from simcluster.planning.disturbed_ranks import Batch, RankPrograms, speed_profi
 from simcluster.planning.disturbed_ranks import slowness as slow_ranks
 from simcluster.planning.ops import StageProgram
 from simcluster.planning.parallel import Plan
-from simcluster.planning.segment_ops import NO_TIME, Issue
 from simcluster.planning.segments import Passes, by_heart
 from simcluster.planning.stages import stage_programs
-from simcluster.planning.step_plan import DataParallel, Job, Slices
+from simcluster.planning.step_plan import Job, Slices
 from simcluster.result import Facts, Result
 from simcluster.scenario.memory_plan import (
-    ELEMENT_BYTES,
     footprints_of,
     offload_of,
     plan_of,
     recipe_of,
     shape_of,
-    sharding_of,
 )
 from simcluster.scenario.pipeline_rules import goes_by_own_times, schedule_of, slices_of
 from simcluster.scenario.scenario import Scenario
+from simcluster.scenario.updates_plan import data_parallel_of, issue_of
 from simcluster.schedules import Schedule, ScheduleFunction
 from simcluster.simulating.engine import DeadlockError
 from simcluster.simulating.network import Network
@@ -59,8 +46,6 @@ from simcluster.topology import Cluster
 from simcluster.traffic.methods import Methods
 
 _PRECISION = {"bf16-mixed": "bf16", "fp16-mixed": "fp16", "fp8-mixed": "fp8", "fp32": "fp32"}
-_BUCKET_PARAMETERS = 40e6  # Megatron-LM: max(40e6, 1e6 x dp) parameters a bucket
-_BUCKET_PARAMETERS_PER_REPLICA = 1e6
 
 
 def simulate(
@@ -79,13 +64,27 @@ def simulate(
     """
     if schedule is not None:
         scenario = scenario.with_schedule(schedule)
-    clean = replay(scenario.without_faults(), folded=folded, collapsed=collapsed) if scenario.faults else None
-    before = clean.step_time if clean else None
-    return replay(scenario, folded=folded, collapsed=collapsed, without_faults=before)
+    planned = plan(scenario)
+    before = None
+    if scenario.faults:
+        before = replay(scenario.without_faults(), folded=folded, collapsed=collapsed, planned=planned).step_time
+    return replay(scenario, folded=folded, collapsed=collapsed, without_faults=before, planned=planned)
 
 
 Change = Callable[[Sequence[StageProgram]], Sequence[StageProgram]]
 """Makes other programs of a job's: what if some of their ops were different?"""
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What a scenario's faults do not change: the job, what is known of it, its stages' programs, how its collectives
+    are done, and the windows through which it may be looked at."""
+
+    job: Job
+    facts: Facts
+    programs: Sequence[StageProgram]
+    choices: Choices
+    views: Views
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +98,15 @@ class Prepared:
     schedule: str
 
 
+@collector_off()
+def plan(scenario: Scenario, change: Change = list) -> Planned:
+    """Plan the scenario, whatever faults it has."""
+    job, facts = plan_job(scenario, scenario.cluster.device)
+    programs, choices = change(stage_programs(job)), choices_of(scenario, folded=True)
+    views = Views(programs, job.plan, scenario.cluster.built, choices.methods)
+    return Planned(job, facts, programs, choices, views)
+
+
 def prepare(
     scenario: Scenario,
     *,
@@ -107,26 +115,29 @@ def prepare(
     change: Change = list,
     watched: Sequence[Fault] = (),
     trust: Trust | None = None,
+    planned: Planned | None = None,
 ) -> Prepared:
-    """Plan the scenario and lower it to a program, with its programs changed if a change is given.
+    """Plan the scenario, or take it as ``planned``, and lower it to a program, with its programs changed if a change is
+    given.
 
     The links of ``watched`` faults are played apart from others, as if something could happen on them; ``trust`` says
     which links may hold somebody up, of a scenario without faults.
     """
+    made = planned or plan(scenario, change)
     healthy = scenario.cluster.built
     cluster = healthy.scaled(permanently(scenario.faults, healthy))
-    job, facts = plan_job(scenario, scenario.cluster.device)
     lowered = lower(
-        change(stage_programs(job)),
-        job.plan,
+        made.programs,
+        made.job.plan,
         cluster,
         cluster.capacity,
         slowness=slowness(scenario),
-        choices=replace(choices_of(scenario, folded=folded), collapsed=collapsed),
-        disturbances=disturbances_of(scenario, job.plan, cluster, watched),
+        choices=replace(made.choices, folded=folded, collapsed=collapsed),
+        disturbances=disturbances_of(scenario, made.job.plan, cluster, watched),
         trust=trust,
+        views=made.views,
     )
-    return Prepared(lowered, facts, cluster, job.schedule.name)
+    return Prepared(lowered, made.facts, cluster, made.job.schedule.name)
 
 
 @collector_off()
@@ -139,13 +150,16 @@ def replay(
     change: Change = list,
     watched: Sequence[Fault] = (),
     trust: Trust | None = None,
+    planned: Planned | None = None,
 ) -> Result:
     """Replay the scenario once, with its programs changed if a change is given, on a trust if one is (``prepare``)."""
-    made = prepare(scenario, folded=folded, collapsed=collapsed, change=change, watched=watched, trust=trust)
+    made = prepare(
+        scenario, folded=folded, collapsed=collapsed, change=change, watched=watched, trust=trust, planned=planned
+    )
     lowered = made.lowered
     try:
         steps = [partial(_stepwise, made.cluster, steps) for steps in lowered.steps]
-        record = play_by(scenario.engine, lowered.program, lowered.capacity, steps)
+        record = play_by(scenario.engine, lowered.played, lowered.capacity, steps)
     except DeadlockError as error:
         if scenario.pipeline.p2p == "async":
             raise
@@ -184,7 +198,7 @@ def passes_of(scenario: Scenario, device: Device) -> Passes:
         overlap_experts=scenario.overlap.experts,
         sensitivity=sensitivity,
         attention=lambda kernels: timer([kernel for kernel in kernels if kernel.kind == "attention"]),
-        issue=_issue(scenario),
+        issue=issue_of(scenario),
     )
 
 
@@ -200,7 +214,7 @@ def job_of(scenario: Scenario, device: Device, passes: Passes) -> Job:
         schedule=schedule,
         slices=slices,
         passes=passes,
-        data_parallel=_data_parallel(scenario, device, plan, recipe),
+        data_parallel=data_parallel_of(scenario, device, plan, recipe),
         send_bytes=send_bytes,
         gather_boundary=split and not scenario.parallel.sequence_parallel,
         overlap_sends=scenario.overlap.pipeline,
@@ -243,55 +257,6 @@ def _arrange(
     return schedule, slices
 
 
-def _issue(scenario: Scenario) -> Issue:
-    """What the host needs to issue work."""
-    software = scenario.software
-    if software is None:
-        return NO_TIME
-    slower = scenario.cluster.scale.launch
-    late = software.late * latest_of(scenario.parallel.tp)
-    times = (software.kernel, software.collective, software.microbatch, software.gap, late, software.loss)
-    return Issue(*(seconds * slower for seconds in times))
-
-
-def _data_parallel(scenario: Scenario, device: Device, plan: Plan, recipe: Recipe) -> DataParallel:
-    gathered = ELEMENT_BYTES[scenario.training.precision] if scenario.parallel.zero == 3 else recipe.gathered
-    bucket = max(_BUCKET_PARAMETERS, _BUCKET_PARAMETERS_PER_REPLICA * plan.replicas) * recipe.gradient
-
-    software = scenario.software or Software()
-    copies = software.optimizer == "passes"
-
-    def update(parameters: float) -> float:
-        zeroed = zero_gradients_seconds(device, parameters, recipe=recipe)
-        clipped = clip_seconds(device, parameters, recipe=recipe)
-        copied = copy_seconds(device, parameters, recipe=recipe) if copies else 0.0
-        return clipped + optimizer_seconds(device, parameters, recipe=recipe) + copied + zeroed
-
-    def norm(parameters: float) -> float:
-        scaled = scenario.training.precision == "fp16-mixed"
-        unscaled = unscale_seconds(device, parameters, recipe=recipe) if scaled else 0.0
-        if copies and plan.replicas > 1:  # the sum over replicas is divided by their number in a pass of its own
-            unscaled += unscale_seconds(device, parameters, recipe=recipe)
-        return unscaled + gradient_norm_seconds(device, parameters, recipe=recipe)
-
-    return DataParallel(
-        zero=scenario.parallel.zero,
-        overlap_reduce=scenario.overlap.grad_reduce,
-        overlap_gather=scenario.overlap.param_gather,
-        gradient_bytes=recipe.gradient,
-        parameter_bytes=gathered,
-        bucket_bytes=scenario.overlap.bucket_size or bucket,
-        optimizer_seconds=update,
-        norm_seconds=norm,
-        sharding=sharding_of(scenario),
-        zero_seconds=lambda parameters: zero_gradients_seconds(device, parameters, recipe=recipe),
-        buffer_seconds=lambda whole: buffer_seconds(
-            device, whole, recipe=recipe, gradients=software.gradients if plan.replicas > 1 else "averaged"
-        ),
-        copy_seconds=lambda parameters: sharded_copy_seconds(device, parameters, recipe=recipe, shards=software.shards),
-    )
-
-
 def slowness(scenario: Scenario) -> list[float]:
     """What always multiplies every rank's compute times."""
     return slow_ranks(scenario.faults, scenario.cluster.built.host_of[: scenario.gpus])
@@ -308,7 +273,7 @@ def disturbances_of(
     return Disturbances(
         speeds=speed_profiles(faults, hosts),
         capacities=capacity_profiles(faults, cluster, seed, watched),
-        colour=ranks.colour,
+        colour=ranks.colour if ranks.uneven else UNDISTURBED.colour,
         program=ranks.program,
     )
 

@@ -135,7 +135,7 @@ def _play(
     )
     if lowered.steps:
         raise InputError("jobs that run together are played in flow; leave collectives.detail: steps out")
-    record = play_by("auto", lowered.program, lowered.capacity)
+    record = play_by("auto", lowered.played, lowered.capacity)
     return [
         Result(lowered=lowered, record=record, steps=scenario.steps, ranks=ranks, scenario=scenario, facts=facts)
         for scenario, ranks, (_, facts) in zip(scenarios, plan.ranks, planned, strict=True)

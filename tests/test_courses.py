@@ -12,11 +12,13 @@ from test_in_step import TICKS, chains
 from simcluster.lowering.program import Pace
 from simcluster.lowering.rhythm import Chain, Playing
 from simcluster.planning.profiles import STEADY
-from simcluster.simulating.agenda import Agenda, at_end_of_instant, happens
+from simcluster.simulating.agenda import Agenda, Instant, Lane, Lanes, Timer, at_end_of_instant
 from simcluster.simulating.courses import Courses
-from simcluster.simulating.tasks import Followed, Place, Several, Single, Task
+from simcluster.simulating.followed import Followed
+from simcluster.simulating.tasks import Place, Several, Single, Task
 
 PRESSURES = st.sampled_from([0.0, 0.2, 0.7])
+LANE: Lane = (None for _ in ())
 CHANGES = st.lists(st.tuples(TICKS, PRESSURES), max_size=6, unique_by=lambda change: change[0]).map(sorted)
 
 
@@ -46,43 +48,72 @@ def test_a_course_is_the_chain_pressed_one_by_one(
         assert shared.tolist() == (own - begin).tolist()
 
 
-def play(task: Task, place: Place, begin: float, changes: Sequence[tuple[float, float]]) -> tuple[float, list[float]]:
-    """When a rank's task is over that is looked at only when it asks for it, and when its rows end."""
+def play(
+    task: Task, place: Place, begin: float, changes: Sequence[tuple[float, float]], *, before: bool
+) -> tuple[float, list[float]]:
+    """When a rank's task is over that is looked at when it asks for it, and when its rows end.
+
+    ``before``: a change comes before a look at the same instant.  Each comes by way of another pressure.
+    """
     todo = [(begin + after, pressure) for after, pressure in changes]
     due = task.next_look
     while True:
-        while todo and todo[0][0] < due:
-            now, place.pressure = todo.pop(0)
-            task.pressures[0] = place.pressure
-            if task.press(now):
+        while todo and (todo[0][0] < due or (before and todo[0][0] == due)):
+            now, pressure = todo.pop(0)
+            place.press(now, place.pressure + 0.1)
+            place.press(now, pressure)
+            if task.watches and now < due:
+                task.settle(now)
                 due = min(due, task.next_look)
         if task.end(due):
             assert task.next_look == float("inf")
-            return due, task.kept()()[1].tolist()
+            return due, task.kept().times()[1].tolist()
+        if not task.watches or place.log[-1][0] == due:
+            task.watches = True
+            task.settle(due)
         due = task.next_look
 
 
-@given(chain=chains(), first=PRESSURES, changes=CHANGES)
+@given(chain=chains(), first=PRESSURES, changes=CHANGES, before=st.booleans())
 def test_a_task_that_looks_late_is_one_that_follows_every_change(
-    chain: list[Pace], first: float, changes: list[tuple[float, float]]
+    chain: list[Pace], first: float, changes: list[tuple[float, float]], before: bool
 ) -> None:
-    changes = [(after, pressure) for after, pressure in changes if after > 0]
-    over = simpy.Event(simpy.Environment())
     found, slowed = [], []
     for kind in (Single, Several, Followed):
         place = Place(STEADY)
-        place.pressure = first
+        place.press(1.0, first)
         task: Task
         if kind is Single:
-            task = Single(0, place, over, 2.0, Courses(Chain(chain)))
+            task = Single(0, place, LANE, 2.0, Courses(Chain(chain)))
         elif kind is Several:
-            task = Several([0], [place], [over], 2.0, Courses(Chain(chain)))
+            task = Several(0, [place], [LANE], 2.0, Courses(Chain(chain)))
         else:
-            task = Followed([0], [place], [over], 2.0, Chain(chain))
-        found.append(play(task, place, 2.0, changes))
+            task = Followed(0, [place], [LANE], 2.0, Chain(chain))
+        found.append(play(task, place, 2.0, changes, before=before))
         slowed.append(task.slowed)
     assert found[0] == found[1] == found[2]
     assert len(set(slowed)) == 1
+
+
+def test_at_an_instant_the_last_word_on_a_pressure_counts() -> None:
+    place = Place(STEADY)
+    for now, pressure in ((1.0, 0.2), (2.0, 0.7), (2.0, 0.2), (3.0, 0.7), (3.0, 0.4)):
+        place.press(now, pressure)
+    assert place.log[-2:] == [(1.0, 0.2), (3.0, 0.4)]
+    assert place.pressure == 0.4
+
+
+def test_a_place_keeps_no_more_of_its_log_than_somebody_needs() -> None:
+    place = Place(STEADY)
+    for now in range(9):
+        place.press(float(now), float(1 + now % 2))
+    task = Single(0, place, LANE, 9.0, Courses(Chain([Pace(1.0, 0.5)])))
+    assert len(place.log) == 2
+    for now in range(10, 20):
+        place.press(float(now), float(1 + now % 2))
+    Single(1, place, LANE, 20.0, Courses(Chain([Pace(1.0, 0.5)])))
+    assert len(place.log) == 12  # the first one has not been looked at
+    place.leave(task)
 
 
 def test_what_is_due_at_one_instant_is_one_event_in_its_order() -> None:
@@ -90,8 +121,8 @@ def test_what_is_due_at_one_instant_is_one_event_in_its_order() -> None:
     agenda: Agenda[str] = Agenda(env)
     told: list[tuple[float, list[str]]] = []
 
-    def take(timer: simpy.Event) -> None:
-        told.append((env.now, agenda.take(env.now)))
+    def take(event: Instant) -> None:
+        told.append((env.now, agenda.take(event.instant)))
         if env.now == 2.0 and len(told) == 2:
             agenda.put(2.0, "again", take)
 
@@ -105,22 +136,42 @@ def test_what_is_due_at_one_instant_is_one_event_in_its_order() -> None:
 def test_the_end_of_an_instant_is_after_all_that_it_leads_to() -> None:
     env = simpy.Environment()
     order: list[str] = []
-    waited = simpy.Event(env)
 
-    def waiter() -> simpy.events.ProcessGenerator:
-        yield waited
-        order.append("goes on at once")
-        yield env.timeout(0.0)
-        order.append("and a little later")
-
-    def other() -> simpy.events.ProcessGenerator:
-        yield env.timeout(1.0)
+    def now(_: Instant) -> None:
         at_end_of_instant(env, lambda _: order.append("end"))
-        happens(waited)
-        order.append("then the other one")
+        order.append("now")
+        Timer(env, lambda _: order.append("a little later")).wait(0.0)
 
-    env.process(waiter())
-    env.process(other())
+    Timer(env, now).wait(1.0)
     env.run()
-    assert order == ["goes on at once", "then the other one", "and a little later", "end"]
-    assert waited.processed
+    assert order == ["now", "a little later", "end"]
+
+
+def test_a_timer_comes_as_often_as_it_is_asked_for() -> None:
+    env = simpy.Environment()
+    told: list[float] = []
+
+    def take(_: Instant) -> None:
+        told.append(env.now)
+        if len(told) < 3:
+            timer.wait(2.0)
+
+    timer = Timer(env, take)
+    timer.wait(1.0)
+    env.run()
+    assert told == [1.0, 3.0, 5.0]
+
+
+def test_a_lane_that_lets_another_go_on_stops_first() -> None:
+    lanes, order = Lanes(), []
+
+    def lane(name: str, others: Sequence[Lane]) -> Lane:
+        order.append(name)
+        lanes.go_on(others)
+        order.append(f"{name} stops")
+        yield
+        order.append(f"{name} is over")
+
+    second = lane("second", ())
+    lanes.go_on([lane("first", (second, second))])
+    assert order == ["first", "first stops", "second", "second stops", "second is over"]

@@ -13,7 +13,8 @@ from simcluster.clock import on_grid
 from simcluster.errors import InputError
 from simcluster.lowering.program import Meeting, Program, SpanRow
 from simcluster.simulate import simulate
-from simcluster.simulating.engine import DeadlockError, Record, play
+from simcluster.simulating.engine import DeadlockError, play
+from simcluster.simulating.record import Record
 from simcluster.traffic.traffic import Traffic
 
 

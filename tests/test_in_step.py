@@ -16,7 +16,8 @@ from simcluster.planning.ops import MAIN
 from simcluster.planning.profiles import STEADY, Window
 from simcluster.result import Result
 from simcluster.simulate import replay
-from simcluster.simulating.engine import Record, play
+from simcluster.simulating.engine import play
+from simcluster.simulating.record import Record
 
 # --- blocks -----------------------------------------------------------------------------------------------------------
 
@@ -109,12 +110,7 @@ def run(tiny: Tiny, faults: str, overlap: dict[str, Any], **more: Any) -> Result
 
 def by_op(found: Result) -> Record:
     """The same program with every op by itself."""
-    program = found.lowered.program
-    stretches, program.in_step = program.in_step, []
-    try:
-        return play(program, found.lowered.capacity)
-    finally:
-        program.in_step = stretches
+    return play(found.lowered.program, found.lowered.capacity)
 
 
 @pytest.mark.parametrize("overlap", OVERLAP)
@@ -122,9 +118,10 @@ def by_op(found: Result) -> Record:
 @pytest.mark.parametrize("folded", [True, False])
 def test_ranks_in_step_are_each_by_itself(tiny: Tiny, faults: str, overlap: dict[str, Any], folded: bool) -> None:
     found = run(tiny, faults, overlap, folded=folded)
-    program, record = found.lowered.program, found.record
-    assert program.in_step
-    assert all(len(each.firsts) > 1 for each in program.in_step)
+    program, record, stretches = found.lowered.program, found.record, found.lowered.played.in_step
+    assert stretches
+    assert not program.in_step
+    assert all(len(each.ops) > 1 for each in stretches)
     alone = by_op(found)
     assert record.events < 0.7 * alone.events
     for name in ("ready", "start", "end", "last"):
@@ -137,12 +134,12 @@ def test_ranks_in_step_are_each_by_itself(tiny: Tiny, faults: str, overlap: dict
 def test_nobody_goes_in_step_with_others_on_a_link_that_is_shared(tiny: Tiny) -> None:
     """A dragged transfer is no chain either; and of ops played singly there is none."""
     drag = {"kind": "factor", "compute": 0.2, "communication": 0.2}
-    assert run(tiny, "slow", {"tensor": True, "interference": drag}).lowered.program.in_step == []
-    assert run(tiny, "slow", OVERLAP[0], collapsed=False).lowered.program.in_step == []
+    assert run(tiny, "slow", {"tensor": True, "interference": drag}).lowered.played.in_step == []
+    assert run(tiny, "slow", OVERLAP[0], collapsed=False).lowered.played.in_step == []
     shared = tiny(
         cluster={"topology": "pcie_ethernet", "nodes": 1, "gpus_per_node": 4, "gpus_per_pcie_switch": 2},
         parallel={"tp": 2, "dp": 2}, overlap={"grad_reduce": True}, faults=[{**FAULTS["slow"][0], "rank": 1}],
         engine="events",
     )  # fmt: skip
-    program = replay(shared).lowered.program
+    program = replay(shared).lowered.played
     assert program.in_step == []

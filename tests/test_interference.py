@@ -26,7 +26,8 @@ from simcluster.measuring.timeline import expand
 from simcluster.model.kernels import Kernel
 from simcluster.planning.ops import MAIN, Compute, Op, Segment, Timed
 from simcluster.simulate import simulate
-from simcluster.simulating.engine import Record, play
+from simcluster.simulating.engine import play
+from simcluster.simulating.record import Record
 from simcluster.traffic.traffic import Traffic
 
 Row = tuple[float, float | None]

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from simcluster.clock import TICK
 from simcluster.simulating.network import Network
+from simcluster.traffic.fairness import Shares
 from simcluster.traffic.traffic import Traffic
 
 Start = tuple[float, Traffic]
@@ -166,6 +167,22 @@ def test_all_starts_of_an_instant_are_solved_together_however_late_they_come_in_
     assert (env.now, network.solves) == (5.0, 1)
 
 
+def test_a_transfer_alone_is_one_event() -> None:
+    env = simpy.Environment()
+    network = Network(env, [1.0])
+    over: list[float] = []
+    network.start(flow([0], 1.0, latency=0.5), lambda: over.append(env.now))
+    env.run()
+    assert over == [1.5]
+    assert next(env._eid) == 1
+
+
+def test_who_comes_first_to_a_link_has_it_however_early_others_began() -> None:
+    """The first one's latency ends at 4 s: the second is gone by then, and did not have to share."""
+    assert play([1.0], [(0.0, flow([0], 1.0, latency=4.0)), (1.0, flow([0], 2.0, latency=0.5))]) == [5.0, 3.5]
+    assert play([1.0], [(0.0, flow([0], 1.0, latency=3.0)), (1.0, flow([0], 2.0, latency=0.5))]) == [4.5, 4.0]
+
+
 # --- against an independent simulator ---------------------------------------------------------------------------------
 
 NUM_LINKS = 3
@@ -251,6 +268,16 @@ def test_who_is_named_first_does_not_matter(
     shuffled = play(capacity, [starts[n] for n in order], changes)
     ends = play(capacity, starts, changes)
     assert [ends[n] for n in order] == shuffled
+
+
+@given(capacity=capacities, starts=jobs, changes=capacity_changes)
+def test_links_that_are_free_may_be_given_early(
+    capacity: list[float], starts: list[Start], changes: list[Change]
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Shares, "join_free", lambda *_: False)
+        late = play(capacity, starts, changes)
+    assert play(capacity, starts, changes) == late
 
 
 @given(sizes=st.lists(st.integers(1, 1000), min_size=1, max_size=12), rate=st.integers(1, 1000))

@@ -21,11 +21,13 @@ from simcluster.lowering.program import Meeting, Program, SpanRow
 from simcluster.measuring.timeline import COLUMNS
 from simcluster.planning.ops import MAIN
 from simcluster.result import Result, Run
+from simcluster.scenario.scenario import Scenario
 from simcluster.simulate import replay, simulate
 from simcluster.simulating.encounters import Encounters
-from simcluster.simulating.engine import DeadlockError, Record, play
+from simcluster.simulating.engine import DeadlockError, play
 from simcluster.simulating.longest_path import LongestPath, NeedsEventsError
 from simcluster.simulating.players import play_by, play_path
+from simcluster.simulating.record import Record
 from simcluster.traffic.traffic import Traffic
 from simcluster.whatif import cost_sweep
 from simcluster.whatif.cost_sweep import CostSweep
@@ -109,7 +111,11 @@ def _faults(rank: int, cable: list[str]) -> list[dict[str, Any]]:
 @settings(max_examples=50)
 @given(document=documents())
 def test_every_way_to_play_a_scenario_gives_the_same_spans(tiny: Tiny, document: dict[str, Any]) -> None:
-    scenario = tiny(**document, engine="events")
+    every_way(tiny(**document, engine="events"))
+
+
+def every_way(scenario: Scenario) -> None:
+    """Plays the scenario in every way, and compares all of them with the plain one."""
     plain = replay(scenario, folded=False, collapsed=False)
     assert len(plain.weights) == scenario.gpus
     spans = {rank: _spans(plain, rank) for rank in plain.weights}

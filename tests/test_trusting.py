@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from test_same_answer import _spans, documents
 
 import simcluster
+from simcluster.lowering.trusting import Trust
 from simcluster.search.plan import alone
 from simcluster.search.playing import replay_on_trust
 from simcluster.simulate import replay
-from simcluster.simulating.crowds import _held_back
+from simcluster.simulating.crowds import _held_back, crowded
 
 
 @settings(max_examples=25)
@@ -39,6 +40,21 @@ def test_hashed_routes_split_those_that_meet_and_nobody_else() -> None:
     assert 4 < len(trusted.weights) < len(plain.weights)
     for rank in range(0, 128, 7):
         assert _spans(trusted, rank) == _spans(plain, rank)
+
+
+@pytest.mark.parametrize(("nodes", "settled"), [(16, False), (1, True)])
+def test_a_trust_with_nothing_to_learn_is_settled(nodes: int, settled: bool) -> None:
+    changes = {
+        "cluster.nodes": nodes, "cluster.fabric.nodes_per_unit": 3, "gpus": 8 * nodes, "parallel.tp": 4,
+        "parallel.pp": 1, "parallel.dp": 2 * nodes, "pipeline.chunks": 1, "pipeline.schedule": "1f1b",
+        "training.global_batch": 32, "model.layers": 4, "model.sequence_length": 512, "overlap.pipeline": False,
+    }  # fmt: skip
+    trust, scenario = Trust(), alone(simcluster.load("gpt3_175b_64xa100", changes))
+    assert trust.settled, "nobody has asked it yet"
+    result = replay(scenario, trust=trust)
+    assert trust.settled == settled
+    if settled:
+        assert not trust.learn(crowded(result.lowered, result.record))
 
 
 @pytest.mark.parametrize(

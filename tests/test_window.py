@@ -80,9 +80,9 @@ def both(scenario: Scenario) -> tuple[Window | None, Prepared, Prepared]:
             yield each
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("simcluster.lowering.lower.windows_of", kept)
+        patch.setattr("simcluster.lowering.views.windows_of", kept)
         seen = prepare(scenario)
-        patch.setattr("simcluster.lowering.lower.windows_of", lambda *_: ())
+        patch.setattr("simcluster.lowering.views.windows_of", lambda *_: ())
         return found[-1], seen, prepare(scenario)
 
 
@@ -137,8 +137,6 @@ def test_a_window_is_looked_through_where_there_is_one(tiny: Tiny) -> None:
     {"cluster": CLUSTERS[0] | {"fabric": {"nodes_per_unit": 3}}},
     {"cluster": CLUSTERS[0] | {"fabric": {"nodes_per_unit": 16}}},
     {"cluster": {"topology": "flat", "gpus": 32}},
-    {"faults": [{"kind": "slow_gpu", "rank": 3, "factor": 1.5}]},
-    {"faults": [{"kind": "slow_link", "between": ["node0.gpu1", "node0.nic1"], "factor": 0.5}]},
 ])  # fmt: skip
 def test_what_is_not_alike_is_looked_at_whole(tiny: Tiny, change: dict[str, Any]) -> None:
     job = {"gpus": 32, "parallel": {"tp": 2, "dp": 16}, "training": {"global_batch": 16}}
@@ -196,7 +194,11 @@ def test_what_takes_no_turn() -> None:
     assert cluster.turned([gpus ^ 1, (gpus + 16) % 128], gpus % 16 & ~1, 16) is not None  # rails in pairs
     assert cluster.turned([gpus ^ 1, (gpus + 16) % 128], gpus % 16 & ~3, 32) is None  # which are not four
     slower = cluster.scaled([("node3.gpu1", "node3.nic1", 0.5)])
-    assert slower.turned([(gpus + 16) % 128], gpus % 16, 8) is None
+    turned, healthy = (each.turned([(gpus + 16) % 128], gpus % 16, 8) for each in (slower, cluster))
+    assert turned is not None  # routes are, and links as they are wired
+    assert healthy is not None
+    assert np.array_equal(turned.link, healthy.link)
+    assert turned.wired is cluster.capacity
 
 
 def test_rails_of_one_leaf_take_no_turn() -> None:

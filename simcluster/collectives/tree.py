@@ -68,8 +68,7 @@ class Chained(Columned):
     @cached_property
     def parents(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Those of both trees, -1 for a root."""
-        one, other = double_tree(len(self.walks.machines))
-        return np.array(one, dtype=np.int64), np.array(other, dtype=np.int64)
+        return _double_tree(len(self.walks.machines))
 
     @cached_property
     def listed(self) -> Listed:
@@ -111,12 +110,17 @@ def _listed(rails: Sequence[NDArray[np.int64]]) -> Listed:
     return Listed.joined([part for _, part in sorted(parts, key=lambda pair: pair[0])])
 
 
-@lru_cache(maxsize=4)
 def double_tree(size: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Parents of 0 .. size-1 in both trees, -1 for a root.
 
     The first is binary in order with a root above it, 0; the second is it mirrored (even size) or shifted by one (odd).
     """
+    first, second = _double_tree(size)
+    return tuple(first.tolist()), tuple(second.tolist())
+
+
+@lru_cache(maxsize=4)
+def _double_tree(size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     node = np.arange(size)
     lowest = (
         node & -node
@@ -128,7 +132,9 @@ def double_tree(size: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         second = np.where(first < 0, -1, (first + 1) % size)[(node - 1) % size]
     else:
         second = np.where(first < 0, -1, size - 1 - first)[::-1]
-    return tuple(first.tolist()), tuple(second.tolist())
+    for each in (first, second):
+        each.flags.writeable = False
+    return first, second
 
 
 def _chains(group: Group, ring: Ring) -> list[list[int]]:

@@ -67,6 +67,7 @@ class Between:
         lone = dict.fromkeys(classes.of_communicator[number] for number in communicators.lone)
         self._felt = {} if program.capacities or in_steps else felt(classes.quotient, capacity, lone)
         self._traffic: dict[Hashable, int] = {}  # -> the number in the program's traffics
+        self._alone: dict[int, float] = {}  # by that number
         self._parties: dict[int, int] = {}
         self._meeting: dict[Hashable, Meeting] = {}
         self.steps: list[StepsOf] = []
@@ -106,7 +107,7 @@ class Between:
             return None
         if self._in_steps:
             return None
-        return sum(traffic.alone_seconds(self._capacity) for traffic in self._traffics(number, op.work))
+        return self._alone_seconds(number, op.work)
 
     def parties(self, number: int) -> int:
         """How many classes of ranks meet in a group."""
@@ -195,6 +196,16 @@ class Between:
             self._program.traffics.append(found)
         return known
 
+    def _alone_seconds(self, number: int, work: Collective | Timed | Transfer | Copy) -> float:
+        """Duration of a collective or transfer with all links to itself."""
+        if isinstance(work, Timed) or (isinstance(work, Transfer | Copy) and work.seconds >= 0):
+            return sum(traffic.alone_seconds(self._capacity) for traffic in self._traffics(number, work))
+        traffic_number = self._traffic_number(number, work)
+        if traffic_number not in self._alone:
+            traffics = self._program.traffics[traffic_number]
+            self._alone[traffic_number] = sum(traffic.alone_seconds(self._capacity) for traffic in traffics)
+        return self._alone[traffic_number]
+
     def _disturbs(self, op: Op) -> bool:
         """Is it communication beside computation?  A copy engine takes no SM (what it takes of HBM is not counted)."""
         return op.lane != MAIN and not isinstance(op.work, Copy | Host)
@@ -202,7 +213,7 @@ class Between:
     def _beside(self, number: int, work: Collective | Timed | Transfer) -> Beside:
         """A communication as the GPUs feel it that take part."""
         ranks = self._communicators.ranks(number)
-        alone = sum(traffic.alone_seconds(self._capacity) for traffic in self._traffics(number, work))
+        alone = self._alone_seconds(number, work)
         sent = 0.0
         if isinstance(work, Transfer):
             sent = work.size

@@ -17,7 +17,7 @@ from simcluster.lowering.asked import Asked, Call
 from simcluster.lowering.barriers import lone_axes
 from simcluster.lowering.forms import Form, Forms, Rows, rows_of
 from simcluster.lowering.kinds import Kind, in_rows
-from simcluster.lowering.pictures import Draw, Pictures
+from simcluster.lowering.pictures import Counterparts, Draw, Pictures
 from simcluster.lowering.tight import tight_rows
 from simcluster.lowering.window import NotAlikeError, Window
 from simcluster.planning.ops import StageProgram
@@ -46,18 +46,17 @@ class Communicators:
         methods: Methods,
         window: Window | None = None,
     ) -> None:
-        self._programs = programs
         self._fabric = fabric
         self._methods = methods
         self._window = window
         self._pictures = Pictures(fabric, plan.num_ranks, window)
-        self._kinds: list[Kind] = []
+        self.kinds: list[Kind] = []
         self._named: dict[Hashable, list[Kind]] = {}
         self._of_stage: dict[tuple[Hashable, int], int] = {}  # by kind and stage the first number
         self._known: dict[Hashable, npt.NDArray[np.int32]] = {}  # by kind the number of every rank's
         self._ranks: dict[int, tuple[int, ...]] = {}
         self._forms = Forms()
-        self._apart: dict[int, Sequence[Drawn]] = {}
+        self.apart: dict[int, Sequence[Drawn]] = {}
         self.lone: dict[int, None] = {}  # those beside which nothing else is under way, as far as that is known
         self._whole: dict[str, bool] = {}  # axes with one group of all ranks; do they hold up main lanes?
         used = Asked(programs)
@@ -67,18 +66,18 @@ class Communicators:
             self.stage_of[ranks] = stage
             self._place_of[ranks] = np.arange(len(ranks))
         for axis in used.axes:
-            self._add_axis(axis, plan.groups(axis), used)
+            self._add_axis(axis, plan.groups(axis), used, programs)
         self._add_sends(used, stage_ranks)
         for (stage, direction), sizes in used.copies.items():
             self._add_copies(direction, stage_ranks[stage], sizes)
-        self._first = [kind.first for kind in self._kinds]
+        self._first = [kind.first for kind in self.kinds]
         if window and not window.links.settled:
             raise NotAlikeError
 
     @cached_property
     def bindings(self) -> Bindings:
         """All of them in columns."""
-        return replace(joined([kind.whole for kind in self._kinds]), apart=self._apart)
+        return replace(joined([kind.whole for kind in self.kinds]), apart=self.apart)
 
     @cached_property
     def shown(self) -> Bindings:
@@ -87,19 +86,19 @@ class Communicators:
             return self.bindings
         place = np.full(len(self.stage_of), -1, dtype=np.int64)
         place[self._window.ranks] = np.arange(len(self._window.ranks))
-        found = joined([kind.shown(place) for kind in self._kinds])
-        drawn = np.concatenate([kind.first + kind.drawn for kind in self._kinds] or [np.zeros(0, dtype=np.int64)])
-        return replace(found, apart={int(np.searchsorted(drawn, number)): uses for number, uses in self._apart.items()})
+        found = joined([kind.shown(place) for kind in self.kinds])
+        drawn = np.concatenate([kind.first + kind.drawn for kind in self.kinds] or [np.zeros(0, dtype=np.int64)])
+        return replace(found, apart={int(np.searchsorted(drawn, number)): uses for number, uses in self.apart.items()})
 
     @property
     def like(self) -> Ints:
         """The one that tells of each: those drawn do of themselves."""
-        return np.concatenate([kind.first + kind.like for kind in self._kinds] or [np.zeros(0, dtype=np.int64)])
+        return np.concatenate([kind.first + kind.like for kind in self.kinds] or [np.zeros(0, dtype=np.int64)])
 
     def of_all(self, values: Ints) -> Ints:
         """For all of them what those have that are ``shown``."""
         found, first = [np.zeros(0, dtype=np.int64)], 0
-        for kind in self._kinds:
+        for kind in self.kinds:
             end = first + len(kind.drawn)
             found.append(values[first:end][kind.told])
             first = end
@@ -175,11 +174,16 @@ class Communicators:
     def calls(self, ranks: Container[int]) -> dict[tuple[str, Call], Method]:
         """How the groups of these ranks do their collectives, by axis and call; sends are not among them."""
         found: dict[tuple[str, int], None] = {}
-        for kind in self._kinds:
+        for kind in self.kinds:
             if not kind.directed:
                 pairs = zip(kind.table[:, 0].tolist(), kind.form[kind.told].tolist(), strict=True)
                 found.update({(str(kind.name), form): None for first, form in pairs if first in ranks})
         return {(axis, call): method for axis, form in found for call, method in self._forms[form].methods.items()}
+
+    def usages(self, number: int) -> tuple[Usage, ...]:
+        """How traffic of a communicator, or of the one that tells of it, uses links: pattern by pattern."""
+        kind = self._kind(number)
+        return self.bindings.usages(kind.first + int(kind.like[number - kind.first]))
 
     def phases(self, number: int, kind: str, size: float) -> Sequence[Phase]:
         """The description of a collective of this group, for playing it in steps."""
@@ -192,7 +196,7 @@ class Communicators:
         return activities(form.patterns(tells, (kind, size), usages), size, form.methods[kind, size])
 
     def _kind(self, number: int) -> Kind:
-        return self._kinds[bisect_right(self._first, number) - 1]
+        return self.kinds[bisect_right(self._first, number) - 1]
 
     def _form(self, number: int) -> Form:
         kind = self._kind(number)
@@ -211,9 +215,11 @@ class Communicators:
 
     @property
     def _count(self) -> int:
-        return self._kinds[-1].first + len(self._kinds[-1].table) if self._kinds else 0
+        return self.kinds[-1].first + len(self.kinds[-1].table) if self.kinds else 0
 
-    def _add_axis(self, axis: str, groups: Iterable[Ranks], used: Asked) -> None:
+    def _add_axis(
+        self, axis: str, groups: Iterable[Ranks], used: Asked, programs: Sequence[StageProgram]
+    ) -> None:  # fmt: skip
         """All groups of an axis, in order."""
         tables = list(_tables(groups))
         blocking = axis not in used.beside
@@ -221,8 +227,8 @@ class Communicators:
             raise NotAlikeError
         if len(tables) == 1 and tables[0].shape == (1, len(self.stage_of)):
             self._whole[axis] = blocking
-            if self._window and blocking and lone_axes(self._programs, [axis]):
-                self._apart[self._count] = []
+            if self._window and blocking and lone_axes(programs, [axis]):
+                self.apart[self._count] = []
                 self.lone[self._count] = None
         for table in tables:
             self._add_group(axis, table, used, blocking)
@@ -230,33 +236,33 @@ class Communicators:
     def _add_group(self, kind: str, table: Ranks, used: Asked, blocking: bool) -> None:
         """The next numbers, for groups of one size (rows), which run what their stages do."""
         pictures, rows = self._pictures, np.arange(len(table))
-        apart = self._count in self._apart
-        like, cut = (rows, 0) if apart else pictures.counterparts(table)
-        drawn = np.flatnonzero(like == rows)
-        shown = table[drawn][:, : cut or None]
+        apart = self._count in self.apart
+        those = Counterparts(rows) if apart else pictures.counterparts(table)
+        drawn = np.flatnonzero(those.like == rows)
+        shown = table[drawn][:, : those.cut or None]
         if self._window and apart:  # what stages it has
-            shown = shown[:, self._window.ranks]
+            those, shown = Counterparts(rows, 0, (*range(len(self._window.shifts)),)), shown[:, self._window.ranks]
         layout = np.full(len(table), -1, dtype=np.int64)
         layout[drawn] = pictures.layouts(shown)
         own, first = numbered(mixed(layout[drawn], 3) ^ mixed(rows_alike(self.stage_of[shown]), 5))
         stages = self.stage_of[shown[first]].tolist()
         calls_of = [tuple(used.calls(kind, each)) for each in stages]
-        self._add(kind, table, like, own, calls_of, pictures.of_groups(table, layout, cut), blocking)
+        self._add(kind, table, those, own, calls_of, pictures.of_groups(table, layout, those.cut), blocking)
 
     def _add_sends(self, used: Asked, stage_ranks: Sequence[Ranks]) -> None:
         """Pairs of ranks of two stages that send."""
         if not used.sends:
             return
         tables = [np.stack([stage_ranks[source], stage_ranks[target]], axis=1) for source, target in used.sends]
-        likes = [self._pictures.counterparts(table)[0] for table in tables]
+        pairs = self._pictures.counterparts_of_pairs(used.sends, stage_ranks, tables)
         whole = np.concatenate(
-            [table[like == np.arange(len(table))] for table, like in zip(tables, likes, strict=True)]
+            [table[those.like == np.arange(len(table))] for table, those in zip(tables, pairs, strict=True)]
         )
         layout, _ = numbered(self._pictures.layouts(whole))
         draw = self._pictures.of_sends(whole, layout)
         first = 0
-        for ((source, target), sizes), table, like in zip(used.sends.items(), tables, likes, strict=True):
-            place = np.cumsum(like == np.arange(len(table))) - 1 + first  # of those that are drawn
+        for ((source, target), sizes), table, those in zip(used.sends.items(), tables, pairs, strict=True):
+            place = np.cumsum(those.like == np.arange(len(table))) - 1 + first  # of those that are drawn
 
             def of_these(those: Ints, call: str, method: Method, place: Ints = place) -> tuple[Drawn, ...]:
                 return draw(place[those], call, method)
@@ -265,24 +271,25 @@ class Communicators:
             own, _ = numbered(layout[first:end])
             calls_of = [tuple(sizes)] * (int(own.max(initial=-1)) + 1)
             blocking = "pp" not in used.beside
-            self._add(("send", source, target), table, like, own, calls_of, of_these, blocking)
+            self._add(("send", source, target), table, those, own, calls_of, of_these, blocking)
             first = end
 
     def _add(
         self,
         kind: Hashable,
         table: Ranks,
-        like: Ints,
+        those: Counterparts,
         own: Ints,
         calls_of: Sequence[tuple[Call, ...]],
         draw: Draw,
         blocking: bool,
     ) -> None:
-        """The next numbers, for groups of one size (rows), of which those ``like`` themselves are drawn.
+        """The next numbers, for groups of one size (rows), of which those like themselves are drawn.
 
         ``own`` numbers those that are laid out alike, ``calls_of`` says what they run; ``draw`` gives the picture of
         some by their places in the table.
         """
+        like, _, turned = those
         drawn = np.flatnonzero(like == np.arange(len(table)))
         form, colour, places = np.full((3, len(drawn)), -1, dtype=np.int64)
         rows: list[Rows] = []
@@ -291,13 +298,13 @@ class Communicators:
             form[some] = len(self._forms)
             colour[some], uses = self._make(kind, table, drawn[some], calls, draw)
             places[some] = len(uses)
-            if self._count in self._apart:
-                self._apart[self._count] = uses
+            if self._count in self.apart:
+                self.apart[self._count] = uses
             else:
                 rows += rows_of(drawn[some], uses)
         first = self._count
-        self._kinds.append(Kind(kind, first, table, like, drawn, form, colour, places, in_rows(rows), blocking))
-        self._named.setdefault(kind, []).append(self._kinds[-1])
+        self.kinds.append(Kind(kind, first, table, like, drawn, form, colour, places, in_rows(rows), blocking, turned))
+        self._named.setdefault(kind, []).append(self.kinds[-1])
         self._of_stage[kind, int(self.stage_of[table[0, 0]])] = first
 
     def _make(
@@ -323,12 +330,12 @@ class Communicators:
     def _add_copies(self, direction: str, ranks: Ranks, sizes: Iterable[Call]) -> None:
         """Ways between the ranks of a stage and their hosts' memory."""
         calls, table = tuple(sizes), ranks[:, None]
-        like, _ = self._pictures.counterparts(table)
-        drawn = np.flatnonzero(like == np.arange(len(table)))
+        those = self._pictures.counterparts(table)
+        drawn = np.flatnonzero(those.like == np.arange(len(table)))
         ways = [copy_pattern(self._fabric, rank, direction) for rank in ranks[drawn].tolist()] if calls else []
         picture = single((way,) for way in ways)
         own = np.zeros(len(drawn), dtype=np.int64)
-        self._add(("copy", direction), table, like, own, [calls], lambda *_: picture, blocking=False)
+        self._add(("copy", direction), table, those, own, [calls], lambda *_: picture, blocking=False)
 
 
 def _tables(groups: Iterable[Ranks]) -> Iterable[Ranks]:

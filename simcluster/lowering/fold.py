@@ -135,7 +135,7 @@ def carried_by(places: Ints, bindings: Bindings) -> Carried:
 def in_array(values: Ints) -> array[int]:
     """Numbers that are Python's when they are looked at."""
     found = array("q")
-    found.frombytes(values.astype(np.int64, copy=False).tobytes())
+    found.frombytes(np.ascontiguousarray(values, dtype=np.int64).data.cast("B"))
     return found
 
 
@@ -182,11 +182,13 @@ def _refined(ranks: Hashes, links: Ints, bindings: Bindings, heeded: Bools | Non
     per_rank = np.searchsorted(bindings.rank[by_rank], np.arange(len(ranks) + 1))
     member_by_rank = member[by_rank]
     seen_of, how_by_link, user_by_link = bindings.rank, how[by_link], user[by_link]
+    many = np.uint64(1) if bindings.many is None else bindings.many.astype(np.uint64)
+    times = np.uint64(1) if bindings.times is None else bindings.times[rows].astype(np.uint64)
 
     def finer(ranks: Hashes, groups: Hashes, links: Hashes, salt: int) -> tuple[Hashes, Hashes, Hashes]:
         """Each colour with those around it."""
-        seen = sums(mixed(ranks[seen_of] ^ role, salt + 29), bindings.member)
-        loads = sums(mixed(links[link_of] ^ how, salt + 31), per_use)
+        seen = sums(mixed(ranks[seen_of] ^ role, salt + 29) * many, bindings.member)
+        loads = sums(mixed(links[link_of] ^ how, salt + 31) * times, per_use)
         groups = mixed(mixed(groups ^ mixed(seen, salt + 37)) ^ mixed(loads, salt + 41))
         links = mixed(links ^ mixed(sums(mixed(groups[user_by_link] ^ how_by_link, salt + 43), per_link), salt + 47))
         around = sums(mixed(groups[member_by_rank], salt + 53), per_rank)

@@ -6,35 +6,25 @@ the segment's end; all its meetings are of one group, of ranks of one stage, on 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
+from typing import NamedTuple
 
 from simcluster.lowering.blocks import Before, blocks_of
 from simcluster.lowering.chains import Piece
-from simcluster.lowering.program import InStep
+from simcluster.lowering.program import InStep, Part
 from simcluster.planning.ops import MAIN, Collective, Segment, Timed
 
-NOWHERE = (-1, -1)
-"""From which piece on, and in which class of groups: in none."""
 
-
-def in_step(
-    segment: Segment, parts: Sequence[Piece], group: Callable[[Collective | Timed], int]
-) -> tuple[int, int]:  # fmt: skip
-    """From which piece of a segment on its ranks go in step, and the class of their group.
-
-    ``group`` gives that of a collective, -1 where its ranks cannot go in step.
-    """
+def may_go_in_step(segment: Segment, parts: Sequence[Piece]) -> tuple[int, tuple[Collective | Timed, ...]]:
+    """From which piece of a segment on its ranks go in step if they do all of these works in one group; -1: never."""
     meets = [index for index, part in enumerate(parts) if part.seconds is None]
     if len(meets) < 2 or segment.ops[0].lane != MAIN:
-        return NOWHERE
+        return -1, ()
     begins = blocks_of(_before(parts))
     first = next((index for index in meets[:-1] if index in begins), -1)
     works = [segment.ops[parts[index].first].work for index in meets if index >= first]
     met = [work for work in works if isinstance(work, Collective | Timed)]
-    if first < 0 or len(met) < len(works):
-        return NOWHERE
-    groups = list(dict.fromkeys(group(work) for work in met))
-    return (first, groups[0]) if len(groups) == 1 and groups[0] >= 0 else NOWHERE
+    return (-1, ()) if first < 0 or len(met) < len(works) else (first, tuple(dict.fromkeys(met)))
 
 
 def _before(parts: Sequence[Piece]) -> Before:
@@ -48,21 +38,50 @@ def _before(parts: Sequence[Piece]) -> Before:
     return before
 
 
+class Members(NamedTuple):
+    """The stretches of a rank with one group, in columns: by items' keys the rank's ops, and what it does in each."""
+
+    keys: Sequence[Hashable]
+    ops: Sequence[int]
+    parts: Sequence[Part]
+
+
 class Stretches:
     """The stretches of a program, member by member: those of one group and item belong together."""
 
     def __init__(self) -> None:
-        self._members: dict[tuple[int, Hashable], list[tuple[int, int]]] = {}
+        self._members: dict[int, list[Members]] = {}
+        self._known: dict[tuple[int, ...], tuple[Part, ...]] = {}
 
-    def add(self, group: int, key: Hashable, first: int, length: int) -> None:
+    def add(self, group: int, member: Members) -> None:
         """One member's."""
-        self._members.setdefault((group, key), []).append((first, length))
+        self._members.setdefault(group, []).append(member)
 
     def all(self) -> list[InStep]:
-        """All of them."""
-        found = []
-        for members in self._members.values():
-            firsts, (length, *lengths) = zip(*members, strict=True)
-            assert all(other == length for other in lengths), members
-            found.append(InStep(firsts, length))
-        return found
+        """All of them, group by group."""
+        return [each for members in self._members.values() for each in self._of_group(members)]
+
+    def _of_group(self, members: Sequence[Members]) -> Iterator[InStep]:
+        keys = members[0].keys
+        if any(member.keys is not keys for member in members):  # with items of their own
+            members = [_ordered(member, keys) for member in members]
+        ops = zip(*[member.ops for member in members], strict=True)
+        parts = zip(*[member.parts for member in members], strict=True)
+        return map(InStep, ops, map(self._alike, parts))
+
+    def _alike(self, parts: tuple[Part, ...]) -> tuple[Part, ...]:
+        """One object for all that are of the same parts."""
+        name = tuple(map(id, parts))
+        known = self._known.get(name)
+        if known is None:
+            assert len({len(part.lanes) for part in parts}) == 1, parts
+            known = self._known[name] = parts
+        return known
+
+
+def _ordered(member: Members, keys: Sequence[Hashable]) -> Members:
+    """A member's in the order of these keys."""
+    place = {key: place for place, key in enumerate(member.keys)}
+    order = [place[key] for key in keys]
+    assert len(order) == len(place), "members of a group go through the same stretches"
+    return Members(keys, [member.ops[each] for each in order], [member.parts[each] for each in order])

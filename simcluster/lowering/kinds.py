@@ -19,7 +19,8 @@ class Kind:
     """Communicators of one kind, of equally many ranks each: rows of ``table``, numbered from ``first`` on.
 
     ``like[row]`` is the one that tells of a row; those that tell of themselves are ``drawn``, and have a ``form``, a
-    ``colour``, so many ``places`` of usage each, and ``usage`` in rows.
+    ``colour``, so many ``places`` of usage each, and ``usage`` in rows.  ``turned`` are the shifts of the window, by
+    their numbers, that bring each of them onto itself.
     """
 
     name: Hashable
@@ -32,6 +33,7 @@ class Kind:
     places: Ints
     usage: Rows
     blocking: bool
+    turned: tuple[int, ...] = ()
 
     @property
     def directed(self) -> bool:

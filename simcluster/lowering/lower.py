@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -19,13 +20,13 @@ from simcluster.devices.interference import Interference
 from simcluster.lowering.between import Between, Ranks, StepsOf
 from simcluster.lowering.communicators import Communicators
 from simcluster.lowering.fold import Classes, partition, unfolded
-from simcluster.lowering.in_step import Stretches
+from simcluster.lowering.in_step import Members, Stretches
 from simcluster.lowering.played import Group, Played, Segments
 from simcluster.lowering.program import Program
 from simcluster.lowering.templates import StageOps, Template, taken
 from simcluster.lowering.trusting import Trust
-from simcluster.lowering.window import NotAlikeError, windows_of
-from simcluster.lowering.window_classes import classes_in_window
+from simcluster.lowering.views import Views
+from simcluster.lowering.whole import whole
 from simcluster.planning.disturbances import UNDISTURBED, Disturbances
 from simcluster.planning.ops import StageProgram
 from simcluster.planning.parallel import Layout
@@ -52,13 +53,18 @@ class Choices:
 
 @dataclass(frozen=True)
 class Lowered:
-    """The engine's program, and what is needed to read its results: ``capacity`` is B/s per link (class)."""
+    """What the engine plays, and what is needed to read its results: ``capacity`` is B/s per link (class)."""
 
-    program: Program
+    played: Program
     classes: Classes
     communicators: Communicators
     capacity: list[float]
     steps: list[StepsOf]
+
+    @cached_property
+    def program(self) -> Program:
+        """What was played, with all ops that ranks do in step one by one: what is measured."""
+        return whole(self.played)
 
 
 @collector_off()
@@ -72,11 +78,13 @@ def lower(
     choices: Choices,
     disturbances: Disturbances = UNDISTURBED,
     trust: Trust | None = None,
+    views: Views | None = None,
 ) -> Lowered:
     """The engine's program.
 
     ``slowness[rank]`` multiplies the rank's compute times (1 is full speed); ``capacity[link]`` is B/s;
-    ``disturbances`` is what else makes ranks and links differ; ``trust`` says which links may, of a job without any.
+    ``disturbances`` is what else makes ranks and links differ; ``trust`` says which links may, of a job without any;
+    ``views`` are those of the same programs, plan and methods on this fabric, whatever is wrong with it.
     """
     stage_ranks = [ranks.data for ranks in plan.stage_ranks()]  # as Python's numbers, of which few are asked for
     stage_of, place_of = np.zeros((2, plan.num_ranks), dtype=np.int64)
@@ -87,8 +95,9 @@ def lower(
     rates = np.asarray(capacity, dtype=float)
     folded = choices.folded and not choices.steps
     found = None
-    if folded and disturbances is UNDISTURBED:
-        found = _by_window(programs, plan, fabric, rates, slowness, choices.methods)
+    if folded:
+        views = views or Views(programs, plan, fabric, choices.methods)
+        found = views.classes(rates, slowness, disturbances)
     if found is not None:
         communicators, classes = found
     else:
@@ -110,24 +119,6 @@ def lower(
     for rank in classes.rank_representatives:
         lowering.add(rank, disturbances.program(rank, programs[stages[rank]]))
     return lowering.finish()
-
-
-def _by_window(
-    programs: Sequence[StageProgram],
-    plan: Layout,
-    fabric: Fabric,
-    capacity: Floats,
-    slowness: Sequence[float],
-    methods: Methods,
-) -> tuple[Communicators, Classes] | None:
-    """Communicators and classes by what a part of the job shows, where that tells all of it."""
-    for window in windows_of(plan, fabric, slowness):
-        try:
-            communicators = Communicators(programs, plan, fabric, methods, window)
-            return communicators, classes_in_window(communicators, window, capacity)
-        except NotAlikeError:
-            continue
-    return None
 
 
 class _Added(NamedTuple):
@@ -174,6 +165,7 @@ class _Lowering:
         self._added: dict[int, _Added] = {}  # by rank class
         self._stretches = Stretches()
         self._met: dict[Group, dict[Hashable, list[int]]] = {}  # the meetings of a group, by the item's key
+        self._numbers: list[int] = []  # of all ops, each one object wherever it is named
         self._receiving: list[tuple[int, int, Hashable]] = []  # (op, class of the pair, key of the item that sends)
 
     def add(self, rank: int, stage: StageProgram) -> None:
@@ -184,8 +176,9 @@ class _Lowering:
         shapes = [each.shape for each in played]
         columns = planned.ops(shapes) if planned else StageOps(template, shapes)
         first, row_sets = len(program.seconds), len(program.row_sets)
+        self._numbers += range(first, first + len(columns.pieces))
+        numbers = self._numbers[first:]
         lanes = [program.add_lane(rank, stage.stage, name) for name in columns.lanes]
-        numbers = list(range(first, first + len(columns.pieces)))
         for lane, ops in zip(lanes, columns.lanes.values(), strict=True):
             program.lanes[lane] = taken(numbers, ops)
         for each in played:
@@ -201,12 +194,24 @@ class _Lowering:
             others = zip(*[taken(numbers, each) for each in awaited], strict=True)
             for op, own in zip(taken(numbers, waiting), others, strict=True):
                 program.after[op] = own
-        for op, length, segment, key in columns.in_step:
-            self._stretches.add(played[segment].steady, key, numbers[op], length)
+        self._go_in_step(played, *columns.in_step, numbers)
         meeting = self._meet(rank, played, columns, first)
         self._added[self._classes.of_rank[rank]] = _Added(
             rank, template, columns.begins, columns.ends, first, meeting
         )  # fmt: skip
+
+    def _go_in_step(
+        self, played: Sequence[Played], keys: Sequence[Hashable], which: Sequence[int], ops: Sequence[int],
+        numbers: Sequence[int],
+    ) -> None:  # fmt: skip
+        """The stretches of a rank: items' keys, segments and ops."""
+        groups = list(dict.fromkeys([each.steady for each in played if each.part]))
+        for group in groups:
+            own = Members(keys, taken(numbers, ops), [part for segment in which if (part := played[segment].part)])
+            if len(groups) > 1:
+                there = [place for place, segment in enumerate(which) if played[segment].steady == group]
+                own = Members(taken(own.keys, there), taken(own.ops, there), taken(own.parts, there))
+            self._stretches.add(group, own)
 
     def _meet(self, rank: int, played: Sequence[Played], columns: StageOps, first: int) -> Ints:
         """The meetings of a rank's ops, and its positions there; it makes those that nobody has come to before."""
@@ -251,6 +256,10 @@ class _Lowering:
             self._wait(added)
         for op, group, key in self._receiving:
             program.meeting[op] = self._met[group, (0,)][key][0]
+        for number, stretch in enumerate(program.in_step):
+            name = -2 - number
+            for op in stretch.ops:
+                program.meeting[op] = name
         return Lowered(program, self._classes, self._communicators, self._capacity, self._between.steps)
 
     def _wait(self, added: _Added) -> None:
@@ -266,7 +275,7 @@ class _Lowering:
             ends = there.ends[template.awaited(stage, there.template)]
             others[template.stage == stage] = there.first + ends
             assert stage == own or (there.meeting[ends] >= 0).all(), "only transfers are awaited from another stage"
-        pairs = list(zip(others.tolist(), ops.tolist(), strict=True))
+        pairs = list(zip(taken(self._numbers, others.tolist()), taken(self._numbers, ops.tolist()), strict=True))
         for other, op in pairs:
             program.after[op] += (other,)
         program.receives += taken(pairs, np.flatnonzero(template.stage != own).tolist())

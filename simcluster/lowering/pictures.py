@@ -5,7 +5,8 @@ Pure; imports traffic and the window.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,6 +21,19 @@ from simcluster.traffic.traffic import Fabric, group_of
 
 Draw = Callable[[Ints, str, Method], tuple[Drawn, ...]]
 """The picture of some groups by their places in a table, for a kind of call and a method."""
+
+
+class Counterparts(NamedTuple):
+    """Of every group (row) the one that it is ``like`` in the window.
+
+    Where all of them are shifted onto themselves by one of the shifts (``turned``), which then cut the window, ``cut``
+    says how many of their ranks lie in it: the first.
+    """
+
+    like: Ints
+    cut: int = 0
+    turned: tuple[int, ...] = ()
+
 
 _TOGETHER = 1 << 17
 """Ranks in groups that are drawn at once, with all their hops: some hundred MB."""
@@ -48,18 +62,18 @@ class Pictures:
         """Numbers, equal for groups (rows) that are laid out alike."""
         return self._places.layouts(table) if len(table) > 1 else np.zeros(len(table), dtype=np.int64)
 
-    def counterparts(self, table: Ranks) -> tuple[Ints, int]:
-        """Of every group (row) the one that it becomes in the window, and 0; or, where all of them are shifted onto
-        themselves, which then cut the window, how many of their ranks do: the first."""
+    def counterparts(self, table: Ranks) -> Counterparts:
+        """What groups become in the window."""
         window, rows = self._window, np.arange(len(table))
         if window is None:
-            return rows, 0
+            return Counterparts(rows)
         if len(self._like) == len(table) and (window.rank[table] == table[self._like]).all():
-            return self._like, 0  # as in the table before: sends of all stages have their pairs in the same order
+            return Counterparts(self._like)  # as in the table before: sends of all stages have the same order of pairs
         row = np.full(self._num_ranks, -1, dtype=np.int64)
         row[table[:, 0]] = rows
         found, cut = rows, 0
-        for shift in window.shifts:
+        turned: tuple[int, ...] = ()
+        for number, shift in enumerate(window.shifts):
             like = row[shift.rank[table[:, 0]]]
             if (like >= 0).all() and (like <= rows).all() and (shift.rank[table] == table[like]).all():
                 found = like[found]
@@ -69,10 +83,21 @@ class Pictures:
             inside = shift.rank[table] == table
             if cut or not part or (shift.onto[table] != np.roll(table, -part, axis=1)).any() or (inside != first).any():
                 raise NotAlikeError
-            cut = part
+            cut, turned = part, (number,)
         if not cut:
             self._like = found
-        return found, cut
+        return Counterparts(found, cut, turned)
+
+    def counterparts_of_pairs(
+        self, pairs: Iterable[tuple[int, int]], stage_ranks: Sequence[Ranks], tables: Sequence[Ranks]
+    ) -> list[Counterparts]:
+        """What pairs of ranks of two stages become in the window, from what each stage's ranks do."""
+        stages = dict.fromkeys(stage for pair in pairs for stage in pair)
+        alike = {stage: self.counterparts(stage_ranks[stage][:, None]) for stage in stages}
+        return [
+            alike[one] if np.array_equal(alike[one].like, alike[other].like) else self.counterparts(table)
+            for (one, other), table in zip(pairs, tables, strict=True)
+        ]
 
     def of_groups(self, table: Ranks, layout: Ints, cut: int) -> Draw:
         """Draws groups of a table; ``layout`` is -1 for those that are not drawn, ``cut`` as for ``counterparts``.

@@ -6,19 +6,21 @@ chains, between and in_step.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import NamedTuple, TypeVar
 
 from simcluster.lowering.between import Between
 from simcluster.lowering.chains import Piece, pieces, singly
-from simcluster.lowering.in_step import NOWHERE, in_step
-from simcluster.lowering.program import Meeting, SpanRow
+from simcluster.lowering.in_step import may_go_in_step
+from simcluster.lowering.program import Meeting, Part, SpanRow
 from simcluster.planning.ops import Collective, Compute, Copy, Host, Op, Receive, Segment, Timed, Transfer
 
 NOBODY, ITSELF, SENDER = -1, -2, -3
 """Whom a piece meets, if not a group: nobody; nobody, but it has a meeting of its own; who sends, and makes it."""
 
 _NONE = Meeting(0, ())
+
+_T = TypeVar("_T")
 
 Group = tuple[int, tuple[int, ...]]
 """The class of a group, and the ops of a segment (by their indices) in which its members meet."""
@@ -28,9 +30,11 @@ class Shape(NamedTuple):
     """What decides the columns of a segment's pieces, but for their rows and the numbers of their meetings.
 
     ``waits`` has the pieces that wait for others of the segment, with those; ``meets`` whom every piece meets: NOBODY,
-    ITSELF, SENDER, or a place in ``Played.groups``; from piece ``in_step`` on ranks go in step, -1: never.
+    ITSELF, SENDER, or a place in ``Played.groups``; the piece ``in_step``, the last one, is a stretch that ranks go
+    through in step, -1: there is none.  ``all_lanes``, in order of first use, are also those inside a stretch.
     """
 
+    all_lanes: tuple[str, ...]
     lanes: tuple[str, ...]
     seconds: tuple[float, ...]
     waits: tuple[tuple[int, tuple[int, ...]], ...]
@@ -43,7 +47,7 @@ class Played(NamedTuple):
 
     Of every piece its rows, the communicator (-1 for none) and the op with which it meets others, and the meeting that
     these make (of no parties where there is none; in steps every one is another).  ``steady`` is the class of the
-    group that goes in step.
+    group that goes in step, ``part`` what this rank does there.
     """
 
     shape: Shape
@@ -52,6 +56,26 @@ class Played(NamedTuple):
     meetings: tuple[Meeting, ...]
     groups: tuple[Group, ...]
     steady: int
+    part: Part | None
+
+
+class _Works(NamedTuple):
+    """What ops of a segment do with others, one of each group, and for every op its place there, -1 if it does none."""
+
+    apart: tuple[Collective | Timed | Transfer | Receive | Copy, ...]
+    places: tuple[int, ...]
+
+
+class _Pattern(NamedTuple):
+    """How a segment goes wherever its ops take as long and press as hard on computation beside them.
+
+    Rows that move something have 0 for what.  From piece ``first`` on ranks go in step if they do all ``works`` in one
+    group, -1: never.
+    """
+
+    pieces: tuple[Piece, ...]
+    first: int
+    works: tuple[Collective | Timed, ...]
 
 
 class Segments:
@@ -67,50 +91,82 @@ class Segments:
         self._between, self._feels, self._in_steps = between, feels, in_steps
         self._pieces = pieces if collapsed else singly
         self._goes_in_step = collapsed and not in_steps and not dragging
-        self._works: dict[Segment, list[Collective | Timed | Transfer | Receive | Copy]] = {}
+        self._works: dict[Segment, _Works] = {}
         self._known: dict[Hashable, Played] = {}
+        self._patterns: dict[Hashable, _Pattern] = {}
         self._shapes: dict[Shape, Shape] = {}
+        self._seconds: dict[Hashable, float | None] = {}  # what is done with others takes, by what it is and the group
+        self._pressure: dict[Hashable, float] = {}
+        self._moved: dict[Hashable, int] = {}
 
     def played(self, rank: int, segment: Segment) -> Played:
         """The segment as this rank plays it."""
         works = self._works.get(segment)
         if works is None:
-            apart = [op.work for op in segment.ops if not isinstance(op.work, Compute | Host)]
-            works = self._works[segment] = list({_whom(work): work for work in apart}.values())
+            works = self._works[segment] = _works_of(segment)
         between = self._between
-        groups = tuple([between.group(between.communicator(work, rank)) for work in works])
+        groups = tuple([between.group(between.communicator(work, rank)) for work in works.apart])
         name = segment, between.slowness(rank), self._feels(rank), groups
         known = self._known.get(name)
         if known is None:
-            known = self._known[name] = self._play(rank, segment)
+            known = self._known[name] = self._play(rank, segment, [*groups, -1])
         return known
 
-    def _play(self, rank: int, segment: Segment) -> Played:
-        between, own = self._between, segment.ops[0].lane
-        found = self._pieces(
-            segment,
-            lambda op: between.seconds(rank, op, own),
-            lambda op: between.moved(rank, op),
-            (lambda op: between.pressure(rank, op)) if self._feels(rank) else None,
-        )
+    def _play(self, rank: int, segment: Segment, groups: Sequence[int]) -> Played:
+        """The segment as it is played by ranks whose groups are of these classes."""
+        between = self._between
+        pattern, moved = self._pattern(rank, segment, groups)
+        found, first = pattern.pieces, pattern.first
+        rows = [_moving(piece.rows, moved) for piece in found]
         met = [self._met(rank, piece, segment.ops[piece.first]) for piece in found]
         meetings = [
             _NONE if number < 0 or self._in_steps or isinstance(op.work, Receive) else between.meeting(number, op)
             for number, op in met
         ]
-        meets, groups = self._groups(found, met, meetings)
-        first, steady = NOWHERE
-        if self._goes_in_step:
-            first, steady = in_step(segment, found, lambda work: between.steady_group(rank, work))
+        meets, of_groups = self._groups(found, met, meetings)
+        steady = list(dict.fromkeys([between.steady_group(rank, work) for work in pattern.works]))
+        part = None
+        if len(steady) == 1 and steady[0] >= 0:
+            part = _part(found[first:], meetings[first:], rows[first:], first)
+            found, met, rows = found[: first + 1], met[: first + 1], rows[: first + 1]
+            meetings = [*meetings[:first], _NONE]
+            meets = (*meets[:first], NOBODY)
+            of_groups = of_groups[: max(meets) + 1]  # they are numbered in the order of pieces
         shape = Shape(
+            tuple(dict.fromkeys([piece.lane for piece in pattern.pieces])),
             tuple([piece.lane for piece in found]),
             tuple([-1.0 if piece.seconds is None else piece.seconds for piece in found]),
             tuple([(index, piece.after) for index, piece in enumerate(found) if piece.after]),
             meets,
-            first,
+            first if part else -1,
         )
-        rows = tuple([piece.rows for piece in found])
-        return Played(self._shapes.setdefault(shape, shape), rows, tuple(met), tuple(meetings), groups, steady)
+        return Played(
+            self._shapes.setdefault(shape, shape), tuple(rows), tuple(met), tuple(meetings), of_groups,
+            steady[0] if part else -1, part,
+        )  # fmt: skip
+
+    def _pattern(self, rank: int, segment: Segment, groups: Sequence[int]) -> tuple[_Pattern, Iterator[int]]:
+        """How the segment goes on a rank, and what those of its rows move that move something."""
+        between, ops, feels, own = self._between, segment.ops, self._feels(rank), segment.ops[0].lane
+        places = self._works[segment].places
+        names = [place >= 0 and (op.work, op.lane, own, groups[place]) for op, place in zip(ops, places, strict=True)]
+        seconds = _each(ops, names, self._seconds, lambda op: between.seconds(rank, op, own))
+        pressure = _each(ops, names, self._pressure, lambda op: between.pressure(rank, op)) if feels else []
+        moved = _each(ops, names, self._moved, lambda op: between.moved(rank, op))
+        moves = [min(number, 0) for number in moved]
+        name = segment, feels, tuple(seconds), tuple(pressure), tuple(moves)
+        known = self._patterns.get(name)
+        if known is None:
+            place = {id(op): place for place, op in enumerate(ops)}
+            found = self._pieces(
+                segment,
+                lambda op: seconds[place[id(op)]],
+                lambda op: moves[place[id(op)]],
+                (lambda op: pressure[place[id(op)]]) if feels else None,
+            )
+            first, works = may_go_in_step(segment, found) if self._goes_in_step else (-1, ())
+            known = self._patterns[name] = _Pattern(found, first, works)
+        return known, iter([number for number in moved if number >= 0])
 
     def _met(self, rank: int, piece: Piece, op: Op) -> tuple[int, Op]:
         """On which communicator a piece meets others, -1 for none, and with which op."""
@@ -137,6 +193,47 @@ class Segments:
                 groups.setdefault(group, []).append(piece.first)
                 meets.append(list(groups).index(group))
         return tuple(meets), tuple([(group, tuple(ops)) for group, ops in groups.items()])
+
+
+def _each(
+    ops: Sequence[Op], names: Sequence[Hashable], known: dict[Hashable, _T], value: Callable[[Op], _T]
+) -> list[_T]:  # fmt: skip
+    """What is said of every op, looked up by its name if it has one."""
+    found = []
+    for op, name in zip(ops, names, strict=True):
+        if not name:
+            found.append(value(op))
+            continue
+        if name not in known:
+            known[name] = value(op)
+        found.append(known[name])
+    return found
+
+
+def _moving(rows: Sequence[SpanRow], moved: Iterator[int]) -> tuple[SpanRow, ...]:
+    """The rows with the numbers of what they move."""
+    return tuple([row if row.traffic < 0 else row._replace(traffic=next(moved)) for row in rows])
+
+
+def _part(
+    found: Sequence[Piece], meetings: Sequence[Meeting], rows: Sequence[tuple[SpanRow, ...]], first: int
+) -> Part:  # fmt: skip
+    """A stretch of these pieces, of which there are ``first`` before it."""
+    return Part(
+        tuple([piece.lane for piece in found]),
+        tuple([-1.0 if piece.seconds is None else piece.seconds for piece in found]),
+        tuple([tuple([earlier - first for earlier in piece.after]) for piece in found]),
+        tuple([meeting if meeting.parties else None for meeting in meetings]),
+        tuple(rows),
+    )
+
+
+def _works_of(segment: Segment) -> _Works:
+    """What a segment's ops do with others."""
+    whom = [None if isinstance(op.work, Compute | Host) else _whom(op.work) for op in segment.ops]
+    apart = {each: op.work for each, op in zip(whom, segment.ops, strict=True) if each is not None}
+    place = {each: number for number, each in enumerate(apart)}
+    return _Works(tuple(apart.values()), tuple([-1 if each is None else place[each] for each in whom]))  # type: ignore[arg-type]
 
 
 def _whom(work: Collective | Timed | Transfer | Receive | Copy) -> Hashable:

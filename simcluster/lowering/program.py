@@ -6,7 +6,7 @@ Imports ops and traffic.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -80,19 +80,37 @@ class SpanRow(NamedTuple):
     after: tuple[int, ...] = ()
 
 
-class InStep(NamedTuple):
-    """A stretch of ops of ranks that meet in it again and again and wait for nothing else, from a first meeting on.
+class Part(NamedTuple):
+    """What a rank does in a stretch that it goes through in step with others: columns over the ops inside.
 
-    ``firsts`` are the members' first ops; each has as many: ``length``.  From outside only the last can be awaited.
+    ``seconds`` are -1 and ``meetings`` not None where it meets the others; ``after`` has the ops that each one waits
+    for besides the one before it on its lane, by their places in the stretch: those of the segment before it are
+    negative, and those of the first op are in the program.
     """
 
-    firsts: tuple[int, ...]
-    length: int
+    lanes: tuple[str, ...]
+    seconds: tuple[float, ...]
+    after: tuple[tuple[int, ...], ...]
+    meetings: tuple[Meeting | None, ...]
+    rows: tuple[tuple[SpanRow, ...], ...]
+
+
+class InStep(NamedTuple):
+    """Ranks that meet again and again and wait for nothing else, from a first meeting on: one op a member.
+
+    ``ops`` are the members', ``parts`` what each does; stretches in which the same is done share one tuple of these.
+    """
+
+    ops: tuple[int, ...]
+    parts: tuple[Part, ...]
 
 
 @dataclass
 class Program:
-    """Columns over ops.  ``seconds`` is the duration of compute and chains (-1 for meetings).
+    """Columns over ops.  ``seconds`` is the duration of compute and chains (-1 for others).
+
+    ``meeting`` is the number of an op's meeting, -1 for none, and -2 - n for a member's part in ``in_step[n]``, a whole
+    stretch (``whole`` has its ops one by one).
 
     ``speeds[rank]`` multiplies the seconds of what a rank computes as time goes on, ``capacities[link]`` what a link
     carries; where nothing is said, neither changes.
@@ -144,6 +162,12 @@ class Program:
         self.microbatch.append(microbatch)
         self.lanes[lane].append(number)
         return number
+
+    def all_meetings(self) -> Iterator[Meeting]:
+        """The meetings, and those inside stretches: of equal ones not all."""
+        yield from self.meetings
+        for parts in {id(stretch.parts): stretch.parts for stretch in self.in_step}.values():
+            yield from (meeting for meeting in parts[0].meetings if meeting is not None)
 
     def describe(self, op: int) -> str:
         """The op for an error message: 'rank 3 main: forward attention, microbatch 2'."""

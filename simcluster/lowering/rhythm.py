@@ -274,13 +274,15 @@ class Playing:
         self._switch(now, self._chain.undisturbed(tuple(zip(self._pressures, self._slowness, strict=True))))
 
     def _switch(self, now: float, known: Undisturbed) -> None:
-        if known is self._known or self._over:
+        if known is self._known or self._block == len(known.begins) - 1:
             return
         if self._inside is None and self._since == now:  # between two blocks
             self._known = known
             self._go(now)
             return
-        inside, after = self._enter(now), now - self._since
+        inside, after = self._inside, now - self._since
+        if inside is None:
+            inside = self._inside = self._known.inside(self._block, after)
         inside.change(after, known.regime)
         self._known = known
         if inside.next <= after:

@@ -80,8 +80,8 @@ class StageOps:
     Ops count from the rank's first.  ``begins`` and ``ends`` are the first and the last op of every item, ``pieces``
     (through all segments) that of every op; ``lanes`` names lanes with their ops, ``lane`` is the place there of every
     piece.  ``waits`` has the ops that wait for others of their segment, by how many: these ops, the first of what each
-    waits for, the second, ...; ``alone`` the ops with a meeting of their own; ``in_step`` the stretches: first op,
-    length, segment, item's key; ``receives`` the ops that wait for a sender, with the key of its item.
+    waits for, the second, ...; ``alone`` the ops with a meeting of their own; ``in_step`` the stretches: items' keys,
+    segments, and ops; ``receives`` the ops that wait for a sender, with the key of its item.
     """
 
     def __init__(self, template: Template, shapes: Sequence[Shape]) -> None:
@@ -97,21 +97,24 @@ class StageOps:
         self.step = _repeated(template.step, count)
         self.chunk = _repeated(template.chunk, count)
         self.microbatch = _repeated(template.microbatch, count)
-        names = [lane for shape in shapes for lane in shape.lanes]
-        place = {lane: place for place, lane in enumerate(dict.fromkeys(names))}
-        self.lane = [place[lane] for lane in names]
+        names = dict.fromkeys(lane for shape in shapes for lane in shape.all_lanes)
+        place = {lane: place for place, lane in enumerate(names)}
+        self.lane = [place[lane] for shape in shapes for lane in shape.lanes]
         lanes = _ints(self.lane)[piece]
         self.lanes: dict[str, list[int]] = {
             lane: np.flatnonzero(lanes == number).tolist() for lane, number in place.items()
         }
         self.alone = np.flatnonzero(_ints([whom for shape in shapes for whom in shape.meets])[piece] == ITSELF)
         self.waits = self._waits()
-        self.in_step = [
-            (begin + shapes[segment].in_step, len(shapes[segment].seconds) - shapes[segment].in_step, segment, key)
-            for key, segment, begin in self._items(shape.in_step >= 0 for shape in shapes)
-        ]
+        steps = list(self._items(shape.in_step >= 0 for shape in shapes))
+        self.in_step: tuple[list[Hashable], list[int], list[int]] = (
+            [key for key, _, _ in steps],
+            [segment for _, segment, _ in steps],
+            [begin + shapes[segment].in_step for _, segment, begin in steps],
+        )
         self.receives = [(begin, key[1]) for key, _, begin in self._items(SENDER in shape.meets for shape in shapes)]
         self.met = self._met()
+        del self._template, self._shapes  # no circle: the template knows this, and the collector is off
 
     def _items(self, asked: Iterable[bool]) -> Iterator[tuple[Any, int, int]]:
         """Those that play a segment that is asked for: key, segment, first op."""

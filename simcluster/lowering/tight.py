@@ -43,6 +43,7 @@ class _Table:
         self.user = bindings.user[rows] * width + bindings.place[rows]
         self.links, self.link = compact(bindings.link[rows])
         self.flows = bindings.flows[rows]
+        self.times = np.ones(len(rows), dtype=np.int64) if bindings.times is None else bindings.times[rows]
         self.capacity = capacity[self.links]
         self.weight = self.flows / self.capacity[self.link]
 
@@ -51,7 +52,7 @@ class _Table:
         other: _Table = object.__new__(_Table)
         some = kept[self.link]
         other.user, other.link = self.user[some], self.link[some]
-        other.flows, other.weight = self.flows[some], self.weight[some]
+        other.flows, other.times, other.weight = self.flows[some], self.times[some], self.weight[some]
         other.links, other.capacity = self.links, self.capacity
         return other
 
@@ -98,7 +99,8 @@ def _dominated(table: _Table, fixed: Bools) -> Bools:
     # others: look at all links of the user that has the fewest
     by_link = np.lexsort((degree[table.user], table.link))
     opening = by_link[np.diff(table.link[by_link], prepend=-1) != 0]
-    few = (users[table.link[opening]] > 1) & (degree[table.user[opening]] <= _MANY) & fixed[table.link[opening]]
+    links = np.bincount(table.user, table.times)
+    few = (users[table.link[opening]] > 1) & (links[table.user[opening]] <= _MANY) & fixed[table.link[opening]]
     opening = opening[few]
     counts = degree[table.user[opening]]
     pair = np.repeat(np.arange(len(opening)), counts)

@@ -51,6 +51,13 @@ class Trust:
         self._last = bindings, found, tight
         return found
 
+    @property
+    def settled(self) -> bool:
+        """Was the last run on no trust, all that can ever matter heeded?  Then there is nothing to learn from it."""
+        if self._last is None or self._heeded is None:  # never asked: the job was folded otherwise
+            return True
+        return not (self._last[2] & ~self._heeded).any()
+
     def learn(self, crowded: Collection[Crowd]) -> bool:
         """Heed these from now on; was any of them not heeded yet, so that the run must be played again?"""
         if self._last is None or self._heeded is None:  # never asked: the job was folded otherwise

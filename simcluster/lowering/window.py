@@ -19,13 +19,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
 from simcluster.planning.parallel import Layout, Plan
-from simcluster.traffic.bindings import Ints
+from simcluster.traffic.bindings import Floats, Ints
 from simcluster.traffic.traffic import Fabric
 
 _FEW = 4096  # ranks among which most shifts fail that fail
@@ -42,6 +43,11 @@ class Turned(Protocol):
     def link(self) -> npt.NDArray[np.int32]: ...
     @property
     def settled(self) -> bool: ...
+    @property
+    def wired(self) -> Floats: ...
+    @property
+    def owner(self) -> npt.NDArray[np.int32]: ...
+    def along(self, turns: Sequence[Ints]) -> bool: ...
 
 
 @runtime_checkable
@@ -55,11 +61,20 @@ class Turnable(Protocol):
 @dataclass(frozen=True, eq=False)
 class Shift:
     """``onto[r]`` is the rank whose place r takes; after ``count`` times all are back, and ``rank[r]`` is the one of
-    those that stands for them."""
+    those that stands for them, which takes the place of r after ``turns[r]`` times.
+
+    Ranks come ``block`` by block: those of one are next to each other and go together.
+    """
 
     onto: Ints
     rank: Ints
+    block: int
     count: int
+
+    @cached_property
+    def turns(self) -> Ints:
+        """How often the ranks that stand for others take their places."""
+        return np.tile(np.repeat(np.arange(self.count), self.block), len(self.rank) // (self.block * self.count))
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,14 +88,19 @@ class Window:
     links: Turned
 
     @property
+    def link(self) -> npt.NDArray[np.int32]:
+        """What every link becomes."""
+        return self.links.link
+
+    @property
     def count(self) -> int:
         """Ranks for each of the window."""
         return len(self.rank) // len(self.ranks)
 
 
-def windows_of(plan: Layout, fabric: Fabric, slowness: Sequence[float]) -> Iterator[Window]:
-    """The windows that a job without other disturbances may have, the smallest first."""
-    if not isinstance(plan, Plan) or not isinstance(fabric, Turnable) or slowness.count(slowness[0]) < len(slowness):
+def windows_of(plan: Layout, fabric: Fabric) -> Iterator[Window]:
+    """The windows that a job with which nothing is wrong may have, the smallest first."""
+    if not isinstance(plan, Plan) or not isinstance(fabric, Turnable):
         return
     for size in range(1, plan.dp // 2 + 1):
         if plan.dp % size or not fabric.leaves_together(
@@ -106,20 +126,22 @@ def _window(shifts: Sequence[Shift], fabric: Turnable) -> Window | None:
 
 def _shift(plan: Plan, axis: str, size: int) -> Shift:
     """All ranks, ``size`` further along an axis."""
-    ranks = np.arange(plan.num_ranks)
-    stride, place = _along(plan, axis, ranks)
-    return Shift(
-        _shifted(plan, axis, size, ranks), ranks - stride * (place - place % size), getattr(plan, axis) // size
-    )
+    stride, length = _along(plan, axis)
+    ranks = np.arange(plan.num_ranks).reshape(-1, length // size, size * stride)  # block by block of each row
+    onto, first = np.empty_like(ranks), np.empty_like(ranks)
+    onto[:, :-1], onto[:, -1] = ranks[:, 1:], ranks[:, 0]
+    first[:] = ranks[:, :1]
+    return Shift(onto.ravel(), first.ravel(), size * stride, length // size)
 
 
 def _shifted(plan: Plan, axis: str, size: int, ranks: Ints) -> Ints:
-    stride, place = _along(plan, axis, ranks)
-    found: Ints = ranks + stride * ((place + size) % getattr(plan, axis) - place)
+    """Some ranks, ``size`` further along an axis."""
+    stride, length = _along(plan, axis)
+    place = ranks // stride % length
+    found: Ints = ranks + stride * ((place + size) % length - place)
     return found
 
 
-def _along(plan: Plan, axis: str, ranks: Ints) -> tuple[int, Ints]:
-    """How far the ranks next to each other on an axis are apart, and the place of each on it."""
-    stride = math.prod(getattr(plan, other) for other in plan.order[: plan.order.index(axis)])
-    return stride, ranks // stride % getattr(plan, axis)
+def _along(plan: Plan, axis: str) -> tuple[int, int]:
+    """How far the ranks next to each other on an axis are apart, and how many there are in a row."""
+    return math.prod(getattr(plan, other) for other in plan.order[: plan.order.index(axis)]), getattr(plan, axis)

@@ -8,34 +8,49 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from simcluster.colours import compact, mixed, numbered
+from simcluster.lowering.cells import Odd
 from simcluster.lowering.communicators import Communicators
 from simcluster.lowering.fold import Carried, Classes, carried, carried_by, classes_of, coloured
-from simcluster.lowering.window import NotAlikeError, Window
+from simcluster.lowering.window import NotAlikeError
 from simcluster.traffic.bindings import Bindings, Floats, Ints, Load
 from simcluster.traffic.drawing import OnMost
 
 Few = npt.NDArray[np.int32]
+
+
+class Seen(Protocol):
+    """``ranks`` that are seen, ascending, and by which of these, and of the links that are, every rank and link is
+    told of (-1 for links that are not used): a window, or the cells of one."""
+
+    @property
+    def ranks(self) -> Ints: ...
+    @property
+    def rank(self) -> Ints: ...
+    @property
+    def link(self) -> Few: ...
+
+
 _PIECE = 1 << 15  # links at a time, so that they stay in the processor's cache
 _FEW = 4096  # whole numbers of flows up to this are their own names
 
 
-def classes_in_window(communicators: Communicators, window: Window, capacity: Floats) -> Classes:
-    """``fold.partition`` of ranks that differ by their stage alone; ``capacity`` is B/s per link."""
+def classes_in_window(communicators: Communicators, window: Seen, odd: Odd, capacity: Floats) -> Classes:
+    """``fold.partition`` of ranks that differ by their stage and by what is ``odd``; ``capacity`` is B/s per link."""
     bindings = communicators.shown
-    by_link = np.ascontiguousarray(capacity).view(np.int64)  # as ``bits``: none is -0
-    stages = communicators.stage_of[window.ranks].tolist()
-    of_rank, of_group = coloured(stages, bindings, by_link, communicators.heeded((), capacity, ()))
+    ranks = (communicators.stage_of[window.ranks] * (int(odd.ranks.max()) + 1) + odd.ranks[window.ranks]).tolist()
+    of_rank, of_group = coloured(ranks, bindings, odd.by_link, communicators.heeded((), capacity, odd.varying))
     alone = _Apart(bindings.apart, len(capacity))
-    links = _links(bindings, of_group[0], window.links.link, by_link, alone)
+    links = _links(bindings, of_group[0], window.link, odd.by_link, alone)
     there = bindings.on_links[0]
 
     def on_links(firsts: Ints) -> Carried:
-        own = window.links.link[firsts]
+        own = window.link[firsts]
         begin = np.searchsorted(there, own)
         shown = carried_by(np.where(np.append(there, -1)[begin] == own, begin, -1), bindings)
         whole = [np.concatenate(columns) for columns in zip(shown, alone.on_links(firsts), strict=True)]
@@ -144,11 +159,14 @@ def _links(
 
 def _firsts(links: _Kinds, size: int) -> Ints:
     """The first link of each kind, -1 for kinds that there are not; most come early."""
-    first = np.full(len(links.number), -1, dtype=np.int64)
+    first, unseen = np.full(len(links.number), -1, dtype=np.int64), np.ones(len(links.number), dtype=bool)
     for begin in range(0, size, _PIECE):
         kind = links.kinds(begin, begin + _PIECE)
-        new = np.flatnonzero(first.take(kind) < 0)
-        first[kind[new][::-1]] = begin + new[::-1]
+        new = np.flatnonzero(unseen.take(kind))
+        if len(new):
+            kind = kind[new]
+            first[kind[::-1]] = begin + new[::-1]
+            unseen[kind] = False
     return first
 
 

@@ -48,7 +48,7 @@ def _alone(
 ) -> float | None:
     """Seconds of one call with the links to itself; None for one of given duration."""
     try:
-        usages = communicators.bindings.usages(number)
+        usages = communicators.usages(number)
         traffics = communicators.traffics(number, kind, size, usages)
     except KeyError:
         return None

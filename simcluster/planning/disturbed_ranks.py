@@ -61,7 +61,6 @@ class RankPrograms:
 
     def __init__(self, faults: Sequence[Fault], plan: Plan, host_of: Sequence[int], seed: int, batch: Batch) -> None:
         self._seed, self._batch, self._plan = seed, batch, plan
-        self._worker = _workers(plan)
         lengths = [fault for fault in faults if isinstance(fault, SequenceLengths)]
         self._lengths = lengths[0] if lengths else None
         self._jitters = [
@@ -74,6 +73,19 @@ class RankPrograms:
         self._stalls = stalls_of(faults, host_of, seed, batch.steps)
         self._uneven: dict[tuple[int, float], Segment] = {}  # by segment and what its attention takes
         self._same: dict[tuple[int, int, int], Segment] = {}  # by segment, rank and step, for draws per step alone
+
+    @property
+    def uneven(self) -> bool:
+        """Is anything but speed different from rank to rank?"""
+        return bool(self._lengths or self._experts or self._jitters or self._stalls)
+
+    @cached_property
+    def _worker(self) -> list[tuple[int, int]]:
+        """(dp rank, stage) of every rank."""
+        found = [(0, 0)] * self._plan.num_ranks
+        for (stage, dp, _, _), rank in np.ndenumerate(self._plan.grid):
+            found[int(rank)] = dp, stage
+        return found
 
     def colour(self, rank: int) -> Hashable:
         """What makes this rank different from others of its stage."""
@@ -154,14 +166,6 @@ class RankPrograms:
         if all(fault.per == "step" for fault in jitters):
             self._same[name] = segment
         return item._replace(segment=segment)
-
-
-def _workers(plan: Plan) -> list[tuple[int, int]]:
-    """(dp rank, stage) of every rank."""
-    found = [(0, 0)] * plan.num_ranks
-    for (stage, dp, _, _), rank in np.ndenumerate(plan.grid):
-        found[int(rank)] = dp, stage
-    return found
 
 
 def _changed(segment: Segment, factors: Sequence[float], added: Sequence[float] = (), *, load: float = 1.0) -> Segment:

@@ -26,6 +26,10 @@ class Lanes:
             self._holding_up = ()
         self._items.setdefault(lane, []).append(item)
 
+    def end(self, lane: str) -> Callable[[Item], None]:
+        """What puts the next items of a lane, where nothing holds any up: in half the time."""
+        return self._items.setdefault(lane, []).append
+
     def hold_up(self, needs: tuple[Need, ...]) -> None:
         """The next item of the main lane waits for this, too."""
         self._holding_up += needs

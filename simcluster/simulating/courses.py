@@ -7,6 +7,8 @@ microbatch after microbatch, have the same ones; times are on the clock's grid, 
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from simcluster.lowering.rhythm import Chain, Floats, Playing
 from simcluster.planning.profiles import STEADY
 
@@ -18,6 +20,13 @@ Change = tuple[float, Pressures]
 
 RowEnds = tuple[Floats, Floats]
 """When rows start and when they end, in seconds."""
+
+
+class Timed(Protocol):
+    """Knows when the rows of a chain started and ended, in seconds from its begin."""
+
+    def times(self) -> RowEnds:
+        """Starts and ends."""
 
 
 class Courses:
@@ -35,30 +44,37 @@ class Courses:
         known = self._begun.get(pressures)
         if known is None:
             playing = Playing(self.chain, 0.0, pressures, [STEADY] * len(pressures))
-            known = self._begun[pressures] = Course(playing)
+            known = self._begun[pressures] = Course(playing, slowed=any(pressures))
         return known
 
 
 class Course:
-    """What becomes of a chain if nothing changes any more: ``ends`` for each rank, in seconds from its begin."""
+    """What becomes of a chain if nothing changes any more: ``ends`` for each rank, in seconds from its begin.
 
-    __slots__ = ("_changed", "_playing", "_times", "ends")
+    ``slowed``: has something pressed on it?
+    """
 
-    def __init__(self, playing: Playing) -> None:
+    __slots__ = ("_changed", "_playing", "_times", "ends", "slowed")
+
+    def __init__(self, playing: Playing, *, slowed: bool) -> None:
         self._playing = playing
+        self.slowed = slowed
         self._changed: dict[tuple[Change, ...], Course] | None = None  # most have none
         self._times: RowEnds | None = None
         self.ends = playing.ends()
 
     def after(self, changes: tuple[Change, ...]) -> Course:
-        """What becomes of it after these changes, in their order, which come after all that it knows."""
+        """What becomes of it after these changes, in their order, which come after all that it knows.
+
+        Each is one: from no pressure at all it leads to some.
+        """
         if self._changed is None:
             self._changed = {}
         known = self._changed.get(changes)
         if known is None:
             playing = self._playing.copy()
             playing.press_steadily(changes)
-            known = self._changed[changes] = Course(playing)
+            known = self._changed[changes] = Course(playing, slowed=True)
         return known
 
     def times(self) -> RowEnds:

@@ -13,7 +13,7 @@ import numpy as np
 
 from simcluster.lowering.lower import Lowered
 from simcluster.lowering.trusting import Crowd
-from simcluster.simulating.engine import Record
+from simcluster.simulating.record import Record
 from simcluster.traffic.bindings import Bools, Floats, Ints
 from simcluster.traffic.traffic import Traffic
 

@@ -1,55 +1,33 @@
-"""Plays a program with SimPy: a process per lane, meetings on the network; records when ops were ready, began, ended.
+"""Plays a program with SimPy: lanes of ops, meetings on the network; records when ops were ready, began and ended.
 
-The engine knows no model, schedule, scenario or folding.  Imports the program, the network and the clock.
+SimPy keeps the time.  A lane is a generator that stops at every op; what ends the op lets it go on, at once and
+without an event.  The engine knows no model, schedule, scenario or folding.  Imports the program and the network.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from array import array
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 import numpy as np
-import numpy.typing as npt
 import simpy
 
 from simcluster.errors import InputError
-from simcluster.lowering.program import Meeting, Program, RowTimes
-from simcluster.lowering.slowed import RowColumns, SlowedRows, joined
-from simcluster.simulating.agenda import happens
-from simcluster.simulating.courses import RowEnds
-from simcluster.simulating.lockstep import Columns, Expanded, Form, Forms, Stretch
+from simcluster.lowering.program import Meeting, Program
+from simcluster.lowering.slowed import SlowedRows
+from simcluster.simulating.agenda import Lane, Lanes, Timer
+from simcluster.simulating.dragging import Dragging
+from simcluster.simulating.lockstep import Columns, Forms
 from simcluster.simulating.network import Network
-from simcluster.simulating.pacing import Pacing, rows_of
+from simcluster.simulating.pacing import Pacing
+from simcluster.simulating.record import Record, Told, when_over
 from simcluster.simulating.stepwise import Stepwise
-from simcluster.simulating.tasks import Flight, Task
-
-Times = npt.NDArray[np.float64]
+from simcluster.simulating.tasks import Flight
 
 
 class DeadlockError(InputError):
     """Ops that wait for each other for ever; the message names the ranks and what each waits for."""
-
-
-@dataclass(frozen=True)
-class Record:
-    """Seconds per op: when it could have begun by itself, when it began, when it ended; ``last`` is the op that arrived
-    last at its meeting, of equals the first op (itself elsewhere).  ``events`` counts what SimPy played.  ``slowed``
-    has, for every op that communication beside it slowed down, when its rows started and ended, in seconds from its
-    start.  ``kind`` is how the program was played, as "events" or as one longest "path", and ``why`` not otherwise."""
-
-    ready: Times
-    start: Times
-    end: Times
-    last: npt.NDArray[np.int64]
-    events: int
-    slowed: Mapping[int, RowTimes] = field(default_factory=dict)
-    kind: str = "events"
-    why: str = ""
-
-
-def _slowed_rows(alone: Mapping[int, Callable[[], RowEnds]], expanded: Expanded) -> RowColumns:
-    return joined([rows_of(alone), expanded.slowed()])
 
 
 StepsFactory = Callable[[Network, Callable[[int], object]], Stepwise]
@@ -69,166 +47,124 @@ class _Engine:
         self._program = program
         self._env = simpy.Environment(0.0)
         self._network = Network(self._env, capacity, program.capacities)
-        self._pacing = Pacing(self._env, self._network, program)
+        self._lanes = Lanes()
+        if any(meeting.drag for meeting in program.meetings):
+            self._pacing: Pacing = Dragging(self._env, self._network, program, self._lanes)
+        else:
+            self._pacing = Pacing(self._env, program, self._lanes)
         self._steps = steps
         count = len(program.seconds)
-        self._ready = [0.0] * count
-        self._start = [0.0] * count
-        self._end = [0.0] * count
+        self._ready, self._start, self._end = (array("d", bytes(8 * count)) for _ in range(3))
         self._last = np.arange(count)  # in few places written to: those of ops that meet, one a stretch
         self._done = bytearray(count)
-        self._waiters: dict[int, simpy.Event] = {}
-        self._arrivals: dict[int, dict[int, simpy.Event]] = {}  # by the number of the meeting: the ops that are there
-        self._players: dict[int, tuple[Stepwise, dict[int, simpy.Event]]] = {}
-        self._forms = Forms(program, capacity)
-        self._in_step = {first: number for number, each in enumerate(program.in_step) for first in each.firsts}
-        self._together: list[tuple[int, Form, Task]] = []  # what has been played in step: its number
+        self._waiters: dict[int, list[Lane]] = {}  # by the op that they wait for
+        self._arrivals: dict[int, dict[int, Lane]] = {}  # by the number of the meeting: the ops that are there
+        self._players: dict[int, tuple[Stepwise, dict[int, Lane]]] = {}
+        self._forms = Forms(capacity)
 
     def run(self) -> Record:
-        ranks = self._program.lane_rank
-        lanes = [
-            self._env.process(self._lane(ops, rank)) for ops, rank in zip(self._queues(), ranks, strict=True) if ops
-        ]
+        lanes: list[Lane] = []
+        for ops, rank in zip(self._program.lanes, self._program.lane_rank, strict=True):
+            lanes.append(self._lane(ops, rank, lanes, len(lanes)))
+        self._lanes.go_on(lanes)
         self._env.run()
-        if any(lane.is_alive for lane in lanes):
+        if not all(self._done):
             raise DeadlockError(self._explain())
         events = next(self._env._eid)  # all that were scheduled have been played: the queue is empty
-        ready, start, end = np.array(self._ready), np.array(self._start), np.array(self._end)
-        last = self._last
-        expanded = Expanded(self._program, self._stretches(), Columns(ready, start, end, last))
-        slowed = SlowedRows(partial(_slowed_rows, self._pacing.slowed, expanded))
-        return Record(ready=ready, start=start, end=end, last=last, events=events, slowed=slowed)
+        ready, start, end = (np.frombuffer(times) for times in (self._ready, self._start, self._end))
+        columns = Columns(ready, start, end, self._last)
+        told = Told(self._program, self._forms, self._pacing.gone, self._pacing.slowed, columns)
+        return Record(when_over(self._program, self._end), told.columns, events, SlowedRows(told.slowed))
 
-    def _queues(self) -> list[list[int]]:
-        """What every lane plays: of what is done in step with others the first op alone."""
-        if not self._in_step:
-            return self._program.lanes
-        inner = bytearray(len(self._done))
-        for each in self._program.in_step:
-            for first in each.firsts:
-                inner[first + 1 : first + each.length] = b"\1" * (each.length - 1)
-        return [[op for op in ops if not inner[op]] for ops in self._program.lanes]
+    def _lane(self, ops: Sequence[int], rank: int, lanes: Sequence[Lane], own: int) -> Lane:
+        """One in-order queue of a rank: wait for what the op needs, do it, tell who waits for it.
 
-    def _stretches(self) -> list[Stretch]:
-        """What has been played in step."""
-        found = []
-        for number, form, task in self._together:
-            firsts = self._program.in_step[number].firsts
-            ready = tuple([self._ready[first] for first in firsts])
-            found.append(Stretch(firsts, form, task.begin, task.kept()(), ready, self._last[firsts[0]], task.slowed))
-        return found
-
-    def _lane(self, ops: Sequence[int], rank: int) -> Generator[simpy.Event, object, None]:
-        """One in-order queue of a rank: wait for what the op needs, do it, tell who waits for it."""
-        env, program, done, waiters, in_step = self._env, self._program, self._done, self._waiters, self._in_step
+        Wherever it stops somebody keeps it (it is ``own`` of the lanes) to let it go on.
+        """
+        me = lanes[own]
+        env, program, done, waiters = self._env, self._program, self._done, self._waiters
         seconds, after, meeting, rows = program.seconds, program.after, program.meeting, program.rows
-        ready, start, end = self._ready, self._start, self._end
+        ready, start, end, go_on = self._ready, self._start, self._end, self._lanes.go_on
         place = self._pacing.place(rank)
+        timer = Timer(env, lambda _: go_on((me,)))
         for op in ops:
             for other in after[op]:
                 if not done[other]:
-                    event = waiters.get(other)
-                    if event is None:
-                        event = waiters[other] = simpy.Event(env)
-                    yield event
-            ready[op] = start[op] = env.now
-            last = op
-            if in_step and op in in_step:
-                yield self._go_in_step(in_step[op], op)
-                last = self._last_of(op)  # that is what others wait for
-                done[op:last] = b"\1" * (last - op)
-            elif meeting[op] >= 0:
-                yield self._meet(meeting[op], op)
-            else:
-                over = None if place is None else self._pacing.compute(op, place, rows[op])
-                yield simpy.Timeout(env, seconds[op]) if over is None else over
-            end[last] = env.now
-            done[last] = 1
-            if last in waiters:
-                happens(waiters.pop(last))
+                    waiters.setdefault(other, []).append(me)
+                    yield
+            ready[op] = start[op] = env._now
+            number = meeting[op]
+            if number >= 0:
+                self._meet(number, op, me)
+            elif number < -1:
+                self._go_in_step(number, op, me)
+            elif place is None or not self._pacing.compute(op, place, rows[op], me):
+                timer.wait(seconds[op])
+            yield
+            end[op] = env._now
+            done[op] = 1
+            if op in waiters:
+                go_on(waiters.pop(op))
 
-    def _meet(self, number: int, op: int) -> simpy.Event:
-        """Arrive at a meeting; the event succeeds when the op's part in it is over."""
+    def _meet(self, number: int, op: int, lane: Lane) -> None:
+        """Arrive at a meeting; the lane goes on when the op's part in it is over."""
         meeting = self._program.meetings[number]
-        over = simpy.Event(self._env)
         if meeting.steps >= 0:
-            self._step_by_step(number, meeting, op, over)
+            self._step_by_step(number, meeting, op, lane)
         elif meeting.parties == 1:
-            self._hold(meeting, (over,))
+            self._move(self._pacing.begin(meeting, (lane,)))
         else:
             arrivals = self._arrivals.setdefault(number, {})
-            arrivals[op] = over
+            arrivals[op] = lane
             if len(arrivals) == meeting.parties:
                 del self._arrivals[number]
                 self._all_there(arrivals)
                 for member in arrivals:
-                    self._start[member] = self._env.now
-                self._hold(meeting, tuple(arrivals.values()))
-        return over
+                    self._start[member] = self._env._now
+                self._move(self._pacing.begin(meeting, tuple(arrivals.values())))
 
-    def _last_of(self, op: int) -> int:
-        """The last op of a rank's stretch that begins with this one."""
-        return op + self._program.in_step[self._in_step[op]].length - 1
-
-    def _go_in_step(self, number: int, op: int) -> simpy.Event:
-        """Arrive where ranks begin to go in step; the event succeeds when the op's rank has come to the end."""
-        stretch = self._program.in_step[number]
-        over = simpy.Event(self._env)
-        arrivals = self._arrivals.setdefault(self._program.meeting[op], {})
-        arrivals[op] = over
-        firsts = stretch.firsts
-        if len(arrivals) == len(firsts):
-            del self._arrivals[self._program.meeting[op]]
+    def _go_in_step(self, number: int, op: int, me: Lane) -> None:
+        """Arrive where ranks begin to go in step; the lane goes on when the op's rank has come to the end."""
+        ops, parts = self._program.in_step[-2 - number]
+        arrivals = self._arrivals.setdefault(number, {})
+        arrivals[op] = me
+        if len(arrivals) == len(ops):
+            del self._arrivals[number]
             self._all_there(arrivals)
-            ranks = [self._program.lane_rank[self._program.lane[first]] for first in firsts]
-            form = self._forms.of(stretch)
-            task = self._pacing.together(firsts, ranks, form.courses, [arrivals[first] for first in firsts])
-            self._together.append((number, form, task))
-        return over
+            lane, lane_rank = self._program.lane, self._program.lane_rank
+            ranks = [lane_rank[lane[member]] for member in ops]
+            lanes = [arrivals[member] for member in ops]
+            self._pacing.together(-2 - number, ranks, self._forms.of(parts).courses, lanes)
 
     def _all_there(self, ops: Iterable[int]) -> None:
         """Of those that arrive now the first op is named: it does not depend on the order of events."""
-        ready, now, latest = self._ready, self._env.now, self._last
+        ready, now, latest = self._ready, self._env._now, self._last
         last = min([op for op in ops if ready[op] == now])
         for op in ops:
             latest[op] = last
 
-    def _hold(self, meeting: Meeting, over: Sequence[simpy.Event]) -> None:
-        """All are there: play a meeting's activities, after which its events succeed."""
-        flight = self._pacing.begin(meeting) if meeting.ranks else None
-        if meeting.traffics:
-            self._move(meeting, 0, over, flight)
-            return
-        if flight:
+    def _move(self, flight: Flight) -> None:
+        """Play the next of a meeting's activities; after the last one its lanes go on."""
+        meeting, moved = flight.meeting, flight.moved
+        if moved < len(meeting.traffics):
+            flight.moved = moved + 1
+            drag = 1.0 + meeting.drag if flight.dragged else 1.0
+            flight.activity = self._network.start(meeting.traffics[moved], partial(self._move, flight), drag)
+        else:
             self._pacing.finish(flight)
-        for event in over:  # one of them has yet to come to wait for it
-            event.succeed()
+            self._lanes.go_on(flight.lanes)
 
-    def _move(self, meeting: Meeting, index: int, over: Sequence[simpy.Event], flight: Flight | None) -> None:
-        """Play a meeting's activities one after the other, from this one on."""
-        if index < len(meeting.traffics):
-            then = partial(self._move, meeting, index + 1, over, flight)
-            if flight:
-                self._pacing.start(flight, index, then)
-            else:
-                self._network.start(meeting.traffics[index], then)
-            return
-        if flight:
-            self._pacing.finish(flight)
-        for event in over:
-            happens(event)
-
-    def _step_by_step(self, number: int, meeting: Meeting, op: int, over: simpy.Event) -> None:
+    def _step_by_step(self, number: int, meeting: Meeting, op: int, lane: Lane) -> None:
         """Arrive at a meeting whose members begin and end one by one."""
         position = self._program.position[op]
         if number not in self._players:
-            waiting: dict[int, simpy.Event] = {}
-            player = self._steps[meeting.steps](self._network, lambda done: waiting[done].succeed())
+            waiting: dict[int, Lane] = {}
+            player = self._steps[meeting.steps](self._network, lambda done: self._lanes.go_on((waiting[done],)))
             self._players[number] = player, waiting
         player, waiting = self._players[number]
-        waiting[position] = over
+        waiting[position] = lane
         arrivals = self._arrivals.setdefault(number, {})
-        arrivals[op] = over
+        arrivals[op] = lane
         if len(arrivals) == meeting.parties:
             del self._arrivals[number], self._players[number]
             self._all_there(arrivals)
@@ -246,8 +182,9 @@ class _Engine:
             if missing:
                 what = "for " + " and ".join(program.describe(other) for other in missing[:3])
             else:
-                arrived = [program.describe(op) for op in self._arrivals.get(program.meeting[stuck], ())]
-                parties = program.meetings[program.meeting[stuck]].parties
+                number = program.meeting[stuck]
+                arrived = self._arrivals.get(number, ())
+                parties = program.meetings[number].parties if number >= 0 else len(program.in_step[-2 - number].ops)
                 what = f"for the other members of its group ({len(arrived)} of {parties} have arrived)"
             lines.append(f"  {program.describe(stuck)} waits {what}")
         shown = "\n".join(lines[:12])

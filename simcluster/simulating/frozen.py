@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from simcluster.lowering.lower import Lowered
 from simcluster.planning.ops import StageProgram
-from simcluster.simulating.engine import Record
+from simcluster.simulating.record import Record
 from simcluster.traffic.traffic import Traffic
 
 Floats = npt.NDArray[np.float64]

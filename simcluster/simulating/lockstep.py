@@ -1,22 +1,26 @@
 """Ranks that meet again and again in one segment, as those of a tensor-parallel group do: played as one chain.
 
 From their first meeting on nothing but what slows each of them down has a say in when the next ones begin, so the rest
-of the segment is a chain with the rows of all (``rhythm``); the ops' own times are filled in afterwards, for all that
-have the same chain at once.  Imports the program, rhythm, courses and numpy.
+of the segment is a chain with the rows of all (``rhythm``), and one op a member in the program.  When the ops inside
+began and ended is worked out when somebody looks, for all that have the same chain at once.  Imports the program,
+rhythm, courses and numpy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from simcluster.lowering.program import InStep, Pace, Program
+from simcluster.lowering.program import Meeting, Pace, Part, Program
 from simcluster.lowering.rhythm import Chain
 from simcluster.lowering.slowed import RowColumns, columns_of, joined, within
-from simcluster.simulating.courses import Courses, RowEnds
+from simcluster.lowering.whole import first_ops
+from simcluster.simulating.courses import Courses, Timed
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -39,43 +43,71 @@ class Form:
     presses: bool
 
 
+class _Beat(NamedTuple):
+    """What decides a member's rows: of every op its lane, how its rows go on (none where it meets others), and the
+    earlier ops of the stretch that it waits for."""
+
+    lanes: tuple[str, ...]
+    paces: tuple[tuple[Pace, ...], ...]
+    after: tuple[tuple[int, ...], ...]
+
+
 class Forms:
-    """The forms of a program's stretches, each made once; ``seconds`` are those of its meetings."""
+    """The forms of a program's stretches, each made once, however many groups go through the like of it.
 
-    def __init__(self, program: Program, capacity: Sequence[float]) -> None:
-        self._program, self._capacity = program, capacity
-        self._known: dict[tuple[int, ...], Form] = {}
-        self._made: dict[Hashable, Form] = {}  # by what is in them: groups that do the same share one
+    ``capacity`` is B/s per link.
+    """
 
-    def of(self, stretch: InStep) -> Form:
-        """The form of a stretch."""
-        rows = self._program.rows
-        name = tuple([rows[first] for first in stretch.firsts])  # row sets are those of a rank and a segment
-        known = self._known.get(name)
+    def __init__(self, capacity: Sequence[float]) -> None:
+        self._capacity = capacity
+        self._known: dict[int, Form] = {}  # by the identity of the members' parts
+        self._made: dict[tuple[tuple[int, ...], tuple[Pace | None, ...]], Form] = {}  # by beats and what meetings take
+        self._beats: dict[_Beat, int] = {}  # all that differ
+        self._beat_of: dict[int, int] = {}  # by the identity of the part
+        self._pace_of: dict[int, Pace] = {}  # by the identity of the meeting
+
+    def of(self, parts: tuple[Part, ...]) -> Form:
+        """The form of stretches in which the members do this."""
+        known = self._known.get(id(parts))
         if known is None:
-            known = self._known[name] = self._make(stretch)
+            meets = tuple([None if meeting is None else self._pace(meeting) for meeting in parts[0].meetings])
+            name = tuple([self._beat(part) for part in parts]), meets
+            known = self._made.get(name)
+            if known is None:
+                beats = [*self._beats]
+                known = self._made[name] = _form([beats[number] for number in name[0]], meets)
+            self._known[id(parts)] = known
         return known
 
-    def _make(self, stretch: InStep) -> Form:
-        program, making = self._program, _InMaking(len(stretch.firsts))
-        for offset in range(stretch.length):
-            ops = [first + offset for first in stretch.firsts]
-            earlier: list[list[int]] = [[] for _ in ops]  # what the first op waits for is over
-            if offset:
-                pairs = zip(ops, stretch.firsts, strict=True)
-                earlier = [[other - first for other in program.after[op] if other >= first] for op, first in pairs]
-            lane = program.lane_name[program.lane[ops[0]]]
-            number = program.meeting[ops[0]]
-            if number >= 0:
-                meeting = program.meetings[number]
-                seconds = sum(traffic.alone_seconds(self._capacity) for traffic in meeting.traffics)
-                making.meet(offset, lane, Pace(seconds, None, meeting.pressure), earlier)
-                continue
-            for member, op in enumerate(ops):
-                rows = program.row_sets[program.rows[op]]
-                own = [row.pace or Pace(row.end - row.start) for row in rows]
-                making.go_on(member, lane, own, earlier[member])
-        return making.form(self._made)
+    def _beat(self, part: Part) -> int:
+        known = self._beat_of.get(id(part))
+        if known is None:
+            paces = [
+                () if meeting is not None else tuple([row.pace or Pace(row.end - row.start) for row in rows])
+                for meeting, rows in zip(part.meetings, part.rows, strict=True)
+            ]
+            inside = [tuple([other for other in others if other >= 0]) for others in part.after]  # all else is over
+            beat = _Beat(part.lanes, tuple(paces), tuple(inside))
+            known = self._beat_of[id(part)] = self._beats.setdefault(beat, len(self._beats))
+        return known
+
+    def _pace(self, meeting: Meeting) -> Pace:
+        known = self._pace_of.get(id(meeting))
+        if known is None:
+            seconds = sum(traffic.alone_seconds(self._capacity) for traffic in meeting.traffics)
+            known = self._pace_of[id(meeting)] = Pace(seconds, None, meeting.pressure)
+        return known
+
+
+def _form(beats: Sequence[_Beat], meets: Sequence[Pace | None]) -> Form:
+    making = _InMaking(len(beats))
+    for offset, (lane, meeting) in enumerate(zip(beats[0].lanes, meets, strict=True)):
+        if meeting is not None:
+            making.meet(offset, lane, meeting, [beat.after[offset] for beat in beats])
+            continue
+        for member, beat in enumerate(beats):
+            making.go_on(member, lane, beat.paces[offset], beat.after[offset])
+    return making.form()
 
 
 class _InMaking:
@@ -109,20 +141,15 @@ class _InMaking:
             self._op(member, lane, row)
         self._row(pace, tuple(dict.fromkeys(each for own in before for each in own)), 0)
 
-    def form(self, made: dict[Hashable, Form]) -> Form:
-        """All of it, if it has not been made before."""
+    def form(self) -> Form:
+        """All of it."""
         width = max(1, *(max(map(len, own)) for own in self._awaited))
         awaited = [[each + (each or [0])[:1] * (width - len(each)) for each in own] for own in self._awaited]
         tables = (self._first, self._last, self._met, awaited)
         first, last, met, waits = (np.array(each, dtype=np.int64) for each in tables)
-        rows = [table.tobytes() for table in (first, last, met, waits)]
-        name = (tuple(self._paces), tuple(self._before), first.shape, *rows)
-        known = made.get(name)
-        if known is None:
-            chain = Chain(self._paces, self._before, self._whose, [own[-1] for own in self._last])
-            presses = any(pace.pressure > 0 for pace in self._paces)
-            known = made[name] = Form(Courses(chain), first, last, met, waits, presses)
-        return known
+        chain = Chain(self._paces, self._before, self._whose, [own[-1] for own in self._last])
+        presses = any(pace.pressure > 0 for pace in self._paces)
+        return Form(Courses(chain), first, last, met, waits, presses)
 
     def _awaits(self, member: int, lane: str, after: Sequence[int]) -> list[int]:
         rows = [self._last[member][op] for op in after]
@@ -142,23 +169,24 @@ class _InMaking:
         self._lanes[member][lane] = last
 
 
-@dataclass(frozen=True, slots=True)
-class Stretch:
-    """One that has been played, with its members' arrivals and the first op of the one who came last; ``times`` are
-    the starts and ends of its rows in seconds from its ``begin``."""
+class Gone:
+    """The stretches of a program as they were gone through: when each began, what knows the times of its rows, and
+    whether something was slowed; ``order`` has their numbers as they began.  Columns: a large run has a million."""
 
-    firsts: tuple[int, ...]
-    form: Form
-    begin: float
-    times: RowEnds
-    ready: tuple[float, ...]
-    last: int
-    slowed: bool
+    def __init__(self, count: int) -> None:
+        self.order = array("q")
+        self.begin = array("d", bytes(8 * count))
+        self.times: list[Timed | None] = [None] * count
+        self.slowed = bytearray(count)
+
+    def over(self, number: int, begin: float, times: Timed, *, slowed: bool) -> None:
+        """All members have come to the end of this one."""
+        self.begin[number], self.times[number], self.slowed[number] = begin, times, slowed
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Times per op, of the whole program."""
+    """Times per op of a program."""
 
     ready: Floats
     start: Floats
@@ -167,46 +195,61 @@ class Columns:
 
 
 class Expanded:
-    """Fills the times of the ops of all stretches into ``columns``; knows those of the rows of what was slowed."""
+    """When the ops of stretches were done one by one, from what was recorded of what is ``played`` and ``gone``."""
 
-    def __init__(self, program: Program, stretches: Sequence[Stretch], columns: Columns) -> None:
-        self._program = program
+    def __init__(self, program: Program, forms: Forms, gone: Gone, played: Columns) -> None:
+        self._in_step, self._forms, self._gone = program.in_step, forms, gone
         self._slowed: list[_Slowed] = []
+        self.first = first_ops(program)
+        first, last = self.first[:-1], self.first[1:] - 1
+        ready, start, end = np.zeros((3, int(self.first[-1])))
+        ready[first], start[first], end[last] = played.ready, played.start, played.end
+        latest = np.arange(len(ready))
+        latest[first] = first[played.last]
+        self.columns = Columns(ready, start, end, latest)
         by_form: dict[int, list[int]] = {}
-        for number, each in enumerate(stretches):
-            by_form.setdefault(id(each.form), []).append(number)
-        for alike in by_form.values():
-            self._fill(alike, [stretches[number] for number in alike], columns)
+        for place, number in enumerate(gone.order):
+            by_form.setdefault(id(self._form(number)), []).append(place)
+        for places in by_form.values():
+            self._fill(places)
 
-    def _fill(self, numbers: Sequence[int], alike: Sequence[Stretch], columns: Columns) -> None:
-        form = alike[0].form
-        known = {id(each.times): each.times for each in alike}  # stretches share them
+    def _form(self, number: int) -> Form:
+        return self._forms.of(self._in_step[number].parts)
+
+    def _fill(self, places: Sequence[int]) -> None:
+        """The ops of stretches of one form, which began as the ones at these places."""
+        columns, gone = self.columns, self._gone
+        numbers = [gone.order[place] for place in places]
+        form = self._form(numbers[0])
+        times = [gone.times[number] for number in numbers]
+        known = {id(each): each.times() for each in times if each is not None}  # stretches share them
         place = {number: place for place, number in enumerate(known)}
-        which = [place[id(each.times)] for each in alike]
-        begin = np.array([each.begin for each in alike])[:, None]
+        which = [place[id(each)] for each in times]
+        begin = np.array([gone.begin[number] for number in numbers])[:, None]
         start, end = (np.stack(each)[which] + begin for each in zip(*known.values(), strict=True))  # [stretch, row]
-        firsts = np.array([each.firsts for each in alike], dtype=np.int64)
+        firsts = self.first[np.array([self._in_step[number].ops for number in numbers])]
         count = form.first.shape[1]
         op = firsts[:, :, None] + np.arange(count)  # [stretch, member, op]
+        arrived, latest = columns.ready[firsts], columns.last[firsts[:, 0]]
         columns.start[op] = columns.ready[op] = start[:, form.first]
         columns.end[op] = end[:, form.last]
         ready = end[:, form.awaited].max(axis=3)  # [stretch, member, op that meets]
-        ready[:, :, 0] = [each.ready for each in alike]
+        ready[:, :, 0] = arrived
         met = op[:, :, form.met]
         columns.ready[met] = ready
         there = ready == columns.start[met]
-        many = len(columns.last)
-        last = np.where(there, met, many).min(axis=1)
-        last[:, 0] = [each.last for each in alike]
+        last = np.where(there, met, len(columns.last)).min(axis=1)
+        last[:, 0] = latest
         columns.last[met] = last[:, None, :]
-        asked = np.array([each.slowed or form.presses for each in alike])
+        asked = np.array([form.presses or gone.slowed[number] > 0 for number in numbers])
         if asked.any():
-            number = np.array(numbers, dtype=np.int64)[asked]
-            self._slowed.append(_Slowed(form, number, firsts[asked], start[asked], end[asked]))
+            parts = self._in_step[numbers[0]].parts
+            begun = np.array(places, dtype=np.int64)[asked]
+            self._slowed.append(_Slowed(form, parts, begun, firsts[asked], start[asked], end[asked]))
 
     def slowed(self) -> RowColumns:
         """Ops of stretches that were slowed, stretch by stretch, member by member."""
-        found = [each.rows(self._program) for each in self._slowed]
+        found = [each.rows() for each in self._slowed]
         if not found:
             return columns_of({})
         number = np.concatenate([number for number, _ in found])
@@ -219,16 +262,17 @@ class Expanded:
 
 @dataclass(frozen=True, slots=True)
 class _Slowed:
-    """Stretches of one form in which something was slowed: their numbers, their members' first ops, and when their rows
-    started and ended [stretch, row]."""
+    """Stretches of one form in which something was slowed: as which they began, their members' first ops, and when
+    their rows started and ended [stretch, row]; ``parts`` are those of one of them."""
 
     form: Form
-    number: Ints
+    parts: tuple[Part, ...]
+    begun: Ints
     firsts: Ints
     start: Floats
     end: Floats
 
-    def rows(self, program: Program) -> tuple[Ints, RowColumns]:
+    def rows(self) -> tuple[Ints, RowColumns]:
         """What did not go on as planned: the stretch of every op, and the ops."""
         form, length = self.form, self.form.first.shape[1]
         alone = np.setdiff1d(np.arange(length), form.met)  # ops that meet nobody
@@ -238,7 +282,7 @@ class _Slowed:
         row = np.repeat(first, counts) + within(counts)
         begin = self.start[:, np.repeat(first, counts)]
         start, end = self.start[:, row] - begin, self.end[:, row] - begin
-        sets = [program.row_sets[program.rows[each]] for each in (self.firsts[0, member] + op).tolist()]
+        sets = [self.parts[who].rows[place] for who, place in zip(member.tolist(), op.tolist(), strict=True)]
         planned = np.array([(own.start, own.end) for rows in sets for own in rows]).reshape(-1, 2)
         differs = (start != planned[:, 0]) | (end != planned[:, 1])
         starts = np.cumsum(counts) - counts
@@ -247,4 +291,4 @@ class _Slowed:
         there = np.repeat(changed, counts, axis=1)
         ops = self.firsts[stretch, member[which]] + op[which]
         all_rows = np.concatenate([[0], np.cumsum(counts[which])])
-        return self.number[stretch], RowColumns(ops, all_rows, start[there], end[there])
+        return self.begun[stretch], RowColumns(ops, all_rows, start[there], end[there])

@@ -159,44 +159,47 @@ class Once:
         self._next = [0] * len(program.lanes)
         self._free = [0.0] * len(program.lanes)
         self._waiting: dict[int, list[int]] = {}  # lanes by the op that their next one waits for
-        self._arrived: list[list[int]] = [[] for _ in program.meetings]
+        self._arrived: dict[int, list[int]] = {}  # by meeting
         self._todo = list(range(len(program.lanes)))
-        while self._todo:
-            self._go(self._todo.pop())
+        self._go_on()
         if min(self.end, default=0.0) < 0:
             stuck = [op for op, end in enumerate(self.end) if end < 0]
             raise InputError(f"{len(stuck)} ops wait for each other, the first {program.describe(stuck[0])}")
 
-    def _go(self, lane: int) -> None:
-        """Along a lane as far as it goes."""
+    def _go_on(self) -> None:
+        """Along lanes as far as they go."""
         program, ready, start, end = self._program, self.ready, self.start, self.end
-        after, meeting, seconds, ops = program.after, self._meets, self._seconds, program.lanes[lane]
-        order, waiting = self.order, self._waiting
-        now = self._free[lane]
-        for at in range(self._next[lane], len(ops)):
-            op = ops[at]
-            begin = now
-            for other in after[op]:
-                done = end[other]
-                if done < 0:
-                    waiting.setdefault(other, []).append(lane)
-                    self._next[lane], self._free[lane] = at, now
-                    return
-                if done > begin:
-                    begin = done
-            ready[op] = start[op] = begin
-            if meeting[op] >= 0:
-                self._next[lane] = at + 1
-                self._meet(meeting[op], op)
-                return
-            now = end[op] = begin + seconds[op]
-            order.append(op)
-            if op in waiting:
-                self._todo += waiting.pop(op)
+        after, meeting, seconds, lanes = program.after, self._meets, self._seconds, program.lanes
+        order, waiting, todo, reached, free = self.order, self._waiting, self._todo, self._next, self._free
+        while todo:
+            lane = todo.pop()
+            ops, now = lanes[lane], free[lane]
+            for at in range(reached[lane], len(ops)):
+                op = ops[at]
+                begin = now
+                for other in after[op]:
+                    done = end[other]
+                    if done < 0:
+                        waiting.setdefault(other, []).append(lane)
+                        reached[lane], free[lane] = at, now
+                        break
+                    if done > begin:
+                        begin = done
+                else:
+                    ready[op] = start[op] = begin
+                    if meeting[op] < 0:
+                        now = end[op] = begin + seconds[op]
+                        order.append(op)
+                        if op in waiting:
+                            todo += waiting.pop(op)
+                        continue
+                    reached[lane] = at + 1
+                    self._meet(meeting[op], op)
+                break
 
     def _meet(self, number: int, op: int) -> None:
         """Arrive; with the last one the meeting is timed, and all go on."""
-        members = self._arrived[number]
+        members = self._arrived.setdefault(number, [])
         members.append(op)
         if len(members) < self._program.meetings[number].parties:
             return

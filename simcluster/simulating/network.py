@@ -3,7 +3,9 @@
 An activity is a transfer, or a whole ring whose hops advance together.  It first pays its latency, occupying nothing,
 then moves ``rounds`` x ``round_bytes`` per flow.  Rates change only when an activity joins, ends, or a capacity
 changes; links are shared out anew once per instant, after all else of that instant, as far as the change reaches.
-(SimGrid's rule for latency; modelling.md C.2.)  Imports the clock, the agenda, fairness, profiles and Traffic.
+(SimGrid's rule for latency; modelling.md C.2.)  An activity whose links nobody is on gets them at once, and gives them
+back to whoever comes to them before its latency is over: a transfer alone is one event.  Imports the clock, the agenda,
+fairness, profiles and Traffic.
 """
 
 from __future__ import annotations
@@ -16,17 +18,17 @@ import simpy
 
 from simcluster.clock import on_grid
 from simcluster.planning.profiles import Profile
-from simcluster.simulating.agenda import Agenda, at_end_of_instant
+from simcluster.simulating.agenda import Agenda, Instant, at_end_of_instant
 from simcluster.traffic.fairness import Sharer, Shares
 from simcluster.traffic.traffic import Traffic
 
 
 class Activity(Sharer):
-    """What moves."""
+    """What moves: on its links from ``updated`` on, if that is still to come."""
 
     __slots__ = ("drag", "end", "over", "remaining", "round_seconds", "then", "traffic", "updated")
 
-    def __init__(self, traffic: Traffic, then: Callable[[], object]) -> None:
+    def __init__(self, traffic: Traffic, then: Callable[[], object], drag: float) -> None:
         self.usage = traffic.usage if traffic.felt is None else traffic.felt
         self.bound = traffic.bound
         self.rate = -1.0
@@ -37,7 +39,7 @@ class Activity(Sharer):
         self.updated = 0.0
         self.end = math.inf
         self.over = False
-        self.drag = 1.0  # how many times as long a round takes because of what runs beside it on its GPUs
+        self.drag = drag  # how many times as long a round takes because of what runs beside it on its GPUs
 
 
 class Network:
@@ -70,16 +72,18 @@ class Network:
 
     def start(self, traffic: Traffic, then: Callable[[], object], drag: float = 1.0) -> Activity:
         """Begin an activity now; ``then`` is called at the instant its last byte has arrived (see ``set_drag``)."""
-        activity = Activity(traffic, then)
-        activity.drag = drag
+        activity = Activity(traffic, then, drag)
         self._under_way += 1
         if self._profiles and not self._following:
             self._follow()
-        latency = traffic.latency_seconds
-        if latency > 0:
-            self._joins.put(self._env.now + latency, activity, self._join_all)
+        joins = self._env._now + traffic.latency_seconds
+        if self._shares.join_free(activity):
+            activity.updated = joins
+            self._set_end(activity)
+        elif traffic.latency_seconds > 0:
+            self._joins.put(joins, activity, self._join_all)
         else:
-            self._join(activity)
+            self._join(activity, joins)
         return activity
 
     def set_drag(self, activity: Activity, drag: float) -> None:
@@ -114,12 +118,18 @@ class Network:
             assert timer.callbacks is not None
             timer.callbacks.append(self._follow)
 
-    def _join_all(self, timer: simpy.Event) -> None:
-        for activity in self._joins.take(timer._value):
-            self._join(activity)
+    def _join_all(self, event: Instant) -> None:
+        for activity in self._joins.take(event.instant):
+            self._join(activity, event.instant)
 
-    def _join(self, activity: Activity) -> None:
-        activity.updated = self._env.now
+    def _join(self, activity: Activity, now: float) -> None:
+        """Its latency is over: it comes to its links, where others are or will be."""
+        for early in self._shares.sole_users(activity.usage):
+            if early.updated > now:  # not there yet: it may come later than this one
+                self._shares.leave(early)
+                early.rate, early.end = -1.0, math.inf
+                self._joins.put(early.updated, early, self._join_all)
+        activity.updated = now
         if self._shares.join(activity):
             self._set_end(activity)
         else:
@@ -131,28 +141,32 @@ class Network:
             self._solve_due = True
             at_end_of_instant(self._env, self._solve)
 
-    def _solve(self, _: simpy.Event) -> None:
+    def _solve(self, _: Instant) -> None:
         self._solve_due = False
         for activity in self._shares.solve():
             self._set_end(activity)
 
     def _set_end(self, activity: Activity) -> None:
         """The activity's rate has changed: what it has done until now, and when it will end."""
-        now = self._env.now
-        if now > activity.updated and activity.round_seconds > 0:
-            activity.remaining = max(0.0, activity.remaining - (now - activity.updated) / activity.round_seconds)
-        activity.updated = now
+        now, updated = self._env._now, activity.updated
+        if now > updated:
+            if activity.round_seconds > 0:
+                activity.remaining = max(0.0, activity.remaining - (now - updated) / activity.round_seconds)
+            activity.updated = updated = now
         rate, size = activity.rate, activity.traffic.round_bytes
         if rate <= 0 and size > 0:  # a dead link: nothing moves until its capacity comes back
             activity.round_seconds = activity.end = math.inf
             return
         activity.round_seconds = on_grid(size / rate * activity.drag) if size else 0.0
-        activity.end = now + on_grid(activity.remaining * activity.round_seconds)
+        left = activity.remaining * activity.round_seconds
+        if activity.remaining != activity.traffic.rounds:  # else so many times what is on the grid is on it
+            left = on_grid(left)
+        activity.end = updated + left
         self._ends.put(activity.end, activity, self._finish_all)
 
-    def _finish_all(self, timer: simpy.Event) -> None:
+    def _finish_all(self, event: Instant) -> None:
         """End every activity that is due at this instant; entries whose end has moved are stale."""
-        instant: float = timer._value
+        instant = event.instant
         for activity in self._ends.take(instant):
             if activity.end != instant or activity.over:
                 continue

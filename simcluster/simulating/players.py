@@ -14,9 +14,12 @@ import numpy as np
 from simcluster.collector import collector_off
 from simcluster.errors import InputError
 from simcluster.lowering.program import Engine, Program
+from simcluster.lowering.whole import whole
 from simcluster.simulating.encounters import Encounters
-from simcluster.simulating.engine import Record, StepsFactory, play
+from simcluster.simulating.engine import StepsFactory, play
+from simcluster.simulating.lockstep import Columns
 from simcluster.simulating.longest_path import NeedsEventsError, Once, meeting_seconds
+from simcluster.simulating.record import Record, when_over
 
 _EXACT = "the order of all ops is fixed, and no transfer holds another back"
 
@@ -44,6 +47,9 @@ def play_by(
 
 def play_path(program: Program, capacity: Sequence[float]) -> Record:
     """The record of the program as a longest path; NeedsEventsError, with the reason, if that is not exact."""
+    if program.in_step:
+        meeting_seconds(replace(program, meetings=[*program.all_meetings()]), capacity)  # soon told where it is none
+        program = whole(program)
     once = Once(program, meeting_seconds(program, capacity))
     ready, start, end = np.array(once.ready), np.array(once.start), np.array(once.end)
     begins = np.zeros((len(program.meetings), 1))
@@ -53,4 +59,5 @@ def play_path(program: Program, capacity: Sequence[float]) -> Record:
     first = float(Encounters(program, capacity).first(begins)[0])
     if first < math.inf:
         raise NeedsEventsError(f"transfers hold each other back on a link, the first at {first:.6g} s")
-    return Record(ready, start, end, np.array(once.last, dtype=np.int64), events=0, kind="path", why=_EXACT)
+    columns = Columns(ready, start, end, np.array(once.last, dtype=np.int64))
+    return Record(when_over(program, once.end), lambda: columns, events=0, kind="path", why=_EXACT)

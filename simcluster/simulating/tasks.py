@@ -1,218 +1,290 @@
-"""Computation at work on ranks: what presses on it, and when it will be over.
+"""Computation at work on ranks that keep their speed: what presses on it, and when it will be over.
 
-A rank's chain of ops, or that of ranks which go in step, is one task.  Ranks that keep their speed go through courses
-that others know, too, and what changes before such a chain can be over at all is kept until then and looked at in one
-go: of 11,368 changes in Llama 3 405B on 16,384 GPUs that leaves 4,204 looks.  A chain whose rank changes its speed, or
-that slows down transfers itself, is followed change by change.  Imports SimPy, courses, rhythm and profiles.
+A rank's chain of ops, or that of ranks which go in step, is one task, and goes through courses that others know, too.
+Such a chain cannot be over before ``Courses.least``: what presses on its rank until then is written down there, and the
+chain looks at all of it in one go (of 12,662 changes in Llama 3 405B on 16,384 GPUs that leaves 4,161 looks, and nobody
+needs to be told of the others).  Imports agenda, courses, network and profiles.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from functools import partial
-
-import simpy
+from collections.abc import Iterable, Sequence
 
 from simcluster.lowering.program import Meeting
-from simcluster.lowering.rhythm import Chain, Playing
-from simcluster.planning.profiles import STEADY, Profile
-from simcluster.simulating.courses import Change, Courses, RowEnds
+from simcluster.planning.profiles import Profile
+from simcluster.simulating.agenda import Lane
+from simcluster.simulating.courses import Change, Course, Courses, Timed
 from simcluster.simulating.network import Activity
 
 
 class Place:
-    """A rank on which computation may be slowed down, and what goes on there."""
+    """A rank on which computation may be slowed down, and what goes on there.
 
-    __slots__ = ("flights", "pressure", "speed", "tasks")
+    ``log`` has the instants at which what presses on computation became another, as far back as one of the
+    computations under way needs it; ``watching`` those that want to know of a change at once.
+    """
+
+    __slots__ = ("_tasks", "flights", "log", "pressure", "speed", "watching")
 
     def __init__(self, speed: Profile) -> None:
         self.speed = speed
         self.pressure = 0.0
+        self.log = [(-1.0, 0.0)]
         self.flights: dict[Flight, None] = {}
-        self.tasks: dict[Task, int] = {}  # with the rank's number in each
+        self.watching: dict[Task, None] = {}
+        self._tasks = 0
+
+    def press(self, now: float, pressure: float) -> None:
+        """This presses on computation from now on: at an instant the last word counts."""
+        self.pressure = pressure
+        log = self.log
+        if log[-1][0] < now:
+            log.append((now, pressure))
+        elif log[-2][1] == pressure:
+            log.pop()
+        else:
+            log[-1] = now, pressure
+
+    def enter(self, now: float) -> int:
+        """A computation begins: the place in the log of what changes from now on, at this instant or later."""
+        log = self.log
+        if not self._tasks:
+            del log[:-2]
+        self._tasks += 1
+        return len(log) - (log[-1][0] == now)
+
+    def leave(self, task: Task) -> None:
+        """A computation is over."""
+        self._tasks -= 1
+        self.watching.pop(task, None)
 
 
 class Flight:
-    """A meeting under way that disturbs computation at its places, or is disturbed by it."""
+    """A meeting under way, with the lanes that wait for its end: ``moved`` of its activities are over or under way.
 
-    __slots__ = ("activity", "dragged", "meeting", "places")
+    It may disturb computation at its places, or be disturbed by it.
+    """
 
-    def __init__(self, meeting: Meeting, places: Sequence[Place]) -> None:
-        self.meeting, self.places = meeting, places
+    __slots__ = ("activity", "dragged", "lanes", "meeting", "moved", "places")
+
+    def __init__(self, meeting: Meeting, places: Sequence[Place], lanes: Sequence[Lane]) -> None:
+        self.meeting, self.places, self.lanes = meeting, places, lanes
+        self.moved = 0
         self.activity: Activity | None = None
         self.dragged = False
 
 
 class Task:
-    """Ops at work, of ranks at these places (None: nothing slows it down), with the events of their ends.
+    """An op at work, or a stretch of several ranks (by its number), of ranks at these places (None: nothing slows it
+    down), with the lanes that wait for their ends.
 
     ``due`` is when somebody will look at it again, ``next_look`` when that will be worth it: infinite once all is over.
+    ``watches``: does it want to know of changes at once?
     """
 
-    __slots__ = ("begin", "due", "next_look", "ops", "overs", "places", "pressures", "slowed")
+    __slots__ = ("begin", "due", "lanes", "next_look", "number", "places", "watches")
 
-    def __init__(
-        self, ops: Sequence[int], places: Sequence[Place | None], overs: Sequence[simpy.Event], now: float
-    ) -> None:
-        self.ops, self.places, self.overs, self.begin = ops, places, overs, now
-        self.pressures = [0.0 if place is None else place.pressure for place in places]
-        self.slowed = any(self.pressures)
-        self.due = self.next_look = math.inf
+    number: int
+    places: Sequence[Place | None]
+    lanes: Sequence[Lane]
+    begin: float
+    due: float
+    next_look: float
+    watches: bool
 
-    def end(self, now: float) -> Sequence[int]:
-        """Ranks (by their number here) that have come to their end by now."""
+    @property
+    def slowed(self) -> bool:
+        """Did anything press on it?"""
         raise NotImplementedError
 
-    def press(self, now: float) -> bool:
-        """Go on under the pressures that are now; is ``next_look`` another one?"""
+    def end(self, now: float) -> Sequence[Lane]:
+        """Those whose ranks have come to their end by now."""
         raise NotImplementedError
 
-    def kept(self) -> Callable[[], RowEnds]:
-        """What says when rows started and ended, in seconds from the begin, once all are over; no more than that."""
+    def watch(self) -> Iterable[Place]:
+        """Want to know of changes at once, at these places."""
         raise NotImplementedError
+
+    def settle(self, now: float) -> None:
+        """The instant is over: bring ``next_look`` in line with what has changed in it."""
+        raise NotImplementedError
+
+    def kept(self) -> Timed:
+        """What knows when rows started and ended, in seconds from the begin, once all are over; no more than that."""
+        raise NotImplementedError
+
+    def _left(self, member: int) -> None:
+        """This rank is over."""
+        place = self.places[member]
+        if place is not None:
+            place.leave(self)
 
 
 class Single(Task):
     """An op of one rank that keeps its speed."""
 
-    __slots__ = ("_changes", "_course", "_early")
+    __slots__ = ("_at", "_course", "_courses", "_log")
 
-    def __init__(self, op: int, place: Place, over: simpy.Event, now: float, courses: Courses) -> None:
-        self.ops, self.places, self.overs, self.begin = (op,), (place,), (over,), now
-        pressure = place.pressure
-        self.pressures = [pressure]
-        self.slowed = pressure > 0.0
-        self.due = math.inf
+    places: tuple[Place]
+
+    def __init__(self, op: int, place: Place, lane: Lane, now: float, courses: Courses) -> None:
+        self.number, self.places, self.lanes, self.begin = op, (place,), (lane,), now
         self.next_look = now + courses.least
-        self._course = courses.under((pressure,))
-        self._changes: list[Change] = []
-        self._early = True
+        self.due = math.inf
+        self.watches = False
+        self._courses = courses
+        self._course: Course | None = None
+        self._log = place.log
+        self._at = place.enter(now)
 
-    def end(self, now: float) -> Sequence[int]:
-        """The rank, if it has come to its end by now."""
-        self._early = False
-        self._look()
-        if self.next_look > now:
+    def end(self, now: float) -> Sequence[Lane]:
+        """The lane, if the rank has come to its end by now."""
+        end = self.begin + self._look(now).ends[0]
+        if end > now:
+            self.next_look = end
             return ()
         self.next_look = math.inf
-        return (0,)
+        self.places[0].leave(self)
+        return self.lanes
 
-    def press(self, now: float) -> bool:
+    def watch(self) -> Iterable[Place]:
+        """Want to know of changes at once."""
+        self.watches = True
+        self.places[0].watching[self] = None
+        return self.places
+
+    def settle(self, now: float) -> None:
         """Go on under the pressure that is now."""
-        pressure = self.pressures[0]
-        self.slowed = self.slowed or pressure > 0.0
-        self._changes.append((now - self.begin, (pressure,)))
-        if self._early:
-            return False
-        self._look()
-        return True
+        course = self._look(now)
+        instant, pressure = self._log[-1]
+        if instant == now:
+            course = course.after(((now - self.begin, (pressure,)),))
+        self.next_look = self.begin + course.ends[0]
+        if self.next_look <= now:
+            self._course, self._at = course, len(self._log)
 
-    def _look(self) -> None:
-        if self._changes:
-            self._course = self._course.after(tuple(self._changes))
-            self._changes = []
-        self.next_look = self.begin + self._course.ends[0]
+    def _look(self, now: float) -> Course:
+        """Its course by all changes before this instant."""
+        log, at, begin, course = self._log, self._at, self.begin, self._course
+        last = len(log) - (log[-1][0] == now)
+        if course is None:
+            if at < last and log[at][0] == begin:
+                at += 1
+            course = self._courses.under((log[at - 1][1],))
+        if at < last:
+            course = course.after(tuple([(instant - begin, (pressure,)) for instant, pressure in log[at:last]]))
+            at = last
+        self._at, self._course = at, course
+        return course
 
-    def kept(self) -> Callable[[], RowEnds]:
+    @property
+    def slowed(self) -> bool:
+        """Did anything press on it?"""
+        return self._course is not None and self._course.slowed
+
+    def kept(self) -> Timed:
         """When rows started and ended: the course knows."""
-        return self._course.times
+        assert self._course is not None
+        return self._course
 
 
 class Several(Task):
     """Ops that ranks do in step, all of which keep their speed."""
 
-    __slots__ = ("_changes", "_course", "_early", "_over")
+    __slots__ = ("_at", "_course", "_courses", "_pressures", "_under_way")
 
     def __init__(
-        self, ops: Sequence[int], places: Sequence[Place | None], overs: Sequence[simpy.Event], now: float,
-        courses: Courses,
-    ) -> None:  # fmt: skip
-        super().__init__(ops, places, overs, now)
-        self.next_look = now + courses.least
-        self._course = courses.under(tuple(self.pressures))
-        self._changes: list[Change] = []
-        self._early = True
-        self._over: dict[int, None] = {}
-
-    def end(self, now: float) -> Sequence[int]:
-        """Ranks that have come to their end by now."""
-        self._early = False
-        ends = self._look()
-        ended = [member for member, end in ends.items() if end <= now]
-        self._over |= dict.fromkeys(ended)
-        self.next_look = min((end for end in ends.values() if end > now), default=math.inf)
-        return ended
-
-    def press(self, now: float) -> bool:
-        """Go on under the pressures that are now."""
-        self.slowed = self.slowed or any(self.pressures)
-        self._changes.append((now - self.begin, tuple(self.pressures)))
-        if self._early:
-            return False
-        self.next_look = min(self._look().values())
-        return True
-
-    def _look(self) -> dict[int, float]:
-        """When will those that are not over be over?"""
-        if self._changes:
-            self._course = self._course.after(tuple(self._changes))
-            self._changes = []
-        begin, over = self.begin, self._over
-        return {member: begin + end for member, end in enumerate(self._course.ends) if member not in over}
-
-    def kept(self) -> Callable[[], RowEnds]:
-        """When rows started and ended: the course knows."""
-        return self._course.times
-
-
-class Followed(Task):
-    """Ops of ranks whose speed changes as time goes on, or that slow down transfers; several if they go in step."""
-
-    __slots__ = ("_ends", "_playing")
-
-    def __init__(
-        self, ops: Sequence[int], places: Sequence[Place | None], overs: Sequence[simpy.Event], now: float, chain: Chain
+        self, number: int, places: Sequence[Place | None], lanes: Sequence[Lane], now: float, courses: Courses
     ) -> None:
-        super().__init__(ops, places, overs, now)
-        speeds = [STEADY if place is None else place.speed for place in places]
-        self.slowed = self.slowed or any(speed is not STEADY for speed in speeds)
-        self._playing = Playing(chain, now, self.pressures, speeds)
-        self._ends = self._playing.ends()
-        self.next_look = min(self._ends)
+        self.number, self.places, self.lanes, self.begin = number, places, lanes, now
+        self.next_look = now + courses.least
+        self.due = math.inf
+        self.watches = False
+        self._courses = courses
+        self._course: Course | None = None
+        self._at = {member: place.enter(now) for member, place in enumerate(places) if place is not None}
+        self._pressures = [0.0] * len(places)
+        self._under_way = list(range(len(places)))
 
-    def end(self, now: float) -> Sequence[int]:
-        """Ranks that have come to their end now."""
-        ended = [member for member, end in enumerate(self._ends) if end == now]
-        for member in ended:
-            self._ends[member] = math.inf
-        self.next_look = min(self._ends)
-        if ended and self.next_look == math.inf:
-            self._playing.advance(now)
-        return ended
+    def end(self, now: float) -> Sequence[Lane]:
+        """Those whose ranks have come to their end by now."""
+        begin, ends = self.begin, self._look(now).ends
+        ended = [member for member in self._under_way if begin + ends[member] <= now]
+        if ended:
+            self._under_way = [member for member in self._under_way if begin + ends[member] > now]
+            for member in ended:
+                if self._at.pop(member, None) is not None:
+                    self._left(member)
+        self._next_look(ends)
+        return [self.lanes[member] for member in ended]
 
-    def press(self, now: float) -> bool:
+    def watch(self) -> Iterable[Place]:
+        """Want to know of changes at once, of those who are not over."""
+        self.watches = True
+        places = [place for _, place in self._places()]
+        for place in places:
+            place.watching[self] = None
+        return places
+
+    def settle(self, now: float) -> None:
         """Go on under the pressures that are now."""
-        self._playing.press(now, self.pressures)
-        both = zip(self._ends, self._playing.ends(), strict=True)
-        self._ends = [math.inf if before == math.inf else end for before, end in both]
-        self.next_look = min(self._ends)
-        self.slowed = self.slowed or any(self.pressures)
-        return True
+        course = self._look(now)
+        pressures = self._pressures.copy()
+        for member, place in self._places():
+            pressures[member] = place.pressure
+        if pressures != self._pressures:
+            course = course.after(((now - self.begin, tuple(pressures)),))
+        self._next_look(course.ends)
+        if self.next_look <= now:
+            self._course, self._pressures = course, pressures
+            self._at = {member: len(place.log) for member, place in self._places()}
 
-    def computes(self, now: float) -> bool:
-        """Does it compute at this instant, or is it in one of its collectives?"""
-        return self._playing.computes(now)
+    def _places(self) -> list[tuple[int, Place]]:
+        """Of ranks that something may press on, and that are not over."""
+        return [(member, place) for member in self._at if (place := self.places[member]) is not None]
 
-    def turn(self, now: float) -> float:
-        """When it will next begin or cease to compute, or be over, if nothing changes."""
-        return self._playing.turn(now)
+    def _next_look(self, ends: Sequence[float]) -> None:
+        left = [ends[member] for member in self._under_way]
+        self.next_look = self.begin + min(left) if left else math.inf
 
-    def kept(self) -> Callable[[], RowEnds]:
-        """When rows started and ended: the chain knows."""
-        return partial(_since, self._playing, self.begin)
+    def _look(self, now: float) -> Course:
+        """Their course by all changes before this instant."""
+        begin, pressures, course = self.begin, self._pressures, self._course
+        news: list[tuple[float, int, float]] = []
+        for member, place in self._places():
+            log, at = place.log, self._at[member]
+            last = len(log) - (log[-1][0] == now)
+            if course is None:
+                if at < last and log[at][0] == begin:
+                    at += 1
+                pressures[member] = log[at - 1][1]
+            if at < last:
+                news += [(instant, member, pressure) for instant, pressure in log[at:last]]
+            self._at[member] = max(at, last)
+        if course is None:
+            course = self._courses.under(tuple(pressures))
+        if news:
+            course = course.after(self._changes(news))
+        self._course = course
+        return course
 
+    def _changes(self, news: list[tuple[float, int, float]]) -> tuple[Change, ...]:
+        """The pressures after each instant at which some became others."""
+        news.sort()
+        pressures, found = self._pressures, []
+        for (instant, member, pressure), (following, _, _) in zip(news, [*news[1:], (math.inf, 0, 0.0)], strict=True):
+            pressures[member] = pressure
+            if following > instant:
+                found.append((instant - self.begin, tuple(pressures)))
+        return tuple(found)
 
-def _since(playing: Playing, begin: float) -> RowEnds:
-    start, end = playing.times()
-    return start - begin, end - begin
+    @property
+    def slowed(self) -> bool:
+        """Did anything press on it?"""
+        return self._course is not None and self._course.slowed
+
+    def kept(self) -> Timed:
+        """When rows started and ended: the course knows."""
+        assert self._course is not None
+        return self._course

@@ -58,6 +58,7 @@ class Drawn:
     ) -> None:
         self.ranks, self.capacity = ranks, capacity
         self._between, self._interference = between, interference
+        self._alone: dict[tuple[Collective, ...], list[tuple[tuple[float | None, float], ...]]] = {}
 
     def pieces(self, stage: int, segment: Segment) -> tuple[Piece, ...]:
         """A segment as the stage's ranks play it."""
@@ -69,9 +70,15 @@ class Drawn:
             (lambda op: between.pressure(rank, op)) if self._interference else None,
         )
 
-    def alone(self, stage: int, op: Op) -> tuple[float | None, float]:
-        """Seconds of an op on the stage's rank, None if others have a say; and what it does to computation beside."""
-        rank = self.ranks[stage]
+    def alone(self, works: tuple[Collective, ...]) -> list[tuple[tuple[float | None, float], ...]]:
+        """Of every stage, of collectives over tp on the main lane and beside: the seconds, None if others have a say,
+        and what they do to computation beside."""
+        if works not in self._alone:
+            ops = [Op(work, "tp", work.kind, "", lane=lane) for work in works for lane in (MAIN, "tp")]
+            self._alone[works] = [tuple([self._op_alone(rank, op) for op in ops]) for rank in self.ranks]
+        return self._alone[works]
+
+    def _op_alone(self, rank: int, op: Op) -> tuple[float | None, float]:
         return self._between.seconds(rank, op, op.lane), self._between.pressure(rank, op) if self._interference else 0.0
 
     def meeting(self, stage: int, op: Op) -> tuple[int, Meeting]:
@@ -89,6 +96,7 @@ class Network:
         self._stage_ranks: list[list[int]] = [ranks.tolist() for ranks in plan.stage_ranks()]
         self._tables: dict[str, Ranks] = {}  # the groups of an axis
         self._groups: dict[tuple[int, str], Group] = {}
+        self._known: dict[tuple[int, ...], Group] = {}
         self._learnt: dict[Hashable, None] = {}
         self._calls: dict[Hashable, Call] = {}
         self._names: dict[Call, Hashable] = {}
@@ -135,13 +143,20 @@ class Network:
                 self._tables[axis] = self._plan.groups(axis)
             table, first = self._tables[axis], self._stage_ranks[stage][0]
             ranks = table[int((table == first).any(axis=1).argmax())]
-            self._groups[stage, axis] = group_of(self._cluster, ranks.tolist())
+            self._groups[stage, axis] = self._made(tuple(ranks.tolist()))
         return self._groups[stage, axis]
+
+    def _made(self, ranks: tuple[int, ...]) -> Group:
+        """The group of these ranks; made once, also for those who ask for it by its number."""
+        if ranks not in self._known:
+            self._known[ranks] = group_of(self._cluster, ranks)
+        return self._known[ranks]
 
     def _draw(self) -> Drawn | None:
         plan, cluster = self._plan, self._cluster
         programs = _programs(plan.pp, self._calls.values())
         communicators = _AnySize(programs, plan, cluster, self._methods)
+        communicators.group_of = self._made
         stages = plan.stages()
         capacity = cluster.capacity
         colours = [(stage, 1.0) for stage in stages.tolist()]
@@ -161,7 +176,12 @@ class Network:
 
 
 class _AnySize(Communicators):
-    """Communicators that are also asked for other sizes than those in the programs, by the same algorithms."""
+    """Communicators that are also asked for other sizes than those in the programs, by the same algorithms.
+
+    ``group_of`` makes the group of ranks.
+    """
+
+    group_of: Callable[[tuple[int, ...]], Group]
 
     def alike(self) -> bool:
         """Are groups of the same kind and stage of the same form, so that other sizes treat them alike, too?"""
@@ -179,7 +199,7 @@ class _AnySize(Communicators):
 
     def method(self, number: int, kind: str, size: float) -> Method:
         """How this group does a collective of this kind, of whatever size."""
-        return self._methods.of(group_of(self._fabric, self.ranks(number)), kind, size)
+        return self._methods.of(self.group_of(tuple(self.ranks(number))), kind, size)
 
     def traffics(self, number: int, kind: str, size: float, usages: Sequence[Usage]) -> tuple[Traffic, ...]:
         """A collective's activities, as Communicators says, of whatever size."""

@@ -4,32 +4,33 @@ Computation is not an event: when an action ends is known as soon as it can begi
 meet is that of the walk (``stepping``), and from then on only those that do meet are followed through time, from when
 they join their links to when they leave them.  That others do not is looked at afterwards.  (175B on 1,024 A100, 32
 stages of 3 chunks, 384 microbatches: 147,000 ops in 0.01 s where transfers meet at the end, in 0.12 s where they do
-from the begin on; the engine takes 1.7 s.)  Imports the skeleton, stepping and links.
+from the begin on; the engine takes 1.7 s.)  Imports the skeleton,
+stepping, crossings and links.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Generator, Hashable, Iterable, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterable, Sequence
+from itertools import product
 
 import numpy as np
 
+from simcluster.sweeps.crossings import Crossings, Intervals, Use, meet, shifted
 from simcluster.sweeps.links import Contenders, Links
 from simcluster.sweeps.skeleton import Last, Sent
-from simcluster.sweeps.stepping import Crossings, Floats, Intervals, Stepped, ToDo, Use, Walk, meet
+from simcluster.sweeps.stepping import Floats, Stepped, ToDo, Walk
 
 MOST_SECONDS = 512.0
 """Up to here times are exact (``clock``); a step that is not over by then is another's to play."""
-
-_NEVER: Intervals = np.zeros(0), np.zeros(0)
 
 Pairs = dict[tuple[Hashable, Hashable], float]
 """Who holds whom back, and since when."""
 
 
 def contended(
-    walk: Walk, own: Sequence[float], stepped: Stepped, last: Sequence[Sequence[Last]],
+    walk: Walk, stepped: Stepped, last: Sequence[Sequence[Last]],
     crossings: Crossings, contenders: Contenders, met: Iterable[tuple[float, Hashable, Hashable]],
 ) -> float:  # fmt: skip
     """Seconds of a step, given as it would be if nothing met, and what then has ``met``.
@@ -43,7 +44,7 @@ def contended(
     for attempt in range(3):
         if attempt == 2:
             pairs = dict.fromkeys(crossings.rivals, since)
-        contest = Contest(walk, own, crossings, contenders, pairs)
+        contest = Contest(walk, stepped.own, crossings, contenders, pairs)
         total = contest.play(last, stepped.ends, since, whole=attempt > 0)
         others = contest.others_met(crossings)
         if not others:
@@ -70,9 +71,9 @@ class Contest:
         self._links = Links(contenders, rivals)
         self._ready: list[int] = []  # stages that can go on
         self._waiting: dict[int, int] = {}  # stages by the send that they need; by its negative, if it holds them up
-        self._lane_of, lanes = _lanes(walk)
-        self._lane_free = [-1.0] * lanes  # infinite while it is not known, negative before the first send
-        self._lane_queue: list[deque[tuple[float, int, int, bool]]] = [deque() for _ in range(lanes)]
+        self._lane_of = walk.lane_of
+        self._lane_free = [-1.0] * walk.lanes  # infinite while it is not known, negative before the first send
+        self._lane_queue: list[deque[tuple[float, int, int, bool]]] = [deque() for _ in range(walk.lanes)]
         self._sending: dict[int, tuple[int, int, float]] = {}  # a send under way by its number: op, lane, and begin
         self._named: dict[int, Hashable] = {}  # the name of a meeting under way, by its number
         self._there: dict[Hashable, list[tuple[float, int]]] = {}  # who has come to a meeting of stages, and when
@@ -107,41 +108,47 @@ class Contest:
 
     def others_met(self, crossings: Crossings) -> list[tuple[Hashable, Hashable]]:
         """Who else than was followed was under way together on a link."""
-        known: dict[Use, tuple[Intervals, Intervals]] = {}
+        held, free = self._followed(), self._not_followed()
+        of_held = crossings.windows({name: (own[0][0], own[1][-1]) for name, own in held.items()}, whole=True)
+        of_free = crossings.windows({name: (own[0], own[-1]) for name, own in free.items()})
+        sides: list[tuple[Floats, Callable[[Use], Intervals]]] = [
+            (of_held, lambda use: held[use[0]]),
+            (of_free, lambda use: shifted(free[use[0]], use)),
+        ]
         found: dict[tuple[Hashable, Hashable], None] = {}
-        for one, other in crossings.pairs:
-            for use in (one, other):
-                if use not in known:
-                    known[use] = self._when(use)
-            names = one[0], other[0]
-            free, held = known[one]
-            free_other, held_other = known[other]
-            tried = [(free, free_other), (free, held_other), (held, free_other)]
-            if names not in self._pairs and names[::-1] not in self._pairs:
-                tried.append((held, held_other))
-            if any(meet(mine, theirs) < math.inf for mine, theirs in tried):
-                found[names] = None
+        for (windows, when), (others, other_when) in product(sides, sides):
+            for one, other in crossings.near(windows, others):
+                names = one[0], other[0]
+                followed = windows is others is of_held and (names in self._pairs or names[::-1] in self._pairs)
+                if not followed and names not in found and meet(when(one), other_when(other)) < math.inf:
+                    found[names] = None
         return list(found)
 
-    def _when(self, use: Use) -> tuple[Intervals, Intervals]:
-        """From when to when it was on its link, as it was not followed, and followed: that with all its traffics."""
-        name, begin, end = use
-        followed = self._held.get(name)
-        held = _NEVER
-        if followed:
-            table = np.array(followed)
-            latency = self._contenders.traffics[self._contenders.first[name]].latency_seconds
-            held = table[:, 1] + latency, table[:, 2]
-        if isinstance(name, Sent):
-            number = self._walk.place[name]
-            ops = self._walk.sends[number]
-            ops = ops[self._ends[ops] > self._since]  # nothing meets before
-            if followed:
-                ops = np.setdiff1d(ops, table[:, 0].astype(np.int64), assume_unique=True)
-            begins = self._ends[ops] - self._own[number]
-        else:
-            begins = _NEVER[0] if followed else np.array([self._begun[name]])
-        return (begins + begin, begins + end), held
+    def _followed(self) -> dict[Hashable, Intervals]:
+        """From when to when what was followed was on its links, with all its traffics."""
+        found = {}
+        for name, own in self._held.items():
+            if own:
+                _, begins, ends = zip(*own, strict=True)
+                latency = self._contenders.traffics[self._contenders.first[name]].latency_seconds
+                found[name] = np.array(begins) + latency, np.array(ends)
+        return found
+
+    def _not_followed(self) -> dict[Hashable, Floats]:
+        """When all else began, without sends that were over before anything could meet."""
+        walk, all_ends, since = self._walk, self._ends, self._since
+        found: dict[Hashable, Floats] = {
+            name: np.array([begin]) for name, begin in self._begun.items() if not self._held.get(name)
+        }
+        for number, (_, last) in walk.bounds.items():
+            if all_ends[last] > since:
+                ops, name = walk.sent[number], walk.works[number]
+                ends = all_ends[ops]
+                left = ends > since
+                left[ops.searchsorted([op for op, _, _ in self._held.get(name, ())])] = False
+                if left.any():
+                    found[name] = ends[left] - self._own[number]
+        return found
 
     def _go_on(self, stages: Sequence[Generator[None]]) -> None:
         """Until nothing more happens."""
@@ -258,12 +265,3 @@ class Contest:
         else:  # nobody holds it back
             self._over[each.name] = begin + self._alone[id(meeting)]
             self._ready += [other for _, other in there[:-1]]
-
-
-def _lanes(walk: Walk) -> tuple[list[int], int]:
-    """The lane of every work that is a send, and how many there are: one a stage for each kind."""
-    lanes: dict[tuple[str, int], int] = {}
-    found = [
-        lanes.setdefault((work.kind, work.stage), len(lanes)) if isinstance(work, Sent) else -1 for work in walk.works
-    ]
-    return found, len(lanes)

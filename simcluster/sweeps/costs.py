@@ -9,14 +9,14 @@ door, exchanges, the network of alike ranks and the skeleton.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, TypeVar
 
 from simcluster.devices.sensitivity import interference_on
 from simcluster.errors import InputError
-from simcluster.planning.ops import MAIN, Collective, Op, Segment
+from simcluster.planning.ops import Collective, Segment
 from simcluster.planning.segments import Pass, Passes
 from simcluster.planning.step_plan import Job
 from simcluster.scenario.memory_plan import plan_of, shape_of
@@ -41,13 +41,13 @@ class Kept(OrderedDict[Hashable, Any]):
 
     def once(self, name: Hashable, make: Callable[[], Known]) -> Known:
         """What is kept under this name, made when it is first asked for."""
-        if name in self:
-            self.move_to_end(name)
-        else:
-            self[name] = make()
+        found: Known | None = self.get(name)
+        if found is None:
+            found = self[name] = make()
             if len(self) > self._most:
                 self.popitem(last=False)
-        found: Known = self[name]
+        else:
+            self.move_to_end(name)
         return found
 
 
@@ -85,7 +85,7 @@ class StepCosts:
         )  # fmt: skip
         network: Network = shared.networks.once(of_network, lambda: _network(scenario))
         of_stages = (
-            of_network, scenario.model, parallel, scenario.pipeline, overlap, scenario.software, training.precision,
+            network, scenario.model, parallel, scenario.pipeline, overlap, scenario.software, training.precision,
             training.memory_recipe,
         )  # fmt: skip
         self._stages: Stages = shared.stages.once(of_stages, lambda: Stages(job()))
@@ -93,17 +93,21 @@ class StepCosts:
         self.drawn = network.learn(
             {
                 ("passes", *collectives): passes_calls(collectives, schedule.num_stages),
-                ("stages", of_stages): lambda: self._stages.calls(hops, others=network.blank),
+                of_stages: lambda: self._stages.calls(hops, others=network.blank),
             }
         )
-        exchanged = (self.drawn, of_stages, replace(shape, recompute="none"))
+        exchanged = (self.drawn, self._stages, replace(shape, recompute="none"))
         self.exchanges: Exchanges = shared.exchanges.once(exchanged, lambda: Exchanges(job(), self._stages, self.drawn))
 
-    def of(self, work: Work | Sent) -> Costed:
-        """What an action or a send takes."""
-        if isinstance(work, Sent):
-            return self.exchanges.send(work)
-        return self._passes.of(work.kind, self._stages.part(work), self.drawn, work.stage)
+    def of(self, works: Iterable[Work | Sent]) -> list[Costed]:
+        """What actions and sends take."""
+        signature = self._passes.signatures(self.drawn)
+        return [
+            self.exchanges.send(work)
+            if isinstance(work, Sent)
+            else self._passes.of(work.kind, self._stages.part(work), signature[work.stage], self.drawn, work.stage)
+            for work in works
+        ]
 
 
 class _PassCosts:
@@ -117,34 +121,33 @@ class _PassCosts:
         self._repeats = self._undisturbed and scenario.software is None and every == 1
         everything = Pass((0,), embedding=True, lm_head=True, boundary=scenario.parallel.tp > 1)
         works = [op.work for kind in "FBIW" for op in self._segment(kind, everything).ops]
-        self.collectives: list[Collective] = list(dict.fromkeys(work for work in works if isinstance(work, Collective)))
+        self.collectives = tuple(dict.fromkeys(work for work in works if isinstance(work, Collective)))
         self._known: dict[Hashable, Costed] = {}
         self._numbers: dict[Hashable, int] = {}
         self._signatures: dict[Drawn, list[int]] = {}
 
-    def of(self, kind: str, part: Pass, drawn: Drawn, stage: int) -> Costed:
-        """A pass on a stage."""
+    def of(self, kind: str, part: Pass, signature: int, drawn: Drawn, stage: int) -> Costed:
+        """A pass on a stage, with the signature of that."""
         layers = len(part.layers)
-        form = layers if self._repeats else part.layers
-        name = kind, form, part.embedding, part.lm_head, part.boundary, self._signature(drawn, stage)
+        name = kind, layers if self._repeats else part.layers, part.embedding, part.lm_head, part.boundary, signature
         found = self._known.get(name)
         if found is None:
             if self._repeats and layers > 2:
-                one, two = (replace(part, layers=part.layers[:count]) for count in (1, 2))
-                first, second = (self.of(kind, each, drawn, stage).seconds for each in (one, two))
+                few = (replace(part, layers=part.layers[:count]) for count in (1, 2))
+                first, second = (self.of(kind, each, signature, drawn, stage).seconds for each in few)
                 found = Costed(second + (layers - 2) * (second - first))
             else:
                 found = self._measured(kind, part, drawn, stage)
             self._known[name] = found
         return found
 
-    def _signature(self, drawn: Drawn, stage: int) -> int:
-        """A number, equal for stages, also of other networks, on which the collectives take and do the same."""
+    def signatures(self, drawn: Drawn) -> list[int]:
+        """Of every stage a number, equal for those, also of other networks, on which the collectives take and do the
+        same."""
         if drawn not in self._signatures:
-            ops = [Op(work, "tp", work.kind, "", lane=lane) for work in self.collectives for lane in (MAIN, "tp")]
-            seen = (tuple([drawn.alone(stage, op) for op in ops]) for stage in range(len(drawn.ranks)))
+            seen = drawn.alone(self.collectives)
             self._signatures[drawn] = [self._numbers.setdefault(each, len(self._numbers)) for each in seen]
-        return self._signatures[drawn][stage]
+        return self._signatures[drawn]
 
     def _measured(self, kind: str, part: Pass, drawn: Drawn, stage: int) -> Costed:
         played = drawn.pieces(stage, self._segment(kind, part))

@@ -17,9 +17,9 @@ from simcluster.planning.segments import Pass
 from simcluster.planning.step_plan import Job
 from simcluster.schedules import Schedule
 from simcluster.sweeps.alike import Call, Calls, Drawn
+from simcluster.sweeps.crossings import Crossings
 from simcluster.sweeps.links import Contenders
 from simcluster.sweeps.skeleton import Costed, Last, Sent, Work
-from simcluster.sweeps.stepping import Crossings
 
 
 def hops_of(schedule: Schedule) -> tuple[Sent, ...]:
@@ -48,7 +48,8 @@ class Stages:
         name = work[1:]
         if name not in self._parts:
             whole = self._job.whole(work.stage, work.chunk)
-            self._parts[name] = replace(whole, boundary=work.arrives and self._job.gather_boundary)
+            gathers = work.arrives and self._job.gather_boundary
+            self._parts[name] = replace(whole, boundary=True) if gathers else whole
         return self._parts[name]
 
     def calls(self, hops: Sequence[Sent], *, others: bool) -> Iterator[Call]:

@@ -2,7 +2,7 @@
 
 An instant has the order of ``simulating.network``: all that ends or joins, then the links are shared out anew.  Max-min
 fair rates are unique (``traffic.fairness``), so those of transfers that are under way together are worked out once for
-all steps.  Imports stepping, fairness and the clock.
+all steps.  Imports crossings, fairness and the clock.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from heapq import heappop, heappush
 from itertools import chain, product
 
 from simcluster.clock import on_grid
-from simcluster.sweeps.stepping import Crossings
+from simcluster.sweeps.crossings import Crossings
 from simcluster.traffic.fairness import fair_rates
 from simcluster.traffic.traffic import Traffic
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from simcluster.collector import collector_off
+from simcluster.result import Facts
 from simcluster.scenario.pipeline_rules import schedule_of
 from simcluster.scenario.scenario import ClusterSpec, Scenario
 from simcluster.schedules import SCHEDULES
@@ -50,7 +51,7 @@ def quick_step(scenario: Scenario, *, bound: bool = False) -> Quick:
 
 def quick_numbers(scenario: Scenario, quick: Quick) -> dict[str, float]:
     """Of the result JSON what follows from the step time alone."""
-    facts = facts_of(scenario, scenario.cluster.device)
+    facts = _WAY.facts_of(scenario)
     each = facts.model_flops / quick.step_time / facts.ranks
     return {
         "step_time_s": quick.step_time,
@@ -95,6 +96,13 @@ class QuickWay:
     shared: Shared = field(default_factory=Shared)
     skeletons: Kept = field(default_factory=lambda: Kept(64))
     walks: Kept = field(default_factory=lambda: Kept(64))
+    facts: Kept = field(default_factory=lambda: Kept(64))
+
+    def facts_of(self, scenario: Scenario) -> Facts:
+        """What a step is worth, which few of the variants change."""
+        self._keep(scenario.cluster)
+        name = id(scenario.cluster), scenario.model, scenario.training, scenario.gpus
+        return self.facts.once(name, lambda: facts_of(scenario, scenario.cluster.device))
 
     @collector_off()
     def step(self, scenario: Scenario, *, bound: bool = False) -> Quick:
@@ -111,12 +119,12 @@ class QuickWay:
         costs = StepCosts(scenario, schedule, self.shared)
         order = (pipeline, parallel.pp, scenario.microbatches, overlap.pipeline)
         walk = self.walks.once(order, lambda: Walk(schedule, overlap=overlap.pipeline))
-        costed = {work: costs.of(work) for work in walk.works}
+        costed = costs.of(walk.works)
         exchanges = costs.exchanges
         crossings = exchanges.crossings(walk.works)
         stepped = walk.step(costed, crossings.seconds, exchanges.last)
-        pressed = any(each.meeting and (each.meeting.pressure or each.meeting.drag) for each in costed.values())
-        met = crossings.met(stepped.begins)
+        pressed = any(each.meeting and (each.meeting.pressure or each.meeting.drag) for each in costed)
+        met = crossings.met(stepped.begins, lambda name: walk.begins(name, stepped))
         first = () if pressed or crossings.instant else next(met, None)
         if first is None:
             return Quick(stepped.total, "path", "")
@@ -124,12 +132,12 @@ class QuickWay:
         if bound:
             return Quick(stepped.total, "bound", why)
         if first:
-            own, contenders = walk.durations(costed, crossings.seconds), exchanges.contenders(crossings)
-            total = contended(walk, own, stepped, exchanges.last, crossings, contenders, (first, *met))
+            contenders = exchanges.contenders(crossings)
+            total = contended(walk, stepped, exchanges.last, crossings, contenders, (first, *met))
             if total < MOST_SECONDS:
                 return Quick(total, "events", why)
         skeleton = self.skeletons.once(order, lambda: Skeleton(schedule, overlap=overlap.pipeline))
-        program = skeleton.program(costed, exchanges.last, costs.drawn.ranks)
+        program = skeleton.program(dict(zip(walk.works, costed, strict=True)), exchanges.last, costs.drawn.ranks)
         record = play_by(scenario.engine, program, costs.drawn.capacity)
         return Quick(float(record.end.max()), "path" if record.kind == "path" else "events", record.why)
 
@@ -140,6 +148,7 @@ class QuickWay:
         if len(self.clusters) == _CLUSTERS:
             self.clusters.clear()
             self.shared.clear()
+            self.facts.clear()
         self.clusters[id(cluster)] = cluster
 
 

@@ -48,13 +48,29 @@ class Machines:
         """Are the links of all machines numbered one after the other?"""
         return bool((self.links == self.links[0, 0] + np.arange(self.links.size).reshape(self.links.shape)).all())
 
-    def put(self, values: NDArray[np.int32], into: NDArray[np.int32]) -> None:
-        """Give the links that begin in machines, row by row, these values: 10^6 of them in a row take 1 ms, not 10."""
+    @cached_property
+    def in_rows(self) -> bool:
+        """Are GPUs numbered machine by machine, place by place?"""
+        return bool((self.gpus == np.arange(self.gpus.size).reshape(self.gpus.shape)).all())
+
+    def rows(self, of_gpus: Ints) -> Ints:
+        """Values of GPUs by machine and place."""
+        return of_gpus.reshape(self.gpus.shape) if self.in_rows else of_gpus[self.gpus]
+
+    def put(self, values: NDArray[np.int32], into: NDArray[np.int32], which: Ints | None = None) -> None:
+        """Give the links that begin in machines, row by row, these values, or ``which`` rows of them.
+
+        10^6 links in a row take 1 ms, not 10.
+        """
         if self.in_a_row:
             first = int(self.links[0, 0])
-            into[first : first + self.links.size].reshape(self.links.shape)[...] = values
+            table = into[first : first + self.links.size].reshape(self.links.shape)
+            if which is None:
+                table[...] = values
+            else:
+                np.take(values, which, axis=0, out=table, mode="clip")
         else:
-            into[self.links] = values
+            into[self.links] = values if which is None else values[which]
 
     @classmethod
     def of(cls, ways: Ways, gpus: Sequence[str], link_index: Mapping[tuple[str, str], int]) -> Machines | None:
@@ -115,6 +131,11 @@ class Machines:
     def settled(self) -> bool:
         """Is there one way that stays inside for every pair asked for so far?"""
         return all(len(way) for way in self._known.values())
+
+    @property
+    def ways_known(self) -> Mapping[int, Ints]:
+        """The ways inside a machine that have been asked for so far, by pair: as ``ways_inside``."""
+        return self._known
 
     def ways_inside(self, pairs: Ints, walk: Callable[[int, int], list[int] | None]) -> Ints:
         """Places of the links of the pairs (place x size + place): a row each, -1 behind the last.

@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Device: TypeAlias = str | Mapping[str, object]
-_FEW = 16  # different latencies
 NODE_KINDS = ("gpu", "nvswitch", "pcie", "nic", "switch", "host")
 
 
@@ -159,18 +158,8 @@ class Cluster:
     @cached_property
     def _latency_sorts(self) -> tuple[NDArray[np.float64], NDArray[np.integer[Any]]]:
         """The different latencies of links, and which of them each link has."""
-        found: list[float] = []
-        sort_of = np.zeros(len(self.latency), dtype=np.uint8)
-        left = np.ones(len(self.latency), dtype=bool)
-        while len(found) < _FEW and left.any():  # by comparing: 10^6 of them take 80 ms to sort
-            found.append(float(self.latency[left.argmax()]))
-            left &= self.latency != found[-1]
-        if left.any():
-            return np.unique(self.latency, return_inverse=True)
-        found.sort()
-        for number, seconds in enumerate(found):
-            sort_of[self.latency == seconds] = number
-        return np.array(found), sort_of
+        as_wired = self.latency is self.wiring.latency
+        return self.wiring.latency_sorts if as_wired else np.unique(self.latency, return_inverse=True)
 
     def spread_latency(self, spread: Spread) -> float:
         """Seconds that a flow's bytes need along their links: the mean over the bytes.
@@ -202,17 +191,11 @@ class Cluster:
         """What becomes of every link if, by any of the ``steps``, GPU i takes the place of GPU ``step[i]``.
 
         ``window[i]`` is what GPU i becomes in the window, which has one of all ``count`` that take each other's places.
-        None where that changes a route, a machine, a link's capacity or latency, or is not known (see ``turns``).
+        None where that changes a route, a machine, a link's wired capacity or latency, or is not known (see ``turns``).
         """
         regular = self.wiring.regular
-        if regular is None or self.capacity is not self.wiring.capacity:
-            return None
-        host, hosts = np.full(len(self.host_of), -1, dtype=np.int64), self.hosts[: len(window)]
-        for onto in steps:
-            host[hosts] = hosts[onto]
-            if (host[hosts] != hosts[onto]).any():
-                return None
-        return regular.turned(steps, window, count, (self.capacity, self.latency))
+        rates = self.wiring.capacity, self.latency
+        return None if regular is None else regular.turned(steps, window, count, rates)
 
     def leaves_together(self, gpus: NDArray[np.int64]) -> bool:
         """May a step that takes GPU i, of the first few, to GPU ``gpus[i]`` be one that ``turned`` knows?"""

@@ -106,6 +106,11 @@ class Hops:
         found: Ints = self.link[np.minimum(self.first[a] + turn, len(self.link) - 1)]
         return found
 
+    def all_from(self, switches: Ints, count: int) -> Ints:
+        """The links from switches, rows of as many as each has neighbours behind it."""
+        found: Ints = self.link[self.first[switches][:, None] + np.arange(count)]
+        return found
+
     @cached_property
     def _turn(self) -> Ints:
         """By set of neighbours and switch: which of them it is, -1 for none."""

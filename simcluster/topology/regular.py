@@ -25,7 +25,7 @@ from simcluster.topology.host_ways import HostWays
 from simcluster.topology.links import Graph, compute_part
 from simcluster.topology.paths import Paths
 from simcluster.topology.policies import RoutingSpec
-from simcluster.topology.turns import Turn, Turned, counterparts, leaves_together, links_turned, step_of
+from simcluster.topology.turns import Turn, Turned, counterparts, leaves_together, links_turned, stay_together, step_of
 from simcluster.topology.ways import Ways, natural
 
 Ints: TypeAlias = NDArray[np.int64]
@@ -61,7 +61,10 @@ class Regular:
             return None
         ends = found._ends
         several = draft.stamped > 1 and len(np.unique(ends.part[ends.out_leaf])) > 1
-        return None if several or min(ends.out_leaf.min(), ends.in_leaf.min()) < 0 else found
+        if several or min(ends.out_leaf.min(), ends.in_leaf.min()) < 0:
+            return None
+        _ = found._hops  # of the cluster, and not of who routes first
+        return found
 
     # --- single GPUs -------------------------------------------------------------------------------------------------
 
@@ -81,15 +84,18 @@ class Regular:
 
     def seats(self, gpus: Ints) -> tuple[Ints, Ints]:
         """Numbers of the NVSwitch (0 for none) and of the NICs of GPUs: those of different nodes are different."""
-        machine, local = np.divmod(gpus, len(self._gpus))
+        machine, local = self.machines.machine[gpus], self.machines.place[gpus]
         names = list(
             dict.fromkeys(node for nodes in (*self._nics, [s for s in self._switch_of if s]) for node in nodes)
         )
         place = {node: number for number, node in enumerate(names)}
-        switch = np.array([place[node] if node else -1 for node in self._switch_of], dtype=np.int64)[local]
-        nics = np.array([[place[node] for node in nodes] for nodes in self._nics], dtype=np.int64)[local]
         first = 1 + machine * len(names)
-        return np.where(switch >= 0, first + switch, 0), first[:, None] + nics
+        nics = np.array([[place[node] for node in nodes] for nodes in self._nics], dtype=np.int64)
+        switches = np.array([place.get(node, -1) for node in self._switch_of], dtype=np.int64)
+        found = first + switches[local]
+        if not all(self._switch_of):
+            found[switches[local] < 0] = 0
+        return found, np.stack([first + own[local] for own in nics.T], axis=1)
 
     def switch_ways(self, gpus: Sequence[int]) -> tuple[tuple[Spread, Spread], ...] | None:
         """As ``SwitchTrees.ways``, of GPUs on one NVSwitch; None for others."""
@@ -119,12 +125,13 @@ class Regular:
         if len(known) < len(found):
             return None
         *those, into = known
+        if not all(stay_together(np.arange(self._draft.stamped) // self._draft.per_host, step) for step in those):
+            return None
         links = links_turned(self._ways, self._gpus, self._sample_index, self.machines, (those, into), rates)
         if links is None:
             return None
-        turn = Turn(tuple(those), into, links, count)
-        link = counterparts(self.machines, self._ends, self._hops, self._policy, turn, rates)
-        return None if link is None else Turned(link, self.machines)
+        turn = Turn(tuple(those), into, *links, count)
+        return counterparts(self.machines, self._ends, self._hops, self._policy, turn, rates)
 
     def leaves_together(self, gpus: Ints) -> bool:
         """As ``Cluster.leaves_together``."""

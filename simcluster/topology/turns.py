@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from functools import cached_property
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,31 +50,86 @@ class Turn:
     """``steps`` that bring a cluster onto itself, one after the other as often as one likes.
 
     The ``window`` has one GPU of all ``count`` that take each other's places so; it says which one each becomes there,
-    and which link of a machine each of its ``links`` becomes (places).
+    and which link of a machine each of its ``links`` becomes (places).  Each is taken along with the GPU in place
+    ``owner`` of its machine.
     """
 
     steps: tuple[Step, ...]
     window: Step
     links: Ints
+    owner: Ints
     count: int
+
+
+class _Leaves(NamedTuple):
+    """The ``number`` of those that are turned, the links ``up`` from each (rows), and ``of_gpu``, by which GPUs are
+    entered and leave, the number of that of every GPU."""
+
+    number: Ints
+    up: Ints
+    of_gpu: tuple[Ints, Ints]
 
 
 @dataclass(frozen=True, eq=False)
 class Turned:
-    """``link`` has for every link the one that it becomes in the window, -1 for links that are not used."""
+    """``link`` has for every link the one that it becomes in the window, -1 for links that are not used.
+
+    ``wired`` is the capacity of every link (B/s), with nothing wrong with it.
+    """
 
     link: Few
+    wired: Floats
     _machines: Machines
+    _turn: Turn
+    _leaves: _Leaves
 
     @property
     def settled(self) -> bool:
         """Was every way inside a machine found, of those asked for so far, once for all machines?"""
         return self._machines.settled
 
+    @cached_property
+    def owner(self) -> Few:
+        """For every link a GPU that each turn takes along with it, -1 for links that are not used."""
+        machines = self._machines
+        used = np.flatnonzero(self._turn.window.machine >= 0)
+        gpus, links = machines.gpus[used], machines.links[used]
+        of_leaf = np.full(int(self._leaves.number.max()) + 1, -1, dtype=np.int64)
+        for leaf in self._leaves.of_gpu:
+            of_leaf[leaf[gpus]] = gpus
+        ups = self._leaves.up, of_leaf[self._leaves.number][:, None]
+        found = np.full(len(self.link), -1, dtype=np.int32)
+        for link, gpu in ((links, gpus[:, self._turn.owner]), ups):
+            back = machines.back[link]
+            outside = machines.link_place[back[:1]] < 0  # the ways back of the others begin in machines
+            found[back[:, outside[0]]] = np.broadcast_to(gpu, link.shape)[:, outside[0]]
+            found[link] = gpu
+        return found
+
+    def along(self, turns: Sequence[Ints]) -> bool:
+        """Is each link of a way inside a machine, of those asked for so far, as often turned as one of its two GPUs?
+
+        ``turns`` say how often GPUs are, step by step.  Ways between machines are: of the links of two machines, and
+        those up from their leaves.
+        """
+        machines, owner = self._machines, self._turn.owner
+        gpus = machines.gpus[np.unique(self._turn.window.machine[self._turn.window.machine >= 0])]
+        pairs = [(*divmod(pair, machines.size), owner[way]) for pair, way in machines.ways_known.items()]
+        return all(
+            ((times[:, link] == times[:, [one]]) | (times[:, link] == times[:, [other]])).all()
+            for times in (each[gpus] for each in turns)
+            for one, other, link in pairs
+        )
+
 
 def step_of(machines: Machines, gpus: Ints) -> Step | None:
     """What takes GPU i, of those used, to GPU ``gpus[i]``; None if machines or places do not stay together."""
     own, place = machines.machine[: len(gpus)], machines.place[: len(gpus)]
+    if len(gpus) == machines.gpus.size and machines.in_rows:  # the usual: all of them, machine by machine
+        whither = machines.machine[gpus].reshape(machines.gpus.shape)
+        places = machines.place[gpus].reshape(machines.gpus.shape)
+        together = (whither == whither[:, :1]).all() and (places == places[0]).all()
+        return Step(whither[:, 0], places[0]) if together else None
     found = []
     for size, here, there in (
         (len(machines.gpus), own, machines.machine[gpus]),
@@ -87,6 +143,14 @@ def step_of(machines: Machines, gpus: Ints) -> Step | None:
     return Step(found[0], found[1])
 
 
+def stay_together(part: Ints, step: Step) -> bool:
+    """Do machines of one part all come to machines of one part?"""
+    used = np.flatnonzero(step.machine >= 0)
+    onto = np.full(int(part.max(initial=-1)) + 1, -1, dtype=np.int64)
+    onto[part[used]] = part[step.machine[used]]
+    return bool((onto[part[used]] == part[step.machine[used]]).all())
+
+
 def links_turned(
     ways: Ways,
     gpus: Sequence[str],
@@ -94,8 +158,8 @@ def links_turned(
     machines: Machines,
     turn: tuple[Sequence[Step], Step],
     rates: Rates,
-) -> Ints | None:
-    """``Turn.links``, of steps and the window, from machine 0 (``gpus`` and ``link_index`` are its own).
+) -> tuple[Ints, Ints] | None:
+    """``Turn.links`` and ``owner``, of steps and the window, from machine 0 (``gpus`` and ``link_index`` are its own).
 
     What a GPU leaves by goes where it goes, everything else stays.  None unless that brings links onto equal links, and
     as many of them onto each of the window as GPUs.
@@ -103,7 +167,7 @@ def links_turned(
     columns = np.arange(machines.links.shape[1])
     steps, window = turn
     if window.stays and all(step.stays for step in steps):
-        return columns
+        return columns, np.zeros_like(columns)
     inside = {
         pair: int(machines.link_place[link]) for pair, link in link_index.items() if machines.link_place[link] >= 0
     }
@@ -123,7 +187,11 @@ def links_turned(
     several = len(window.place) // len(np.unique(window.place))
     if (orbit[found] != orbit).any() or (np.bincount(found)[np.unique(found)] != several).any():
         return None
-    return found
+    owner = np.where(found == columns, window.place.min(), -1)
+    for _ in columns:  # from the window on
+        for to, step in zip(maps, steps, strict=False):
+            owner[to] = np.where(owner[to] < 0, np.where(owner < 0, -1, step.place[owner]), owner[to])
+    return found, owner
 
 
 def _columns(ways: Ways, gpus: Sequence[str], inside: Mapping[tuple[str, str], int], place: Ints) -> Ints | None:
@@ -148,8 +216,8 @@ def _columns(ways: Ways, gpus: Sequence[str], inside: Mapping[tuple[str, str], i
 
 def counterparts(
     machines: Machines, ends: Ends, hops: Hops, policy: RoutingSpec, turn: Turn, rates: Rates
-) -> Few | None:
-    """For every link the one that it becomes in the window, -1 for links that are not used.
+) -> Turned | None:
+    """What becomes of every link.
 
     None unless each route between used GPUs is turned into the route between the GPUs that these become: leaves are
     turned as their machines are, all under the same top switches, which stay, and the policy picks the same of those.
@@ -167,16 +235,18 @@ def counterparts(
     same = (hops.onto[below] == top).all() and (hops.whence[below] == top).all()
     if not same or np.isin(tops, below).any() or len(below) != turn.count * len(np.unique(window)):
         return None
-    order = (ends.order % max(1, len(tops)))[machines.gpus]
+    order = machines.rows(ends.order % max(1, len(tops)))
     if policy.kind == "static" and any((order[used] != _there(order, step, used)).any() for step in turn.steps):
         return None
-    nth = np.tile(np.arange(len(tops)), len(below))
-    up = hops.nth(np.repeat(below, len(tops)), nth)
-    up_to = hops.nth(np.repeat(window, len(tops)), nth)
-    pairs = (up, up_to), (machines.back[up], machines.back[up_to])
-    if any((each[link] != each[to]).any() for each in rates for link, to in pairs):
-        return None
-    return _moved(machines, turn, used, pairs)
+    up = hops.all_from(below, len(tops))
+    place = np.searchsorted(below, window)  # leaves of the window, among all
+    both = up, machines.back[up]
+    for rate in [each[link] for each in rates for link in both]:
+        if (rate != rate[place]).any():
+            return None
+    moved = _moved(machines, turn, used, [(link, link[place]) for link in both])
+    leaves = _Leaves(below, up, (ends.in_leaf, ends.out_leaf))
+    return Turned(moved, rates[0], machines, turn, leaves)
 
 
 def leaves_together(machines: Machines, ends: Ends, gpus: Ints) -> bool:
@@ -192,19 +262,20 @@ def leaves_together(machines: Machines, ends: Ends, gpus: Ints) -> bool:
 
 def _there(table: Ints, step: Step, used: Ints) -> Ints:
     """Of a table by machine and place, what is where these machines come to."""
-    found: Ints = table[step.machine[used]]
+    found: Ints = table[step.machine if len(used) == len(table) else step.machine[used]]
     return found if step.stays else found[:, step.place]
 
 
 def _leaves(machines: Machines, ends: Ends, hops: Hops, turn: Turn, used: Ints) -> tuple[Ints, Ints] | None:
     """The leaves of these machines, and those that they become in the window; None if they do not go together."""
     same = np.array_equal(ends.out_leaf, ends.in_leaf)
-    leaves = [side[machines.gpus] for side in ((ends.out_leaf,) if same else (ends.out_leaf, ends.in_leaf))]
+    leaves = [machines.rows(side) for side in ((ends.out_leaf,) if same else (ends.out_leaf, ends.in_leaf))]
+    of_used = leaves if len(used) == len(machines.gpus) else [leaf[used] for leaf in leaves]
     window = np.full(hops.size, -1, dtype=np.int64)
     for step in (*turn.steps, turn.window):
         next_leaf = np.full(hops.size, -1, dtype=np.int64)
-        for leaf in leaves:
-            own, onto = leaf[used], _there(leaf, step, used)
+        for leaf, own in zip(leaves, of_used, strict=True):
+            onto = _there(leaf, step, used)
             next_leaf[own] = onto
             if (next_leaf[own] != onto).any():
                 return None
@@ -222,7 +293,7 @@ def _moved(machines: Machines, turn: Turn, used: Ints, pairs: Iterable[tuple[Int
     those, which = compact(turn.window.machine[used])
     small, all_used = machines.links[those][:, turn.links].astype(np.int32), len(used) == len(machines.links)
     if all_used:
-        machines.put(small[which], found)
+        machines.put(small, found, which)
     else:
         found[machines.links[used]] = small[which]
     outside = machines.link_place[machines.back[machines.links[0]]] < 0  # the ways back of these begin elsewhere

@@ -54,6 +54,8 @@ class Bindings:
     (sender and receiver), ``blocking`` as in Communicator.  Members of communicator i are ``rank[member[i] : member[i +
     1]]``.  Its usages are rows ``use[i] : use[i + 1]`` of ``place`` (which usage), ``link`` and ``flows``, ascending;
     but of those ``apart`` they are only there, link and flows of each usage.
+
+    Where some stand for others, ``many`` says how many a member stands for, and ``times`` how many a row of usage.
     """
 
     colour: Ints
@@ -67,6 +69,8 @@ class Bindings:
     flows: Floats
     places: Ints
     apart: Mapping[int, Sequence[Load]] = field(default_factory=dict)
+    many: Ints | None = None
+    times: Ints | None = None
 
     @classmethod
     def of(cls, communicators: Sequence[Communicator]) -> Bindings:

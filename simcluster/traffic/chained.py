@@ -47,7 +47,10 @@ def chained_trees(fabric: Fabric, gpus: Ints, phases: Sequence[Phase]) -> tuple[
     pairs: Counter[tuple[int, int]] = Counter()
     for each in hops:
         pairs.update(_pairs(each))
-    source, target, tree = (np.concatenate(column) for column in zip(*map(_between, hops), strict=True))
+    below, above, tree = _between(hops[0])
+    source = np.concatenate([below if each.up else above for each in hops])
+    target = np.concatenate([above if each.up else below for each in hops])
+    tree = np.tile(tree, len(hops))
     walks = hops[0].walks
     rails = [(order[0], 2 * rail + tree) for rail, order in enumerate(walks.orders)]
     load = fabric.loads(gpus[walks.machines], pairs, source, target, rails)
@@ -64,9 +67,8 @@ def _pairs(hops: Chained) -> Counter[tuple[int, int]]:
 
 
 def _between(hops: Chained) -> tuple[Ints, Ints, Ints]:
-    """Machine, machine and tree of the hops between heads of chains; they are the same on every rail."""
+    """Machine, machine above and tree of the hops between heads of chains; they are the same on every rail."""
     below = [np.flatnonzero(parents >= 0) for parents in hops.parents]
     above = [parents[own] for own, parents in zip(below, hops.parents, strict=True)]
     tree = np.repeat([0, 1], [len(own) for own in below])
-    source, target = (below, above) if hops.up else (above, below)
-    return np.concatenate(source), np.concatenate(target), tree
+    return np.concatenate(below), np.concatenate(above), tree

@@ -80,6 +80,26 @@ class Shares(Generic[AnySharer]):
         sharer.rate = rate
         return alone
 
+    def join_free(self, sharer: AnySharer) -> bool:
+        """Put an activity on its links if nobody is on any of them; its rate is final then."""
+        users, usage = self._users, sharer.usage
+        for link, _ in usage:
+            if users[link]:
+                return False
+        rate = sharer.bound
+        for link, flows in usage:
+            users[link][sharer] = flows
+            self._level[link] = level = self.capacity[link] / flows
+            if level < rate:
+                rate = level
+        sharer.rate = rate
+        return True
+
+    def sole_users(self, usage: Usage) -> list[AnySharer]:
+        """Those who have one of these links to themselves."""
+        found = [self._users[link] for link, _ in usage]
+        return list(dict.fromkeys(sharer for users in found if len(users) == 1 for sharer in users))
+
     def leave(self, sharer: AnySharer) -> bool:
         """Take an activity off its links.  True: others were on one of them, and ``solve`` has something to do."""
         shared = False

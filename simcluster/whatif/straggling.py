@@ -21,7 +21,7 @@ from simcluster.replay import Recorded, Straggling, measure, recorded
 from simcluster.replay.trace import Floats
 from simcluster.replay.written import plan_of, trace_of_result
 from simcluster.result import Result
-from simcluster.simulate import replay
+from simcluster.simulate import Planned, plan, replay
 from simcluster.whatif.free import freed_where
 
 
@@ -122,6 +122,11 @@ class _Counterfactuals:
         )
 
     @cached_property
+    def _planned(self) -> Planned:
+        """What is the same whatever faults there are."""
+        return plan(self._scenario)
+
+    @cached_property
     def _recorded(self) -> Recorded:
         return recorded(trace_of_result(self._result, self._scenario.name))
 
@@ -132,7 +137,7 @@ class _Counterfactuals:
     def _without(self, *places: int) -> float:
         """Seconds of a step without these faults."""
         if places not in self._played:
-            self._played[places] = replay(self._scenario.without(*places)).step_time
+            self._played[places] = replay(self._scenario.without(*places), planned=self._planned).step_time
         return self._played[places]
 
     def _only(self, *places: int) -> float:

@@ -1,0 +1,82 @@
+"""The walk of a quick sweep: the times of events, whatever works take; and whose intervals overlap since when."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simcluster.clock import on_grid
+from simcluster.errors import InputError
+from simcluster.lowering.program import Meeting
+from simcluster.schedules import Action, Schedule, make_schedule
+from simcluster.schedules.actions import loop_route
+from simcluster.simulating.engine import play
+from simcluster.sweeps.crossings import Intervals, meet
+from simcluster.sweeps.skeleton import Costed, Last, Sent, Skeleton, Work
+from simcluster.sweeps.stepping import Walk
+from simcluster.traffic.traffic import Traffic
+
+ORDERS = [("1f1b", 1), ("gpipe", 1), ("interleaved", 2), ("interleaved", 3), ("zb-h1", 1), ("zb-v", 2)]
+
+
+@given(st.data(), st.sampled_from(ORDERS), st.integers(2, 5), st.integers(1, 3), st.booleans(), st.booleans())
+def test_a_walk_has_the_times_of_events(
+    data: st.DataObject, order: tuple[str, int], stages: int, rounds: int, overlap: bool, long: bool
+) -> None:
+    """Short sends queue nowhere, long ones do: two ways through the actions."""
+    schedule = make_schedule(order[0], stages, stages * rounds, order[1])
+    walk, skeleton = Walk(schedule, overlap=overlap), Skeleton(schedule, overlap=overlap)
+    assert sorted(walk.works) == sorted(skeleton.works)
+    costs: dict[Work | Sent, Costed] = {}
+    for work in walk.works:
+        if isinstance(work, Sent):
+            seconds = on_grid(data.draw(st.integers(0, 40 if long else 9)) / 10)
+            costs[work] = Costed(-1.0, meeting=Meeting(1, (Traffic((), 0.0, 1, seconds),)))
+        else:
+            costs[work] = Costed(on_grid(data.draw(st.integers(9, 30)) / 10))
+    meetings = {id(each.meeting): each.meeting.traffics[0].latency for each in costs.values() if each.meeting}
+    last = [[Last(Costed(on_grid(0.1 * stage)))] for stage in range(stages)]
+    stepped = walk.step([costs[work] for work in walk.works], meetings, last)
+    program = skeleton.program(costs, last, range(stages))
+    record = play(program, [])
+    assert stepped.total == record.end.max()
+    ops = len(stepped.ends) - 1
+    assert sorted(stepped.ends[1:]) == sorted(record.end[:ops])
+    for work, number in walk.place.items():
+        if isinstance(work, Sent):
+            begins = walk.begins(work, stepped)
+            assert stepped.begins[work] == (begins[0], begins[-1])
+            like = [op for op in range(ops) if skeleton.works[program.rows[op]] == work]
+            assert begins.tolist() == sorted(record.start[like])
+            assert stepped.ends[walk.sent[number]].tolist() == sorted(record.end[like])
+
+
+def test_actions_that_wait_for_each_other() -> None:
+    rows = ((Action("B", 0), Action("F", 0)), (Action("F", 0), Action("B", 0)))
+    schedule = Schedule("crossed", rows, 1, 1, (loop_route(2, 1),), (0,))
+    with pytest.raises(InputError, match="4 actions of crossed wait for each other"):
+        Walk(schedule, overlap=True)
+
+
+@st.composite
+def intervals(draw: st.DrawFn) -> Intervals:
+    """One after the other."""
+    gaps = draw(st.lists(st.integers(0, 4), max_size=6))
+    length = draw(st.integers(1, 3))
+    begins = np.cumsum([gap + length for gap in gaps]) + draw(st.integers(0, 20))
+    return begins.astype(float), (begins + length).astype(float)
+
+
+@given(intervals(), intervals())
+def test_intervals_meet_when_the_later_of_two_begins(one: Intervals, other: Intervals) -> None:
+    both = [
+        max(begin, theirs)
+        for begin, end in zip(*one, strict=True)
+        for theirs, their_end in zip(*other, strict=True)
+        if begin < their_end and theirs < end
+    ]
+    assert meet(one, other) == meet(other, one) == min(both, default=math.inf)
