@@ -38,7 +38,7 @@ UNFOLDED = {  # the ranks of so many replicas, everything else as in the large r
     f"{128 * dp:,} ranks unfolded": {
         "gpus": 128 * dp, "cluster.nodes": 16 * dp, "parallel.dp": dp, "training.global_batch": 16 * dp,
     }
-    for dp in (2, 4, 128)
+    for dp in (4, 128)
 }  # fmt: skip
 
 
