@@ -138,13 +138,11 @@ PLANNING = (
     "traffic",
     "lowering",
 )
-CLOCK = (
-    "simpy",
-    *(
-        f"simcluster.{name}"
-        for name in ("simulating.engine", "simulating.network", "simulating.pacing", "simulating.stepwise", "simulate")
-    ),
+EVENTS = tuple(
+    f"simulating.{name}"
+    for name in ("agenda", "dragging", "engine", "followed", "network", "pacing", "stepwise", "tasks")
 )
+CLOCK = ("simpy", "simcluster.simulate", *(f"simcluster.{name}" for name in EVENTS))
 MODEL_SIDE = tuple(
     f"simcluster.{name}"
     for name in (
@@ -159,7 +157,6 @@ MODEL_SIDE = tuple(
     )
 )
 LOWERING = ("simcluster.lowering.fold", "simcluster.lowering.lower")
-EVENTS = tuple(f"simulating.{name}" for name in ("engine", "network", "pacing", "stepwise"))
 ABOVE = ("simcluster.result", "simcluster.scenario", "matplotlib", "pandas")
 ABOVE_MEASURING = ("simcluster.result", "simcluster.scenario", "simcluster.devices.device", "simcluster.schedules")
 NEVER = {

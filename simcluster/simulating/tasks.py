@@ -121,10 +121,29 @@ class Task:
             place.leave(self)
 
 
-class Single(Task):
+class _Steady(Task):
+    """A task whose ranks keep their speed: it goes through a course, once somebody has looked."""
+
+    __slots__ = ("_course", "_courses")
+
+    _course: Course | None
+    _courses: Courses
+
+    @property
+    def slowed(self) -> bool:
+        """Did anything press on it?"""
+        return self._course is not None and self._course.slowed
+
+    def kept(self) -> Timed:
+        """When rows started and ended: the course knows."""
+        assert self._course is not None
+        return self._course
+
+
+class Single(_Steady):
     """An op of one rank that keeps its speed."""
 
-    __slots__ = ("_at", "_course", "_courses", "_log")
+    __slots__ = ("_at", "_log")
 
     places: tuple[Place]
 
@@ -134,7 +153,7 @@ class Single(Task):
         self.due = math.inf
         self.watches = False
         self._courses = courses
-        self._course: Course | None = None
+        self._course = None
         self._log = place.log
         self._at = place.enter(now)
 
@@ -178,21 +197,11 @@ class Single(Task):
         self._at, self._course = at, course
         return course
 
-    @property
-    def slowed(self) -> bool:
-        """Did anything press on it?"""
-        return self._course is not None and self._course.slowed
 
-    def kept(self) -> Timed:
-        """When rows started and ended: the course knows."""
-        assert self._course is not None
-        return self._course
-
-
-class Several(Task):
+class Several(_Steady):
     """Ops that ranks do in step, all of which keep their speed."""
 
-    __slots__ = ("_at", "_course", "_courses", "_pressures", "_under_way")
+    __slots__ = ("_at", "_pressures", "_under_way")
 
     def __init__(
         self, number: int, places: Sequence[Place | None], lanes: Sequence[Lane], now: float, courses: Courses
@@ -202,7 +211,7 @@ class Several(Task):
         self.due = math.inf
         self.watches = False
         self._courses = courses
-        self._course: Course | None = None
+        self._course = None
         self._at = {member: place.enter(now) for member, place in enumerate(places) if place is not None}
         self._pressures = [0.0] * len(places)
         self._under_way = list(range(len(places)))
@@ -278,13 +287,3 @@ class Several(Task):
             if following > instant:
                 found.append((instant - self.begin, tuple(pressures)))
         return tuple(found)
-
-    @property
-    def slowed(self) -> bool:
-        """Did anything press on it?"""
-        return self._course is not None and self._course.slowed
-
-    def kept(self) -> Timed:
-        """When rows started and ended: the course knows."""
-        assert self._course is not None
-        return self._course
