@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import Table, Tiny
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from test_fold import documents
 
@@ -383,8 +383,20 @@ mechanisms = st.one_of(
 )  # fmt: skip
 
 
+_GROUPS_ON_ONE_LINK: dict[str, Any] = {  # two groups of one class reduce gradients over the same PCIe link
+    "cluster": {"topology": "pcie_ethernet", "nodes": 1, "gpus_per_pcie_switch": 2},
+    "gpus": 8,
+    "model": {"layers": 8},
+    "parallel": {"tp": 2, "dp": 4},
+    "pipeline": {"schedule": "gpipe"},
+    "training": {"global_batch": 4},
+    "overlap": {"grad_reduce": True, "bucket_size": "1 MB"},
+}
+
+
 @settings(max_examples=40)
 @given(document=documents(), mechanism=mechanisms)
+@example(document=_GROUPS_ON_ONE_LINK, mechanism={"kind": "hbm", "bytes_per_byte": 2.0})
 def test_folded_is_unfolded_to_the_bit(
     tiny: Tiny, table: Table, document: dict[str, Any], mechanism: dict[str, Any]
 ) -> None:

@@ -102,6 +102,11 @@ class Interference:
         return self.spec.pressure(beside, self.multiprocessors, self.memory_bandwidth)
 
     @property
+    def by_rate(self) -> bool:
+        """Does it matter how many B/s a communication sends?"""
+        return isinstance(self.spec, MemoryBandwidth)
+
+    @property
     def drag(self) -> float:
         """How much longer a communication takes beside computation."""
         return self.spec.communication

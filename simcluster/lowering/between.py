@@ -17,6 +17,7 @@ from simcluster.lowering.fold import Classes
 from simcluster.lowering.program import Meeting, Program
 from simcluster.nccl import bus_factor
 from simcluster.planning.ops import MAIN, Collective, Compute, Copy, Host, Op, Receive, Timed, Transfer
+from simcluster.traffic.bindings import Floats
 from simcluster.traffic.felt import felt
 from simcluster.traffic.methods import Pace, round_of
 from simcluster.traffic.traffic import Traffic
@@ -44,7 +45,10 @@ class Ranks(NamedTuple):
 
 
 class Between:
-    """What ops of ranks do together, for the programs of representatives of ``classes``."""
+    """What ops of ranks do together, for the programs of representatives of ``classes``.
+
+    ``capacity`` is B/s per class of links, ``rates`` per link.
+    """
 
     def __init__(
         self,
@@ -52,13 +56,14 @@ class Between:
         communicators: Communicators,
         classes: Classes,
         capacity: Sequence[float],
+        rates: Floats,
         program: Program,
         interference: Interference | None,
         *,
         in_steps: bool,
     ) -> None:
         self._ranks, self._communicators, self._classes = ranks, communicators, classes
-        self._capacity, self._program = capacity, program
+        self._capacity, self._rates, self._program = capacity, cast(Sequence[float], rates), program
         self._interference, self._in_steps = interference, in_steps
         self._shared = [  # whose transfers the network plays: others on their links, or links that come and go
             shared or any(link in program.capacities for usage in usages for link, _ in usage)
@@ -68,6 +73,7 @@ class Between:
         self._felt = {} if program.capacities or in_steps else felt(classes.quotient, capacity, lone)
         self._traffic: dict[Hashable, int] = {}  # -> the number in the program's traffics
         self._alone: dict[int, float] = {}  # by that number
+        self._sent: dict[Hashable, float] = {}  # B/s of a GPU, by class of its group and what that does
         self._parties: dict[int, int] = {}
         self._meeting: dict[Hashable, Meeting] = {}
         self.steps: list[StepsOf] = []
@@ -136,9 +142,10 @@ class Between:
 
     def pressure(self, rank: int, op: Op) -> float:
         """What an op does to the computation beside it in its segment."""
-        if isinstance(op.work, Compute | Receive | Copy | Host) or not self._interference or not self._disturbs(op):
+        interference = self._interference
+        if isinstance(op.work, Compute | Receive | Copy | Host) or not interference or not self._disturbs(op):
             return 0.0
-        return self._interference.pressure(self._beside(self.communicator(op.work, rank), op.work))
+        return interference.pressure(self._beside(self.communicator(op.work, rank), op.work, interference))
 
     def group(self, number: int) -> int:
         """The class of a communicator."""
@@ -166,7 +173,7 @@ class Between:
         traffics, interference = self._traffics(number, work), self._interference
         if not interference or not beside or isinstance(work, Copy):
             return Meeting(parties, traffics)
-        pressure = interference.pressure(self._beside(number, work))
+        pressure = interference.pressure(self._beside(number, work, interference))
         if not pressure and not interference.drag:
             return Meeting(parties, traffics)
         classes = self._classes
@@ -210,14 +217,29 @@ class Between:
         """Is it communication beside computation?  A copy engine takes no SM (what it takes of HBM is not counted)."""
         return op.lane != MAIN and not isinstance(op.work, Copy | Host)
 
-    def _beside(self, number: int, work: Collective | Timed | Transfer) -> Beside:
+    def _beside(self, number: int, work: Collective | Timed | Transfer, interference: Interference) -> Beside:
         """A communication as the GPUs feel it that take part."""
         ranks = self._communicators.ranks(number)
-        alone = self._alone_seconds(number, work)
-        sent = 0.0
-        if isinstance(work, Transfer):
-            sent = work.size
-        elif isinstance(work, Collective):
-            sent = work.load * work.size * bus_factor(cast(Any, work.kind), len(ranks))
         between_nodes = any(self._ranks.host[rank] != self._ranks.host[ranks[0]] for rank in ranks)
-        return Beside(between_nodes, sent / alone if alone > 0 else 0.0)
+        if not interference.by_rate:
+            return Beside(between_nodes, 0.0)
+        name = self.group(number), work
+        if name not in self._sent:
+            self._sent[name] = self._rate(number, work)
+        return Beside(between_nodes, self._sent[name])
+
+    def _rate(self, number: int, work: Collective | Timed | Transfer) -> float:
+        """B/s that a GPU sends while its group has all links to itself, other groups of its class away as well."""
+        if isinstance(work, Timed):
+            return 0.0
+        sent, alone = work.size, 0.0
+        if isinstance(work, Collective):
+            sent *= work.load * bus_factor(cast(Any, work.kind), len(self._communicators.ranks(number)))
+        if isinstance(work, Transfer) and work.seconds >= 0:
+            alone = self._alone_seconds(number, work)
+        else:
+            kind, load = (work.kind, work.load) if isinstance(work, Collective) else ("send", 1.0)
+            usages = self._communicators.usages(number)
+            for each in self._communicators.traffics(number, kind, work.size, usages):
+                alone += replace(each, round_bytes=load * each.round_bytes).alone_seconds(self._rates)
+        return float(sent / alone) if alone > 0 else 0.0

@@ -152,8 +152,9 @@ class _Lowering:
         self._program = Program(speeds=speeds, capacities=varying)
         interference = choices.interference
         self._between = Between(
-            ranks, communicators, classes, self._capacity, self._program, interference, in_steps=choices.steps
-        )
+            ranks, communicators, classes, self._capacity, capacity, self._program, interference,
+            in_steps=choices.steps,
+        )  # fmt: skip
         self._segments = Segments(
             self._between,
             lambda rank: interference is not None or rank in speeds,

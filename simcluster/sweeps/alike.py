@@ -171,7 +171,9 @@ class Network:
         where = Where(self._stage_ranks, stages.tolist(), places, cluster.host_of, [1.0] * plan.num_ranks)
         representatives = [classes.rank_representatives[classes.of_rank[ranks[0]]] for ranks in self._stage_ranks]
         on_links = [float(capacity[link]) for link in classes.link_representatives]
-        between = Between(where, communicators, classes, on_links, Program(), self._interference, in_steps=False)
+        between = Between(
+            where, communicators, classes, on_links, capacity, Program(), self._interference, in_steps=False
+        )
         return Drawn(between, representatives, on_links, self._interference)
 
 
