@@ -393,9 +393,19 @@ _GROUPS_ON_ONE_LINK: dict[str, Any] = {  # two groups of one class reduce gradie
     "overlap": {"grad_reduce": True, "bucket_size": "1 MB"},
 }
 
+_PAIRS_ON_HOSTS: dict[str, Any] = {  # some pairs of stages cross hosts, some do not, and links are all alike
+    "cluster": {"topology": "flat", "gpus": 8, "gpus_per_host": 4},
+    "gpus": 6,
+    "parallel": {"pp": 2, "dp": 3},
+    "pipeline": {"schedule": "gpipe"},
+    "training": {"global_batch": 6},
+    "overlap": {"pipeline": True},
+}
+
 
 @settings(max_examples=40)
 @given(document=documents(), mechanism=mechanisms)
+@example(document=_PAIRS_ON_HOSTS, mechanism={"kind": "factor", "compute": 0.189, "compute_between_nodes": 0.0})
 @example(document=_GROUPS_ON_ONE_LINK, mechanism={"kind": "hbm", "bytes_per_byte": 2.0})
 def test_folded_is_unfolded_to_the_bit(
     tiny: Tiny, table: Table, document: dict[str, Any], mechanism: dict[str, Any]

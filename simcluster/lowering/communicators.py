@@ -47,6 +47,7 @@ class Communicators:
         window: Window | None = None,
     ) -> None:
         self._fabric = fabric
+        self._hosts = np.asarray(fabric.host_of)
         self._methods = methods
         self._window = window
         self._pictures = Pictures(fabric, plan.num_ranks, window)
@@ -302,6 +303,8 @@ class Communicators:
                 self.apart[self._count] = uses
             else:
                 rows += rows_of(drawn[some], uses)
+        where = self._hosts[table[drawn]]  # what a group does to computation may depend on whether it spans hosts
+        colour = 2 * colour + (where != where[:, :1]).any(axis=1)
         first = self._count
         self.kinds.append(Kind(kind, first, table, like, drawn, form, colour, places, in_rows(rows), blocking, turned))
         self._named.setdefault(kind, []).append(self.kinds[-1])
