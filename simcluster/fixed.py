@@ -21,7 +21,7 @@ from simcluster.planning.fixed_costs import Costs, StageCosts, planning_times, r
 from simcluster.planning.lanes import Lanes
 from simcluster.planning.ops import MAIN, Compute, Item, Need, Op, Segment, StageProgram, Timed, Transfer
 from simcluster.planning.parallel import Plan
-from simcluster.result import Run
+from simcluster.run import Run
 from simcluster.schedules import Action, Hop, Schedule, ScheduleFunction, ScheduleMaker, make_schedule
 from simcluster.simulating.players import play_by
 from simcluster.traffic.methods import Methods

@@ -16,7 +16,8 @@ import numpy.typing as npt
 
 from simcluster.clock import TICK
 from simcluster.errors import InputError
-from simcluster.result import Result, Run
+from simcluster.result import Result
+from simcluster.run import Run
 from simcluster.topology import Cluster
 from simcluster.topology.describe import label
 from simcluster.traffic.traffic import Traffic

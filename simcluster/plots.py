@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from simcluster.measuring.distribution import Distribution
-    from simcluster.result import Result, Run
+    from simcluster.result import Result
+    from simcluster.run import Run
     from simcluster.schedules.comparison import Played
     from simcluster.search.plan import Found
     from simcluster.topology import Cluster

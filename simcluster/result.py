@@ -1,30 +1,20 @@
-"""The result of a run: numbers at once, the timeline when somebody looks.  Imports the timeline and metrics."""
+"""What a replayed scenario comes to: step time, memory, warnings, and the result JSON.  Imports the run."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from simcluster.lowering.lower import Lowered
-from simcluster.measuring.account import Account
-from simcluster.measuring.contention import free_seconds, slowed_seconds
-from simcluster.measuring.critical_path import CriticalPath, critical_path
 from simcluster.measuring.host_copies import activations_in_host, copies_of, fullest_box
-from simcluster.measuring.memory_timeline import MemoryTimeline, Peak, memory_timeline
-from simcluster.measuring.metrics import StepTime, mean_breakdown, step_time
-from simcluster.measuring.overlap import Overlaps, overlaps
-from simcluster.measuring.timeline import Spans, expand
+from simcluster.measuring.memory_timeline import Peak
 from simcluster.measuring.wait_matrix import WaitMatrix, wait_matrix
-from simcluster.measuring.waits import Wait, waits
 from simcluster.planning.footprint import Footprint
+from simcluster.run import Run
 from simcluster.scenario.fits import Remedies, remedies
 from simcluster.scenario.likely import Likely, likely
 from simcluster.scenario.memory_plan import plan_of
-from simcluster.simulating.record import Record
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -53,130 +43,22 @@ class Facts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
-    """A played program: its timeline, and where the time went.
-
-    ``ranks`` are this job's among the program's, where several jobs were played together; its own
-    numbering begins at 0.
-    """
-
-    lowered: Lowered
-    record: Record
-    steps: int
-    ranks: range
-
-    @cached_property
-    def spans(self) -> Spans:
-        """The spans of the simulated ranks, as columns."""
-        program, record = self.lowered.program, self.record
-        group_name = self.lowered.communicators.group_name
-        spans = expand(program, record.ready, record.start, record.end, group_name, record.slowed)
-        return spans.only(self.ranks)
-
-    @cached_property
-    def timeline(self) -> pd.DataFrame:
-        """One row per span of every simulated rank; ``timeline_of`` gives any other rank's."""
-        return self.spans.frame()
-
-    def timeline_of(self, rank: int) -> pd.DataFrame:
-        """The timeline of any rank: that of the rank which was simulated for it, under its own name and groups."""
-        first = self.ranks.start
-        frame = self.timeline[self.timeline["rank"] == self.simulated_for(rank)].reset_index(drop=True)
-        frame["rank"] = rank
-        axes = {name: name.rstrip("0123456789") for name in frame["group"].unique()}
-        names = {name: self.lowered.communicators.group_name(axis, first + rank) for name, axis in axes.items()}
-        frame["group"] = frame["group"].map(names)
-        return frame
-
-    def simulated_for(self, rank: int) -> int:
-        """The simulated rank that stands for any rank of the job."""
-        classes, first = self.lowered.classes, self.ranks.start
-        return classes.rank_representatives[classes.of_rank[first + rank]] - first
-
-    @cached_property
-    def weights(self) -> dict[int, int]:
-        """How many ranks every simulated rank stands for."""
-        classes = self.lowered.classes
-        weights = zip(classes.rank_representatives, classes.multiplicity(), strict=True)
-        return {rank - self.ranks.start: count for rank, count in weights if rank in self.ranks}
-
-    @cached_property
-    def times(self) -> StepTime:
-        """Where the time went."""
-        return step_time(self.spans, self.weights, steps=self.steps)
-
-    @cached_property
-    def breakdown_of_stages(self) -> list[dict[str, float]]:
-        """The breakdown of the mean rank of every stage; each sums to the step time."""
-        stages = self._stages
-        ranks = [[rank for rank in self.weights if stages[rank] == stage] for stage in range(max(stages.values()) + 1)]
-        return [mean_breakdown(self.times.of_rank, self.weights, chosen, steps=self.steps) for chosen in ranks]
-
-    @cached_property
-    def step_time(self) -> float:
-        """Seconds per step."""
-        ranks = np.array(self.lowered.played.lane_rank, dtype=np.int64)
-        own = (ranks >= self.ranks.start) & (ranks < self.ranks.stop)
-        return float(self.record.lanes[own].max()) / self.steps
-
-    @cached_property
-    def overlap(self) -> Overlaps:
-        """Communication that is hidden, exposed, or waiting for a peer: per collective, per axis and per rank."""
-        free = free_seconds(self.lowered, self.spans, self.ranks.start)
-        return overlaps(self.spans, self.weights, free, steps=self.steps)
-
-    @cached_property
-    def account(self) -> Account:
-        """Where the step went, by cause and by stage: what differences from other runs are made of."""
-        program, record = self.lowered.program, self.record
-        slowed = slowed_seconds(program, record.start, record.slowed, self.weights, self.ranks.start)
-        slowed = {kind: seconds / self.steps for kind, seconds in slowed.items()}
-        return Account.of(self.times.breakdown, self.breakdown_of_stages, slowed, self.overlap.mean)
-
-    @cached_property
-    def critical_path(self) -> CriticalPath:
-        """The chain of ops that decides how long the job takes."""
-        record = self.record
-        times = {"ready": record.ready, "start": record.start, "end": record.end}
-        return critical_path(self.lowered.program, times, record.last, self.spans, self.ranks, steps=self.steps)
-
-    @cached_property
-    def memory_timeline(self) -> MemoryTimeline:
-        """What the simulated ranks allocate and free, over time; without model state, which stays."""
-        program, record = self.lowered.program, self.record
-        found = memory_timeline(program, record.ready, record.start, record.end, record.slowed)
-        return found.only(self.ranks)
-
-    def peak_of(self, rank: int) -> Peak:
-        """When a simulated rank holds most, without model state."""
-        return self.memory_timeline.peak(rank, self._stages[rank])
-
-    @cached_property
-    def _stages(self) -> dict[int, int]:
-        """The job's stage of every simulated rank."""
-        program, first = self.lowered.played, self.ranks.start
-        pairs = zip(program.lane_rank, program.lane_stage, strict=True)
-        stages = {rank - first: stage for rank, stage in pairs if rank in self.ranks}
-        lowest = min(stages.values())
-        return {rank: stage - lowest for rank, stage in stages.items()}
-
-    @cached_property
-    def waits(self) -> list[Wait]:
-        """Who waited for whom, longest first."""
-        record = self.record
-        found = waits(self.lowered.program, record.ready, record.start, record.end, record.last)
-        first = self.ranks.start
-        own = [wait for wait in found if wait.rank in self.ranks]
-        return [replace(wait, rank=wait.rank - first, culprit=wait.culprit - first) for wait in own]
-
-
-@dataclass(frozen=True, kw_only=True)
 class Result(Run):
-    """One replayed scenario."""
+    """One replayed scenario; ``clean`` replays it without its faults, if it has any."""
 
     scenario: Scenario
     facts: Facts
-    without_faults: float | None = None
+    clean: Callable[[], float] | None = field(default=None, repr=False)
+
+    @cached_property
+    def without_faults(self) -> float | None:
+        """Seconds per step without the scenario's faults; None if it has none."""
+        return self.clean() if self.clean else None
+
+    @property
+    def slowdown(self) -> float:
+        """How many times as long the step takes as without the scenario's faults."""
+        return self.step_time / self.without_faults if self.without_faults else 1.0
 
     @cached_property
     def memory_peak(self) -> Peak:
@@ -304,7 +186,7 @@ class Result(Run):
             ),
             "communication_s": times.communication,
             "overlap_fraction": times.overlap_fraction,
-            "straggler_slowdown": self.step_time / self.without_faults if self.without_faults else 1.0,
+            "straggler_slowdown": self.slowdown,
             "peak_memory_bytes": memory.total,
             "host_memory_bytes": self.host_memory,
             "fits": self.fits,

@@ -60,15 +60,17 @@ def simulate(
     ``schedule`` takes the place of the scenario's: a Schedule, or a function (stages, microbatches, chunks) that
     returns one; InputError, with the place marked, if it is broken.  ``folded=False`` plays every rank by itself,
     ``collapsed=False`` every op, with the same result to the bit.  With faults, the step is replayed without them as
-    well, for the slowdown.
+    well, once somebody asks for the slowdown.
     """
     if schedule is not None:
         scenario = scenario.with_schedule(schedule)
     planned = plan(scenario)
-    before = None
-    if scenario.faults:
-        before = replay(scenario.without_faults(), folded=folded, collapsed=collapsed, planned=planned).step_time
-    return replay(scenario, folded=folded, collapsed=collapsed, without_faults=before, planned=planned)
+
+    def clean() -> float:
+        return replay(scenario.without_faults(), folded=folded, collapsed=collapsed, planned=planned).step_time
+
+    without = clean if scenario.faults else None
+    return replay(scenario, folded=folded, collapsed=collapsed, clean=without, planned=planned)
 
 
 Change = Callable[[Sequence[StageProgram]], Sequence[StageProgram]]
@@ -146,13 +148,14 @@ def replay(
     *,
     folded: bool = True,
     collapsed: bool = True,
-    without_faults: float | None = None,
+    clean: Callable[[], float] | None = None,
     change: Change = list,
     watched: Sequence[Fault] = (),
     trust: Trust | None = None,
     planned: Planned | None = None,
 ) -> Result:
-    """Replay the scenario once, with its programs changed if a change is given, on a trust if one is (``prepare``)."""
+    """Replay the scenario once, with its programs changed if a change is given, on a trust if one is (``prepare``);
+    ``clean`` says how long its step takes without its faults."""
     made = prepare(
         scenario, folded=folded, collapsed=collapsed, change=change, watched=watched, trust=trust, planned=planned
     )
@@ -174,7 +177,7 @@ def replay(
         ranks=range(made.facts.ranks),
         scenario=scenario,
         facts=made.facts,
-        without_faults=without_faults,
+        clean=clean,
     )
 
 

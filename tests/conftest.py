@@ -14,7 +14,7 @@ import pytest
 from hypothesis import settings
 
 from simcluster.documents import reading
-from simcluster.result import Run
+from simcluster.run import Run
 from simcluster.scenario.scenario import Scenario, from_document
 
 # pytest rewrites every file of tests as it reads it, and the suite starts many Pythons. Containers often tell Python to

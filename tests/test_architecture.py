@@ -100,7 +100,7 @@ def within(module: str, *parts: str) -> bool:
 FENCES = {
     "simpy": ("simulating", "collective"),
     "matplotlib": ("show",),
-    "pandas": ("measuring", "loads", "result", "compare", "sweeps", "cli", "show", "plots"),
+    "pandas": ("measuring", "loads", "run", "result", "compare", "sweeps", "cli", "show", "plots"),
     "ruamel": ("documents.reading",),
     "networkx": ("topology", "inputs", "show"),
     "torch": ("calibration",),
@@ -152,13 +152,20 @@ MODEL_SIDE = tuple(
         "planning.stages",
         "planning.segments",
         "planning.parallel",
+        "run",
         "result",
         "devices",
     )
 )
 LOWERING = ("simcluster.lowering.fold", "simcluster.lowering.lower")
-ABOVE = ("simcluster.result", "simcluster.scenario", "matplotlib", "pandas")
-ABOVE_MEASURING = ("simcluster.result", "simcluster.scenario", "simcluster.devices.device", "simcluster.schedules")
+ABOVE = ("simcluster.run", "simcluster.result", "simcluster.scenario", "matplotlib", "pandas")
+ABOVE_MEASURING = (
+    "simcluster.run",
+    "simcluster.result",
+    "simcluster.scenario",
+    "simcluster.devices.device",
+    "simcluster.schedules",
+)
 NEVER = {
     **dict.fromkeys(PLANNING, (*CLOCK, *ABOVE)),
     **dict.fromkeys((*EVENTS, "traffic.fairness"), (*MODEL_SIDE, *LOWERING)),
@@ -192,7 +199,7 @@ def test_nothing_imports_the_command_line_but_itself() -> None:
 
 
 def test_the_spine_does_not_know_what_hangs_on_it() -> None:
-    spine = ("simulate", "scenario", "planning", "lowering", "simulating", "measuring", "result")
+    spine = ("simulate", "scenario", "planning", "lowering", "simulating", "measuring", "run", "result")
     above = ("show", "compare", "cli", "plots", "validation", "whatif", "replay", "kineto", "traces")
     for module in MODULES:
         if within(module, *spine):

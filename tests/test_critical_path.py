@@ -15,7 +15,7 @@ from test_fold import documents
 
 from simcluster.clock import on_grid
 from simcluster.fixed import Costs, simulate_costs
-from simcluster.result import Run
+from simcluster.run import Run
 from simcluster.simulate import simulate
 from simcluster.whatif.free import what_if_free
 

@@ -121,7 +121,7 @@ def test_folded_is_unfolded_with_faults(tiny: Tiny, table: Table, document: Docu
         assert table(folded, rank).equals(table(plain, rank)), rank
     values = folded.to_dict()
     assert sum(values["breakdown_s"].values()) == pytest.approx(folded.step_time, rel=1e-9)
-    assert json.dumps(replay(scenario, without_faults=folded.without_faults).to_dict()) == json.dumps(values)
+    assert json.dumps(replay(scenario, clean=folded.clean).to_dict()) == json.dumps(values)
     assert from_document(scenario.document()) == scenario
 
 

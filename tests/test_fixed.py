@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from simcluster.clock import on_grid
 from simcluster.errors import InputError
 from simcluster.fixed import Costs, simulate_costs
-from simcluster.result import Run
+from simcluster.run import Run
 from simcluster.schedules import Costs as ActionCosts
 from simcluster.schedules import play, schedule_function
 

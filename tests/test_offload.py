@@ -21,7 +21,8 @@ from simcluster.planning.ops import Compute, Op, Segment
 from simcluster.planning.segments import Pass
 from simcluster.planning.stages import stage_programs
 from simcluster.planning.step_plan import Job, Offload
-from simcluster.result import Result, Run
+from simcluster.result import Result
+from simcluster.run import Run
 from simcluster.scenario.memory_plan import planned_footprints
 from simcluster.scenario.scenario import Scenario
 from simcluster.schedules import make_schedule

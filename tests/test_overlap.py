@@ -18,7 +18,8 @@ from simcluster.measuring.metrics import EXPOSED
 from simcluster.measuring.overlap import Key, Overlap
 from simcluster.planning.ops import MAIN, Compute, Item, Need, Op, Segment, StageProgram, Timed
 from simcluster.planning.parallel import Plan
-from simcluster.result import Result, Run
+from simcluster.result import Result
+from simcluster.run import Run
 from simcluster.simulate import simulate
 from simcluster.simulating.engine import play
 from simcluster.traffic.methods import Methods

@@ -16,7 +16,7 @@ from simcluster.planning.parallel import Plan
 from simcluster.planning.segments import Pass
 from simcluster.planning.stages import stage_programs
 from simcluster.planning.step_plan import DataParallel, Job, Slices
-from simcluster.result import Run
+from simcluster.run import Run
 from simcluster.schedules import SCHEDULES, TAKES_CHUNKS, Schedule, make_schedule, schedule_function
 from simcluster.simulate import simulate
 from simcluster.simulating.engine import DeadlockError, play

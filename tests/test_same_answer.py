@@ -20,7 +20,8 @@ from simcluster.fixed import Costs, simulate_costs
 from simcluster.lowering.program import Meeting, Program, SpanRow
 from simcluster.measuring.timeline import COLUMNS
 from simcluster.planning.ops import MAIN
-from simcluster.result import Result, Run
+from simcluster.result import Result
+from simcluster.run import Run
 from simcluster.scenario.scenario import Scenario
 from simcluster.simulate import replay, simulate
 from simcluster.simulating.encounters import Encounters

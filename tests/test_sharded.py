@@ -20,7 +20,8 @@ from simcluster.planning.segments import Pass
 from simcluster.planning.sharded_units import units_of
 from simcluster.planning.stages import stage_programs
 from simcluster.planning.step_plan import DataParallel, Job, Sharding, Slices
-from simcluster.result import Result, Run
+from simcluster.result import Result
+from simcluster.run import Run
 from simcluster.scenario.scenario import Scenario
 from simcluster.schedules import schedule_function
 from simcluster.simulate import plan_job, simulate

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import subprocess
@@ -20,6 +21,8 @@ from simcluster.devices.device import device_document
 from simcluster.result import Result, numbers
 from simcluster.scenario.scenario import Scenario
 from simcluster.simulate import simulate
+from simcluster.simulating.players import play_by
+from simcluster.simulating.record import Record
 
 ROOT = Path(__file__).parent.parent
 GPT3 = ROOT / "scenarios" / "gpt3_175b_64xa100.yaml"
@@ -282,6 +285,23 @@ def test_a_slow_gpu_slows_everyone(tiny: Tiny, rank: int, factors: list[float]) 
         assert result.without_faults is not None
         assert result.to_dict()["straggler_slowdown"] == result.step_time / result.without_faults
         assert result.step_time >= result.without_faults
+
+
+def test_the_step_without_faults_is_played_for_who_asks(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    played: list[int] = []
+
+    def counted(*args: Any) -> Record:
+        played.append(len(args))
+        return play_by(*args)
+
+    monkeypatch.setattr(importlib.import_module("simcluster.simulate"), "play_by", counted)
+    result = simulate(tiny(**PLAIN, faults=[{**SLOW, "rank": 3}]))
+    assert result.step_time > 0
+    assert len(played) == 1
+    assert result.slowdown > 1
+    assert len(played) == 2
+    assert result.to_dict()["straggler_slowdown"] == result.slowdown
+    assert len(played) == 2
 
 
 @pytest.mark.parametrize("rank", [0, 5])

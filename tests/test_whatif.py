@@ -19,7 +19,7 @@ from simcluster import fixed
 from simcluster.fixed import Costs, simulate_costs
 from simcluster.lowering.lower import Lowered, lower
 from simcluster.planning.ops import StageProgram
-from simcluster.result import Run
+from simcluster.run import Run
 from simcluster.schedules import Schedule, schedule_function
 from simcluster.simulate import replay, simulate
 from simcluster.whatif.free import freed, kinds_of, path_seconds, what_if_free

@@ -16,7 +16,7 @@ from simcluster import simulate
 from simcluster.lowering import played
 from simcluster.lowering.program import Program
 from simcluster.lowering.whole import first_ops, whole
-from simcluster.result import Run
+from simcluster.run import Run
 from simcluster.scenario.scenario import Scenario
 from simcluster.simulate import prepare, replay
 from simcluster.simulating.engine import play

@@ -15,7 +15,7 @@ from simcluster.planning.offload import HOST
 
 if TYPE_CHECKING:
     from simcluster.lowering.program import SpanRow
-    from simcluster.result import Run
+    from simcluster.run import Run
 
 _COPIES = {"d2h": "mem_store", "h2d": "mem_load"}
 _EXACT = "simcluster_seconds"

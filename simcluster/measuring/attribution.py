@@ -16,7 +16,7 @@ from simcluster.measuring.account import COMPUTE, STATES, WAITING, Account, Comm
 from simcluster.measuring.metrics import EXPOSED
 
 if TYPE_CHECKING:
-    from simcluster.result import Run
+    from simcluster.run import Run
 
 CAUSES = (
     *COMPUTE,

@@ -18,7 +18,8 @@ from simcluster.replay.trace import BACKWARD, BLOCKING, COLUMNS, FORWARD, METADA
 from simcluster.scenario.pipeline_rules import schedule_of
 
 if TYPE_CHECKING:
-    from simcluster.result import Result, Run
+    from simcluster.result import Result
+    from simcluster.run import Run
     from simcluster.scenario.scenario import Scenario
 
 _PHASES = {"forward": FORWARD, "weight_grad": WEIGHT}

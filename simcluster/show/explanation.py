@@ -9,7 +9,7 @@ from simcluster.measuring.overlap import Key, Overlap
 from simcluster.units import format_seconds
 
 if TYPE_CHECKING:
-    from simcluster.result import Run
+    from simcluster.run import Run
     from simcluster.whatif.free import Free
 
 _MOST_RANKS = 16

@@ -15,7 +15,7 @@ from matplotlib.patches import Patch
 from simcluster.errors import InputError
 from simcluster.measuring.critical_path import kind_of
 from simcluster.measuring.overlap import Key, Overlap
-from simcluster.result import Run
+from simcluster.run import Run
 from simcluster.show.palette import COMPUTE_KINDS, QUIET_TEXT, STREAMS, TEXT, WAITING, WAITING_HATCH, rgb, tinted
 from simcluster.units import format_seconds
 

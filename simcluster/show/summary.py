@@ -205,9 +205,8 @@ def _remedies(result: Result) -> list[str]:
 
 def _stragglers(result: Result) -> list[str]:
     assert result.without_faults is not None
-    slowdown = result.step_time / result.without_faults
     lines = [
-        f"  stragglers   the step takes {slowdown:.3f} x what it takes without the faults "
+        f"  stragglers   the step takes {result.slowdown:.3f} x what it takes without the faults "
         f"({format_seconds(result.without_faults)})"
     ]
     longest = [wait for wait in result.waits if wait.where == "group"][:3]

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from simcluster.lowering.program import RowTimes, SpanRow
 from simcluster.measuring.metrics import EXPOSED
 from simcluster.planning.ops import MAIN
-from simcluster.result import Run
+from simcluster.run import Run
 
 RECEIVE, HOST = "recv", "host"
 Track = tuple[str, str, int]

@@ -14,7 +14,8 @@ from simcluster.errors import InputError
 from simcluster.measuring.critical_path import kind_of
 from simcluster.measuring.metrics import BESIDE, EXPOSED
 from simcluster.planning.ops import Collective, Compute, Op, Receive, Segment, StageProgram, Timed
-from simcluster.result import Result, Run
+from simcluster.result import Result
+from simcluster.run import Run
 from simcluster.simulate import replay
 
 COMMUNICATION = "communication"
