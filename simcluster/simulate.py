@@ -224,6 +224,7 @@ def job_of(scenario: Scenario, device: Device, passes: Passes) -> Job:
         steps=scenario.steps,
         rendezvous=scenario.pipeline.p2p == "rendezvous",
         offload=offload_of(scenario),
+        overlap_pairs=scenario.overlap.pairs,
     )
 
 

@@ -74,6 +74,7 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
             "grad_reduce": dice.choice([False, True]),
             "param_gather": zero > 0 and dice.choice([False, True]),
             "pipeline": dice.choice([False, True]),
+            "pairs": schedule.startswith("dualpipe") and zero < 3 and dice.choice([False, True]),
             "bucket_size": dice.choice(["1 MB", "8 MB"]),
             "interference": dice.choice(["none", "auto"]),
         },

@@ -1,13 +1,14 @@
 """The program of every stage: the schedule's actions as items, with what crosses stages and what travels over dp.
 
 One step of a stage: its row of the schedule, a send behind every F and every B (or I, where the schedule splits the
-backward) that has a neighbour (``boundaries``), pairs [F|B] one after the other; before, beside and behind it what the
-replicas of the stage do together, and the optimizer (``replicas``).  Pure; imports ops and the step's plan.
+backward) that has a neighbour (``boundaries``), pairs [F|B] one after the other or beside each other (``pairs``);
+before, beside and behind it what the replicas of the stage do together, and the optimizer (``replicas``).  Pure;
+imports ops and the step's plan.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 
 from simcluster.collector import collector_off
@@ -15,6 +16,7 @@ from simcluster.planning.boundaries import Boundaries, Key
 from simcluster.planning.lanes import Lanes
 from simcluster.planning.offload import OffloadedActivations
 from simcluster.planning.ops import MAIN, Item, Need, Segment, StageProgram
+from simcluster.planning.pairs import Half, Piece, in_turns, on_main, pieces_of
 from simcluster.planning.replicas import Part, Replicas
 from simcluster.planning.sharded import Sharded
 from simcluster.planning.step_plan import Job
@@ -34,6 +36,7 @@ class _Stage:
         self._row = job.schedule.rows[stage]
         self._lanes = Lanes(stage, pipelined=job.plan.pp > 1)
         self._segments: dict[Hashable, Segment] = {}
+        self._pieces: dict[Segment, tuple[Piece, ...]] = {}
         self._boundaries = Boundaries(job, self._lanes)
         self._offloaded = OffloadedActivations(job, self._lanes)
         self._replicas = (Sharded if job.data_parallel.zero == 3 else Replicas)(job, self._lanes)
@@ -56,14 +59,13 @@ class _Stage:
         for position, action in enumerate(self._row):
             if position in meets:
                 self._boundaries.meet(self._row[position : position + meets[position]], step)
-            key, needs = self._boundaries.key(action, step), self._needs(action, step)
             if position in halves:
-                needs += self._needs(self._row[position + 1], step)
-                self._act(action, step, needs, ("half", *key), ())
                 held = [action]
                 continue
-            also = tuple(self._boundaries.key(half, step) for half in held)
-            self._act(action, step, () if held else needs, key, also)
+            if held:
+                self._pair(held[0], action, step)
+            else:
+                self._act(action, step, self._needs(action, step), self._boundaries.key(action, step), ())
             for done in (*held, action):
                 self._boundaries.send(done, step)
                 self._offloaded.after(done, step)
@@ -73,14 +75,54 @@ class _Stage:
     def _needs(self, action: Action, step: int) -> tuple[Need, ...]:
         return self._boundaries.needs(action, step) + self._offloaded.needs(action, step)
 
+    def _pair(self, first: Action, second: Action, step: int) -> None:
+        """A fused pair."""
+        keys = [self._boundaries.key(action, step) for action in (first, second)]
+        needs = self._needs(first, step) + self._needs(second, step)
+        if self._job.overlap_pairs:
+            self._in_turns((first, second), step, needs, keys)
+        else:
+            self._act(first, step, needs, ("half", *keys[0]), ())
+            self._act(second, step, (), keys[1], (keys[0],))
+
+    def _in_turns(self, actions: Sequence[Action], step: int, needs: tuple[Need, ...], keys: Sequence[Key]) -> None:
+        """Both halves of a pair beside each other, piece by piece."""
+        halves = [self._half(action, step) for action in actions]
+        order = list(in_turns([half.pieces for half in halves]))
+        for turn, index in order:
+            action, half = actions[turn], halves[turn]
+            name: tuple[object, ...] = ("half", *keys[turn], index)
+            segment, lane, waits = half.pieces[index]
+            others = [("half", *keys[turn], each) for each in waits]
+            also: tuple[Key, ...] = ()
+            if (turn, index) in (order[0], order[-1]):  # the pair begins and ends on the main lane
+                segment, lane = on_main(segment), MAIN
+            if (turn, index) == order[-1]:
+                name, also = keys[1], (keys[0],)
+                others.append(("half", *keys[1 - turn], len(halves[1 - turn].pieces) - 1))
+            needs += half.needs.get(index, ()) + tuple([Need(self._stage, each) for each in others])
+            if lane != MAIN and not waits:
+                needs += self._lanes.reached()
+            self._lanes.put(lane, Item(segment, name, needs, step, action.chunk, action.microbatch, also))
+            needs = ()
+            if index in half.ends:
+                self._replicas.after(action, step, half.ends[index], name)
+
+    def _half(self, action: Action, step: int) -> Half:
+        """Half of a pair, whose parts come one behind the other."""
+        half = Half([], {}, {})
+        for part, segment in self._parts(action, step):
+            if segment not in self._pieces:
+                self._pieces[segment] = pieces_of(segment)
+            half.add(self._pieces[segment], part)
+        return half
+
     def _act(
         self, action: Action, step: int, needs: tuple[Need, ...], key: tuple[object, ...], also: tuple[Key, ...]
     ) -> None:
         """One action, in one piece or in the parts that its replicas cut it into."""
-        split = self._boundaries.arrives_split(action)
-        parts = self._replicas.parts(action, step)
-        for index, part in enumerate(parts):
-            segment = self._segment(action.kind, part, boundary=split and index == 0, begins=index == 0)
+        parts = self._parts(action, step)
+        for index, (part, segment) in enumerate(parts):
             final = index == len(parts) - 1
             name = key if final else (*key, index)
             item = Item(
@@ -89,6 +131,14 @@ class _Stage:
             self._lanes.put(MAIN, item)
             needs = ()
             self._replicas.after(action, step, part, name)
+
+    def _parts(self, action: Action, step: int) -> list[tuple[Part, Segment]]:
+        """The parts of an action, each with what is done in it."""
+        split = self._boundaries.arrives_split(action)
+        return [
+            (part, self._segment(action.kind, part, boundary=split and index == 0, begins=index == 0))
+            for index, part in enumerate(self._replicas.parts(action, step))
+        ]
 
     def _segment(self, kind: str, part: Part, *, boundary: bool, begins: bool) -> Segment:
         """A part of an action of this kind: equal ones share one."""

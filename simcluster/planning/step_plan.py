@@ -177,6 +177,7 @@ class Job:
     steps: int
     rendezvous: bool = False  # do sender and receiver wait for each other, and for the end?
     offload: Offload = Offload()
+    overlap_pairs: bool = False  # do the halves of a fused pair run beside each other?
 
     @property
     def replicas(self) -> int:

@@ -171,6 +171,7 @@ def order_rules(scenario: Scenario) -> Iterator[Complaint]:
     if copies and zero > 1:
         what = f"ZeRO {zero} is not modelled with {schedule.name}, which holds the model more than once"
         yield ("parallel", "zero"), f"{what}; use 0 or 1, or a schedule that holds it once, such as dualpipe-v"
+    yield from _pairs(scenario, schedule)
     ends = schedule.routes[0][0][0], schedule.routes[0][-1][0]
     if scenario.model.tied_embeddings and ends[0] != ends[1] and not _ends_meet(schedule, copies):
         what = f"{schedule.name} has the embedding on stage {ends[0]} and the LM head on stage {ends[1]}"
@@ -180,3 +181,14 @@ def order_rules(scenario: Scenario) -> Iterator[Complaint]:
     except InputError as error:
         even = scenario.pipeline.layers_per_stage == "even"
         yield ("pipeline", "schedule" if even else "layers_per_stage"), str(error)
+
+
+def _pairs(scenario: Scenario, schedule: Schedule) -> Iterator[Complaint]:
+    """There are fused pairs whose halves can run beside each other."""
+    where = ("overlap", "pairs")
+    if scenario.overlap.pairs and not any(schedule.fused):
+        what = f"{schedule.name} on pp {scenario.parallel.pp} has no fused pairs [F|B] whose halves could overlap"
+        yield where, f"{what}; use dualpipe or dualpipe-v on pp 2 or more, or set it to false"
+    elif scenario.overlap.pairs and scenario.parallel.zero == 3:
+        what = "zero 3 gathers a stage's parameters action after action, and not for two at once"
+        yield where, f"{what}; use zero 0, 1 or 2, or set it to false"

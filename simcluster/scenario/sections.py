@@ -210,7 +210,9 @@ class Overlap(Spec):
     collectives cut into so many pieces along their rows, each gathered or reduced beside the next one's product
     (asynchronous tensor parallelism).  ``pipeline``: sends do not hold up the sender.  ``experts``: tokens travel to
     experts, and gradients back, beside shared experts and weight gradients (Megatron-LM's
-    ``--moe-shared-expert-overlap`` and ``--delay-wgrad-compute``).
+    ``--moe-shared-expert-overlap`` and ``--delay-wgrad-compute``).  ``pairs``: in a schedule with fused pairs [F|B]
+    (DualPipe) the collectives of a forward beside the computation of the backward that it is paired with, and the other
+    way round (arXiv:2412.19437 section 3.2.1).
 
     ``interference``: what the two do to each other meanwhile.  ``auto`` is what the device's catalogue entry says (with
     ``collectives.detail: steps`` nothing), ``none`` nothing; or a mechanism of ``simcluster.devices.interference``.
@@ -222,6 +224,7 @@ class Overlap(Spec):
     tensor_pieces: Count = 1
     pipeline: StrictBool = True
     experts: StrictBool = False
+    pairs: StrictBool = False
     bucket_size: Bytes | None = None
     interference: Annotated[Literal["none", "auto"] | InterferenceSpec, BeforeValidator(_mechanism)] = "auto"
 

@@ -254,6 +254,8 @@ def _check(base: Scenario, counts: Sequence[int], objective: str, price: float |
                          "simcluster compare SCENARIO --vary parallel.ep=1,8")  # fmt: skip
     if base.parallel.cp > 1:
         raise InputError(f"parallel.cp is {base.parallel.cp}: layouts are searched without context parallelism; set 1")
+    if base.overlap.pairs:
+        raise InputError("overlap.pairs: layouts are searched with the halves of pairs one after the other; set false")
     hosts = base.cluster.built.host_of
     there, machine = len(hosts), hosts.count(hosts[0])
     for count in counts:

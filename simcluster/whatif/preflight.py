@@ -183,6 +183,7 @@ def _bubble(result: Result) -> Point:
 _HIDES: Mapping[str, tuple[Values, ...]] = {
     "tp": ({"overlap.tensor": True}, {"parallel.sequence_parallel": True}),
     "pp": ({"overlap.pipeline": True},),
+    "ep": ({"overlap.pairs": True}, {"overlap.experts": True}),
     "dp": ({"overlap.grad_reduce": True, "overlap.param_gather": True}, {"overlap.grad_reduce": True}),
 }
 
