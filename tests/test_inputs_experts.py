@@ -432,6 +432,18 @@ def test_what_runs_beside_the_way_to_experts(options: str, expected: bool, said:
     assert bool(sentences) == (said is not None)
 
 
+def test_batches_overlap_in_pairs_of_the_interleaved_schedule() -> None:
+    options = "--num-experts 8 --moe-grouped-gemm --moe-token-dispatcher-type alltoall --pipeline-model-parallel-size 2"
+    options += " --expert-model-parallel-size 4 --num-layers-per-virtual-pipeline-stage 3"
+    found = imported(f"{GPT_345M} {options} --overlap-moe-expert-parallel-comm", gpus=8)
+    assert found.document["pipeline"]["schedule"] == {"name": "interleaved", "pairs": True}
+    assert found.document["overlap"]["pairs"] is True
+    assert "experts" not in found.document["overlap"]
+    assert not [sentence for sentence in found.assumed if "overlap" in sentence]
+    apart = from_document({**found.document, "overlap": {**found.document["overlap"], "pairs": False}})
+    assert simulate(from_document(found.document)).step_time < simulate(apart).step_time
+
+
 # --- Megatron-Bridge and torchtitan -----------------------------------------------------------------------------------
 
 

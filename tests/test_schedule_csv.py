@@ -178,7 +178,7 @@ def test_schedules_with_parameters_are_documents() -> None:
         {"name": "zb-auto", "memory_limit": 0},
         {"name": "zb-auto", "forward": -1},
         {"name": "zb-auto", "group_size": 4},
-        {"name": "interleaved"},
+        {"name": "interleaved", "pairs": 1},
         {"memory_limit": 4},
     ],
 )

@@ -138,6 +138,19 @@ def test_interleaved_in_groups(P: int, spare: int, v: int, groups: int, data: st
     assert timing.peak_in_flight == tuple(min(2 * (P - 1 - r) + (v - 1) * g + 1, M * v) for r in range(P))
 
 
+@many
+@given(P=st.integers(1, 6), v=st.integers(1, 4), groups=st.integers(1, 3))
+def test_interleaved_in_pairs(P: int, v: int, groups: int) -> None:
+    """A pair is as long as its halves, and the next ones are only needed at its end: one more ahead makes up for it."""
+    M = groups * P
+    schedule = check(interleaved(P, M, v, pairs=True))
+    timing = play(schedule, Costs(F=Fraction(2), B=Fraction(3)))
+    assert timing.makespan == (M * v + P - 1) * 5
+    assert timing.peak_in_flight == tuple(min(2 * (P - 1 - r) + (v - 1) * P + 2, M * v) for r in range(P))
+    ahead = [min(2 * (P - 1 - r) + (v - 1) * P + 1, M * v) for r in range(P)]
+    assert [len(fused) for fused in schedule.fused] == [M * v - warmup for warmup in ahead]
+
+
 def test_groups_of_the_number_of_stages_are_the_default() -> None:
     assert interleaved(4, 8, 3, group_size=4) == interleaved(4, 8, 3)
     with pytest.raises(InputError, match="in groups of 3; a group has as many microbatches as stages or more, such as"):

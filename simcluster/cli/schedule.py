@@ -61,6 +61,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     parser.add_argument(
         "--group-size", type=_count, metavar="G", help="microbatches of a group of interleaved (default P)"
     )
+    parser.add_argument("--pairs", action="store_true", help="interleaved: F and B in turn are fused pairs [F|B]")
     parser.add_argument("--memory-limit", type=_count, metavar="N", help="microbatches alive on a stage, for zb-auto")
     parser.add_argument("--json", metavar="FILE", help="write the numbers; - for stdout, and nothing else there")
     parser.add_argument("--csv", metavar="FILE", help="write the one schedule as torch.distributed.pipelining reads it")
@@ -77,7 +78,9 @@ def run(args: argparse.Namespace) -> int:
     if not args.names and not args.gallery:
         raise InputError("a NAME is required: a schedule such as 1f1b, or all; or --gallery FILE for a page of all")
     _check_files(args)
-    meant = Meant(args.stages, args.microbatches, args.chunks, args.group_size, args.memory_limit, _times(args))
+    meant = Meant(
+        args.stages, args.microbatches, args.chunks, args.group_size, args.pairs, args.memory_limit, _times(args)
+    )
     if args.names:
         _answer(args, *played(args.names, meant))
     if args.gallery:

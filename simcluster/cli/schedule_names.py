@@ -23,6 +23,7 @@ class Meant:
     microbatches: int | None
     chunks: int | None
     group_size: int | None
+    pairs: bool
     memory_limit: int | None
     times: StageTimes
 
@@ -61,7 +62,7 @@ def _schedule(name: str, meant: Meant, *, several: bool) -> Schedule:
     if is_function(name):
         return make_schedule(function_in(name), stages, microbatches, chunks)
     if name == "interleaved":
-        return check(interleaved(stages, microbatches, chunks, group_size=meant.group_size))
+        return check(interleaved(stages, microbatches, chunks, group_size=meant.group_size, pairs=meant.pairs))
     if name == "zb-auto":
         limit, latency = meant.memory_limit, meant.times.latency
         costs = meant.times.times()

@@ -12,7 +12,7 @@ from typing import Any
 from simcluster.errors import InputError
 from simcluster.inputs.arguments import parse_arguments
 from simcluster.inputs.imported import Imported
-from simcluster.inputs.megatron_mixtures import add_experts, add_latent_attention, overlaps_experts
+from simcluster.inputs.megatron_mixtures import add_experts, add_latent_attention, overlaps_batches, overlaps_experts
 from simcluster.inputs.megatron_options import VOCABULARIES
 from simcluster.inputs.megatron_windows import window_of
 from simcluster.inputs.option_values import Options
@@ -58,7 +58,7 @@ def scenario_from_options(
     document |= {"model": model, "parallel": parallel}
     document["pipeline"] = _pipeline(run, model["layers"], parallel["pp"])
     document["training"] = _training(run, gpus, parallel, sequence)
-    document["overlap"] = _overlap(run, document["training"], parallel["tp"])
+    document["overlap"] = _overlap(run, document["training"], document["pipeline"], parallel["tp"])
     if run.flag("cross-entropy-loss-fusion"):
         document["memory"] = {"logits": "in-place"}
     if run.flag("no-gradient-accumulation-fusion"):
@@ -176,8 +176,10 @@ def _pipeline(run: Options, layers: int, pp: int) -> dict[str, Any]:
     pipeline: dict[str, Any] = {"schedule": "interleaved" if interleaved else "1f1b"}
     if interleaved:
         pipeline["chunks"] = chunks
-        if group and group != pp:
-            pipeline["schedule"] = {"name": "interleaved", "group_size": group}
+        grouped = {"group_size": group} if group and group != pp else {}
+        paired = {"pairs": True} if overlaps_batches(run) else {}
+        if grouped or paired:
+            pipeline["schedule"] = {"name": "interleaved", **grouped, **paired}
     if not interleaved or run.flag("no-overlap-p2p-communication"):
         pipeline["p2p"] = "rendezvous"
     first, last = run.get("decoder-first-pipeline-num-layers"), run.get("decoder-last-pipeline-num-layers")
@@ -261,13 +263,17 @@ def _recompute(run: Options) -> dict[str, Any]:
     return {"recompute": "full"}
 
 
-def _overlap(run: Options, training: Mapping[str, Any], tp: int) -> dict[str, Any]:
+def _overlap(run: Options, training: Mapping[str, Any], pipeline: Mapping[str, Any], tp: int) -> dict[str, Any]:
     overlap: dict[str, Any] = {
         "grad_reduce": run.flag("overlap-grad-reduce"),
         "param_gather": run.flag("overlap-param-gather"),
         "tensor": tp > 1 and not run.flag("no-async-tensor-model-parallel-allreduce"),
     }
-    if overlaps_experts(run):
+    schedule = pipeline.get("schedule")
+    paired = isinstance(schedule, dict) and schedule.get("pairs", False)
+    if paired:
+        overlap["pairs"] = True
+    if overlaps_experts(run, paired=paired):
         overlap["experts"] = True
     if run.flag("tp-comm-overlap") and tp > 1:
         overlap["tensor_pieces"] = tp

@@ -57,8 +57,14 @@ def add_experts(run: Options, model: dict[str, Any]) -> None:
         run.assumed.append(f"tokens travel to experts by all-to-all, though moe-token-dispatcher-type is {dispatcher}")
 
 
-def overlaps_experts(run: Options) -> bool:
-    """Whether tokens travel to experts beside shared experts, and gradients back beside weight gradients."""
+def overlaps_batches(run: Options) -> bool:
+    """Whether tokens of one microbatch travel to experts beside the computation of another."""
+    return run.get("num-experts") is not None and run.flag("overlap-moe-expert-parallel-comm")
+
+
+def overlaps_experts(run: Options, *, paired: bool) -> bool:
+    """Whether tokens travel to experts beside shared experts, and gradients back beside weight gradients; ``paired``:
+    that they do so beside another microbatch is in the schedule."""
     shared, batches, weights = (
         run.flag(name)
         for name in ("moe-shared-expert-overlap", "overlap-moe-expert-parallel-comm", "delay-wgrad-compute")
@@ -68,10 +74,14 @@ def overlaps_experts(run: Options) -> bool:
             what = "a backward split in two is a schedule of its own: pipeline.schedule zb-h1 or zb-v"
             raise run.error("delay-wgrad-compute", f"{what}; take it out to import the rest")
         return False
-    if batches:
+    if paired and not shared:
+        if weights:
+            run.assumed.append("delay-wgrad-compute moves no weight gradient within a pair of microbatches")
+        return False
+    if batches and not paired:
         run.assumed.append(
             "tokens travel to experts beside shared experts and weight gradients, and not beside another microbatch as "
-            "by overlap-moe-expert-parallel-comm: the step is rather long"
+            "by overlap-moe-expert-parallel-comm without virtual stages: the step is rather long"
         )
     elif shared != weights:
         given, other = ("moe-shared-expert-overlap", "delay-wgrad-compute")[:: 1 if shared else -1]

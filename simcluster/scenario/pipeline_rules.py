@@ -188,7 +188,8 @@ def _pairs(scenario: Scenario, schedule: Schedule) -> Iterator[Complaint]:
     where = ("overlap", "pairs")
     if scenario.overlap.pairs and not any(schedule.fused):
         what = f"{schedule.name} on pp {scenario.parallel.pp} has no fused pairs [F|B] whose halves could overlap"
-        yield where, f"{what}; use dualpipe or dualpipe-v on pp 2 or more, or set it to false"
+        fix = "dualpipe, dualpipe-v or {name: interleaved, pairs: true} on pp 2 or more"
+        yield where, f"{what}; use {fix}, or set it to false"
     elif scenario.overlap.pairs and scenario.parallel.zero == 3:
         what = "zero 3 gathers a stage's parameters action after action, and not for two at once"
         yield where, f"{what}; use zero 0, 1 or 2, or set it to false"

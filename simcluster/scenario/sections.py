@@ -211,8 +211,9 @@ class Overlap(Spec):
     (asynchronous tensor parallelism).  ``pipeline``: sends do not hold up the sender.  ``experts``: tokens travel to
     experts, and gradients back, beside shared experts and weight gradients (Megatron-LM's
     ``--moe-shared-expert-overlap`` and ``--delay-wgrad-compute``).  ``pairs``: in a schedule with fused pairs [F|B]
-    (DualPipe) the collectives of a forward beside the computation of the backward that it is paired with, and the other
-    way round (arXiv:2412.19437 section 3.2.1).
+    (DualPipe, or interleaved with pairs) the collectives of a forward beside the computation of the backward that it is
+    paired with, and the other way round (arXiv:2412.19437 section 3.2.1; Megatron-LM's
+    ``--overlap-moe-expert-parallel-comm``).
 
     ``interference``: what the two do to each other meanwhile.  ``auto`` is what the device's catalogue entry says (with
     ``collectives.detail: steps`` nothing), ``none`` nothing; or a mechanism of ``simcluster.devices.interference``.

@@ -11,7 +11,7 @@ from simcluster.schedules.one_f_one_b import alternate
 
 
 def interleaved(
-    num_stages: int, num_microbatches: int, num_chunks: int = 1, *, group_size: int | None = None
+    num_stages: int, num_microbatches: int, num_chunks: int = 1, *, group_size: int | None = None, pairs: bool = False
 ) -> Schedule:
     """Microbatches go in groups through chunk 0, then the group through chunk 1, and so on; backward in reverse.
 
@@ -21,6 +21,10 @@ def interleaved(
     one chunk the makespan is that of 1F1B.  Source: Narayanan et al., arXiv:2104.04473, section 2.2, in the order of
     Megatron-LM's ``forward_backward_pipelining_with_interleaving``; ``group_size`` is its
     ``--microbatch-group-size-per-virtual-pipeline-stage``.
+
+    With ``pairs`` one more forward runs ahead, and from then on a forward and a backward are one fused pair [F|B], so
+    that the communication of each can go beside the other: Megatron-LM's ``--overlap-moe-expert-parallel-comm``.  The
+    makespan of pairs that take f + b stays the same, with one chunk more in flight.
     InputError for counts below one; without a group size, microbatches that are no multiple of the stages; with one,
     groups (the last one too) of fewer microbatches than stages (Megatron-LM's rules).
     """
@@ -29,7 +33,7 @@ def interleaved(
     _require_groups(num_stages, num_microbatches, group, given=group_size is not None)
     forwards = _in_groups("F", group, num_microbatches, range(num_chunks))
     backwards = _in_groups("B", group, num_microbatches, range(num_chunks - 1, -1, -1))
-    ahead = [2 * (num_stages - 1 - stage) + (num_chunks - 1) * group for stage in range(num_stages)]
+    ahead = [2 * (num_stages - 1 - stage) + (num_chunks - 1) * group + pairs for stage in range(num_stages)]
     return Schedule(
         name="interleaved",
         rows=tuple(alternate(forwards, backwards, warmup=warmup) for warmup in ahead),
@@ -37,6 +41,7 @@ def interleaved(
         num_chunks=num_chunks,
         routes=(loop_route(num_stages, num_chunks),),
         route_of=(0,) * num_microbatches,
+        fused=tuple(tuple(range(warmup, 2 * len(forwards) - warmup, 2)) for warmup in ahead) if pairs else (),
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag
+from pydantic import BeforeValidator, Discriminator, Field, StrictBool, Tag
 
 from simcluster.documents.spec import Spec
 from simcluster.errors import InputError
@@ -25,10 +25,14 @@ Time = Annotated[float, Field(ge=0, le=1e12)]
 
 
 class Interleaved(Spec):
-    """Interleaved 1F1B in groups: Megatron-LM's ``--microbatch-group-size-per-virtual-pipeline-stage``."""
+    """Interleaved 1F1B in groups (Megatron-LM's ``--microbatch-group-size-per-virtual-pipeline-stage``), with one more
+    forward ahead and fused ``pairs`` [F|B] behind it (its ``--overlap-moe-expert-parallel-comm``).
+
+    What a pair makes goes out at its end, so that messages are exposed the more."""
 
     name: Literal["interleaved"]
-    group_size: Count
+    group_size: Count | None = None
+    pairs: StrictBool = False
 
     def make(
         self,
@@ -40,7 +44,7 @@ class Interleaved(Spec):
         latency: Any = 0,
     ) -> Schedule:
         """The schedule; times do not change it."""
-        return interleaved(num_stages, num_microbatches, num_chunks, group_size=self.group_size)
+        return interleaved(num_stages, num_microbatches, num_chunks, group_size=self.group_size, pairs=self.pairs)
 
 
 class ZbAuto(Spec):
