@@ -91,7 +91,11 @@ class AtOnce(Executor):
 @pytest.fixture
 def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a sweep plays on processes of its own is played here: for tests of something else, at a second a process."""
-    monkeypatch.setattr("simcluster.sweeps.sweep.ProcessPoolExecutor", lambda workers, mp_context: AtOnce())
+    from simcluster.sweeps.playing import play_serially
+
+    monkeypatch.setattr(
+        "simcluster.sweeps.sweep.play_dealt", lambda variants, keys, workers, measure: play_serially(variants, measure)
+    )
 
 
 @pytest.fixture(scope="session")

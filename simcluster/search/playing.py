@@ -13,7 +13,6 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
-from multiprocessing import get_context
 from typing import Any
 
 from simcluster.errors import InputError
@@ -26,6 +25,7 @@ from simcluster.search.space import Layout
 from simcluster.simulate import replay
 from simcluster.simulating.crowds import crowded
 from simcluster.sweeps.store import Store
+from simcluster.whatif.processes import context
 
 Row = dict[str, Any]
 Progress = Callable[[int, float, float], object]
@@ -185,7 +185,7 @@ def workers_of(executor: Executor | int | None) -> Iterator[tuple[Executor | Non
     elif isinstance(executor, int):
         if executor < 1:
             raise InputError(f"{executor} processes cannot play anything; use at least 1")
-        pool = ProcessPoolExecutor(executor, mp_context=get_context("spawn"))
+        pool = ProcessPoolExecutor(executor, mp_context=context())
         try:
             yield pool, executor
         finally:

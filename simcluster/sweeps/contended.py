@@ -153,22 +153,20 @@ class Contest:
     def _go_on(self, stages: Sequence[Generator[None]]) -> None:
         """Until nothing more happens."""
         links, coming, ready = self._links, self._links.coming, self._ready
-        now = 0.0
-        while True:
-            while ready:
-                next(stages[ready.pop()], None)
-            if coming and coming[0][0] == now:
+        while ready:
+            next(stages[ready.pop()], None)
+        while coming:
+            now = coming[0][0]
+            while coming and coming[0][0] == now:
                 number = links.next()
                 if number >= 0:
                     self._leave(number, now)
-            elif links.touched:
+                    while ready:
+                        next(stages[ready.pop()], None)
+            if links.touched:
                 links.share(now)
-            elif coming:
-                now = coming[0][0]
-            else:
-                return
 
-    def _stage(self, stage: int, now: float, todo: Sequence[ToDo], behind: Sequence[Last]) -> Generator[None]:
+    def _stage(self, stage: int, now: float, todo: Iterable[ToDo], behind: Sequence[Last]) -> Generator[None]:
         """A stage that is free now, from what it knows to the next thing that it must wait for."""
         own, end, waiting = self._own, self._end, self._waiting
         lanes, free = self._lane_of, self._lane_free

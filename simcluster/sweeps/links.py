@@ -37,6 +37,7 @@ class Contenders:
             self.traffics += traffics
         self._capacity = crossings.capacity
         self._rates: dict[int, list[tuple[int, float, float]]] = {}
+        self._undisturbed: dict[int, tuple[float, float, float]] = {}
 
     def bits(self, pairs: Iterable[tuple[Hashable, Hashable]]) -> list[int]:
         """Of every number those that it may meet if these may."""
@@ -52,6 +53,15 @@ class Contenders:
         while self.more[end]:
             end += 1
         return range(first, end + 1)
+
+    def undisturbed(self, number: int) -> tuple[float, float, float]:
+        """Of one that is under way by itself: bytes per second, seconds of a round, and of all rounds."""
+        found = self._undisturbed.get(number)
+        if found is None:
+            ((_, rate, seconds),) = self.rates(1 << number)
+            whole = on_grid(float(self.traffics[number].rounds) * seconds)
+            found = self._undisturbed[number] = rate, seconds, whole
+        return found
 
     def rates(self, together: int) -> list[tuple[int, float, float]]:
         """Of all that are under way together (bits): the number, bytes per second, and seconds of a round."""
@@ -103,15 +113,21 @@ class Links:
         """What joins or leaves now: the number of what is over with that, or -1."""
         now, number = heappop(self.coming)
         if number >= 0:
+            self._remaining[number], self._updated[number] = self._rounds[number], now
+            if self._rivals[number] & self._active:
+                self._rate[number] = -1.0
+                self.touched |= 1 << number
+            else:  # most are: what ``share`` would do
+                self._rate[number], self._round[number], whole = self._contenders.undisturbed(number)
+                self._due[number] = due = now + whole
+                heappush(self.coming, (due, ~number))
             self._active |= 1 << number
-            self.touched |= 1 << number
-            self._remaining[number], self._updated[number], self._rate[number] = self._rounds[number], now, -1.0
             return -1
         number = ~number
         if self._due[number] != now or not self._active >> number & 1:
             return -1
         self._active ^= 1 << number
-        self.touched |= self._rivals[number]
+        self.touched |= self._rivals[number] & self._active
         return number
 
     def share(self, now: float) -> None:

@@ -9,7 +9,6 @@ import pickle
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
-from concurrent.futures.process import BrokenProcessPool
 from itertools import islice
 from typing import Any
 
@@ -51,7 +50,7 @@ def play_on(
 ) -> Iterator[list[Finished]]:
     """On an executor, whatever is done first; a few tasks ahead for each worker, not all at once.
 
-    InputError if a variant cannot be sent there.  Where a worker dies, BrokenProcessPool: see ``sweep``.
+    InputError if a variant cannot be sent there.
     """
     rest = iter(variants)
     together = 1
@@ -60,9 +59,9 @@ def play_on(
     while True:
         while len(under_way) < _AHEAD * workers and (chunk := list(islice(rest, together))):
             if first:
-                _check_sendable(measure, chunk)
+                check_sendable(measure, chunk)
                 first = False
-            under_way[executor.submit(_play_chunk, measure, chunk)] = None
+            under_way[executor.submit(play_chunk, measure, chunk)] = None
         if not under_way:
             return
         finished, _ = wait(under_way, return_when=FIRST_COMPLETED)
@@ -74,7 +73,7 @@ def play_on(
             yield rows
 
 
-def _play_chunk(measure: Measure, chunk: Sequence[Numbered]) -> tuple[list[Finished], float]:
+def play_chunk(measure: Measure, chunk: Sequence[Numbered]) -> tuple[list[Finished], float]:
     """Variants of one task, and the seconds that they took."""
     begun = time.perf_counter()
     with collector_off():  # between variants it would go through all that they share
@@ -82,7 +81,8 @@ def _play_chunk(measure: Measure, chunk: Sequence[Numbered]) -> tuple[list[Finis
     return rows, time.perf_counter() - begun
 
 
-def _check_sendable(measure: Measure, chunk: Sequence[Numbered]) -> None:
+def check_sendable(measure: Measure, chunk: Sequence[Numbered]) -> None:
+    """InputError if these cannot be sent to another process."""
     try:
         pickle.dumps((measure, chunk))
     except Exception as problem:  # pickle raises what it likes
@@ -92,4 +92,6 @@ def _check_sendable(measure: Measure, chunk: Sequence[Numbered]) -> None:
         ) from None
 
 
-__all__ = ["BrokenProcessPool", "Finished", "Measure", "Numbered", "Row", "measured", "play_on", "play_serially"]
+__all__ = [
+    "Finished", "Measure", "Numbered", "Row", "check_sendable", "measured", "play_chunk", "play_on", "play_serially",
+]  # fmt: skip

@@ -6,9 +6,9 @@ skeleton, the order and crossings.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import islice
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -175,7 +175,7 @@ class Walk:
             return stepped.ends[self.sent[number]] - stepped.own[number]
         return np.array(stepped.begins[name][:1])
 
-    def left(self, ends: Floats, since: float, follow: Sequence[float]) -> list[tuple[float, list[ToDo]]]:
+    def left(self, ends: Floats, since: float, follow: Sequence[float]) -> list[tuple[float, Iterator[ToDo]]]:
         """Of every stage: since when it is free, and what it has to do from the first action on that is not over at an
         instant, or whose send is not; ``follow`` says by work from which end on a send is followed."""
         starts, stops = self._starts[:-1], self._starts[1:]
@@ -186,17 +186,19 @@ class Walk:
         rest, behind = self._op[these], self._sends[these]
         needed, sent = self._awaited[rest], self.work[rest + behind]
         known = ends[needed] <= since
-        todo = zip(
+        columns = (
             self.work[rest].tolist(),
             np.where(known, ends[needed], 0.0).tolist(),
             np.where(known, 0, needed).tolist(),
             sent.tolist(),
             np.where(behind, rest + 1, 0).tolist(),
             (behind & (ends[rest + behind] > np.array(follow)[sent])).tolist(),
-            strict=True,
         )
-        counts = (stops - first).tolist()
-        return [(at, list(islice(todo, count))) for at, count in zip(free.tolist(), counts, strict=True)]
+        bounds = pairwise([0, *np.cumsum(stops - first).tolist()])
+        return [
+            (at, zip(*[column[low:high] for column in columns], strict=True))
+            for at, (low, high) in zip(free.tolist(), bounds, strict=True)
+        ]
 
 
 def _lanes(works: Sequence[Work | Sent]) -> tuple[list[int], int]:

@@ -7,10 +7,8 @@ Imports studies of sweeps, the store, and what plays variants.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor
-from contextlib import contextmanager
+from concurrent.futures import Executor
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,16 +16,8 @@ from simcluster.errors import InputError
 from simcluster.result import VERSION
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.variants import Base
-from simcluster.sweeps.playing import (
-    BrokenProcessPool,
-    Finished,
-    Measure,
-    Numbered,
-    Row,
-    measured,
-    play_on,
-    play_serially,
-)
+from simcluster.sweeps.dealing import in_order, play_dealt
+from simcluster.sweeps.playing import Finished, Measure, Numbered, Row, measured, play_on, play_serially
 from simcluster.sweeps.store import Store
 from simcluster.sweeps.study import Sweep, make_sweep
 
@@ -114,7 +104,7 @@ def run_sweep(
         wrong = sum(row["status"] != "ok" for row in kept.rows(done))
         there = len(key_of) - sum(key in todo for key in key_of.values())
         progress(there, len(key_of), wrong)
-        for rows in _played(((number, made.variant(number)) for number in wanted), len(wanted), executor, measure):
+        for rows in _played(made, wanted, executor, measure):
             kept.add((key_of[number], row) for number, row in rows)
             there += len(rows)
             wrong += sum(row["status"] != "ok" for _, row in rows)
@@ -127,15 +117,17 @@ def _name(measure: Measure) -> str:
 
 
 def _played(
-    variants: Iterator[Numbered], count: int, executor: Executor | int | str | None, measure: Measure
+    made: Sweep, numbers: Sequence[int], executor: Executor | int | str | None, measure: Measure
 ) -> Iterator[list[Finished]]:
     """What is finished, as it is finished, wherever it is played."""
-    if not count:
+    if not numbers:
         return iter(())
+    keys = in_order(made, numbers)
+    variants: Iterator[Numbered] = ((number, made.variant(number)) for number in keys)
     if executor is None:
         return play_serially(variants, measure)
     if isinstance(executor, int):
-        return _on_processes(min(executor, count), variants, measure)
+        return play_dealt(list(variants), list(keys.values()), executor, measure)
     if isinstance(executor, str):
         return _on_dask(executor, variants, measure)
     return play_on(executor, _workers(executor), variants, measure)
@@ -144,53 +136,6 @@ def _played(
 def _workers(executor: Executor) -> int:
     """How many tasks it works on at once, as far as it says."""
     return int(getattr(executor, "_max_workers", 0) or 4)
-
-
-def _on_processes(workers: int, variants: Iterator[Numbered], measure: Measure) -> Iterator[list[Finished]]:
-    """Processes of our own.  Where one dies, what was under way is played again, each variant in a process by itself;
-    one that kills its process is a row that says so."""
-    if workers < 1:
-        raise InputError(f"{workers} processes cannot play anything; use at least 1")
-    waiting: dict[int, Numbered] = {}
-
-    def noted() -> Iterator[Numbered]:
-        for each in variants:
-            waiting[each[0]] = each
-            yield each
-
-    issued = noted()
-    while True:
-        try:
-            with _pool(workers) as pool:
-                for rows in play_on(pool, workers, issued, measure):
-                    for number, _ in rows:
-                        del waiting[number]
-                    yield rows
-            return
-        except BrokenProcessPool:
-            for suspect in list(waiting.values()):
-                yield [(suspect[0], _alone(suspect, measure))]
-            waiting.clear()
-
-
-def _alone(suspect: Numbered, measure: Measure) -> Row:
-    try:
-        with _pool(1) as pool:
-            return pool.submit(measure, suspect[1]).result()
-    except BrokenProcessPool:
-        return {"status": "failed", "error": "its process was killed; out of memory?"}
-
-
-@contextmanager
-def _pool(workers: int) -> Iterator[ProcessPoolExecutor]:
-    """Fresh processes (a fork would copy threads that hold locks); on an error nothing more is begun."""
-    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
-    try:
-        yield pool
-    except BaseException:
-        pool.shutdown(wait=False, cancel_futures=True)
-        raise
-    pool.shutdown()
 
 
 def _on_dask(address: str, variants: Iterator[Numbered], measure: Measure) -> Iterator[list[Finished]]:

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from itertools import product
-from multiprocessing import get_context
 
 import numpy as np
 
@@ -22,6 +21,7 @@ from simcluster.calibration.least_squares import Parameter, Vector
 from simcluster.errors import InputError
 from simcluster.validation.fitting import Fit, FittedConstant
 from simcluster.validation.fitting_rows import Answer, Question, Sample, Settings
+from simcluster.whatif.processes import context
 
 Values = tuple[float, ...]
 """One value of every constant of a fit, in their order: a point."""
@@ -42,7 +42,7 @@ def asker(workers: int) -> Iterator[Ask]:
     if workers == 1:
         yield lambda asked: [_answer(each) for each in asked]
         return
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(workers, mp_context=context()) as pool:
         yield lambda asked: list(pool.map(_answer, asked, chunksize=max(1, len(asked) // (8 * workers))))
 
 

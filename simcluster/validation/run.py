@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from multiprocessing import get_context
 from pathlib import Path
 
 from simcluster.validation.collectives import report_collectives
@@ -23,6 +22,7 @@ from simcluster.validation.schedules import (
 from simcluster.validation.steps import Played, StepsPlan, Task, plan_steps, play, report_steps
 from simcluster.validation.study import Memory, Steps, StudyFile
 from simcluster.validation.tables import Missing, read_table
+from simcluster.whatif.processes import context
 
 Progress = Callable[[str, int, int], object]
 """Called with a study's name, how many of its rows are done, and how many there are."""
@@ -67,11 +67,11 @@ def _prepared(file: StudyFile, data: Path | None) -> Report | Plan:
 
 @contextmanager
 def _runner(workers: int) -> Iterator[Runner]:
-    """Plays tasks one by one here, or side by side in fresh processes; answers come in the order of the tasks."""
+    """Plays tasks one by one here, or side by side in processes of their own; answers come in the order of the tasks."""
     if workers == 1:
         yield lambda tasks: map(_play, tasks)
         return
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(workers, mp_context=context()) as pool:
         yield lambda tasks: pool.map(_play, tasks)
 
 

@@ -1,0 +1,148 @@
+"""Variants dealt out to processes: each once, whatever takes how long, with those together that share most."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simcluster.errors import InputError
+from simcluster.scenario.variants import Base, Variant
+from simcluster.sweeps.dealing import Deal, in_order
+from simcluster.sweeps.playing import Row
+from simcluster.sweeps.study import make_sweep
+from simcluster.sweeps.sweep import sweep
+from simcluster.whatif.processes import Crew, context
+
+VARY = {"parallel.zero": [0, 1], "training.micro_batch": [1, 2], "parallel.tp": [1, 2], "parallel.pp": [1, 2]}
+
+
+@given(
+    keys=st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from("abc")), min_size=1, max_size=60),
+    turns=st.lists(st.tuples(st.integers(0, 3), st.sampled_from([0.0, 0.001, 0.05, 1.0])), max_size=200),
+)
+def test_each_is_taken_once_whoever_comes_next(keys: list[tuple[str, str]], turns: list[tuple[int, float]]) -> None:
+    deal = Deal(sorted(keys), 4)
+    taken: list[int] = []
+    for member, seconds in turns:
+        part = deal.take(member)
+        taken += part
+        if part:
+            deal.took(member, seconds)
+    for member in range(4):  # what is not worth another process is left to the one that has it
+        while part := deal.take(member):
+            taken += part
+            deal.took(member, 0.0)
+    assert sorted(taken) == list(range(len(keys)))
+
+
+def test_neighbours_share_most_and_a_part_is_cut_where_they_share_least() -> None:
+    made = make_sweep(Base("tiny_3d"), VARY)
+    keys = in_order(made, made.numbers)
+    assert sorted(keys) == list(made.numbers)
+    layouts = [(made.values(number)["parallel.pp"], made.values(number)["parallel.tp"]) for number in keys]
+    assert layouts == [(pp, tp) for pp in (1, 2) for tp in (1, 2) for _ in range(4)]
+    assert [made.values(number)["parallel.zero"] for number in keys] == [0, 1] * 8
+    deal = Deal(list(keys.values()), 3)
+    assert deal.take(0) == range(1)
+    assert deal.take(1) == range(8, 9)  # from the other pp on
+    assert deal.take(2).start in (4, 12)  # from another tp on
+
+
+@contextmanager
+def another_thread() -> Iterator[None]:
+    over = threading.Event()
+    thread = threading.Thread(target=over.wait)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def where(variant: Variant) -> Row:
+    """Which process a variant is played in, and whether that is a copy of this one."""
+    return {"status": "ok", "error": "", "copied": "pytest" in sys.modules, "process": os.getpid()}
+
+
+def test_processes_are_fresh_where_there_are_other_threads_and_rows_the_same() -> None:
+    vary = {"parallel.tp": [1, 2]}
+    serial = sweep("tiny_3d", vary)
+    with another_thread():
+        assert context().get_start_method() == "spawn"
+        pd.testing.assert_frame_equal(sweep("tiny_3d", vary, executor=2), serial, check_exact=True)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="copies are safe on Linux")
+@pytest.mark.skipif(threading.active_count() > 1, reason="this process has other threads")
+def test_processes_are_copies_where_that_is_safe() -> None:
+    table = sweep("tiny_3d", VARY, executor=2, measure=where)
+    assert table["copied"].all()
+    assert os.getpid() not in set(table["process"])
+
+
+def odd(task: int) -> int:
+    if task == 13:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if task % 2 == 0:
+        raise InputError(f"{task} is even")
+    return task
+
+
+def test_a_crew_answers_raises_and_replaces_who_has_died() -> None:
+    crew = Crew(odd, 2)
+    try:
+        crew.begin(0, 13)
+        assert crew.finished([0]) == [(0, None)]
+        crew.begin(0, 3)
+        assert crew.finished([0]) == [(0, 3)]
+        crew.begin(1, 4)
+        with pytest.raises(InputError, match="4 is even"):
+            crew.finished([1])
+    finally:
+        crew.close()
+
+
+LEFT = """
+import sys, time
+sys.path.insert(0, sys.argv[1])
+from simcluster.whatif.processes import Crew
+if __name__ == "__main__":
+    crew = Crew(abs, 2)
+    print(*(process.pid for process, _ in crew._members), flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks for processes in /proc")
+def test_a_crew_ends_when_its_process_is_killed(tmp_path: Path) -> None:
+    (tmp_path / "left.py").write_text(LEFT)
+    command = [sys.executable, str(tmp_path / "left.py"), str(Path(__file__).parent.parent)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        members = process.stdout.readline().split()
+        process.kill()
+    assert len(members) == 2
+    until = time.monotonic() + 10
+    while any(_runs(member) for member in members):
+        assert time.monotonic() < until, "they go on for ever"
+        time.sleep(0.02)
+
+
+def _runs(process: str) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
