@@ -15,7 +15,7 @@ from simcluster.planning.profiles import STEADY
 from simcluster.simulating.agenda import Agenda, Instant, Lane, Lanes, Timer, at_end_of_instant
 from simcluster.simulating.courses import Courses
 from simcluster.simulating.followed import Followed
-from simcluster.simulating.tasks import Place, Several, Single, Task
+from simcluster.simulating.tasks import Member, Place, Several, Single, Task
 
 PRESSURES = st.sampled_from([0.0, 0.2, 0.7])
 LANE: Lane = (None for _ in ())
@@ -86,7 +86,7 @@ def test_a_task_that_looks_late_is_one_that_follows_every_change(
         if kind is Single:
             task = Single(0, place, LANE, 2.0, Courses(Chain(chain)))
         elif kind is Several:
-            task = Several(0, [place], [LANE], 2.0, Courses(Chain(chain)))
+            task = Several(0, [Member(LANE, place, 2.0, place.enter(2.0))], 2.0, Courses(Chain(chain)))
         else:
             task = Followed(0, [place], [LANE], 2.0, Chain(chain))
         found.append(play(task, place, 2.0, changes, before=before))

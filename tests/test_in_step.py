@@ -79,6 +79,44 @@ def test_a_chain_block_by_block_is_the_chain_row_by_row(chain: list[Pace], data:
     assert end == max(over.tolist())
 
 
+@given(
+    leads=st.lists(st.lists(TICKS, min_size=1, max_size=3), min_size=2, max_size=3), data=st.data(),
+)  # fmt: skip
+def test_what_leads_to_a_meeting_begins_when_each_rank_comes(leads: list[list[float]], data: st.DataObject) -> None:
+    late = data.draw(st.tuples(*[TICKS] * len(leads)))
+    changes = sorted(data.draw(st.lists(st.tuples(TICKS, st.sampled_from([0.0, 0.2, 0.7])), max_size=5)))
+    paces: list[Pace] = []
+    before: list[tuple[int, ...]] = []
+    whose, last = [], []
+    for rank, lead in enumerate(leads):
+        for place, seconds in enumerate(lead):
+            before.append((len(paces) - 1,) if place else ())
+            paces.append(Pace(seconds, 1.0))
+            whose.append(rank)
+        last.append(len(paces) - 1)
+    before.append(tuple(last))
+    before += [(len(paces),)] * len(leads)  # they meet, and all go on by themselves
+    paces += [Pace(1.0), *[Pace(0.5, 1.0)] * len(leads)]
+    together = Chain(paces, before, [*whose, 0, *range(len(leads))], range(len(paces) - len(leads), len(paces)))
+    playing = Playing(together, 0.0, [0.0] * len(leads), [STEADY] * len(leads), late if any(late) else ())
+    playing.press_steadily([(now, (pressure,) * len(leads)) for now, pressure in changes])
+    met = 0.0
+    expected = []
+    for lead, begin in zip(leads, late, strict=True):
+        alone = Playing(Chain([Pace(seconds, 1.0) for seconds in lead]), begin, (0.0,), (STEADY,))
+        for now, pressure in changes:
+            alone.press(max(now, begin), (pressure,))
+        (end,) = alone.ends()
+        alone.advance(end)
+        expected += list(zip(*[times.tolist() for times in alone.times()], strict=True))
+        met = max(met, end)
+    playing.advance(100.0)
+    start, end_of = (times.tolist() for times in playing.times())
+    assert list(zip(start, end_of, strict=True))[: len(expected)] == expected
+    assert start[len(expected)] == met
+    assert playing.ends() == end_of[-len(leads) :]
+
+
 # --- ranks in step ----------------------------------------------------------------------------------------------------
 
 FAULTS: dict[str, list[dict[str, Any]]] = {

@@ -26,7 +26,8 @@ Regime = tuple[tuple[float, float], ...]
 
 class Rows(NamedTuple):
     """The rows of a chain: their paces, what they wait for, whose they are (the place of their rank in a regime; of
-    what several share it does not matter), and the first of every block with the end of the last."""
+    what several share it does not matter), and the first of every block with the end of the last; before the first
+    block that begins with one row there may be one that begins with several."""
 
     paces: Sequence[Pace]
     before: Before
@@ -156,22 +157,25 @@ class Alone:
 
 
 class Inside:
-    """A block row by row, from its begin at ``now``: ``running`` rows; none when it is over."""
+    """A block row by row, from its begin at ``now``: ``running`` rows; none when it is over.
+
+    Of the first block of a chain every rank may come ``late``, by so many seconds.
+    """
 
     __slots__ = ("_end", "_first", "_regime", "_rows", "_start", "_todo", "next", "now", "running")
 
     next: float
     """When the next row ends; the present instant if none goes on."""
 
-    def __init__(self, rows: Rows, block: int, now: float, regime: Regime) -> None:
+    def __init__(self, rows: Rows, block: int, now: float, regime: Regime, late: Sequence[float] = ()) -> None:
         self.now, self._regime, self._rows = now, regime, rows
         first, last = rows.blocks[block], rows.blocks[block + 1]
         self._first = first
         self._start = [-1.0] * (last - first)
         self._end = [-1.0] * (last - first)
-        self._todo = list(range(first + 1, last))
+        self._todo = list(range(first, last))
         self.running: list[_Run] = []  # never changed, but for another list
-        self._start_row(first)
+        self._begin(late)
         self._settle()
 
     def copy(self) -> Inside:
@@ -233,8 +237,8 @@ class Inside:
                 self._begin()
         self._weigh()
 
-    def _begin(self) -> None:
-        """Begin what follows only rows that are over."""
+    def _begin(self, late: Sequence[float] = ()) -> None:
+        """Begin what follows only rows that are over, each rank's so many seconds from now."""
         end, first, before = self._end, self._first, self._rows.before
         left = []
         for row in self._todo:
@@ -243,13 +247,12 @@ class Inside:
                     left.append(row)
                     break
             else:
-                self._start_row(row)
+                begin, seconds = self.now, self._rows.paces[row].seconds
+                if late:
+                    begin += late[self._rows.whose[row]]
+                self._start[row - first] = begin
+                self.running.append(_run((row, seconds, begin, 1.0, begin + seconds)))
         self._todo = left
-
-    def _start_row(self, row: int) -> None:
-        now, seconds = self.now, self._rows.paces[row].seconds
-        self._start[row - self._first] = now
-        self.running.append(_run((row, seconds, now, 1.0, now + seconds)))
 
     def _weigh(self) -> None:
         """Rates from this instant on."""

@@ -159,6 +159,7 @@ class _Lowering:
             self._between,
             lambda rank: interference is not None or rank in speeds,
             dragging=interference is not None and interference.drag > 0,
+            varying=bool(speeds),
             collapsed=choices.collapsed,
             in_steps=choices.steps,
         )

@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeVar
 
 from simcluster.lowering.between import Between
 from simcluster.lowering.chains import Piece, pieces, singly
-from simcluster.lowering.in_step import may_go_in_step
+from simcluster.lowering.in_step import may_go_in_step, with_lead
 from simcluster.lowering.program import Meeting, Part, SpanRow
 from simcluster.planning.ops import Collective, Compute, Copy, Host, Op, Receive, Segment, Timed, Transfer
 
@@ -82,13 +82,15 @@ class Segments:
     """The segments of a job as its ranks play them.
 
     ``feels`` says whether a rank's computation may be slowed down as time goes on, ``dragging`` whether computation
-    slows down communication; ``collapsed``: in few pieces; ``in_steps``: collectives are played step by step.
+    slows down communication, ``varying`` whether a rank changes its own speed; ``collapsed``: in few pieces;
+    ``in_steps``: collectives are played step by step.
     """
 
     def __init__(
-        self, between: Between, feels: Callable[[int], bool], *, dragging: bool, collapsed: bool, in_steps: bool
-    ) -> None:
-        self._between, self._feels, self._in_steps = between, feels, in_steps
+        self, between: Between, feels: Callable[[int], bool], *,
+        dragging: bool, varying: bool, collapsed: bool, in_steps: bool,
+    ) -> None:  # fmt: skip
+        self._between, self._feels, self._varying, self._in_steps = between, feels, varying, in_steps
         self._pieces = pieces if collapsed else singly
         self._goes_in_step = collapsed and not in_steps and not dragging
         self._works: dict[Segment, _Works] = {}
@@ -124,18 +126,19 @@ class Segments:
             for number, op in met
         ]
         meets, of_groups = self._groups(found, met, meetings)
+        seconds = [-1.0 if piece.seconds is None else piece.seconds for piece in found]
         steady = list(dict.fromkeys([between.steady_group(rank, work) for work in pattern.works]))
         part = None
         if len(steady) == 1 and steady[0] >= 0:
             part = _part(found[first:], meetings[first:], rows[first:], first)
             found, met, rows = found[: first + 1], met[: first + 1], rows[: first + 1]
-            meetings = [*meetings[:first], _NONE]
+            meetings, seconds = [*meetings[:first], _NONE], [*seconds[:first], -1.0]
             meets = (*meets[:first], NOBODY)
             of_groups = of_groups[: max(meets) + 1]  # they are numbered in the order of pieces
         shape = Shape(
             tuple(dict.fromkeys([piece.lane for piece in pattern.pieces])),
             tuple([piece.lane for piece in found]),
-            tuple([-1.0 if piece.seconds is None else piece.seconds for piece in found]),
+            tuple(seconds),
             tuple([(index, piece.after) for index, piece in enumerate(found) if piece.after]),
             meets,
             first if part else -1,
@@ -165,7 +168,7 @@ class Segments:
                 (lambda op: pressure[place[id(op)]]) if feels else None,
             )
             first, works = may_go_in_step(segment, found) if self._goes_in_step else (-1, ())
-            known = self._patterns[name] = _Pattern(found, first, works)
+            known = self._patterns[name] = _Pattern(found, first if self._varying else with_lead(found, first), works)
         return known, iter([number for number in moved if number >= 0])
 
     def _met(self, rank: int, piece: Piece, op: Op) -> tuple[int, Op]:

@@ -96,7 +96,8 @@ class Part(NamedTuple):
 
 
 class InStep(NamedTuple):
-    """Ranks that meet again and again and wait for nothing else, from a first meeting on: one op a member.
+    """Ranks that meet again and again and wait for nothing else, from a first meeting on, or the computation that
+    leads each to it: one op a member.
 
     ``ops`` are the members', ``parts`` what each does; stretches in which the same is done share one tuple of these.
     """

@@ -35,7 +35,8 @@ class Chain:
         self, paces: Sequence[Pace], before: Before | None = None, whose: Sequence[int] = (), last: Sequence[int] = ()
     ) -> None:
         before = before_by_lanes(paces) if before is None else before
-        self.rows = Rows(paces, before, whose or [0] * len(paces), blocks_of(before))
+        blocks = blocks_of(before)
+        self.rows = Rows(paces, before, whose or [0] * len(paces), blocks if blocks[0] == 0 else [0, *blocks])
         self.last = last or (len(paces) - 1,)
         self._known: dict[Regime, Undisturbed] = {}
         self._steady: dict[tuple[float, ...], Undisturbed] = {}
@@ -137,13 +138,17 @@ def _alone(pace: Pace, pressure: float, slowness: float) -> float:
 class Playing:
     """A chain that began at an instant, under pressures from outside, one for each of its ranks.
 
-    ``speeds`` are the ranks' over time: they multiply the seconds of computations.
+    ``speeds`` are the ranks' over time: they multiply the seconds of computations.  Ranks that do not wait for each
+    other at first may come ``late``, by so many seconds.
     """
 
     __slots__ = ("_block", "_chain", "_change", "_inside", "_known", "_log", "_pressures", "_since", "_slowness",
                  "_speeds")  # fmt: skip
 
-    def __init__(self, chain: Chain, now: float, pressures: Sequence[float], speeds: Sequence[Profile]) -> None:
+    def __init__(
+        self, chain: Chain, now: float, pressures: Sequence[float], speeds: Sequence[Profile],
+        late: Sequence[float] = (),
+    ) -> None:  # fmt: skip
         self._chain, self._pressures, self._speeds = chain, tuple(pressures), speeds
         steady = all(speed is STEADY for speed in speeds)
         self._slowness = tuple([1.0 if steady else speed.at(now) for speed in speeds])
@@ -151,7 +156,8 @@ class Playing:
         self._known = chain.undisturbed(tuple(zip(self._pressures, self._slowness, strict=True)))
         self._block = 0  # this one is under way,
         self._since = now  # since this instant,
-        self._inside: Alone | Inside | None = None  # row by row if something has changed since then
+        # row by row if something has changed since then, or ranks do not begin at once
+        self._inside: Alone | Inside | None = Inside(chain.rows, 0, 0.0, self._known.regime, late) if late else None
         # what has been played: since an instant blocks from one to another as known, or the rows of one block
         self._log: list[tuple[float, int, int, Undisturbed] | tuple[float, Times]] = []
         self._go(now)

@@ -23,7 +23,7 @@ from simcluster.simulating.network import Network
 from simcluster.simulating.pacing import Pacing
 from simcluster.simulating.record import Record, Told, when_over
 from simcluster.simulating.stepwise import Stepwise
-from simcluster.simulating.tasks import Flight
+from simcluster.simulating.tasks import Flight, Member, Place
 
 
 class DeadlockError(InputError):
@@ -54,11 +54,11 @@ class _Engine:
             self._pacing = Pacing(self._env, program, self._lanes)
         self._steps = steps
         count = len(program.seconds)
-        self._ready, self._start, self._end = (array("d", bytes(8 * count)) for _ in range(3))
+        self._ready, self._start, self._end = (array("d", bytes(8 * count)) for _ in range(3))  # starts: of who meets
         self._last = np.arange(count)  # in few places written to: those of ops that meet, one a stretch
-        self._done = bytearray(count)
-        self._waiters: dict[int, list[Lane]] = {}  # by the op that they wait for
+        self._waiting: list[tuple[Lane, ...] | None] = [()] * count  # by the op that they wait for; None: it is over
         self._arrivals: dict[int, dict[int, Lane]] = {}  # by the number of the meeting: the ops that are there
+        self._members: dict[int, dict[int, Member]] = {}  # by the number of the stretch in step: who is there
         self._players: dict[int, tuple[Stepwise, dict[int, Lane]]] = {}
         self._forms = Forms(capacity)
 
@@ -68,11 +68,11 @@ class _Engine:
             lanes.append(self._lane(ops, rank, lanes, len(lanes)))
         self._lanes.go_on(lanes)
         self._env.run()
-        if not all(self._done):
+        if self._waiting.count(None) < len(self._waiting):
             raise DeadlockError(self._explain())
         events = next(self._env._eid)  # all that were scheduled have been played: the queue is empty
         ready, start, end = (np.frombuffer(times) for times in (self._ready, self._start, self._end))
-        columns = Columns(ready, start, end, self._last)
+        columns = Columns(ready, np.maximum(ready, start, out=start), end, self._last)
         told = Told(self._program, self._forms, self._pacing.gone, self._pacing.slowed, columns)
         return Record(when_over(self._program, self._end), told.columns, events, SlowedRows(told.slowed))
 
@@ -82,29 +82,30 @@ class _Engine:
         Wherever it stops somebody keeps it (it is ``own`` of the lanes) to let it go on.
         """
         me = lanes[own]
-        env, program, done, waiters = self._env, self._program, self._done, self._waiters
+        env, program, waiting, just_me = self._env, self._program, self._waiting, (me,)
         seconds, after, meeting, rows = program.seconds, program.after, program.meeting, program.rows
-        ready, start, end, go_on = self._ready, self._start, self._end, self._lanes.go_on
+        ready, end, go_on = self._ready, self._end, self._lanes.go_on
         place = self._pacing.place(rank)
-        timer = Timer(env, lambda _: go_on((me,)))
+        timer = Timer(env, lambda _: go_on(just_me))
         for op in ops:
             for other in after[op]:
-                if not done[other]:
-                    waiters.setdefault(other, []).append(me)
+                others = waiting[other]
+                if others is not None:
+                    waiting[other] = others + just_me
                     yield
-            ready[op] = start[op] = env._now
+            ready[op] = env._now
             number = meeting[op]
             if number >= 0:
                 self._meet(number, op, me)
             elif number < -1:
-                self._go_in_step(number, op, me)
+                self._go_in_step(number, op, me, place)
             elif place is None or not self._pacing.compute(op, place, rows[op], me):
                 timer.wait(seconds[op])
             yield
             end[op] = env._now
-            done[op] = 1
-            if op in waiters:
-                go_on(waiters.pop(op))
+            others, waiting[op] = waiting[op], None
+            if others:
+                go_on(others)
 
     def _meet(self, number: int, op: int, lane: Lane) -> None:
         """Arrive at a meeting; the lane goes on when the op's part in it is over."""
@@ -123,18 +124,21 @@ class _Engine:
                     self._start[member] = self._env._now
                 self._move(self._pacing.begin(meeting, tuple(arrivals.values())))
 
-    def _go_in_step(self, number: int, op: int, me: Lane) -> None:
-        """Arrive where ranks begin to go in step; the lane goes on when the op's rank has come to the end."""
-        ops, parts = self._program.in_step[-2 - number]
-        arrivals = self._arrivals.setdefault(number, {})
-        arrivals[op] = me
-        if len(arrivals) == len(ops):
-            del self._arrivals[number]
-            self._all_there(arrivals)
-            lane, lane_rank = self._program.lane, self._program.lane_rank
-            ranks = [lane_rank[lane[member]] for member in ops]
-            lanes = [arrivals[member] for member in ops]
-            self._pacing.together(-2 - number, ranks, self._forms.of(parts).courses, lanes)
+    def _go_in_step(self, number: int, op: int, me: Lane, place: Place | None) -> None:
+        """Arrive where ranks begin to go in step; the lane goes on when the op's rank has come to the end.
+
+        What leads to where they first meet begins at once, if there is anything.
+        """
+        (ops, parts), now = self._program.in_step[-2 - number], self._env._now
+        begun = parts[0].meetings[0] is None
+        members = self._members.setdefault(number, {})
+        members[op] = Member(me, place, now, place.enter(now) if begun and place else 0)
+        if len(members) == len(ops):
+            del self._members[number]
+            if not begun:
+                self._all_there(ops)
+            there = [members[each] for each in ops]
+            self._pacing.together(-2 - number, there, self._forms.of(parts).courses, begun=begun)
 
     def _all_there(self, ops: Iterable[int]) -> None:
         """Of those that arrive now the first op is named: it does not depend on the order of events."""
@@ -175,17 +179,17 @@ class _Engine:
         program = self._program
         lines = []
         for ops in program.lanes:
-            stuck = next((op for op in ops if not self._done[op]), None)
+            stuck = next((op for op in ops if self._waiting[op] is not None), None)
             if stuck is None:
                 continue
-            missing = [other for other in program.after[stuck] if not self._done[other]]
+            missing = [other for other in program.after[stuck] if self._waiting[other] is not None]
             if missing:
                 what = "for " + " and ".join(program.describe(other) for other in missing[:3])
             else:
                 number = program.meeting[stuck]
-                arrived = self._arrivals.get(number, ())
+                arrived = len(self._arrivals.get(number, ())) + len(self._members.get(number, ()))
                 parties = program.meetings[number].parties if number >= 0 else len(program.in_step[-2 - number].ops)
-                what = f"for the other members of its group ({len(arrived)} of {parties} have arrived)"
+                what = f"for the other members of its group ({arrived} of {parties} have arrived)"
             lines.append(f"  {program.describe(stuck)} waits {what}")
         shown = "\n".join(lines[:12])
         more = f"\n  ... and {len(lines) - 12} more" if len(lines) > 12 else ""

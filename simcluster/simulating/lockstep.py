@@ -1,9 +1,10 @@
 """Ranks that meet again and again in one segment, as those of a tensor-parallel group do: played as one chain.
 
 From their first meeting on nothing but what slows each of them down has a say in when the next ones begin, so the rest
-of the segment is a chain with the rows of all (``rhythm``), and one op a member in the program.  When the ops inside
-began and ended is worked out when somebody looks, for all that have the same chain at once.  Imports the program,
-rhythm, courses and numpy.
+of the segment is a chain with the rows of all (``rhythm``), and one op a member in the program.  What leads to their
+first meeting may belong to it: each begins that when it comes, and the chain is worked out when all have come.  When
+the ops inside began and ended is worked out when somebody looks, for all that have the same chain at once.  Imports the
+program, rhythm, courses and numpy.
 """
 
 from __future__ import annotations
@@ -234,12 +235,15 @@ class Expanded:
         columns.start[op] = columns.ready[op] = start[:, form.first]
         columns.end[op] = end[:, form.last]
         ready = end[:, form.awaited].max(axis=3)  # [stretch, member, op that meets]
-        ready[:, :, 0] = arrived
+        meets = form.met[0] == 0  # at the begin: nobody waits for others to begin with what leads to a meeting
+        if meets:
+            ready[:, :, 0] = arrived
         met = op[:, :, form.met]
         columns.ready[met] = ready
         there = ready == columns.start[met]
         last = np.where(there, met, len(columns.last)).min(axis=1)
-        last[:, 0] = latest
+        if meets:
+            last[:, 0] = latest
         columns.last[met] = last[:, None, :]
         asked = np.array([form.presses or gone.slowed[number] > 0 for number in numbers])
         if asked.any():

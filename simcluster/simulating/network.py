@@ -32,6 +32,7 @@ class Activity(Sharer):
         self.usage = traffic.usage if traffic.felt is None else traffic.felt
         self.bound = traffic.bound
         self.rate = -1.0
+        self.free = False
         self.traffic = traffic
         self.then = then
         self.remaining = float(traffic.rounds)  # in rounds, so that an undisturbed activity ends on an exact multiple

@@ -24,7 +24,7 @@ from simcluster.simulating.agenda import Agenda, Instant, Lane, Lanes, at_end_of
 from simcluster.simulating.courses import Courses, Timed
 from simcluster.simulating.followed import Followed
 from simcluster.simulating.lockstep import Gone
-from simcluster.simulating.tasks import Flight, Place, Several, Single, Task
+from simcluster.simulating.tasks import Flight, Member, Place, Several, Single, Task
 
 
 class Pacing:
@@ -40,9 +40,11 @@ class Pacing:
         self._env = env
         self._lanes = lanes
         speeds = program.speeds
-        ranks = dict.fromkeys(rank for meeting in program.all_meetings() for rank in meeting.ranks)
+        meetings = {id(meeting): meeting for meeting in program.all_meetings()}  # most are many times the same
+        ranks = dict.fromkeys(rank for meeting in meetings.values() for rank in meeting.ranks)
         ranks |= dict.fromkeys(speeds)
         self._places = {rank: Place(speeds.get(rank, STEADY)) for rank in ranks}
+        self._varying = bool(speeds)
         self._row_sets = program.row_sets
         self._courses: dict[int, Courses | None] = {}  # by the number of their rows; None for what computes nothing
         self._known: dict[tuple[Pace, ...], Courses] = {}
@@ -77,15 +79,19 @@ class Pacing:
             self._wake(task, task.next_look)
         return True
 
-    def together(self, number: int, ranks: Sequence[int], courses: Courses, lanes: Sequence[Lane]) -> None:
-        """A stretch of several ranks begins now, as one chain; their lanes go on at their ends."""
+    def together(self, number: int, members: Sequence[Member], courses: Courses, *, begun: bool) -> None:
+        """All are there to go through a stretch in step, as one chain, if they have not ``begun`` it when they came;
+        their lanes go on at their ends."""
         self.gone.order.append(number)
-        places = [self._places.get(rank) for rank in ranks]
-        if self._drags or any(place is not None and place.speed is not STEADY for place in places):
-            self._follow(Followed(number, places, lanes, self._env._now, courses.chain))
-        else:
-            task = Several(number, places, lanes, self._env._now, courses)
-            self._wake(task, task.next_look)
+        now = self._env._now
+        if self._varying and any(place is not None and place.speed is not STEADY for _, place, _, _ in members):
+            lanes, places, _, _ = zip(*members, strict=True)
+            self._follow(Followed(number, places, lanes, now, courses.chain))
+            return
+        if not begun:
+            members = [Member(lane, place, now, place.enter(now) if place else 0) for lane, place, _, _ in members]
+        task = Several(number, members, now, courses)
+        self._wake(task, task.next_look)
 
     def _follow(self, task: Followed) -> None:
         self._wake(task, task.next_look)
@@ -139,7 +145,7 @@ class Pacing:
         flight = Flight(meeting, places, lanes)
         pressure, now = meeting.pressure, self._env._now
         for place in places:
-            place.flights[flight] = None
+            place.flights.append(flight)
             if pressure > place.pressure:
                 place.press(now, pressure)
                 if place.watching:
@@ -152,7 +158,7 @@ class Pacing:
         pressure, now = flight.meeting.pressure, self._env._now
         for place in flight.places:
             flights = place.flights
-            del flights[flight]
+            flights.remove(flight)
             if pressure == place.pressure:
                 left = max([each.meeting.pressure for each in flights]) if flights else 0.0
                 if left < pressure:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from simcluster.lowering.program import Meeting
 from simcluster.planning.profiles import Profile
@@ -31,7 +32,7 @@ class Place:
         self.speed = speed
         self.pressure = 0.0
         self.log = [(-1.0, 0.0)]
-        self.flights: dict[Flight, None] = {}
+        self.flights: list[Flight] = []
         self.watching: dict[Task, None] = {}
         self._tasks = 0
 
@@ -198,60 +199,66 @@ class Single(_Steady):
         return course
 
 
+class Member(NamedTuple):
+    """A rank that goes in step with others: since when, and its place then in the log of changes (``Place.enter``)."""
+
+    lane: Lane
+    place: Place | None
+    instant: float
+    at: int
+
+
 class Several(_Steady):
-    """Ops that ranks do in step, all of which keep their speed."""
+    """Ops that ranks do in step, all of which keep their speed; before they first meet they need not begin at once."""
 
-    __slots__ = ("_at", "_pressures", "_under_way")
+    __slots__ = ("_at", "_felt", "_late", "_pressures", "_under_way")
 
-    def __init__(
-        self, number: int, places: Sequence[Place | None], lanes: Sequence[Lane], now: float, courses: Courses
-    ) -> None:
-        self.number, self.places, self.lanes, self.begin = number, places, lanes, now
-        self.next_look = now + courses.least
+    def __init__(self, number: int, members: Sequence[Member], now: float, courses: Courses) -> None:
+        self.number = number
+        self.lanes, self.places, instants, self._at = map(list, zip(*members, strict=True))
+        self.begin = begin = min(instants)
+        self._late = tuple([instant - begin for instant in instants]) if begin < now else ()
+        self.next_look = max(begin + courses.least, now)
         self.due = math.inf
         self.watches = False
         self._courses = courses
         self._course = None
-        self._at = {member: place.enter(now) for member, place in enumerate(places) if place is not None}
-        self._pressures = [0.0] * len(places)
-        self._under_way = list(range(len(places)))
+        self._felt = [(member, place) for member, place in enumerate(self.places) if place is not None]  # under way
+        self._pressures = [0.0] * len(members)
+        self._under_way = list(range(len(members)))
 
     def end(self, now: float) -> Sequence[Lane]:
         """Those whose ranks have come to their end by now."""
         begin, ends = self.begin, self._look(now).ends
         ended = [member for member in self._under_way if begin + ends[member] <= now]
         if ended:
-            self._under_way = [member for member in self._under_way if begin + ends[member] > now]
+            self._under_way = left = [member for member in self._under_way if begin + ends[member] > now]
+            self._felt = [each for each in self._felt if each[0] in left] if left else []
             for member in ended:
-                if self._at.pop(member, None) is not None:
-                    self._left(member)
+                self._left(member)
         self._next_look(ends)
         return [self.lanes[member] for member in ended]
 
     def watch(self) -> Iterable[Place]:
         """Want to know of changes at once, of those who are not over."""
         self.watches = True
-        places = [place for _, place in self._places()]
-        for place in places:
+        for _, place in self._felt:
             place.watching[self] = None
-        return places
+        return [place for _, place in self._felt]
 
     def settle(self, now: float) -> None:
         """Go on under the pressures that are now."""
         course = self._look(now)
         pressures = self._pressures.copy()
-        for member, place in self._places():
+        for member, place in self._felt:
             pressures[member] = place.pressure
         if pressures != self._pressures:
             course = course.after(((now - self.begin, tuple(pressures)),))
         self._next_look(course.ends)
         if self.next_look <= now:
             self._course, self._pressures = course, pressures
-            self._at = {member: len(place.log) for member, place in self._places()}
-
-    def _places(self) -> list[tuple[int, Place]]:
-        """Of ranks that something may press on, and that are not over."""
-        return [(member, place) for member in self._at if (place := self.places[member]) is not None]
+            for member, place in self._felt:
+                self._at[member] = len(place.log)
 
     def _next_look(self, ends: Sequence[float]) -> None:
         left = [ends[member] for member in self._under_way]
@@ -259,20 +266,22 @@ class Several(_Steady):
 
     def _look(self, now: float) -> Course:
         """Their course by all changes before this instant."""
-        begin, pressures, course = self.begin, self._pressures, self._course
-        news: list[tuple[float, int, float]] = []
-        for member, place in self._places():
-            log, at = place.log, self._at[member]
+        begin, late, pressures, course = self.begin, self._late, self._pressures, self._course
+        reached, news = self._at, []
+        for member, place in self._felt:
+            log, at = place.log, reached[member]
             last = len(log) - (log[-1][0] == now)
             if course is None:
-                if at < last and log[at][0] == begin:
+                if at < last and log[at][0] == (begin + late[member] if late else begin):
                     at += 1
                 pressures[member] = log[at - 1][1]
             if at < last:
-                news += [(instant, member, pressure) for instant, pressure in log[at:last]]
-            self._at[member] = max(at, last)
+                for instant, pressure in log[at:last]:
+                    news.append((instant, member, pressure))
+                at = last
+            reached[member] = at
         if course is None:
-            course = self._courses.under(tuple(pressures))
+            course = self._courses.under(tuple(pressures), late)
         if news:
             course = course.after(self._changes(news))
         self._course = course
