@@ -61,6 +61,14 @@ def ordered(values: Ints) -> Ints:
     return order
 
 
+def rows_alike(table: npt.NDArray[np.generic]) -> Hashes:
+    """A number for every row, equal for equal rows."""
+    places = np.arange(table.shape[1], dtype=np.uint64)
+    mixed_rows: Hashes = mixed(mixed(table) ^ mixed(places, 61)[None, :], 67)
+    found: Hashes = mixed_rows.sum(axis=1, dtype=np.uint64)
+    return found
+
+
 def different(values: Hashes) -> Hashes:
     """The different ones, ascending.
 
@@ -83,3 +91,17 @@ def numbered(colours: npt.NDArray[np.generic]) -> tuple[Ints, Ints]:
     rank = np.empty(len(first), dtype=np.int64)
     rank[order] = np.arange(len(first))
     return rank[inverse], first[order]
+
+
+def places(those: Ints, size: int) -> Ints:
+    """Of so many things the place of each among those; -1 for others."""
+    found = np.full(size, -1, dtype=np.int64)
+    found[those] = np.arange(len(those))
+    return found
+
+
+def firsts(codes: Ints, count: int) -> Ints:
+    """Where each code, of so many, comes first; -1 for those that do not come."""
+    found = np.full(count, -1, dtype=np.int64)
+    found[codes[::-1]] = np.arange(len(codes))[::-1]
+    return found

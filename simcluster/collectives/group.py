@@ -1,12 +1,12 @@
 """The ranks of a collective, where their GPUs are, and the rings that can be laid through them.
 
-What an algorithm may know of the cluster.  Imports errors.
+What an algorithm may know of the cluster.  Imports colours and errors.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from simcluster.colours import compact
 from simcluster.errors import InputError
 
 
@@ -44,10 +45,17 @@ class Named(Sequence[Name]):
 
 @dataclass(frozen=True)
 class Walks:
-    """Machines that are laid out alike, as rows of positions, and the way of every ring through each, by place."""
+    """So many machines that are laid out alike, one after the other, ``size`` positions each, and the way of every ring
+    through each, by place."""
 
-    machines: NDArray[np.int64]
+    many: int
+    size: int
     orders: tuple[tuple[int, ...], ...]
+
+    @property
+    def machines(self) -> NDArray[np.int64]:
+        """Positions, machine by machine."""
+        return np.arange(self.many * self.size).reshape(self.many, self.size)
 
 
 @dataclass(frozen=True)
@@ -92,7 +100,7 @@ class Group:
         """Ranks on every machine, machines in the order of their first position."""
         if isinstance(self.hosts, memoryview):  # of thousands of ranks: machine by machine, if that is how they come
             hosts = np.asarray(self.hosts)
-            begins = np.flatnonzero(np.diff(hosts, prepend=hosts[0] - 1))
+            begins = _runs(hosts)
             if np.bincount(hosts[begins]).max() == 1:
                 return tuple(np.diff(begins, append=len(hosts)).tolist())
         return tuple(Counter(self.hosts).values())
@@ -107,11 +115,21 @@ class Group:
     def on_switches(self) -> tuple[int, tuple[int, ...]]:
         """How many ranks have no NVSwitch, and how many there are on each of the others, ascending."""
         if isinstance(self.nvswitches, Named):
-            count = np.bincount(self.nvswitches.numbers)
-            return int(count[0]), tuple(np.sort(count[1:][count[1:] > 0]).tolist())
+            numbers = self.nvswitches.numbers
+            begins = _runs(numbers)
+            number, which = compact(numbers[begins])
+            count = np.bincount(which, np.diff(begins, append=len(numbers))).astype(np.int64)
+            return int(count[number == 0].sum()), tuple(np.sort(count[number > 0]).tolist())
         counts = Counter(self.nvswitches)
         lost = counts.pop("", 0)
         return lost, tuple(sorted(counts.values()))
+
+    @cached_property
+    def form(self) -> Hashable:
+        """``sizes`` and ``on_switches``, shortly where they are equal: there may be thousands, often looked up."""
+        lost, on_switch = self.on_switches
+        both = [((sizes[0], len(sizes)),) if len(set(sizes)) == 1 else sizes for sizes in (self.sizes, on_switch)]
+        return (*both, lost)
 
     @cached_property
     def walks(self) -> Walks | None:
@@ -130,7 +148,7 @@ class Group:
         orders = [tuple(range(size))]
         if len(gates) > 1:
             orders = [_rail_ring([range(size)], [gate]).order for gate in gates]
-        return Walks(np.arange(self.num_ranks).reshape(many, size), tuple(orders))
+        return Walks(many, size, tuple(orders))
 
     def equal_machines(self, algorithm: str) -> tuple[tuple[int, ...], ...]:
         """``machines``, if they have equally many ranks.
@@ -144,6 +162,11 @@ class Group:
                 f"{min(sizes)} on another: use whole machines, or another algorithm"
             )
         return self.machines
+
+
+def _runs(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Where another number comes than before."""
+    return np.concatenate([[0], np.flatnonzero(numbers[1:] != numbers[:-1]) + 1])
 
 
 def rings_along(hosts: Sequence[int], nics: Sequence[Sequence[str]]) -> tuple[Ring, ...]:

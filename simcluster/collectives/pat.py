@@ -31,9 +31,9 @@ def reduce_scatter(group: Group) -> Sequence[Phase]:
 
 def _phases(group: Group, *, back: bool) -> Sequence[Phase]:
     ranks = group.num_ranks
-    bits = range((ranks - 1).bit_length())
+    bits, places = range((ranks - 1).bit_length()), np.array(group.places, dtype=np.int64)
     return tuple(
-        Phase(rounds=1, hops=_Round(group, 1 << bit, back=back), chunks=ranks, reduces=back)
+        Phase(rounds=1, hops=_Round(places, 1 << bit, back=back), chunks=ranks, reduces=back)
         for bit in (bits if back else reversed(bits))
     )
 
@@ -42,9 +42,9 @@ class _Round(Columned):
     """What each place sends to the one ``distance`` above it, or gets from there; the chunk of place p is number p, so
     a way around the end makes two hops."""
 
-    def __init__(self, group: Group, distance: int, *, back: bool) -> None:
-        ranks, self._stride = group.num_ranks, 2 * distance
-        self._places, self._distance, self._back = np.array(group.places, dtype=np.int64), distance, back
+    def __init__(self, places: NDArray[np.int64], distance: int, *, back: bool) -> None:
+        ranks, self._stride = len(places), 2 * distance
+        self._places, self._distance, self._back = places, distance, back
         self._below = len(range(0, ranks - distance, self._stride))
         # those of the places below that do not go around the end, and those that do
         straight = np.minimum(self._below, np.arange(ranks) // self._stride + 1)

@@ -58,7 +58,7 @@ class Chained(Columned):
         self.walks, self.up = walks, up
 
     def __len__(self) -> int:
-        return 2 * len(self.walks.orders) * (self.walks.machines.size - 1)
+        return 2 * len(self.walks.orders) * (self.walks.many * self.walks.size - 1)
 
     @property
     def share(self) -> float:
@@ -68,12 +68,13 @@ class Chained(Columned):
     @cached_property
     def parents(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Those of both trees, -1 for a root."""
-        return _double_tree(len(self.walks.machines))
+        return _double_tree(self.walks.many)
 
     @cached_property
     def listed(self) -> Listed:
         """Hop by hop."""
-        up = _listed([self.walks.machines[:, order] for order in self.walks.orders])
+        machines = self.walks.machines
+        up = _listed([machines[:, order] for order in self.walks.orders])
         return up if self.up else up.backwards()
 
 

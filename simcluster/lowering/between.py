@@ -134,11 +134,9 @@ class Between:
     def moved(self, rank: int, op: Op) -> int:
         """The number of what an op moves over links, -1 for nothing and for what takes a given time."""
         work = op.work
-        if isinstance(work, Compute | Timed | Receive | Host):
+        if isinstance(work, Compute | Receive | Host):
             return -1
-        if isinstance(work, Transfer | Copy) and work.seconds >= 0:
-            return -1
-        return self._traffic_number(self.communicator(work, rank), work)
+        return self._moved(self.communicator(work, rank), work)
 
     def pressure(self, rank: int, op: Op) -> float:
         """What an op does to the computation beside it in its segment."""
@@ -184,14 +182,14 @@ class Between:
 
     def _traffics(self, number: int, work: Collective | Timed | Transfer | Copy) -> tuple[Traffic, ...]:
         """The activities of a collective or transfer, on link classes."""
-        if isinstance(work, Timed) or (isinstance(work, Transfer | Copy) and work.seconds >= 0):
-            return (Traffic((), 0.0, 1, work.seconds),)
-        return self._program.traffics[self._traffic_number(number, work)]
+        moved = self._moved(number, work)
+        return (Traffic((), 0.0, 1, _given(work)),) if moved < 0 else self._program.traffics[moved]
 
-    def _traffic_number(self, number: int, work: Collective | Transfer | Copy) -> int:
-        group = self._classes.of_communicator[number]
-        kind = work.kind if isinstance(work, Collective) else "copy" if isinstance(work, Copy) else "send"
-        load = work.load if isinstance(work, Collective) else 1.0
+    def _moved(self, number: int, work: Collective | Timed | Transfer | Copy) -> int:
+        """The number of the activities of a collective or transfer, -1 for one that takes a given time."""
+        if isinstance(work, Timed) or _given(work) >= 0:
+            return -1
+        group, (kind, load) = self._classes.of_communicator[number], _called(work)
         known = self._traffic.get((group, kind, work.size, load))
         if known is None:
             found = self._communicators.traffics(number, kind, work.size, self._classes.quotient[group])
@@ -205,13 +203,13 @@ class Between:
 
     def _alone_seconds(self, number: int, work: Collective | Timed | Transfer | Copy) -> float:
         """Duration of a collective or transfer with all links to itself."""
-        if isinstance(work, Timed) or (isinstance(work, Transfer | Copy) and work.seconds >= 0):
-            return sum(traffic.alone_seconds(self._capacity) for traffic in self._traffics(number, work))
-        traffic_number = self._traffic_number(number, work)
-        if traffic_number not in self._alone:
-            traffics = self._program.traffics[traffic_number]
-            self._alone[traffic_number] = sum(traffic.alone_seconds(self._capacity) for traffic in traffics)
-        return self._alone[traffic_number]
+        moved = self._moved(number, work)
+        if moved < 0:
+            return on_grid(_given(work))
+        if moved not in self._alone:
+            traffics = self._program.traffics[moved]
+            self._alone[moved] = sum(traffic.alone_seconds(self._capacity) for traffic in traffics)
+        return self._alone[moved]
 
     def _disturbs(self, op: Op) -> bool:
         """Is it communication beside computation?  A copy engine takes no SM (what it takes of HBM is not counted)."""
@@ -235,11 +233,22 @@ class Between:
         sent, alone = work.size, 0.0
         if isinstance(work, Collective):
             sent *= work.load * bus_factor(cast(Any, work.kind), len(self._communicators.ranks(number)))
-        if isinstance(work, Transfer) and work.seconds >= 0:
+        if _given(work) >= 0:
             alone = self._alone_seconds(number, work)
         else:
-            kind, load = (work.kind, work.load) if isinstance(work, Collective) else ("send", 1.0)
-            usages = self._communicators.usages(number)
+            (kind, load), usages = _called(work), self._communicators.usages(number)
             for each in self._communicators.traffics(number, kind, work.size, usages):
                 alone += replace(each, round_bytes=load * each.round_bytes).alone_seconds(self._rates)
         return float(sent / alone) if alone > 0 else 0.0
+
+
+def _given(work: Collective | Timed | Transfer | Copy) -> float:
+    """The seconds that a communication is said to take, negative where links decide."""
+    return -1.0 if isinstance(work, Collective) else work.seconds
+
+
+def _called(work: Collective | Transfer | Copy) -> tuple[str, float]:
+    """What a communication is called where methods are chosen, and how much of its size is moved."""
+    if isinstance(work, Collective):
+        return work.kind, work.load
+    return "copy" if isinstance(work, Copy) else "send", 1.0

@@ -24,12 +24,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from simcluster.colours import mixed, numbered, ordered
+from simcluster.colours import firsts, mixed, numbered, ordered, places
 from simcluster.lowering.kinds import Kind
-from simcluster.lowering.window import NotAlikeError, Window
+from simcluster.lowering.window import Few, NotAlikeError, Window
+from simcluster.per_link import PerLink
 from simcluster.traffic.bindings import Bindings, Floats, Ints, Load
-
-Few = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,6 +59,16 @@ class Cells:
     bindings: Bindings
     of_group: Ints
 
+    @cached_property
+    def place(self) -> Ints:
+        """The place of every rank among those, -1 for others."""
+        return places(self.ranks, len(self.rank))
+
+    @property
+    def become(self) -> PerLink:
+        """``link``, as of a window."""
+        return PerLink.one_by_one(self.link)
+
 
 def cells_of(window: Window, kinds: Sequence[Kind], apart: Mapping[int, Sequence[Load]], odd: Odd) -> Cells:
     """The cells of a job of which these are the groups without what is odd; NotAlikeError where something is not turned
@@ -87,7 +96,7 @@ def _alike(axis: int, window: Window, turns: Sequence[Ints], odd: Odd) -> Ints:
     found = np.zeros(window.shifts[axis].count, dtype=np.uint64)
     for salt, there, what, colour in (
         (3, ranks, window.rank[ranks], odd.ranks[ranks]),
-        (5, owner, window.links.link[links], odd.by_link[links]),
+        (5, owner, window.become.of(links), odd.by_link[links]),
     ):
         name = mixed(mixed(what, salt) ^ mixed(colour, salt + 4))
         for other, times in enumerate(turns):
@@ -111,16 +120,16 @@ class _Copies:
         self.of_copy = np.indices(self.shape).reshape(len(sizes), -1)
         count = math.prod(self.shape)
         copy = np.ravel_multi_index(tuple(of_rank), self.shape)
-        self.place = _places(window.ranks, len(window.rank))
+        self.place = window.place
         code = copy * len(window.ranks) + self.place[window.rank]
-        first = _firsts(code, count * len(window.ranks))
+        first = firsts(code, count * len(window.ranks))
         self.rank, self.first_rank = first[code], first.reshape(count, -1)
-        links = window.links.link
+        links = window.become.all
         used = np.flatnonzero(links >= 0)
         there = np.flatnonzero(links == np.arange(len(links), dtype=links.dtype))
-        self.link_place = _places(there, len(links))
+        self.link_place = places(there, len(links))
         code = copy[window.links.owner[used]] * len(there) + self.link_place[links[used]]
-        first = used[_firsts(code, count * len(there))]
+        first = used[firsts(code, count * len(there))]
         self.link = np.full(len(links), -1, dtype=np.int32)
         self.link[used] = first[code]
         self.first_link = first.reshape(count, -1)
@@ -149,7 +158,7 @@ class _Groups:
         )
         size = len(kind.drawn)
         code = row * size + kind.told
-        order = np.argsort(_firsts(code, size * math.prod(shape)))
+        order = np.argsort(firsts(code, size * math.prod(shape)))
         number = np.empty_like(order)
         number[order] = np.arange(len(order))
         self.drawn, self.told, self.number = order % size, number[code], number[copy[:, None] * size + np.arange(size)]
@@ -213,17 +222,3 @@ def _by_group(parts: Sequence[tuple[npt.NDArray[Any], ...]]) -> Any:
     columns = [np.concatenate([each.ravel() for each in column]) for column in zip(*parts, strict=True)]
     order = ordered(columns[0])
     return tuple([column[order] for column in columns])
-
-
-def _places(those: Ints, size: int) -> Ints:
-    """The place of each of them, -1 for others."""
-    found = np.full(size, -1, dtype=np.int64)
-    found[those] = np.arange(len(those))
-    return found
-
-
-def _firsts(codes: Ints, count: int) -> Ints:
-    """Where each code, of so many, comes first; there are all of them."""
-    found = np.full(count, -1, dtype=np.int64)
-    found[codes[::-1]] = np.arange(len(codes))[::-1]
-    return found

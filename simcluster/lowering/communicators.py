@@ -6,17 +6,17 @@ from bisect import bisect_right
 from collections.abc import Collection, Container, Hashable, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import groupby
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from simcluster.collectives import Phase
-from simcluster.colours import mixed, numbered
+from simcluster.colours import firsts, mixed, numbered, rows_alike
 from simcluster.lowering.asked import Asked, Call
 from simcluster.lowering.barriers import lone_axes
 from simcluster.lowering.forms import Form, Forms, Rows, rows_of
-from simcluster.lowering.kinds import Kind, in_rows
+from simcluster.lowering.kinds import Kind, in_rows, pairs_of, tables_of
 from simcluster.lowering.pictures import Counterparts, Draw, Pictures
 from simcluster.lowering.tight import tight_rows
 from simcluster.lowering.window import NotAlikeError, Window
@@ -25,9 +25,8 @@ from simcluster.planning.parallel import Layout, Ranks
 from simcluster.traffic.bindings import Bindings, Bools, Communicator, Floats, Ints, joined
 from simcluster.traffic.drawing import Drawn, single
 from simcluster.traffic.fairness import Usage
-from simcluster.traffic.group_layouts import rows_alike
 from simcluster.traffic.methods import Method, Methods, activities, phases_of
-from simcluster.traffic.traffic import Fabric, Traffic, copy_pattern, group_of
+from simcluster.traffic.traffic import Fabric, Traffic, copy_pattern, group_of, hosts_of
 
 
 class Communicators:
@@ -47,7 +46,7 @@ class Communicators:
         window: Window | None = None,
     ) -> None:
         self._fabric = fabric
-        self._hosts = np.asarray(fabric.host_of)
+        self._hosts = hosts_of(fabric)
         self._methods = methods
         self._window = window
         self._pictures = Pictures(fabric, plan.num_ranks, window)
@@ -62,7 +61,7 @@ class Communicators:
         self._whole: dict[str, bool] = {}  # axes with one group of all ranks; do they hold up main lanes?
         used = Asked(programs)
         stage_ranks = plan.stage_ranks()
-        self.stage_of, self._place_of = np.zeros((2, plan.num_ranks), dtype=np.int64)
+        self.stage_of, self._place_of = np.zeros((2, plan.num_ranks), dtype=np.int32)
         for stage, ranks in enumerate(stage_ranks):
             self.stage_of[ranks] = stage
             self._place_of[ranks] = np.arange(len(ranks))
@@ -72,6 +71,7 @@ class Communicators:
         for (stage, direction), sizes in used.copies.items():
             self._add_copies(direction, stage_ranks[stage], sizes)
         self._first = [kind.first for kind in self.kinds]
+        del self._pictures  # the groups that it knows are large
         if window and not window.links.settled:
             raise NotAlikeError
 
@@ -85,9 +85,7 @@ class Communicators:
         """Those that are drawn in columns, with the ranks in the window, numbered from 0."""
         if self._window is None:
             return self.bindings
-        place = np.full(len(self.stage_of), -1, dtype=np.int64)
-        place[self._window.ranks] = np.arange(len(self._window.ranks))
-        found = joined([kind.shown(place) for kind in self.kinds])
+        found = joined([kind.shown(self._window.place) for kind in self.kinds])
         drawn = np.concatenate([kind.first + kind.drawn for kind in self.kinds] or [np.zeros(0, dtype=np.int64)])
         return replace(found, apart={int(np.searchsorted(drawn, number)): uses for number, uses in self.apart.items()})
 
@@ -96,9 +94,10 @@ class Communicators:
         """The one that tells of each: those drawn do of themselves."""
         return np.concatenate([kind.first + kind.like for kind in self.kinds] or [np.zeros(0, dtype=np.int64)])
 
-    def of_all(self, values: Ints) -> Ints:
+    def of_all(self, values: Ints) -> npt.NDArray[np.signedinteger[Any]]:
         """For all of them what those have that are ``shown``."""
-        found, first = [np.zeros(0, dtype=np.int64)], 0
+        values = values.astype(np.int32)  # there are hundreds of thousands
+        found, first = [values[:0]], 0
         for kind in self.kinds:
             end = first + len(kind.drawn)
             found.append(values[first:end][kind.told])
@@ -222,7 +221,7 @@ class Communicators:
         self, axis: str, groups: Iterable[Ranks], used: Asked, programs: Sequence[StageProgram]
     ) -> None:  # fmt: skip
         """All groups of an axis, in order."""
-        tables = list(_tables(groups))
+        tables = tables_of(groups)
         blocking = axis not in used.beside
         if self._window and len(tables) > 1:  # all of a kind lie in the window, or all cut it by one factor
             raise NotAlikeError
@@ -248,19 +247,21 @@ class Communicators:
         own, first = numbered(mixed(layout[drawn], 3) ^ mixed(rows_alike(self.stage_of[shown]), 5))
         stages = self.stage_of[shown[first]].tolist()
         calls_of = [tuple(used.calls(kind, each)) for each in stages]
-        self._add(kind, table, those, own, calls_of, pictures.of_groups(table, layout, those.cut), blocking)
+        alike = table[drawn[firsts(layout[drawn], len(drawn))[layout[drawn[first]]]]]
+        draw = pictures.of_groups(table, layout, those.cut)
+        self._add(kind, table, those, own, alike, calls_of, draw, blocking)
 
     def _add_sends(self, used: Asked, stage_ranks: Sequence[Ranks]) -> None:
         """Pairs of ranks of two stages that send."""
         if not used.sends:
             return
-        tables = [np.stack([stage_ranks[source], stage_ranks[target]], axis=1) for source, target in used.sends]
+        tables = pairs_of(used.sends, stage_ranks)
         pairs = self._pictures.counterparts_of_pairs(used.sends, stage_ranks, tables)
         whole = np.concatenate(
             [table[those.like == np.arange(len(table))] for table, those in zip(tables, pairs, strict=True)]
         )
         layout, _ = numbered(self._pictures.layouts(whole))
-        draw = self._pictures.of_sends(whole, layout)
+        draw, told = self._pictures.of_sends(whole, layout), firsts(layout, len(layout))
         first = 0
         for ((source, target), sizes), table, those in zip(used.sends.items(), tables, pairs, strict=True):
             place = np.cumsum(those.like == np.arange(len(table))) - 1 + first  # of those that are drawn
@@ -269,10 +270,11 @@ class Communicators:
                 return draw(place[those], call, method)
 
             end = int(place[-1]) + 1
-            own, _ = numbered(layout[first:end])
-            calls_of = [tuple(sizes)] * (int(own.max(initial=-1)) + 1)
+            own, one = numbered(layout[first:end])
+            alike = whole[told[layout[first:end][one]]]
             blocking = "pp" not in used.beside
-            self._add(("send", source, target), table, those, own, calls_of, of_these, blocking)
+            calls_of = [tuple(sizes)] * len(one)
+            self._add(("send", source, target), table, those, own, alike, calls_of, of_these, blocking)
             first = end
 
     def _add(
@@ -281,14 +283,15 @@ class Communicators:
         table: Ranks,
         those: Counterparts,
         own: Ints,
+        alike: Ranks,
         calls_of: Sequence[tuple[Call, ...]],
         draw: Draw,
         blocking: bool,
     ) -> None:
         """The next numbers, for groups of one size (rows), of which those like themselves are drawn.
 
-        ``own`` numbers those that are laid out alike, ``calls_of`` says what they run; ``draw`` gives the picture of
-        some by their places in the table.
+        ``own`` numbers those that are laid out alike and run the same: as the group of these ranks is (``alike``), and
+        what ``calls_of`` says; ``draw`` gives the picture of some by their places in the table.
         """
         like, _, turned = those
         drawn = np.flatnonzero(like == np.arange(len(table)))
@@ -297,7 +300,7 @@ class Communicators:
         for number, calls in enumerate(calls_of):
             some = own == number
             form[some] = len(self._forms)
-            colour[some], uses = self._make(kind, table, drawn[some], calls, draw)
+            colour[some], uses = self._make(kind, alike[number], drawn[some], calls, draw)
             places[some] = len(uses)
             if self._count in self.apart:
                 self.apart[self._count] = uses
@@ -313,13 +316,13 @@ class Communicators:
     def _make(
         self,
         kind: Hashable,
-        table: Ranks,
+        alike: Ranks,
         those: Ints,
         calls: Iterable[Call],
         draw: Draw,
     ) -> tuple[Ints, list[Drawn]]:
         """A form; the colours of its groups, and their usages."""
-        group = self._pictures.group(table[those[0]])
+        group = self._pictures.group(alike)
         methods = {
             (name, size): Method("") if name == "copy" else self._methods.of(group, name, size) for name, size in calls
         }
@@ -338,11 +341,4 @@ class Communicators:
         ways = [copy_pattern(self._fabric, rank, direction) for rank in ranks[drawn].tolist()] if calls else []
         picture = single((way,) for way in ways)
         own = np.zeros(len(drawn), dtype=np.int64)
-        self._add(("copy", direction), table, those, own, [calls], lambda *_: picture, blocking=False)
-
-
-def _tables(groups: Iterable[Ranks]) -> Iterable[Ranks]:
-    """Groups of one size, as rows, as long as the size stays."""
-    if isinstance(groups, np.ndarray):
-        return [groups]
-    return [np.stack(list(some)) for _, some in groupby(groups, key=len)]
+        self._add(("copy", direction), table, those, own, table[:1], [calls], lambda *_: picture, blocking=False)

@@ -134,8 +134,8 @@ def carried_by(places: Ints, bindings: Bindings) -> Carried:
 
 def in_array(values: Ints) -> array[int]:
     """Numbers that are Python's when they are looked at."""
-    found = array("q")
-    found.frombytes(np.ascontiguousarray(values, dtype=np.int64).data.cast("B"))
+    found = array("i")
+    found.frombytes(np.ascontiguousarray(values, dtype=np.intc).data.cast("B"))
     return found
 
 

@@ -48,16 +48,14 @@ class Forms(list[Form]):
         self, kind: Hashable, numbers: Ints, methods: dict[Call, Method], pictures: dict[Call, tuple[Drawn, ...]]
     ) -> tuple[Ints, list[Drawn]]:
         """A new form; the colours of its groups, and their usages."""
-        uses: list[Drawn] = []
+        uses, use_of = _uses(pictures)
         latency: list[Floats] = []
         parts: dict[Call, tuple[tuple[int, float, int, int], ...]] = {}
         nature: list[Hashable] = [kind]
         for call, picture in pictures.items():
             found = []
             for part in picture:
-                use = next((place for place, each in enumerate(uses) if each is part or each.loads_as(part)), len(uses))
-                if use == len(uses):
-                    uses.append(part)
+                use = use_of[id(part)]
                 found.append((use, part.share, part.rounds, len(latency)))
                 latency.append(part.latency)
                 nature.append((call, methods[call].pace, use, part.share, part.rounds))
@@ -74,6 +72,15 @@ class Forms(list[Form]):
         ]
         colour = np.array(own, dtype=np.int64)[which.ravel()]
         return colour, uses
+
+
+def _uses(pictures: dict[Call, tuple[Drawn, ...]]) -> tuple[list[Drawn], dict[int, int]]:
+    """The parts of pictures that use the links differently, and which of them every part is like, by its ``id``."""
+    every = {id(part): part for picture in pictures.values() for part in picture}
+    first: dict[bytes, int] = {}
+    of = {number: first.setdefault(part.name if len(every) > 1 else b"", number) for number, part in every.items()}
+    place = {number: place for place, number in enumerate(first.values())}
+    return [every[number] for number in place], {number: place[like] for number, like in of.items()}
 
 
 def rows_of(those: Ints, uses: Sequence[Drawn]) -> list[Rows]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
 
 import numpy as np
 
@@ -92,3 +93,18 @@ def in_rows(parts: Sequence[Rows]) -> Rows:
     order = ordered(link)
     order = order[ordered((group * (int(place.max(initial=0)) + 1) + place)[order])]
     return group[order], place[order], link[order], flows[order]
+
+
+def tables_of(groups: Iterable[Ranks]) -> list[Ranks]:
+    """Groups of one size, as rows, as long as the size stays."""
+    if isinstance(groups, np.ndarray):
+        return [groups]
+    return [np.stack(list(some)) for _, some in groupby(groups, key=len)]
+
+
+def pairs_of(stages: Iterable[tuple[int, int]], stage_ranks: Sequence[Ranks]) -> list[Ranks]:
+    """The ranks of each two stages, by place; of stages of equally many these are parts of one table of all ranks."""
+    if len({len(ranks) for ranks in stage_ranks}) > 1:
+        return [np.stack([stage_ranks[one], stage_ranks[other]], axis=1) for one, other in stages]
+    table = np.stack(stage_ranks)
+    return [table[one :: other - one][:2].T for one, other in stages]

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from simcluster.collectives import Group, Phase
-from simcluster.lowering.window import NotAlikeError, Window
+from simcluster.lowering.window import Few, NotAlikeError, Window
 from simcluster.planning.parallel import Ranks
 from simcluster.traffic.bindings import Ints
 from simcluster.traffic.drawing import Drawn, drawn, drawn_at_once, drawn_turning
@@ -45,14 +45,16 @@ class Pictures:
     def __init__(self, fabric: Fabric, num_ranks: int, window: Window | None) -> None:
         self._fabric, self._window, self._num_ranks = fabric, window, num_ranks
         self._places = Places(fabric, num_ranks)
-        self._last: tuple[Ranks, Group] | None = None
+        self._groups: dict[bytes, Group] = {}
         self._like = np.zeros(0, dtype=np.int64)
+        self._row = np.empty(num_ranks if window else 0, dtype=np.int32)  # by a group's first rank, while it is needed
 
     def group(self, ranks: Ranks) -> Group:
-        """The last one is kept: it is often asked for twice, and what it knows of itself is dear."""
-        if self._last is None or not np.array_equal(self._last[0], ranks):
-            self._last = ranks, group_of(self._fabric, ranks)
-        return self._last[1]
+        """The same for the same ranks: what it knows of itself is dear."""
+        name = ranks.tobytes()
+        if name not in self._groups:
+            self._groups[name] = group_of(self._fabric, ranks)
+        return self._groups[name]
 
     def described(self, ranks: Ranks, call: str, method: Method) -> Sequence[Phase]:
         """What the group of these ranks does in a call."""
@@ -69,19 +71,22 @@ class Pictures:
             return Counterparts(rows)
         if len(self._like) == len(table) and (window.rank[table] == table[self._like]).all():
             return Counterparts(self._like)  # as in the table before: sends of all stages have the same order of pairs
-        row = np.full(self._num_ranks, -1, dtype=np.int64)
+        row = self._row
+        row[:] = -1
         row[table[:, 0]] = rows
         found, cut = rows, 0
         turned: tuple[int, ...] = ()
         for number, shift in enumerate(window.shifts):
             like = row[shift.rank[table[:, 0]]]
-            if (like >= 0).all() and (like <= rows).all() and (shift.rank[table] == table[like]).all():
-                found = like[found]
+            if (like >= 0).all() and (like <= rows).all() and _become(shift.rank, table, like):
+                found = like[found].astype(np.int64)
                 continue
             part = table.shape[1] // shift.count
             first = np.arange(table.shape[1]) < part
-            inside = shift.rank[table] == table
-            if cut or not part or (shift.onto[table] != np.roll(table, -part, axis=1)).any() or (inside != first).any():
+            if cut or not part or ((shift.rank[table] == table) != first).any():
+                raise NotAlikeError
+            onto = shift.onto[table]
+            if (onto[:, :-part] != table[:, part:]).any() or (onto[:, -part:] != table[:, :part]).any():
                 raise NotAlikeError
             cut, turned = part, (number,)
         if not cut:
@@ -145,4 +150,9 @@ class Pictures:
         if not cut:
             return drawn_at_once(self._fabric, table, phases, timed=method.pace is None)
         assert self._window is not None
-        return drawn_turning(self._fabric, table, phases, cut, self._window.links.link)
+        return drawn_turning(self._fabric, table, phases, cut, self._window.links.become)
+
+
+def _become(rank: Few, table: Ranks, like: Few) -> bool:
+    """Do groups become those that they are ``like``?  Most that do not show it in the first."""
+    return bool((rank[table[:1]] == table[like[:1]]).all()) and bool((rank[table] == table[like]).all())

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,7 @@ from simcluster.lowering.cells import Odd
 from simcluster.lowering.communicators import Communicators
 from simcluster.lowering.fold import Carried, Classes, carried, carried_by, classes_of, coloured
 from simcluster.lowering.window import NotAlikeError
+from simcluster.per_link import PerLink
 from simcluster.traffic.bindings import Bindings, Floats, Ints, Load
 from simcluster.traffic.drawing import OnMost
 
@@ -31,26 +32,27 @@ class Seen(Protocol):
     @property
     def ranks(self) -> Ints: ...
     @property
-    def rank(self) -> Ints: ...
+    def rank(self) -> npt.NDArray[np.signedinteger[Any]]: ...
     @property
-    def link(self) -> Few: ...
+    def place(self) -> Ints: ...
+    @property
+    def become(self) -> PerLink: ...
 
 
-_PIECE = 1 << 15  # links at a time, so that they stay in the processor's cache
 _FEW = 4096  # whole numbers of flows up to this are their own names
 
 
 def classes_in_window(communicators: Communicators, window: Seen, odd: Odd, capacity: Floats) -> Classes:
     """``fold.partition`` of ranks that differ by their stage and by what is ``odd``; ``capacity`` is B/s per link."""
-    bindings = communicators.shown
+    bindings, become = communicators.shown, window.become
     ranks = (communicators.stage_of[window.ranks] * (int(odd.ranks.max()) + 1) + odd.ranks[window.ranks]).tolist()
     of_rank, of_group = coloured(ranks, bindings, odd.by_link, communicators.heeded((), capacity, odd.varying))
     alone = _Apart(bindings.apart, len(capacity))
-    links = _links(bindings, of_group[0], window.link, odd.by_link, alone)
+    links = _links(bindings, of_group[0], become, odd.by_link, alone.code)
     there = bindings.on_links[0]
 
     def on_links(firsts: Ints) -> Carried:
-        own = window.link[firsts]
+        own = become.of(firsts)
         begin = np.searchsorted(there, own)
         shown = carried_by(np.where(np.append(there, -1)[begin] == own, begin, -1), bindings)
         whole = [np.concatenate(columns) for columns in zip(shown, alone.on_links(firsts), strict=True)]
@@ -58,9 +60,7 @@ def classes_in_window(communicators: Communicators, window: Seen, odd: Odd, capa
         which, user, use, flows = (column[order] for column in whole)
         return which, user, use, flows
 
-    place = np.full(len(window.rank), -1, dtype=np.int64)
-    place[window.ranks] = np.arange(len(window.ranks))
-    whole = of_rank[0][place[window.rank]], window.ranks[of_rank[1]]
+    whole = of_rank[0][window.place[window.rank]], window.ranks[of_rank[1]]
     return classes_of(whole, of_group, links, bindings, on_links, communicators.of_all(of_group[0]))
 
 
@@ -69,16 +69,19 @@ class _Apart:
 
     def __init__(self, apart: Mapping[int, Sequence[Load]], num_links: int) -> None:
         self._parts = [(number, place, use) for number, uses in apart.items() for place, use in enumerate(uses)]
-        self.code: Few = np.zeros(num_links, dtype=np.int32)
-        for number, (*_, use) in enumerate(self._parts):
+        self.code: PerLink | None = None
+        for *_, use in self._parts:
             if isinstance(use, OnMost):
                 amount = use.load
             else:
-                amount = np.zeros(num_links, dtype=np.int32)
-                amount[use.link] = 1 + _named(use.flows)
-            if number:
-                together = self.code * (int(amount.max()) + 1) + amount
-                amount = (compact(together)[1] + bool(together.min())).astype(np.int32)  # 0 stays that of nothing
+                one_by_one = np.zeros(num_links, dtype=np.int32)
+                one_by_one[use.link] = 1 + _named(use.flows)
+                amount = PerLink.one_by_one(one_by_one)
+            if self.code is not None:
+                together = self.code.all * (amount.most + 1) + amount.all
+                amount = PerLink.one_by_one(
+                    (compact(together)[1] + bool(together.min())).astype(np.int32)  # 0 stays that of nothing
+                )
             self.code = amount
 
     def on_links(self, links: Ints) -> Carried:
@@ -97,28 +100,17 @@ class _Apart:
 
 @dataclass(frozen=True, eq=False)
 class _Kinds:
-    """Classes of links: ``number`` of every kind of link, -1 for those that nothing uses.
+    """Classes of links: ``number`` of every ``kind`` of link, -1 for those that nothing uses.
 
-    A link's kind is what its ``counterpart`` is by itself (``sort``, of the last link for those without one), times
-    ``amounts``, and its ``code``.  Nobody may ever ask for all of them.
+    Nobody may ever ask for all of them.
     """
 
-    counterpart: Few
-    sort: Few
-    amounts: int
-    code: Few
+    kind: PerLink
     number: Few
-
-    def kinds(self, begin: int, end: int) -> Few:
-        """Of some links."""
-        found = self.sort.take(self.counterpart[begin:end], mode="wrap")
-        found *= np.int32(self.amounts)
-        found += self.code[begin:end]
-        return found
 
     @cached_property
     def _all(self) -> Few:
-        return self.number.take(self.kinds(0, len(self.code)))
+        return self.number.take(self.kind.all)
 
     @cached_property
     def used(self) -> Ints:
@@ -130,44 +122,35 @@ class _Kinds:
 
 
 def _links(
-    bindings: Bindings, of_group: Ints, counterpart: Few, by_link: Ints, apart: _Apart
-) -> tuple[_Kinds, Ints]:  # fmt: skip
-    """The classes of links, by what their counterparts carry, and those apart; the first link of each."""
+    bindings: Bindings, of_group: Ints, become: PerLink, by_link: Ints, code: PerLink | None
+) -> tuple[_Kinds, Ints]:
+    """The classes of links, by what those carry that they ``become``, and those apart (``code``); the first link of
+    each."""
     there = bindings.on_links[0]
-    if (counterpart[there] != there).any():
+    if (become.of(there) != there).any():
         raise NotAlikeError
-    window = np.flatnonzero(counterpart == np.arange(len(counterpart), dtype=counterpart.dtype))
+    window = become.different
+    window = window[become.of(window) == window]
     loads, idle = mixed(by_link[window]), np.ones(len(window), dtype=bool)
     busy = np.searchsorted(window, there)
     loads[busy] ^= carried(of_group, bindings)
     idle[busy] = False
     of_load, one = numbered(loads)
-    amounts = int(apart.code.max(initial=0)) + 1
-    sort = np.full(len(counterpart) + 1, len(one), dtype=np.int32)  # the last: of links without a counterpart
-    sort[window] = of_load
-    found = _Kinds(counterpart, sort, amounts, apart.code, np.full((len(one) + 1) * amounts, -1, dtype=np.int32))
-    first = _firsts(found, len(counterpart))
+    sort = np.append(of_load, len(one)).astype(np.int32)  # the last: of links that are not used
+    kind, amounts = become.among(window).each(lambda place: sort.take(place)), 1
+    if code is not None:
+        amounts = code.most + 1
+        kind = kind.beside(code, lambda sort, code: sort * np.int32(amounts) + code)
+    first = kind.firsts((len(one) + 1) * amounts)
     if (first[len(one) * amounts + 1 :] >= 0).any():  # a link without a counterpart that somebody uses
         raise NotAlikeError
     unused = np.zeros((len(one) + 1, amounts), dtype=bool)
     unused[:, 0] = [*idle[one].tolist(), True]
     kinds = np.flatnonzero((first >= 0) & ~unused.ravel())
     kinds = kinds[np.argsort(first[kinds])]
-    found.number[kinds] = np.arange(len(kinds))
-    return found, first[kinds]
-
-
-def _firsts(links: _Kinds, size: int) -> Ints:
-    """The first link of each kind, -1 for kinds that there are not; most come early."""
-    first, unseen = np.full(len(links.number), -1, dtype=np.int64), np.ones(len(links.number), dtype=bool)
-    for begin in range(0, size, _PIECE):
-        kind = links.kinds(begin, begin + _PIECE)
-        new = np.flatnonzero(unseen.take(kind))
-        if len(new):
-            kind = kind[new]
-            first[kind[::-1]] = begin + new[::-1]
-            unseen[kind] = False
-    return first
+    number = np.full(len(first), -1, dtype=np.int32)
+    number[kinds] = np.arange(len(kinds))
+    return _Kinds(kind, number), first[kinds]
 
 
 def _named(flows: Floats) -> Ints:

@@ -167,4 +167,5 @@ class Plan:
 
     @staticmethod
     def _in_order(groups: Ranks) -> Ranks:
-        return groups[np.argsort(groups[:, 0], kind="stable")]
+        first = groups[:, 0]
+        return groups if (first[1:] > first[:-1]).all() else groups[np.argsort(first, kind="stable")]

@@ -10,7 +10,7 @@ Graph conventions (``networkx.DiGraph``, one edge per direction)
   payload), ``latency`` (s), ``source`` (where the numbers come from), ``medium`` ("nvlink", "pcie", "infiniband", ...).
 
 Static: nothing that happens at run time is stored here.  Imports ``colours``, ``draft``, ``errors``, ``host_ways``,
-``policies``, ``routing``, ``switch_trees`` and ``wiring``.
+``per_link``, ``policies``, ``routing``, ``switch_trees`` and ``wiring``.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ import numpy as np
 
 from simcluster.colours import different, mixed, sums
 from simcluster.errors import InputError
+from simcluster.per_link import PerLink
 from simcluster.topology.draft import Draft
 from simcluster.topology.host_ways import HostWays
 from simcluster.topology.policies import STATIC, RoutingSpec
@@ -127,13 +128,14 @@ class Cluster:
         pairs: Mapping[tuple[int, int], int],
         src: NDArray[np.int64],
         dst: NDArray[np.int64],
-        rails: Sequence[tuple[int, NDArray[np.int64]]],
-    ) -> NDArray[np.int32] | None:
+        rails: Sequence[tuple[int, int]],
+        number: NDArray[np.int64],
+    ) -> PerLink | None:
         """How many flows cross every link, of those inside machines and those on rails between them: ``Paths.loads``.
 
         None where flows are split, or not all in closed form.
         """
-        return self.wiring.paths.loads(table, pairs, src, dst, rails)
+        return self.wiring.paths.loads(table, pairs, src, dst, rails, number)
 
     def latencies(
         self, row: NDArray[np.int64], link: NDArray[np.int64], fraction: NDArray[np.float64], rows: int
@@ -187,15 +189,16 @@ class Cluster:
         regular = self.wiring.regular
         return regular.seats(gpus) if regular else None
 
-    def turned(self, steps: Sequence[NDArray[np.int64]], window: NDArray[np.int64], count: int) -> Turned | None:
+    def turned(
+        self, steps: Sequence[NDArray[np.integer[Any]]], window: NDArray[np.integer[Any]], count: int
+    ) -> Turned | None:
         """What becomes of every link if, by any of the ``steps``, GPU i takes the place of GPU ``step[i]``.
 
         ``window[i]`` is what GPU i becomes in the window, which has one of all ``count`` that take each other's places.
         None where that changes a route, a machine, a link's wired capacity or latency, or is not known (see ``turns``).
         """
         regular = self.wiring.regular
-        rates = self.wiring.capacity, self.latency
-        return None if regular is None else regular.turned(steps, window, count, rates)
+        return None if regular is None else regular.turned(steps, window, count, self.wiring.capacity)
 
     def leaves_together(self, gpus: NDArray[np.int64]) -> bool:
         """May a step that takes GPU i, of the first few, to GPU ``gpus[i]`` be one that ``turned`` knows?"""
@@ -205,7 +208,8 @@ class Cluster:
     @cached_property
     def hosts(self) -> NDArray[np.int64]:
         """``host_of`` as an array."""
-        return np.array(self.host_of, dtype=np.int64)
+        regular = self.wiring.regular
+        return regular.hosts if regular else np.array(self.host_of, dtype=np.int64)
 
     def switch_ways(self, gpus: Sequence[int], turn: int) -> tuple[tuple[Spread, Spread], ...]:
         """For each GPU its way to the switch in which all of them meet, and from there to it.
@@ -317,9 +321,7 @@ def drafted_cluster(
     wiring = Drafted(draft, routing) if good else None
     if wiring is None or wiring.regular is None:
         return make_cluster(name, device, draft.graph(), routing, nccl)
-    host = np.arange(draft.stamped) // draft.per_host
-    host_of = tuple(np.repeat(host, wiring.regular.machines.size).tolist())
-    return Cluster(name, host_of, device, wiring.capacity, wiring.latency, wiring, nccl)
+    return Cluster(name, tuple(wiring.regular.hosts.tolist()), device, wiring.capacity, wiring.latency, wiring, nccl)
 
 
 def _check_links(name: str, links: Iterable[tuple[str, str, dict[str, Any]]]) -> None:

@@ -28,12 +28,11 @@ def turns(policy: RoutingSpec, columns: Sequence[Ints], path: int, position: Any
 
     ``columns`` are the flows' fields (sender, receiver, order, number); ``position`` is their switch's, one or each.
     """
-    src, dst, order, number = columns
-    if not policy.by_flow:
-        number = 0 * number
-    of_flow: list[Any] = [each.astype(np.uint64) for each in (src, dst, order, number)]
+    of_flow: Sequence[Any] = columns
+    if policy.by_flow:  # they are hashed
+        of_flow = [each.astype(np.uint64) for each in columns]
     turn: Any = policy.picks(Flow(*of_flow))[path](position, ways)
-    return np.broadcast_to(turn, len(src)).astype(np.int64)
+    return np.broadcast_to(turn, len(columns[0])).astype(np.int64)
 
 
 def of_equal_keys(keys: Ints) -> list[Ints]:

@@ -2,18 +2,20 @@
 
 Where all machines are alike, a way inside one is found once for all; from switch to switch flows that are at one switch
 and bound for one switch are looked at together, as in ``crowd``.  What is not so regular is routed one by one.
-Imports ``alike``, ``hops``, ``many``, ``policies`` and ``ways``.
+Imports ``alike``, ``colours``, ``hops``, ``many``, ``per_link``, ``policies`` and ``ways``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from simcluster.colours import compact, firsts
+from simcluster.per_link import Few, LinkRows, PerLink
 from simcluster.topology.alike import Ends, Floats, Ints, Machines
 from simcluster.topology.hops import Hops
 from simcluster.topology.many import of_equal_keys, shares_of, turns
@@ -25,7 +27,6 @@ Pairs: TypeAlias = Mapping[tuple[int, int], int]
 """How many flows go from column to column."""
 Rows: TypeAlias = tuple[Ints, Ints, Floats]
 """(flow, link, fraction) of every link that a flow crosses, in columns."""
-Few: TypeAlias = NDArray[np.int32]
 
 
 class Paths:
@@ -39,12 +40,13 @@ class Paths:
         machines: Machines | None,
         ends: Callable[[], Ends],
         hops: Callable[[], Hops],
+        rows: Callable[[], LinkRows],
         policy: RoutingSpec,
         spread: Callable[[int, int, int], Spread],
         walk: Callable[[int, int], list[int] | None],
     ) -> None:
         self._machines = machines
-        self._make_ends, self._make_hops = ends, hops
+        self._make_ends, self._make_hops, self._make_rows = ends, hops, rows
         self._policy, self._spread, self._walk = policy, spread, walk
         self._shares = shares_of(policy)
 
@@ -69,7 +71,11 @@ class Paths:
             assert machines is not None
             return Ends.of(machines, ways, gpus, link_index)
 
-        found = cls(machines, ends, lambda: Hops.of(found._ends, link_index), policy, spread, walk)
+        def rows() -> LinkRows:
+            assert machines is not None
+            return LinkRows.of([machines.owned], len(machines.back))
+
+        found = cls(machines, ends, lambda: Hops.of(found._ends, link_index), rows, policy, spread, walk)
         return found
 
     def rows(self, src: Ints, dst: Ints, number: Ints) -> Rows:
@@ -84,56 +90,97 @@ class Paths:
         parts.append(self._one_by_one(np.flatnonzero(left), src, dst, number))
         return _merged([part for part in parts if len(part[0])], len(src))
 
-    def loads(self, table: Ints, pairs: Pairs, src: Ints, dst: Ints, rails: Sequence[tuple[int, Ints]]) -> Few | None:
+    def loads(
+        self, table: Ints, pairs: Pairs, src: Ints, dst: Ints, rails: Sequence[tuple[int, int]], number: Ints
+    ) -> PerLink | None:
         """How many flows cross every link.
 
         A row of ``table`` are GPUs of one machine: ``pairs`` of columns exchange flows in all of them, and on each of
-        the ``rails``, (column, numbers of flows), one flow goes from row ``src[i]`` to row ``dst[i]``, on another
-        machine.  Ways inside machines are found once for all, their ends counted by GPU, so that only flows from leaf
-        to leaf are gone through link by link.  None where flows are split, or not all in closed form.
+        the ``rails``, (column, first number of a flow), flow ``number[i]`` goes from row ``src[i]`` to row ``dst[i]``,
+        on another machine.  Ways inside machines and their ends are found once for all that send and receive equally
+        often, so that only flows from leaf to leaf are gone through link by link.  None where flows are split, or not
+        all in closed form.
         """
         machines = self._machines
         if machines is None or self._shares != [1.0] or self._policy.pxn:
             return None
-        ends, rows, places = self._ends, machines.machine[table[:, 0]], machines.place[table[0]]
-        alike = (table == machines.gpus[rows[:, None], places]).all() and np.bincount(rows).max() == 1
-        if not alike or (rows[src] == rows[dst]).any():
+        own, places = machines.machine[table[:, 0]], machines.place[table[0]]
+        there = machines.gpus
+        if len(own) < len(there) or (own != np.arange(len(there))).any():
+            there = there.take(own, axis=0)
+        if (places != np.arange(machines.size)[: len(places)]).any() or len(places) < machines.size:
+            there = there[:, places]
+        alike = (table == there).all() and np.bincount(own).max() == 1
+        if not alike or (own[src] == own[dst]).any():
             return None
-        inside = np.zeros((machines.links.shape[1], len(rows)), dtype=np.int32)  # on links that begin in machines
+        kinds = [np.bincount(each, minlength=len(own)) for each in (src, dst)]  # sends and receives
+        kind_of, which = compact(kinds[0] * (int(kinds[1].max(initial=0)) + 1) + kinds[1])
+        some = firsts(which, len(kind_of))
+        inside = self._in_machines(table[0], places, pairs, [each[some] for each in kinds], [at for at, _ in rails])
+        crossed = self._from_leaf_to_leaf(own, places, (src, dst, number), rails)
+        if inside is None or crossed is None:
+            return None
+        rows = self._rows
+        kind = np.full(len(machines.links), len(kind_of), dtype=np.int64)
+        kind[own] = which
+        first, *ends = rows.ends
+        between = np.zeros(len(rows.place) - first, dtype=np.int32)
+        np.add.at(between, rows.place[crossed] - first, 1)
+        *leaves, rest = np.split(between, [end - first for end in ends])
+        values = [part.reshape(each.shape) for part, each in zip(leaves, rows.tables[1:], strict=True)]
+        return PerLink(rows, (kind, *(np.arange(len(each)) for each in values)), (inside, *values), rest)
+
+    def _in_machines(
+        self, gpus: Ints, places: Ints, pairs: Pairs, kinds: Sequence[Ints], rails: Sequence[int]
+    ) -> Few | None:
+        """Flows on the links of machines of every kind, and of those that are not used: ``kinds`` send and receive so
+        many on each of the rails; ``gpus`` and their places are of one machine."""
+        machines, ends, rows = self._machines, self._ends, self._rows
+        assert machines is not None
+        columns = rows.tables[0].shape[1]
+        found = np.zeros((len(kinds[0]) + 1, columns), dtype=np.int32)
         keys = {(a, b): int(places[a]) * machines.size + int(places[b]) for a, b in pairs}
         ways = machines.ways_inside(np.array(list(keys.values()), dtype=np.int64), self._walk)
         for pair, times in pairs.items():
             way = ways[keys[pair]]
             if way[0] < 0:
                 return None
-            inside[way[way >= 0]] += times
-        found = np.zeros(len(machines.back), dtype=np.int32)
-        sent, received = (np.bincount(each, minlength=len(table)) for each in (src, dst))
-        crossed = []
-        for column, numbers in rails:
-            gpus = table[:, column]
-            leave, enter = ends.out_leaf[gpus], ends.in_leaf[gpus]
-            if min(leave.min(), enter.min()) < 0 or (ends.part[[leave, enter]] != ends.part[leave[0]]).any():
-                return None
-            for count, links in ((sent, ends.out_links), (received, ends.in_links)):
-                own = links[gpus[0]]
-                for place, link in enumerate(own[own >= 0].tolist()):
-                    if machines.link_place[link] >= 0:
-                        inside[machines.link_place[link]] += count
-                    else:  # each machine has its own
-                        found[links[gpus, place]] += count
-            far = np.flatnonzero(leave[src] != enter[dst])
-            flows = np.arange(len(far)), gpus[src[far]], gpus[dst[far]], numbers[far]
-            crossed.append(self._across(*flows, np.ones(len(far), dtype=bool), fabric_alone=True)[1])
-        link = np.concatenate([*crossed, rows[:0]])
-        low = int(link.min(initial=len(found)))
-        between = np.bincount(link - low)
-        found[low : low + len(between)] += between
-        if np.array_equal(rows, np.arange(len(machines.links))):
-            machines.put(inside.T, found)
-        else:
-            found[machines.links[rows]] = inside.T
+            found[:-1, way[way >= 0]] += times
+        for rail in rails:
+            for count, links in zip(kinds, (ends.out_links, ends.in_links), strict=True):
+                own = links[gpus[rail]]
+                place = rows.place[own[own >= 0]]
+                if (place >= rows.ends[0]).any():
+                    return None
+                for column in (place % columns).tolist():
+                    found[:-1, column] += count
         return found
+
+    def _from_leaf_to_leaf(
+        self, own: Ints, places: Ints, flows: tuple[Ints, Ints, Ints], rails: Sequence[tuple[int, int]]
+    ) -> Ints | None:
+        """The links between leaves that flows cross, as often as they do: see ``loads``."""
+        machines, ends = self._machines, self._ends
+        assert machines is not None
+        (kind, table), (src, dst, number) = ends.leaves, flows
+        used = table[np.flatnonzero(np.bincount(kind[own]))]
+        at = places[[column for column, _ in rails]]
+        leaves = np.concatenate([used[:, at], used[:, machines.size + at]])
+        if leaves.min(initial=0) < 0 or (ends.part[leaves] != ends.part[leaves[:1]]).any():
+            return None
+        some = np.arange(len(src))
+        if (table[:, : machines.size] == table[:, machines.size :]).all():  # those of one kind stay below their leaves
+            of_row = kind[own]
+            some = np.flatnonzero(of_row[src] != of_row[dst])
+        near, far = own[src[some]], own[dst[some]]
+        leave, enter = table[kind[near]][:, at], table[kind[far]][:, machines.size + at]
+        going = leave != enter
+        target = machines.gpus[far][:, at][going]
+        numbers = number[some][:, None] + np.array([first for _, first in rails])
+        columns = machines.gpus[near][:, at][going], target, ends.order[target], numbers[going]
+        return np.concatenate(
+            [links for *_, links in self._over_fabric(columns, leave[going], enter[going])] or [src[:0]]
+        )
 
     def _one_by_one(self, flows: Ints, src: Ints, dst: Ints, number: Ints) -> Rows:
         rows = [
@@ -163,13 +210,8 @@ class Paths:
 
     # --- over the fabric ---------------------------------------------------------------------------------------------
 
-    def _across(
-        self, flows: Ints, src: Ints, dst: Ints, number: Ints, left: NDArray[np.bool_], *, fabric_alone: bool = False
-    ) -> Rows:
-        """Flows between machines, of GPUs that leave and are entered in one way; those done are taken from ``left``.
-
-        ``fabric_alone``: from leaf to leaf.
-        """
+    def _across(self, flows: Ints, src: Ints, dst: Ints, number: Ints, left: NDArray[np.bool_]) -> Rows:
+        """Flows between machines, of GPUs that leave and are entered in one way; those done are taken from ``left``."""
         ends = self._ends
         leave, enter = ends.out_leaf[src[flows]], ends.in_leaf[dst[flows]]
         plain = (leave >= 0) & (enter >= 0)
@@ -177,35 +219,46 @@ class Paths:
         flows = flows[plain]
         left[flows] = False
         src, dst, number = src[flows], dst[flows], number[flows]
-        columns = [] if fabric_alone else [*ends.out_links[src].T, *ends.in_links[dst].T]
+        columns = [*ends.out_links[src].T, *ends.in_links[dst].T]
         fractions = [1.0] * len(columns)
-        order = ends.order[dst]
-        goal = ends.in_leaf[dst]
+        columns_of_flow = (src, dst, ends.order[dst], number)
+        for share, rest, crossed in self._over_fabric(columns_of_flow, leave[plain], enter[plain]):
+            links = np.full(len(flows), -1, dtype=np.int64)
+            links[rest] = crossed
+            columns.append(links)
+            fractions.append(share)
+        table = np.stack(columns, axis=1)
+        return _flat(flows, table, table >= 0, np.array(fractions))
+
+    def _over_fabric(
+        self, columns: Sequence[Ints], leave: Ints, enter: Ints
+    ) -> Iterator[tuple[float, Ints, Ints]]:  # fmt: skip
+        """Step by step from leaf to leaf: the part of the bytes, which flows go on, and the links that they cross."""
         for path, share in enumerate(self._shares):
-            rest, here = np.arange(len(flows)), ends.out_leaf[src]
+            rest, here = np.arange(len(leave)), leave
             while True:
-                going = here != goal[rest]
+                going = here != enter[rest]
                 if not going.all():
                     rest, here = rest[going], here[going]
                 if not len(rest):
                     break
-                links = np.full(len(flows), -1, dtype=np.int64)
-                flow = (src[rest], dst[rest], order[rest], number[rest])
-                links[rest], here = self._step(here, goal[rest], flow, path)
-                columns.append(links)
-                fractions.append(share)
-        table = np.stack(columns, axis=1) if columns else np.zeros((len(flows), 0), dtype=np.int64)
-        return _flat(flows, table, table >= 0, np.array(fractions))
+                whole = len(rest) == len(leave)
+                some = columns if whole else [column[rest] for column in columns]
+                links, here = self._step(here, enter[rest], some, path)
+                yield share, rest, links
 
     def _step(self, here: Ints, goal: Ints, columns: Sequence[Ints], path: int) -> tuple[Ints, Ints]:
         """From each flow's switch the next link and switch on the way to its goal."""
         hops = self._hops
         links, onward = hops.between(here, goal), goal.copy()
         far = np.flatnonzero(links < 0)
+        if not len(far):
+            return links, onward
         over = hops.onto[here[far]]
         meets = over == hops.whence[goal[far]]  # all neighbours of one are neighbours of the other
-        for kind in np.flatnonzero(np.bincount(over[meets])).tolist():
-            rows = far[meets & (over == kind)]
+        kinds = np.flatnonzero(np.bincount(over[meets])).tolist()
+        for kind in kinds:
+            rows = far if meets.all() and len(kinds) == 1 else far[meets & (over == kind)]
             table = hops.neighbours[kind]
             turn = self._turns([column[rows] for column in columns], path, here[rows], len(table))
             onward[rows] = table[turn]
@@ -225,6 +278,10 @@ class Paths:
     @cached_property
     def _hops(self) -> Hops:
         return self._make_hops()
+
+    @cached_property
+    def _rows(self) -> LinkRows:
+        return self._make_rows()
 
     @cached_property
     def _ends(self) -> Ends:

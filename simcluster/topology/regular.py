@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from itertools import pairwise
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import networkx as nx
 import numpy as np
@@ -25,7 +25,16 @@ from simcluster.topology.host_ways import HostWays
 from simcluster.topology.links import Graph, compute_part
 from simcluster.topology.paths import Paths
 from simcluster.topology.policies import RoutingSpec
-from simcluster.topology.turns import Turn, Turned, counterparts, leaves_together, links_turned, stay_together, step_of
+from simcluster.topology.turns import (
+    Ground,
+    Turn,
+    Turned,
+    counterparts,
+    leaves_together,
+    links_turned,
+    stay_together,
+    step_of,
+)
 from simcluster.topology.ways import Ways, natural
 
 Ints: TypeAlias = NDArray[np.int64]
@@ -44,11 +53,12 @@ class Regular:
         self._ways = Ways(compute_part(self._sample), gpus)
         self._gpus = gpus
         self.machines = self._machines()
-        _ = self.machines.in_a_row
         self._nics = [list(dict.fromkeys(port.node for port in ports)) for ports in self._ways.near.exits]
         own = [number for number, (_, data) in draft.switches.items() if "network" not in data]
         self._switches = sorted(own, key=lambda number: natural(draft.switches[number][0]))
-        self.paths = Paths(self.machines, lambda: self._ends, lambda: self._hops, policy, spread, self._walk)
+        self.paths = Paths(
+            self.machines, lambda: self._ends, lambda: self._hops, lambda: self._ground.rows, policy, spread, self._walk
+        )
 
     @classmethod
     def of(cls, draft: Draft, policy: RoutingSpec, spread: Callable[[int, int, int], Spread]) -> Regular | None:
@@ -63,7 +73,7 @@ class Regular:
         several = draft.stamped > 1 and len(np.unique(ends.part[ends.out_leaf])) > 1
         if several or min(ends.out_leaf.min(), ends.in_leaf.min()) < 0:
             return None
-        _ = found._hops  # of the cluster, and not of who routes first
+        _ = found._ground  # of the cluster, and not of who routes first
         return found
 
     # --- single GPUs -------------------------------------------------------------------------------------------------
@@ -84,18 +94,21 @@ class Regular:
 
     def seats(self, gpus: Ints) -> tuple[Ints, Ints]:
         """Numbers of the NVSwitch (0 for none) and of the NICs of GPUs: those of different nodes are different."""
-        machine, local = self.machines.machine[gpus], self.machines.place[gpus]
+        switches, nics = self._seats
+        return switches[gpus], nics[gpus]
+
+    @cached_property
+    def _seats(self) -> tuple[Ints, Ints]:
+        """``seats`` of all GPUs."""
         names = list(
             dict.fromkeys(node for nodes in (*self._nics, [s for s in self._switch_of if s]) for node in nodes)
         )
         place = {node: number for number, node in enumerate(names)}
-        first = 1 + machine * len(names)
+        first = 1 + np.arange(self._draft.stamped)[:, None] * len(names)
         nics = np.array([[place[node] for node in nodes] for nodes in self._nics], dtype=np.int64)
-        switches = np.array([place.get(node, -1) for node in self._switch_of], dtype=np.int64)
-        found = first + switches[local]
-        if not all(self._switch_of):
-            found[switches[local] < 0] = 0
-        return found, np.stack([first + own[local] for own in nics.T], axis=1)
+        switches = first + np.array([place.get(node, -1) for node in self._switch_of], dtype=np.int64)
+        switches[:, [not node for node in self._switch_of]] = 0
+        return switches.ravel(), (first + nics.ravel()).reshape(-1, nics.shape[1])
 
     def switch_ways(self, gpus: Sequence[int]) -> tuple[tuple[Spread, Spread], ...] | None:
         """As ``SwitchTrees.ways``, of GPUs on one NVSwitch; None for others."""
@@ -118,8 +131,10 @@ class Regular:
         except InputError:
             return None
 
-    def turned(self, steps: Sequence[Ints], window: Ints, count: int, rates: tuple[Floats, ...]) -> Turned | None:
-        """As ``Cluster.turned``; ``rates`` are for every link what must be equal."""
+    def turned(
+        self, steps: Sequence[NDArray[np.integer[Any]]], window: NDArray[np.integer[Any]], count: int, wired: Floats
+    ) -> Turned | None:
+        """As ``Cluster.turned``; ``wired`` is the capacity of every link."""
         found = [step_of(self.machines, gpus) for gpus in (*steps, window)]
         known = [step for step in found if step is not None]
         if len(known) < len(found):
@@ -127,15 +142,21 @@ class Regular:
         *those, into = known
         if not all(stay_together(np.arange(self._draft.stamped) // self._draft.per_host, step) for step in those):
             return None
-        links = links_turned(self._ways, self._gpus, self._sample_index, self.machines, (those, into), rates)
+        links = links_turned(
+            self._ways, self._gpus, self._sample_index, self.machines, (those, into), self._ground.sort
+        )  # fmt: skip
         if links is None:
             return None
-        turn = Turn(tuple(those), into, *links, count)
-        return counterparts(self.machines, self._ends, self._hops, self._policy, turn, rates)
+        return counterparts(self._ground, self._policy, Turn(tuple(those), into, *links, count), wired)
 
     def leaves_together(self, gpus: Ints) -> bool:
         """As ``Cluster.leaves_together``."""
         return leaves_together(self.machines, self._ends, gpus)
+
+    @property
+    def hosts(self) -> Ints:
+        """The host of every GPU."""
+        return np.repeat(np.arange(self._draft.stamped) // self._draft.per_host, self.machines.size)
 
     def tray(self, gpu: int) -> int:
         """The tray of a GPU in its rack."""
@@ -232,6 +253,13 @@ class Regular:
         among = among[(number[start[among]] >= 0) & (number[end[among]] >= 0)]
         code = number[start[among]] * len(ends.switches) + number[end[among]]
         return Hops.of_links(len(ends.switches), code, draft.number[among], both_ways=True)
+
+    @cached_property
+    def _ground(self) -> Ground:
+        sorts = [(data["bandwidth"], data["latency"]) for data in self._draft.sorts]
+        number = {sort: place for place, sort in enumerate(dict.fromkeys(sorts))}
+        kind = np.array([number[sort] for sort in sorts]).astype(np.min_scalar_type(len(number)))
+        return Ground.of(self.machines, self._ends, self._hops, kind[self._draft.came[2]][self._draft.order])
 
     def _walk(self, src: int, dst: int) -> list[int] | None:
         """Links from GPU to GPU of machine 0, if there is one way, which does not leave it."""

@@ -2,29 +2,30 @@
 
 A job whose replicas are all alike looks the same from each of them, if the cluster does; and one with a rank on every
 GPU of a machine looks the same from each rail.  What has to hold for that is checked here, in arrays: then one part of
-the cluster, the *window*, tells what all others carry.  Imports ``colours``, ``alike``, ``hops``,
-``policies`` and ``ways``.
+the cluster, the *window*, tells what all others carry.  Imports ``colours``, ``per_link``,
+``alike``, ``hops``, ``policies`` and ``ways``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simcluster.colours import compact
-from simcluster.topology.alike import Ends, Floats, Machines
+from simcluster.per_link import LinkRows, PerLink
+from simcluster.topology.alike import ByMachine, Ends, Floats, Machines
 from simcluster.topology.hops import Hops
 from simcluster.topology.policies import RoutingSpec
 from simcluster.topology.ways import Ways
 
 Ints: TypeAlias = NDArray[np.int64]
 Few: TypeAlias = NDArray[np.int32]
-Rates: TypeAlias = tuple[Floats, ...]
+Sorts: TypeAlias = NDArray[np.integer[Any]]
 """For every link what must be equal."""
 
 _BY_DESTINATION = ("static", "shortest")
@@ -61,50 +62,91 @@ class Turn:
     count: int
 
 
-class _Leaves(NamedTuple):
-    """The ``number`` of those that are turned, the links ``up`` from each (rows), and ``of_gpu``, by which GPUs are
-    entered and leave, the number of that of every GPU."""
+@dataclass(frozen=True, eq=False)
+class Ground:
+    """What turns ask of a cluster, and how they go about its links: see ``PerLink``.
 
-    number: Ints
-    up: Ints
-    of_gpu: tuple[Ints, Ints]
+    The first of ``rows``' tables has the links of machines (``Machines.owned``).  Each other one has those of leaves
+    with equally many links up, first all up and then the ways back; ``table`` and ``row`` say where each switch is,
+    -1 for those that are in none.  ``order`` of GPUs is modulo the links up from their leaves; ``sort`` is for every
+    link what must be equal.
+    """
+
+    machines: Machines
+    ends: Ends
+    hops: Hops
+    rows: LinkRows
+    table: Ints
+    row: Ints
+    order: ByMachine
+    sort: Sorts
+    sorts: tuple[Ints, ...]
+
+    @classmethod
+    def of(cls, machines: Machines, ends: Ends, hops: Hops, sort: Sorts) -> Ground:
+        """That of a cluster."""
+        tables = [machines.owned]
+        table, row = np.full((2, hops.size), -1, dtype=np.int64)
+        degrees = np.diff(hops.first)
+        below = np.zeros(hops.size, dtype=bool)
+        below[ends.leaves.table] = True
+        leaves = np.flatnonzero(below & (hops.onto == hops.whence))
+        near = np.array([below[neighbours].any() for neighbours in hops.neighbours], dtype=bool)
+        leaves = leaves[~near[hops.onto[leaves]]]
+        for degree in np.unique(degrees[leaves]).tolist():
+            own = leaves[degrees[leaves] == degree]
+            table[own], row[own] = len(tables), np.arange(len(own))
+            up = hops.all_from(own, degree)
+            tables.append(np.concatenate([up, machines.back[up]], axis=1))
+        rows = LinkRows.of(tables, len(machines.back))
+        _ = rows.ascending, rows.ends  # of the cluster, and not of who turns it first
+        up_from = np.maximum(1, degrees[ends.out_leaf[machines.gpus]])
+        order = ByMachine.of(machines.rows(ends.order) % up_from)
+        return cls(machines, ends, hops, rows, table, row, order, sort,
+                   tuple(ByMachine.of(sort[own]).kind for own in rows.tables))  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
 class Turned:
-    """``link`` has for every link the one that it becomes in the window, -1 for links that are not used.
+    """``become`` has for every link the one that it becomes in the window, -1 for links that are not used.
 
     ``wired`` is the capacity of every link (B/s), with nothing wrong with it.
     """
 
-    link: Few
+    become: PerLink
     wired: Floats
-    _machines: Machines
+    _ground: Ground
     _turn: Turn
-    _leaves: _Leaves
+
+    @property
+    def link(self) -> Few:
+        """``become``, in an array."""
+        return self.become.all
 
     @property
     def settled(self) -> bool:
         """Was every way inside a machine found, of those asked for so far, once for all machines?"""
-        return self._machines.settled
+        return self._ground.machines.settled
 
     @cached_property
     def owner(self) -> Few:
         """For every link a GPU that each turn takes along with it, -1 for links that are not used."""
-        machines = self._machines
-        used = np.flatnonzero(self._turn.window.machine >= 0)
-        gpus, links = machines.gpus[used], machines.links[used]
-        of_leaf = np.full(int(self._leaves.number.max()) + 1, -1, dtype=np.int64)
-        for leaf in self._leaves.of_gpu:
-            of_leaf[leaf[gpus]] = gpus
-        ups = self._leaves.up, of_leaf[self._leaves.number][:, None]
-        found = np.full(len(self.link), -1, dtype=np.int32)
-        for link, gpu in ((links, gpus[:, self._turn.owner]), ups):
-            back = machines.back[link]
-            outside = machines.link_place[back[:1]] < 0  # the ways back of the others begin in machines
-            found[back[:, outside[0]]] = np.broadcast_to(gpu, link.shape)[:, outside[0]]
-            found[link] = gpu
-        return found
+        ground, turn = self._ground, self._turn
+        machines, ends = ground.machines, ground.ends
+        used = turn.window.machine >= 0
+        gpus = np.where(used[:, None], machines.gpus, -1)
+        of_leaf = np.full(ground.hops.size, -1, dtype=np.int64)
+        for leaf in (ends.in_leaf, ends.out_leaf):
+            of_leaf[leaf[gpus[used]]] = gpus[used]
+        kinds, values = [np.arange(len(gpus))], [gpus[:, turn.owner[machines.origin]].astype(np.int32)]
+        for number, table in enumerate(ground.rows.tables[1:], start=1):
+            own = np.zeros(len(table), dtype=np.int64)
+            there = np.flatnonzero(ground.table == number)
+            own[ground.row[there]] = of_leaf[there]
+            kinds.append(np.arange(len(table)))
+            values.append(np.repeat(own[:, None].astype(np.int32), table.shape[1], axis=1))
+        none = np.full(len(ground.rows.rest), -1, dtype=np.int32)
+        return PerLink(ground.rows, tuple(kinds), tuple(values), none).all
 
     def along(self, turns: Sequence[Ints]) -> bool:
         """Is each link of a way inside a machine, of those asked for so far, as often turned as one of its two GPUs?
@@ -112,7 +154,7 @@ class Turned:
         ``turns`` say how often GPUs are, step by step.  Ways between machines are: of the links of two machines, and
         those up from their leaves.
         """
-        machines, owner = self._machines, self._turn.owner
+        machines, owner = self._ground.machines, self._turn.owner
         gpus = machines.gpus[np.unique(self._turn.window.machine[self._turn.window.machine >= 0])]
         pairs = [(*divmod(pair, machines.size), owner[way]) for pair, way in machines.ways_known.items()]
         return all(
@@ -122,14 +164,14 @@ class Turned:
         )
 
 
-def step_of(machines: Machines, gpus: Ints) -> Step | None:
+def step_of(machines: Machines, gpus: NDArray[np.integer[Any]]) -> Step | None:
     """What takes GPU i, of those used, to GPU ``gpus[i]``; None if machines or places do not stay together."""
     own, place = machines.machine[: len(gpus)], machines.place[: len(gpus)]
     if len(gpus) == machines.gpus.size and machines.in_rows:  # the usual: all of them, machine by machine
-        whither = machines.machine[gpus].reshape(machines.gpus.shape)
-        places = machines.place[gpus].reshape(machines.gpus.shape)
-        together = (whither == whither[:, :1]).all() and (places == places[0]).all()
-        return Step(whither[:, 0], places[0]) if together else None
+        table = gpus.reshape(machines.gpus.shape)
+        first, places = machines.machine[table[:, 0]], machines.place[table[0]]
+        together = (table == (first * machines.size)[:, None] + places).all()
+        return Step(first, places) if together else None
     found = []
     for size, here, there in (
         (len(machines.gpus), own, machines.machine[gpus]),
@@ -157,7 +199,7 @@ def links_turned(
     link_index: Mapping[tuple[str, str], int],
     machines: Machines,
     turn: tuple[Sequence[Step], Step],
-    rates: Rates,
+    sort: Sorts,
 ) -> tuple[Ints, Ints] | None:
     """``Turn.links`` and ``owner``, of steps and the window, from machine 0 (``gpus`` and ``link_index`` are its own).
 
@@ -174,9 +216,7 @@ def links_turned(
     maps = [_columns(ways, gpus, inside, step.place) for step in (*steps, window)]
     back = machines.back[machines.links[0]]
     for to in maps:
-        if to is None or any(
-            (rate[each] != rate[each[to]]).any() for rate in rates for each in (machines.links[0], back)
-        ):
+        if to is None or any((sort[each] != sort[each[to]]).any() for each in (machines.links[0], back)):
             return None
     orbit = columns
     for _ in columns:  # until the lowest of all that take each other's places is known
@@ -214,39 +254,74 @@ def _columns(ways: Ways, gpus: Sequence[str], inside: Mapping[tuple[str, str], i
     return None if (found < 0).any() else found
 
 
-def counterparts(
-    machines: Machines, ends: Ends, hops: Hops, policy: RoutingSpec, turn: Turn, rates: Rates
-) -> Turned | None:
+def counterparts(ground: Ground, policy: RoutingSpec, turn: Turn, wired: Floats) -> Turned | None:
     """What becomes of every link.
 
     None unless each route between used GPUs is turned into the route between the GPUs that these become: leaves are
     turned as their machines are, all under the same top switches, which stay, and the policy picks the same of those.
-    Nor where a link above leaves becomes one with another of the ``rates``; those of machines are alike.
+    Nor where a link above leaves becomes one of another sort; those of machines are alike.
     """
-    used = np.flatnonzero(turn.window.machine >= 0)
+    hops, used = ground.hops, np.flatnonzero(turn.window.machine >= 0)
     if policy.kind not in _BY_DESTINATION or policy.pxn:
         return None
-    found = _leaves(machines, ends, hops, turn, used)
+    found = _leaves(ground, turn, used)
     if found is None:
         return None
     below, window = found
-    top = hops.onto[below[0]]
-    tops = hops.neighbours[top]
-    same = (hops.onto[below] == top).all() and (hops.whence[below] == top).all()
-    if not same or np.isin(tops, below).any() or len(below) != turn.count * len(np.unique(window)):
+    number, top = ground.table[below[0]], hops.onto[below[0]]
+    same = (ground.table[below] == number).all() and number > 0 and (hops.onto[below] == top).all()
+    if not same or len(below) != turn.count * len(np.unique(window)):
         return None
-    order = machines.rows(ends.order % max(1, len(tops)))
-    if policy.kind == "static" and any((order[used] != _there(order, step, used)).any() for step in turn.steps):
+    steps = [step for step in turn.steps if policy.kind == "static"]
+    if any((own != there[:, step.place]).any() for step in steps
+           for own, there in [ground.order.moved(used, step.machine[used])]):  # fmt: skip
         return None
-    up = hops.all_from(below, len(tops))
-    place = np.searchsorted(below, window)  # leaves of the window, among all
-    both = up, machines.back[up]
-    for rate in [each[link] for each in rates for link in both]:
-        if (rate != rate[place]).any():
+    sort = ground.sorts[number]
+    if (sort[ground.row[below]] != sort[ground.row[window]]).any():
+        return None
+    return Turned(_become(ground, turn, used, (below, window)), wired, ground, turn)
+
+
+def _leaves(ground: Ground, turn: Turn, used: Ints) -> tuple[Ints, Ints] | None:
+    """The leaves of these machines, and those that they become in the window; None if they do not go together."""
+    size = ground.machines.size
+    window = np.full(ground.hops.size, -1, dtype=np.int64)
+    for step in (*turn.steps, turn.window):
+        next_leaf = np.full(ground.hops.size, -1, dtype=np.int64)
+        own, there = ground.ends.leaves.moved(used, step.machine[used])
+        onto = there[:, np.concatenate([step.place, size + step.place])]
+        next_leaf[own] = onto
+        if (next_leaf[own] != onto).any():
             return None
-    moved = _moved(machines, turn, used, [(link, link[place]) for link in both])
-    leaves = _Leaves(below, up, (ends.in_leaf, ends.out_leaf))
-    return Turned(moved, rates[0], machines, turn, leaves)
+        if step is turn.window:
+            window = next_leaf
+        elif np.bincount(next_leaf[next_leaf >= 0]).max() > 1:
+            return None
+    below = np.flatnonzero(window >= 0)
+    return below, window[below]
+
+
+def _become(ground: Ground, turn: Turn, used: Ints, leaves: tuple[Ints, Ints]) -> PerLink:
+    """What the links of these machines become, and of these leaves: those of machines and leaves of the window."""
+    rows, machines = ground.rows, ground.machines
+    begin = machines.links.shape[1]
+    column = turn.links[machines.origin]
+    outside = np.full(begin, -1, dtype=np.int64)
+    outside[machines.origin[begin:]] = np.arange(begin, len(column))
+    column[begin:] = outside[column[begin:]]
+    those, which = compact(turn.window.machine[used])
+    below, window = (ground.row[each] for each in leaves)
+    kinds, values = [], []
+    for number, table in enumerate(rows.tables):
+        own, into, kept = (used, which, table[those][:, column]) if not number else (below[:0], below[:0], table[:0])
+        if number == ground.table[leaves[0][0]]:
+            near, into = compact(window)
+            own, kept = below, table[near]
+        kind = np.full(len(table), len(kept), dtype=np.int64)
+        kind[own] = into
+        kinds.append(kind)
+        values.append(np.concatenate([kept, np.full((1, table.shape[1]), -1, dtype=np.int32)]))
+    return PerLink(rows, tuple(kinds), tuple(values), np.full(len(rows.rest), -1, dtype=np.int32))
 
 
 def leaves_together(machines: Machines, ends: Ends, gpus: Ints) -> bool:
@@ -258,47 +333,3 @@ def leaves_together(machines: Machines, ends: Ends, gpus: Ints) -> bool:
         if (next_leaf[own] != onto).any():
             return False
     return True
-
-
-def _there(table: Ints, step: Step, used: Ints) -> Ints:
-    """Of a table by machine and place, what is where these machines come to."""
-    found: Ints = table[step.machine if len(used) == len(table) else step.machine[used]]
-    return found if step.stays else found[:, step.place]
-
-
-def _leaves(machines: Machines, ends: Ends, hops: Hops, turn: Turn, used: Ints) -> tuple[Ints, Ints] | None:
-    """The leaves of these machines, and those that they become in the window; None if they do not go together."""
-    same = np.array_equal(ends.out_leaf, ends.in_leaf)
-    leaves = [machines.rows(side) for side in ((ends.out_leaf,) if same else (ends.out_leaf, ends.in_leaf))]
-    of_used = leaves if len(used) == len(machines.gpus) else [leaf[used] for leaf in leaves]
-    window = np.full(hops.size, -1, dtype=np.int64)
-    for step in (*turn.steps, turn.window):
-        next_leaf = np.full(hops.size, -1, dtype=np.int64)
-        for leaf, own in zip(leaves, of_used, strict=True):
-            onto = _there(leaf, step, used)
-            next_leaf[own] = onto
-            if (next_leaf[own] != onto).any():
-                return None
-        if step is turn.window:
-            window = next_leaf
-        elif np.bincount(next_leaf[next_leaf >= 0]).max() > 1:
-            return None
-    below = np.flatnonzero(window >= 0)
-    return below, window[below]
-
-
-def _moved(machines: Machines, turn: Turn, used: Ints, pairs: Iterable[tuple[Ints, Ints]]) -> Few:
-    """The counterparts of the machines' links and of ``pairs``."""
-    found = np.full(len(machines.back), -1, dtype=np.int32)
-    those, which = compact(turn.window.machine[used])
-    small, all_used = machines.links[those][:, turn.links].astype(np.int32), len(used) == len(machines.links)
-    if all_used:
-        machines.put(small, found, which)
-    else:
-        found[machines.links[used]] = small[which]
-    outside = machines.link_place[machines.back[machines.links[0]]] < 0  # the ways back of these begin elsewhere
-    table = machines.links[:, outside] if all_used else machines.links[used][:, outside]
-    found[machines.back[table]] = machines.back[small[:, outside]][which]
-    for link, to in pairs:
-        found[link] = to
-    return found

@@ -1,8 +1,8 @@
 """What trees of chains put on a cluster's links, without going through them hop by hop.
 
 On 131,072 GPUs a double tree on eight rails has 4.2 million hops, of which 3.7 million are inside machines that are all
-alike: counting those by pair of GPUs takes 0.2 s instead of 3.5 s (processor time, 2 cores).  Pure; imports collectives
-and traffic's view of the cluster.
+alike: counting those by pair of GPUs takes 0.01 s instead of 3.5 s (processor time, 2 cores).  Pure; imports
+collectives and traffic's view of the cluster.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from itertools import pairwise
 from typing import Protocol, runtime_checkable
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simcluster.collectives.description import Ints, Phase
 from simcluster.collectives.tree import Chained
+from simcluster.per_link import PerLink
 from simcluster.traffic.traffic import Fabric
 
 
@@ -30,11 +30,12 @@ class Loaded(Protocol):
         pairs: Mapping[tuple[int, int], int],
         src: Ints,
         dst: Ints,
-        rails: Sequence[tuple[int, Ints]],
-    ) -> NDArray[np.int32] | None: ...
+        rails: Sequence[tuple[int, int]],
+        number: Ints,
+    ) -> PerLink | None: ...
 
 
-def chained_trees(fabric: Fabric, gpus: Ints, phases: Sequence[Phase]) -> tuple[float, NDArray[np.int32]] | None:
+def chained_trees(fabric: Fabric, gpus: Ints, phases: Sequence[Phase]) -> tuple[float, PerLink] | None:
     """The one activity of a group that goes up and down such trees, as flows of a share on every link.
 
     None where the phases are others, or the cluster does not know.
@@ -52,8 +53,8 @@ def chained_trees(fabric: Fabric, gpus: Ints, phases: Sequence[Phase]) -> tuple[
     target = np.concatenate([above if each.up else below for each in hops])
     tree = np.tile(tree, len(hops))
     walks = hops[0].walks
-    rails = [(order[0], 2 * rail + tree) for rail, order in enumerate(walks.orders)]
-    load = fabric.loads(gpus[walks.machines], pairs, source, target, rails)
+    rails = [(order[0], 2 * rail) for rail, order in enumerate(walks.orders)]
+    load = fabric.loads(gpus.reshape(walks.many, walks.size), pairs, source, target, rails, tree)
     return None if load is None else (hops[0].share, load)
 
 

@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 import numpy as np
-import numpy.typing as npt
 
 from simcluster.collectives.description import SWITCH, Columned, Listed, Phase, Table
+from simcluster.per_link import PerLink
 from simcluster.traffic.bindings import Floats, Ints
 from simcluster.traffic.chained import chained_trees
-from simcluster.traffic.hop_columns import HopColumns, usages
+from simcluster.traffic.hop_columns import HopColumns, added_up, usages
 from simcluster.traffic.traffic import Fabric, Pattern, patterns
 
 
@@ -52,6 +52,11 @@ class Drawn:
         there = np.append(self.link, -1)[place] == links
         return np.where(there, np.append(self.flows, 0.0)[place], 0.0)
 
+    @property
+    def name(self) -> bytes:
+        """Equal for those that use the links alike, in all groups."""
+        return b"".join([self.group.tobytes(), self.link.tobytes(), self.flows.tobytes()])
+
     def loads_as(self, other: Drawn) -> bool:
         """Do both use the links alike, in all groups?"""
         return (
@@ -65,19 +70,20 @@ class OnMost(Drawn):
     """An activity of a single group that is on most links: ``load`` has whole flows for every one, columns are made
     when they are asked for."""
 
-    load: npt.NDArray[np.int32]
+    load: PerLink
 
-    def __init__(self, share: float, load: npt.NDArray[np.int32]) -> None:
+    def __init__(self, share: float, load: PerLink) -> None:
         for name, value in {"share": share, "rounds": 1, "latency": np.zeros(1), "load": load}.items():
             object.__setattr__(self, name, value)
 
     def __getattr__(self, name: str) -> Ints | Floats:
         if name not in ("group", "link", "flows"):
             raise AttributeError(name)
-        link = np.flatnonzero(self.load != 0)
+        load = self.load.all
+        link = np.flatnonzero(load != 0)
         columns: dict[str, Ints | Floats] = {
             "link": link,
-            "flows": self.load[link].astype(np.float64),
+            "flows": load[link].astype(np.float64),
             "group": np.zeros_like(link),
         }
         self.__dict__.update(columns)
@@ -90,7 +96,7 @@ class OnMost(Drawn):
 
     def on_links(self, links: Ints) -> Floats:
         """Flows of the group on some links."""
-        return self.load[links].astype(np.float64)
+        return self.load.of(links).astype(np.float64)
 
 
 def drawn(fabric: Fabric, members: Ints, phases: Sequence[Phase], *, timed: bool = True) -> tuple[Drawn, ...]:
@@ -117,11 +123,11 @@ def drawn_at_once(
 
 
 def drawn_turning(
-    fabric: Fabric, members: Ints, phases: Sequence[Phase], cut: int, counterpart: npt.NDArray[np.int32]
+    fabric: Fabric, members: Ints, phases: Sequence[Phase], cut: int, counterpart: PerLink
 ) -> tuple[Drawn, ...] | None:
     """``drawn`` for groups that come onto themselves if each position is moved on by ``cut``, in part.
 
-    Flows on links of the window alone, which ``counterpart`` has for every link; what the groups do there are the
+    Flows on links of the window alone, which are every link's ``counterpart``; what the groups do there are the
     hops of their first ``cut`` positions.  None where the hops do not come onto themselves as well.
     """
     busy = [phase for phase in phases if phase.hops]
@@ -136,21 +142,22 @@ def drawn_turning(
         return None
     at_once = HopColumns.joined([some for some, _ in turned])
     hop, link, fraction, latencies = at_once.ways(fabric, members)
-    link = counterpart[link].astype(np.int64)
+    link = counterpart.of(link).astype(np.int64)
     if (fraction != 1.0).any() or (link < 0).any():
         return None
     ends = np.cumsum([len(some.weight) for some, _ in turned])
-    group, place = np.divmod(hop, ends[-1])
-    which, seconds = (
-        np.searchsorted(ends, place, side="right"),
-        np.split(latencies.reshape(len(members), -1), ends, axis=1),
-    )
+    seconds = np.split(latencies.reshape(len(members), -1), ends, axis=1)
+    of_group, place = np.divmod(hop, ends[-1])
+    of_phase = np.searchsorted(ends, place, side="right")
+    groups, links, flows = added_up(of_phase * len(members) + of_group, link, at_once.weight[place] * fraction)
+    bounds = np.searchsorted(groups, np.arange(len(busy) + 1) * len(members)).tolist()
     found = []
-    for number, (phase, whole, (some, becomes)) in enumerate(zip(busy, hops, turned, strict=True)):
-        rows, first = which == number, ends[number] - len(some.weight)
-        of_hops = seconds[number]
-        loads = usages(some, members, group[rows] * len(some.weight) + place[rows] - first, link[rows], fraction[rows])
-        found.append(Drawn(whole.share, phase.rounds, _latency(phase, of_hops, becomes), *loads))
+    for number, (phase, whole, (_, becomes)) in enumerate(zip(busy, hops, turned, strict=True)):
+        rows = slice(bounds[number], bounds[number + 1])
+        latency = _latency(phase, seconds[number], becomes)
+        found.append(
+            Drawn(whole.share, phase.rounds, latency, groups[rows] - number * len(members), links[rows], flows[rows])
+        )
     merged = _merged(found)
     return None if merged is None else tuple(merged)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from simcluster.colours import Hashes, mixed, numbered
+from simcluster.colours import mixed, numbered, rows_alike
 from simcluster.traffic.bindings import Ints
 from simcluster.traffic.traffic import Fabric, Seated
 
@@ -40,14 +40,6 @@ class Places:
             switches, nics = _by_name(fabric, self._num_ranks)
             self._columns = [np.array(fabric.host_of[: self._num_ranks], dtype=np.int64), switches, *nics.T]
         return [column[table] for column in self._columns]
-
-
-def rows_alike(table: Ints) -> Hashes:
-    """A number for every row, equal for equal rows."""
-    places = np.arange(table.shape[1], dtype=np.uint64)
-    mixed_rows: Hashes = mixed(mixed(table) ^ mixed(places, 61)[None, :], 67)
-    found: Hashes = mixed_rows.sum(axis=1, dtype=np.uint64)
-    return found
 
 
 def _first_seen(table: Ints, none: int | None) -> Ints:

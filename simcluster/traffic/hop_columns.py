@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from simcluster.collectives.description import Columned, Hop, Listed, Phase
+from simcluster.colours import compact
 from simcluster.traffic.bindings import Bools, Floats, Ints
 from simcluster.traffic.traffic import Fabric
 
 _UNITS = 2.0**20  # weights that are multiples of 1 / this are added up without rounding, in any order
-_DENSE = 4  # so much more room than rows is faster than sorting them
 
 
 @dataclass(frozen=True)
@@ -106,16 +106,15 @@ class HopColumns:
 
 def usages(hops: HopColumns, members: Ints, hop: Ints, link: Ints, fraction: Floats) -> tuple[Ints, Ints, Floats]:
     """(group, link, flows) of ways, ascending; sums in the order of hops, as one group alone would add them."""
-    group = hop // len(hops.weight)
+    group, number = np.divmod(hop, len(hops.weight))
+    return added_up(group, link, hops.weight[number] * fraction)
+
+
+def added_up(group: Ints, link: Ints, weight: Floats) -> tuple[Ints, Ints, Floats]:
+    """(group, link, sum of weights) ascending, added up as they come."""
     width = int(link.max(initial=0)) + 1
     keys = group * width + link
-    weight = hops.weight[hop % len(hops.weight)] * fraction
-    if len(members) * width <= _DENSE * len(keys):  # a place for every key there could be, instead of sorting
-        there = np.flatnonzero(np.bincount(keys))
-        flows = np.bincount(keys, weight)[there]
-        keys = there
-    else:
-        keys, place = np.unique(keys, return_inverse=True)
-        flows = np.bincount(place, weight, len(keys))
-    number: Ints = keys // width
-    return number, keys - number * width, flows.astype(np.float64)
+    there, place = compact(keys)
+    flows = np.bincount(place, weight, len(there))
+    number: Ints = there // width
+    return number, there - number * width, flows.astype(np.float64)

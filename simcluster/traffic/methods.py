@@ -11,7 +11,7 @@ Pure.  Imports collectives, traffic and the model of NCCL.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
@@ -29,10 +29,6 @@ _DESCRIBED: Mapping[tuple[str, str], str] = {("broadcast", "ring"): "chain", ("r
 
 SERVE_ALL = ("ring", "tree")
 """Algorithms that refuse no group; so need not be tried, which takes 60 ms for 16,384 ranks."""
-
-
-Form = tuple[tuple[int, ...], tuple[int, ...]]
-"""Ranks on every machine, and on every NVSwitch: all of a group that a method depends on."""
 
 
 class Pace(NamedTuple):
@@ -83,8 +79,8 @@ class Methods:
     launch: bool = False
     in_rounds: bool = False
     factors: PaceFactors = AS_MEASURED
-    _known: dict[tuple[str, float, Form], Method] = field(default_factory=dict, repr=False, compare=False)
-    _able: dict[tuple[str, str, Form], bool] = field(default_factory=dict, repr=False, compare=False)
+    _known: dict[tuple[str, float, Hashable], Method] = field(default_factory=dict, repr=False, compare=False)
+    _able: dict[tuple[str, str, Hashable], bool] = field(default_factory=dict, repr=False, compare=False)
 
     def of(self, group: Group, kind: str, size: float) -> Method:
         """How the group does its collective of this kind and size (nccl-tests' convention).
@@ -94,7 +90,7 @@ class Methods:
         wanted = self.named.get(kind, "auto")
         if self.platform is None or kind not in COLLECTIVES:
             return Method(next(iter(ALGORITHMS[kind])) if wanted == "auto" else wanted)
-        form = _form(group)
+        form = group.form
         if (kind, size, form) not in self._known:
             self._known[kind, size, form] = self._chosen(self.platform, group, kind, size, wanted)
         return self._known[kind, size, form]
@@ -122,7 +118,7 @@ class Methods:
             return False
         if name in SERVE_ALL and not self.in_rounds:
             return True
-        asked = (kind, name, _form(group))
+        asked = (kind, name, group.form)
         if asked not in self._able:
             try:
                 phases = ALGORITHMS[kind][name](group)
@@ -176,11 +172,6 @@ def shape_of(group: Group) -> tuple[int, int]:
     lost, switches = group.on_switches
     nodes = len(group.sizes) if lost else len(switches)
     return nodes, -(-group.num_ranks // nodes)
-
-
-def _form(group: Group) -> Form:
-    lost, on_switch = group.on_switches
-    return group.sizes, (lost, *on_switch)
 
 
 def _described(kind: str, name: Algorithm) -> str:

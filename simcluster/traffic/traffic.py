@@ -97,6 +97,11 @@ class Pattern:
         return Traffic(self.usage, self.share * size, self.rounds, self.latency)
 
 
+def hosts_of(fabric: Fabric) -> Ints:
+    """The machine of every GPU."""
+    return fabric.hosts if isinstance(fabric, Seated) else np.array(fabric.host_of, dtype=np.int64)
+
+
 def group_of(fabric: Fabric, gpus: Sequence[int] | Ints) -> Group:
     """What an algorithm may know of a group whose position i runs on GPU number ``gpus[i]``."""
     if len(gpus) > _MANY and isinstance(fabric, Seated):
