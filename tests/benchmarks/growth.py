@@ -20,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from table_cases import LLAMA, SLOW, peak, simulated
 
 LIMIT = 100.0  # seconds of a point; what takes longer is left out, and so is all beyond it
+SHORT = 2.0  # seconds of a point that is measured three times: whoever shares the machine only adds
 Point = tuple[float, float, float]  # how many, processor seconds, MB
 
 AIMS = {"GPUs": [(16384, 0.5, 300), (131072, 0.6, None)], "slow GPUs": [(1, 1.0, None), (16, 4.0, None)]}
@@ -59,15 +60,23 @@ def measure() -> dict[str, list[Point]]:
             continue
         command = [sys.executable, __file__, "--one", json.dumps(changes)]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=LIMIT)
+            runs = [_run(command)]
+            while runs[0][0] < SHORT and len(runs) < 3:
+                runs.append(_run(command))
         except subprocess.TimeoutExpired:
             given_up.add(what)
             print(f"{what} {many}: over {LIMIT:.0f} s", flush=True)
             continue
-        cpu, megabytes, said = json.loads(done.stdout)
+        cpu, megabytes, said = min(runs)
         found.setdefault(what, []).append((many, cpu, megabytes))
         print(f"{what:13s} {many:8,d} {cpu:8.2f} s {megabytes:7.0f} MB  {said}", flush=True)
     return found
+
+
+def _run(command: list[str]) -> tuple[float, float, str]:
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=LIMIT)
+    cpu, megabytes, said = json.loads(done.stdout)
+    return cpu, megabytes, said
 
 
 def draw(found: dict[str, list[Point]], figure: Path) -> None:
@@ -76,7 +85,7 @@ def draw(found: dict[str, list[Point]], figure: Path) -> None:
 
     mpl.use("agg")
     import matplotlib.pyplot as plt
-    from matplotlib.ticker import NullFormatter
+    from matplotlib.ticker import FixedLocator, NullFormatter, StrMethodFormatter
 
     fig, axes = plt.subplots(2, len(found), figsize=(3.1 * len(found), 5.2), sharey="row", sharex="col", squeeze=False)
     for column, (what, series) in enumerate(found.items()):
@@ -88,6 +97,10 @@ def draw(found: dict[str, list[Point]], figure: Path) -> None:
                 ax.plot(*zip(*aims, strict=True), "v", ms=7, mfc="none", color="black", label="aim: below")
                 ax.legend(frameon=False, fontsize=8, loc="upper left")
             ax.xaxis.set_minor_formatter(NullFormatter())
+            ax.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+            if row:
+                ax.yaxis.set_major_locator(FixedLocator([50, 100, 200, 400, 800]))
+            ax.yaxis.set_minor_formatter(NullFormatter())
             if max(p[0] for p in series) < 2000:  # named where they are, not by powers of ten
                 ax.set_xticks([p[0] for p in series], [f"{p[0]}" for p in series], fontsize=8)
             ax.grid(which="major", color="0.88", linewidth=0.8)

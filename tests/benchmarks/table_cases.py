@@ -8,6 +8,7 @@ and the processor seconds of as many bare SimPy timeouts in the same process.  P
 from __future__ import annotations
 
 import json
+import resource
 import sys
 import time
 from collections import Counter
@@ -171,12 +172,9 @@ def streams(count: int) -> Figures:
     return Figures(best.wall, best.cpu, count * each, "resumes", bare)
 
 
-def swept(bound: bool) -> Figures:
-    """1,000 configurations of 175B on 1,024 A100, one process: splits, microbatches, recomputation, ZeRO, schedules."""
+def configurations() -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """1,000 of 175B on 1,024 A100: the document that they change, and the changes."""
     from simcluster import load
-    from simcluster.collector import collector_off
-    from simcluster.scenario.variants import Base, Variant
-    from simcluster.sweeps.quick_rows import bounded, quickly
 
     schedules = [("1f1b", 1), ("interleaved", 2), ("interleaved", 3), ("interleaved", 4), ("interleaved", 6)]
     fixed = {"cluster.nodes": 128, "cluster.fabric.nodes_per_unit": 128, "gpus": 1024, "training.global_batch": 1536,
@@ -194,16 +192,35 @@ def swept(bound: bool) -> Figures:
         grid.append({"parallel.tp": tp, "parallel.pp": pp, "parallel.dp": dp, "parallel.zero": zero,
                      "training.micro_batch": micro, "training.recompute": recompute,
                      "pipeline.schedule": schedule, "pipeline.chunks": chunks})  # fmt: skip
-    grid = [grid[number] for number in sorted(Random(1).sample(range(len(grid)), min(1000, len(grid))))]
+    return base.document(), [grid[each] for each in sorted(Random(1).sample(range(len(grid)), min(1000, len(grid))))]
+
+
+def swept(bound: bool, processes: int = 1) -> Figures:
+    """The 1,000 configurations, played in this process, or as a sweep on several with its store of rows."""
+    from simcluster.collector import collector_off
+    from simcluster.scenario.variants import Base, Variant
+    from simcluster.sweeps.quick_rows import bounded, quickly
+    from simcluster.sweeps.study import make_sweep
+    from simcluster.sweeps.sweep import run_sweep
+
+    document, grid = configurations()
+    measure = bounded if bound else quickly
     with TemporaryDirectory() as folder:  # the base is written out, so that it is read as a file is
         path = Path(folder) / "base.yaml"
-        path.write_text(json.dumps(base.document()))
-        variants = [Variant(Base(str(path)), tuple(changes.items())) for changes in grid]
+        path.write_text(json.dumps(document))
         with collector_off(), Clock() as clock:
-            rows = [(bounded if bound else quickly)(variant) for variant in variants]
+            if processes == 1:
+                rows = [measure(Variant(Base(str(path)), tuple(changes.items()))) for changes in grid]
+            else:
+                made = make_sweep(Base(str(path)), {}, rows=grid)
+                rows = run_sweep(made, executor=processes, store=Path(folder) / "rows", measure=measure).rows
     ways = Counter(row.get("how", row["status"]) for row in rows)
     said = ", ".join(f"{count} {way}" for way, count in sorted(ways.items()))
-    return Figures(clock.wall, clock.cpu, len(rows), "configurations", 0.0, said)
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu = clock.cpu + children.ru_utime + children.ru_stime
+    if processes > 1:
+        said += f"; {len(rows) / clock.wall:,.0f} a second on {processes} processes"
+    return Figures(clock.wall, cpu, len(rows), "configurations", 0.0, said)
 
 
 CASES: dict[str, Callable[[], Figures]] = {
@@ -219,6 +236,7 @@ CASES: dict[str, Callable[[], Figures]] = {
     "fast path, P=16, M=16": fast_path,
     "P=64, M=512, v=4": deep_pipeline,
     "1,000 configurations": lambda: swept(False),
+    "1,000 configurations on 2 processes": lambda: swept(False, processes=2),
     "1,000 configurations, bounds": lambda: swept(True),
     "ring of 1,024 in steps": lambda: ring("steps"),
     "ring of 1,024 in flow": lambda: ring("flow"),
