@@ -67,7 +67,7 @@ def _prepared(file: StudyFile, data: Path | None) -> Report | Plan:
 
 @contextmanager
 def _runner(workers: int) -> Iterator[Runner]:
-    """Plays tasks one by one here, or side by side in processes of their own; answers come in the order of the tasks."""
+    """Plays tasks one by one here, or side by side in other processes; answers come in the order of the tasks."""
     if workers == 1:
         yield lambda tasks: map(_play, tasks)
         return
