@@ -403,7 +403,7 @@ _PAIRS_ON_HOSTS: dict[str, Any] = {  # some pairs of stages cross hosts, some do
 }
 
 
-@settings(max_examples=40)
+@settings(max_examples=26)
 @given(document=documents(), mechanism=mechanisms)
 @example(document=_PAIRS_ON_HOSTS, mechanism={"kind": "factor", "compute": 0.189, "compute_between_nodes": 0.0})
 @example(document=_GROUPS_ON_ONE_LINK, mechanism={"kind": "hbm", "bytes_per_byte": 2.0})
