@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import simpy
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from test_in_step import TICKS, chains
 
@@ -74,6 +74,9 @@ def play(
         due = task.next_look
 
 
+@example(  # what pressed until it began did not press on it
+    chain=[Pace(0.0, None, 0.0), Pace(0.125, 1.0, 0.0)], first=0.2, changes=[(0.0, 0.0)], before=False
+)
 @given(chain=chains(), first=PRESSURES, changes=CHANGES, before=st.booleans())
 def test_a_task_that_looks_late_is_one_that_follows_every_change(
     chain: list[Pace], first: float, changes: list[tuple[float, float]], before: bool

@@ -19,7 +19,7 @@ from simcluster.simulating.tasks import Place, Task
 class Followed(Task):
     """Ops of ranks whose speed changes as time goes on, or that slow down transfers; several if they go in step."""
 
-    __slots__ = ("_ends", "_playing", "_pressures", "_slowed")
+    __slots__ = ("_ends", "_playing", "_pressures", "_slowed", "_varies")
 
     def __init__(
         self, number: int, places: Sequence[Place | None], lanes: Sequence[Lane], now: float, chain: Chain
@@ -29,7 +29,8 @@ class Followed(Task):
         self.watches = True
         speeds = [STEADY if place is None else place.speed for place in places]
         self._pressures = [0.0 if place is None else place.pressure for place in places]
-        self._slowed = any(self._pressures) or any(speed is not STEADY for speed in speeds)
+        self._varies = any(speed is not STEADY for speed in speeds)
+        self._slowed = self._varies or any(self._pressures)
         self._playing = Playing(chain, now, self._pressures, speeds)
         self._ends = self._playing.ends()
         self.next_look = min(self._ends)
@@ -66,7 +67,8 @@ class Followed(Task):
         both = zip(self._ends, self._playing.ends(), strict=True)
         self._ends = [math.inf if before == math.inf else end for before, end in both]
         self.next_look = min(self._ends)
-        self._slowed = self._slowed or any(pressures)
+        before = now > self.begin and self._slowed  # at an instant the last word counts
+        self._slowed = self._varies or before or any(pressures)
 
     def computes(self, now: float) -> bool:
         """Does it compute at this instant, or is it in one of its collectives?"""
