@@ -9,6 +9,7 @@ from conftest import Tiny
 from hypothesis import given
 from hypothesis import strategies as st
 
+from simcluster.clock import on_grid
 from simcluster.lowering.blocks import Inside, Rows, before_by_lanes, blocks_of
 from simcluster.lowering.program import Pace
 from simcluster.lowering.rhythm import Chain, Playing
@@ -54,7 +55,9 @@ def chains(draw: st.DrawFn) -> list[Pace]:
     return [*paces, Pace(draw(TICKS), 1.0, 0.0, MAIN, tuple(beside))]
 
 
-@given(chain=chains(), data=st.data(), window=st.sampled_from([STEADY, Window(2.0, 1.0, 2.5), Window(0.5, 0.3)]))
+@given(
+    chain=chains(), data=st.data(), window=st.sampled_from([STEADY, Window(2.0, 1.0, 2.5), Window(0.5, on_grid(0.3))])
+)
 def test_a_chain_block_by_block_is_the_chain_row_by_row(chain: list[Pace], data: st.DataObject, window: Window) -> None:
     before = before_by_lanes(chain)
     whole = Rows(chain, before, [0] * len(chain), [0, len(chain)])  # all in one block
