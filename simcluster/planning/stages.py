@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from simcluster.collector import collector_off
 from simcluster.planning.boundaries import Boundaries, Key
@@ -95,8 +96,8 @@ class _Stage:
             segment, lane, waits = half.pieces[index]
             others = [("half", *keys[turn], each) for each in waits]
             also: tuple[Key, ...] = ()
-            if (turn, index) in (order[0], order[-1]):  # the pair begins and ends on the main lane
-                segment, lane = on_main(segment), MAIN
+            if lane != MAIN and (turn, index) in (order[0], order[-1]):  # the pair begins and ends on the main lane
+                segment, lane = self._lanes.once((MAIN, segment), partial(on_main, segment)), MAIN
             if (turn, index) == order[-1]:
                 name, also = keys[1], (keys[0],)
                 others.append(("half", *keys[1 - turn], len(halves[1 - turn].pieces) - 1))
