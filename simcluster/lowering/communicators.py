@@ -61,10 +61,10 @@ class Communicators:
         self._whole: dict[str, bool] = {}  # axes with one group of all ranks; do they hold up main lanes?
         used = Asked(programs)
         stage_ranks = plan.stage_ranks()
-        self.stage_of, self._place_of = np.zeros((2, plan.num_ranks), dtype=np.int32)
+        self.stage_of, self.place_of = np.zeros((2, plan.num_ranks), dtype=np.int32)
         for stage, ranks in enumerate(stage_ranks):
             self.stage_of[ranks] = stage
-            self._place_of[ranks] = np.arange(len(ranks))
+            self.place_of[ranks] = np.arange(len(ranks))
         for axis in used.axes:
             self._add_axis(axis, plan.groups(axis), used, programs)
         self._add_sends(used, stage_ranks)
@@ -206,7 +206,7 @@ class Communicators:
         """The number of a rank's, -1 for none."""
         if isinstance(kind, tuple):  # numbered as the ranks of their stage
             first = self._of_stage.get((kind, int(self.stage_of[rank])), -1)
-            return first if first < 0 else first + int(self._place_of[rank])
+            return first if first < 0 else first + int(self.place_of[rank])
         if kind not in self._known:
             of = self._known[kind] = np.full(len(self.stage_of), -1, dtype=np.int32)
             for each in self._named.get(kind, ()):

@@ -86,12 +86,6 @@ def lower(
     ``disturbances`` is what else makes ranks and links differ; ``trust`` says which links may, of a job without any;
     ``views`` are those of the same programs, plan and methods on this fabric, whatever is wrong with it.
     """
-    stage_ranks = [ranks.data for ranks in plan.stage_ranks()]  # as Python's numbers, of which few are asked for
-    stage_of, place_of = np.zeros((2, plan.num_ranks), dtype=np.int64)
-    for stage, ranks in enumerate(plan.stage_ranks()):
-        stage_of[ranks] = stage
-        place_of[ranks] = np.arange(len(ranks))
-    stages, places = stage_of.data, place_of.data
     rates = np.asarray(capacity, dtype=float)
     folded = choices.folded and not choices.steps
     found = None
@@ -103,17 +97,19 @@ def lower(
     else:
         communicators = Communicators(programs, plan, fabric, choices.methods)
         if folded:
-            own = [(disturbances.speeds.get(rank), disturbances.colour(rank)) for rank in range(len(stages))]
+            own = [(disturbances.speeds.get(rank), disturbances.colour(rank)) for rank in range(plan.num_ranks)]
             links = disturbances.link_colours(rates.tolist()) if disturbances.capacities else rates
             heeded = communicators.heeded(programs, rates, disturbances.capacities)
-            colours = list(zip(stages, slowness, own, strict=True))
+            colours = list(zip(communicators.stage_of.tolist(), slowness, own, strict=True))
             bindings = communicators.bindings
             if trust is not None and disturbances is UNDISTURBED:
                 classes = trust.classes(colours, bindings, rates, heeded)
             else:
                 classes = partition(colours, bindings, links, heeded)
         else:
-            classes = unfolded(len(stages), communicators.bindings, len(rates))
+            classes = unfolded(plan.num_ranks, communicators.bindings, len(rates))
+    stage_ranks = [ranks.data for ranks in plan.stage_ranks()]  # as Python's numbers, of which few are asked for
+    stages, places = communicators.stage_of.data, communicators.place_of.data
     where = Ranks(stage_ranks, stages, places, fabric.host_of, slowness)
     lowering = _Lowering(programs, where, communicators, classes, rates, choices, disturbances)
     for rank in classes.rank_representatives:
