@@ -8,3 +8,7 @@ class InputError(ValueError):
 
     The command line prints it on stderr and exits with status 2; everything else that escapes is our bug.
     """
+
+
+class DeadlockError(InputError):
+    """Ops that wait for each other for ever; the message names the ranks and what each waits for."""

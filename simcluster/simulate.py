@@ -9,6 +9,7 @@ from functools import partial
 from simcluster.collector import collector_off
 from simcluster.devices.device import Device, kernels_seconds
 from simcluster.devices.sensitivity import interference_on, sensitivity_on
+from simcluster.errors import DeadlockError
 from simcluster.faults import Fault
 from simcluster.lowering.between import StepsOf
 from simcluster.lowering.lower import Choices, Lowered, lower
@@ -37,7 +38,6 @@ from simcluster.scenario.pipeline_rules import goes_by_own_times, schedule_of, s
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.updates_plan import data_parallel_of, issue_of
 from simcluster.schedules import Schedule, ScheduleFunction
-from simcluster.simulating.engine import DeadlockError
 from simcluster.simulating.network import Network
 from simcluster.simulating.own_times import OwnTimes, boundary_passes
 from simcluster.simulating.players import play_by

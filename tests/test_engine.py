@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simcluster.clock import on_grid
-from simcluster.errors import InputError
+from simcluster.errors import DeadlockError, InputError
 from simcluster.lowering.program import Meeting, Program, SpanRow
 from simcluster.simulate import simulate
-from simcluster.simulating.engine import DeadlockError, play
+from simcluster.simulating.engine import play
 from simcluster.simulating.record import Record
 from simcluster.traffic.traffic import Traffic
 

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from test_interference import Row, program, spans
 
 from simcluster.clock import TICK
+from simcluster.errors import DeadlockError
 from simcluster.lowering.program import Meeting, Program, SpanRow
 from simcluster.planning.profiles import STEADY, Profile, Spells, Window, product, stretched
-from simcluster.simulating.engine import DeadlockError, play
+from simcluster.simulating.engine import play
 from simcluster.simulating.network import Network
 from simcluster.traffic.traffic import Traffic
 

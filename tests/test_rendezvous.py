@@ -9,6 +9,7 @@ from conftest import Table, Tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from simcluster.errors import DeadlockError
 from simcluster.lowering.lower import Choices, Lowered, lower
 from simcluster.model.transformer import Model
 from simcluster.planning.ops import Compute, Op, Segment
@@ -19,7 +20,7 @@ from simcluster.planning.step_plan import DataParallel, Job, Slices
 from simcluster.run import Run
 from simcluster.schedules import SCHEDULES, TAKES_CHUNKS, Schedule, make_schedule, schedule_function
 from simcluster.simulate import simulate
-from simcluster.simulating.engine import DeadlockError, play
+from simcluster.simulating.engine import play
 from simcluster.topology.uniform import FlatSpec
 from simcluster.traffic.methods import Methods
 

@@ -15,7 +15,7 @@ from conftest import Tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simcluster.errors import InputError
+from simcluster.errors import DeadlockError, InputError
 from simcluster.fixed import Costs, simulate_costs
 from simcluster.lowering.program import Meeting, Program, SpanRow
 from simcluster.measuring.timeline import COLUMNS
@@ -25,7 +25,7 @@ from simcluster.run import Run
 from simcluster.scenario.scenario import Scenario
 from simcluster.simulate import replay, simulate
 from simcluster.simulating.encounters import Encounters
-from simcluster.simulating.engine import DeadlockError, play
+from simcluster.simulating.engine import play
 from simcluster.simulating.longest_path import LongestPath, NeedsEventsError
 from simcluster.simulating.players import play_by, play_path
 from simcluster.simulating.record import Record

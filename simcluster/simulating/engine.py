@@ -13,7 +13,7 @@ from functools import partial
 import numpy as np
 import simpy
 
-from simcluster.errors import InputError
+from simcluster.errors import DeadlockError
 from simcluster.lowering.program import Meeting, Program
 from simcluster.lowering.slowed import SlowedRows
 from simcluster.simulating.agenda import Lane, Lanes, Timer
@@ -24,11 +24,6 @@ from simcluster.simulating.pacing import Pacing
 from simcluster.simulating.record import Record, Told, when_over
 from simcluster.simulating.stepwise import Stepwise
 from simcluster.simulating.tasks import Flight, Member, Place
-
-
-class DeadlockError(InputError):
-    """Ops that wait for each other for ever; the message names the ranks and what each waits for."""
-
 
 StepsFactory = Callable[[Network, Callable[[int], object]], Stepwise]
 
