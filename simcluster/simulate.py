@@ -13,6 +13,7 @@ from simcluster.errors import DeadlockError
 from simcluster.faults import Fault
 from simcluster.lowering.between import StepsOf
 from simcluster.lowering.lower import Choices, Lowered, lower
+from simcluster.lowering.program import Engine
 from simcluster.lowering.trusting import Trust
 from simcluster.lowering.views import Views
 from simcluster.model.flops import hardware_flops_per_sequence, model_flops_per_sequence
@@ -26,6 +27,7 @@ from simcluster.planning.parallel import Plan
 from simcluster.planning.segments import Passes, by_heart
 from simcluster.planning.stages import stage_programs
 from simcluster.planning.step_plan import Job, Slices
+from simcluster.reference.communication import Communication
 from simcluster.result import Facts, Result
 from simcluster.scenario.memory_plan import (
     footprints_of,
@@ -38,9 +40,11 @@ from simcluster.scenario.pipeline_rules import goes_by_own_times, schedule_of, s
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.updates_plan import data_parallel_of, issue_of
 from simcluster.schedules import Schedule, ScheduleFunction
+from simcluster.simulating.by_reference import play_plainly
 from simcluster.simulating.network import Network
 from simcluster.simulating.own_times import OwnTimes, boundary_passes
 from simcluster.simulating.players import play_by
+from simcluster.simulating.record import Record
 from simcluster.simulating.stepwise import Stepwise
 from simcluster.topology import Cluster
 from simcluster.traffic.methods import Methods
@@ -54,16 +58,20 @@ def simulate(
     schedule: Schedule | ScheduleFunction | None = None,
     folded: bool = True,
     collapsed: bool = True,
+    engine: Engine | None = None,
 ) -> Result:
     """Replay the scenario's steps.
 
     ``schedule`` takes the place of the scenario's: a Schedule, or a function (stages, microbatches, chunks) that
     returns one; InputError, with the place marked, if it is broken.  ``folded=False`` plays every rank by itself,
-    ``collapsed=False`` every op, with the same result to the bit.  With faults, the step is replayed without them as
-    well, once somebody asks for the slowdown.
+    ``collapsed=False`` every op, with the same result to the bit.  ``engine`` takes the place of the scenario's: the
+    "reference" is the plain meaning of a step, which all others equal (``simcluster.reference.plain``).  With faults,
+    the step is replayed without them as well, once somebody asks for the slowdown.
     """
     if schedule is not None:
         scenario = scenario.with_schedule(schedule)
+    if engine is not None:
+        scenario = scenario.model_copy(update={"engine": engine})
     planned = plan(scenario)
 
     def clean() -> float:
@@ -156,13 +164,19 @@ def replay(
 ) -> Result:
     """Replay the scenario once, with its programs changed if a change is given, on a trust if one is (``prepare``);
     ``clean`` says how long its step takes without its faults."""
+    plainly = scenario.engine == "reference"
+    planned = planned or plan(scenario, change)
     made = prepare(
-        scenario, folded=folded, collapsed=collapsed, change=change, watched=watched, trust=trust, planned=planned
-    )
+        scenario, folded=folded and not plainly, collapsed=collapsed and not plainly, watched=watched, trust=trust,
+        planned=planned,
+    )  # fmt: skip
     lowered = made.lowered
     try:
-        steps = [partial(_stepwise, made.cluster, steps) for steps in lowered.steps]
-        record = play_by(scenario.engine, lowered.played, lowered.capacity, steps)
+        if plainly:
+            record = _by_reference(scenario, planned, made)
+        else:
+            steps = [partial(_stepwise, made.cluster, steps) for steps in lowered.steps]
+            record = play_by(scenario.engine, lowered.played, lowered.capacity, steps)
     except DeadlockError as error:
         if scenario.pipeline.p2p == "async":
             raise
@@ -178,6 +192,21 @@ def replay(
         scenario=scenario,
         facts=made.facts,
         clean=clean,
+    )
+
+
+def _by_reference(scenario: Scenario, planned: Planned, made: Prepared) -> Record:
+    """The step as the reference interpreter plays it."""
+    choices, layout = planned.choices, planned.job.plan
+    return play_plainly(
+        made.lowered.program,
+        planned.programs,
+        layout,
+        made.cluster,
+        Communication(layout, made.cluster, choices.methods, choices.interference),
+        slowness(scenario),
+        disturbances_of(scenario, layout, made.cluster),
+        in_steps=choices.steps,
     )
 
 

@@ -34,8 +34,9 @@ class Meeting:
     drag: float = 0.0
 
 
-Engine = Literal["auto", "events", "path"]
-"""How a program is played: as ``events``, as one longest ``path``, or as that where it is exact (``auto``)."""
+Engine = Literal["auto", "events", "path", "reference"]
+"""How a program is played: as ``events``, as one longest ``path``, or as that where it is exact (``auto``); or op by op
+of every rank, as the ``reference`` interpreter does."""
 
 
 RowTimes = Sequence[tuple[float, float]]

@@ -80,9 +80,10 @@ class Scenario(Spec):
 
     ``gpus`` is how many of the cluster's GPUs the job takes (left out: all; the first ones, machine by machine), and
     ``parallel.dp`` is never left out once the scenario is made.  ``engine`` is how the step is played: as ``events``,
-    as one longest ``path`` through all ops, refused where that would not be exact, or the faster of what is exact
-    (``auto``); times are the same to the bit.  With ``replicas`` it is played so often, each time with draws of its own
-    from ``seed`` (``montecarlo``).  ``framework`` is another word for ``software``.  Raises InputError (pydantic's
+    as one longest ``path`` through all ops, refused where that would not be exact, the faster of what is exact
+    (``auto``), or op by op of every rank by the slow ``reference``; times are the same to the bit.  With ``replicas``
+    it is played so often, each time with draws of its own from ``seed`` (``montecarlo``).  ``framework`` is another
+    word for ``software``.  Raises InputError (pydantic's
     ValidationError, if made without ``load``) with every broken rule.
     """
 

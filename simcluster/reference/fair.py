@@ -1,0 +1,66 @@
+"""Max-min fair rates of flows over links, computed from scratch: the meaning of a shared link.
+
+Every activity moves at its own bound or crosses a bottleneck link: one that is full and on which no flow is faster
+(Bertsekas & Gallager, Data Networks, 6.5.2).  Written as *levels*: a link's level is the rate at which it holds back
+those whom nothing else holds back further, and an activity's rate is the lowest level on its way.  One set of levels
+fits together, and going over all links until none changes finds it, from the lowest level up.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from typing import NamedTuple
+
+from simcluster.traffic.fairness import Usage
+
+
+class Demand(NamedTuple):
+    """What an activity asks of the links: its flows on each, and the most B/s that one of them reaches."""
+
+    usage: Usage
+    bound: float = math.inf
+
+
+def fair_rates(demands: Sequence[Demand], capacity: Mapping[int, float]) -> list[float]:
+    """Max-min fair rate per flow (B/s) of every activity; ``capacity`` is B/s by link number."""
+    users: dict[int, list[int]] = {}
+    for number, demand in enumerate(demands):
+        for link, _ in demand.usage:
+            users.setdefault(link, []).append(number)
+    level = dict.fromkeys(users, math.inf)
+    flows = [dict(demand.usage) for demand in demands]
+
+    def want(number: int, besides: int) -> float:
+        """B/s that an activity would reach if this link held nobody back."""
+        demand = demands[number]
+        return min([demand.bound, *(level[link] for link, _ in demand.usage if link != besides)])
+
+    changed = True
+    while changed:
+        changed = False
+        for link, numbers in users.items():
+            new = level_of(capacity[link], [(want(number, link), flows[number][link]) for number in numbers])
+            changed = changed or new != level[link]
+            level[link] = new
+    return [want(number, -1) for number in range(len(demands))]
+
+
+def level_of(capacity: float, users: Iterable[tuple[float, float]]) -> float:
+    """The level of a link of this capacity (B/s), whose users want so much (B/s) for each of so many flows.
+
+    Those who want less than an equal share of what is left get it, the lowest first, all of one rate at once; the share
+    never falls on the way.  Infinite where the link holds nobody back.
+    """
+    rest = sorted(users)
+    left, share = capacity, capacity / math.fsum(flows for _, flows in rest)
+    for want, group in groupby(rest.copy(), key=lambda user: user[0]):
+        if want >= share:
+            return share
+        served = list(group)
+        left -= math.fsum(flows for _, flows in served) * want
+        rest = rest[len(served) :]
+        if rest:
+            share = max(share, left / math.fsum(flows for _, flows in rest))
+    return math.inf

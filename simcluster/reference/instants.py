@@ -1,0 +1,31 @@
+"""The end of an instant: what happens at one time has all happened before anybody is told of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import simpy
+from simpy.events import EventPriority
+
+_LAST = EventPriority(2)  # after SimPy's URGENT (0) and NORMAL (1)
+
+
+class AtEndOfInstant:
+    """An action that is taken once at the end of every instant at which it was asked for."""
+
+    def __init__(self, env: simpy.Environment, action: Callable[[], None]) -> None:
+        self._env, self._action, self._asked = env, action, False
+
+    def ask(self) -> None:
+        """Take the action when all else of this instant is over."""
+        if self._asked:
+            return
+        self._asked = True
+        event = simpy.Event(self._env)
+        event._ok, event._value = True, None
+        event.callbacks.append(self._take)
+        self._env.schedule(event, _LAST)
+
+    def _take(self, _: simpy.Event) -> None:
+        self._asked = False
+        self._action()

@@ -1,0 +1,118 @@
+"""Links shared by what moves over them, solved anew at the end of every instant at which something changed.
+
+An activity is a transfer, or a ring whose hops advance together.  It first pays its latency, occupying nothing, then
+moves ``rounds`` times ``round_bytes`` on every flow at its max-min fair rate.  (SimGrid's rule for latency:
+MODELLING.md C.2.)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Mapping, Sequence
+
+import simpy
+
+from simcluster.clock import on_grid
+from simcluster.planning.profiles import Profile
+from simcluster.reference.fair import Demand, fair_rates
+from simcluster.reference.instants import AtEndOfInstant
+from simcluster.traffic.traffic import Traffic
+
+Process = Generator[simpy.Event, None, None]
+
+
+class Activity:
+    """A transfer under way: ``remaining`` rounds as of the instant ``updated``, to be over at ``end``.
+
+    A round takes ``drag`` times as long as the links allow, because of computation on its GPUs.
+    """
+
+    def __init__(self, env: simpy.Environment, traffic: Traffic, drag: float) -> None:
+        self.traffic, self.drag = traffic, drag
+        self.rate = -1.0  # B/s per flow; not on its links yet
+        self.remaining = float(traffic.rounds)
+        self.round_seconds = self.end = math.inf
+        self.updated = 0.0
+        self.changed = env.event()
+
+    def reckon(self, now: float) -> None:
+        """What has been done until now, and when it will be over at the rate and the drag of now."""
+        if now > self.updated and self.round_seconds > 0:
+            self.remaining = max(0.0, self.remaining - (now - self.updated) / self.round_seconds)
+        self.updated = now
+        size = self.traffic.round_bytes
+        if self.rate <= 0 and size > 0:  # a dead link: nothing moves until its capacity comes back
+            self.round_seconds = self.end = math.inf
+            return
+        self.round_seconds = on_grid(size / self.rate * self.drag) if size else 0.0
+        left = self.remaining * self.round_seconds
+        self.end = now + (left if self.remaining == self.traffic.rounds else on_grid(left))
+
+
+class Network:
+    """The links at work: ``capacity`` is B/s by number, ``profiles[link]`` what multiplies that as time goes on."""
+
+    def __init__(self, env: simpy.Environment, capacity: Sequence[float], profiles: Mapping[int, Profile]) -> None:
+        self._env, self._capacity, self._profiles = env, capacity, profiles
+        self._moving: list[Activity] = []
+        self._started = 0  # activities that have begun and are not over, latency included
+        self._following = False
+        self._share = AtEndOfInstant(env, self._share_out)
+
+    def begin(self, traffic: Traffic, drag: float = 1.0) -> Activity:
+        """An activity that is to ``move`` now."""
+        return Activity(self._env, traffic, drag)
+
+    def move(self, activity: Activity) -> Process:
+        """Pay the latency, then move at the fair rate until the last byte has arrived."""
+        env = self._env
+        self._started += 1
+        if self._profiles and not self._following:
+            self._following = True
+            env.process(self._follow())
+        yield env.timeout(activity.traffic.latency_seconds)
+        self._moving.append(activity)
+        activity.updated = env.now
+        self._share.ask()
+        yield activity.changed
+        while activity.end > env.now:
+            wake = [env.timeout(activity.end - env.now)] if activity.end < math.inf else []
+            yield env.any_of([*wake, activity.changed])
+        self._moving.remove(activity)
+        self._started -= 1
+        self._share.ask()
+
+    def set_drag(self, activity: Activity, drag: float) -> None:
+        """From this instant on its rounds take ``drag`` times as long; what it does not use is not given to others."""
+        activity.drag = drag
+        if activity in self._moving and activity.rate >= 0:
+            activity.reckon(self._env.now)
+            self._tell(activity)
+
+    def _share_out(self) -> None:
+        """The rates of all, from this instant on."""
+        now = self._env.now
+        used = {link for activity in self._moving for link, _ in activity.traffic.usage}
+        capacity = {link: self._capacity[link] for link in used}
+        for link in used & self._profiles.keys():
+            capacity[link] *= self._profiles[link].at(now)
+        demands = [Demand(activity.traffic.usage, activity.traffic.bound) for activity in self._moving]
+        for activity, rate in zip(self._moving, fair_rates(demands, capacity), strict=True):
+            if rate != activity.rate:
+                activity.rate = rate
+                activity.reckon(now)
+                self._tell(activity)
+
+    def _tell(self, activity: Activity) -> None:
+        event, activity.changed = activity.changed, self._env.event()
+        event.succeed()
+
+    def _follow(self) -> Process:
+        """Share out anew whenever a link's capacity changes while something is under way."""
+        while self._started:
+            change = min(profile.after(self._env.now) for profile in self._profiles.values())
+            if change == math.inf:
+                return  # and stays marked as following: there is nothing left to follow
+            yield self._env.timeout(change - self._env.now)
+            self._share.ask()
+        self._following = False

@@ -1,0 +1,246 @@
+"""The plain meaning of a step: every op of every rank, played by a SimPy process for each lane.
+
+The life of an op.  A lane is an in-order queue of a rank.  Its next op waits until all that stand *before* it are over:
+then it is *ready*.  A computation or the host's work *starts* at once and *ends* after its seconds.  What several ranks
+do together waits, too, until all of them have arrived: then it starts for all, moves its activities over the network
+one after the other, and ends for all at the same instant.  The next op of the lane, and whoever waits for this one, go
+on at that instant.
+
+The life of a communication.  While it moves it presses on its ranks: a computation on one of them takes
+(1 + sensitivity x pressure) times as long, of several pressures the strongest (``devices.interference``), times what
+the rank's own speed says at that time.  Where computation drags communication, a round takes (1 + drag) times as long
+while one of its ranks computes.  Whatever changes, what is left goes on at its new rate, from the end of the instant
+on: what happens at one instant has no order.
+
+Simplest code that is right.  Nothing here is fast; what is fast is compared with this, to the bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import simpy
+
+from simcluster.clock import on_grid
+from simcluster.errors import DeadlockError
+from simcluster.planning.ops import Collective, Compute, Copy, Host, Receive, Timed, Transfer
+from simcluster.planning.profiles import STEADY, Profile
+from simcluster.reference.communication import Communication
+from simcluster.reference.instants import AtEndOfInstant
+from simcluster.reference.network import Activity, Network, Process
+from simcluster.reference.nodes import Lanes, Node
+from simcluster.reference.steps import Stepwise
+from simcluster.topology import Cluster
+
+
+class Left(NamedTuple):
+    """What is left of a computation: seconds at full speed, since when, and what multiplies them."""
+
+    seconds: float
+    since: float
+    factor: float
+
+    @property
+    def end(self) -> float:
+        """When it will be over if nothing changes."""
+        return self.since + (self.seconds if self.factor == 1.0 else on_grid(self.seconds * self.factor))
+
+    def at(self, now: float, factor: float) -> Left:
+        """What is left from this instant on, under another factor."""
+        if factor == self.factor:
+            return self
+        return Left(max(0.0, self.seconds - on_grid((now - self.since) / self.factor)), now, factor)
+
+
+@dataclass(eq=False)
+class Flight:
+    """A communication that moves: what it presses, what computation beside it drags, and its present activity."""
+
+    pressure: float
+    drag: float
+    ranks: Sequence[Rank]
+    activity: Activity | None = None
+    dragged: bool = False
+
+    def factor(self) -> float:
+        """How many times as long its rounds take at present."""
+        return 1.0 + self.drag if self.dragged else 1.0
+
+
+class Rank:
+    """A GPU at work: what moves on it and presses, how much computes on it, and who waits to hear of a change."""
+
+    def __init__(self, env: simpy.Environment, network: Network, slowness: float, speed: Profile) -> None:
+        self._env, self._network, self.slowness, self.speed = env, network, slowness, speed
+        self.flights: list[Flight] = []
+        self.computing = 0
+        self.changed = env.event()
+        self._end_of_instant = AtEndOfInstant(env, self._settle)
+
+    def tell(self) -> None:
+        """Something changes here: at the end of this instant all hear of it."""
+        self._end_of_instant.ask()
+
+    def factor(self, sensitivity: float) -> float:
+        """How many times as long a computation takes from now on."""
+        pressure = max((flight.pressure for flight in self.flights), default=0.0)
+        return (1.0 + sensitivity * pressure) * self.speed.at(self._env.now)
+
+    def _settle(self) -> None:
+        for flight in self.flights:
+            dragged = flight.drag > 0 and any(rank.computing for rank in flight.ranks)
+            if dragged != flight.dragged:
+                flight.dragged = dragged
+                if flight.activity is not None:
+                    self._network.set_drag(flight.activity, flight.factor())
+        event, self.changed = self.changed, self._env.event()
+        event.succeed()
+
+
+@dataclass
+class Meeting:
+    """A communication that ranks arrive at: ``over`` comes when it has moved all."""
+
+    over: simpy.Event
+    there: list[Node] = field(default_factory=list)
+    steps: Stepwise | None = None
+
+
+class Player:
+    """Plays the nodes of a job on a cluster; when it is made, all is over and every node has its times.
+
+    ``slowness[rank]`` multiplies the rank's computations always, ``speeds[rank]`` as time goes on; ``capacities[link]``
+    multiplies a link's capacity as time goes on.  ``in_steps``: collectives go round by round.
+    Raises DeadlockError when ops are left that can never begin.
+    """
+
+    def __init__(
+        self,
+        lanes: Lanes,
+        cluster: Cluster,
+        communication: Communication,
+        slowness: Sequence[float],
+        speeds: Mapping[int, Profile],
+        capacities: Mapping[int, Profile],
+        *,
+        in_steps: bool,
+    ) -> None:
+        self._env = env = simpy.Environment()
+        self._cluster, self._communication, self._in_steps = cluster, communication, in_steps
+        self._network = Network(env, cluster.capacity.tolist(), capacities)
+        self._ranks = [Rank(env, self._network, slow, speeds.get(rank, STEADY)) for rank, slow in enumerate(slowness)]
+        self._over = {node: env.event() for nodes in lanes.values() for node in nodes}
+        self._meetings: dict[Hashable, Meeting] = {}
+        for nodes in lanes.values():
+            env.process(self._lane(nodes))
+        env.run()
+        self.events = next(env._eid)
+        stuck = [
+            next(node for node in nodes if not self._is_over(node))
+            for nodes in lanes.values()
+            if not self._is_over(nodes[-1])
+        ]
+        if stuck:
+            raise DeadlockError(self._explain(stuck))
+
+    def _is_over(self, node: Node) -> bool:
+        return self._over[node].processed
+
+    def _lane(self, nodes: Sequence[Node]) -> Process:
+        env = self._env
+        for node in nodes:
+            for other in node.before:
+                if not self._is_over(other):
+                    yield self._over[other]
+            node.ready = node.start = env.now
+            node.last = node
+            work = node.op.work
+            if isinstance(work, Compute):
+                yield from self._compute(node, work)
+            elif isinstance(work, Host):
+                yield env.timeout(on_grid(work.seconds))
+            else:
+                yield from self._communicate(node)
+            node.end = env.now
+            self._over[node].succeed()
+
+    def _compute(self, node: Node, work: Compute) -> Process:
+        """Compute at the rate of every moment; at an instant the last word counts."""
+        env, rank = self._env, self._ranks[node.rank]
+        before = now = Left(on_grid(work.seconds * rank.slowness), env.now, 1.0)
+        settled = env.now  # ``before`` is what was left as of all instants before this one
+        rank.computing += 1
+        rank.tell()
+        while now.end > env.now:
+            change = rank.speed.after(env.now)
+            yield env.timeout(min(now.end, change) - env.now) | rank.changed
+            if now.end == env.now:
+                break
+            if change == env.now:
+                rank.tell()
+                yield rank.changed
+            if env.now > settled:
+                before, settled = now, env.now
+            now = before.at(env.now, rank.factor(work.sensitivity))
+        rank.computing -= 1
+        rank.tell()
+
+    def _communicate(self, node: Node) -> Process:
+        """Arrive; the last to come begins what all wait for."""
+        members = self._communication.members(node)
+        work, (key, index) = node.op.work, node.key
+        if isinstance(work, Receive) and isinstance(key, tuple):
+            _, key = key  # it names its send
+        meeting = self._meetings.setdefault((members, key, index), Meeting(self._env.event()))
+        meeting.there.append(node)
+        if self._in_steps and isinstance(work, Collective) and meeting.steps is None:
+            rounds = self._communication.rounds(work, members)
+            meeting.steps = Stepwise(self._env, self._network, self._cluster, members, rounds)
+        steps = meeting.steps
+        if len(meeting.there) == self._communication.parties(node, members):
+            self._all_there(meeting)
+            if steps is None:
+                self._env.process(self._move(meeting, members))
+        if steps is None:
+            yield meeting.over
+        else:
+            yield from steps.enter(members.index(node.rank))
+
+    def _all_there(self, meeting: Meeting) -> None:
+        """Who came last, and when it began for all; in steps each begins at its own arrival."""
+        now = self._env.now
+        last = min((node for node in meeting.there if node.ready == now), key=lambda node: node.rank)
+        for node in meeting.there:
+            node.last = last
+            if meeting.steps is None:
+                node.start = now
+
+    def _move(self, meeting: Meeting, members: tuple[int, ...]) -> Process:
+        """The communication from its last arrival to its end."""
+        op = next(node.op for node in meeting.there if not isinstance(node.op.work, Receive))
+        work = op.work
+        assert isinstance(work, Collective | Timed | Transfer | Copy), work
+        ranks = [self._ranks[rank] for rank in members]
+        flight = Flight(self._communication.pressure(op, members), self._communication.drag(op), ranks)
+        for rank in ranks:
+            rank.flights.append(flight)
+            rank.tell()
+        for traffic in self._communication.traffics(work, members):
+            flight.activity = self._network.begin(traffic, flight.factor())
+            yield from self._network.move(flight.activity)
+        for rank in ranks:
+            rank.flights.remove(flight)
+            rank.tell()
+        meeting.over.succeed()
+
+    def _explain(self, stuck: Sequence[Node]) -> str:
+        """What the lanes that never ended wait for."""
+        lines = [
+            f"  rank {node.rank} {node.op.lane}: {node.op.kind} {node.op.name} waits for "
+            + (", ".join(f"rank {other.rank} {other.op.kind} {other.op.name}" for other in node.before
+                         if not self._is_over(other)) or "the other members of its group")
+            for node in stuck[:12]
+        ]  # fmt: skip
+        return "\n".join([f"deadlock: {len(stuck)} lanes wait for each other and nothing can happen any more", *lines])

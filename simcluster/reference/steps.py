@@ -1,0 +1,98 @@
+"""A collective played round by round: every hop of every round is a transfer of its own on the network.
+
+A rank begins at its own arrival and is over when its last hop is.  A hop begins when both its ranks have arrived (a
+receiver offers its buffer then), and its source sends round k + 1 of a channel when it has finished sending and
+receiving round k of it (MODELLING.md D.6).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import simpy
+
+from simcluster.collectives.description import Hop, Phase
+from simcluster.reference.communication import Rounds
+from simcluster.reference.network import Network, Process
+from simcluster.traffic.traffic import Fabric, Traffic, hop_spread, usage_of
+
+
+def blocks_of(phases: Sequence[Phase]) -> Iterator[tuple[Sequence[Hop], int]]:
+    """The rounds of a collective; those that repeat the same hops (with other chunks) together, with their number."""
+    hops: Sequence[Hop] = ()
+    rounds = 0
+    for phase in phases:
+        if phase.hops and not _alike(hops, phase.hops):
+            if rounds:
+                yield hops, rounds
+            hops, rounds = tuple(phase.hops), 0
+        rounds += phase.rounds if phase.hops else 0
+    if rounds:
+        yield hops, rounds
+
+
+def _alike(some: Sequence[Hop], others: Sequence[Hop]) -> bool:
+    return [_route(hop) for hop in some] == [_route(hop) for hop in others]
+
+
+def _route(hop: Hop) -> tuple[int, int, float, int, int]:
+    return hop.source, hop.target, hop.share, hop.relay, hop.channel
+
+
+class Stepwise:
+    """One instance of a collective in rounds over the GPUs of a group; ``enter(position)`` is a rank's part in it."""
+
+    def __init__(
+        self, env: simpy.Environment, network: Network, fabric: Fabric, gpus: Sequence[int], rounds: Rounds
+    ) -> None:
+        self._blocks = [
+            _Block(env, network, hops, [_transfer(fabric, gpus, hop, rounds) for hop in hops], count)
+            for hops, count in blocks_of(rounds.phases)
+        ]
+
+    def enter(self, position: int) -> Process:
+        """Go through all blocks in which the rank at this position has something to do."""
+        for block in self._blocks:
+            if position in block.arrived:
+                block.arrived[position].succeed()
+                yield block.left[position]
+
+
+class _Block:
+    """Rounds that repeat the same hops: a process for each hop."""
+
+    def __init__(
+        self, env: simpy.Environment, network: Network, hops: Sequence[Hop], traffics: Sequence[Traffic], rounds: int
+    ) -> None:
+        self._env, self._network = env, network
+        ends = {end for hop in hops for end in (hop.source, hop.target)}
+        self.arrived = {end: env.event() for end in ends}
+        rounds_of = [[env.event() for _ in range(rounds)] for _ in hops]  # [hop][round]: it is over
+        last_of: dict[int, list[simpy.Event]] = {end: [] for end in ends}
+        for hop, traffic, own in zip(hops, traffics, rounds_of, strict=True):
+            touching = [
+                done
+                for other, done in zip(hops, rounds_of, strict=True)
+                if other.channel == hop.channel and hop.source in (other.source, other.target)
+            ]
+            env.process(self._hop(hop, traffic, touching, own))
+            for end in (hop.source, hop.target):
+                last_of[end].append(own[-1])
+        self.left = {end: env.all_of(last) for end, last in last_of.items()}
+
+    def _hop(
+        self, hop: Hop, traffic: Traffic, touching: Sequence[Sequence[simpy.Event]], done: Sequence[simpy.Event]
+    ) -> Process:
+        yield self.arrived[hop.source] & self.arrived[hop.target]
+        for number, event in enumerate(done):
+            if number:
+                yield self._env.all_of([others[number - 1] for others in touching])
+            yield from self._network.move(self._network.begin(traffic))
+            event.succeed()
+
+
+def _transfer(fabric: Fabric, gpus: Sequence[int], hop: Hop, rounds: Rounds) -> Traffic:
+    spread = hop_spread(fabric, gpus, hop)
+    latency, bound = rounds.pace or (fabric.spread_latency(spread), math.inf)
+    return Traffic(usage_of([(1.0, spread)]), hop.share * rounds.size, 1, latency, bound)

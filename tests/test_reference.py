@@ -1,0 +1,89 @@
+"""One meaning: what the reference interpreter plays is what all accelerators play, all spans of all ranks, to the bit.
+
+More examples than CI draws:  python tests/test_reference.py 1000 [SEED]
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from conftest import Tiny, tiny_scenario
+from hypothesis import HealthCheck, given, reject, seed, settings
+from hypothesis import strategies as st
+from test_same_answer import documents as layouts
+from test_same_answer_everywhere import documents as corners
+
+from simcluster.errors import InputError
+from simcluster.measuring.timeline import COLUMNS
+from simcluster.reference.fair import Demand, fair_rates
+from simcluster.simulate import replay, simulate
+
+
+def drawn() -> st.SearchStrategy[dict[str, Any]]:
+    """Sections for ``tiny``: layouts, schedules, overlap and faults, and the corners."""
+    return st.one_of(layouts(), corners())
+
+
+def compare(document: dict[str, Any]) -> None:
+    """The step and every span by the reference and with all accelerators."""
+    try:
+        scenario = tiny_scenario(**document)
+    except InputError:  # some combinations are none
+        reject()
+    plain = replay(scenario.model_copy(update={"engine": "reference"}))
+    fast = replay(scenario)
+    assert fast.step_time == plain.step_time
+    for rank in range(scenario.gpus):
+        expected, found = (run.timeline_of(rank)[list(COLUMNS)] for run in (plain, fast))
+        assert found.to_dict("list") == expected.to_dict("list"), f"rank {rank}"
+
+
+@settings(max_examples=20)
+@given(document=drawn())
+def test_accelerators_play_what_the_reference_plays(document: dict[str, Any]) -> None:
+    compare(document)
+
+
+ACCELERATORS = ("lowering", "simulating", "sweeps", "search", "whatif", "simulate", "run", "result")
+
+
+def test_the_reference_stands_on_no_accelerator() -> None:
+    code = "import sys, simcluster.reference.plain; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = [name for name in done.stdout.split() if name.startswith("simcluster.")]
+    assert [name for name in loaded if name.split(".")[1] in ACCELERATORS] == []
+
+
+def test_a_run_by_the_reference_says_so_and_can_be_measured(tiny: Tiny) -> None:
+    scenario = tiny(gpus=4, parallel={"tp": 2, "dp": 2}, cluster={"topology": "flat", "gpus": 4})
+    plain, fast = simulate(scenario, engine="reference"), simulate(scenario)
+    assert plain.to_dict()["engine"]["kind"] == "reference"
+    assert plain.to_dict()["breakdown_s"] == fast.to_dict()["breakdown_s"]
+    assert plain.critical_path.by_kind() == fast.critical_path.by_kind()
+
+
+@pytest.mark.parametrize(
+    ("demands", "rates"),
+    [
+        ([Demand(((0, 1.0),)), Demand(((0, 1.0),))], [5.0, 5.0]),
+        ([Demand(((0, 1.0),), 2.0), Demand(((0, 1.0),))], [2.0, 8.0]),
+        ([Demand(((0, 1.0), (1, 1.0))), Demand(((0, 1.0),)), Demand(((1, 1.0),))], [2.0, 8.0, 2.0]),
+        ([Demand(((0, 3.0),)), Demand(((0, 1.0),))], [2.5, 2.5]),  # an activity of three flows
+        ([Demand(())], [float("inf")]),
+    ],
+)
+def test_rates_are_fair(demands: list[Demand], rates: list[float]) -> None:
+    assert fair_rates(demands, {0: 10.0, 1: 4.0}) == rates
+
+
+if __name__ == "__main__":
+    examples, start = int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 0
+    run = given(document=drawn())(compare)
+    wide = settings(
+        max_examples=examples, derandomize=False, deadline=None, database=None, suppress_health_check=list(HealthCheck)
+    )
+    wide(seed(start)(run))()
+    sys.stdout.write(f"{examples} drawn scenarios from seed {start}: step and all spans equal\n")
