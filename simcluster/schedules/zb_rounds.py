@@ -1,0 +1,169 @@
+"""The heuristic of automatic zero bubble: rounds of one F and one I per stage, W where it fits, after a warm-up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from simcluster.schedules.actions import Action, Kind, Schedule, loop_route
+
+_ROUNDING = 1e-9  # of sums of parts of microbatches
+
+
+@dataclass(frozen=True, slots=True)
+class Taste:
+    """What the heuristic leaves open; all eight combinations are tried."""
+
+    delay_first_input: bool
+    """In the warm-up, one F more although it delays the first I."""
+    skip_forward: bool
+    """Leave out an F that would delay the next I, where the next stage has enough."""
+    eager_weight: bool
+    """A W into a gap shorter than it, where waiting would make the stage the one with the largest bubble."""
+
+
+class _Stage:
+    """One stage's row being written, with the ends of its F and I and the bubble so far."""
+
+    def __init__(self, times: dict[Kind, Any], limit: int, weight_memory: float) -> None:
+        self.times, self.limit, self._weight_memory = times, limit, weight_memory
+        self.row: list[Action] = []
+        self.ends: dict[Kind, list[Any]] = {"F": [], "I": [], "W": []}
+        self.now: Any = 0
+        self.bubble: Any = 0
+
+    def count(self, kind: Kind) -> int:
+        """How many of these are done."""
+        return len(self.ends[kind])
+
+    @property
+    def full(self) -> bool:
+        alive = self.count("F") - self.count("I") + self._weight_memory * (self.count("I") - self.count("W"))
+        return alive + 1 > self.limit + _ROUNDING
+
+    @property
+    def has_weight(self) -> bool:
+        return self.count("W") < self.count("I")
+
+    def put(self, kind: Kind, ready: Any = 0) -> None:
+        """The next microbatch's pass of this kind, when its input is there."""
+        start = max(self.now, ready)
+        if self.row:
+            self.bubble += start - self.now
+        self.now = start + self.times[kind]
+        self.row.append(Action(kind, self.count(kind)))
+        self.ends[kind].append(self.now)
+
+
+class Rounds:
+    """Rounds of one F and one I per stage, with W where it fits, after a warm-up as deep as memory and time allow."""
+
+    def __init__(
+        self,
+        num_microbatches: int,
+        limit: int,
+        weight_memory: float,
+        times: list[dict[Kind, Any]],
+        latency: Any,
+        taste: Taste,
+    ) -> None:
+        self._stages = [_Stage(each, limit, weight_memory) for each in times]
+        self._num_microbatches, self._latency, self._taste = num_microbatches, latency, taste
+
+    def schedule(self) -> Schedule:
+        """All rounds, then the W that are left."""
+        numbers = range(len(self._stages))
+        self._warm_up()
+        for microbatch in range(self._num_microbatches):
+            for number in numbers:
+                if self._wants_forward(number, microbatch):
+                    self._forward(number)
+            for number in reversed(numbers):
+                self._input(number)
+        for stage in self._stages:
+            while stage.has_weight:
+                stage.put("W")
+        return Schedule(
+            name="zb-auto",
+            rows=tuple(tuple(stage.row) for stage in self._stages),
+            num_microbatches=self._num_microbatches,
+            num_chunks=1,
+            routes=(loop_route(len(self._stages), 1),),
+            route_of=(0,) * self._num_microbatches,
+        )
+
+    def _warm_up(self) -> None:
+        """As many F as end before the first I can be there, fewer on every stage than on the one before."""
+        arrivals = [sum(stage.times["F"] for stage in self._stages) + (len(self._stages) - 1) * self._latency]
+        for stage in reversed(self._stages[1:]):
+            arrivals.append(arrivals[-1] + stage.times["I"] + self._latency)
+        most = self._num_microbatches
+        for number, (stage, arrival) in enumerate(zip(self._stages, reversed(arrivals), strict=True)):
+            most = min(most, stage.limit)
+            self._forward(number)
+            while stage.count("F") < most:
+                end = stage.now + stage.times["F"]
+                if end > arrival and not (self._taste.delay_first_input and stage.now < arrival):
+                    break
+                self._forward(number)
+            most = max(1, stage.count("F") - 1)
+
+    def _wants_forward(self, number: int, microbatch: int) -> bool:
+        """Does this stage run an F before the I of this microbatch?"""
+        stage = self._stages[number]
+        done = stage.count("F")
+        if done <= microbatch:
+            return True  # its I needs it
+        ready = self._forward_ready(number)
+        if microbatch == 0 or done == self._num_microbatches or ready is None:
+            return False
+        if stage.full and not stage.has_weight:
+            return False
+        if self._taste.skip_forward and number + 1 < len(self._stages):
+            enough = done - self._stages[number + 1].count("F") > 1
+            start = max(stage.now, ready) + (stage.times["W"] if stage.full else 0)
+            return not (enough and start + stage.times["F"] > self._input_at_best(number, microbatch))
+        return True
+
+    def _input_at_best(self, number: int, microbatch: int) -> Any:
+        """When the I of this microbatch can be on this stage if no stage behind it does anything else before."""
+        last = self._stages[-1]
+        known = last.ends["F"][microbatch] if microbatch < last.count("F") else last.now
+        arrival = max(last.now, known)
+        for stage in reversed(self._stages[number + 1 :]):
+            arrival = max(arrival, stage.now) + stage.times["I"] + self._latency
+        return arrival
+
+    def _forward_ready(self, number: int) -> Any | None:
+        """When the input of the stage's next F is there; None if that F is not planned yet on the stage before."""
+        if number == 0:
+            return 0
+        before = self._stages[number - 1].ends["F"]
+        done = self._stages[number].count("F")
+        return before[done] + self._latency if done < len(before) else None
+
+    def _forward(self, number: int) -> None:
+        stage, ready = self._stages[number], self._forward_ready(number)
+        assert ready is not None  # a stage is never as far as the one before it
+        self._fill(number, ready, frees=True)
+        stage.put("F", ready)
+
+    def _input(self, number: int) -> None:
+        stage = self._stages[number]
+        if number + 1 < len(self._stages):
+            ready = self._stages[number + 1].ends["I"][stage.count("I")] + self._latency
+        else:
+            ready = stage.ends["F"][stage.count("I")]
+        self._fill(number, ready, frees=False)
+        stage.put("I", ready)
+
+    def _fill(self, number: int, ready: Any, *, frees: bool) -> None:
+        """W until something is ready: where memory is full, where they fit, and eagerly where taste says so."""
+        stage = self._stages[number]
+        while stage.has_weight:
+            gap = ready - stage.now
+            if not (frees and stage.full) and gap < stage.times["W"]:
+                others = [each.bubble for each in self._stages if each is not stage]
+                if not self._taste.eager_weight or gap <= 0 or stage.bubble + gap <= max(others, default=0):
+                    break
+            stage.put("W")
