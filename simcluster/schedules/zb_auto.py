@@ -1,23 +1,50 @@
-"""Automatic zero bubble: a schedule made for given times of F, I, W and messages, and for a limit of memory."""
+"""Automatic zero bubble: a schedule made for given times of F, I, W and messages, a limit of memory, and a goal."""
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any, Literal, get_args
 
 from simcluster.errors import InputError
 from simcluster.schedules.actions import Kind, Schedule
 from simcluster.schedules.check import require_counts, require_one_chunk
 from simcluster.schedules.timing import Costs, ScheduleTiming, play
+from simcluster.schedules.zb_greedy import greedy
 from simcluster.schedules.zb_h import zb_h1, zb_h2
 from simcluster.schedules.zb_rounds import Rounds, Taste
+from simcluster.schedules.zb_search import Found, Task, Value, lower_bound, search
 
 Times = Callable[[Kind, int, int], Any]
 """Duration of (kind, stage, chunk), as ``play`` takes it: floats, ints or Fractions."""
 
+Goal = Literal["span", "step"]
+"""What is to be short: the longest span of a stage, or one step from its first start to its last end."""
+
+ALWAYS_PROVED = 32
+"""Stages x microbatches up to which the search goes on until it has the optimum."""
+
 _UNIT: Costs[Any] = Costs(F=1, B=2, I=1, W=1)
 _ROUNDING = 1e-9  # of sums of parts of microbatches
+_MOST = 2000  # partial schedules that the search looks at in larger pipelines: 0.1 to 0.4 s
+_WIDTHS = (4, 16, 64)  # of the beams before the whole search, which starts from what they find
+
+
+@dataclass(frozen=True, slots=True)
+class Automatic:
+    """A schedule and how good it is for its ``goal``: no other that keeps the limit is below ``bound``.
+
+    ``proved``: none is better, so that the goal's ``value`` is the optimum (of floats, to 1e-9 of it).
+    """
+
+    schedule: Schedule
+    goal: Goal
+    value: Any
+    bound: Any
+    proved: bool
 
 
 def zb_auto(
@@ -29,21 +56,70 @@ def zb_auto(
     latency: Any = 0,
     memory_limit: int | None = None,
     weight_memory: float = 1,
+    goal: Goal = "span",
 ) -> Schedule:
-    """The best of a handful of schedules that a heuristic makes for these times, at most ``memory_limit`` in flight.
+    """The schedule of ``automatic``, without what it knows about it."""
+    return automatic(
+        num_stages, num_microbatches, num_chunks, costs=costs, latency=latency, memory_limit=memory_limit,
+        weight_memory=weight_memory, goal=goal,
+    ).schedule  # fmt: skip
+
+
+def automatic(
+    num_stages: int,
+    num_microbatches: int,
+    num_chunks: int = 1,
+    *,
+    costs: Times = _UNIT,
+    latency: Any = 0,
+    memory_limit: int | None = None,
+    weight_memory: float = 1,
+    goal: Goal = "span",
+) -> Automatic:
+    """The best schedule for these times with at most ``memory_limit`` in flight: the optimum where it can be found.
+
+    ``goal`` span: the shortest longest span of a stage, which is the time from step to step where stages go on with the
+    next as they finish (the optimizer's checks come after it, as in the paper's section 4), then the shortest makespan.
+    ``step``: the shortest makespan, where all stages wait for each other before the optimizer, then the shortest span.
+    Stages start everything as early as they can, so a span begins with the first F's arrival.
+
+    Up to ALWAYS_PROVED stages x microbatches this is the optimum (``zb_search``).  In larger pipelines it is the best
+    of the paper's heuristic in its variants (``zb_rounds``), zb-h1 and zb-h2 where they keep the limit, ``zb_greedy``,
+    and up to 166 stages x microbatches a beam; ``proved`` says whether that is known to be the optimum.
 
     ``costs(kind, stage, 0)`` and ``latency`` are in one unit of the caller's choice; only their ratios matter.
     ``memory_limit`` counts microbatches alive on one stage; left out, there is none.  ``weight_memory`` is the part of
     a microbatch's activations that I leaves behind for W, from 0 to 1: the paper's M_W / M_B, 32 / (34 + 5 a s / h)
-    for a layer without flash attention; the limit then counts parts of microbatches.  Best is the shortest longest span
-    of a stage (what a stage waits for when steps follow each other), then the shortest makespan, then the fewest alive;
-    never worse than zb-h1 and zb-h2 where they keep the limit, nor than what stages that are all alike would be given.
-    Source: Qi et al., arXiv:2401.10241, section 3.1.
-    InputError for counts or a limit below one, several chunks, and as ``play`` for impossible times.
+    for a layer without flash attention; the limit then counts parts of microbatches.
+    Source: Qi et al., arXiv:2401.10241, sections 3.1 and 4.
+    InputError for counts or a limit below one, several chunks, another goal, and as ``play`` for impossible times.
     """
+    _require(num_stages, num_microbatches, num_chunks, memory_limit, weight_memory, goal)
+    limit = min(memory_limit or num_microbatches, num_microbatches)
+    kinds: tuple[Kind, ...] = ("F", "I", "W")
+    each = [{kind: costs(kind, stage, 0) for kind in kinds} for stage in range(num_stages)]
+    made = _by_rules(each, latency, num_microbatches, limit, weight_memory)
+    timings = [play(schedule, costs, latency) for schedule in made]
+    best = min(range(len(made)), key=lambda index: _cost(timings[index], goal))
+    schedule, value = replace(made[best], name="zb-auto"), _cost(timings[best], goal)[0]
+    task, unit = _task(each, latency, num_microbatches, limit, weight_memory, goal)
+    bound, known = lower_bound(task, 0), _value(schedule, task)
+    if known[0] == bound and known[1] == lower_bound(task, 1):
+        return Automatic(schedule, goal, value, value, True)
+    found = _searched(task, known)
+    if found.rows is not None:
+        schedule = replace(schedule, rows=found.rows)
+        value = _cost(play(schedule, costs, latency), goal)[0]
+    proved = found.complete or found.value[0] == bound
+    return Automatic(schedule, goal, value, value if proved else bound * unit, proved)
+
+
+def _require(
+    num_stages: int, num_microbatches: int, num_chunks: int, memory_limit: object, weight_memory: float, goal: str
+) -> None:
     require_counts("zb-auto", num_stages, num_microbatches, num_chunks)
     require_one_chunk("zb-auto", num_chunks)
-    if memory_limit is not None and (isinstance(memory_limit, bool) or memory_limit < 1):
+    if memory_limit is not None and (not isinstance(memory_limit, int) or memory_limit < 1 or memory_limit is True):
         raise InputError(
             f"schedule 'zb-auto': a memory limit of {memory_limit} microbatches; a stage must hold one at least"
         )
@@ -51,28 +127,29 @@ def zb_auto(
         raise InputError(
             f"schedule 'zb-auto': a weight memory of {weight_memory}; it is the part that W still needs, from 0 to 1"
         )
-    limit = min(memory_limit or num_microbatches, num_microbatches)
-    kinds: tuple[Kind, ...] = ("F", "I", "W")
-    each = [{kind: costs(kind, stage, 0) for kind in kinds} for stage in range(num_stages)]
-    alike = {kind: sum(times[kind] for times in each) for kind in kinds}  # as if all were, in a unit P times as small
-    profiles = [(each, latency)] + [([alike] * num_stages, latency * num_stages)] * (each != each[:1] * num_stages)
+    if goal not in get_args(Goal):
+        raise InputError(
+            f"schedule 'zb-auto': the goal is {goal!r}; it is span (the longest span of a stage) or step (one step "
+            f"whose optimizer waits for all stages)"
+        )
+
+
+def _by_rules(
+    each: list[dict[Kind, Any]], latency: Any, num_microbatches: int, limit: int, weight_memory: float
+) -> list[Schedule]:
+    """What heuristics make that keep the limit."""
+    stages = len(each)
+    alike = {kind: sum(times[kind] for times in each) for kind in each[0]}  # as if all were, in a unit P times as small
+    profiles = [(each, latency)] + [([alike] * stages, latency * stages)] * (each != each[:1] * stages)
     made = [
         Rounds(num_microbatches, limit, weight_memory, times, wire, Taste(*taste)).schedule()
         for times, wire in profiles
         for taste in itertools.product((False, True), (False, True), (True, False))
     ]
-    by_hand = [make(num_stages, num_microbatches) for make in (zb_h1, zb_h2)]
+    by_hand = [make(stages, num_microbatches) for make in (zb_h1, zb_h2)]
     made += [schedule for schedule in by_hand if _most_alive(schedule, weight_memory) <= limit + _ROUNDING]
-    timings = [play(schedule, costs, latency) for schedule in made]
-    best = min(range(len(made)), key=lambda index: _cost(timings[index]))
-    return Schedule(
-        name="zb-auto",
-        rows=made[best].rows,
-        num_microbatches=num_microbatches,
-        num_chunks=1,
-        routes=made[best].routes,
-        route_of=made[best].route_of,
-    )
+    orders: tuple[tuple[Kind, ...], ...] = (("I", "F", "W"), ("I", "W", "F"))
+    return made + [greedy(num_microbatches, limit, weight_memory, each, latency, order) for order in orders]
 
 
 def _most_alive(schedule: Schedule, weight_memory: float) -> float:
@@ -81,5 +158,53 @@ def _most_alive(schedule: Schedule, weight_memory: float) -> float:
     return max(max(itertools.accumulate(step[action.kind] for action in row)) for row in schedule.rows)
 
 
-def _cost(timing: ScheduleTiming[Any]) -> tuple[Any, Any, int]:
-    return max(timing.spans), timing.makespan, max(timing.peak_in_flight)
+def _cost(timing: ScheduleTiming[Any], goal: Goal) -> tuple[Any, Any, int]:
+    """What is to be small, in the order of weight."""
+    span, makespan = max(timing.spans), timing.makespan
+    first, second = (span, makespan) if goal == "span" else (makespan, span)
+    return first, second, max(timing.peak_in_flight)
+
+
+def _task(
+    each: list[dict[Kind, Any]], latency: Any, num_microbatches: int, limit: int, weight_memory: float, goal: Goal
+) -> tuple[Task, Any]:
+    """The task in whole numbers, and their unit."""
+    times = [latency, *(time for times in each for time in times.values())]
+    unit: Any = 1
+    if all(isinstance(time, int | Fraction) for time in times):
+        unit = Fraction(1, math.lcm(*(time.denominator for time in times)))
+    if isinstance(unit, int) or unit.denominator > 2**64:
+        unit = max(times) / 2**44 or 1
+    forward, input_, weight = (tuple(round(times[kind] / unit) for times in each) for kind in each[0])
+    wire = round(latency / unit)
+    begins = tuple(itertools.accumulate((time + wire for time in forward[:-1]), initial=0))  # every row begins with F 0
+    spans, makespan = begins, (0,) * len(each)
+    offsets = (spans, makespan) if goal == "span" else (makespan, spans)
+    return Task(forward, input_, weight, wire, num_microbatches, limit, weight_memory, offsets), unit
+
+
+def _value(schedule: Schedule, task: Task) -> Value:
+    """What a schedule reaches in the task."""
+
+    times = {"F": task.forward, "I": task.input, "W": task.weight}
+
+    def costs(kind: Kind, stage: int, chunk: int) -> float:
+        return times[kind][stage]  # whole numbers, as are all sums of them
+
+    ends = [int(row[-1]) for row in play(schedule, costs, task.latency).ends]
+    first, second = (max(end - offset for end, offset in zip(ends, each, strict=True)) for each in task.offsets)
+    return first, second
+
+
+def _searched(task: Task, known: Value) -> Found:
+    """What the search finds below the value that is known; each beam starts from what the narrower one has found."""
+    size = len(task.forward) * task.num_microbatches
+    most = None if size <= ALWAYS_PROVED else _MOST
+    widths: list[int | None] = [width for width in _WIDTHS if most is None or width * 3 * size <= most]
+    best = Found(None, known, complete=False)
+    for width in [*widths, None] if widths else []:
+        found = search(task, best.value, width, most)
+        best = replace(found, rows=found.rows or best.rows)
+        if found.complete:
+            break
+    return best

@@ -1,0 +1,90 @@
+"""Zero bubble without waiting: a stage that is free does what is there, in a fixed order of F, I and W.
+
+What the rounds of ``zb_rounds`` need is memory for as many microbatches as there are stages; with less they stand still
+most of the time, and this does not.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from typing import Any
+
+from simcluster.schedules.actions import Action, Kind, Schedule, loop_route
+
+_ROUNDING = 1e-9  # of sums of parts of microbatches
+
+
+def greedy(
+    num_microbatches: int,
+    limit: int,
+    weight_memory: float,
+    times: Sequence[dict[Kind, Any]],
+    latency: Any,
+    order: Sequence[Kind],
+) -> Schedule:
+    """The schedule for these times of each stage; ``limit`` and ``weight_memory`` as in ``zb_auto``."""
+    return _Greedy(num_microbatches, limit, weight_memory, times, latency, order).schedule()
+
+
+class _Greedy:
+    def __init__(
+        self,
+        num_microbatches: int,
+        limit: int,
+        weight_memory: float,
+        times: Sequence[dict[Kind, Any]],
+        latency: Any,
+        order: Sequence[Kind],
+    ) -> None:
+        self._most, self._limit, self._weight_memory = num_microbatches, limit, weight_memory
+        self._times, self._latency, self._order = times, latency, order
+        stages = range(len(times))
+        self._rows: list[list[Action]] = [[] for _ in stages]
+        self._done: list[dict[Kind, int]] = [{"F": 0, "I": 0, "W": 0} for _ in stages]
+        self._arrivals: dict[Kind, list[list[Any]]] = {"F": [[] for _ in stages], "I": [[] for _ in stages]}
+        self._arrivals["F"][0] = [0] * num_microbatches
+        self._free: list[Any] = [0] * len(times)
+        self._awake: list[tuple[Any, int]] = [(0, stage) for stage in stages]
+
+    def schedule(self) -> Schedule:
+        """One stage after the other as they get free or something arrives."""
+        while self._awake:
+            now, stage = heapq.heappop(self._awake)
+            if now >= self._free[stage]:
+                kind = next((kind for kind in self._order if self._can(stage, kind, now)), None)
+                if kind is not None:
+                    self._do(stage, kind, now)
+        return Schedule(
+            name="zb-auto",
+            rows=tuple(map(tuple, self._rows)),
+            num_microbatches=self._most,
+            num_chunks=1,
+            routes=(loop_route(len(self._rows), 1),),
+            route_of=(0,) * self._most,
+        )
+
+    def _can(self, stage: int, kind: Kind, now: Any) -> bool:
+        """Is the next of this kind there, and memory for it?"""
+        done = self._done[stage]
+        if kind == "W":
+            return done["W"] < done["I"]
+        arrivals, number = self._arrivals[kind][stage], done[kind]
+        if number == len(arrivals) or arrivals[number] > now:
+            return False
+        alive = done["F"] - done["I"] + self._weight_memory * (done["I"] - done["W"])
+        return kind == "I" or bool(alive + 1 <= self._limit + _ROUNDING)
+
+    def _do(self, stage: int, kind: Kind, now: Any) -> None:
+        """The next of this kind; whom it wakes up."""
+        self._rows[stage].append(Action(kind, self._done[stage][kind]))
+        self._done[stage][kind] += 1
+        end = self._free[stage] = now + self._times[stage][kind]
+        heapq.heappush(self._awake, (end, stage))
+        last = len(self._rows) - 1
+        if kind == "F" and stage == last:
+            self._arrivals["I"][stage].append(end)
+        elif kind == "F" or (kind == "I" and stage):
+            receiver = stage + 1 if kind == "F" else stage - 1
+            self._arrivals[kind][receiver].append(end + self._latency)
+            heapq.heappush(self._awake, (end + self._latency, receiver))

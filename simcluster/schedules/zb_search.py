@@ -1,0 +1,314 @@
+"""The best order of F, I and W on the stages of a pipeline: a search over active schedules that proves what it finds.
+
+Microbatches are alike, so every stage takes each kind in their order, and a schedule is a word of F, I and W per stage.
+Words are built one action at a time by the rule of Giffler and Thompson (Operations Research 8, 1960): of all actions
+that could come next take the one that would end first, and branch over those that its stage could start before that
+end.  What is left out has a gap into which that action fits, and is no better for it; an F fits wherever memory lets it
+start, since only I and W, which free memory, lie between there and its old place.  All partial schedules of as many
+actions are held at once; one is dropped where another has done the same on every stage and is nowhere later, and where
+a lower bound says that it cannot beat the best known.  Held to a width, the search is a beam and proves nothing.
+
+Pure; all times are whole numbers, so that comparisons are exact.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from simcluster.schedules.actions import Action, Kind
+
+Value = tuple[int, int]
+"""Of two goals the first counts, the second where the first is the same."""
+
+Way = tuple[int, Kind, "Way | None"]
+"""Actions, the last first: its stage and kind, and those before it."""
+
+_ROUNDING = 1e-9  # of sums of parts of microbatches
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What is to be ordered: times by stage, microbatches alive on a stage at most ``limit`` (parts as in ``zb_auto``).
+
+    A goal is the largest end of a stage less that stage's part of ``offsets``; there are two, in order of weight.
+    """
+
+    forward: tuple[int, ...]
+    input: tuple[int, ...]
+    weight: tuple[int, ...]
+    latency: int
+    num_microbatches: int
+    limit: int
+    weight_memory: float
+    offsets: tuple[tuple[int, ...], tuple[int, ...]]
+
+    @property
+    def weights_behind(self) -> int:
+        """How many W may be behind when an F starts, however many I are done: F k + this + 1 comes after W k."""
+        if not self.weight_memory:
+            return self.num_microbatches
+        return int((self.limit - 1) / self.weight_memory + _ROUNDING)
+
+
+class _State(NamedTuple):
+    """What is done on every stage: (F, I, W), when it is free, and when its next F and I can start, as far as known."""
+
+    done: tuple[tuple[int, int, int], ...]
+    free: tuple[int, ...]
+    forwards: tuple[tuple[int, ...], ...]
+    inputs: tuple[tuple[int, ...], ...]
+
+
+class _Node(NamedTuple):
+    """A partial schedule: its bounds, its state, the actions that lead to it, and what it is compared by (_times)."""
+
+    bound: Value
+    state: _State
+    way: Way | None
+    times: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The rows of a schedule better than the known one, None where there is none, and the best value there is then.
+
+    ``complete``: nothing was left out, so that this value is the optimum.
+    """
+
+    rows: tuple[tuple[Action, ...], ...] | None
+    value: Value
+    complete: bool
+
+
+def search(task: Task, known: Value, width: int | None = None, most: int | None = None) -> Found:
+    """The best schedule below the ``known`` value, by at most ``width`` partial ones at a time and ``most`` in all."""
+    return _Search(task, known).run(width, most)
+
+
+def lower_bound(task: Task, goal: int) -> int:
+    """What no schedule of the task can be below in one of its goals, 0 or 1."""
+    searching = _Search(task, (0, 0))
+    return searching.bound(searching.start(), goal)
+
+
+class _Search:
+    def __init__(self, task: Task, known: Value) -> None:
+        self._task, self._best = task, known
+        self._last = len(task.forward) - 1
+        self._tails: dict[int, _Tails] = {}
+
+    def start(self) -> _State:
+        """Nothing done; all microbatches are at the first stage."""
+        stages, none = self._last + 1, ((),) * self._last
+        return _State(((0, 0, 0),) * stages, (0,) * stages, ((0,) * self._task.num_microbatches, *none), (*none, ()))
+
+    def run(self, width: int | None, most: int | None) -> Found:
+        """Layer by layer, each of one action more."""
+        layer = [_Node((0, 0), self.start(), None, ())]
+        complete, looked_at = True, 0
+        for _ in range(3 * self._task.num_microbatches * (self._last + 1)):
+            looked_at += len(layer)
+            if most is not None and looked_at > most:
+                return Found(None, self._best, complete=False)
+            layer = self._next(layer)
+            if width is not None and len(layer) > width:
+                layer = sorted(layer, key=lambda node: (node.bound, sum(node.state.free)))[:width]
+                complete = False
+        if not layer:
+            return Found(None, self._best, complete)
+        best = min(layer, key=lambda node: node.bound)
+        return Found(self._rows(best), best.bound, complete)
+
+    def _next(self, layer: list[_Node]) -> list[_Node]:
+        """All partial schedules of one action more but those that another of them is as good as."""
+        found: dict[tuple[tuple[int, int, int], ...], list[_Node]] = {}
+        for node in layer:
+            for stage, kind, start in self._branches(node.state):
+                state = self._after(node.state, stage, kind, start)
+                bound = self._promising(state)
+                if bound is None:
+                    continue
+                new = _Node(bound, state, (stage, kind, node.way), _times(state))
+                others = found.setdefault(state.done, [])
+                if not any(_no_later(other.times, new.times) for other in others):
+                    others[:] = [other for other in others if not _no_later(new.times, other.times)]
+                    others.append(new)
+        return list(itertools.chain.from_iterable(found.values()))
+
+    def _branches(self, state: _State) -> list[tuple[int, Kind, int]]:
+        """(stage, kind, start) of the actions one of which comes next: all on one stage."""
+        task = self._task
+        first_end: float = math.inf
+        best: list[tuple[int, Kind, int, int]] = []
+        for stage, (forwards, inputs, weights) in enumerate(state.done):
+            free = state.free[stage]
+            able: list[tuple[int, Kind, int, int]] = []
+            if weights < inputs:
+                able.append((stage, "W", free, free + task.weight[stage]))
+            if state.inputs[stage]:
+                start = max(free, state.inputs[stage][0])
+                able.append((stage, "I", start, start + task.input[stage]))
+            if state.forwards[stage]:
+                alive = forwards - inputs + task.weight_memory * (inputs - weights)
+                if alive + 1 <= task.limit + _ROUNDING:
+                    start = max(free, state.forwards[stage][0])
+                    able.append((stage, "F", start, start + task.forward[stage]))
+            soonest = min((end for *_, end in able), default=math.inf)
+            if soonest < first_end:
+                first_end, best = soonest, able
+        return [(stage, kind, start) for stage, kind, start, end in best if start < first_end or end == first_end]
+
+    def _after(self, state: _State, stage: int, kind: Kind, start: int) -> _State:
+        """The state once this action is over."""
+        task, (done, free, forwards, inputs) = self._task, state
+        did_forwards, did_inputs, did_weights = done[stage]
+        if kind == "F":
+            end, did_forwards = start + task.forward[stage], did_forwards + 1
+            forwards = _replaced(forwards, stage, forwards[stage][1:])
+            if stage < self._last:
+                forwards = _replaced(forwards, stage + 1, (*forwards[stage + 1], end + task.latency))
+            else:
+                inputs = _replaced(inputs, stage, (*inputs[stage], end))
+        elif kind == "I":
+            end, did_inputs = start + task.input[stage], did_inputs + 1
+            inputs = _replaced(inputs, stage, inputs[stage][1:])
+            if stage:
+                inputs = _replaced(inputs, stage - 1, (*inputs[stage - 1], end + task.latency))
+        else:
+            end, did_weights = start + task.weight[stage], did_weights + 1
+        did = (did_forwards, did_inputs, did_weights)
+        return _State(_replaced(done, stage, did), _replaced(free, stage, end), forwards, inputs)
+
+    def _promising(self, state: _State) -> Value | None:
+        """The bounds of what a partial schedule can become; None where that is not below the best known."""
+        first = self.bound(state, 0)
+        if first > self._best[0]:
+            return None
+        second = self.bound(state, 1)
+        return None if (first, second) >= self._best else (first, second)
+
+    def bound(self, state: _State, goal: int) -> int:
+        """No schedule that begins like this has a smaller value of the goal."""
+        task, offsets = self._task, self._task.offsets[goal]
+        if goal not in self._tails:
+            self._tails[goal] = _tails(task, offsets)
+        tails, total, most = self._tails[goal], task.num_microbatches, 0
+        next_forward, next_input = self._heads(state)
+        for stage, (forwards, inputs, weights) in enumerate(state.done):
+            forward, input_, weight = task.forward[stage], task.input[stage], task.weight[stage]
+            begin = state.free[stage]
+            if weights == inputs < total:  # no W to begin with
+                begin = next_input[stage] if forwards == total else min(next_forward[stage], next_input[stage])
+            work = (total - forwards) * forward + (total - inputs) * input_ + (total - weights) * weight
+            ends = [begin + work - offsets[stage]]
+            if forwards < total:
+                ends.append(next_forward[stage] + tails.forward[stage][forwards])
+            if inputs < total:
+                ends.append(next_input[stage] + tails.input[stage][inputs])
+                before = (total - forwards) * forward + (total - inputs - 1) * input_  # before the last I
+                if forwards < total:
+                    before += max(0, total - 1 - task.weights_behind - weights) * weight
+                ends.append(begin + before + tails.input[stage][-1])
+            if weights < total:
+                ends.append(begin + tails.weight[stage][weights])
+            most = max(most, *ends)
+        return most
+
+    def _heads(self, state: _State) -> tuple[list[int], list[int]]:
+        """When the next F and the next I of every stage can start at the earliest."""
+        task, (done, free, forwards, inputs) = self._task, state
+        next_forward, next_input = list(free), list(free)
+        for stage in range(self._last + 1):
+            if forwards[stage]:
+                next_forward[stage] = max(free[stage], forwards[stage][0])
+            elif done[stage][0] < task.num_microbatches:  # then it is the next of the stage before, too
+                arrival = next_forward[stage - 1] + task.forward[stage - 1] + task.latency
+                next_forward[stage] = max(free[stage], arrival)
+        for stage in range(self._last, -1, -1):
+            if inputs[stage]:
+                next_input[stage] = max(free[stage], inputs[stage][0])
+            elif done[stage][1] < task.num_microbatches:
+                if stage < self._last:
+                    arrival = next_input[stage + 1] + task.input[stage + 1] + task.latency
+                else:
+                    arrival = next_forward[stage] + task.forward[stage]
+                next_input[stage] = max(free[stage], arrival)
+        return next_forward, next_input
+
+    def _rows(self, node: _Node) -> tuple[tuple[Action, ...], ...]:
+        """The rows of a whole schedule."""
+        rows: list[list[Kind]] = [[] for _ in range(self._last + 1)]
+        way = node.way
+        while way is not None:
+            stage, kind, way = way
+            rows[stage].append(kind)
+        return tuple(tuple(_numbered(reversed(row))) for row in rows)
+
+
+@dataclass(frozen=True, slots=True)
+class _Tails:
+    """By stage and microbatch, the least from the start of an action to the end of all that must follow it."""
+
+    forward: list[list[int]]
+    input: list[list[int]]
+    weight: list[list[int]]
+
+
+def _tails(task: Task, offsets: Sequence[int]) -> _Tails:
+    """Longest paths, over messages, memory and the work that a stage can only do later."""
+    total, stages = task.num_microbatches, range(len(task.forward))
+    rows = [[[0] * total for _ in stages] for _ in range(3)]
+    forward, input_, weight = rows
+    for k in range(total - 1, -1, -1):
+        left, after_input, after_weight = total - k, k + task.limit, k + task.weights_behind + 1
+        for stage in stages:
+            f, i, w = task.forward[stage], task.input[stage], task.weight[stage]
+            ends = [left * w + max(0, total - after_weight) * (f + i) - offsets[stage]]
+            if after_weight < total:
+                ends.append(w + forward[stage][after_weight])
+            weight[stage][k] = max(ends)
+            ends = [i + weight[stage][k], left * (i + w) + max(0, total - after_input) * f - offsets[stage]]
+            if k + 1 < total:
+                ends.append(i + input_[stage][k + 1])
+            if after_input < total:
+                ends.append(i + forward[stage][after_input])
+            if stage:
+                ends.append(i + task.latency + input_[stage - 1][k])
+            input_[stage][k] = max(ends)
+        for stage in reversed(stages):
+            f, i, w = task.forward[stage], task.input[stage], task.weight[stage]
+            ends = [f + input_[stage][k], left * (f + i + w) - offsets[stage]]
+            if k + 1 < total:
+                ends.append(f + forward[stage][k + 1])
+            if stage + 1 < len(stages):
+                ends.append(f + task.latency + forward[stage + 1][k])
+            forward[stage][k] = max(ends)
+    return _Tails(forward, input_, weight)
+
+
+def _replaced(row: tuple, place: int, value: object) -> tuple:  # type: ignore[type-arg]
+    return (*row[:place], value, *row[place + 1 :])
+
+
+def _times(state: _State) -> tuple[int, ...]:
+    """When stages and what waits for them are free: a state that has done the same and is nowhere later is as good."""
+    found = list(state.free)
+    for free, arrivals in zip(state.free[1:] + state.free, state.forwards[1:] + state.inputs, strict=True):
+        found += [max(free, arrival) for arrival in arrivals]
+    return tuple(found)
+
+
+def _no_later(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    return all(map(int.__le__, one, other))
+
+
+def _numbered(kinds: Iterator[Kind]) -> Iterator[Action]:
+    """The microbatch of every action: each kind in order."""
+    counts: dict[Kind, int] = {"F": 0, "I": 0, "W": 0}
+    for kind in kinds:
+        yield Action(kind, counts[kind])
+        counts[kind] += 1
