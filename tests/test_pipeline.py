@@ -205,6 +205,20 @@ def test_zb_auto_goes_by_the_times_of_the_run(tiny: Tiny) -> None:
     assert max(peak_in_flight(order(limited))) <= 4
 
 
+def test_zb_auto_of_a_scenario_makes_its_step_short(tiny: Tiny) -> None:
+    """The optimizer waits for the gradient norm of all stages, so the makespan counts, unless another goal is asked."""
+    model = {"layers": 8, "vocab_size": 1000}
+
+    def made(**goal: str) -> Any:
+        schedule = {"name": "zb-auto", "memory_limit": 4, **goal}
+        return pipe(tiny, model=model, pipeline={"schedule": schedule, "layers_per_stage": [1, 3, 3, 1]})
+
+    assert order(made()).rows == order(made(goal="step")).rows != order(made(goal="span")).rows
+    assert simulate(made()).step_time <= simulate(made(goal="span")).step_time
+    with pytest.raises(InputError, match=r"goal.*makespan"):
+        made(goal="makespan")
+
+
 # --- layers per stage -----------------------------------------------------------------------------------------------
 
 

@@ -270,6 +270,23 @@ def test_command_gives_parameters_to_the_schedules_that_have_them(capsys: pytest
     assert (document["input"], document["weight"]) == (1.5, 1.5)
 
 
+def test_command_says_how_near_zb_auto_is_to_its_goal(capsys: pytest.CaptureFixture[str]) -> None:
+    times = ["--forward", "10", "--input", "12", "--weight", "8", "--latency", "1"]
+    small = ["schedule", "zb-auto", "--stages", "3", "--microbatches", "3", *times]
+    assert main([*small, "--goal", "step"]) == 0
+    says = "zb-auto: one step whose optimizer waits for all, 122, is as short as it can be within the memory limit"
+    assert says in capsys.readouterr().out
+    large = ["schedule", "zb-auto", "--stages", "8", "--microbatches", "32", *times, "--memory-limit", "7"]
+    assert main(large) == 0
+    says = "none within the memory limit is below 1080, and not all between were tried"
+    assert says in capsys.readouterr().out
+    assert main([*large, "--json", "-"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["goal"] == {"name": "span", "value": document["longest_span"], "bound": 1080, "proved": False}
+    assert main([*small, "--goal", "makespan"]) == 2
+    assert "must be one of span, step" in capsys.readouterr().err
+
+
 def test_command_draws(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plot, gallery = tmp_path / "plot.svg", tmp_path / "gallery.png"
     assert main(["schedule", "1f1b", "dualpipe", "--stages", "4", "--microbatches", "8", "--plot", str(plot)]) == 0

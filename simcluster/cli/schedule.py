@@ -63,6 +63,10 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     )
     parser.add_argument("--pairs", action="store_true", help="interleaved: F and B in turn are fused pairs [F|B]")
     parser.add_argument("--memory-limit", type=_count, metavar="N", help="microbatches alive on a stage, for zb-auto")
+    parser.add_argument(
+        "--goal", choices=("span", "step"), default="span",
+        help="zb-auto: make the longest span of a stage short (default), or one step whose optimizer waits for all",
+    )  # fmt: skip
     parser.add_argument("--json", metavar="FILE", help="write the numbers; - for stdout, and nothing else there")
     parser.add_argument("--csv", metavar="FILE", help="write the one schedule as torch.distributed.pipelining reads it")
     parser.add_argument("--plot", metavar="FILE", help="draw the schedules under each other (.png, .svg or .pdf)")
@@ -79,8 +83,9 @@ def run(args: argparse.Namespace) -> int:
         raise InputError("a NAME is required: a schedule such as 1f1b, or all; or --gallery FILE for a page of all")
     _check_files(args)
     meant = Meant(
-        args.stages, args.microbatches, args.chunks, args.group_size, args.pairs, args.memory_limit, _times(args)
-    )
+        args.stages, args.microbatches, args.chunks, args.group_size, args.pairs, args.memory_limit, args.goal,
+        _times(args),
+    )  # fmt: skip
     if args.names:
         _answer(args, *played(args.names, meant))
     if args.gallery:

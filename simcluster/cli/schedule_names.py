@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from simcluster.errors import InputError
 from simcluster.inputs.schedule_files import function_in, is_csv, is_function, schedule_in_csv
 from simcluster.schedules import SCHEDULES, TAKES_CHUNKS, Schedule, check, make_schedule
 from simcluster.schedules.comparison import Played, StageTimes, play_stages
 from simcluster.schedules.interleaved import interleaved
-from simcluster.schedules.zb_auto import zb_auto
+from simcluster.schedules.zb_auto import Automatic, Goal, automatic
 
 _MOST_ACTIONS = 1_000_000
 
@@ -25,6 +25,7 @@ class Meant:
     group_size: int | None
     pairs: bool
     memory_limit: int | None
+    goal: Goal
     times: StageTimes
 
 
@@ -41,7 +42,11 @@ def played(names: list[str], meant: Meant) -> tuple[list[Played], list[tuple[str
     refused: list[tuple[str, str]] = []
     for name, each in wanted:
         try:
-            shown.append(play_stages(_schedule(each, meant, several=several), meant.times))
+            made = _schedule(each, meant, several=several)
+            if isinstance(made, Automatic):
+                shown.append(replace(play_stages(check(made.schedule), meant.times), automatic=made))
+            else:
+                shown.append(play_stages(made, meant.times))
         except InputError as error:
             if name != "all":
                 raise
@@ -51,8 +56,8 @@ def played(names: list[str], meant: Meant) -> tuple[list[Played], list[tuple[str
     return shown, refused
 
 
-def _schedule(name: str, meant: Meant, *, several: bool) -> Schedule:
-    """The checked schedule behind a name; compared ones get chunks only where they take them."""
+def _schedule(name: str, meant: Meant, *, several: bool) -> Schedule | Automatic:
+    """The checked schedule behind a name (zb-auto with what is known about it); of several, chunks only where taken."""
     if is_csv(name):
         return _from_csv_file(name, meant)
     chunks = meant.chunks or 1
@@ -64,9 +69,10 @@ def _schedule(name: str, meant: Meant, *, several: bool) -> Schedule:
     if name == "interleaved":
         return check(interleaved(stages, microbatches, chunks, group_size=meant.group_size, pairs=meant.pairs))
     if name == "zb-auto":
-        limit, latency = meant.memory_limit, meant.times.latency
-        costs = meant.times.times()
-        return check(zb_auto(stages, microbatches, chunks, costs=costs, latency=latency, memory_limit=limit))
+        return automatic(
+            stages, microbatches, chunks, costs=meant.times.times(), latency=meant.times.latency,
+            memory_limit=meant.memory_limit, goal=meant.goal,
+        )  # fmt: skip
     return check(make_schedule(name, stages, microbatches, chunks))
 
 

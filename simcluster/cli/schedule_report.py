@@ -11,6 +11,7 @@ from simcluster.schedules import Schedule
 from simcluster.schedules.comparison import Played, StageTimes, share_of_a_stage
 from simcluster.schedules.grid import common_unit, grid, order_lines
 from simcluster.schedules.text import row_texts
+from simcluster.schedules.zb_auto import Automatic
 
 _MOST_PRINTED_ACTIONS = 4_096
 _MOST_COLUMNS = 4_000
@@ -113,7 +114,13 @@ def document(played: Played) -> dict[str, object]:
         "peak_of_a_stage": [float(peak) for peak in played.peaks],
         "copies_of_weights": played.copies,
         "rows": row_texts(schedule),
+        **({"goal": _goal(played.automatic)} if played.automatic else {}),
     }
+
+
+def _goal(made: Automatic) -> dict[str, object]:
+    """What zb-auto was made for, what it reaches, and what no schedule within its limit can be below."""
+    return {"name": made.goal, "value": float(made.value), "bound": float(made.bound), "proved": made.proved}
 
 
 def number(value: Fraction) -> str:
@@ -175,6 +182,18 @@ def _numbers(played: Played) -> list[str]:
 
 
 def _notes(shown: Sequence[Played]) -> list[str]:
+    goals = [_how_near(played.automatic) for played in shown if played.automatic]
     if any(played.schedule.name == "interleaved" and played.schedule.num_chunks == 1 for played in shown):
-        return ["note: with one chunk per stage nothing is interleaved; try --chunks 2"]
-    return []
+        return [*goals, "note: with one chunk per stage nothing is interleaved; try --chunks 2"]
+    return goals
+
+
+def _how_near(made: Automatic) -> str:
+    """A line about the goal of zb-auto and whether it is reached."""
+    what = {"span": "the longest span of a stage", "step": "one step whose optimizer waits for all"}[made.goal]
+    if made.proved:
+        return f"zb-auto: {what}, {number(made.value)}, is as short as it can be within the memory limit"
+    return (
+        f"zb-auto: {what} takes {number(made.value)}; none within the memory limit is below {number(made.bound)}, and "
+        f"not all between were tried"
+    )

@@ -31,10 +31,11 @@ def schedule_of(scenario: Scenario, costs: Times | None = None, latency: float =
     """
     what, chunks = scenario.pipeline.schedule, scenario.pipeline.chunks
     counts = scenario.parallel.pp, scenario.microbatches, chunks
-    if costs is None:
-        return _made(what, *counts)
-    spec = ZbAuto(name="zb-auto") if what == "zb-auto" else what
-    return make_schedule(spec, *counts, costs=costs, latency=latency)
+    if what == "zb-auto":
+        what = ZbAuto(name="zb-auto")
+    if isinstance(what, ZbAuto) and what.goal is None:
+        what = what.model_copy(update={"goal": "step"})  # the gradient norm is over all stages, so all wait for it
+    return _made(what, *counts) if costs is None else make_schedule(what, *counts, costs=costs, latency=latency)
 
 
 def goes_by_own_times(scenario: Scenario) -> bool:

@@ -91,8 +91,9 @@ class Pipeline(Spec):
     """Which stage holds what of the model, the order of microbatches on the stages, and how they hand on.
 
     ``schedule`` is a name; a mapping with parameters, as in ``{name: interleaved, group_size: 8}`` or ``{name: zb-auto,
-    memory_limit: 16}``; a CSV file of torch.distributed.pipelining or ``FILE.py:FUNCTION``, relative to the scenario
-    file and read in (the document then has its rows).  ``zb-auto`` without times is made for those of the run.
+    memory_limit: 16, goal: span}``; a CSV file of torch.distributed.pipelining or ``FILE.py:FUNCTION``, relative to the
+    scenario file and read in (the document then has its rows).  ``zb-auto`` without times is made for those of the run,
+    and without a goal for the shortest step, since the optimizer waits for the gradient norm of all stages.
 
     ``chunks`` is how many pieces of the model a stage holds.  ``layers_per_stage`` is how many layers: ``even``; a list
     with a number for every stage, spread over its chunks as evenly as possible (those with embedding or LM head last to

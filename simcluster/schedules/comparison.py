@@ -9,6 +9,7 @@ from fractions import Fraction
 from simcluster.schedules import TAKES_CHUNKS, make_schedule
 from simcluster.schedules.actions import Schedule
 from simcluster.schedules.timing import Costs, ScheduleTiming, play
+from simcluster.schedules.zb_auto import Automatic
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +39,12 @@ class StageTimes:
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """A schedule and its timing, with what it is compared by."""
+    """A schedule and its timing, with what it is compared by; of zb-auto also how near it is to the optimum."""
 
     schedule: Schedule
     timing: ScheduleTiming[Fraction]
     times: StageTimes
+    automatic: Automatic | None = None
 
     @property
     def ideal(self) -> Fraction:

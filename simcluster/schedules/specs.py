@@ -18,7 +18,7 @@ from simcluster.schedules.actions import Route, Schedule, loop_route, parse_row
 from simcluster.schedules.interleaved import interleaved
 from simcluster.schedules.text import row_texts
 from simcluster.schedules.timing import Costs
-from simcluster.schedules.zb_auto import Times, zb_auto
+from simcluster.schedules.zb_auto import Goal, Times, zb_auto
 
 Count = Annotated[int, Field(strict=True, ge=1, le=10**9)]
 Time = Annotated[float, Field(ge=0, le=1e12)]
@@ -50,6 +50,9 @@ class Interleaved(Spec):
 class ZbAuto(Spec):
     """Automatic zero bubble under a limit of microbatches alive on one stage.
 
+    ``goal`` is what is made short: ``span``, the longest span of a stage, for steps that go on as stages finish, or
+    ``step``, one step whose optimizer waits for all stages.  Left out it is step in a scenario, whose optimizer waits
+    for the gradient norm of all, and span anywhere else, as in the paper.
     ``weight_memory`` is the part of a microbatch's activations that stays from I to W.
     ``forward``, ``input``, ``weight`` and ``latency`` are the times of F, I, W and a message in one unit (only ratios
     matter), alike for all stages; left out, all three, the times of the run itself are used where it knows them.
@@ -57,6 +60,7 @@ class ZbAuto(Spec):
 
     name: Literal["zb-auto"]
     memory_limit: Count | None = None
+    goal: Goal | None = None
     weight_memory: Annotated[float, Field(ge=0, le=1)] = 1.0
     forward: Time | None = None
     input: Time | None = None
@@ -85,6 +89,7 @@ class ZbAuto(Spec):
             latency=latency,
             memory_limit=self.memory_limit,
             weight_memory=self.weight_memory,
+            goal=self.goal or "span",
         )
 
 
