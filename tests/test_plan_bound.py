@@ -101,7 +101,7 @@ def test_links_that_groups_share_are_in_the_bound(zero: int) -> None:
 @pytest.mark.parametrize(
     ("name", "share"),
     [("tiny_dp", 0.5), ("tiny_3d", 0.9), ("fsdp_7b_64xa100", 0.8), ("gpt3_175b_64xa100", 0.98),
-     ("gpt3_175b_64xa100_full_recompute", 0.98)],
+     ("gpt3_175b_64xa100_full_recompute", 0.98), ("packing_16", 0.9)],
 )  # fmt: skip
 def test_no_bound_is_above_what_shipped_scenarios_take(name: str, share: float) -> None:
     scenario = alone(simcluster.load(name))

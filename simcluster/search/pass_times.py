@@ -2,16 +2,20 @@
 
 A pass is cut into the parts it goes through: its layers, embedding, LM head.  A part's ops are a stretch of the pass's:
 whatever goes beside the main lane in it is joined before its last op, so the pass takes at least the sum of what the
-parts take by themselves.  What the host needs to issue kernels is beside all that and left out.  Imports the door's
-planning, segments and free links.
+parts take by themselves.  Core attention takes what it takes of documents that are spread evenly, where sequences are
+packed with some.  What the host needs to issue kernels is beside all that and left out.  Imports the door's planning,
+segments and free links.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import NamedTuple
 
+from simcluster.faults import SequenceLengths
+from simcluster.faults.data import loads
 from simcluster.model.layers import RankShape
 from simcluster.planning.ops import Collective, Compute, Host, Segment
 from simcluster.planning.parallel import Plan
@@ -74,10 +78,10 @@ def times_of(base: Scenario, layout: Layout, shapes: Sequence[Shape]) -> dict[Sh
         for op in segment.ops
         if isinstance(op.work, Collective)
     ]
-    least = _least(base, layout, calls)
+    least, attention = _least(base, layout, calls), attention_load(base)
     found = {}
     for shape, (segments, job, probe) in made.items():
-        seconds = {name: _longest(segment, least) for name, segment in segments.items()}
+        seconds = {name: _longest(segment, least, attention) for name, segment in segments.items()}
         sums = {
             part: {kind: seconds.get((part, kind), 0.0) for kind in KINDS}
             for part in ("plain", "again", "embedding", "lm_head", "boundary")
@@ -89,6 +93,22 @@ def times_of(base: Scenario, layout: Layout, shapes: Sequence[Shape]) -> dict[Sh
             gathered=split and not shape.sequence_parallel, data=job.data_parallel,
         )  # fmt: skip
     return found
+
+
+def attention_load(base: Scenario) -> float:
+    """What core attention takes of what is planned, one document to a sequence: the same in all microbatches of all
+    layouts, for documents that are spread evenly."""
+    documents = next((fault for fault in base.faults if isinstance(fault, SequenceLengths)), None)
+    if documents is None:
+        return 1.0
+    assert documents.packing == "even", documents
+    return _mean_load(documents, base.seed, base.training.global_batch, base.model.sequence_length)
+
+
+@lru_cache(maxsize=4)
+def _mean_load(documents: SequenceLengths, seed: int, sequences: int, length: int) -> float:
+    each = loads(documents, seed=seed, step=0, dp=1, microbatches=sequences, micro_batch=1, length=length)
+    return float(each.mean())
 
 
 def _least(base: Scenario, layout: Layout, calls: Sequence[Collective]) -> Mapping[Collective, float]:
@@ -150,8 +170,11 @@ def _segments(job: Job, shape: RankShape) -> dict[tuple[str, Kind], Segment]:
     return found
 
 
-def _longest(segment: Segment, least: Mapping[Collective, float]) -> float:
-    """Seconds from its first op to its last, by its lanes and what ops wait for; without the host's lane."""
+def _longest(segment: Segment, least: Mapping[Collective, float], attention: float) -> float:
+    """Seconds from its first op to its last, by its lanes and what ops wait for; without the host's lane.
+
+    Core attention takes ``attention`` times what is planned.
+    """
     ends: list[float] = []
     lanes: dict[str, float] = {}
     for op in segment.ops:
@@ -159,6 +182,7 @@ def _longest(segment: Segment, least: Mapping[Collective, float]) -> float:
         work = op.work
         if isinstance(work, Compute | Host):
             seconds = 0.0 if op.lane == "host" else work.seconds
+            seconds += (attention - 1.0) * work.attention if isinstance(work, Compute) else 0.0
         else:
             assert isinstance(work, Collective), work
             seconds = least[work]
