@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from simcluster import load
 from simcluster.errors import InputError
 from simcluster.measuring.distribution import Distribution, compare_replicas, half_width
 from simcluster.whatif.montecarlo import monte_carlo, without_chance
@@ -164,6 +165,31 @@ def test_steps_are_played_one_by_one(tiny: Any) -> None:
     scenario = tiny(**REPLICAS, replicas=3, faults=[jitter()], collectives={"detail": "steps"})
     with pytest.raises(InputError, match="plays collectives as flows; use auto"):
         monte_carlo(scenario, method="sweep")
+
+
+EXPERTS = {
+    "model.layers": 2, "cluster.nodes": 1, "gpus": 8, "parallel.pp": 1, "parallel.dp": 8, "parallel.ep": 8,
+    "pipeline.schedule": "1f1b", "pipeline.chunks": 1, "training.global_batch": 8, "replicas": 3,
+}  # fmt: skip
+
+
+def test_experts_that_tokens_choose_by_chance_are_left_to_the_engine() -> None:
+    """The sweep would give every replica the tokens that the scenario's own seed draws: no spread at all."""
+    drawn = [{"kind": "expert_imbalance", "tokens": {"kind": "dirichlet", "concentration": 3.0}}]
+    scenario = load("mixtral_8x7b_128xh100", {**EXPERTS, "faults": drawn})
+    found = monte_carlo(scenario)
+    assert found.method == "events"
+    assert len({*found.step_times.tolist()}) == 3
+    assert found.planned < found.step_times.min()  # without chance: all experts have the same
+    with pytest.raises(InputError, match="expert_imbalance: replicas of one sweep all have the same tokens; use auto"):
+        monte_carlo(scenario, method="sweep")
+
+
+def test_experts_whose_tokens_were_counted_are_no_matter_of_chance() -> None:
+    counted = [{"kind": "expert_imbalance", "tokens": {"kind": "fractions", "values": [0.3, *[0.1] * 7]}}]
+    found = monte_carlo(load("mixtral_8x7b_128xh100", {**EXPERTS, "faults": counted}))
+    assert found.method == "sweep"
+    assert {*found.step_times.tolist()} == {found.planned}
 
 
 # --- the engine's runs ------------------------------------------------------------------------------------------------

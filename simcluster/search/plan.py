@@ -19,6 +19,7 @@ from simcluster.scenario.scenario import Scenario, from_document, load
 from simcluster.search.frontier import NO_ROOM, Frontier, Judge, Known
 from simcluster.search.link_bound import LinkBounds
 from simcluster.search.memory import Memory
+from simcluster.search.plan_scope import PLAN
 from simcluster.search.playing import Player, Progress, Row, workers_of
 from simcluster.search.space import Layout, Space, space_of
 from simcluster.sweeps.store import Store
@@ -249,13 +250,9 @@ def _check(base: Scenario, counts: Sequence[int], objective: str, price: float |
         raise InputError(f"price {price!r} must be positive: dollars per GPU and hour, as in 2.50")
     if top < 1:
         raise InputError(f"top {top} must be at least 1")
-    if base.model.moe:
-        raise InputError("model.moe: layouts are searched for dense models; for experts compare some, as in "
-                         "simcluster compare SCENARIO --vary parallel.ep=1,8")  # fmt: skip
-    if base.parallel.cp > 1:
-        raise InputError(f"parallel.cp is {base.parallel.cp}: layouts are searched without context parallelism; set 1")
-    if base.overlap.pairs:
-        raise InputError("overlap.pairs: layouts are searched with the halves of pairs one after the other; set false")
+    obstacle = PLAN.obstacle(base)
+    if obstacle:
+        raise InputError(obstacle)
     hosts = base.cluster.built.host_of
     there, machine = len(hosts), hosts.count(hosts[0])
     for count in counts:

@@ -4,8 +4,8 @@ Where all ranks of a stage do the same (no faults, a regular cluster), a step is
 parts take is known from the same kernels, collectives and links as in a full run, and kept between variants that share
 them: passes by model, split and microbatch, the network by the layout, the order of ops by the schedule.  Then it is a
 longest path (``stepping``), and from where transfers meet on a link on what these make of it (``contended``).  There is
-no timeline, so neither breakdown nor memory.  Where the short way would not be exact it says so (NotQuickError) and
-gives no number.  Imports the door and what lies under it.
+no timeline, so neither breakdown nor memory.  Where the short way is not proved to be exact (``quick_scope``) it says
+so (NotQuickError) and gives no number.  Imports the door and what lies under it.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from simcluster.collector import collector_off
 from simcluster.result import Facts
 from simcluster.scenario.pipeline_rules import schedule_of
 from simcluster.scenario.scenario import ClusterSpec, Scenario
-from simcluster.schedules import SCHEDULES
 from simcluster.simulate import facts_of
 from simcluster.simulating.players import play_by
 from simcluster.sweeps.alike import NotQuickError
 from simcluster.sweeps.contended import MOST_SECONDS, contended
 from simcluster.sweeps.costs import Kept, Shared, StepCosts
+from simcluster.sweeps.quick_scope import QUICK
 from simcluster.sweeps.skeleton import Skeleton
 from simcluster.sweeps.stepping import Walk
 
@@ -64,30 +64,6 @@ def quick_numbers(scenario: Scenario, quick: Quick) -> dict[str, float]:
     }
 
 
-def obstacle(scenario: Scenario) -> str:
-    """Why the scenario has no quick way, as far as the document tells; "" if nothing speaks against it."""
-    parallel, overlap, pipeline = scenario.parallel, scenario.overlap, scenario.pipeline
-    name = pipeline.schedule
-    replicas = parallel.dp * parallel.cp
-    reasons = {
-        "faults make ranks differ": bool(scenario.faults),
-        "several steps are played": scenario.steps > 1,
-        "collectives are played step by step": scenario.collectives.detail == "steps",
-        "engine: path is asked for": scenario.engine == "path",
-        f"ZeRO {parallel.zero} shards more than the optimizer": parallel.zero > 1,
-        "gradients are reduced beside the backward": overlap.grad_reduce and replicas > 1,
-        "parameters are gathered beside the forward": overlap.param_gather and replicas > 1,
-        "stages meet at a rendezvous": pipeline.p2p == "rendezvous" and parallel.pp > 1,
-        "sequences are shared over cp": parallel.cp > 1,
-        "layers have experts": scenario.model.moe is not None,
-        "memory is offloaded": scenario.memory.offload != type(scenario.memory.offload)(),
-        "the schedule is given, or made for the times of the run": not (isinstance(name, str) and name in SCHEDULES)
-        or name == "zb-auto",
-        "layers are cut by the times of the run": pipeline.layers_per_stage == "auto",
-    }
-    return next((reason for reason, holds in reasons.items() if holds), "")
-
-
 @dataclass
 class QuickWay:
     """What variants share.  Clusters are known by the object, which is kept as long as anything of it is."""
@@ -107,7 +83,7 @@ class QuickWay:
     @collector_off()
     def step(self, scenario: Scenario, *, bound: bool = False) -> Quick:
         """See ``quick_step``."""
-        why = obstacle(scenario)
+        why = QUICK.obstacle(scenario)
         if why:
             raise NotQuickError(why)
         schedule = schedule_of(scenario)

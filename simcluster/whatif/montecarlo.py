@@ -3,7 +3,8 @@
 The step is planned and played once without chance; then all replicas at once are longest paths through it with other
 durations (``stage_sweep``): kernels jitter, documents differ, hosts stall, transfers meet others' traffic in spells.
 Links and interference are otherwise those of the run without chance: exact where transfers do not hold each other back,
-else as good as that is.  ``method="events"`` plays replica by replica on the engine instead.  Imports the door.
+else as good as that is.  ``method="events"`` plays replica by replica on the engine instead, as everything is played
+that the sweep is not proved for (``chance_scope``).  Imports the door.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simcluster.errors import InputError
-from simcluster.faults import BackgroundLoad, Fault, HostStall, Jitter, SequenceLengths, placed
+from simcluster.faults import BackgroundLoad, HostStall, Jitter, SequenceLengths, placed
 from simcluster.faults.data import loads
 from simcluster.measuring.distribution import Distribution
 from simcluster.planning.disturbed_links import left_of, links_of, permanently
@@ -33,6 +34,7 @@ from simcluster.simulating.frozen import ProgramOf, durations, paces
 from simcluster.simulating.stage_sweep import StageSweep
 from simcluster.topology import Cluster
 from simcluster.whatif.chance import BLOCK, Chance, Documents
+from simcluster.whatif.chance_scope import REPLICAS, by_chance
 from simcluster.whatif.pauses import Loaded, Slowed, Stalled
 from simcluster.whatif.processes import Apart, cores
 
@@ -50,25 +52,16 @@ def monte_carlo(
 
     ``base`` is the result of ``without_chance(scenario)`` if it is there already.
     ``processes`` play them side by side (0: as many as there are cores, where it pays); the numbers do not depend on
-    it.  Raises InputError for ``method="sweep"`` where collectives are played step by step.
+    it.  Raises InputError for ``method="sweep"`` where the sweep is not proved to be right (``chance_scope``).
     """
     scenario = scenario.model_copy(update={"faults": placed(scenario.faults)})
-    in_steps = scenario.collectives.detail == "steps"
-    if method == "sweep" and in_steps:
-        raise InputError("replicas: method sweep plays collectives as flows; use auto, or collectives.detail: flow")
+    obstacle = REPLICAS.obstacle(scenario)
+    if method == "sweep" and obstacle:
+        raise InputError(f"replicas: {obstacle}")
     base = base or replay(without_chance(scenario))
-    if in_steps or method == "events":
+    if obstacle or method == "events":
         return _on_the_engine(scenario, base)
     return _in_one_sweep(scenario, base, processes)
-
-
-def by_chance(fault: Fault) -> bool:
-    """Does a fault depend on the seed?"""
-    if isinstance(fault, HostStall):
-        return fault.factor is not None or fault.first == "random" or fault.cause == "garbage_collection"
-    if isinstance(fault, BackgroundLoad):
-        return fault.on is not None
-    return isinstance(fault, Jitter | SequenceLengths)
 
 
 def without_chance(scenario: Scenario) -> Scenario:

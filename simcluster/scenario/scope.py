@@ -1,0 +1,136 @@
+"""What of a scenario a short way is proved for: an allow-list of its fields, which every short way writes down.
+
+A short way (a sweep's quick rows, replicas in one sweep, the search's bounds) gives what the engine gives, but only
+for what was thought of when it was written.  So it does not list what it cannot do: it lists what it can, field by
+field, and whatever is on no list is an obstacle by its name, as soon as a scenario asks for it.  Imports the scenario.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from types import NoneType, UnionType
+from typing import Any, NamedTuple, Union, get_args, get_origin
+
+from pydantic.fields import FieldInfo
+
+from simcluster.documents.spec import Spec
+from simcluster.faults import Fault
+from simcluster.scenario.scenario import Scenario
+
+
+class Held(NamedTuple):
+    """The ``values`` of a field or section for which a short way is proved, and ``otherwise`` why not for others.
+
+    ``too``: is it proved for another value as well, since other fields leave nothing for it to say?
+    """
+
+    otherwise: str
+    values: tuple[object, ...]
+    too: Callable[[Scenario], bool] = lambda scenario: False
+
+
+FaultRule = Callable[[Any], str]
+"""Why a fault is an obstacle, "" if it is none."""
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What a short way, ``name``, is proved for.
+
+    ``free`` are the fields that may have any value, ``held`` those that may have some: a whole section in ``held``
+    stands for all below it.  ``faults`` says it of every kind of fault.  Fields are dotted paths of ``fields()``.
+    """
+
+    name: str
+    free: frozenset[str]
+    held: Mapping[str, Held]
+    faults: Mapping[str, FaultRule]
+
+    def obstacle(self, scenario: Scenario) -> str:
+        """Why the short way is not proved for the scenario; "" if it is.
+
+        A field on no list may have its default, which is what the scenario was before the field came.
+        """
+        for path, held in self.held.items():
+            if _value(scenario, path) not in held.values and not held.too(scenario):
+                return held.otherwise
+        for fault in scenario.faults:
+            rule_of_kind = self.faults.get(fault.kind)
+            reason = rule_of_kind(fault) if rule_of_kind else f"{self.name} does not know faults of kind {fault.kind}"
+            if reason:
+                return reason
+        for path in self.unlisted:
+            if _value(scenario, path) != _FIELDS[path].get_default(call_default_factory=True):
+                return f"{self.name} does not know {path}"
+        return ""
+
+    @cached_property
+    def unlisted(self) -> tuple[str, ...]:
+        """Fields of which the scope says nothing."""
+        return tuple(path for path in _FIELDS if path not in self.free and not self._holds(path))
+
+    @property
+    def gone(self) -> tuple[str, ...]:
+        """What the scope lists and no scenario has (any more)."""
+        sections = {path[:end] for path in _FIELDS for end, letter in enumerate(path) if letter == "."}
+        known = {*_FIELDS, *sections, *fault_kinds()}
+        return tuple(sorted({*self.free, *self.held, *self.faults} - known))
+
+    def _holds(self, path: str) -> bool:
+        return any(path == held or path.startswith(f"{held}.") for held in self.held)
+
+
+def paths(text: str) -> frozenset[str]:
+    """Dotted paths from lines such as "parallel: tp pp dp"; a line without a section has fields of the scenario."""
+    found = []
+    for line in text.strip().splitlines():
+        section, colon, names = line.rpartition(":")
+        found += [f"{section.strip()}.{name}" if colon else name for name in names.split()]
+    assert len(found) == len({*found}), found
+    return frozenset(found)
+
+
+def fields() -> tuple[str, ...]:
+    """Every field of a scenario by its dotted path, through its sections; faults have a list of their own.
+
+    A field that takes one of several kinds of a thing (a topology, a schedule) is one field.
+    """
+    return tuple(_FIELDS)
+
+
+def fault_kinds() -> tuple[str, ...]:
+    """Every kind of fault."""
+    union, *_ = get_args(Fault)
+    return tuple(get_args(spec.model_fields["kind"].annotation)[0] for spec in get_args(union))
+
+
+def _walked(spec: type[Spec], before: str) -> Iterator[tuple[str, FieldInfo]]:
+    for name, info in spec.model_fields.items():
+        section = _section(info.annotation)
+        if section is None:
+            yield f"{before}{name}", info
+        else:
+            yield from _walked(section, f"{before}{name}.")
+
+
+def _section(annotation: Any) -> type[Spec] | None:
+    """The section that a field is, which may be left out; None for a field that is none."""
+    parts = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
+    wanted = [part for part in parts if part is not NoneType]
+    only = wanted[0] if len(wanted) == 1 else None
+    return only if isinstance(only, type) and issubclass(only, Spec) else None
+
+
+def _value(scenario: Scenario, path: str) -> Any:
+    """A field's value; its default where the section that it is in is left out."""
+    found: Any = scenario
+    for name in path.split("."):
+        if found is None:
+            return _FIELDS[path].get_default(call_default_factory=True)
+        found = getattr(found, name)
+    return found
+
+
+_FIELDS: Mapping[str, FieldInfo] = {path: info for path, info in _walked(Scenario, "") if path != "faults"}

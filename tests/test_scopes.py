@@ -1,0 +1,96 @@
+"""Allow-lists of the short ways: every field and every kind of fault is on one, and what is on none is not played."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from simcluster import InputError, load
+from simcluster.scenario.scenario import Scenario
+from simcluster.scenario.scope import Held, Scope, fault_kinds, fields
+from simcluster.search.plan_scope import PLAN
+from simcluster.sweeps.quick_scope import QUICK
+from simcluster.whatif.chance_scope import REPLICAS, by_chance
+
+SCOPES = {"quick": QUICK, "plan": PLAN, "replicas": REPLICAS}
+each = pytest.mark.parametrize("scope", SCOPES.values(), ids=SCOPES)
+
+
+@each
+def test_every_field_of_a_scenario_is_on_a_list(scope: Scope) -> None:
+    """A new field: say in each scope whether its short way is proved for it (free, held), and test that it is."""
+    assert scope.unlisted == ()
+    assert scope.gone == ()
+
+
+@each
+def test_every_kind_of_fault_is_on_a_list(scope: Scope) -> None:
+    assert sorted(scope.faults) == sorted(fault_kinds())
+
+
+@each
+def test_no_field_is_on_two_lists(scope: Scope) -> None:
+    for held in scope.held:
+        assert not [path for path in scope.free if path == held or path.startswith(f"{held}.")], held
+
+
+def test_fields_are_those_of_all_sections() -> None:
+    some = {"steps", "parallel.tp", "model.moe.top_k", "memory.offload.ahead", "software.shards", "cluster.topology"}
+    assert some <= {*fields()}
+    assert "faults" not in fields()
+    assert {"slow_gpu", "jitter", "expert_imbalance"} <= {*fault_kinds()}
+
+
+# --- what is on no list -----------------------------------------------------------------------------------------------
+
+
+def plain(change: Mapping[str, Any] | None = None) -> Scenario:
+    """A scenario that every short way plays."""
+    return load("gpt3_175b_64xa100", {"training.dropout": False, "overlap.tensor": False, **(change or {})})
+
+
+def without(scope: Scope, path: str) -> Scope:
+    """The scope as it is before somebody has listed a new field."""
+    held = {name: rule for name, rule in scope.held.items() if name != path}
+    return replace(scope, free=scope.free - {path}, held=held)
+
+
+UNKNOWN = [
+    ("training.dropout", {"training.dropout": True}),
+    ("cluster.scale.network", {"cluster.scale.network": 0.5}),
+    ("model.mla.v_head_dim", {}),  # in a section that is left out: asked for by nobody
+    ("overlap.tensor", {"overlap.tensor": True}),
+]
+
+
+@each
+@pytest.mark.parametrize(("path", "change"), UNKNOWN)
+def test_a_field_on_no_list_is_an_obstacle_by_its_name(scope: Scope, path: str, change: Mapping[str, Any]) -> None:
+    blind = without(scope, path)
+    assert blind.unlisted == (path,)
+    assert blind.obstacle(plain()) == scope.obstacle(plain()) == ""
+    changed = plain(change)
+    assert scope.obstacle(changed) == ""
+    assert blind.obstacle(changed) == (f"{scope.name} does not know {path}" if change else "")
+
+
+@each
+def test_a_kind_of_fault_on_no_list_is_an_obstacle_by_its_name(scope: Scope) -> None:
+    slow = plain({"faults": [{"kind": "slow_gpu", "rank": 0, "factor": 1.1}]})
+    blind = replace(scope, faults={kind: rule for kind, rule in scope.faults.items() if kind != "slow_gpu"})
+    assert blind.obstacle(slow) == f"{scope.name} does not know faults of kind slow_gpu"
+
+
+def test_a_list_that_is_longer_than_the_scenario_says_so() -> None:
+    more = replace(QUICK, free=QUICK.free | {"model.taste"}, held={**QUICK.held, "spice": Held("none", (0,))})
+    assert more.gone == ("model.taste", "spice")
+
+
+def test_a_fault_that_may_depend_on_the_seed_or_not_is_refused_by_its_name() -> None:
+    loss: Any = SimpleNamespace(kind="packet_loss")
+    with pytest.raises(InputError, match=r"whether packet_loss depends on the seed is not known.*slow_gpu"):
+        by_chance(loss)
