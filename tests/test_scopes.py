@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from simcluster import InputError, load
+from simcluster.lowering.program import Meeting, Program
+from simcluster.planning.ops import Work
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.scope import Held, Scope, fault_kinds, fields
 from simcluster.search.plan_scope import PLAN
+from simcluster.simulating.longest_path import NeedsEventsError, meeting_seconds
+from simcluster.simulating.stage_sweep import ALONE, MEETING
 from simcluster.sweeps.quick_scope import QUICK
 from simcluster.whatif.chance_scope import REPLICAS, by_chance
 
@@ -94,3 +98,29 @@ def test_a_fault_that_may_depend_on_the_seed_or_not_is_refused_by_its_name() -> 
     loss: Any = SimpleNamespace(kind="packet_loss")
     with pytest.raises(InputError, match=r"whether packet_loss depends on the seed is not known.*slow_gpu"):
         by_chance(loss)
+
+
+# --- programs: what a longest path knows of them ----------------------------------------------------------------------
+
+
+def test_what_a_longest_path_does_not_know_of_a_program_needs_events() -> None:
+    """Columns that somebody adds later, to a program or to a meeting, are empty or not a longest path's business."""
+
+    @dataclass
+    class Later(Program):
+        gates: list[int] = field(default_factory=list)
+
+    @dataclass(frozen=True)
+    class Retried(Meeting):
+        retries: int = 0
+
+    assert meeting_seconds(Later(), None) == []
+    with pytest.raises(NeedsEventsError, match="gates"):
+        meeting_seconds(Later(gates=[1]), None)
+    assert meeting_seconds(Program(meetings=[Retried(2, ())]), None) == [0.0]
+    with pytest.raises(NeedsEventsError, match="retries"):
+        meeting_seconds(Program(meetings=[Retried(2, (), retries=1)]), None)
+
+
+def test_the_sweep_of_stages_knows_every_kind_of_work() -> None:
+    assert {*ALONE, *MEETING} == {*get_args(Work)}

@@ -10,8 +10,10 @@ op by op (``Once``).  Imports the program, traffic, errors, numpy.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import cache
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -118,21 +120,45 @@ def alone_seconds(traffic: Traffic, capacity: Sequence[float] | None) -> float:
 
 def meeting_seconds(program: Program, capacity: Sequence[float] | None) -> list[float]:
     """What every meeting takes once all have arrived; NeedsEventsError where that depends on what is beside it."""
-    if program.speeds or program.capacities:
-        raise NeedsEventsError("GPUs or links change their speed as time goes on (faults)")
+    for name, _ in _others(program, _OF_PROGRAM):
+        if getattr(program, name):
+            raise NeedsEventsError(_WHY.get(name, f"the program has {name}"))
     known: dict[int, float] = {}  # by the identity of the traffics, which meetings share
     found = []
     for meeting in program.meetings:
-        if meeting.steps >= 0:
-            raise NeedsEventsError("collectives are played step by step")
-        if meeting.pressure or meeting.drag:
-            raise NeedsEventsError("communication slows down the computation beside it (overlap.interference)")
+        for name, nothing in _others(meeting, _OF_MEETING):
+            if getattr(meeting, name) != nothing:
+                raise NeedsEventsError(_WHY.get(name, f"a meeting has {name}"))
         seconds = known.get(id(meeting.traffics))
         if seconds is None:
             seconds = sum(alone_seconds(traffic, capacity) for traffic in meeting.traffics)
             known[id(meeting.traffics)] = seconds
         found.append(seconds)
     return found
+
+
+_OF_PROGRAM = frozenset((
+    "seconds", "meeting", "position", "after", "lane", "rows", "step", "chunk", "microbatch", "lanes", "lane_rank",
+    "lane_name", "lane_stage", "meetings", "row_sets", "traffics", "receives", "in_step",
+))  # fmt: skip
+"""Columns of a program that a longest path goes by, or that change no time (``whole`` has unfolded ``in_step``)."""
+_OF_MEETING = frozenset(("parties", "traffics", "ranks"))
+_WHY = {
+    **dict.fromkeys(("speeds", "capacities"), "GPUs or links change their speed as time goes on (faults)"),
+    "steps": "collectives are played step by step",
+    **dict.fromkeys(("pressure", "drag"), "communication slows down the computation beside it (overlap.interference)"),
+}
+
+
+def _others(thing: object, known: frozenset[str]) -> tuple[tuple[str, object], ...]:
+    """Fields that a longest path does not go by, with what they are where nothing is said."""
+    kind: Any = type(thing)
+    return _others_of(kind, known)
+
+
+@cache
+def _others_of(kind: Any, known: frozenset[str]) -> tuple[tuple[str, object], ...]:
+    return tuple((each.name, each.default) for each in fields(kind) if each.name not in known)
 
 
 class Once:

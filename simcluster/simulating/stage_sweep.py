@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simcluster.errors import InputError
-from simcluster.planning.ops import Collective, Item, Op, Receive, StageProgram, Timed, Transfer
+from simcluster.planning.ops import Collective, Compute, Copy, Host, Item, Op, Receive, StageProgram, Timed, Transfer
 from simcluster.planning.parallel import Layout
 
 Floats = npt.NDArray[np.float64]
@@ -178,8 +178,16 @@ class StageSweep:
         return found
 
 
+MEETING = (Collective, Timed, Transfer, Receive)
+"""Work that meets that of other ranks (of transfers, those at a rendezvous)."""
+ALONE = (Compute, Copy, Host)
+"""Work that a rank does by itself, in the seconds that are given."""
+
+
 def _meets(work: object, key: Hashable, index: int) -> Hashable:
-    """The name under which an op meets others; None for one that meets none."""
+    """The name under which an op meets others; None for one that meets none.  InputError for work of a kind unknown."""
+    if not isinstance(work, (*MEETING, *ALONE)):
+        raise InputError(f"the sweep of replicas does not know {type(work).__name__}; use method events")
     if isinstance(work, Collective | Timed):
         return work.axis, key, index
     if isinstance(work, Transfer) and work.rendezvous:
