@@ -65,7 +65,7 @@ class Level:
     def collisions(self) -> float:
         """How many times as much the fullest link carries as it would with whole flows dealt out evenly: 1 is best.
 
-        What modelling.md C.3 calls slowdown, if these links are what limits the flows.
+        What MODELLING.md C.3 calls slowdown, if these links are what limits the flows.
         """
         return _collisions(self.most, self.mean)
 

@@ -467,7 +467,7 @@ def tree_load(ranks: int) -> float:
     return max(edges.values()) / 2
 
 
-# seconds for n ranks, latency a, size s over port bandwidth b; None: refused (modelling.md D.1, D.2)
+# seconds for n ranks, latency a, size s over port bandwidth b; None: refused (MODELLING.md D.1, D.2)
 Form = Callable[[int, float, float], float]
 RING: Form = lambda n, a, t: (n - 1) * (a + t / n)  # noqa: E731
 HALVING: Form = lambda n, a, t: math.log2(n) * a + (n - 1) / n * t  # noqa: E731
@@ -557,7 +557,7 @@ def test_a_chain_without_latency_is_what_pieces_tend_to() -> None:
 
 
 def test_the_numbers_of_the_modelling_reference() -> None:
-    """modelling.md D.1: all-to-all of 64 MB by 64 at 50 GB/s and 5 us; ring of 1 GB by 8 with 10 us."""
+    """MODELLING.md D.1: all-to-all of 64 MB by 64 at 50 GB/s and 5 us; ring of 1 GB by 8 with 10 us."""
     pairwise = collective_times(flat(64), range(64), "all_to_all", 64e6, algorithm="pairwise")
     assert pairwise.duration == pytest.approx(1.575e-3, rel=1e-9)
     halving = collective_times(flat(8, latency="10 us"), range(8), "all_reduce", 1e9, algorithm="halving_doubling")
@@ -568,7 +568,7 @@ def test_the_numbers_of_the_modelling_reference() -> None:
 
 
 def test_the_shape_of_the_double_tree() -> None:
-    """modelling.md D.1: 0 -> 4; 4 -> 2, 6; 2 -> 1, 3; 6 -> 5, 7 for 8 ranks, and its mirror image."""
+    """MODELLING.md D.1: 0 -> 4; 4 -> 2, 6; 2 -> 1, 3; 6 -> 5, 7 for 8 ranks, and its mirror image."""
     first, second = tree.double_tree(8)
     assert first == (-1, 2, 4, 2, 0, 6, 4, 6)
     assert second == (1, 3, 1, 7, 5, 3, 5, -1)
@@ -628,7 +628,7 @@ def two_level(g: int, m: int, size: float) -> float:
 
 @pytest.mark.parametrize(("machines", "each"), [(16, 8), (2, 8), (3, 4), (4, 2), (1, 8), (8, 1)])
 def test_two_levels(machines: int, each: int) -> None:
-    """modelling.md D.2: 9.891 ms for 16 machines of 8 and 1 GB; per NIC 2 (m-1)/m S/g instead of 2 (N-1)/N S/g."""
+    """MODELLING.md D.2: 9.891 ms for 16 machines of 8 and 1 GB; per NIC 2 (m-1)/m S/g instead of 2 (N-1)/N S/g."""
     cluster, gpus = dgx(machines, each), range(machines * each)
     seconds = {
         (kind, detail): collective_times(cluster, gpus, kind, 1e9, algorithm="hierarchical", detail=detail).duration
@@ -678,7 +678,7 @@ def test_all_to_all_in_two_levels(machines: int, each: int) -> None:
 
 @pytest.mark.parametrize("each", range(2, 9))
 def test_nvls_moves_the_size_and_an_nth_of_it_each_way(each: int) -> None:
-    """modelling.md C.4: S (1 + 1/n) per GPU and direction; of the halves S in one direction and S/n in the other."""
+    """MODELLING.md C.4: S (1 + 1/n) per GPU and direction; of the halves S in one direction and S/n in the other."""
     cluster = dgx(1, each)
     for kind, up, down in (("all_reduce", 1 + 1 / each, 1 + 1 / each), ("reduce_scatter", 1, 1 / each), ("all_gather", 1 / each, 1)):  # fmt: skip  # noqa: E501
         carried = link_bytes(cluster, range(each), kind, "nvls", 1.0)
@@ -752,7 +752,7 @@ def test_all_to_all_of_uneven_sizes_reaches_the_bound_of_its_busiest_port(parts:
 
 @given(parts=matrices, data=st.data())
 def test_a_matrix_of_sizes_is_played_and_reaches_the_bound(parts: list[list[float]], data: st.DataObject) -> None:
-    """modelling.md D.1: max_i max(sum_j s_ij, sum_j s_ji) / B and one latency, in flow; the same bytes in steps."""
+    """MODELLING.md D.1: max_i max(sum_j s_ij, sum_j s_ji) / B and one latency, in flow; the same bytes in steps."""
     ranks = len(parts)
     bound = all_to_all.busiest_port(parts)
     if bound:

@@ -129,7 +129,7 @@ def test_a_range_that_is_no_power_of_two_stops_below_its_end(capsys: pytest.Capt
 
 
 def test_nccl_picks_by_size_and_says_why(capsys: pytest.CaptureFixture[str]) -> None:
-    """The oracle of modelling.md D.5: 16 x 8, ring Simple, 1 GiB; and what the tuner takes instead of it."""
+    """The oracle of MODELLING.md D.5: 16 x 8, ring Simple, 1 GiB; and what the tuner takes instead of it."""
     job = ("all_reduce", "--gpus", "128", "--cluster", "dgx_h100", "--json", "-")
     rows = json.loads(output(capsys, *job, "--size", "1KiB:1GiB"))["results"]
     picked = list(dict.fromkeys((row["algorithm"], row["protocol"]) for row in rows))

@@ -83,7 +83,7 @@ def between(cluster: Cluster, carried: dict[tuple[str, str], float], source: str
 
 @pytest.mark.parametrize(("nodes", "gpus"), [(2, 8), (4, 8), (3, 2), (16, 8)])
 def test_one_ring_per_rail_keeps_every_nic_on_its_rail(nodes: int, gpus: int) -> None:
-    """modelling.md D.3: 2(N-1)/N S/NICs each way through every NIC, as much per GPU over NVLink as all hops (PXN)."""
+    """MODELLING.md D.3: 2(N-1)/N S/NICs each way through every NIC, as much per GPU over NVLink as all hops (PXN)."""
     cluster = dgx(nodes, gpus)
     ranks = nodes * gpus
     rings = group_rings(cluster, range(ranks))
@@ -204,7 +204,7 @@ def test_64_rings_at_once_over_a_2_to_1_tree() -> None:
     ("ranks", "size", "rate", "milliseconds"), [(8, 14e9, "600 GB/s", 40.8), (16, 200e6, "100 GB/s", 3.75)]
 )
 def test_data_parallel_examples(ranks: int, size: float, rate: str, milliseconds: float) -> None:
-    """requirements.md section 2."""
+    """Worked by hand: 2 (N-1)/N S / B."""
     time = collective_times(flat(ranks, rate, "0 s"), range(ranks), "all_reduce", size)
     assert time.duration * 1e3 == pytest.approx(milliseconds, abs=0.05)
     assert time.duration == pytest.approx(2 * (ranks - 1) / ranks * size / float(rate.split()[0]) / 1e9, rel=1e-9)
@@ -227,7 +227,7 @@ def test_volumes_of_the_requirements() -> None:
 
 @pytest.mark.parametrize("detail", ["flow", "steps"])
 def test_closed_forms(detail: str) -> None:
-    """modelling.md D.1: 14 (10 us + 1 GB / 8 / 50 GB/s) = 35.14 ms, its halves, and alpha + S/B for a send."""
+    """MODELLING.md D.1: 14 (10 us + 1 GB / 8 / 50 GB/s) = 35.14 ms, its halves, and alpha + S/B for a send."""
     cluster = flat(8, latency="10 us")
     seconds = {
         kind: collective_times(cluster, range(8), kind, 1e9, detail=detail).duration
@@ -241,7 +241,7 @@ def test_closed_forms(detail: str) -> None:
 
 @given(ranks=st.integers(2, 12), size=st.integers(1, 2**34), detail=st.sampled_from(["flow", "steps"]))
 def test_all_reduce_is_reduce_scatter_and_all_gather(ranks: int, size: int, detail: str) -> None:
-    """To the bit, in time and in bytes (requirements.md section 2)."""
+    """To the bit, in time and in bytes."""
     cluster = flat(12)
     seconds = {
         kind: collective_times(cluster, range(ranks), kind, size, detail=detail).duration

@@ -94,7 +94,7 @@ def test_an_empty_program_and_an_empty_lane() -> None:
 def test_every_op_begins_when_the_last_thing_it_waits_for_is_over(
     seconds: list[float], edges: list[tuple[int, int]], lanes: list[int]
 ) -> None:
-    """Against the longest path, computed without a clock (modelling.md I.5)."""
+    """Against the longest path, computed without a clock (MODELLING.md I.5)."""
     small = Small(*(f"{lane} main" for lane in range(4)))
     for number, value in enumerate(seconds):
         small.op(lanes[number], str(number), on_grid(value))
@@ -138,7 +138,7 @@ def test_a_meeting_without_activities_is_a_barrier() -> None:
 
 
 def test_two_on_one_link_share_it() -> None:
-    """Equal flows end together at 2 S / B; one that comes when another has half left (modelling.md H.17)."""
+    """Equal flows end together at 2 S / B; one that comes when another has half left (MODELLING.md H.17)."""
     small = Small("0 main", "1 main").meeting(1, over(0, 100)).meeting(1, over(0, 100))
     assert small.op(0, "a", meeting=0).op(1, "b", meeting=1).run(100.0) == {"a": (0, 0, 2), "b": (0, 0, 2)}
     small = Small("0 main", "1 main").meeting(1, over(0, 100)).meeting(1, over(0, 100))
@@ -226,7 +226,7 @@ def scenario(tiny: Tiny, *, detail: str, faults: list[dict[str, Any]]) -> Any:
 
 
 def test_in_steps_is_in_flow_when_all_arrive_together(tiny: Tiny, table: Table) -> None:
-    """modelling.md D.6, through a whole step: equal links, every group alone on them."""
+    """MODELLING.md D.6, through a whole step: equal links, every group alone on them."""
     flow = simulate(scenario(tiny, detail="flow", faults=[]), folded=False)
     steps = simulate(scenario(tiny, detail="steps", faults=[]))
     assert steps.record.events > flow.record.events  # it did play rounds

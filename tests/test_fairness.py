@@ -45,7 +45,7 @@ def exact_rates(usages: Usages, capacity: Sequence[float]) -> dict[int, Fraction
 
 
 def test_textbook() -> None:
-    """Links of 1 and 2; A over both, B over the first, C over the second: 1/2, 1/2, 3/2 (modelling.md C.2)."""
+    """Links of 1 and 2; A over both, B over the first, C over the second: 1/2, 1/2, 3/2 (MODELLING.md C.2)."""
     usages = {0: ((0, 1.0), (1, 1.0)), 1: ((0, 1.0),), 2: ((1, 1.0),)}
     assert fair_rates(usages, [1.0, 2.0]) == {0: 0.5, 1: 0.5, 2: 1.5}
 

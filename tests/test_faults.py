@@ -212,7 +212,7 @@ chain: dict[str, Any] = {
 def test_slower_never_makes_a_pipeline_faster(
     tiny: Tiny, rank: int, start: int, length: int, factors: list[float]
 ) -> None:
-    """With the order of ops fixed and no link shared everything is sums and maxima (modelling.md H.31)."""
+    """With the order of ops fixed and no link shared everything is sums and maxima (MODELLING.md H.31)."""
     window = {"start": f"{start} us", "end": f"{start + length} us"}
     found = [
         simulate(tiny(**chain, faults=[{"kind": "slow_gpu", "rank": rank, "factor": factor, **window}]))
@@ -241,7 +241,7 @@ def reduction(tiny: Tiny, *found: Document, rate: str = "10 GB/s") -> tuple[floa
 
 @pytest.mark.parametrize("where", [{"nic_of": 0}, {"uplinks_of": 1}, {"between": ["gpu0", "switch"]}])
 def test_links_over_time(tiny: Tiny, where: Document) -> None:
-    """A ring is as slow as its slowest link, at every instant (modelling.md H.12)."""
+    """A ring is as slow as its slowest link, at every instant (MODELLING.md H.12)."""
     start, end = reduction(tiny)
     seconds = end - start
     middle = {"start": f"{start + seconds / 4!r} s", "end": f"{start + 3 * seconds / 4!r} s"}
@@ -387,7 +387,7 @@ def attention(scenario: Scenario) -> float:
 
 @pytest.mark.parametrize("recompute", ["none", "selective", "full"])
 def test_short_documents_cost_their_squares(tiny: Tiny, recompute: str) -> None:
-    """Eight documents in a sequence: an eighth of the core attention, all else as it was (modelling.md G.3)."""
+    """Eight documents in a sequence: an eighth of the core attention, all else as it was (MODELLING.md G.3)."""
     job: dict[str, Any] = {"training": {"recompute": recompute}}
     eighth = {"kind": "sequence_lengths", "documents": {"kind": "histogram", "values": [16]}}
     clean, packed = simulate(tiny(**job)), simulate(tiny(**job, faults=[eighth]))

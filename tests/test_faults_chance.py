@@ -1,4 +1,4 @@
-"""Laws of chance: means, expected maxima (modelling.md G.2) within three deviations, streams of their own; packing."""
+"""Laws of chance: means, expected maxima (MODELLING.md G.2) within three deviations, streams of their own; packing."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def pipeline(P: int, K: int, F: float, B: float, schedule: str = "1f1b", v: int 
 
 @given(schedule=st.sampled_from(["gpipe", "1f1b"]), P=STAGES, K=st.integers(1, 20), F=SECONDS, B=SECONDS)
 def test_the_ideal_bubble(schedule: str, P: int, K: int, F: float, B: float) -> None:
-    """(P - 1) / (K + P - 1) of the whole, (P - 1) / K of the ideal, whatever F and B (modelling.md E.1)."""
+    """(P - 1) / (K + P - 1) of the whole, (P - 1) / K of the ideal, whatever F and B (MODELLING.md E.1)."""
     run = pipeline(P, K, F, B, schedule)
     assert run.times.bubble_fraction == pytest.approx((P - 1) / (K + P - 1), rel=1e-12, abs=1e-15)
     assert run.times.bubble_over_ideal == pytest.approx((P - 1) / K, rel=1e-12, abs=1e-15)
@@ -55,7 +55,7 @@ def test_the_ideal_bubble_of_interleaving(P: int, groups: int, v: int, F: float,
 def test_every_action_is_where_the_longest_path_puts_it(
     shape: tuple[str, int, int, int], F: float, B: float, send: float
 ) -> None:
-    """Against ``schedules.timing``, which knows no events (modelling.md I.5)."""
+    """Against ``schedules.timing``, which knows no events (MODELLING.md I.5)."""
     schedule, P, K, v = shape
     run = pipeline(P, K, F, B, schedule, v, send=send)
     costs = ActionCosts(F=on_grid(F / v), B=on_grid(B / v))
@@ -110,7 +110,7 @@ def test_split_and_paired_actions_are_where_the_longest_path_puts_them(
 
 
 def test_one_stage_is_all_work_and_one_microbatch_all_wait() -> None:
-    """P = 1 takes M T, M = 1 takes P T (modelling.md H.4)."""
+    """P = 1 takes M T, M = 1 takes P T (MODELLING.md H.4)."""
     for schedule in ("gpipe", "1f1b"):
         assert pipeline(1, 7, 0.5, 1.0, schedule).step_time == 7 * 1.5
         assert pipeline(7, 1, 0.5, 1.0, schedule).step_time == 7 * 1.5
@@ -126,7 +126,7 @@ def test_bubbles_of_the_requirements(P: int, K: int, expected: float) -> None:
 
 @given(P=st.integers(2, 6), M=st.integers(1, 16), c=st.floats(0.0, 0.2), F=st.floats(0.3, 1), B=st.floats(0.3, 1))
 def test_latency_of_sends_in_1f1b(P: int, M: int, c: float, F: float, B: float) -> None:
-    """2 c [(P - 1) + (M - 1) - ceil((M - 1) / P)] on top: almost every microbatch pays (modelling.md E.1)."""
+    """2 c [(P - 1) + (M - 1) - ceil((M - 1) / P)] on top: almost every microbatch pays (MODELLING.md E.1)."""
     extra = 2 * c * ((P - 1) + (M - 1) - math.ceil((M - 1) / P))
     assert pipeline(P, M, F, B, send=c).step_time == pytest.approx((M + P - 1) * (F + B) + extra, rel=1e-9)
 
@@ -149,7 +149,7 @@ def test_latency_of_sends_in_interleaving(P: int, groups: int, v: int, c: float,
 
 
 def test_the_composite() -> None:
-    """modelling.md H.40: PP4 DP2, M = 8, F = 10, B = 20, gradients 6, optimizer 4 ms: 340 ms."""
+    """MODELLING.md H.40: PP4 DP2, M = 8, F = 10, B = 20, gradients 6, optimizer 4 ms: 340 ms."""
     costs = Costs(forward=0.010, backward=0.020, grad_reduce=0.006, optimizer=0.004)
     run = simulate_costs(costs, stages=4, microbatches=8, dp=2)
     assert run.step_time == pytest.approx(0.340, rel=1e-12)
@@ -163,7 +163,7 @@ def test_the_composite() -> None:
 
 
 def test_the_worked_step() -> None:
-    """requirements.md 3: TP4 PP2 K8, F = 100, B = 200, two all-reduces of 10 ms in each: at least (8 + 1) x 340 ms.
+    """TP4 PP2 K8, F = 100, B = 200, two all-reduces of 10 ms in each: at least (8 + 1) x 340 ms.
 
     The shortcut 9 x max(F, B) = 1.98 s (with its collectives) forgets that a stage does both, F and B, for each.
     """
@@ -189,7 +189,7 @@ def test_the_worked_step_with_its_sends() -> None:
 
 
 def test_a_slow_rank_slows_its_tensor_parallel_group_and_the_pipeline() -> None:
-    """One GPU 10 % slower holds up everyone: the step is that of its stage (requirements.md 3)."""
+    """One GPU 10 % slower holds up everyone: the step is that of its stage."""
     costs = Costs(forward=1.0, backward=2.0, tensor_parallel=0.1, grad_reduce=0.5)
     clean = simulate_costs(costs, stages=1, microbatches=4, tp=2, dp=4)
     slow = simulate_costs(costs, stages=1, microbatches=4, tp=2, dp=4, slowness={3: 1.1})

@@ -147,7 +147,7 @@ def test_gradients_beside_the_collectives_of_the_layers(tiny: Tiny, table: Table
     assert longest(overlap=True) > 1.5 * longest(overlap=False)
 
 
-# --- how many classes: modelling.md I.1 -----------------------------------------------------------------------------
+# --- how many classes: MODELLING.md I.1 -----------------------------------------------------------------------------
 
 
 def classes(tiny: Tiny, faults: list[dict[str, Any]] | None = None) -> Counter[int]:
@@ -184,7 +184,7 @@ def test_two_slow_ranks(tiny: Tiny) -> None:
 
 
 def test_two_slow_ranks_of_one_tp_group(tiny: Tiny) -> None:
-    """modelling.md I.1: 24 classes: 2 slow alike, 2 tp peers; of the other replicas likewise; and by factor apart."""
+    """MODELLING.md I.1: 24 classes: 2 slow alike, 2 tp peers; of the other replicas likewise; and by factor apart."""
     slow = [{"kind": "slow_gpu", "rank": rank, "factor": 1.5 + rank % 2} for rank in (36, 37)]
     assert sorted(classes(tiny, slow).values()) == sorted([1, 1, 2, 7, 7, 14] * 4)
 

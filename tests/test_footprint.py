@@ -1,4 +1,4 @@
-"""Bytes at a stage's peak: microbatches in flight (modelling.md B.3) times what each leaves behind, and model state."""
+"""Bytes at a stage's peak: microbatches in flight (MODELLING.md B.3) times what each leaves behind, and model state."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ SECONDS = st.floats(0.1, 2.0)
 
 @given(times=st.lists(st.tuples(SECONDS, SECONDS), min_size=1, max_size=6), M=st.integers(1, 9))
 def test_unequal_stages_in_gpipe(times: list[tuple[float, float]], M: int) -> None:
-    """All F fill behind the slowest, then all B: sum F + (M - 1) max F + sum B + (M - 1) max B (modelling.md E.1)."""
+    """All F fill behind the slowest, then all B: sum F + (M - 1) max F + sum B + (M - 1) max B (MODELLING.md E.1)."""
     run = simulate_costs(
         [Costs(forward=F, backward=B) for F, B in times], stages=len(times), microbatches=M, schedule="gpipe"
     )

@@ -103,7 +103,7 @@ def by_hand(
 
 
 def test_the_oracle() -> None:
-    """modelling.md C.5: 10 s of computation beside 6 s of communication, 18.9 % and 10 % slower: 11.0491 s."""
+    """MODELLING.md C.5: 10 s of computation beside 6 s of communication, 18.9 % and 10 % slower: 11.0491 s."""
     ends = {lane: end for lane, _, end in spans(program([[(10.0, 1.0)]], [(0.0, 6.0)], 0.189, 0.1))}
     assert ends[1] == pytest.approx(6.6, abs=TICK)
     assert ends[0] == pytest.approx(6.6 + 10 - 6.6 / 1.189, abs=4 * TICK)
@@ -303,7 +303,7 @@ def test_a_factor_in_a_node_and_between_nodes() -> None:
 
 
 def test_memory_bandwidth_oracle() -> None:
-    """modelling.md C.5: A100, 300 GB/s over NVLink, 3 bytes each: 1 / (1 - 900 / 2039) = 1.79 (measured 1.83)."""
+    """MODELLING.md C.5: A100, 300 GB/s over NVLink, 3 bytes each: 1 / (1 - 900 / 2039) = 1.79 (measured 1.83)."""
     a100 = load_device("a100-80gb")
     found = interference_on(a100, MemoryBandwidth(kind="hbm", bytes_per_byte=3.0))
     assert found is not None
@@ -315,7 +315,7 @@ def test_memory_bandwidth_oracle() -> None:
 
 
 def test_waves_oracle() -> None:
-    """modelling.md C.5: 132 tiles on 132 multiprocessors, 24 of them taken: two waves instead of one, on the clock's
+    """MODELLING.md C.5: 132 tiles on 132 multiprocessors, 24 of them taken: two waves instead of one, on the clock's
     ceiling twice as long (measured on H100: 1.70)."""
     h100 = load_device({"base": "h100", "matmul": {"power": 1.0, "clock": 0.5, "epilogue": 0.0, "tiles": [[128, 128]]}})
     product = Kernel("product", "matmul", 2.0 * 132 * 128 * 128 * 8192, 1.0, 132 * 128, 128, 8192)

@@ -155,7 +155,7 @@ def test_the_picture_shows_the_table(tiny: Tiny, tmp_path: Path) -> None:
 
 
 def test_a_ring_loads_every_nic_alike() -> None:
-    """modelling.md H.9 and D.3: 2 (N - 1) / N x S / 2 through each of two NICs a machine, one flow on each."""
+    """MODELLING.md H.9 and D.3: 2 (N - 1) / N x S / 2 through each of two NICs a machine, one flow on each."""
     cluster = load_cluster("dgx_a100", [("nodes", 4), ("gpus_per_node", 2)])
     size = 2.0**20
     found = collective_loads(cluster, [range(8)], "all_reduce", size, algorithm="ring")

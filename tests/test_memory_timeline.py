@@ -1,4 +1,4 @@
-"""Memory over time: nothing leaks, nothing is freed twice, and the peaks of the formulas (modelling.md B.2 to B.4)."""
+"""Memory over time: nothing leaks, nothing is freed twice, and the peaks of the formulas (MODELLING.md B.2 to B.4)."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ def test_given_times_have_no_memory() -> None:
 
 # --- formulas -------------------------------------------------------------------------------------------------------
 
-IN_FLIGHT = {  # chunks in flight at the peak of each rank (modelling.md B.3), and how many of them hold a head
+IN_FLIGHT = {  # chunks in flight at the peak of each rank (MODELLING.md B.3), and how many of them hold a head
     ("gpipe", 4, 8): [8, 8, 8, 8],
     ("1f1b", 4, 8): [4, 3, 2, 1],
     ("1f1b", 4, 2): [2, 2, 2, 1],
@@ -226,7 +226,7 @@ def test_chunks_in_flight_at_the_ends(schedule: str, first: int, last: int) -> N
 
 
 def test_split_backward_keeps_34_and_then_32() -> None:
-    """GPT without parallelism: F keeps s b h (34 + 5 a s / h) a layer, I leaves 32 s b h of it to W (modelling.md B.3).
+    """GPT without parallelism: F keeps s b h (34 + 5 a s / h) a layer, I leaves 32 s b h of it to W (MODELLING.md B.3).
 
     14 are inputs of products that F made, 18 gradients that I made.
     """
@@ -250,7 +250,7 @@ def test_split_backward_keeps_34_and_then_32() -> None:
 
 
 def test_zero_bubble_h1_holds_what_1f1b_holds_on_its_first_rank_at_most() -> None:
-    """Peaks of ZB-H1 (modelling.md B.3): P microbatches on every rank, of which W's share is 32 of 34.
+    """Peaks of ZB-H1 (MODELLING.md B.3): P microbatches on every rank, of which W's share is 32 of 34.
 
     While the first I runs, its gradients are there beside what it has not freed yet: 10 s b h of the MLP at most.
     """

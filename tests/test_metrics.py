@@ -227,7 +227,7 @@ ROWS = st.lists(
 
 @given(rows=ROWS, weights=st.tuples(st.integers(1, 5), st.integers(1, 5)))
 def test_identities(rows: list[Any], weights: tuple[int, int]) -> None:
-    """|C| + exposed + idle = span; overlap = |C and N| / |N| as HolisticTraceAnalysis has it (modelling.md F.6)."""
+    """|C| + exposed + idle = span; overlap = |C and N| / |N| as HolisticTraceAnalysis has it (MODELLING.md F.6)."""
     rows = [(rank, stream, kind if stream == "compute" else "all_reduce", *rest) for rank, stream, kind, *rest in rows]
     weight = {rank: weights[rank] for rank in sorted({row[0] for row in rows})}
     found = metrics(rows, weight)

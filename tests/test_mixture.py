@@ -251,7 +251,7 @@ def test_more_ep_ranks_hold_fewer_experts() -> None:
 
 
 def test_activations_by_hand() -> None:
-    """modelling.md, activations: 6 f_e k of an MLP's tensors, and 2 h k for each row before and behind the experts."""
+    """MODELLING.md B.2: 6 f_e k of an MLP's tensors, and 2 h k for each row before and behind the experts."""
     shape = RankShape(micro_batch=1)
     parts, n = activation_parts(MODEL, shape, layer=1), 1024
     assert parts["experts_input"] == parts["experts_output"] == 2 * n * 2 * 1024

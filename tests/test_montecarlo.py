@@ -70,7 +70,7 @@ def test_without_chance_the_sweep_is_the_run_to_the_bit(tiny: Any, job: str) -> 
     ({"kind": "exponential", "scale": 0.1}, 1 + 0.1 * (2.717857 - 1)),
 ])  # fmt: skip
 def test_a_step_takes_the_slowest_of_its_ranks(tiny: Any, law: dict[str, Any], expected: float) -> None:
-    """Eight ranks that draw a factor a step each and meet at its end (modelling.md G.2)."""
+    """Eight ranks that draw a factor a step each and meet at its end (MODELLING.md G.2)."""
     plain = monte_carlo(tiny(**REPLICAS, replicas=1)).planned
     twice = monte_carlo(tiny(**REPLICAS, faults=[{"kind": "slow_gpu", "ranks": list(range(8)), "factor": 2.0}])).planned
     compute = twice - plain

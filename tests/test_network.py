@@ -95,7 +95,7 @@ def test_no_bytes_cost_latency_only_even_on_a_dead_link() -> None:
 
 
 def test_four_flows_over_two_uplinks_of_host_speed_get_half_of_it() -> None:
-    """2:1 oversubscription (modelling.md C.3): 25 of 50."""
+    """2:1 oversubscription (MODELLING.md C.3): 25 of 50."""
     hosts, up = [50.0] * 4, [50.0] * 2
     assert play(hosts + up, [(0.0, flow([host, 4 + host % 2], 100.0)) for host in range(4)]) == [4.0] * 4
 

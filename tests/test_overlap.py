@@ -128,7 +128,7 @@ def buckets(n: int, b: float, t: float) -> Run:
 @settings(max_examples=60)
 @given(n=st.integers(1, 30), b=st.floats(1e-3, 1.0), t=st.floats(1e-3, 1.0))
 def test_gradient_buckets(n: int, b: float, t: float) -> None:
-    """modelling.md F.1: exposed = t + max(0, (n - 1)(t - b)); the rest of the n t seconds is hidden."""
+    """MODELLING.md F.1: exposed = t + max(0, (n - 1)(t - b)); the rest of the n t seconds is hidden."""
     b, t = on_grid(b), on_grid(t)
     assume(b != t)  # both paths are equally long
     run = buckets(n, b, t)

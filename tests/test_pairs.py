@@ -51,7 +51,7 @@ def times(halves: list[list[float]], collective: float) -> float:
 
 @given(first=st.lists(SECONDS, min_size=1, max_size=6), second=st.lists(SECONDS, min_size=1, max_size=6), wire=SECONDS)
 def test_a_pair_takes_what_its_work_takes(first: list[float], second: list[float], wire: float) -> None:
-    """At least its computation, at least its traffic, at most both one after the other (modelling.md C.5)."""
+    """At least its computation, at least its traffic, at most both one after the other (MODELLING.md C.5)."""
     compute, traffic = sum(first) + sum(second), wire * (len(first) + len(second) - 2)
     found = times([first, second], wire)
     assert max(compute, traffic) <= found <= compute + traffic

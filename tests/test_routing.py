@@ -217,7 +217,7 @@ def most_in_a_bin(balls: int, bins: int) -> dict[int, Fraction]:
     ],
 )
 def test_flows_collide_as_balls_in_bins(balls: int, bins: int, mean: float, none: float) -> None:
-    """modelling.md C.3, by real routes: flows from one leaf to another over k spines, within 3 sigma over seeds."""
+    """MODELLING.md C.3, by real routes: flows from one leaf to another over k spines, within 3 sigma over seeds."""
     exact = most_in_a_bin(balls, bins)
     expected = float(sum(most * chance for most, chance in exact.items()))
     no_collision = float(exact.get(1, Fraction(0)))
@@ -306,7 +306,7 @@ def test_routes_do_not_depend_on_the_process() -> None:
     pairs=st.lists(st.tuples(st.integers(0, 15), st.integers(0, 15)), min_size=1, max_size=12, unique=True),
 )
 def test_spraying_makes_parallel_links_one_fat_link(spines: int, pairs: list[tuple[int, int]]) -> None:
-    """modelling.md H.38: k links of B are one of k B; to the bit where a fraction of 1 / k has no rounding."""
+    """MODELLING.md H.38: k links of B are one of k B; to the bit where a fraction of 1 / k has no rounding."""
     groups = [(gpu, 16 + other) for gpu, other in pairs]
     many = leaf_spine(spines, {"kind": "adaptive"}, ports=16, uplink=25)
     one = leaf_spine(1, {"kind": "static"}, ports=16, uplink=25 * spines)

@@ -1,6 +1,6 @@
 """One scenario, one answer: folded = unfolded = uncollapsed = the longest path, every span of every rank, to the bit.
 
-Folding, chains and the fast path change what is computed, never what comes out (modelling.md I.1 to I.5): the plain
+Folding, chains and the fast path change what is computed, never what comes out (MODELLING.md I.1 to I.5): the plain
 run, every rank and every op of it an event, is what all others must equal.
 """
 

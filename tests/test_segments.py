@@ -179,7 +179,7 @@ def test_flops_are_those_of_the_closed_forms(model: Model, tp: int) -> None:
         assert total == pytest.approx(expected, rel=1e-12)
 
 
-# --- traffic: modelling.md D.7 --------------------------------------------------------------------------------------
+# --- traffic: MODELLING.md D.7 --------------------------------------------------------------------------------------
 
 ACTIVATION = 2.0 * 3 * 128 * 512  # 2 s b h bytes
 

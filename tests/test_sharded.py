@@ -1,4 +1,4 @@
-"""ZeRO 2 and 3 (FSDP): closed forms of modelling.md F on given times, bytes and memory, what never makes it slower."""
+"""ZeRO 2 and 3 (FSDP): closed forms of MODELLING.md F on given times, bytes and memory, what never makes it slower."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_backward_of_units_that_are_still_there(L: int, rs: int, b: int, lanes: 
 
 @given(n=st.integers(1, 9), t=TICKS, b=TICKS, zero=st.sampled_from([0, 1, 2]))
 def test_buckets(n: int, t: int, b: int, zero: int) -> None:
-    """modelling.md F.1: exposed are t + max(0, (n - 1)(t - b)); with n = 24, b = 10: 7 of 7, 58 of 12."""
+    """MODELLING.md F.1: exposed are t + max(0, (n - 1)(t - b)); with n = 24, b = 10: 7 of 7, 58 of 12."""
     run = given_run(n, 0, b, {"all_reduce": t, "reduce_scatter": t}, zero=zero, gather=False)
     assert ticks(run)[1] == n * b + t + max(0, (n - 1) * (t - b))
 

@@ -90,7 +90,7 @@ def test_recompute_costs_what_it_computes_again() -> None:
 
 
 def test_without_a_pipeline_microbatches_add_up(tiny: Tiny) -> None:
-    """P = 1: makespan = M T (modelling.md H.4)."""
+    """P = 1: makespan = M T (MODELLING.md H.4)."""
 
     def pipeline(M: int) -> float:
         return simulate(tiny(training={"global_batch": M})).times.pipeline_seconds
@@ -101,7 +101,7 @@ def test_without_a_pipeline_microbatches_add_up(tiny: Tiny) -> None:
 @pytest.mark.parametrize("dp", [2, 8])
 @pytest.mark.parametrize("rate", ["1000 GB/s", "2 GB/s"])
 def test_gradient_buckets_beside_backward(tiny: Tiny, dp: int, rate: str) -> None:
-    """finish = max_k (r_k + sum over j >= k of t_j), exactly (modelling.md F.1); t by the ring's closed form (D.1)."""
+    """finish = max_k (r_k + sum over j >= k of t_j), exactly (MODELLING.md F.1); t by the ring's closed form (D.1)."""
     result = simulate(
         tiny(
             cluster={
@@ -159,7 +159,7 @@ def test_zero_one_moves_the_same_bytes_as_an_all_reduce_of_equal_width(tiny: Tin
 
 
 def test_faults_of_factor_one_change_nothing(tiny: Tiny) -> None:
-    """modelling.md H.33."""
+    """MODELLING.md H.33."""
     neutral = [{**SLOW, "factor": 1.0}, {"kind": "slow_link", "between": ["node0.gpu1", "node0.nic1"], "factor": 1.0}]
     clean, faulty = simulate(tiny(**PLAIN)), simulate(tiny(**PLAIN, faults=neutral))
     assert times(faulty) == times(clean)
@@ -230,7 +230,7 @@ def scaled_device(speed: int) -> dict[str, Any]:
 
 
 def test_a_cluster_twice_as_fast_takes_half_the_time(tiny: Tiny) -> None:
-    """modelling.md H.27: every rate doubled and every latency halved; to the clock's rounding, a tick an op."""
+    """MODELLING.md H.27: every rate doubled and every latency halved; to the clock's rounding, a tick an op."""
 
     def run(speed: int) -> Result:
         cluster = {
@@ -259,7 +259,7 @@ def test_a_cluster_twice_as_fast_takes_half_the_time(tiny: Tiny) -> None:
 @settings(max_examples=25)
 @given(rates=st.lists(st.integers(1, 400), min_size=2, max_size=4, unique=True), dp=st.sampled_from([1, 2, 4]))
 def test_a_faster_network_is_never_slower(tiny: Tiny, rates: list[int], dp: int) -> None:
-    """One kind of link, so one bottleneck (modelling.md H.31)."""
+    """One kind of link, so one bottleneck (MODELLING.md H.31)."""
     found = [
         simulate(
             tiny(
@@ -277,7 +277,7 @@ def test_a_faster_network_is_never_slower(tiny: Tiny, rates: list[int], dp: int)
 @settings(max_examples=10)
 @given(rank=st.integers(0, 7), factors=st.lists(st.floats(1, 3), min_size=2, max_size=3, unique=True))
 def test_a_slow_gpu_slows_everyone(tiny: Tiny, rank: int, factors: list[float]) -> None:
-    """Monotone and convex in its factor, never faster (modelling.md G.2), and waited for."""
+    """Monotone and convex in its factor, never faster (MODELLING.md G.2), and waited for."""
     found = [simulate(tiny(**PLAIN, faults=[{**SLOW, "rank": rank, "factor": factor}])) for factor in sorted(factors)]
     steps = [result.step_time for result in found]
     assert steps == sorted(steps)

@@ -1,4 +1,4 @@
-"""Flow and steps: equal to the bit where theory says so (modelling.md D.6), different where it says why."""
+"""Flow and steps: equal to the bit where theory says so (MODELLING.md D.6), different where it says why."""
 
 from __future__ import annotations
 

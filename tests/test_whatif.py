@@ -74,7 +74,7 @@ def test_free_is_a_cost_of_zero(kind: str, schedule: str, chunks: int) -> None:
 
 @pytest.mark.parametrize(("P", "M"), [(4, 8), (3, 7), (2, 1)])
 def test_free_sends_of_1f1b(P: int, M: int) -> None:
-    """modelling.md E.1: they cost 2c[(P - 1) + (M - 1) - ceil((M - 1) / P)], which the path shows and freeing gives."""
+    """MODELLING.md E.1: they cost 2c[(P - 1) + (M - 1) - ceil((M - 1) / P)], which the path shows and freeing gives."""
     c = 0.125
     costs = Costs(forward=1.0, backward=2.5, send=c)
     run = simulate_costs(costs, stages=P, microbatches=M)

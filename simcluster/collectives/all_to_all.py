@@ -2,7 +2,7 @@
 
 The size is a rank's send buffer, the part for itself included (the largest one, where they differ).  Closed forms on a
 uniform network: direct alpha + (N-1)/N S/B, pairwise (N-1)(alpha + S/(N B)); of uneven sizes s_ij at least
-max_i max(sum_j s_ij, sum_j s_ji) / B, which direct reaches (modelling.md D.1, D.2).  Places count the ranks machine by
+max_i max(sum_j s_ij, sum_j s_ji) / B, which direct reaches (MODELLING.md D.1, D.2).  Places count the ranks machine by
 machine (``Group.places``); the message from place i to place j is chunk i N + j.  Imports errors, description, group.
 """
 
@@ -117,7 +117,7 @@ UNEVEN: Mapping[str, Callable[[Group, Parts], Sequence[Phase]]] = {
 def busiest_port(parts: Parts) -> float:
     """Bytes that the busiest rank sends or receives, what it keeps not counted.
 
-    Over the bandwidth of a port the least time that uneven sizes take (modelling.md D.1).
+    Over the bandwidth of a port the least time that uneven sizes take (MODELLING.md D.1).
     """
     sends = [math.fsum(row) - row[i] for i, row in enumerate(parts)]
     receives = [math.fsum(row[j] for row in parts) - parts[j][j] for j in range(len(parts))]

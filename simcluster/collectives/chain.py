@@ -1,7 +1,7 @@
 """Broadcast from position 0 and reduction to it: chains along the rings of the group, and the binomial tree.
 
 A chain passes the data on from rank to rank.  In c pieces, each round one piece further, it takes
-(N-2+c)(alpha + S/(c B)) on a uniform network (modelling.md D.1).  NCCL keeps several pieces under way, so that their
+(N-2+c)(alpha + S/(c B)) on a uniform network (MODELLING.md D.1).  NCCL keeps several pieces under way, so that their
 latencies overlap; the limit of that, for small pieces, is the pipeline of ``broadcast`` and ``reduce``:
 (N-1) alpha + S/B.  A binomial tree takes ceil(log2 N)(alpha + S/B).  Imports description and group.
 """

@@ -170,7 +170,7 @@ def _runs(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def rings_along(hosts: Sequence[int], nics: Sequence[Sequence[str]]) -> tuple[Ring, ...]:
-    """Rings of a group laid along the machines: one per NIC that the group can use (NCCL's rule, modelling.md D.3).
+    """Rings of a group laid along the machines: one per NIC that the group can use (NCCL's rule, MODELLING.md D.3).
 
     ``hosts[i]`` is the machine of position i and ``nics[i]`` the NICs near it: what position i sends and receives on
     channel c goes by ``nics[i][c]``, round and round.  Within one machine there is one ring in the group's order.

@@ -1,7 +1,7 @@
 """Recursive halving and doubling: few rounds, each with another partner.
 
 Closed forms on a uniform network (N = 2^k ranks, port B, alpha per round): all-reduce 2 log2(N) alpha + 2 (N-1)/N S/B,
-reduce-scatter and all-gather half of it (modelling.md D.1).  The nearest partner takes the largest part, so that most
+reduce-scatter and all-gather half of it (MODELLING.md D.1).  The nearest partner takes the largest part, so that most
 bytes stay in the machine (R. Rabenseifner, "Optimization of collective reduction operations", ICCS 2004: vector
 halving, distance doubling).  Imports errors, description and group.
 """

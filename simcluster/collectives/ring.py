@@ -1,7 +1,7 @@
 """Ring collectives, on all rings of a group at once; and a transfer from one rank to another.
 
 Closed forms on a uniform network (N ranks, port B, alpha per step): all-reduce 2(N-1)(alpha + S/(N B)), reduce-scatter
-and all-gather half of it.  Source: Patarasuk & Yuan 2009 (bandwidth-optimal all-reduce); modelling.md D.1.
+and all-gather half of it.  Source: Patarasuk & Yuan 2009 (bandwidth-optimal all-reduce); MODELLING.md D.1.
 Imports description and group.
 """
 

@@ -1,7 +1,7 @@
 """Work that is uneven because the data are: documents of different lengths, packed.  Imports spec and its parts.
 
 Attention inside a document costs in proportion to the square of its length, everything else to the tokens: microbatches
-with equally many tokens take different times (modelling.md G.3; ByteDance, arXiv:2505.05713).
+with equally many tokens take different times (MODELLING.md G.3; ByteDance, arXiv:2505.05713).
 """
 
 from __future__ import annotations

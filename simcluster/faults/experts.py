@@ -2,7 +2,7 @@
 
 A mixture-of-experts layer sends every token to its ``top_k`` experts.  A rank that holds popular ones multiplies more
 tokens, and receives more bytes in the all-to-all before (dispatch) and returns more in the one behind (combine); the
-all-to-all and all ranks of the group wait for the fullest (modelling.md F.5).  Imports spec and its parts.
+all-to-all and all ranks of the group wait for the fullest (MODELLING.md F.5).  Imports spec and its parts.
 
 ``expert_loads`` says what to multiply; ``planning.expert_loads`` does it to the ops of a rank.
 """

@@ -43,7 +43,7 @@ class Jitter(OnRanks):
     ``adds`` x draw (s) longer instead.  No rank named: all.  ``seed`` is the number of the stream of draws, beside the
     scenario's; left out, the fault's place in the list.
 
-    What a step loses is in modelling.md G.2: N ranks that wait for each other take the largest of N draws.
+    What a step loses is in MODELLING.md G.2: N ranks that wait for each other take the largest of N draws.
     """
 
     kind: Literal["jitter"]

@@ -2,7 +2,7 @@
 
 The coarsest equitable partition of ranks, groups and links by colour refinement: start from what makes them differ by
 themselves (stage, speed, capacity), then split classes whose members see different classes around them, until nothing
-splits.  Ranks of one class then have identical timelines (modelling.md I.1).  Links that can never hold anybody up
+splits.  Ranks of one class then have identical timelines (MODELLING.md I.1).  Links that can never hold anybody up
 (``tight``) have no say in it.  Pure; imports bindings, colours and tight links.
 """
 

@@ -2,7 +2,7 @@
 
 At any instant a rank is in exactly one state: computing (by kind); else communicating (exposed, by axis); else waiting,
 for its host (other; optimizer while that updates), for members of its own group that are late (straggler_wait) or for
-the pipeline (bubble).  So the breakdown sums to the step.  Definitions: contract.md, "Result JSON"; overlap as
+the pipeline (bubble).  So the breakdown sums to the step.  Definitions: CONTRACT.md, "Result JSON"; overlap as
 HolisticTraceAnalysis counts it (|C and N| / |N|).  Imports the timeline.
 """
 

@@ -1,7 +1,7 @@
 """Communication apart from what hides it: per collective, per axis and per rank.
 
 A collective's time on a rank is waiting for its last member (own arrival to start), then wire (start to end); of the
-wire, what runs beside the rank's compute is hidden and the rest exposed (modelling.md F.6; the wait is split off as in
+wire, what runs beside the rank's compute is hidden and the rest exposed (MODELLING.md F.6; the wait is split off as in
 the what-if analysis of arXiv:2505.05713).  ``hidden / wire`` of everything is HolisticTraceAnalysis' overlap, |C and N|
 / |N|.  Imports metrics and the timeline.
 """

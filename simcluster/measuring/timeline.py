@@ -79,7 +79,7 @@ class Spans:
         return Spans(self.words, *columns.values())
 
     def frame(self) -> pd.DataFrame:
-        """The table of the contract (contract.md, Timeline)."""
+        """The table of the contract (CONTRACT.md, Timeline)."""
         import pandas as pd
 
         words = np.array(self.words, dtype=object)

@@ -1,7 +1,7 @@
 """Parameters that a rank holds, by who else holds them: they decide what is reduced and gathered over which ranks.
 
 What all ranks of dp x cp have alike is summed over the axis "dp".  An expert of a mixture is only on one rank of each
-ep group, and its gradients are summed over "edp", the ranks that hold the same experts (modelling.md, ZeRO; Megatron-LM
+ep group, and its gradients are summed over "edp", the ranks that hold the same experts (MODELLING.md B.1; Megatron-LM
 ``expert_data_parallel``); where those are the same ranks, experts count as common.  Pure.
 """
 

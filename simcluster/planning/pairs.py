@@ -3,7 +3,7 @@
 Each half is cut where its computation waits for a collective.  The compute stream takes the stretches of both in turns,
 so that what one half waits for travels while the other computes; collectives go to the lanes of their axes, one behind
 the other.  How long a pair takes is then a result: at least its computation, slowed down by what runs beside it, and at
-least its traffic (DualPipe, arXiv:2412.19437 section 3.2.1; modelling.md C.5).
+least its traffic (DualPipe, arXiv:2412.19437 section 3.2.1; MODELLING.md C.5).
 
 Pure; imports ops and what replicas call a part.
 """

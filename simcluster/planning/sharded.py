@@ -15,7 +15,7 @@ nothing is prefetched; without ``overlap_reduce`` computation waits for every re
 The root unit's gradients (tied embeddings on one stage) are reduced when the embedding's are complete: in each
 microbatch, or, where embedding and LM head are in different chunks, in the last.
 
-PyTorch FSDP, arXiv:2304.11277; torch.distributed.fsdp (limit_all_gathers, no_sync, HYBRID_SHARD); modelling.md F.2.
+PyTorch FSDP, arXiv:2304.11277; torch.distributed.fsdp (limit_all_gathers, no_sync, HYBRID_SHARD); MODELLING.md F.2.
 Pure; imports ops, the model and the step's plan.
 """
 

@@ -3,7 +3,7 @@
 The same rules as the engine's, so the same times to the bit (durations lie on the clock's grid): an op follows the one
 before it on its lane and those that it waits for; a meeting begins with its last arrival and takes what its transfers
 take with their links to themselves.  Whether they have, ``encounters`` tells from the times that come out
-(modelling.md I.5).  Ops are gone through level by level, each behind all that it waits for; one case alone is faster
+(MODELLING.md I.5).  Ops are gone through level by level, each behind all that it waits for; one case alone is faster
 op by op (``Once``).  Imports the program, traffic, errors, numpy.
 """
 

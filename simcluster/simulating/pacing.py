@@ -1,7 +1,7 @@
 """Computation on ranks beside communication, which slows it down while it is under way.
 
 A computation takes (1 + sensitivity x pressure) times as long while communication is under way on its rank
-(modelling.md C.5; ``interference.py`` says where the numbers come from).  A GPU whose own speed changes as time goes on
+(MODELLING.md C.5; ``interference.py`` says where the numbers come from).  A GPU whose own speed changes as time goes on
 is played here, too.  A chain of ops is one event still (``rhythm.py``).  What communication presses is in line once an
 instant, after all else of that instant; of that, only who computes past the time it takes undisturbed needs to be told
 (``tasks``).  Where computation slows communication down as well, that is ``dragging``.  Imports the agenda, courses,

@@ -1,6 +1,6 @@
 """Two ways to play a program, which give the same times to the bit: as events, or as one longest path where it is one.
 
-Each is the other's oracle (modelling.md I.5).  Imports the engine, the longest path and encounters.
+Each is the other's oracle (MODELLING.md I.5).  Imports the engine, the longest path and encounters.
 """
 
 from __future__ import annotations

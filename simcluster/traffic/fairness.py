@@ -2,7 +2,7 @@
 
 An activity is a set of flows that advance together at one rate (a ring: one flow per hop).  Its *usage* of a link is
 how many of its flows cross it.  Rates are max-min fair per flow: every activity crosses a saturated link on which no
-flow is faster, or moves at its bound.  Source: Bertsekas & Gallager, Data Networks, 6.5.2; modelling.md C.2.
+flow is faster, or moves at its bound.  Source: Bertsekas & Gallager, Data Networks, 6.5.2; MODELLING.md C.2.
 
 The solution is written as *levels*, the rate at which a link holds back those whom nothing else holds back further
 (infinite for one that holds back nobody); an activity's rate is the lowest level on its way.  What an activity *wants*
