@@ -1,0 +1,150 @@
+"""MODELLING.md and CONTRACT.md: every section that is cited is there, and every key of a result is described."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simcluster import load, simulate
+from simcluster.measuring.distribution import Distribution
+from simcluster.measuring.timeline import COLUMNS
+from simcluster.whatif.free import what_if_free
+from simcluster.whatif.montecarlo import monte_carlo
+
+ROOT = Path(__file__).parent.parent
+MODELLING, CONTRACT = "MODELLING.md", "CONTRACT.md"
+_MARK = re.compile(r"(modelling|contract)\.md", re.IGNORECASE)
+_SECTION = re.compile(r"[A-I]\.\d+")
+_BEHIND = 40  # characters behind a file's name in which sections are cited: "MODELLING.md D.1 and D.2"
+
+
+def files() -> Iterator[Path]:
+    for folder in ("simcluster", "tests", "notebooks"):
+        yield from (path for path in sorted((ROOT / folder).rglob("*.py")) if path != Path(__file__))
+    yield from (path for path in sorted((ROOT / "scenarios").rglob("*.yaml")))
+    yield ROOT / "README.md"
+
+
+@cache
+def citations() -> tuple[tuple[str, str, str], ...]:
+    """(file, document, what stands behind it) of every citation."""
+    found = []
+    for path in files():
+        text = re.sub(r"\s+", " ", path.read_text())
+        for mark in _MARK.finditer(text):
+            cited = re.match(r"[ ,:]*((?:[A-I]\.\d+(?:,| and| to|\.| )*)*)", text[mark.end() :])
+            assert cited is not None
+            found.append((path.relative_to(ROOT).as_posix(), mark[0], cited[1]))
+    return tuple(found)
+
+
+def sections(document: str) -> set[str]:
+    """The numbers of a document's headings, and of the items that begin with one in bold."""
+    text = (ROOT / document).read_text()
+    headings = re.findall(r"^#+ ([A-I]\.\d+)\b", text, re.MULTILINE)
+    return {*headings, *re.findall(r"^\* \*\*([A-I]\.\d+)\*\*", text, re.MULTILINE)}
+
+
+def test_citations_are_spelled_as_the_files_are() -> None:
+    assert len(citations()) > 80
+    assert [each for each in citations() if each[1] not in (MODELLING, CONTRACT)] == []
+
+
+def test_every_cited_section_exists() -> None:
+    there = sections(MODELLING)
+    assert {"A.1", "C.2", "D.7", "H.40", "I.5"} <= there
+    cited = {
+        (section, file) for file, name, text in citations() if name == MODELLING for section in _SECTION.findall(text)
+    }
+    assert len({section for section, _ in cited}) > 25
+    assert [each for each in sorted(cited) if each[0] not in there] == []
+
+
+def test_the_documents_point_at_files_that_are_there() -> None:
+    """`planning/pairs.py` is the package's."""
+    for document in (MODELLING, CONTRACT):
+        text = (ROOT / document).read_text()
+        assert [link for link in re.findall(r"\]\((\w+\.md)\)", text) if not (ROOT / link).exists()] == []
+        for name in re.findall(r"`(\w+/[\w/]*(?:\.py)?)`", text):
+            assert (ROOT / "simcluster" / name).exists() or (ROOT / name).exists(), name
+
+
+# --- the result JSON --------------------------------------------------------------------------------------------------
+
+
+def described(heading: str) -> set[str]:
+    """The names in the first column of the tables under a heading of the contract."""
+    text = (ROOT / CONTRACT).read_text()
+    part = re.split(r"^## ", text, flags=re.MULTILINE)
+    own = next(each for each in part if each.startswith(heading))
+    return {*re.findall(r"^\| `([^`]+)` \|", own, re.MULTILINE)}
+
+
+WHOLE = ("scenario", "fits_with.remedies[].set", "fits_with.closest")
+"""Objects that are described as one."""
+
+
+def keys(value: object, before: str = "") -> Iterator[str]:
+    """Every key, with dots and brackets; of an empty object or list the name alone."""
+    if isinstance(value, Mapping) and value and before not in WHOLE:
+        for name, inner in value.items():
+            yield from keys(inner, f"{before}.{name}" if before else name)
+    elif isinstance(value, list | tuple) and any(isinstance(inner, Mapping) for inner in value):
+        for inner in value:
+            yield from keys(inner, f"{before}[]")
+    else:
+        yield before
+
+
+def is_described(key: str, names: set[str]) -> bool:
+    if key in names or any(name.startswith((f"{key}.", f"{key}[]")) for name in names):
+        return True
+    parts = key.split(".")
+    return any(
+        len(other) == len(parts) and all(one in (own, "*") for one, own in zip(other, parts, strict=True))
+        for other in (name.split(".") for name in names)
+    )
+
+
+@cache
+def results() -> tuple[Mapping[str, Any], ...]:
+    """Results that between them have every key: one that does not fit, one with copies and chance."""
+    batch = {"training.global_batch": 8}
+    wide = {"model.layers": 8, "model.hidden_size": 16384, "model.ffn_hidden_size": 65536}
+    full = simulate(load("tiny_3d", {**batch, **wide}))
+    jitter = {"kind": "jitter", "factor": {"kind": "normal", "sigma": 0.1}}
+    moving = load("tiny_3d", {**batch, "memory.offload.activations": 0.9, "faults": [jitter], "replicas": 3})
+    result = simulate(moving)
+    chance: Distribution = monte_carlo(moving)
+    free = {each.kind: each.step_time for each in what_if_free(result)}
+    asked = {"step_time_if_free_s": free, "step_time_distribution_s": chance.to_dict()}
+    return full.to_dict(), {**result.to_dict(), **asked}
+
+
+def test_every_key_of_a_result_is_described() -> None:
+    assert [fits["fits"] for fits in results()] == [False, True]
+    names = described("Result JSON")
+    assert [key for result in results() for key in keys(result) if not is_described(key, names)] == []
+
+
+def test_the_contract_describes_nothing_that_no_result_has() -> None:
+    found = {key for result in results() for key in keys(result)}
+    found |= {key.partition(".")[0] for key in found}
+    assert [name for name in described("Result JSON") if not any(is_described(key, {name}) for key in found)] == []
+
+
+def test_a_key_that_is_not_described_is_noticed() -> None:
+    names = described("Result JSON")
+    assert not is_described("goodput", names)
+    assert not is_described("breakdown_s.exposed_xp", names)
+    assert not is_described("overlap[].colour", names)
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_every_column_of_the_timeline_is_described(name: str) -> None:
+    assert name in described("Timeline")
