@@ -15,10 +15,11 @@ from test_interference import Row, program, spans
 from simcluster.clock import TICK
 from simcluster.errors import DeadlockError
 from simcluster.lowering.program import Meeting, Program, SpanRow
-from simcluster.planning.profiles import STEADY, Profile, Spells, Window, product, stretched
+from simcluster.planning.profiles import STEADY, Profile, Spells, product, stretched
 from simcluster.simulating.engine import play
 from simcluster.simulating.network import Network
 from simcluster.traffic.traffic import Traffic
+from simcluster.windows import Window
 
 quarters = st.integers(0, 40).map(lambda number: number / 4)
 

@@ -1,4 +1,4 @@
-"""Where and when a fault is: on which ranks, on which links, in which windows of time.  Imports spec and profiles."""
+"""Where and when a fault is: on which ranks, on which links, in which windows of time.  Imports spec and windows."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pydantic import Field, model_validator
 from simcluster.clock import on_grid
 from simcluster.documents.spec import Spec
 from simcluster.errors import InputError
-from simcluster.planning.profiles import Window
 from simcluster.units import Seconds
+from simcluster.windows import Window
 
 Number = Annotated[int, Field(strict=True, ge=0)]
 """Of a rank, a machine or a step, from 0."""
