@@ -59,7 +59,7 @@ def differences(variants: Sequence[Variant], names: Sequence[str] | None = None)
     import pandas as pd
 
     results, index = _results_of(variants, names)
-    rows = [attribute(results[0], result) for result in results]
+    rows = [attribute(results[0].account, result.account) for result in results]
     return pd.DataFrame(rows, index=pd.Index(index, name="variant"))
 
 

@@ -14,10 +14,15 @@ from test_fold import documents
 import simcluster
 from simcluster import plots
 from simcluster.cli import main
-from simcluster.measuring.attribution import CAUSES, attribute, grouped
+from simcluster.measuring import attribution
+from simcluster.measuring.attribution import CAUSES, grouped
 from simcluster.result import Result
 from simcluster.scenario.scenario import Scenario
 from simcluster.simulate import simulate
+
+
+def attribute(base: Result, other: Result) -> dict[str, float]:
+    return attribution.attribute(base.account, other.account)
 
 
 def changed(causes: dict[str, float]) -> dict[str, float]:

@@ -193,7 +193,7 @@ def test_slowness_by_a_fault_is_no_interference(tiny: Tiny) -> None:
     job: dict[str, Any] = {"cluster": {"topology": "flat", "gpus": 4}, "overlap": overlap}
     fault = {"kind": "slow_gpu", "ranks": [0, 1, 2, 3], "factor": 2.0, "end": "1 h"}
     clean, slow = simulate(tiny(**job)), simulate(tiny(**job, faults=[fault]))
-    found = attribute(clean, slow)
+    found = attribute(clean.account, slow.account)
     longer = slow.step_time - clean.step_time
     assert found["forward"] + found["backward"] + found["optimizer"] > 0.9 * longer
     assert abs(found["interference"]) < 0.1 * longer

@@ -10,13 +10,9 @@ compute are without it.  Imports accounts.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from simcluster.measuring.account import COMPUTE, STATES, WAITING, Account, Communication
 from simcluster.measuring.metrics import EXPOSED
-
-if TYPE_CHECKING:
-    from simcluster.run import Run
 
 CAUSES = (
     *COMPUTE,
@@ -27,15 +23,14 @@ CAUSES = (
 """Names of all causes, in the order in which they are shown."""
 
 
-def attribute(base: Run | Account, other: Run | Account) -> dict[str, float]:
+def attribute(base: Account, other: Account) -> dict[str, float]:
     """Seconds per step by which ``other`` takes longer than ``base``, by cause (``CAUSES``), mean over ranks.
 
     They sum to the difference of the step times, as closely as floats add.
     """
-    before, after = (each if isinstance(each, Account) else each.account for each in (base, other))
-    found = {name: after.states[name] - before.states[name] for name in STATES}
+    found = {name: other.states[name] - base.states[name] for name in STATES}
     for axis in EXPOSED:
-        parts = _parts(before.axes[axis], after.axes[axis])
+        parts = _parts(base.axes[axis], other.axes[axis])
         found |= {f"{axis}_{reason}": seconds for reason, seconds in parts.items()}
     return {cause: found[cause] for cause in CAUSES}
 
