@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from simcluster.cli import common
 from simcluster.cli.common import format_table
-from simcluster.cli.replay import draw_waits, waits_document, waits_table
+from simcluster.cli.waits import draw_waits, waits_document, waits_table
 from simcluster.errors import InputError
 from simcluster.units import format_bytes, format_bytes_per_second, format_seconds
 

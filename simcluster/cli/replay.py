@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,6 @@ from simcluster.errors import InputError
 if TYPE_CHECKING:
     from simcluster.replay import Recorded, Straggling
     from simcluster.replay.measure import Mitigation
-    from simcluster.replay.trace import Floats
     from simcluster.replay.whatif import Answer
 
 EXAMPLES = """examples:
@@ -34,7 +32,6 @@ what can be asked (several changes at once with + between them):
 """
 
 _WORST = 5
-_WAITS = 5
 _ASSUMED = """\
   another schedule: I and W are taken as half of the measured backward each; a stage's time is shared out evenly over
   its chunks, and what the last stage takes longer than the others stays with the end of the model"""
@@ -81,6 +78,7 @@ def _questions() -> str:
 def run(args: argparse.Namespace) -> int:
     """Read, check where results go, replay, measure, print, write."""
     from simcluster.cli import common, drawing
+    from simcluster.cli.waits import draw_waits, waits_document, waits_table
     from simcluster.kineto import is_profile
     from simcluster.replay import load_trace, measure
     from simcluster.replay.waiting import waited
@@ -212,38 +210,6 @@ def _answers(answers: list[Answer]) -> list[str]:
     if any("schedule=" in answer.question for answer in answers):
         lines.append(_ASSUMED)
     return lines
-
-
-def waits_table(ranks: Sequence[int], seconds: Floats) -> list[str]:
-    """The longest waits of a rank for another."""
-    from simcluster.cli.common import format_table
-    from simcluster.replay.waiting import longest
-    from simcluster.units import format_seconds
-
-    found = longest(seconds, _WAITS)
-    if not found:
-        return []
-    rows = [[f"rank {ranks[one]}", f"rank {ranks[other]}", format_seconds(each)] for one, other, each in found]
-    return ["the longest waits, in all, a step", *format_table(["who", "for", "seconds"], rows).splitlines()]
-
-
-def waits_document(ranks: Sequence[int], seconds: Floats) -> list[dict[str, Any]]:
-    """All waits for JSON, longest first."""
-    from simcluster.replay.waiting import longest
-
-    return [
-        {"rank": ranks[one], "culprit": ranks[other], "seconds": each}
-        for one, other, each in longest(seconds, seconds.size)
-    ]
-
-
-def draw_waits(job: Recorded, path: Path) -> None:
-    """The matrix as a picture."""
-    from simcluster.replay.waiting import recorded_matrix
-    from simcluster.show.gantt import save_figure
-    from simcluster.show.wait_plot import plot_waits
-
-    save_figure(plot_waits(recorded_matrix(job), title=f"{job.name}, replayed: who waits for whom"), path)
 
 
 def _draw_step(job: Recorded, path: Path) -> None:
