@@ -58,7 +58,7 @@ def slices_of(scenario: Scenario, schedule: Schedule) -> Slices | None:
                 f"model.layers is {layers}; use a pp and schedule with {fix} slices, {_AUTO}"
             )
         return Slices.even(layers, number)
-    hollow = may_have_empty_ends(schedule)
+    hollow = schedule.may_have_empty_ends
     if wanted == "auto":
         least = max(1, number - 2 * hollow)
         if layers < least:
@@ -97,11 +97,6 @@ def copies_of(schedule: Schedule) -> tuple[tuple[int, ...], ...]:
                 f"gradients are summed over stages that hold the same slices, all of them as often"
             )
     return tuple(sorted(set(holders)))
-
-
-def may_have_empty_ends(schedule: Schedule) -> bool:
-    """Can the first and the last slice do without layers?  Not where I and W are apart: there is nothing to split."""
-    return len(schedule.routes[0]) > 1 and not any(action.kind == "W" for row in schedule.rows for action in row)
 
 
 @lru_cache(maxsize=16)

@@ -82,6 +82,11 @@ class Schedule:
         """Pipeline ranks: rows."""
         return len(self.rows)
 
+    @property
+    def may_have_empty_ends(self) -> bool:
+        """Can the first and the last slice do without layers?  Not where I and W are apart: nothing to split."""
+        return len(self.routes[0]) > 1 and not any(action.kind == "W" for row in self.rows for action in row)
+
     def route(self, microbatch: int) -> Route:
         """The hops of this microbatch in forward order."""
         return self.routes[self.route_of[microbatch]]

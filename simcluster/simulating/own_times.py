@@ -16,7 +16,6 @@ from simcluster.planning.ops import MAIN, Item, Need, Op, Segment, StageProgram,
 from simcluster.planning.parallel import Plan
 from simcluster.planning.segments import Pass
 from simcluster.planning.step_plan import PassMaker, Slices, balanced
-from simcluster.scenario.pipeline_rules import may_have_empty_ends
 from simcluster.schedules import Schedule
 from simcluster.schedules.actions import Kind
 from simcluster.schedules.zb_auto import Times
@@ -44,7 +43,7 @@ class OwnTimes:
         seconds = dict(zip(sorts, layers, strict=True))
         each = [seconds[model.has_experts(layer)] for layer in range(model.layers)]
         return balanced(each, first, last, len(schedule.routes[0]),
-                        empty_ends=may_have_empty_ends(schedule))  # fmt: skip
+                        empty_ends=schedule.may_have_empty_ends)  # fmt: skip
 
     def of_schedule(self, whole: Sequence[Pass], send_bytes: float) -> tuple[Times, float]:
         """F, I and W of each stage, which does ``whole[stage]``, and the slowest send to the next stage."""
