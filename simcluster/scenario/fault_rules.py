@@ -16,10 +16,10 @@ from simcluster.faults.where import OnRanks
 from simcluster.planning.disturbed_links import capacity_profiles, permanently
 
 if TYPE_CHECKING:
-    from simcluster.scenario.scenario import Scenario
+    from simcluster.scenario.fields import ScenarioFields
 
 
-def fault_rules(scenario: Scenario) -> Iterator[Complaint]:
+def fault_rules(scenario: ScenarioFields) -> Iterator[Complaint]:
     """Every rule that a fault of the scenario breaks."""
     packed = [place for place, fault in enumerate(scenario.faults) if isinstance(fault, SequenceLengths)]
     for place, fault in enumerate(scenario.faults):
@@ -40,7 +40,7 @@ def fault_rules(scenario: Scenario) -> Iterator[Complaint]:
         yield ("faults", place), f"the data have one law of lengths, faults.{packed[0]} has it already; keep one"
 
 
-def _experts(scenario: Scenario, place: int, fault: ExpertImbalance) -> Iterator[Complaint]:
+def _experts(scenario: ScenarioFields, place: int, fault: ExpertImbalance) -> Iterator[Complaint]:
     """There are experts, and as many fractions as there are."""
     moe = scenario.model.moe
     if moe is None:
@@ -53,7 +53,7 @@ def _experts(scenario: Scenario, place: int, fault: ExpertImbalance) -> Iterator
         yield ("faults", place, "tokens"), str(error)
 
 
-def _ranks(scenario: Scenario, place: int, fault: OnRanks) -> Iterator[Complaint]:
+def _ranks(scenario: ScenarioFields, place: int, fault: OnRanks) -> Iterator[Complaint]:
     """Its ranks are in the job."""
     gpus = scenario.gpus
     for rank in fault.named or ():
@@ -65,7 +65,7 @@ def _ranks(scenario: Scenario, place: int, fault: OnRanks) -> Iterator[Complaint
         yield ("faults", place, "node"), f"the job has no machine {fault.node}: it is on 0 to {max(hosts, default=0)}"
 
 
-def _links(scenario: Scenario, place: int, fault: SlowLink | LinkFlap | BackgroundLoad) -> Iterator[Complaint]:
+def _links(scenario: ScenarioFields, place: int, fault: SlowLink | LinkFlap | BackgroundLoad) -> Iterator[Complaint]:
     """Its links are in the cluster."""
     cluster, gpus = scenario.cluster.built, scenario.gpus
     if fault.nic_of is not None and fault.nic_of >= gpus:

@@ -15,11 +15,11 @@ from simcluster.model.shards import split_widths
 
 if TYPE_CHECKING:
     from simcluster.model.mixture import Moe
-    from simcluster.scenario.scenario import Scenario
+    from simcluster.scenario.fields import ScenarioFields
     from simcluster.scenario.sections import Parallel
 
 
-def model_rules(scenario: Scenario) -> Iterator[Complaint]:
+def model_rules(scenario: ScenarioFields) -> Iterator[Complaint]:
     """Every broken rule."""
     yield from _tensor(scenario)
     yield from _context(scenario)
@@ -30,7 +30,7 @@ def model_rules(scenario: Scenario) -> Iterator[Complaint]:
             yield ("training", "recompute"), f"{what}; use none, selective or full"
 
 
-def _tensor(scenario: Scenario) -> Iterator[Complaint]:
+def _tensor(scenario: ScenarioFields) -> Iterator[Complaint]:
     """What tensor and sequence parallelism split must divide."""
     model, parallel = scenario.model, scenario.parallel
     tp = parallel.tp
@@ -48,7 +48,7 @@ def _tensor(scenario: Scenario) -> Iterator[Complaint]:
         yield ("parallel", "tp"), f"tp {tp} does not divide {', '.join(undivided)}; use tp {fix}"
 
 
-def _context(scenario: Scenario) -> Iterator[Complaint]:
+def _context(scenario: ScenarioFields) -> Iterator[Complaint]:
     """What context parallelism splits must divide, and the attention must come in pieces."""
     model, parallel, where = scenario.model, scenario.parallel, ("parallel", "cp")
     cp, tp, length = parallel.cp, parallel.tp, scenario.model.sequence_length
@@ -74,7 +74,7 @@ def _context(scenario: Scenario) -> Iterator[Complaint]:
         yield where, f"{what}, and that does not go; use cp {fix}, or cp_comm: ring"
 
 
-def _experts(scenario: Scenario) -> Iterator[Complaint]:
+def _experts(scenario: ScenarioFields) -> Iterator[Complaint]:
     """There are experts to share, on ranks that there are, by mechanisms that know of them."""
     moe, parallel = scenario.model.moe, scenario.parallel
     if moe is None:
@@ -114,7 +114,7 @@ def _expert_groups(parallel: Parallel, etp: int) -> Iterator[Complaint]:
         yield ("parallel", "ep"), f"groups of ep {ep} do not go into {among}; use ep {', '.join(fixes)}"
 
 
-def _experts_apart(scenario: Scenario, *, apart: bool) -> Iterator[Complaint]:
+def _experts_apart(scenario: ScenarioFields, *, apart: bool) -> Iterator[Complaint]:
     """What is not for experts that are shared out otherwise than all else."""
     if apart and scenario.fsdp.shard_group:
         what = "shard groups are of ranks that hold the same, and experts on ep ranks are not held by all of them"

@@ -19,12 +19,12 @@ from simcluster.schedules.specs import Rows, ScheduleChoice, ZbAuto
 from simcluster.schedules.zb_auto import Times
 
 if TYPE_CHECKING:
-    from simcluster.scenario.scenario import Scenario
+    from simcluster.scenario.fields import ScenarioFields
 
 _AUTO = "or pipeline.layers_per_stage: auto"
 
 
-def schedule_of(scenario: Scenario, costs: Times | None = None, latency: float = 0.0) -> Schedule:
+def schedule_of(scenario: ScenarioFields, costs: Times | None = None, latency: float = 0.0) -> Schedule:
     """The order of the scenario's microbatches; InputError where its schedule cannot be made for them.
 
     ``costs`` and ``latency`` are the run's own times, for schedules that are made for times.
@@ -38,7 +38,7 @@ def schedule_of(scenario: Scenario, costs: Times | None = None, latency: float =
     return _made(what, *counts) if costs is None else make_schedule(what, *counts, costs=costs, latency=latency)
 
 
-def goes_by_own_times(scenario: Scenario) -> bool:
+def goes_by_own_times(scenario: ScenarioFields) -> bool:
     """Is the schedule made for the times of the run?"""
     what = scenario.pipeline.schedule
     if isinstance(what, ZbAuto):
@@ -46,7 +46,7 @@ def goes_by_own_times(scenario: Scenario) -> bool:
     return what == "zb-auto"
 
 
-def slices_of(scenario: Scenario, schedule: Schedule) -> Slices | None:
+def slices_of(scenario: ScenarioFields, schedule: Schedule) -> Slices | None:
     """How the layers are cut, None where the times of the run decide; InputError for a cut that does not go."""
     layers, wanted = scenario.model.layers, scenario.pipeline.layers_per_stage
     number, pp = len(schedule.routes[0]), scenario.parallel.pp
@@ -115,7 +115,7 @@ def _ends_meet(schedule: Schedule, copies: tuple[tuple[int, ...], ...]) -> bool:
 # --- rules ------------------------------------------------------------------------------------------------------------
 
 
-def schedule_rules(scenario: Scenario) -> Iterator[Complaint]:
+def schedule_rules(scenario: ScenarioFields) -> Iterator[Complaint]:
     """The schedule exists, and has the stages and chunks that it needs."""
     what, chunks = scenario.pipeline.schedule, scenario.pipeline.chunks
     if isinstance(what, Rows):
@@ -137,7 +137,7 @@ def _unknown(name: str) -> str:
     return f"unknown schedule {name!r}{did_you_mean(name, SCHEDULES)}; known: {', '.join(SCHEDULES)}"
 
 
-def stage_rules(scenario: Scenario) -> Iterator[Complaint]:
+def stage_rules(scenario: ScenarioFields) -> Iterator[Complaint]:
     """Where nothing else is asked for, every stage and chunk has as many layers as the others."""
     layers, pp, chunks = scenario.model.layers, scenario.parallel.pp, scenario.pipeline.chunks
     if scenario.pipeline.layers_per_stage != "even" or isinstance(scenario.pipeline.schedule, Rows):
@@ -151,7 +151,7 @@ def stage_rules(scenario: Scenario) -> Iterator[Complaint]:
         yield ("pipeline", "chunks"), f"{what}; every chunk holds as many layers: use chunks {fix}, {_AUTO}"
 
 
-def order_rules(scenario: Scenario) -> Iterator[Complaint]:
+def order_rules(scenario: ScenarioFields) -> Iterator[Complaint]:
     """The schedule can be made of these microbatches, and every slice of the model gets its layers."""
     try:
         schedule = schedule_of(scenario)
@@ -179,7 +179,7 @@ def order_rules(scenario: Scenario) -> Iterator[Complaint]:
         yield ("pipeline", "schedule" if even else "layers_per_stage"), str(error)
 
 
-def _pairs(scenario: Scenario, schedule: Schedule) -> Iterator[Complaint]:
+def _pairs(scenario: ScenarioFields, schedule: Schedule) -> Iterator[Complaint]:
     """There are fused pairs whose halves can run beside each other."""
     where = ("overlap", "pairs")
     if scenario.overlap.pairs and not any(schedule.fused):

@@ -19,11 +19,11 @@ from simcluster.scenario.pipeline_rules import order_rules, schedule_rules, stag
 from simcluster.topology.sizes import MAX_GPUS
 
 if TYPE_CHECKING:
-    from simcluster.scenario.scenario import Scenario
+    from simcluster.scenario.fields import ScenarioFields
     from simcluster.topology import TopologySpec
 
 
-def broken_rules(scenario: Scenario, cluster_gpus: int) -> list[Complaint]:
+def broken_rules(scenario: ScenarioFields, cluster_gpus: int) -> list[Complaint]:
     """Every broken rule of a scenario on a cluster of so many GPUs, most basic first; none when it can be planned."""
     found = list(_grid(scenario, cluster_gpus))
     found += model_rules(scenario)
@@ -63,7 +63,7 @@ def oversize(topology: TopologySpec) -> str | None:
 # --- GPUs -----------------------------------------------------------------------------------------------------------
 
 
-def _grid(scenario: Scenario, cluster_gpus: int) -> Iterator[Complaint]:
+def _grid(scenario: ScenarioFields, cluster_gpus: int) -> Iterator[Complaint]:
     """tp x pp x dp x cp = gpus, at most what the cluster has."""
     parallel, gpus = scenario.parallel, scenario.gpus
     fixed = parallel.tp * parallel.pp * parallel.cp
@@ -94,7 +94,7 @@ def _smaller(gpus: int) -> str:
 # --- the batch, the device, the faults ------------------------------------------------------------------------------
 
 
-def _batch(scenario: Scenario) -> Iterator[Complaint]:
+def _batch(scenario: ScenarioFields) -> Iterator[Complaint]:
     """Every replica gets the same number of whole microbatches."""
     training, dp, pp = scenario.training, scenario.parallel.dp, scenario.parallel.pp
     batch, together = training.global_batch, dp * training.micro_batch
@@ -108,7 +108,7 @@ def _batch(scenario: Scenario) -> Iterator[Complaint]:
         yield ("training", "global_batch"), f"{what} as {scenario.pipeline.schedule} needs; use {fix}"
 
 
-def _device(scenario: Scenario) -> Iterator[Complaint]:
+def _device(scenario: ScenarioFields) -> Iterator[Complaint]:
     """The GPU is known, and computes in the precision of the run."""
     try:
         device = scenario.cluster.device
@@ -121,7 +121,7 @@ def _device(scenario: Scenario) -> Iterator[Complaint]:
         yield ("training", "precision"), str(error)
 
 
-def _recompute(scenario: Scenario) -> Iterator[Complaint]:
+def _recompute(scenario: ScenarioFields) -> Iterator[Complaint]:
     """What keeps every second product keeps what a fused attention gives."""
     training = scenario.training
     if training.recompute == "operators" and training.attention == "unfused":
@@ -129,7 +129,7 @@ def _recompute(scenario: Scenario) -> Iterator[Complaint]:
         yield ("training", "recompute"), f"{what}; set attention to fused, or recompute to selective"
 
 
-def _interference(scenario: Scenario) -> Iterator[Complaint]:
+def _interference(scenario: ScenarioFields) -> Iterator[Complaint]:
     """What slows computation down leaves some of the GPU, and is asked for where it is modelled."""
     choice, where = scenario.overlap.interference, ("overlap", "interference")
     if isinstance(choice, str):
@@ -146,7 +146,7 @@ def _interference(scenario: Scenario) -> Iterator[Complaint]:
         yield where, str(error)
 
 
-def _sharding(scenario: Scenario) -> Iterator[Complaint]:
+def _sharding(scenario: ScenarioFields) -> Iterator[Complaint]:
     """Keys of fsdp that say something, and shard groups of equally many ranks."""
     fsdp, parallel = scenario.fsdp, scenario.parallel
     changed = [name for name, field in type(fsdp).model_fields.items() if getattr(fsdp, name) != field.default]
@@ -163,7 +163,7 @@ def _sharding(scenario: Scenario) -> Iterator[Complaint]:
         yield ("fsdp", "prefetch"), f"{what}; set param_gather to true, or leave prefetch out"
 
 
-def _offload(scenario: Scenario) -> Iterator[Complaint]:
+def _offload(scenario: ScenarioFields) -> Iterator[Complaint]:
     """There is a way to host memory, and what the host does has a rate."""
     chosen, cluster = scenario.memory.offload, scenario.cluster.built
     where = ("memory", "offload")

@@ -7,14 +7,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Any, Self
 
-from pydantic import AliasChoices, Field, model_validator
+from pydantic import model_validator
 
-from simcluster.devices.device import Device, load_device
-from simcluster.devices.software import SoftwareChoice
 from simcluster.documents.complaints import RuleError, did_you_mean
 from simcluster.documents.overrides import parse_override
 from simcluster.documents.reading import (
@@ -25,57 +22,18 @@ from simcluster.documents.reading import (
     shipped_names,
     validate,
 )
-from simcluster.documents.spec import Spec
 from simcluster.errors import InputError
-from simcluster.faults import Fault, placed, without
+from simcluster.faults import placed, without
 from simcluster.inputs.schedule_files import function_in, is_function
-from simcluster.lowering.program import Engine
-from simcluster.model.transformer import Model
+from simcluster.scenario.fields import ScenarioFields
 from simcluster.scenario.files import resolve
 from simcluster.scenario.pipeline_rules import order_rules
 from simcluster.scenario.rules import broken_rules, oversize
-from simcluster.scenario.scale import Scale
-from simcluster.scenario.sections import (
-    Collectives,
-    Count,
-    Fsdp,
-    Measured,
-    Memory,
-    Overlap,
-    Parallel,
-    Pipeline,
-    Training,
-)
 from simcluster.schedules import Schedule, ScheduleFunction, make_schedule
 from simcluster.schedules.specs import Rows
-from simcluster.topology import Cluster, TopologySpec
 
 
-class ClusterSpec(Spec):
-    """What the job runs on.  In a file ``topology`` may also be a shipped name or a path, with parameters beside it.
-
-    ``scale`` are factors on what its parts reach, for what-if.
-    """
-
-    topology: TopologySpec
-    scale: Scale = Scale()
-
-    def with_scale(self, scale: Scale) -> ClusterSpec:
-        """The same cluster with other factors (a copy would take along what was built with the old ones)."""
-        return ClusterSpec(topology=self.topology, scale=scale)
-
-    @cached_property
-    def built(self) -> Cluster:
-        """The cluster itself, built once."""
-        return self.scale.cluster(self.topology.build())
-
-    @cached_property
-    def device(self) -> Device:
-        """The GPU of the cluster; InputError for a name that is not in the catalogue."""
-        return self.scale.device(load_device(self.topology.device))
-
-
-class Scenario(Spec):
+class Scenario(ScenarioFields):
     """One training step to be replayed.
 
     ``gpus`` is how many of the cluster's GPUs the job takes (left out: all; the first ones, machine by machine), and
@@ -86,25 +44,6 @@ class Scenario(Spec):
     word for ``software``.  Raises InputError (pydantic's
     ValidationError, if made without ``load``) with every broken rule.
     """
-
-    name: str = "scenario"
-    cluster: ClusterSpec
-    gpus: Count = 0  # 0 never survives: _complete puts the cluster's number in its place
-    model: Model
-    parallel: Parallel = Parallel()
-    pipeline: Pipeline = Pipeline()
-    training: Training
-    memory: Memory = Memory()
-    overlap: Overlap = Overlap()
-    fsdp: Fsdp = Fsdp()
-    software: SoftwareChoice = Field(default=None, validation_alias=AliasChoices("software", "framework"))
-    collectives: Collectives = Collectives()
-    faults: tuple[Fault, ...] = ()
-    steps: Annotated[int, Field(strict=True, ge=1, le=100_000)] = 1
-    seed: Annotated[int, Field(strict=True, ge=0, lt=2**63)] = 0
-    replicas: Annotated[int, Field(strict=True, ge=1, le=100_000)] = 1
-    engine: Engine = "auto"
-    measured: Measured | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -175,16 +114,6 @@ class Scenario(Spec):
     def without_faults(self) -> Self:
         """The same scenario with none of its faults."""
         return self.without(*range(len(self.faults)))
-
-    @property
-    def dp(self) -> int:
-        """Replicas of the model."""
-        return self.parallel.dp
-
-    @property
-    def microbatches(self) -> int:
-        """Microbatches that each replica works through in a step."""
-        return self.training.global_batch // (self.parallel.dp * self.training.micro_batch)
 
     @property
     def tokens_per_step(self) -> int:

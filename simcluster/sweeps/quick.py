@@ -15,8 +15,9 @@ from typing import Literal
 
 from simcluster.collector import collector_off
 from simcluster.result import Facts
+from simcluster.scenario.fields import ClusterSpec
 from simcluster.scenario.pipeline_rules import schedule_of
-from simcluster.scenario.scenario import ClusterSpec, Scenario
+from simcluster.scenario.scenario import Scenario
 from simcluster.simulate import facts_of
 from simcluster.simulating.players import play_by
 from simcluster.sweeps.alike import NotQuickError

@@ -15,7 +15,8 @@ from simcluster.devices.device import Device, kernel_seconds, load_device
 from simcluster.errors import InputError
 from simcluster.model.kernels import Kernel
 from simcluster.result import Facts, Result
-from simcluster.scenario.scenario import ClusterSpec, Scenario
+from simcluster.scenario.fields import ClusterSpec
+from simcluster.scenario.scenario import Scenario
 from simcluster.simulate import simulate
 from simcluster.validation.expressions import Cell, parse_formula
 from simcluster.validation.fitting import DEVICE, SOFTWARE, STUDY_CONSTANTS, FitFile, KernelRows, StudyRows

@@ -10,7 +10,8 @@ from pydantic import BaseModel
 
 from simcluster.documents.complaints import did_you_mean
 from simcluster.errors import InputError
-from simcluster.scenario.scenario import ClusterSpec, Scenario
+from simcluster.scenario.fields import ClusterSpec
+from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.sections import LONG_NAMES
 from simcluster.topology import TopologySpec
 

@@ -1,0 +1,88 @@
+"""What a scenario consists of: its cluster and all its fields, before anybody has checked them against each other.
+
+Rules between fields read these (``rules``); ``scenario`` has the checked document.  Imports every section.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Annotated
+
+from pydantic import AliasChoices, Field
+
+from simcluster.devices.device import Device, load_device
+from simcluster.devices.software import SoftwareChoice
+from simcluster.documents.spec import Spec
+from simcluster.faults import Fault
+from simcluster.lowering.program import Engine
+from simcluster.model.transformer import Model
+from simcluster.scenario.scale import Scale
+from simcluster.scenario.sections import (
+    Collectives,
+    Count,
+    Fsdp,
+    Measured,
+    Memory,
+    Overlap,
+    Parallel,
+    Pipeline,
+    Training,
+)
+from simcluster.topology import Cluster, TopologySpec
+
+
+class ClusterSpec(Spec):
+    """What the job runs on.  In a file ``topology`` may also be a shipped name or a path, with parameters beside it.
+
+    ``scale`` are factors on what its parts reach, for what-if.
+    """
+
+    topology: TopologySpec
+    scale: Scale = Scale()
+
+    def with_scale(self, scale: Scale) -> ClusterSpec:
+        """The same cluster with other factors (a copy would take along what was built with the old ones)."""
+        return ClusterSpec(topology=self.topology, scale=scale)
+
+    @cached_property
+    def built(self) -> Cluster:
+        """The cluster itself, built once."""
+        return self.scale.cluster(self.topology.build())
+
+    @cached_property
+    def device(self) -> Device:
+        """The GPU of the cluster; InputError for a name that is not in the catalogue."""
+        return self.scale.device(load_device(self.topology.device))
+
+
+class ScenarioFields(Spec):
+    """The sections and values of a scenario, each checked by itself."""
+
+    name: str = "scenario"
+    cluster: ClusterSpec
+    gpus: Count = 0  # 0 never survives: _complete puts the cluster's number in its place
+    model: Model
+    parallel: Parallel = Parallel()
+    pipeline: Pipeline = Pipeline()
+    training: Training
+    memory: Memory = Memory()
+    overlap: Overlap = Overlap()
+    fsdp: Fsdp = Fsdp()
+    software: SoftwareChoice = Field(default=None, validation_alias=AliasChoices("software", "framework"))
+    collectives: Collectives = Collectives()
+    faults: tuple[Fault, ...] = ()
+    steps: Annotated[int, Field(strict=True, ge=1, le=100_000)] = 1
+    seed: Annotated[int, Field(strict=True, ge=0, lt=2**63)] = 0
+    replicas: Annotated[int, Field(strict=True, ge=1, le=100_000)] = 1
+    engine: Engine = "auto"
+    measured: Measured | None = None
+
+    @property
+    def dp(self) -> int:
+        """Replicas of the model."""
+        return self.parallel.dp
+
+    @property
+    def microbatches(self) -> int:
+        """Microbatches that each replica works through in a step."""
+        return self.training.global_batch // (self.parallel.dp * self.training.micro_batch)
