@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from simcluster.errors import InputError
 from simcluster.measuring.attribution import attribute
 from simcluster.measuring.metrics import BREAKDOWN
+from simcluster.measuring.numbers import METRICS
 from simcluster.result import Result
 from simcluster.scenario.scenario import Scenario, load
 from simcluster.simulate import simulate
@@ -22,14 +23,9 @@ if TYPE_CHECKING:
 
 Variant = str | Path | Scenario | Result
 
-_COLUMNS = (
-    "gpus", "tokens_per_s_per_gpu", "mfu", "bubble_fraction", "exposed_communication_s", "overlap_fraction",
-    "straggler_slowdown", "peak_memory_bytes", "fits",
-)  # fmt: skip
-
 
 def compare(variants: Sequence[Variant], names: Sequence[str] | None = None) -> pd.DataFrame:
-    """One row a variant: its step time, the difference from the first (s, and as a fraction), rates, memory, breakdown.
+    """One row a variant: its step time, the difference from the first (s, and as a fraction), METRICS, breakdown.
 
     A variant is a scenario, a path, or a result; the index holds ``names`` (left out: the scenarios' own, numbered
     where two are the same).  Raises InputError for no variant, or for names that do not match.
@@ -45,7 +41,7 @@ def compare(variants: Sequence[Variant], names: Sequence[str] | None = None) -> 
         row: dict[str, Any] = {
             "step_time_s": result.step_time, "difference_s": difference, "difference": difference / first,
         }  # fmt: skip
-        rows.append(row | {name: values[name] for name in _COLUMNS} | values["breakdown_s"])
+        rows.append(row | {name: values[name] for name in METRICS} | values["breakdown_s"])
     return pd.DataFrame(rows, index=pd.Index(index, name="variant"))
 
 

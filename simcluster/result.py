@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from simcluster.measuring.host_copies import activations_in_host, copies_of, fullest_box
 from simcluster.measuring.memory_timeline import Peak
+from simcluster.measuring.numbers import mfu, numbers_of
 from simcluster.measuring.wait_matrix import WaitMatrix, wait_matrix
 from simcluster.planning.footprint import Footprint
 from simcluster.run import Run
@@ -128,7 +129,7 @@ class Result(Run):
     @property
     def mfu(self) -> float:
         """Model FLOP/s over peak: no recompute, causal attention at one half."""
-        return self.facts.model_flops / self.step_time / (self.facts.ranks * self.facts.peak_flops)
+        return mfu(self)
 
     @property
     def collectives(self) -> list[dict[str, Any]]:
@@ -166,32 +167,13 @@ class Result(Run):
 
     def to_dict(self) -> dict[str, Any]:
         """The result JSON of the contract; nothing in it depends on the clock or the machine."""
-        times, facts, memory = self.times, self.facts, self.memory
-        per_gpu = facts.model_flops / self.step_time / facts.ranks
+        memory = self.memory
         return {
-            "step_time_s": self.step_time,
+            "step_time_s": self.step_time,  # first, and what measured ones should be next to it
             "step_time_likely": self.likely.to_dict(),
-            "tokens_per_s": facts.tokens / self.step_time,
-            "tokens_per_s_per_gpu": facts.tokens / self.step_time / facts.ranks,
-            "samples_per_s": facts.samples / self.step_time,
-            "model_flops_per_step": facts.model_flops,
-            "model_tflops_per_gpu": per_gpu / 1e12,
-            "mfu": self.mfu,
-            "hfu": self.mfu * facts.hardware_flops / facts.model_flops,
-            "gpus": facts.ranks,
-            "bubble_fraction": times.bubble_fraction,
-            "bubble_over_ideal": times.bubble_over_ideal,
-            "exposed_communication_s": sum(
-                seconds for name, seconds in times.breakdown.items() if name.startswith("exposed_")
-            ),
-            "communication_s": times.communication,
-            "overlap_fraction": times.overlap_fraction,
-            "straggler_slowdown": self.slowdown,
-            "peak_memory_bytes": memory.total,
-            "host_memory_bytes": self.host_memory,
-            "fits": self.fits,
+            **numbers_of(self),
             "fits_with": None if self.remedies is None else self.remedies.to_dict(),
-            "breakdown_s": dict(times.breakdown),
+            "breakdown_s": dict(self.times.breakdown),
             "account": self.account.to_dict(),
             "overlap": self.overlap.rows(),
             "critical_path_s": self.critical_path.by_kind(),
@@ -210,7 +192,7 @@ class Result(Run):
                 "why": self.record.why,
                 "events": self.record.events,
                 "ranks_simulated": len(self.weights),
-                "ranks_total": facts.ranks,
+                "ranks_total": self.facts.ranks,
             },
             "mfu_convention": "model FLOPs: 3 x forward, no recompute, causal attention at one half, LM head included",
             "warnings": self.warnings(),

@@ -17,6 +17,7 @@ from typing import Any
 
 from simcluster.errors import InputError
 from simcluster.lowering.trusting import Trust
+from simcluster.measuring.numbers import columns_of, exposed_communication, timed_numbers
 from simcluster.result import Result
 from simcluster.scenario.scenario import Scenario, from_document
 from simcluster.scenario.variants import Base, Variant
@@ -39,22 +40,12 @@ def measured(text: str, layout: Layout, worth: float) -> Row:
     """
     try:
         result = replay_on_trust(layout.on(_base(text)))
-        facts, step = result.facts, result.step_time
-        row: Row = {
-            "status": "ok",
-            "error": "",
-            "step_time_s": step,
-            "tokens_per_s": facts.tokens / step,
-            "tokens_per_s_per_gpu": facts.tokens / step / facts.ranks,
-            "mfu": result.mfu,
-        }
-        if step <= worth:
-            breakdown = result.times.breakdown
-            exposed = sum(seconds for name, seconds in breakdown.items() if name.startswith("exposed_"))
+        row: Row = {"status": "ok", "error": "", **timed_numbers(result)}
+        if result.step_time <= worth:
+            row |= {name: metric.of(result) for name, metric in columns_of("plan").items()}
             row |= {
-                "bubble_fraction": result.times.bubble_fraction,
-                "exposed_communication_s": exposed,
-                "breakdown_s": dict(breakdown),
+                "exposed_communication_s": exposed_communication(result),
+                "breakdown_s": dict(result.times.breakdown),
                 "account": result.account.to_dict(),
             }
     except InputError as problem:

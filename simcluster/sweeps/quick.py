@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from simcluster.collector import collector_off
+from simcluster.measuring.numbers import timed_numbers
 from simcluster.result import Facts
 from simcluster.scenario.fields import ClusterSpec
 from simcluster.scenario.pipeline_rules import schedule_of
@@ -41,6 +42,14 @@ class Quick:
     why: str
 
 
+@dataclass(frozen=True, slots=True)
+class _Timed:
+    """What is known of a step that was not played in full."""
+
+    step_time: float
+    facts: Facts
+
+
 def quick_step(scenario: Scenario, *, bound: bool = False) -> Quick:
     """The step time that ``simulate`` gives, to the bit; NotQuickError where only that can tell.
 
@@ -52,17 +61,7 @@ def quick_step(scenario: Scenario, *, bound: bool = False) -> Quick:
 
 def quick_numbers(scenario: Scenario, quick: Quick) -> dict[str, float]:
     """Of the result JSON what follows from the step time alone."""
-    facts = _WAY.facts_of(scenario)
-    each = facts.model_flops / quick.step_time / facts.ranks
-    return {
-        "step_time_s": quick.step_time,
-        "tokens_per_s": facts.tokens / quick.step_time,
-        "tokens_per_s_per_gpu": facts.tokens / quick.step_time / facts.ranks,
-        "samples_per_s": facts.samples / quick.step_time,
-        "model_tflops_per_gpu": each / 1e12,
-        "mfu": facts.model_flops / quick.step_time / (facts.ranks * facts.peak_flops),
-        "gpus": facts.ranks,
-    }
+    return timed_numbers(_Timed(quick.step_time, _WAY.facts_of(scenario)))
 
 
 @dataclass

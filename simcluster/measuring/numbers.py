@@ -1,0 +1,153 @@
+"""The numbers of a result, each said once: its name in the JSON, its unit, its heading, and what it is of a step.
+
+To add one: an entry in METRICS, and its line in CONTRACT.md.  It is then in the result JSON, in the rows of ``compare``
+and of sweeps, and with a heading in the tables of its ``columns``.  A step is known here by what is asked of it, so
+that nothing is imported but the metrics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, get_args
+
+from simcluster.measuring.metrics import StepTime
+
+Unit = Literal["s", "1/s", "FLOP", "TFLOP/s", "bytes", "fraction", "factor", "count", "yes or no"]
+Table = Literal["compare", "sweep", "plan", "report"]
+"""Tables that people read; a column of a table is a metric with a heading."""
+EVERYWHERE: frozenset[Table] = frozenset(get_args(Table))
+NOWHERE: frozenset[Table] = frozenset()
+
+
+class Job(Protocol):
+    """What is known of a job before it runs (``result.Facts``)."""
+
+    @property
+    def ranks(self) -> int: ...
+    @property
+    def samples(self) -> int: ...
+    @property
+    def tokens(self) -> int: ...
+    @property
+    def model_flops(self) -> float: ...
+    @property
+    def hardware_flops(self) -> float: ...
+    @property
+    def peak_flops(self) -> float: ...
+
+
+class Timed(Protocol):
+    """A step of which the seconds are known, and nothing else but its job."""
+
+    @property
+    def step_time(self) -> float: ...
+    @property
+    def facts(self) -> Job: ...
+
+
+class Held(Protocol):
+    """Memory, in bytes (``planning.footprint.Footprint``)."""
+
+    @property
+    def total(self) -> float: ...
+
+
+class Played(Timed, Protocol):
+    """A step that was played (``result.Result``)."""
+
+    @property
+    def times(self) -> StepTime: ...
+    @property
+    def slowdown(self) -> float: ...
+    @property
+    def memory(self) -> Held: ...
+    @property
+    def host_memory(self) -> float: ...
+    @property
+    def fits(self) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A number of a step.
+
+    ``of`` takes a ``Played`` step, or a ``Timed`` one where the metric is ``timed``: then it is also known where no
+    step is played in full.  ``heading`` is what it is called in the tables of ``columns``.
+    """
+
+    unit: Unit
+    of: Callable[[Any], float]
+    heading: str = ""
+    columns: frozenset[Table] = NOWHERE
+    timed: bool = False
+
+
+def timed(
+    unit: Unit, of: Callable[[Timed], float], heading: str = "", columns: frozenset[Table] = EVERYWHERE
+) -> Metric:  # fmt: skip
+    """A metric that follows from the step time and the job."""
+    return Metric(unit, of, heading, columns if heading else NOWHERE, timed=True)
+
+
+def played(
+    unit: Unit, of: Callable[[Played], float], heading: str = "", columns: frozenset[Table] = EVERYWHERE
+) -> Metric:  # fmt: skip
+    """A metric of a step that was played; with a heading it is in all tables, or those of ``columns``."""
+    return Metric(unit, of, heading, columns if heading else NOWHERE)
+
+
+def mfu(step: Timed) -> float:
+    """Model FLOP/s over peak: no recompute, causal attention at one half."""
+    return step.facts.model_flops / step.step_time / (step.facts.ranks * step.facts.peak_flops)
+
+
+def exposed_communication(step: Played) -> float:
+    """Seconds that communication over any axis holds the mean rank up."""
+    return sum(seconds for name, seconds in step.times.breakdown.items() if name.startswith("exposed_"))
+
+
+def _tflops_per_gpu(step: Timed) -> float:
+    return step.facts.model_flops / step.step_time / step.facts.ranks / 1e12
+
+
+_FULL: frozenset[Table] = frozenset(("compare", "report"))
+
+METRICS: dict[str, Metric] = {
+    "step_time_s": timed("s", lambda step: step.step_time),
+    "tokens_per_s": timed("1/s", lambda step: step.facts.tokens / step.step_time),
+    "tokens_per_s_per_gpu": timed(
+        "1/s", lambda step: step.facts.tokens / step.step_time / step.facts.ranks, "tokens/s/GPU"
+    ),
+    "samples_per_s": timed("1/s", lambda step: step.facts.samples / step.step_time),
+    "model_flops_per_step": played("FLOP", lambda step: step.facts.model_flops),
+    "model_tflops_per_gpu": timed("TFLOP/s", _tflops_per_gpu),
+    "mfu": timed("fraction", mfu, "MFU"),
+    "hfu": played("fraction", lambda step: mfu(step) * step.facts.hardware_flops / step.facts.model_flops),
+    "gpus": timed("count", lambda step: step.facts.ranks),
+    "bubble_fraction": played("fraction", lambda step: step.times.bubble_fraction, "bubble", _FULL | {"plan"}),
+    "bubble_over_ideal": played("fraction", lambda step: step.times.bubble_over_ideal),
+    "exposed_communication_s": played("s", exposed_communication, "exposed comm.", _FULL),
+    "communication_s": played("s", lambda step: step.times.communication),
+    "overlap_fraction": played("fraction", lambda step: step.times.overlap_fraction),
+    "straggler_slowdown": played("factor", lambda step: step.slowdown),
+    "peak_memory_bytes": played("bytes", lambda step: step.memory.total, "memory", _FULL | {"sweep"}),
+    "host_memory_bytes": played("bytes", lambda step: step.host_memory),
+    "fits": played("yes or no", lambda step: step.fits),
+}
+"""By name, in the order of the JSON.  The step time itself heads every table, in words of the table's own."""
+
+
+def numbers_of(step: Played) -> dict[str, float]:
+    """All of a step that was played."""
+    return {name: metric.of(step) for name, metric in METRICS.items()}
+
+
+def timed_numbers(step: Timed) -> dict[str, float]:
+    """Those that follow from the step time alone."""
+    return {name: metric.of(step) for name, metric in METRICS.items() if metric.timed}
+
+
+def columns_of(table: Table) -> dict[str, Metric]:
+    """The metrics that are columns of a table, in their order."""
+    return {name: metric for name, metric in METRICS.items() if table in metric.columns}
