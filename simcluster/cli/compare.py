@@ -87,6 +87,7 @@ def _text(table: pd.DataFrame, causes: pd.DataFrame) -> str:
     """Numbers of every variant, then where each one's difference from the first went."""
     from simcluster.cli.common import format_table
     from simcluster.compare import attribution
+    from simcluster.show.cells import cells, headings
     from simcluster.units import format_seconds
 
     rows = [
@@ -94,15 +95,11 @@ def _text(table: pd.DataFrame, causes: pd.DataFrame) -> str:
             str(name),
             format_seconds(row["step_time_s"]),
             f"{row['difference']:+.1%}" if index else "",
-            f"{row['tokens_per_s_per_gpu']:,.1f}",
-            f"{row['mfu']:.1%}",
-            f"{row['bubble_fraction']:.1%}",
-            format_seconds(row["exposed_communication_s"]),
-            f"{row['peak_memory_bytes'] / 1e9:.1f} GB" + ("" if row["fits"] else " !"),
+            *cells("compare", row.to_dict()),
         ]
         for index, (name, row) in enumerate(table.iterrows())
     ]
-    header = ["variant", "step", "difference", "tokens/s/GPU", "MFU", "bubble", "exposed comm.", "memory"]
+    header = ["variant", "step", "difference", *headings("compare")]
     text = format_table(header, rows)
     if not table["fits"].all():
         text += "\n! does not fit on its GPU"

@@ -199,18 +199,20 @@ def text_of(found: Found) -> str:
 
 
 def _header(found: Found) -> list[str]:
+    from simcluster.show.cells import headings
+
     score = {"step_time": [], "cost": ["$ a step"], "tokens_per_s_per_gpu": []}[found.objective]
-    return ["", "layout", "GPUs", "step", *score, "tokens/s/GPU", "MFU", "bubble", "exposed", "memory"]
+    return ["", "layout", "GPUs", "step", *score, *headings("plan"), "exposed", "memory"]
 
 
 def _row(found: Found, place: int, each: Ranked) -> list[str]:
     from simcluster.search.words import name_of
+    from simcluster.show.cells import cells
     from simcluster.units import format_seconds
 
     row = each.row
     score = [f"{each.score:,.4g}"] if found.objective == "cost" else []
     return [
         str(place), name_of(each), f"{each.layout.gpus:,}", format_seconds(each.step_time), *score,
-        f"{row['tokens_per_s_per_gpu']:,.1f}", f"{row['mfu']:.1%}", f"{row['bubble_fraction']:.1%}",
-        f"{row['exposed_communication_s'] / each.step_time:.1%}", f"{each.memory / 1e9:.1f} GB",
+        *cells("plan", row), f"{row['exposed_communication_s'] / each.step_time:.1%}", f"{each.memory / 1e9:.1f} GB",
     ]  # fmt: skip

@@ -193,6 +193,7 @@ def _summary(swept: Swept, table: pd.DataFrame) -> dict[str, object]:
 
 def _text(summary: dict[str, object], table: pd.DataFrame, paths: list[str], output: Path) -> str:
     from simcluster.cli.common import format_table
+    from simcluster.show.cells import cells, headings
     from simcluster.units import format_seconds
 
     lines = [
@@ -202,11 +203,11 @@ def _text(summary: dict[str, object], table: pd.DataFrame, paths: list[str], out
     assert isinstance(summary["fastest"], list)
     fastest = table.set_index("variant").loc[summary["fastest"]]
     if len(fastest):
-        header = ["variant", *paths, "step", "tokens/s/GPU", "MFU", "memory"]
+        header = ["variant", *paths, "step", *headings("sweep")]
         rows = [
             [str(number), *(str(row[path]) for path in paths),
              (">= " if row.get("how") == "bound" else "") + format_seconds(row["step_time_s"]),
-             f"{row['tokens_per_s_per_gpu']:,.1f}", f"{row['mfu']:.1%}", _memory(row)]
+             *cells("sweep", row.to_dict())]
             for number, row in fastest.iterrows()
         ]  # fmt: skip
         lines += ["", "fastest", format_table(header, rows)]
@@ -233,13 +234,6 @@ _WAYS = {
     "bound": "at least so long (>=)",
     "full": "in full (exact)",
 }
-
-
-def _memory(row: pd.Series) -> str:
-    held = row.get("peak_memory_bytes")
-    if held is None or held != held:
-        return "?"
-    return f"{held / 1e9:.1f} GB" + ("" if row["fits"] else " !")
 
 
 def _on_one_line(error: str) -> str:

@@ -1,0 +1,43 @@
+"""Metrics as cells of a table in a terminal, written by their unit.  Imports the list of metrics and units."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from simcluster.measuring.numbers import Table, Unit, columns_of
+from simcluster.units import format_seconds
+
+_WRITTEN: Mapping[Unit, Callable[[float], str]] = {
+    "s": format_seconds,
+    "1/s": lambda value: f"{value:,.1f}",
+    "FLOP": lambda value: f"{value:.4g}",
+    "TFLOP/s": lambda value: f"{value:,.1f}",
+    "bytes": lambda value: f"{value / 1e9:.1f} GB",
+    "fraction": lambda value: f"{value:.1%}",
+    "factor": lambda value: f"{value:.3f}",
+    "count": lambda value: f"{value:,.0f}",
+    "yes or no": lambda value: "yes" if value else "no",
+}
+UNKNOWN = "?"
+
+
+def written(unit: Unit, value: float) -> str:
+    """A number in its unit, for people."""
+    return _WRITTEN[unit](value)
+
+
+def headings(table: Table) -> list[str]:
+    """Of a table's columns."""
+    return [metric.heading for metric in columns_of(table).values()]
+
+
+def cells(table: Table, row: Mapping[Any, Any]) -> list[str]:
+    """A row of a table from its numbers by name; memory that does not fit is marked (!), what is not known is "?"."""
+    found = []
+    for name, metric in columns_of(table).items():
+        value = row.get(name)
+        known = value is not None and value == value
+        text = written(metric.unit, float(value)) if known else UNKNOWN  # type: ignore[arg-type]
+        found.append(text + (" !" if known and name == "peak_memory_bytes" and not row["fits"] else ""))
+    return found
