@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simcluster.errors import InputError
+from simcluster.measuring.numbers import METRICS
 from simcluster.measuring.timeline import COLUMNS, Spans
 from simcluster.report.entry import Entry
 from simcluster.report.packing import with_columns
@@ -20,11 +21,6 @@ from simcluster.units import format_seconds
 
 TEXTS = ("stream", "kind", "name", "group")
 _TIMES = ("ready", "start", "end")
-_USED = (
-    "step_time_s", "tokens_per_s", "tokens_per_s_per_gpu", "model_tflops_per_gpu", "mfu", "hfu", "gpus",
-    "bubble_fraction", "exposed_communication_s", "communication_s", "overlap_fraction", "straggler_slowdown",
-    "peak_memory_bytes",
-)  # fmt: skip
 _SAME = 1e-6  # of the run: what the ends of a timeline and of its result may differ by, having been written as text
 _NO_TIMELINE = "the timeline (add --timeline FILE with what simcluster run --timeline wrote)"
 _NEVER = "memory over time, loads of links, the cost of stragglers and the schedule (give the scenario instead)"
@@ -97,7 +93,7 @@ def _numbers(values: npt.NDArray[Any], name: str, where: str) -> npt.NDArray[Any
 
 def _require_numbers(values: Mapping[str, Any], where: str) -> None:
     memory = values.get("memory_bytes")
-    found = {name: values.get(name) for name in _USED}
+    found = {name: values.get(name) for name, metric in METRICS.items() if metric.unit != "yes or no"}
     found |= {f"memory_bytes.{name}": memory.get(name) if isinstance(memory, Mapping) else None for name in MEMORY}
     for name, value in found.items():
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):

@@ -5,9 +5,11 @@ Imports entries, differences of runs and the summary's words.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from simcluster.measuring.metrics import BREAKDOWN
+from simcluster.measuring.numbers import columns_of
 from simcluster.report import words
 from simcluster.report.entry import Entry
 from simcluster.report.html import Markup, element, joined, table, void
@@ -18,6 +20,8 @@ from simcluster.whatif.difference import Difference, phrase, settings_between
 
 _SMALL = 0.005  # of the largest change: what is smaller is told together
 _MOST_SETTINGS = 20
+_FIGURES = ("tokens_per_s_per_gpu", "mfu", "bubble_fraction", "exposed_communication_s", "peak_memory_bytes")
+"""Metrics that are shown large with a note of their own."""
 
 
 def what_was_run(entry: Entry) -> list[str]:
@@ -64,6 +68,8 @@ def _figures(entry: Entry) -> Markup:
         _figure("exposed communication", format_seconds(numbers["exposed_communication_s"]),
                 f"{words.percent(numbers['overlap_fraction'])} of {format_seconds(numbers['communication_s'])} hidden"),
         _figure("memory", words.gigabytes(numbers["peak_memory_bytes"]), _memory_note(entry)),
+        [_figure(metric.heading, words.number(metric.unit, numbers[name]), "")
+         for name, metric in columns_of("report").items() if name not in _FIGURES],
         class_="figures",
     )  # fmt: skip
 
@@ -93,7 +99,7 @@ def _memory_note(entry: Entry) -> str:
 
 
 def _side_by_side(entries: Sequence[Entry]) -> Markup:
-    first = entries[0].numbers["step_time_s"]
+    first, columns = entries[0].numbers["step_time_s"], columns_of("report")
     rows = []
     for at, entry in enumerate(entries):
         numbers = entry.numbers
@@ -101,14 +107,14 @@ def _side_by_side(entries: Sequence[Entry]) -> Markup:
             entry.name,
             format_seconds(numbers["step_time_s"]),
             words.signed_percent(numbers["step_time_s"] / first - 1) if at else "",
-            f"{numbers['tokens_per_s_per_gpu']:,.1f}",
-            words.percent(numbers["mfu"]),
-            words.percent(numbers["bubble_fraction"]),
-            format_seconds(numbers["exposed_communication_s"]),
-            words.gigabytes(numbers["peak_memory_bytes"]) + ("" if numbers.get("fits") else " (does not fit)"),
+            *(words.number(metric.unit, numbers[name]) + _room(name, numbers) for name, metric in columns.items()),
         ])  # fmt: skip
-    header = ["run", "step time", "difference", "tokens/s/GPU", "MFU", "bubble", "exposed comm.", "memory"]
+    header = ["run", "step time", "difference", *(metric.heading for metric in columns.values())]
     return table(header, rows, caption="The runs side by side", class_="large")
+
+
+def _room(name: str, numbers: Mapping[str, Any]) -> str:
+    return " (does not fit)" if name == "peak_memory_bytes" and not numbers.get("fits") else ""
 
 
 # --- where the time went ----------------------------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from simcluster.measuring.numbers import Unit
+from simcluster.show.cells import written
 from simcluster.show.names import INTERFERENCE, PARTS, REASONS
 from simcluster.units import format_seconds
 
@@ -38,6 +40,12 @@ def signed_percent(part: float) -> str:
 def percent(part: float) -> str:
     """ "12.3 %"."""
     return f"{100 * part:.1f} %"
+
+
+def number(unit: Unit, value: float) -> str:
+    """A metric in its unit, as the page writes it."""
+    page = {"fraction": percent, "bytes": gigabytes}
+    return page[unit](value) if unit in page else written(unit, value)
 
 
 def gigabytes(size: float) -> str:
