@@ -10,7 +10,7 @@ import pytest
 
 import simcluster
 from simcluster.cli import main
-from simcluster.measuring.numbers import METRICS, NOWHERE, Metric, Played, Table, columns_of, played, timed
+from simcluster.measuring.numbers import METRICS, NOWHERE, Metric, PlayedStep, Table, columns_of, played, timed
 from simcluster.result import Result
 from simcluster.scenario.variants import Base, Variant
 from simcluster.search.plan import plan
@@ -20,7 +20,7 @@ from simcluster.sweeps.quick_rows import quickly
 SMALL = {"training.global_batch": 8}
 
 
-def longest_part(step: Played) -> float:
+def longest_part(step: PlayedStep) -> float:
     return max(step.times.breakdown.values())
 
 

@@ -20,7 +20,7 @@ EVERYWHERE: frozenset[Table] = frozenset(get_args(Table))
 NOWHERE: frozenset[Table] = frozenset()
 
 
-class Job(Protocol):
+class JobFacts(Protocol):
     """What is known of a job before it runs (``result.Facts``)."""
 
     @property
@@ -37,23 +37,23 @@ class Job(Protocol):
     def peak_flops(self) -> float: ...
 
 
-class Timed(Protocol):
+class TimedStep(Protocol):
     """A step of which the seconds are known, and nothing else but its job."""
 
     @property
     def step_time(self) -> float: ...
     @property
-    def facts(self) -> Job: ...
+    def facts(self) -> JobFacts: ...
 
 
-class Held(Protocol):
+class HasTotal(Protocol):
     """Memory, in bytes (``planning.footprint.Footprint``)."""
 
     @property
     def total(self) -> float: ...
 
 
-class Played(Timed, Protocol):
+class PlayedStep(TimedStep, Protocol):
     """A step that was played (``result.Result``)."""
 
     @property
@@ -61,7 +61,7 @@ class Played(Timed, Protocol):
     @property
     def slowdown(self) -> float: ...
     @property
-    def memory(self) -> Held: ...
+    def memory(self) -> HasTotal: ...
     @property
     def host_memory(self) -> float: ...
     @property
@@ -72,8 +72,8 @@ class Played(Timed, Protocol):
 class Metric:
     """A number of a step.
 
-    ``of`` takes a ``Played`` step, or a ``Timed`` one where the metric is ``timed``: then it is also known where no
-    step is played in full.  ``heading`` is what it is called in the tables of ``columns``.
+    ``of`` takes a PlayedStep, or a TimedStep where the metric is ``timed``: then it is also known where no step is
+    played in full.  ``heading`` is what it is called in the tables of ``columns``.
     """
 
     unit: Unit
@@ -84,30 +84,30 @@ class Metric:
 
 
 def timed(
-    unit: Unit, of: Callable[[Timed], float], heading: str = "", columns: frozenset[Table] = EVERYWHERE
+    unit: Unit, of: Callable[[TimedStep], float], heading: str = "", columns: frozenset[Table] = EVERYWHERE
 ) -> Metric:  # fmt: skip
     """A metric that follows from the step time and the job."""
     return Metric(unit, of, heading, columns if heading else NOWHERE, timed=True)
 
 
 def played(
-    unit: Unit, of: Callable[[Played], float], heading: str = "", columns: frozenset[Table] = EVERYWHERE
+    unit: Unit, of: Callable[[PlayedStep], float], heading: str = "", columns: frozenset[Table] = EVERYWHERE
 ) -> Metric:  # fmt: skip
     """A metric of a step that was played; with a heading it is in all tables, or those of ``columns``."""
     return Metric(unit, of, heading, columns if heading else NOWHERE)
 
 
-def mfu(step: Timed) -> float:
+def mfu(step: TimedStep) -> float:
     """Model FLOP/s over peak: no recompute, causal attention at one half."""
     return step.facts.model_flops / step.step_time / (step.facts.ranks * step.facts.peak_flops)
 
 
-def exposed_communication(step: Played) -> float:
+def exposed_communication(step: PlayedStep) -> float:
     """Seconds that communication over any axis holds the mean rank up."""
     return sum(seconds for name, seconds in step.times.breakdown.items() if name.startswith("exposed_"))
 
 
-def _tflops_per_gpu(step: Timed) -> float:
+def _tflops_per_gpu(step: TimedStep) -> float:
     return step.facts.model_flops / step.step_time / step.facts.ranks / 1e12
 
 
@@ -138,12 +138,12 @@ METRICS: dict[str, Metric] = {
 """By name, in the order of the JSON.  The step time itself heads every table, in words of the table's own."""
 
 
-def numbers_of(step: Played) -> dict[str, float]:
+def numbers_of(step: PlayedStep) -> dict[str, float]:
     """All of a step that was played."""
     return {name: metric.of(step) for name, metric in METRICS.items()}
 
 
-def timed_numbers(step: Timed) -> dict[str, float]:
+def timed_numbers(step: TimedStep) -> dict[str, float]:
     """Those that follow from the step time alone."""
     return {name: metric.of(step) for name, metric in METRICS.items() if metric.timed}
 

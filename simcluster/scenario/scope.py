@@ -20,7 +20,7 @@ from simcluster.faults import Fault
 from simcluster.scenario.scenario import Scenario
 
 
-class Held(NamedTuple):
+class Limited(NamedTuple):
     """The ``values`` of a field or section for which a short way is proved, and ``otherwise`` why not for others.
 
     ``too``: is it proved for another value as well, since other fields leave nothing for it to say?
@@ -39,13 +39,13 @@ FaultRule = Callable[[Any], str]
 class Scope:
     """What a short way, ``name``, is proved for.
 
-    ``free`` are the fields that may have any value, ``held`` those that may have some: a whole section in ``held``
-    stands for all below it.  ``faults`` says it of every kind of fault.  Fields are dotted paths of ``fields()``.
+    ``free`` are the fields that may have any value, ``limited`` those that may have some (a section stands for all below
+    it).  ``faults`` says it of every kind of fault.  Fields are dotted paths of ``fields()``.
     """
 
     name: str
     free: frozenset[str]
-    held: Mapping[str, Held]
+    limited: Mapping[str, Limited]
     faults: Mapping[str, FaultRule]
 
     def obstacle(self, scenario: Scenario) -> str:
@@ -53,12 +53,13 @@ class Scope:
 
         A field on no list may have its default, which is what the scenario was before the field came.
         """
-        for path, held in self.held.items():
-            if _value(scenario, path) not in held.values and not held.too(scenario):
-                return held.otherwise
+        for path, limited in self.limited.items():
+            if _value(scenario, path) not in limited.values and not limited.too(scenario):
+                return limited.otherwise
         for fault in scenario.faults:
-            rule_of_kind = self.faults.get(fault.kind)
-            reason = rule_of_kind(fault) if rule_of_kind else f"{self.name} does not know faults of kind {fault.kind}"
+            if fault.kind not in self.faults:
+                return f"{self.name} does not know faults of kind {fault.kind}"
+            reason = self.faults[fault.kind](fault)
             if reason:
                 return reason
         for path in self.unlisted:
@@ -69,17 +70,10 @@ class Scope:
     @cached_property
     def unlisted(self) -> tuple[str, ...]:
         """Fields of which the scope says nothing."""
-        return tuple(path for path in _FIELDS if path not in self.free and not self._holds(path))
+        return tuple(path for path in _FIELDS if path not in self.free and not self._limits(path))
 
-    @property
-    def gone(self) -> tuple[str, ...]:
-        """What the scope lists and no scenario has (any more)."""
-        sections = {path[:end] for path in _FIELDS for end, letter in enumerate(path) if letter == "."}
-        known = {*_FIELDS, *sections, *fault_kinds()}
-        return tuple(sorted({*self.free, *self.held, *self.faults} - known))
-
-    def _holds(self, path: str) -> bool:
-        return any(path == held or path.startswith(f"{held}.") for held in self.held)
+    def _limits(self, path: str) -> bool:
+        return any(path == section or path.startswith(f"{section}.") for section in self.limited)
 
 
 def paths(text: str) -> frozenset[str]:

@@ -6,7 +6,7 @@ about any layout of it, so what a layout decides may have any value.  Imports sc
 
 from __future__ import annotations
 
-from simcluster.scenario.scope import Held, Scope, fault_kinds, paths
+from simcluster.scenario.scope import Limited, Scope, fault_kinds, paths
 
 _FREE = paths(
     """
@@ -30,7 +30,7 @@ _FREE = paths(
     measured: step_time source
     """
 ) | paths(
-    # what is asked for only with what is held below (experts, cp)
+    # what is asked for only with what is limited below (experts, cp)
     """
     parallel: cp_comm ep etp
     overlap: experts
@@ -40,19 +40,19 @@ _FREE = paths(
 PLAN = Scope(
     "the search for layouts",
     free=_FREE,
-    held={
-        "model.moe": Held(
+    limited={
+        "model.moe": Limited(
             "model.moe: layouts are searched for dense models; for experts compare some, as in "
             "simcluster compare SCENARIO --vary parallel.ep=1,8",
             (None,),
         ),
-        "parallel.cp": Held("parallel.cp: layouts are searched without context parallelism; set 1", (1,)),
-        "overlap.pairs": Held(
+        "parallel.cp": Limited("parallel.cp: layouts are searched without context parallelism; set 1", (1,)),
+        "overlap.pairs": Limited(
             "overlap.pairs: layouts are searched with the halves of pairs one after the other; set false", (False,)
         ),
-        "steps": Held("steps: layouts are searched by one step", (1,)),
-        "replicas": Held("replicas: layouts are searched without chance", (1,)),
-        "collectives.detail": Held("collectives.detail: layouts are searched with collectives as flows", ("flow",)),
+        "steps": Limited("steps: layouts are searched by one step", (1,)),
+        "replicas": Limited("replicas: layouts are searched without chance", (1,)),
+        "collectives.detail": Limited("collectives.detail: layouts are searched with collectives as flows", ("flow",)),
     },
     faults={
         **dict.fromkeys(fault_kinds(), lambda fault: f"faults: layouts are searched without {fault.kind}"),

@@ -6,7 +6,7 @@ Imports scopes and schedules.
 from __future__ import annotations
 
 from simcluster.scenario.scenario import Scenario
-from simcluster.scenario.scope import Held, Scope, fault_kinds, paths
+from simcluster.scenario.scope import Limited, Scope, fault_kinds, paths
 from simcluster.scenario.sections import HostMemory
 from simcluster.schedules import SCHEDULES
 
@@ -29,7 +29,7 @@ _FREE = paths(
     measured: step_time source
     """
 ) | paths(
-    # what takes memory and no time; what is asked for only with what is held below (experts, cp, ZeRO 3, pairs)
+    # what takes memory and no time; what is asked for only with what is limited below (experts, cp, ZeRO 3, pairs)
     """
     memory: fragmentation communication_buffers workspace library logits backward_temporaries
     parallel: cp_comm ep etp
@@ -50,19 +50,19 @@ def _alone(scenario: Scenario) -> bool:
 QUICK = Scope(
     "the quick way",
     free=_FREE,
-    held={
-        "steps": Held("several steps are played", (1,)),
-        "collectives.detail": Held("collectives are played step by step", ("flow",)),
-        "engine": Held("engine: path is asked for", ("auto", "events")),
-        "parallel.zero": Held("ZeRO 2 or ZeRO 3 shards more than the optimizer", (0, 1)),
-        "overlap.grad_reduce": Held("gradients are reduced beside the backward", (False,), _alone),
-        "overlap.param_gather": Held("parameters are gathered beside the forward", (False,), _alone),
-        "pipeline.p2p": Held("stages meet at a rendezvous", ("async",), lambda scenario: scenario.parallel.pp == 1),
-        "parallel.cp": Held("sequences are shared over cp", (1,)),
-        "model.moe": Held("layers have experts", (None,)),
-        "memory.offload": Held("memory is offloaded", (HostMemory(),)),
-        "pipeline.schedule": Held("the schedule is given, or made for the times of the run", _ORDERS),
-        "pipeline.layers_per_stage": Held(
+    limited={
+        "steps": Limited("several steps are played", (1,)),
+        "collectives.detail": Limited("collectives are played step by step", ("flow",)),
+        "engine": Limited("engine: path is asked for", ("auto", "events")),
+        "parallel.zero": Limited("ZeRO 2 or ZeRO 3 shards more than the optimizer", (0, 1)),
+        "overlap.grad_reduce": Limited("gradients are reduced beside the backward", (False,), _alone),
+        "overlap.param_gather": Limited("parameters are gathered beside the forward", (False,), _alone),
+        "pipeline.p2p": Limited("stages meet at a rendezvous", ("async",), lambda scenario: scenario.parallel.pp == 1),
+        "parallel.cp": Limited("sequences are shared over cp", (1,)),
+        "model.moe": Limited("layers have experts", (None,)),
+        "memory.offload": Limited("memory is offloaded", (HostMemory(),)),
+        "pipeline.schedule": Limited("the schedule is given, or made for the times of the run", _ORDERS),
+        "pipeline.layers_per_stage": Limited(
             "layers are cut by the times of the run",
             ("even",),
             lambda scenario: isinstance(scenario.pipeline.layers_per_stage, tuple),

@@ -11,7 +11,7 @@ from typing import Any
 from simcluster.documents.complaints import listed
 from simcluster.errors import InputError
 from simcluster.faults import Fault
-from simcluster.scenario.scope import Held, Scope, paths
+from simcluster.scenario.scope import Limited, Scope, paths
 
 _BY_CHANCE: Mapping[str, Callable[[Any], bool]] = {
     "slow_gpu": lambda fault: False,
@@ -68,8 +68,8 @@ REPLICAS = Scope(
         measured: step_time source
         """
     ),
-    held={
-        "collectives.detail": Held(
+    limited={
+        "collectives.detail": Limited(
             "method sweep plays collectives as flows; use auto, or collectives.detail: flow", ("flow",)
         ),
     },
