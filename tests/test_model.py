@@ -124,6 +124,11 @@ def test_every_preset_is_a_valid_model_of_its_name() -> None:
         "megatron-22b",
         "megatron-530b",
         "megatron-1t",
+        "llama-7b",
+        "llama-13b",
+        "llama2-7b",
+        "llama2-13b",
+        "llama2-70b",
         "llama3-8b",
         "llama3-70b",
         "llama3-405b",
@@ -166,6 +171,28 @@ def test_an_unknown_preset_names_a_near_one() -> None:
 )
 def test_parameter_counts(name: str, billions: float) -> None:
     assert round(parameters(preset(name)).total / 1e9, 4) == billions
+
+
+@pytest.mark.parametrize(
+    ("name", "total"),
+    # layers x (queries and output, keys and values, three products of the MLP, two norms), embedding and head, last norm
+    [
+        ("llama-7b", 32 * (4 * 4096 * 4096 + 3 * 4096 * 11008 + 2 * 4096) + 2 * 32000 * 4096 + 4096),
+        ("llama-13b", 40 * (4 * 5120 * 5120 + 3 * 5120 * 13824 + 2 * 5120) + 2 * 32000 * 5120 + 5120),
+        ("llama2-7b", 6_738_415_616),
+        ("llama2-13b", 13_015_864_320),
+        ("llama2-70b", 80 * (2 * 8192 * 8192 + 2 * 8192 * 1024 + 3 * 8192 * 28672 + 2 * 8192) + 2 * 32000 * 8192 + 8192),
+        ("llama2-70b", 68_976_648_192),
+    ],
+)
+def test_llama_parameters_to_the_last_one(name: str, total: int) -> None:
+    assert parameters(preset(name)).total == total
+
+
+def test_llama_2_of_7b_and_13b_is_llama_over_sequences_of_twice_the_length() -> None:
+    for first, second in (("llama-7b", "llama2-7b"), ("llama-13b", "llama2-13b")):
+        longer = {**model_document(first), "name": second, "sequence_length": 4096}
+        assert longer == model_document(second)
 
 
 @pytest.mark.parametrize("name", ["gpt3-175b", "megatron-22b", "megatron-530b", "megatron-1t"])
