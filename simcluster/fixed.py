@@ -18,8 +18,9 @@ from simcluster.errors import InputError
 from simcluster.lowering.lower import Choices, lower
 from simcluster.lowering.program import Engine
 from simcluster.planning.fixed_costs import Costs, StageCosts, planning_times, require_seconds
+from simcluster.planning.fixed_passes import pass_of, send_of
 from simcluster.planning.lanes import Lanes
-from simcluster.planning.ops import MAIN, Compute, Item, Need, Op, Segment, StageProgram, Timed, Transfer
+from simcluster.planning.ops import MAIN, Compute, Item, Need, Op, Segment, StageProgram, Timed
 from simcluster.planning.parallel import Plan
 from simcluster.run import Run
 from simcluster.schedules import Action, Hop, Schedule, ScheduleFunction, ScheduleMaker, make_schedule
@@ -183,7 +184,7 @@ class _Stage:
         send = None
         if target is not None:
             seconds = self._costs.of(stage, action.chunk).send
-            send = self._lanes.once((lane, made, target, seconds), lambda: _send(made, target, seconds, lane))
+            send = self._lanes.once((lane, made, target, seconds), lambda: send_of(made, target, seconds, lane))
         whence = wanted = -1
         if source is not None and action.kind != "W":  # what it makes itself is made there first
             whence, there = source[0], here + (-1 if made == "F" else 1)
@@ -205,7 +206,7 @@ class _Stage:
         costs = self._costs.of(self._stage, chunk)
         if receiver(self._schedule, self._stage, action) is not None:
             seconds += costs.send_launch
-        return self._lanes.once((kind, chunk, seconds), lambda: _pass(kind, seconds, costs, self._plan.tp))
+        return self._lanes.once((kind, chunk, seconds), lambda: pass_of(kind, seconds, costs, self._plan.tp))
 
     def _send(self, part: _Part, step: int, begin: int, done: Action) -> None:
         """What an action has made, to whom it goes."""
@@ -246,27 +247,6 @@ def _neighbours(schedule: Schedule, stage: int, action: Action) -> tuple[Hop | N
     before = schedule.previous_hop(action.microbatch, stage, action.chunk)
     after = schedule.next_hop(action.microbatch, stage, action.chunk)
     return (before, after) if action.kind == "F" else (after, before)
-
-
-def _send(kind: str, to_stage: int, seconds: float, lane: str) -> Segment:
-    """A tensor over a stage boundary."""
-    name = "activation" if kind == "F" else "gradient"
-    return Segment((Op(Transfer(to_stage, 0.0, seconds), "pp", "send", name, lane=lane),))
-
-
-_NAMES = {"F": "forward", "B": "backward", "I": "input_grad", "W": "weight_grad"}
-
-
-def _pass(kind: str, seconds: float, costs: Costs, tp: int) -> Segment:
-    """A pass of a chunk: compute; where it has collectives (W has none), in equal parts with one behind each."""
-    name = _NAMES[kind]
-    if kind == "W" or tp == 1 or not costs.tensor_parallel or not costs.collectives:
-        return Segment((Op(Compute(seconds), "compute", name, name),))
-    ops = []
-    for _ in range(costs.collectives):
-        ops.append(Op(Compute(seconds / costs.collectives), "compute", name, name))
-        ops.append(Op(Timed("tp", costs.tensor_parallel), "tp", "all_reduce", name))
-    return Segment(tuple(ops))
 
 
 class _NoFabric:
