@@ -188,6 +188,17 @@ def test_command_compares_several(capsys: pytest.CaptureFixture[str], tmp_path: 
     assert document["schedules"][3]["ideal"] == document["schedules"][3]["longest_span"] == 24
 
 
+@pytest.mark.parametrize("names", [["1f1b"], ["1f1b", "zb-v", "dualpipe-v"]])
+def test_a_table_alone_has_a_line_for_each_and_no_grid(names: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    counts = ["--stages", "8", "--microbatches", "32"]
+    assert main(["schedule", *names, *counts, "--table"]) == 0
+    text = capsys.readouterr().out
+    assert "bubble/total" in text
+    assert [line.split()[0] for line in text.splitlines() if line.partition(" ")[0] in names] == names
+    assert "r0" not in text
+    assert len(text.splitlines()) == 7 + len(names)
+
+
 def test_command_names_what_refuses_the_counts(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["schedule", "all", "--stages", "3", "--microbatches", "5", "--chunks", "4"]) == 0
     out = capsys.readouterr().out

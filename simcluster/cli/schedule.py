@@ -21,7 +21,7 @@ _EXAMPLES = """\
 examples:
   simcluster schedule 1f1b --stages 4 --microbatches 8
   simcluster schedule 1f1b zb-h1 zb-v dualpipe-v --stages 4 --microbatches 8 --plot schedules.png
-  simcluster schedule all --stages 8 --microbatches 32 --forward 100 --input 110 --weight 90 --latency 5
+  simcluster schedule all --stages 8 --microbatches 32 --table --forward 100 --input 110 --weight 90 --latency 5
   simcluster schedule zb-auto --stages 4 --microbatches 8 --memory-limit 6 --csv mine.csv
   simcluster schedule mine.csv my_schedules.py:my_schedule --stages 4 --microbatches 8
   simcluster schedule --gallery schedules.png
@@ -67,6 +67,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
         "--goal", choices=("span", "step"), default="span",
         help="zb-auto: make the longest span of a stage short (default), or one step whose optimizer waits for all",
     )  # fmt: skip
+    parser.add_argument("--table", action="store_true", help="only the table of numbers, without the grids in time")
     parser.add_argument("--json", metavar="FILE", help="write the numbers; - for stdout, and nothing else there")
     parser.add_argument("--csv", metavar="FILE", help="write the one schedule as torch.distributed.pipelining reads it")
     parser.add_argument("--plot", metavar="FILE", help="draw the schedules under each other (.png, .svg or .pdf)")
@@ -101,7 +102,8 @@ def _answer(args: argparse.Namespace, shown: list[Played], refused: list[tuple[s
     if args.json is not None:
         write_json(args.json, document(shown[0]) if one else {"schedules": [document(each) for each in shown]})
     if args.json != "-":
-        print("\n".join(report(shown[0]) if one else comparison(shown, refused)))
+        in_full = one and not args.table
+        print("\n".join(report(shown[0]) if in_full else comparison(shown, refused, grids=not args.table)))
     if args.csv:
         _write_csv(args.csv, shown[0].schedule)
     if args.plot:

@@ -49,8 +49,8 @@ def report(played: Played) -> list[str]:
     return lines + _notes([played])
 
 
-def comparison(shown: Sequence[Played], refused: Sequence[tuple[str, str]]) -> list[str]:
-    """Several schedules: a row of numbers for each, the assumption, and each in time."""
+def comparison(shown: Sequence[Played], refused: Sequence[tuple[str, str]], *, grids: bool = True) -> list[str]:
+    """Several schedules: a row of numbers for each, the assumption, and each in time if ``grids`` are wanted."""
     schedules = [played.schedule for played in shown]
     counts = {(schedule.num_stages, schedule.num_microbatches) for schedule in schedules}
     stages, microbatches = min(counts)
@@ -68,7 +68,7 @@ def comparison(shown: Sequence[Played], refused: Sequence[tuple[str, str]]) -> l
     ]
     for name, why in refused:
         lines.append(f"left out: {name}: {why.partition(': ')[2] or why}")
-    for played in shown:
+    for played in shown if grids else ():
         lines += ["", played.schedule.name, *_time_grid(played)]
     return lines
 
