@@ -6,7 +6,7 @@ The same stage programs, folding, engine and metrics as for a scenario; only dur
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from typing import Literal, NamedTuple
 
@@ -18,7 +18,7 @@ from simcluster.errors import InputError
 from simcluster.lowering.lower import Choices, lower
 from simcluster.lowering.program import Engine
 from simcluster.planning.fixed_costs import Costs, StageCosts, planning_times, require_seconds
-from simcluster.planning.fixed_passes import pass_of, send_of
+from simcluster.planning.fixed_passes import pass_of, pieces_of, reduction_of, send_of
 from simcluster.planning.lanes import Lanes
 from simcluster.planning.ops import MAIN, Compute, Item, Need, Op, Segment, StageProgram, Timed
 from simcluster.planning.parallel import Plan
@@ -109,6 +109,10 @@ _ENDS = ("F", "B", "W", "half F", "half B", "half W", "send F", "send B")
 number for every step, slice of the model and microbatch: 523,264 ops are planned in 0.41 s, with tuples in 0.55 s."""
 
 
+_REDUCTIONS = "dp"
+"""The lane of gradients that are reduced beside computation."""
+
+
 class _Part(NamedTuple):
     """What is the same of all actions of a kind on a chunk of a stage, of microbatches on one route.
 
@@ -139,6 +143,11 @@ class _Stage:
         self._lanes = Lanes(stage, pipelined=plan.pp > 1)
         self._slices = max(map(len, schedule.routes))
         self._parts: dict[tuple[str, int, int], _Part] = {}
+        gradients = {action.chunk: place for place, action in enumerate(schedule.rows[stage]) if action.kind in "BW"}
+        self._reducing = {
+            place: chunk for chunk, place in gradients.items() if plan.dp > 1 and costs.bucket(stage, chunk)[0]
+        }
+        self._reduced: tuple[Need, ...] = ()
 
     def program(self, steps: int) -> StageProgram:
         for step in range(steps):
@@ -152,6 +161,7 @@ class _Stage:
         row, firsts = self._schedule.rows[self._stage], frozenset(self._schedule.fused_at(self._stage))
         begin = step * len(_ENDS) * self._slices * self._schedule.num_microbatches
         put, parts, route_of = self._lanes.end(MAIN), self._parts, self._schedule.route_of
+        reducing = self._reducing
         halves: list[tuple[_Part, Action]] = []
         for position, action in enumerate(row):
             kind, microbatch, chunk = action
@@ -169,6 +179,11 @@ class _Stage:
                 also = (first.key + begin + done.microbatch,)
                 put(Item(part.segment, part.key + at, (), step, chunk, microbatch, also))
                 self._send(first, step, begin, done)
+                for place in (position - 1, position):
+                    if place in reducing:
+                        self._reduce(step, reducing[place], [part.key + at])
+            elif position in reducing:
+                self._reduce(step, chunk, self._in_pieces(part, action, step, at))
             else:
                 put(_item((part.segment, part.key + at, _needs(part, at), step, chunk, microbatch, ())))
             if part.send:
@@ -200,13 +215,40 @@ class _Stage:
         """The number of an end on a slice of the model, of the first step and microbatch."""
         return (_ENDS.index(what) * self._slices + place) * self._schedule.num_microbatches
 
+    def _seconds(self, action: Action) -> float:
+        """Compute of an action, with what the host adds for what it sends."""
+        seconds = self._costs.seconds(action.kind, self._stage, action.chunk)
+        sends = receiver(self._schedule, self._stage, action) is not None
+        return seconds + self._costs.of(self._stage, action.chunk).send_launch if sends else seconds
+
     def _pass(self, action: Action) -> Segment:
         kind, chunk = action.kind, action.chunk
-        seconds = self._costs.seconds(kind, self._stage, chunk)
+        seconds = self._seconds(action)
         costs = self._costs.of(self._stage, chunk)
-        if receiver(self._schedule, self._stage, action) is not None:
-            seconds += costs.send_launch
         return self._lanes.once((kind, chunk, seconds), lambda: pass_of(kind, seconds, costs, self._plan.tp))
+
+    def _in_pieces(self, part: _Part, action: Action, step: int, at: int) -> list[Hashable]:
+        """The action in as many pieces as it makes buckets of gradients; the keys of their ends."""
+        kind, microbatch, chunk = action
+        count, _ = self._costs.bucket(self._stage, chunk)
+        seconds = self._seconds(action)
+        costs = self._costs.of(self._stage, chunk)
+        put, ends = self._lanes.end(MAIN), list[Hashable]()
+        for number, segment in enumerate(pieces_of(kind, seconds, costs, self._plan.tp, count), 1):
+            ends.append(part.key + at if number == count else ("piece", step, chunk, number))
+            put(Item(segment, ends[-1], () if number > 1 else _needs(part, at), step, chunk, microbatch))
+        return ends
+
+    def _reduce(self, step: int, chunk: int, ends: list[Hashable]) -> None:
+        """A chunk's buckets, one after the other beside computation, each behind the end of its piece; of a fused pair,
+        which is not cut, all behind its end."""
+        count, seconds = self._costs.bucket(self._stage, chunk)
+        segment = self._lanes.once(("reduce", seconds), lambda: reduction_of(seconds, _REDUCTIONS))
+        for number in range(count):
+            made = ends[min(number, len(ends) - 1)]
+            key = ("reduced", step, chunk, number)
+            self._lanes.put(_REDUCTIONS, Item(segment, key, (Need(self._stage, made),), step, chunk))
+            self._reduced = (Need(self._stage, key),)
 
     def _send(self, part: _Part, step: int, begin: int, done: Action) -> None:
         """What an action has made, to whom it goes."""
@@ -219,12 +261,13 @@ class _Stage:
     def _finish(self, step: int) -> None:
         """Gradients over dp, agreement of the stages, optimizer."""
         grad_reduce, optimizer = self._costs.after(self._stage)
+        self._lanes.hold_up(self._reduced)
         if self._plan.dp > 1 and grad_reduce:
             self._block("grad_reduce", Op(Timed("dp", grad_reduce), "dp", "all_reduce", "gradients"), step)
         if self._end is not None:
             stream = "pp" if self._plan.pp > 1 else "tp"
             self._block("sync", Op(Timed("model", self._end), stream, "all_reduce", "gradient_norm"), step)
-        if optimizer:
+        if optimizer or self._reduced:  # where the next step's forward would wait for gradients, too
             self._block("optimizer", Op(Compute(optimizer), "compute", "optimizer", "optimizer"), step)
 
     def _block(self, key: str, op: Op, step: int) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -188,6 +190,45 @@ def test_the_worked_step_with_its_sends() -> None:
     assert fill.step_time == pytest.approx(3.06 + 2 * 0.005, rel=1e-12)
 
 
+@settings(max_examples=25)
+@given(buckets=st.integers(1, 6), M=st.integers(1, 4), F=SECONDS, B=SECONDS, R=SECONDS)
+def test_gradients_in_buckets_beside_the_last_backward(buckets: int, M: int, F: float, B: float, R: float) -> None:
+    """One stage: all but the last backward, then a line of n pieces B / n with R / n behind each: the slower of both
+    goes through, and the optimizer waits."""
+    costs = Costs(forward=F, backward=B, grad_reduce=R, grad_buckets=buckets, optimizer=0.5)
+    run = simulate_costs(costs, stages=1, microbatches=M, dp=2, steps=2)
+    beside = max(B + R / buckets, B / buckets + R)
+    assert run.step_time == pytest.approx(M * (F + B) - B + beside + 0.5, rel=1e-9)
+    behind = simulate_costs(replace(costs, grad_buckets=0), stages=1, microbatches=M, dp=2, steps=2)
+    assert behind.step_time == pytest.approx(M * (F + B) + R + 0.5, rel=1e-9)
+    assert run.times.communication == pytest.approx(R, rel=1e-9)
+
+
+def test_the_textbook_limit_of_overlap() -> None:
+    """With ever smaller buckets a step comes down to max(B, R) in place of B + R; one bucket hides nothing."""
+    costs = Costs(forward=0.010, backward=0.020, grad_reduce=0.030)
+
+    def step(buckets: int) -> float:
+        return simulate_costs(replace(costs, grad_buckets=buckets), stages=1, microbatches=4, dp=4).step_time
+
+    assert step(0) == pytest.approx(0.150) == pytest.approx(step(1))
+    assert step(4) == pytest.approx(0.100 + 0.005 + 0.030)
+    assert step(2_000) == pytest.approx(0.100 + 0.030, rel=1e-3)
+    assert step(4) < step(2) < step(1)
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "interleaved", "zb-h1", "zb-v", "dualpipe"])
+def test_what_buckets_hide_is_what_they_save(schedule: str) -> None:
+    """Whatever ends a pipeline, more buckets never take longer, and at most the reduction is hidden."""
+    chunks = 2 if schedule == "interleaved" else 1
+    costs = Costs(forward=1.0, backward=2.0, tensor_parallel=0.05, send=0.01, grad_reduce=0.8, optimizer=0.1)
+    job: dict[str, Any] = {"stages": 4, "microbatches": 8, "tp": 2, "dp": 2, "schedule": schedule, "chunks": chunks}
+    steps = [simulate_costs(replace(costs, grad_buckets=buckets), **job).step_time for buckets in (0, 1, 2, 8)]
+    assert simulate_costs(replace(costs, grad_buckets=8), **job, engine="events").step_time == steps[-1]
+    assert all(after <= before + 1e-12 for before, after in pairwise(steps))
+    assert 0.3 < steps[0] - steps[-1] <= 0.8 + 1e-12
+
+
 def test_a_slow_rank_slows_its_tensor_parallel_group_and_the_pipeline() -> None:
     """One GPU 10 % slower holds up everyone: the step is that of its stage."""
     costs = Costs(forward=1.0, backward=2.0, tensor_parallel=0.1, grad_reduce=0.5)
@@ -200,10 +241,14 @@ def test_a_slow_rank_slows_its_tensor_parallel_group_and_the_pipeline() -> None:
 
 @settings(max_examples=30)
 @given(
-    slow=st.dictionaries(st.integers(0, 11), st.floats(1, 3), max_size=3), schedule=st.sampled_from(["1f1b", "gpipe"])
+    slow=st.dictionaries(st.integers(0, 11), st.floats(1, 3), max_size=3),
+    schedule=st.sampled_from(["1f1b", "gpipe"]),
+    buckets=st.sampled_from([0, 3]),
 )
-def test_folding_and_slow_ranks(slow: dict[int, float], schedule: str) -> None:
-    costs = Costs(forward=1.0, backward=2.0, tensor_parallel=0.1, send=0.05, grad_reduce=0.5, optimizer=0.25)
+def test_folding_and_slow_ranks(slow: dict[int, float], schedule: str, buckets: int) -> None:
+    costs = Costs(
+        forward=1.0, backward=2.0, tensor_parallel=0.1, send=0.05, grad_reduce=0.5, optimizer=0.25, grad_buckets=buckets
+    )
 
     def run(*, folded: bool) -> Run:
         return simulate_costs(
@@ -221,7 +266,15 @@ def test_folding_and_slow_ranks(slow: dict[int, float], schedule: str) -> None:
 
 @pytest.mark.parametrize(
     "bad",
-    [{"forward": -1.0}, {"backward": math.nan}, {"send": math.inf}, {"tensor_parallel": -1e-9}, {"collectives": -1}],
+    [
+        {"forward": -1.0},
+        {"backward": math.nan},
+        {"send": math.inf},
+        {"tensor_parallel": -1e-9},
+        {"collectives": -1},
+        {"grad_buckets": -1},
+        {"grad_buckets": 2.5},
+    ],
 )
 def test_times_that_are_none(bad: dict[str, Any]) -> None:
     with pytest.raises(InputError, match=next(iter(bad))):

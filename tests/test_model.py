@@ -175,13 +175,16 @@ def test_parameter_counts(name: str, billions: float) -> None:
 
 @pytest.mark.parametrize(
     ("name", "total"),
-    # layers x (queries and output, keys and values, three products of the MLP, two norms), embedding and head, last norm
+    # layers x (queries, keys, values and output, three products of the MLP, two norms), embedding and head, last norm
     [
         ("llama-7b", 32 * (4 * 4096 * 4096 + 3 * 4096 * 11008 + 2 * 4096) + 2 * 32000 * 4096 + 4096),
         ("llama-13b", 40 * (4 * 5120 * 5120 + 3 * 5120 * 13824 + 2 * 5120) + 2 * 32000 * 5120 + 5120),
         ("llama2-7b", 6_738_415_616),
         ("llama2-13b", 13_015_864_320),
-        ("llama2-70b", 80 * (2 * 8192 * 8192 + 2 * 8192 * 1024 + 3 * 8192 * 28672 + 2 * 8192) + 2 * 32000 * 8192 + 8192),
+        (
+            "llama2-70b",
+            80 * (2 * 8192 * 8192 + 2 * 8192 * 1024 + 3 * 8192 * 28672 + 2 * 8192) + 2 * 32000 * 8192 + 8192,
+        ),
         ("llama2-70b", 68_976_648_192),
     ],
 )

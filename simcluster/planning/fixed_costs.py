@@ -10,6 +10,8 @@ from simcluster.errors import InputError
 from simcluster.schedules import Kind, Schedule
 from simcluster.schedules.zb_auto import Times
 
+_MOST_BUCKETS = 100_000
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
@@ -17,8 +19,10 @@ class Costs:
 
     ``weight_grad`` is the part of ``backward`` that is W where the schedule splits it; left out, half of it.
     ``tensor_parallel`` is one blocking collective over tp, of which F and B have ``collectives`` each; ``send`` one
-    stage boundary, beside computation; ``grad_reduce`` the blocking reduction over dp after the last B.  ``launch`` is
-    what the host adds to every pass (F, B, I or W), ``send_launch`` what it adds to a pass for the message behind it.
+    stage boundary, beside computation; ``grad_reduce`` the reduction over dp: blocking after the last B or, with
+    ``grad_buckets``, in so many equal parts beside the last B (or W) of each chunk, each sent as soon as the backward
+    has made its gradients; the optimizer waits for them all.  ``launch`` is what the host adds to every pass (F, B, I
+    or W), ``send_launch`` what it adds to a pass for the message behind it.
     """
 
     forward: float
@@ -28,6 +32,7 @@ class Costs:
     weight_grad: float | None = None
     send: float = 0.0
     grad_reduce: float = 0.0
+    grad_buckets: int = 0
     optimizer: float = 0.0
     launch: float = 0.0
     send_launch: float = 0.0
@@ -38,10 +43,15 @@ class Costs:
                 f"weight_grad {self.weight_grad!r} is W's part of backward {self.backward!r}: from 0 to all of it"
             )
         for field in fields(self):
-            if field.name not in ("weight_grad", "collectives"):
+            if field.name not in ("weight_grad", "collectives", "grad_buckets"):
                 require_seconds(field.name, getattr(self, field.name))
         if self.collectives < 0:
             raise InputError(f"collectives {self.collectives!r} must be how many F and B have of them, 0 or more")
+        if not isinstance(self.grad_buckets, int) or not 0 <= self.grad_buckets <= _MOST_BUCKETS:
+            raise InputError(
+                f"grad_buckets {self.grad_buckets!r} must be in how many parts the gradients are reduced beside the "
+                f"backward, 1 to {_MOST_BUCKETS:,}, or 0 for behind it"
+            )
 
     def seconds(self, kind: Kind) -> float:
         """Compute of one pass, without what the host adds."""
@@ -87,11 +97,20 @@ class StageCosts:
         return costs.seconds(kind) * share + costs.launch
 
     def after(self, stage: int) -> tuple[float, float]:
-        """Seconds of the reduction over dp and of the optimizer on a stage: of all its slices."""
+        """Seconds of the blocking reduction over dp and of the optimizer on a stage: of all its slices."""
         if self._alike is not None:
-            return self._alike.grad_reduce, self._alike.optimizer
+            return 0.0 if self._alike.grad_buckets else self._alike.grad_reduce, self._alike.optimizer
         here = [self.of(stage, chunk) for chunk in range(self._schedule.num_chunks)]
-        return math.fsum(each.grad_reduce for each in here), math.fsum(each.optimizer for each in here)
+        blocking = math.fsum(each.grad_reduce for each in here if not each.grad_buckets)
+        return blocking, math.fsum(each.optimizer for each in here)
+
+    def bucket(self, stage: int, chunk: int) -> tuple[int, float]:
+        """How many buckets of gradients a chunk reduces beside its backward, and seconds of one; (0, 0) for none."""
+        costs = self.of(stage, chunk)
+        if not costs.grad_buckets or not costs.grad_reduce:
+            return 0, 0.0
+        share = 1.0 if self._alike is None else 1 / self._schedule.num_chunks
+        return costs.grad_buckets, costs.grad_reduce * share / costs.grad_buckets
 
 
 def require_slices(slices: Sequence[Costs], depth: int, name: str) -> None:
