@@ -25,7 +25,8 @@ Variant = str | Path | Scenario | Result
 
 
 def compare(variants: Sequence[Variant], names: Sequence[str] | None = None) -> pd.DataFrame:
-    """One row a variant: its step time, the difference from the first (s, and as a fraction), METRICS, breakdown.
+    """One row a variant: its step time, the difference from the first (s, and as a fraction), METRICS, breakdown,
+    recipe.
 
     A variant is a scenario, a path, or a result; the index holds ``names`` (left out: the scenarios' own, numbered
     where two are the same).  Raises InputError for no variant, or for names that do not match.
@@ -41,7 +42,8 @@ def compare(variants: Sequence[Variant], names: Sequence[str] | None = None) -> 
         row: dict[str, Any] = {
             "step_time_s": result.step_time, "difference_s": difference, "difference": difference / first,
         }  # fmt: skip
-        rows.append(row | {name: values[name] for name in METRICS} | values["breakdown_s"])
+        row |= {name: values[name] for name in METRICS} | values["breakdown_s"]
+        rows.append(row | {"recipe": values["bytes_per_parameter"]["recipe"]})
     return pd.DataFrame(rows, index=pd.Index(index, name="variant"))
 
 

@@ -16,6 +16,7 @@ from simcluster.run import Run
 from simcluster.scenario.fits import Remedies, remedies
 from simcluster.scenario.likely import Likely, likely
 from simcluster.scenario.memory_plan import plan_of
+from simcluster.scenario.recipe_told import recipe_document
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -184,6 +185,7 @@ class Result(Run):
                 "activations": memory.activations,
                 "other": memory.other + memory.buffers,
             },
+            "bytes_per_parameter": recipe_document(self.scenario),
             "memory_peak": self.memory_peak.to_dict(),
             "host_copies": self.host_copies,
             "collectives": self.collectives,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from simcluster.cli.common import add_override_arguments, format_difference
@@ -103,6 +104,7 @@ def _text(table: pd.DataFrame, causes: pd.DataFrame) -> str:
     text = format_table(header, rows)
     if not table["fits"].all():
         text += "\n! does not fit on its GPU"
+    text += "".join(f"\n{line}" for line in _recipes(table))
     if len(table) == 1:
         return text
     first = f"{table.index[0]!r}"
@@ -114,6 +116,17 @@ def _text(table: pd.DataFrame, causes: pd.DataFrame) -> str:
             *_communication(causes, first),
         ]
     )
+
+
+def _recipes(table: pd.DataFrame) -> Iterator[str]:
+    """Bytes a parameter, where they are not those of the first variant: they follow from the precision if not named."""
+    from simcluster.model.recipes import recipe_named
+    from simcluster.scenario.recipe_told import change_words
+
+    first = recipe_named(table["recipe"].iloc[0])
+    for name, recipe in table["recipe"].items():
+        if recipe != first.name:
+            yield f"recipe of {name!r}: {recipe} for {first.name}, {change_words(first, recipe_named(recipe))}"
 
 
 def _communication(causes: pd.DataFrame, first: str) -> list[str]:

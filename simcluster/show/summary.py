@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from simcluster.measuring.metrics import BREAKDOWN
 from simcluster.scenario.fits import MOST_CHANGES
+from simcluster.scenario.recipe_told import recipe_words
 from simcluster.show.names import PARTS
 from simcluster.units import format_bytes, format_seconds
 
@@ -166,6 +167,7 @@ def _state(result: Result) -> list[str]:
     if result.memory_peak.kind:
         lines.append(f"               at {result.memory_peak.describe()}, on rank {result.memory_peak.rank}")
     lines.append(f"               GB: {', '.join(parts)}")
+    lines.append(f"               {recipe_words(result.scenario)}")
     return lines + _host(result)
 
 

@@ -19,6 +19,7 @@ from simcluster.saved import Saved, is_saved, read_saved
 from simcluster.scenario.scenario import Scenario, load
 from simcluster.simulate import simulate
 from simcluster.units import format_seconds
+from simcluster.whatif.recipe_change import RecipeChange, recipe_change
 
 Side = str | Path | Scenario | Result | Saved
 
@@ -57,12 +58,14 @@ class Difference:
     """By how many seconds a step of ``other`` is longer than one of ``base``, and why.
 
     ``causes`` and every stage's entries sum to ``seconds``; ``stages`` is empty where their numbers differ.
+    ``recipe`` is what changes in bytes a parameter, named or following from the precision.
     """
 
     names: tuple[str, str]
     base: Account
     other: Account
     settings: tuple[Setting, ...]
+    recipe: RecipeChange | None = None
 
     @property
     def seconds(self) -> float:
@@ -88,6 +91,7 @@ class Difference:
             "causes_s": dict(self.causes),
             "stages_s": [dict(stage) for stage in self.stages],
             "settings": [asdict(setting) for setting in self.settings],
+            "recipe": self.recipe and self.recipe.to_dict(),
             "in_words": self.in_words(),
         }
 
@@ -108,6 +112,7 @@ class Difference:
             told.append(f"What takes longer: {_list(costs)}.")
         if gains:
             told.append(f"What takes less: {_list(gains)}.")
+        told += [self.recipe.in_words()] if self.recipe else []
         return " ".join([*told, *self._most_changed()])
 
     def _largest(self) -> list[tuple[str, float]]:
@@ -144,7 +149,8 @@ def diff(base: Side, other: Side) -> Difference:
     (first, before, document), (second, after, changed) = _side(base), _side(other)
     if first == second:
         first, second = "A", "B"
-    return Difference((first, second), before, after, tuple(settings_between(document, changed)))
+    recipe = recipe_change(document, changed, before.step_time)
+    return Difference((first, second), before, after, tuple(settings_between(document, changed)), recipe)
 
 
 def settings_between(base: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[Setting]:
