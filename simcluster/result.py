@@ -14,8 +14,10 @@ from simcluster.measuring.wait_matrix import WaitMatrix, wait_matrix
 from simcluster.planning.footprint import Footprint
 from simcluster.run import Run
 from simcluster.scenario.fits import Remedies, remedies
+from simcluster.scenario.launchable import launch_note
 from simcluster.scenario.likely import Likely, likely
 from simcluster.scenario.memory_plan import plan_of
+from simcluster.scenario.overlap_off import Note, overlaps_off
 from simcluster.scenario.recipe_told import recipe_document
 
 if TYPE_CHECKING:
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from simcluster.scenario.scenario import Scenario
 
 VERSION = "0.1.0"
+_WORTH_A_NOTE = 0.01  # of the step
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +167,17 @@ class Result(Run):
         hosts = self.scenario.cluster.built.host_of
         if self.lowered.communicators.span("tp", hosts):
             found.append(f"tp {plan.tp} crosses machines: its collectives leave the NVLink domain")
+        if note := launch_note(self.scenario):
+            found.append(note)
+        return found
+
+    def notes(self) -> list[Note]:
+        """What would run beside computation if a switch were on, where it takes a part of the step worth a line."""
+        found = []
+        for off in overlaps_off(self.scenario):
+            exposed = sum(self.times.breakdown[f"exposed_{axis}"] for axis in off.axes) / self.step_time
+            if exposed >= _WORTH_A_NOTE:
+                found.append(Note(off, exposed))
         return found
 
     def to_dict(self) -> dict[str, Any]:
@@ -198,6 +212,7 @@ class Result(Run):
             },
             "mfu_convention": "model FLOPs: 3 x forward, no recompute, causal attention at one half, LM head included",
             "warnings": self.warnings(),
+            "notes": [note.to_dict() for note in self.notes()],
             "scenario": self.scenario.document(),
             "version": VERSION,
         }
