@@ -174,7 +174,7 @@ def frame(found: Found) -> pd.DataFrame:
 def text_of(found: Found) -> str:
     """What a person reads."""
     from simcluster.cli.common import format_table
-    from simcluster.search.plan import overrides, written
+    from simcluster.search.changes import overrides, written
     from simcluster.search.words import why
 
     counts = sorted(found.counts.items(), key=lambda item: -item[1])

@@ -9,24 +9,20 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, NamedTuple
 
-from simcluster.documents.complaints import did_you_mean, listed
 from simcluster.errors import InputError
 from simcluster.result import VERSION
-from simcluster.scenario.fits import remedies
 from simcluster.scenario.scenario import Scenario, from_document, load
+from simcluster.search.asked import Objective, check_asked, memory_limit, nothing_found, require_some
+from simcluster.search.changes import overrides
 from simcluster.search.frontier import NO_ROOM, Frontier, Judge, Known
 from simcluster.search.link_bound import LinkBounds
 from simcluster.search.memory import Memory
-from simcluster.search.plan_scope import PLAN
 from simcluster.search.playing import Player, Progress, Row, workers_of
 from simcluster.search.space import Layout, Space, space_of
 from simcluster.sweeps.store import Store
-from simcluster.units import parse_bytes
 
-Objective = Literal["step_time", "cost", "tokens_per_s_per_gpu"]
-OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
 PRUNED = "slower: the bound alone is at or above the last of the best"
 _NARROWER = 0.95  # of the memory of a point of the front: the next one's
 
@@ -126,11 +122,11 @@ def plan(
     """
     base = alone(load(scenario) if not isinstance(scenario, Scenario) else scenario)
     counts = [gpus] if isinstance(gpus, int) else list(gpus or [base.gpus])
-    _check(base, counts, objective, price, top)
-    capacity = _capacity(base, max_memory)
+    check_asked(base, counts, objective, price, top)
+    capacity = memory_limit(base, max_memory)
     spaces = [space_of(base, count, vary or {}) for count in dict.fromkeys(counts)]
     layouts = [layout for space in spaces for layout in space.found[0]]
-    _require_some(base, spaces, layouts)
+    require_some(base, spaces, layouts)
     worth = {"step_time": 0.0, "cost": (price or 0.0) / 3600, "tokens_per_s_per_gpu": 1.0}[objective]
 
     def score(layout: Layout, seconds: float) -> float:
@@ -146,7 +142,7 @@ def plan(
         frontier = Frontier(known, capacity)
         best = player.best(frontier, top, score, progress)
         if not best:
-            raise InputError(_nothing(base, known, frontier, capacity))
+            raise InputError(nothing_found(base, known, frontier, capacity))
         for _, number in best:
             player.detailed(number, layouts[number])
         _detail_rivals(player, layouts, best)
@@ -159,18 +155,6 @@ def alone(scenario: Scenario) -> Scenario:
     flows = scenario.collectives.model_copy(update={"detail": "flow"})
     updates = {"steps": 1, "replicas": 1, "collectives": flows, "measured": None}
     return scenario.without_faults().model_copy(update=updates)
-
-
-def overrides(base: Scenario, layout: Layout) -> dict[str, Any]:
-    """The changes that make the scenario this layout: those that differ, and always the sizes."""
-    document = base.document()
-    found = {}
-    for path, value in layout.values().items():
-        section, _, key = path.partition(".")
-        now = document.get(section, {}).get(key) if key else document.get(section)
-        if value != now or key in ("tp", "pp", "dp"):
-            found[path] = value
-    return found
 
 
 def _found(
@@ -234,97 +218,3 @@ def _front(player: Player, known: Known, first: tuple[float, int], score: Any, p
         if not best:
             return points
         points.append(best[0][1])
-
-
-# --- bad inputs -------------------------------------------------------------------------------------------------------
-
-
-def _check(base: Scenario, counts: Sequence[int], objective: str, price: float | None, top: int) -> None:
-    if objective not in OBJECTIVES:
-        raise InputError(
-            f"unknown objective {objective!r}{did_you_mean(objective, OBJECTIVES)}; use {listed(OBJECTIVES)}"
-        )
-    if objective == "cost" and price is None:
-        raise InputError("the objective cost needs a price: dollars per GPU and hour, as in --price 2.50")
-    if price is not None and not 0 < price < float("inf"):
-        raise InputError(f"price {price!r} must be positive: dollars per GPU and hour, as in 2.50")
-    if top < 1:
-        raise InputError(f"top {top} must be at least 1")
-    obstacle = PLAN.obstacle(base)
-    if obstacle:
-        raise InputError(obstacle)
-    hosts = base.cluster.built.host_of
-    there, machine = len(hosts), hosts.count(hosts[0])
-    for count in counts:
-        if count < 1 or count > there:
-            more = "; use fewer, or a larger cluster, as in --cluster.nodes" if count > there else ""
-            raise InputError(f"{count} GPUs: the cluster has {there}{more}")
-        if count > machine and count % machine:
-            below = count // machine * machine
-            near = [each for each in (below, below + machine) if each <= there]
-            raise InputError(
-                f"{count} GPUs are not a multiple of the {machine} of a machine; use {' or '.join(map(str, near))}"
-            )
-
-
-def _capacity(base: Scenario, wanted: str | float | None) -> float:
-    device = base.cluster.device
-    if wanted is None:
-        return device.memory
-    size = parse_bytes(wanted) if isinstance(wanted, str) else float(wanted)
-    if not 0 < size <= device.memory:
-        raise InputError(
-            f"max memory {size / 1e9:.1f} GB: a {device.name} has {device.memory / 1e9:.1f} GB; use at most that"
-        )
-    return size
-
-
-def _require_some(base: Scenario, spaces: Sequence[Space], layouts: Sequence[Layout]) -> None:
-    if layouts:
-        return
-    counts: dict[str, int] = {}
-    for space in spaces:
-        for reason, number in space.found[1].items():
-            counts[reason] = counts.get(reason, 0) + number
-    most = sorted(counts.items(), key=lambda item: -item[1])[:3]
-    reasons = "; ".join(f"{reason} ({number:,})" for reason, number in most)
-    raise InputError(
-        f"no layout on {listed([space.gpus for space in spaces])} GPUs is legal: {reasons}; another number of GPUs, or "
-        f"another training.global_batch than {base.training.global_batch}, would have some"
-    )
-
-
-def _nothing(base: Scenario, known: Known, frontier: Frontier, capacity: float) -> str:
-    """Why nothing was found: what holds least, and what would make it fit."""
-    fewest = sorted(range(len(known.floors)), key=lambda number: known.floors[number])
-    closest: tuple[float, int] | None = None
-    for number in fewest:
-        if closest and known.floors[number] >= closest[0]:
-            break
-        try:
-            closest = min(closest or (float("inf"), 0), (known.most(number), number))
-        except InputError:
-            continue
-    if closest is None or closest[0] <= capacity:
-        reasons = ", ".join(dict.fromkeys(reason for _, reason in frontier.refused))
-        return f"no layout can be played: {reasons}"
-    held, number = closest
-    layout = known.layouts[number]
-    options = " ".join(f"{path}={written(value)}" for path, value in overrides(base, layout).items())
-    text = (
-        f"none of {len(known.layouts):,} legal layouts fits in {capacity / 1e9:.1f} GB a GPU; the closest holds "
-        f"{held / 1e9:.1f} GB, {(held - capacity) / 1e9:.1f} GB too much: {options}"
-    )
-    if capacity < base.cluster.device.memory:
-        return f"{text}; allow more memory, or more GPUs"
-    found = remedies(layout.on(base))
-    if found.found:
-        return f"{text}; it would fit with {' '.join(found.found[0].overrides())}"
-    return f"{text}; {found.short}"
-
-
-def written(value: object) -> str:
-    """A value as the command line takes it."""
-    if isinstance(value, list):
-        return f"[{','.join(map(str, value))}]"
-    return str(value).lower() if isinstance(value, bool) else str(value)
