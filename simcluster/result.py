@@ -14,6 +14,7 @@ from simcluster.measuring.wait_matrix import WaitMatrix, wait_matrix
 from simcluster.planning.footprint import Footprint
 from simcluster.run import Run
 from simcluster.scenario.fits import Remedies, remedies
+from simcluster.scenario.headroom import usable
 from simcluster.scenario.launchable import launch_note
 from simcluster.scenario.likely import Likely, likely
 from simcluster.scenario.memory_plan import plan_of
@@ -159,7 +160,7 @@ class Result(Run):
         memory, capacity = self.memory.total, self.facts.memory
         if memory > capacity:
             found.append(f"does not fit: needs {memory / 1e9:.1f} GB a GPU, which has {capacity / 1e9:.1f} GB")
-        elif memory > 0.9 * capacity:
+        elif memory > usable(capacity):
             counted = self.scenario.memory != type(self.scenario.memory)()
             more = "" if counted else ", before fragmentation and buffers"
             found.append(f"tight: needs {memory / capacity:.0%} of a GPU's memory{more}")

@@ -16,6 +16,7 @@ from simcluster.measuring.replanned import path_seconds_under
 from simcluster.model.transformer import parameters
 from simcluster.result import Result
 from simcluster.scenario.fits import applied
+from simcluster.scenario.headroom import HEADROOM
 from simcluster.scenario.memory_plan import plan_of
 from simcluster.scenario.pipeline_rules import schedule_of, slices_of
 from simcluster.simulate import prepare, simulate
@@ -125,9 +126,9 @@ def _memory(result: Result) -> Point:
     used = result.memory.total / result.facts.memory
     tries = tuple(each.values for each in result.remedies.found) if result.remedies else ()
     return Point(
-        "memory headroom", _verdict(used, 0.9, 1.0),
+        "memory headroom", _verdict(used, 1 - HEADROOM, 1.0),
         f"{result.memory.total / 1e9:.1f} of {result.facts.memory / 1e9:.1f} GB ({used:.0%}) on the fullest GPU",
-        "at most 90 %; above 100 % it does not fit", "more recomputation, or a higher ZeRO stage",
+        f"at most {100 * (1 - HEADROOM):.0f} %; above 100 % it does not fit", "more recomputation, or a higher ZeRO stage",
         tries, for_time=False,
     )  # fmt: skip
 
