@@ -12,10 +12,11 @@ import pytest
 import simcluster
 from simcluster import cli
 from simcluster.errors import InputError
+from simcluster.scenario.headroom import HEADROOM
 from simcluster.scenario.scenario import Scenario
 from simcluster.search.memory import Memory
 from simcluster.search.plan import Found, alone, plan
-from simcluster.search.space import broken_keys, space_of
+from simcluster.search.space import Layout, broken_keys, space_of
 from simcluster.search.words import name_of, why
 from simcluster.simulate import replay
 
@@ -30,6 +31,10 @@ SMALL = {
 def tiny(**changes: Any) -> Scenario:
     values = {path.replace("__", "."): value for path, value in changes.items()}
     return simcluster.load("tiny_3d", {"model.sequence_length": 256, **values})
+
+
+def score_of(played: tuple[float, Layout]) -> float:
+    return played[0]
 
 
 @pytest.fixture(scope="module")
@@ -57,11 +62,72 @@ def test_it_finds_what_playing_everything_finds(changes: dict[str, Any], gigabyt
         if memory.most(layout) > gigabytes * 1e9:
             tight += 1
             continue
-        steps.append(replay(layout.on(base)).step_time)
+        steps.append((replay(layout.on(base)).step_time, layout._replace(order=())))
     best = plan(base, 8, top=7, vary=vary, max_memory=gigabytes * 1e9)
-    assert [each.score for each in best.best] == sorted(steps)[:7]
+    assert [each.score for each in best.best] == [step for step, _ in sorted(dict.fromkeys(steps), key=score_of)[:7]]
     assert best.played < len(steps), "nothing was pruned"
     assert tight or gigabytes == 80.0
+
+
+FEW = {**SMALL, "pipeline.schedule": ("1f1b",), "training.micro_batch": (1,)}
+MOST_FREE = 0.995
+"""Of 80 GB: what is left is about what layouts of the tiny model hold."""
+
+
+@pytest.fixture(scope="module")
+def few() -> list[tuple[float, float, Layout]]:
+    """Step, bytes and layout of all that is legal among the few."""
+    base = alone(tiny())
+    memory = Memory(base)
+    legal = [each for each in space_of(base, 8, FEW).found[0] if not broken_keys(each.on(base))]
+    return [(replay(each.on(base)).step_time, memory.most(each), each) for each in legal]
+
+
+@pytest.mark.parametrize("headroom", [MOST_FREE, 0.9946, 0.99])
+def test_the_winner_leaves_the_headroom_and_what_beats_it_is_marked(
+    headroom: float, few: list[tuple[float, float, Layout]]
+) -> None:
+    """As all of them played: the best of those below the limit, and the best of the others that are faster."""
+    limit = (1 - headroom) * 80e9
+    below = sorted({step for step, held, _ in few if held <= limit})
+    above = [(step, each._replace(order=())) for step, held, each in few if held > limit and step < below[0]]
+    best = plan(tiny(), 8, top=3, vary=FEW, headroom=headroom)
+    assert best.best[0].score == below[0]
+    assert best.capacity == limit
+    assert all(each.memory <= limit for each in (*best.best, *best.others))
+    assert [each.score for each in best.tight] == sorted(step for step, _ in dict.fromkeys(above))[:3]
+    assert all(limit < each.memory <= 80e9 for each in best.tight)
+    assert sum(best.counts.values()) + best.played == best.total
+    if headroom == MOST_FREE:
+        assert best.tight, "the limit excludes nothing that is faster"
+
+
+def test_by_default_a_tenth_is_left_free_and_a_size_is_the_limit_itself(found: Found) -> None:
+    assert (found.capacity, found.limit.headroom) == (0.9 * 80e9, HEADROOM)
+    named = plan(tiny(), 8, top=1, vary=FEW, max_memory="72 GB")
+    assert (named.capacity, named.limit.headroom) == (72e9, 0.0)
+    both = plan(tiny(), 8, top=1, vary=FEW, max_memory="40 GB", headroom="5%")
+    assert both.capacity == pytest.approx(38e9)
+
+
+def test_orders_that_are_one_program_are_one_row(few: list[tuple[float, float, Layout]]) -> None:
+    """Every layout of the best has the others beside it that take as long to the bit and differ in order alone."""
+    best = plan(tiny(), 8, top=7, vary=FEW).best
+    assert len({(each.layout._replace(order=()), each.score) for each in best}) == 7
+    twins = 0
+    for each in best[:-1]:
+        alike = {layout for step, _, layout in few if step == each.score}
+        alike = {layout for layout in alike if layout._replace(order=()) == each.layout._replace(order=())}
+        assert alike == {each.layout, *each.same}
+        assert ("dp and pp in either order" in name_of(each)) == bool(each.same)
+        twins += len(each.same)
+    assert twins, "no layout has a twin"
+
+
+def test_zero_2_and_3_under_a_pipeline_have_a_note(found: Found) -> None:
+    said = {(each.layout.zero, each.layout.pp > 1): each.to_dict(found.base)["note"] for each in found.others}
+    assert "torchtitan launches it" in said[3, True]
+    assert {note for (zero, several), note in said.items() if zero < 2 or not several} == {""}
 
 
 def test_every_combination_is_counted_once(found: Found) -> None:
@@ -81,6 +147,10 @@ def test_processes_threads_and_this_process_find_the_same(found: Found) -> None:
         threads = plan(tiny(), 8, top=5, vary=SMALL, executor=pool)
     assert threads.to_dict() == found.to_dict()
     assert plan(tiny(), 8, top=5, vary=SMALL, executor=2).to_dict() == found.to_dict()
+    alone, tight = plan(tiny(), 8, top=3, vary=FEW, headroom=MOST_FREE), found.tight
+    assert alone.tight
+    assert not tight
+    assert plan(tiny(), 8, top=3, vary=FEW, headroom=MOST_FREE, executor=2).to_dict() == alone.to_dict()
 
 
 class Dies(Executor):
@@ -203,6 +273,10 @@ def test_the_command_prints_the_best_and_writes_what_is_asked(
         (["--objective", "cost", "--price", "-1"], "must be positive: dollars per GPU and hour"),
         (["--max-memory", "100 GB"], "max memory 100.0 GB: a"),
         (["--max-memory", "72"], "'72' is not a quantity"),
+        (["--headroom", "100%"], "headroom '100%' must be the part of a GPU's memory that is left free"),
+        (["--headroom", "some"], "headroom 'some' must be the part"),
+        (["--headroom", "99.99%"], "fits in 80.0 GB a GPU with 99.99 % of it left free; the closest holds 0.2 GB"),
+        (["--headroom", "99.99%"], "; headroom 0 (--headroom 0) takes it"),
         (["--top", "0"], "top 0 must be at least 1"),
         (["--vary", "model.layers=4"], "model.layers is nothing that a plan decides"),
         (["--vary", "pipeline.schedule=1f1bb"], "did you mean '1f1b'"),
@@ -229,10 +303,30 @@ def test_bad_input(argv: list[str], words: str, capsys: pytest.CaptureFixture[st
     assert len(error.splitlines()) == 1
 
 
+def test_the_command_marks_what_is_faster_and_leaves_too_little(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--executor", "1", "--top", "2", "--headroom", f"{MOST_FREE:.1%}"]
+    vary = [f"--vary={path}={','.join(map(str, values)).lower()}" for path, values in FEW.items()]
+    assert cli.main(["plan", "tiny_3d", "--model.sequence_length", "256", *options, *vary, "--json", "-"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["headroom"] == MOST_FREE
+    assert said["tight"][0]["step_time_s"] < said["best"][0]["step_time_s"]
+    assert cli.main(["plan", "tiny_3d", "--model.sequence_length", "256", *options, *vary]) == 0
+    text = capsys.readouterr().out
+    rows = text.partition("tokens/s/GPU")[2].splitlines()[1:]
+    marked = [row for row in rows if row.endswith(" GB ~")]
+    assert len(marked) == len(said["tight"])
+    assert rows[: len(marked)] == marked
+    assert rows[len(marked)].startswith("1 ")
+    assert "memory: at most 0.4 GB a GPU, 99.5 % of 80.0 GB left free (--headroom)" in text
+    assert "~ ahead of the winner, but leaves less free: not recommended" in text
+
+
 def test_what_would_make_the_closest_fit() -> None:
     big = simcluster.load(
         "llama3_405b_1024xh100",
         {"gpus": 8, "parallel": {"tp": 8, "zero": 1}, "training.global_batch": 8, "pipeline": {}},
     )
-    with pytest.raises(InputError, match=r"none of .* legal layouts fits in 80\.0 GB.*more GPUs are needed"):
+    with pytest.raises(
+        InputError, match=r"none of .* legal layouts fits in 80\.0 GB a GPU with 10 % of it.*more GPUs are needed"
+    ):
         plan(big, 8)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 EXAMPLE = """examples:
   simcluster plan gpt3_175b_64xa100 --gpus 64
   simcluster plan gpt3_175b_64xa100 --cluster.nodes 128 --training.global_batch 1536 --gpus 1024 -o rows.parquet
-  simcluster plan llama3_405b_1024xh100 --gpus 512,1024 --objective cost --price 2.50 --max-memory "72 GB"
+  simcluster plan llama3_405b_1024xh100 --gpus 512,1024 --objective cost --price 2.50 --headroom 15%%
   simcluster plan gpt3_175b_64xa100 --vary parallel.tp=4,8 --vary pipeline.schedule=1f1b,gpipe --pareto front.png
 
 What is tried: every tp and pp, micro batches up to 16, recompute none, selective and full, the schedules 1f1b,
@@ -45,7 +46,12 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument(
         "--objective", metavar="WHAT", default="step_time", help="step_time, cost, tokens_per_s_per_gpu"
     )
-    parser.add_argument("--max-memory", metavar="SIZE", help='of a GPU, as in "72 GB" (default: all that it has)')
+    parser.add_argument(
+        "--headroom", metavar="PART", help="of a GPU's memory that a layout leaves free, as in 5%% (default: 10%%)"
+    )
+    parser.add_argument(
+        "--max-memory", metavar="SIZE", help='of a GPU, as in "72 GB": the limit itself instead of a headroom'
+    )
     parser.add_argument("--price", metavar="DOLLARS", type=float, help="per GPU and hour")
     parser.add_argument("--top", metavar="K", type=int, default=10, help="how many of the best (default: 10)")
     parser.add_argument(
@@ -78,6 +84,7 @@ def run(args: argparse.Namespace) -> int:
         _gpus(args.gpus),
         objective=args.objective,
         max_memory=args.max_memory,
+        headroom=args.headroom,
         price=args.price,
         top=args.top,
         vary=dict(expand_vary(text) for text in args.vary),
@@ -158,16 +165,18 @@ def _write(path: Path, found: Found) -> None:
 
 
 def frame(found: Found) -> pd.DataFrame:
-    """A row for each layout that was played, best first: its values, score and numbers."""
+    """A row for each layout that was played, best first: its values, score and numbers, and whether it leaves the
+    headroom free."""
     import pandas as pd
 
     rows = []
-    for each in sorted((*found.best, *found.others), key=lambda one: one.score):
+    for each in sorted((*found.best, *found.others, *found.tight), key=lambda one: one.score):
         values = {
             path: ",".join(value) if isinstance(value, list) else value for path, value in each.layout.values().items()
         }
         numbers = {name: value for name, value in each.row.items() if isinstance(value, int | float)}
-        rows.append({**values, "score": each.score, "planned_memory_bytes": each.memory, **numbers})
+        room = {"planned_memory_bytes": each.memory, "leaves_headroom": each.memory <= found.capacity}
+        rows.append({**values, "score": each.score, **room, **numbers})
     return pd.DataFrame.from_records(rows)
 
 
@@ -182,14 +191,16 @@ def text_of(found: Found) -> str:
     options = " ".join(
         f"--{path} {written(value)}" for path, value in overrides(found.base, found.best[0].layout).items()
     )
-    best = [_row(found, place, each) for place, each in enumerate(found.best, 1)]
+    best = [_row(found, str(place), each) for place, each in enumerate(found.best, 1)]
+    tight = [_row(found, "", each) for each in found.tight]
     return "\n".join(
         [
             f"{found.base.name}: {found.total:,} combinations",
             "",
             format_table(["why not, or played", "combinations"], rows),
             "",
-            format_table(_header(found), best),
+            format_table(_header(found), [*tight, *best]),
+            *_remarks(found),
             "",
             *why(found),
             "",
@@ -205,14 +216,32 @@ def _header(found: Found) -> list[str]:
     return ["", "layout", "GPUs", "step", *score, *headings("plan"), "exposed", "memory"]
 
 
-def _row(found: Found, place: int, each: Ranked) -> list[str]:
+def _remarks(found: Found) -> Iterator[str]:
+    """What marks in the table mean, and the limit of memory."""
+    yield f"memory: at most {found.capacity / 1e9:.1f} GB a GPU{_of_whole(found)}"
+    if found.tight:
+        yield "~ ahead of the winner, but leaves less free: not recommended"
+    for note in dict.fromkeys(note for each in (*found.tight, *found.best) if (note := each.note(found.base))):
+        yield f"* {note}"
+
+
+def _of_whole(found: Found) -> str:
+    """How the limit comes about."""
+    part = found.limit.headroom
+    return f", {100 * part:.4g} % of {found.limit.whole / 1e9:.1f} GB left free (--headroom)" if part else ""
+
+
+def _row(found: Found, place: str, each: Ranked) -> list[str]:
+    from simcluster.scenario.headroom import mark
     from simcluster.search.words import name_of
     from simcluster.show.cells import cells
     from simcluster.units import format_seconds
 
     row = each.row
     score = [f"{each.score:,.4g}"] if found.objective == "cost" else []
+    name = name_of(each) + ("*" if each.note(found.base) else "")
+    memory = f"{each.memory / 1e9:.1f} GB" + mark(each.memory, found.limit.whole, found.limit.headroom)
     return [
-        str(place), name_of(each), f"{each.layout.gpus:,}", format_seconds(each.step_time), *score,
-        *cells("plan", row), f"{row['exposed_communication_s'] / each.step_time:.1%}", f"{each.memory / 1e9:.1f} GB",
+        place, name, f"{each.layout.gpus:,}", format_seconds(each.step_time), *score,
+        *cells("plan", row), f"{row['exposed_communication_s'] / each.step_time:.1%}", memory,
     ]  # fmt: skip

@@ -71,9 +71,10 @@ class Remedies:
         return {"remedies": [each.to_dict() for each in self.found], "closest": closest, "short": self.short}
 
 
-def remedies(scenario: Scenario) -> Remedies:
-    """The shortest lists of changes that make the scenario fit on its GPUs: as few changes as possible."""
-    capacity = scenario.cluster.device.memory
+def remedies(scenario: Scenario, capacity: float | None = None) -> Remedies:
+    """The shortest lists of changes that make the scenario fit on its GPUs, or in ``capacity`` bytes of each: as few
+    changes as possible."""
+    capacity = scenario.cluster.device.memory if capacity is None else capacity
     options = _options(scenario)
     trials, closest, fullest = 0, None, _fullest(scenario)
     best = held(scenario)

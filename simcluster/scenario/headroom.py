@@ -42,7 +42,7 @@ def check_headroom(part: float, written: object) -> float:
     """The part itself; InputError unless it is from 0 to below 1."""
     if not 0 <= part < 1:
         raise InputError(
-            f'headroom {written!r} must be the part of a GPU\'s memory that is left free, from 0 to below all of it, as '
+            f"headroom {written!r} must be the part of a GPU's memory that is left free, from 0 to below all of it, as "
             f'in "10%" or 0.1'
         )
     return part

@@ -6,11 +6,12 @@ Imports the space, the frontier and changes of scenarios.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 from simcluster.documents.complaints import did_you_mean, listed
 from simcluster.errors import InputError
 from simcluster.scenario.fits import remedies
+from simcluster.scenario.headroom import HEADROOM, check_headroom, headroom_of, usable
 from simcluster.scenario.scenario import Scenario
 from simcluster.search.changes import overrides, written
 from simcluster.search.frontier import Frontier, Known
@@ -51,17 +52,40 @@ def check_asked(base: Scenario, counts: Sequence[int], objective: str, price: fl
             )
 
 
-def memory_limit(base: Scenario, wanted: str | float | None) -> float:
-    """Bytes of a GPU that may be used: as wanted, else all; InputError for more than it has."""
+class Limit(NamedTuple):
+    """Memory of a GPU that a layout may hold: so many bytes (``whole``), of which the part ``headroom`` stays free."""
+
+    whole: float
+    headroom: float
+
+    @property
+    def usable(self) -> float:
+        """Bytes."""
+        return usable(self.whole, self.headroom)
+
+    def __str__(self) -> str:
+        free = f" with {100 * self.headroom:.4g} % of it left free" if self.headroom else ""
+        return f"{self.whole / 1e9:.1f} GB a GPU{free}"
+
+
+def memory_limit(base: Scenario, wanted: str | float | None, headroom: float | str | None) -> Limit:
+    """What may be used of a GPU: a size that is wanted, as it is, else all that it has less the usual headroom.
+
+    InputError for more than it has, and for a headroom that leaves nothing.
+    """
     device = base.cluster.device
+    if headroom is None:
+        part = 0.0 if wanted is not None else HEADROOM
+    else:
+        part = headroom_of(headroom) if isinstance(headroom, str) else check_headroom(headroom, headroom)
     if wanted is None:
-        return device.memory
+        return Limit(device.memory, part)
     size = parse_bytes(wanted) if isinstance(wanted, str) else float(wanted)
     if not 0 < size <= device.memory:
         raise InputError(
             f"max memory {size / 1e9:.1f} GB: a {device.name} has {device.memory / 1e9:.1f} GB; use at most that"
         )
-    return size
+    return Limit(size, part)
 
 
 def require_some(base: Scenario, spaces: Sequence[Space], layouts: Sequence[Layout]) -> None:
@@ -80,8 +104,9 @@ def require_some(base: Scenario, spaces: Sequence[Space], layouts: Sequence[Layo
     )
 
 
-def nothing_found(base: Scenario, known: Known, frontier: Frontier, capacity: float) -> str:
+def nothing_found(base: Scenario, known: Known, frontier: Frontier, limit: Limit) -> str:
     """Why nothing was found: what holds least, and what would make it fit."""
+    capacity = limit.usable
     fewest = sorted(range(len(known.floors)), key=lambda number: known.floors[number])
     closest: tuple[float, int] | None = None
     for number in fewest:
@@ -98,12 +123,14 @@ def nothing_found(base: Scenario, known: Known, frontier: Frontier, capacity: fl
     layout = known.layouts[number]
     options = " ".join(f"{path}={written(value)}" for path, value in overrides(base, layout).items())
     text = (
-        f"none of {len(known.layouts):,} legal layouts fits in {capacity / 1e9:.1f} GB a GPU; the closest holds "
+        f"none of {len(known.layouts):,} legal layouts fits in {limit}; the closest holds "
         f"{held / 1e9:.1f} GB, {(held - capacity) / 1e9:.1f} GB too much: {options}"
     )
-    if capacity < base.cluster.device.memory:
+    if held <= limit.whole:
+        return f"{text}; headroom 0 (--headroom 0) takes it"
+    if limit.whole < base.cluster.device.memory:
         return f"{text}; allow more memory, or more GPUs"
-    found = remedies(layout.on(base))
+    found = remedies(layout.on(base), capacity)
     if found.found:
         return f"{text}; it would fit with {' '.join(found.found[0].overrides())}"
     return f"{text}; {found.short}"

@@ -15,9 +15,10 @@ from simcluster.search.link_bound import LinkBounds
 from simcluster.search.memory import Memory
 from simcluster.search.space import REASONS, Layout, broken_keys
 
-FULL = "does not fit: its schedule keeps too much"
+FULL = "too much memory: what its schedule keeps"
 _TIGHTEST = 3  # how often a bound can be made tighter
-NO_ROOM = "does not fit: model state and the first forwards alone"
+ROOMY = "has been searched: it holds less"
+NO_ROOM = "too much memory: model state and the first forwards alone"
 
 
 class Candidate(NamedTuple):
@@ -90,16 +91,21 @@ class Known:
 
 
 class Frontier:
-    """The layouts that may fit in so many bytes, lowest bound first."""
+    """The layouts that may fit in so many bytes and hold more than ``above``, lowest bound first."""
 
-    def __init__(self, known: Known, capacity: float) -> None:
-        self._known, self._capacity = known, capacity
+    def __init__(self, known: Known, capacity: float, above: float = 0.0) -> None:
+        self._known, self._capacity, self._above = known, capacity, above
         fitting = [number for number, floor in enumerate(known.floors) if floor <= capacity]
         self.without_room = len(known.floors) - len(fitting)
         self._heap = [(*known.first(number), number) for number in fitting]
         heapq.heapify(self._heap)
         self._possible: dict[int, None] = {}  # those that are known to fit, and to be legal
         self.refused: list[tuple[float, str]] = []  # least score and reason of those that turned out to be impossible
+
+    @property
+    def layouts(self) -> Sequence[Layout]:
+        """All that are known, by their numbers."""
+        return self._known.layouts
 
     def next(self, limit: float) -> Candidate | None:
         """The next to be played; None if all that are left are bound to be ``limit`` or more."""
@@ -130,6 +136,9 @@ class Frontier:
         if reason := known.reason(layout):
             return reason
         try:
-            return FULL if known.judge(layout).memory.exceeds(layout, self._capacity) else ""
+            memory = known.judge(layout).memory
+            if memory.exceeds(layout, self._capacity):
+                return FULL
+            return ROOMY if self._above and not memory.exceeds(layout, self._above) else ""
         except InputError:
             return REASONS["pipeline.schedule"]

@@ -6,7 +6,6 @@ Every finished one is stored at once.  Imports the door, results, the frontier a
 from __future__ import annotations
 
 import json
-from bisect import insort
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -22,6 +21,7 @@ from simcluster.result import Result
 from simcluster.scenario.scenario import Scenario, from_document
 from simcluster.scenario.variants import Base, Variant
 from simcluster.search.frontier import Candidate, Frontier
+from simcluster.search.ranking import Ranking
 from simcluster.search.space import Layout
 from simcluster.simulate import replay
 from simcluster.simulating.crowds import crowded
@@ -92,12 +92,13 @@ class Player:
         top: int,
         score: Callable[[Layout, float], float],
         progress: Progress = lambda played, limit, bound: None,
+        below: float = float("inf"),
     ) -> list[tuple[float, int]]:
-        """The best ``top`` of a frontier, as scores and numbers of layouts, best first."""
-        best: list[tuple[float, int]] = []
+        """The best ``top`` of a frontier, of scores ``below`` a limit: scores and numbers of layouts, best first."""
+        ranking = Ranking(frontier.layouts, top, below)
         under_way: dict[Future[Row], Candidate] = {}
         while True:
-            limit = best[top - 1][0] if len(best) >= top else float("inf")
+            limit = ranking.limit
             candidate = frontier.next(limit) if len(under_way) < self.workers else None
             if candidate is not None:
                 row = self._there(candidate)
@@ -105,18 +106,19 @@ class Player:
                     worth = limit / score(candidate.layout, 1.0)
                     under_way[self._begin(candidate.layout, worth)] = candidate
                 else:
-                    self._note(candidate, row, frontier, score, best)
+                    self._note(candidate, row, frontier, score, ranking)
                 if len(under_way) < self.workers:
                     continue
             if not under_way:
-                return best[:top]
+                return ranking.best
             for future in [each for each in under_way if each in wait(under_way, return_when=FIRST_COMPLETED).done]:
                 done = under_way.pop(future)
                 row = self._result(future)
                 self.store.add([(self._key(done.layout), row)])
                 self.played += 1
-                self._note(done, row, frontier, score, best)
-                progress(self.played, best[min(top, len(best)) - 1][0] if best else 0.0, done.bound)
+                self._note(done, row, frontier, score, ranking)
+                best = ranking.best
+                progress(self.played, best[-1][0] if best else 0.0, done.bound)
 
     def detailed(self, number: int, layout: Layout) -> Row:
         """The row of a layout that was played, with its account."""
@@ -140,13 +142,13 @@ class Player:
         row: Row,
         frontier: Frontier,
         score: Callable[[Layout, float], float],
-        best: list[tuple[float, int]],
+        ranking: Ranking,
     ) -> None:
         if row["status"] != "ok":
             frontier.refuse(candidate, "cannot be played: " + str(row["error"]).partition(";")[0])
             return
         self.rows[candidate.number] = row
-        insort(best, (score(candidate.layout, row["step_time_s"]), candidate.number))
+        ranking.add(score(candidate.layout, row["step_time_s"]), candidate.number)
 
     def _begin(self, layout: Layout, worth: float) -> Future[Row]:
         if self.executor is not None:

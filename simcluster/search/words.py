@@ -22,9 +22,16 @@ def name_of(ranked: Ranked) -> str:
     parts.append(f"recompute {layout.recompute}")
     parts += ["sp"] if layout.sequence_parallel else []
     parts += [f"ZeRO {layout.zero}"] if layout.zero else []
-    slow = [axis for axis in layout.order if axis in ("dp", "pp")]
-    parts += ["pp before dp"] if slow == ["pp", "dp"] and layout.pp > 1 and layout.dp > 1 else []
+    parts += _order(ranked) if layout.pp > 1 and layout.dp > 1 else []
     return ", ".join(parts)
+
+
+def _order(ranked: Ranked) -> list[str]:
+    """Which of dp and pp has the nearer ranks, where it says anything; that of equal programs, too."""
+    slow = {tuple(axis for axis in each.order if axis in ("dp", "pp")) for each in (ranked.layout, *ranked.same)}
+    if len(slow) > 1:
+        return ["dp and pp in either order"]
+    return ["pp before dp"] if slow == {("pp", "dp")} else []
 
 
 def why(found: Found) -> list[str]:

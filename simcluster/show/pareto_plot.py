@@ -25,6 +25,9 @@ def plot_pareto(found: Found, title: str = "") -> Figure:
     axes, side = figure.subplots(1, 2, width_ratios=(2.0, 1.05))
     every = list(dict.fromkeys((each.memory, each.step_time) for each in (*found.best, *found.others, *found.front)))
     axes.scatter([size / 1e9 for size, _ in every], [time for _, time in every], s=16, color=WAITING, label="played")
+    if found.tight:
+        tight = [each.memory / 1e9 for each in found.tight], [each.step_time for each in found.tight]
+        axes.scatter(*tight, s=26, facecolor="none", edgecolor=QUIET_TEXT, label="too little left free")
     limit = found.capacity / 1e9
     xs, ys = [each.memory / 1e9 for each in front], [each.step_time for each in front]
     most = max(size for size, _ in every) / 1e9
