@@ -226,7 +226,7 @@ def test_the_command(quick: str, tmp_path: Path, capsys: pytest.CaptureFixture[s
         }
         assert simulate(load("tiny_3d", changes)).step_time == row["step_time_s"], number
     assert sum(json.loads(summary.read_text())["how"].values()) == 4
-    assert "memory is counted only where" in capsys.readouterr().out
+    assert "memory is what was held where a variant is played in full, else planned" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("in_this_process")

@@ -6,8 +6,9 @@ import argparse
 import os
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from simcluster.cli.common import add_override_arguments
 from simcluster.collector import collector_off
@@ -16,6 +17,7 @@ from simcluster.errors import InputError
 if TYPE_CHECKING:
     import pandas as pd
 
+    from simcluster.sweeps.room import Fastest, Room
     from simcluster.sweeps.sweep import Swept
 
 EXAMPLE = """examples:
@@ -57,6 +59,12 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="step time, throughput and MFU alone, without playing every rank; the column how says path, events or "
         "full (all exact), with bounds also bound (the step takes at least so long)",
     )  # fmt: skip
+    parser.add_argument(
+        "--headroom",
+        metavar="PART",
+        default="10%",
+        help="of a GPU's memory that the fastest leave free (default: 10%%)",
+    )
     parser.add_argument("--retry", action="store_true", help="play again what failed before")
     parser.add_argument("--json", metavar="FILE", help='write the summary as JSON; "-" prints it alone')
 
@@ -66,13 +74,16 @@ def run(args: argparse.Namespace) -> int:
     with collector_off():  # 0.6 s instead of 0.7
         from simcluster.cli import common
         from simcluster.documents.overrides import expand_vary
+        from simcluster.scenario.headroom import headroom_of
         from simcluster.sweeps.playing import measured
         from simcluster.sweeps.quick_rows import bounded, quickly
+        from simcluster.sweeps.room import fastest
         from simcluster.sweeps.study import load_sweep
         from simcluster.sweeps.sweep import run_sweep
 
     output = common.table_path(args.output)
     common.check_json_path(args.json)
+    headroom = headroom_of(args.headroom)
     made = load_sweep(
         args.study,
         dict(expand_vary(text) for text in args.vary),
@@ -100,9 +111,10 @@ def run(args: argparse.Namespace) -> int:
     bar.end()
     table = swept.frame()
     write_at_once(output, table)
-    summary = _summary(swept, table)
+    best = fastest(swept, table, headroom, _BEST)
+    summary = {**_summary(swept, table), **_ranked(best)}
     if args.json != "-":
-        print(_text(summary, table, swept.sweep.paths, output))
+        print(_text(summary, table, swept.sweep.paths, output, best))
     if args.json:
         common.write_json(args.json, summary)
     return 0
@@ -174,8 +186,6 @@ def _clock(seconds: float) -> str:
 def _summary(swept: Swept, table: pd.DataFrame) -> dict[str, object]:
     counts = table["status"].value_counts()
     errors = table.loc[table["status"] != "ok", "error"].value_counts()
-    good = table[table["status"] == "ok"]
-    best = good.sort_values(["step_time_s", "variant"]).head(_BEST) if len(good) else good
     how = (
         {"how": {str(kind): int(count) for kind, count in table["how"].value_counts().items()}}
         if "how" in table
@@ -187,36 +197,38 @@ def _summary(swept: Swept, table: pd.DataFrame) -> dict[str, object]:
         **how,
         **{status: int(counts.get(status, 0)) for status in ("ok", "refused", "failed")},
         "errors": {str(error): int(count) for error, count in errors.head(_BEST).items()},
-        "fastest": [int(number) for number in best.get("variant", [])],
     }
 
 
-def _text(summary: dict[str, object], table: pd.DataFrame, paths: list[str], output: Path) -> str:
-    from simcluster.cli.common import format_table
-    from simcluster.show.cells import cells, headings
-    from simcluster.units import format_seconds
+def _ranked(best: Fastest) -> dict[str, object]:
+    """The fastest that leave the headroom, and what is ahead of them, for the summary as JSON."""
+    both = (*best.ahead, *best.rows)
+    return {
+        "headroom": best.headroom,
+        "fastest": [each.variant for each in best.rows],
+        "ahead_without_headroom": [each.variant for each in best.ahead],
+        "memory_bytes": {str(each.variant): each.memory for each in both},
+        "notes": {str(each.variant): each.note for each in both if each.note},
+    }
 
+
+def _text(summary: dict[str, object], table: pd.DataFrame, paths: list[str], output: Path, best: Fastest) -> str:
     lines = [
         f"{summary['variants']:,} variants: {summary['ok']:,} played, {summary['refused']:,} refused, "
         f"{summary['failed']:,} failed ({summary['played_now']:,} now, the others before); {output}"
     ]
-    assert isinstance(summary["fastest"], list)
-    fastest = table.set_index("variant").loc[summary["fastest"]]
-    if len(fastest):
-        header = ["variant", *paths, "step", *headings("sweep")]
-        rows = [
-            [str(number), *(str(row[path]) for path in paths),
-             (">= " if row.get("how") == "bound" else "") + format_seconds(row["step_time_s"]),
-             *cells("sweep", row.to_dict())]
-            for number, row in fastest.iterrows()
-        ]  # fmt: skip
-        lines += ["", "fastest", format_table(header, rows)]
-        if "fits" in fastest and not fastest["fits"].dropna().all():
-            lines.append("! does not fit on its GPU")
+    numbered = table.set_index("variant")
+    free = f"{100 * best.headroom:.6g} %"
+    if best.rows:
+        lines += ["", f"fastest that leave {free} of memory free", _rows(best.rows, numbered, paths)]
+    if best.ahead:
+        told = "ahead of these, not recommended" if best.rows else f"none leaves {free} of memory free; fastest"
+        lines += ["", f"{told} (! does not fit on its GPU, ~ leaves less free)", _rows(best.ahead, numbered, paths)]
+    lines += [f"* {note}" for note in dict.fromkeys(each.note for each in (*best.rows, *best.ahead)) if note]
     if "how" in summary:
         assert isinstance(summary["how"], dict)
         ways = ", ".join(f"{count:,} {_WAYS[kind]}" for kind, count in summary["how"].items())
-        lines += ["", f"{ways}; memory is counted only where a variant is played in full"]
+        lines += ["", f"{ways}; memory is what was held where a variant is played in full, else planned, at most"]
     errors = summary["errors"]
     if errors:
         assert isinstance(errors, dict)
@@ -234,6 +246,23 @@ _WAYS = {
     "bound": "at least so long (>=)",
     "full": "in full (exact)",
 }
+
+
+def _rows(shown: Sequence[Room], table: pd.DataFrame, paths: list[str]) -> str:
+    """A line for each."""
+    from simcluster.cli.common import format_table
+    from simcluster.show.cells import cells, headings
+    from simcluster.units import format_seconds
+
+    lines = []
+    for each in shown:
+        row: Any = table.loc[each.variant]
+        step = (">= " if row.get("how") == "bound" else "") + format_seconds(row["step_time_s"])
+        lines.append(
+            [str(each.variant) + ("*" if each.note else ""), *(str(row[path]) for path in paths), step,
+             *cells("sweep", row.to_dict()), f"{each.memory / 1e9:.1f} GB{each.mark}"]
+        )  # fmt: skip
+    return format_table(["variant", *paths, "step", *headings("sweep"), "memory"], lines)
 
 
 def _on_one_line(error: str) -> str:

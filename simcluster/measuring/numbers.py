@@ -131,7 +131,7 @@ METRICS: dict[str, Metric] = {
     "communication_s": played("s", lambda step: step.times.communication),
     "overlap_fraction": played("fraction", lambda step: step.times.overlap_fraction),
     "straggler_slowdown": played("factor", lambda step: step.slowdown),
-    "peak_memory_bytes": played("bytes", lambda step: step.memory.total, "memory", _FULL | {"sweep"}),
+    "peak_memory_bytes": played("bytes", lambda step: step.memory.total, "memory", _FULL),
     "host_memory_bytes": played("bytes", lambda step: step.host_memory),
     "fits": played("yes or no", lambda step: step.fits),
 }
