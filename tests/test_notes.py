@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from simcluster import cli
 from simcluster.result import Result
 from simcluster.scenario.launchable import launch_words
 from simcluster.scenario.scenario import Scenario
+from simcluster.validation.steps import Task, play
 
 PIPELINE = {"parallel": {"pp": 2, "dp": 4}}
 FLAT = {"gpus": 4, "parallel": {"dp": 4}, "pipeline": {}}
@@ -112,3 +114,11 @@ def test_a_software_that_cannot_is_named_first() -> None:
     kept = played(**named | {"parallel.zero": 3, "fsdp.reshard_after_forward": False}).warnings()
     assert any("reshard_after_forward never" in text for text in kept)
     assert launch_words(3, 4, 1) == ""
+
+
+def test_a_run_that_was_measured_was_launched() -> None:
+    """A row of a study keeps its other warnings: the program that it measured could."""
+    base = simcluster.load("tiny_3d").document() | {"parallel": {"pp": 2, "dp": 4, "zero": 2}}
+    row = play(Task(base, Path(), ()))
+    assert not isinstance(row, str)
+    assert row.warnings == ()

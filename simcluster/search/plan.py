@@ -5,7 +5,7 @@ Imports the space, bounds, memory, the frontier, what plays layouts, and differe
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
@@ -154,16 +154,8 @@ def plan(
     spaces = [space_of(base, count, vary or {}) for count in dict.fromkeys(counts)]
     layouts = [layout for space in spaces for layout in space.found[0]]
     require_some(base, spaces, layouts)
-    worth = {"step_time": 0.0, "cost": (price or 0.0) / 3600, "tokens_per_s_per_gpu": 1.0}[objective]
-
-    def score(layout: Layout, seconds: float) -> float:
-        return seconds * layout.gpus * worth if worth else seconds
-
-    judges = {
-        count: Judge(LinkBounds(base, [each for each in layouts if each.gpus == count]), Memory(base))
-        for count in counts
-    }
-    known = Known(layouts, lambda layout: judges[layout.gpus], score)
+    score = _score(objective, price)
+    known = _judged(base, layouts, counts, score)
     with Store(Path(store) if store else Path(":memory:"), VERSION) as kept, workers_of(executor) as (pool, workers):
         player = Player(base, kept, pool, workers)
         frontier = Frontier(known, limit.usable)
@@ -177,6 +169,23 @@ def plan(
         done = dict.fromkeys(player.rows)
         tight = _tight(player, known, limit, best[0], score, progress)
     return _found(base, objective, limit, spaces, known, frontier, player, best, points, tight, done, top)
+
+
+def _score(objective: Objective, price: float | None) -> Callable[[Layout, float], float]:
+    """What a step's seconds are worth to the objective."""
+    worth = {"step_time": 0.0, "cost": (price or 0.0) / 3600, "tokens_per_s_per_gpu": 1.0}[objective]
+    return (lambda layout, seconds: seconds * layout.gpus * worth) if worth else (lambda layout, seconds: seconds)
+
+
+def _judged(
+    base: Scenario, layouts: Sequence[Layout], counts: Sequence[int], score: Callable[[Layout, float], float]
+) -> Known:
+    """The layouts with those who judge them: one for each number of GPUs."""
+    judges = {
+        count: Judge(LinkBounds(base, [each for each in layouts if each.gpus == count]), Memory(base))
+        for count in counts
+    }
+    return Known(layouts, lambda layout: judges[layout.gpus], score)
 
 
 def alone(scenario: Scenario) -> Scenario:

@@ -11,6 +11,7 @@ from typing import Any
 from simcluster.documents.complaints import listed
 from simcluster.errors import InputError
 from simcluster.result import Facts
+from simcluster.scenario.launchable import launch_note
 from simcluster.scenario.likely import Kind, kind_of
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.variants import Base
@@ -139,7 +140,9 @@ def play(task: Task) -> Played | str:
         breakdown = {name: seconds if name in task.parts else 0.0 for name, seconds in breakdown.items()}
         times = math.fsum(breakdown.values())
     kind = kind_of(result.scenario, result.facts.model_flops)
-    return Played(times, breakdown, result.facts, tuple(result.warnings()), kind)
+    known = launch_note(result.scenario)  # somebody did launch what was measured
+    warnings = tuple(text for text in result.warnings() if text != known)
+    return Played(times, breakdown, result.facts, warnings, kind)
 
 
 def scenario_of(task: Task) -> Scenario:
