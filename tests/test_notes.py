@@ -73,6 +73,12 @@ def test_the_run_prints_it_in_a_line(capsys: pytest.CaptureFixture[str]) -> None
     assert len(line) < 230
 
 
+def test_the_page_has_it_too(tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    assert cli.main(["report", "tiny_3d", "--set", "overlap={}", "-o", str(page)]) == 0
+    assert "Note: </strong>gradients are reduced and parameters gathered beside no computation" in page.read_text()
+
+
 @pytest.mark.parametrize(
     "changes",
     [

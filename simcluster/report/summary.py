@@ -47,12 +47,18 @@ def answer(entries: Sequence[Entry]) -> Markup:
         for entry in entries
         for text in _texts(entry.numbers.get("warnings"))
     ]
+    notes = [
+        element("li", element("strong", "Note: "), f"{entry.name}: {text}" if len(entries) > 1 else text)
+        for entry in entries
+        for text in _notes(entry.numbers.get("notes"))
+    ]
     lacks = [
         element("li", f"{entry.origin or entry.name} is a saved result and lacks {' and '.join(entry.lacks)}.")
         for entry in entries
         if entry.lacks
     ]
-    return joined(shown, element("ul", warnings, lacks, class_="notes") if warnings or lacks else "")
+    said = [*warnings, *notes, *lacks]
+    return joined(shown, element("ul", said, class_="notes") if said else "")
 
 
 def _figures(entry: Entry) -> Markup:
@@ -264,3 +270,8 @@ def _step(name: str, class_: str, begin: float, end: float, value: str, share: s
 
 def _texts(values: object) -> list[str]:
     return [str(value) for value in values] if isinstance(values, list) else []
+
+
+def _notes(values: object) -> list[str]:
+    found = values if isinstance(values, list) else []
+    return [str(each["text"]) for each in found if isinstance(each, Mapping) and "text" in each]
