@@ -20,11 +20,13 @@ from simcluster.scenario.likely import Likely, likely
 from simcluster.scenario.memory_plan import plan_of
 from simcluster.scenario.overlap_off import Note, overlaps_off
 from simcluster.scenario.recipe_told import recipe_document
+from simcluster.schedules.own_bubble import OwnBubble, own_bubble
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from simcluster.scenario.scenario import Scenario
+    from simcluster.schedules import Schedule
 
 VERSION = "0.1.0"
 _WORTH_A_NOTE = 0.01  # of the step
@@ -35,7 +37,7 @@ class Facts:
     """What is known of a job before it runs: ranks, samples and tokens a step, FLOP a step, the device, memory.
 
     ``footprints`` are bytes per stage; ``peak_flops`` is FLOP/s of one GPU at the job's precision,
-    ``memory`` its bytes.
+    ``memory`` its bytes.  ``schedule`` is the order of microbatches as it is played.
     """
 
     ranks: int
@@ -46,6 +48,7 @@ class Facts:
     peak_flops: float
     memory: float
     footprints: tuple[Footprint, ...]
+    schedule: Schedule | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,6 +129,12 @@ class Result(Run):
         """What would make it fit; None if it does."""
         return None if self.fits else remedies(self.scenario)
 
+    @cached_property
+    def own_bubble(self) -> OwnBubble:
+        """The bubble that its schedule has by itself; nothing without a pipeline."""
+        schedule = self.facts.schedule
+        return OwnBubble(0.0, "") if schedule is None or schedule.num_stages == 1 else own_bubble(schedule)
+
     @property
     def likely(self) -> Likely:
         """Where a measured step time should be, by what predictions of runs like this one were wrong by."""
@@ -188,6 +197,7 @@ class Result(Run):
             "step_time_s": self.step_time,  # first, and what measured ones should be next to it
             "step_time_likely": self.likely.to_dict(),
             **numbers_of(self),
+            "schedule_bubble_formula": self.own_bubble.formula,
             "fits_with": None if self.remedies is None else self.remedies.to_dict(),
             "breakdown_s": dict(self.times.breakdown),
             "account": self.account.to_dict(),

@@ -213,7 +213,8 @@ def _by_reference(scenario: Scenario, planned: Planned, made: Prepared) -> Recor
 def plan_job(scenario: Scenario, device: Device) -> tuple[Job, Facts]:
     """Everything that is known before the clock starts."""
     job = job_of(scenario, device, passes_of(scenario, device))
-    return job, replace(facts_of(scenario, device), footprints=footprints_of(scenario, job))
+    facts = facts_of(scenario, device)
+    return job, replace(facts, footprints=footprints_of(scenario, job), schedule=job.schedule)
 
 
 def passes_of(scenario: Scenario, device: Device) -> Passes:
@@ -258,7 +259,7 @@ def job_of(scenario: Scenario, device: Device, passes: Passes) -> Job:
 
 
 def facts_of(scenario: Scenario, device: Device) -> Facts:
-    """What the scenario's step is worth, without what it takes of memory."""
+    """What the scenario's step is worth, without what it takes of memory and its schedule."""
     model, training = scenario.model, scenario.training
     again = hardware_flops_per_sequence(model, training.recompute, every=training.recompute_every)
     return Facts(

@@ -20,8 +20,11 @@ Row = tuple[int, str, str, int, float, float, float]  # rank, stream, kind, micr
 Interval = tuple[float, float]
 
 
-def spans(rows: Sequence[Row], steps: Sequence[int] = ()) -> Spans:
-    """A table of spans from what matters to metrics; ``steps[i]`` is row i's step (0)."""
+def spans(rows: Sequence[Row], steps: Sequence[int] = (), *, pipelined: bool = False) -> Spans:
+    """A table of spans from what matters to metrics; ``steps[i]`` is row i's step (0).
+
+    Ranks are replicas of one stage or, ``pipelined``, a stage each.
+    """
     order = sorted(range(len(rows)), key=lambda i: (rows[i][0], rows[i][5], rows[i][6]))
     words = tuple(dict.fromkeys(word for row in rows for word in row[1:3]))
     rank, stream, kind, microbatch, ready, start, end = zip(*(rows[i] for i in order), strict=True)
@@ -35,7 +38,7 @@ def spans(rows: Sequence[Row], steps: Sequence[int] = ()) -> Spans:
         kind=np.array([words.index(word) for word in kind]),
         name=zero,
         layer=none,
-        stage=zero,
+        stage=np.array(rank) if pipelined else zero,
         chunk=zero,
         microbatch=np.array(microbatch),
         group=zero,
@@ -46,8 +49,8 @@ def spans(rows: Sequence[Row], steps: Sequence[int] = ()) -> Spans:
     )
 
 
-def metrics(rows: Sequence[Row], weights: dict[int, int] | None = None) -> StepTime:
-    return step_time(spans(rows), weights or {rank: 1 for rank, *_ in rows}, steps=1)
+def metrics(rows: Sequence[Row], weights: dict[int, int] | None = None, *, pipelined: bool = False) -> StepTime:
+    return step_time(spans(rows, pipelined=pipelined), weights or {rank: 1 for rank, *_ in rows}, steps=1)
 
 
 def only(breakdown: dict[str, float]) -> dict[str, float]:
@@ -70,7 +73,7 @@ def test_compute_alone() -> None:
     )
     assert found.step_seconds == 10
     assert only(found.breakdown) == {
-        "forward": 2, "recompute": 1, "backward": 4, "optimizer": 1, "other": 1, "bubble": 1,
+        "forward": 2, "recompute": 1, "backward": 4, "optimizer": 1, "other": 1, "straggler_wait": 1,
     }  # fmt: skip
     assert (found.communication, found.overlap_fraction) == (0, 0)
     assert (found.pipeline_seconds, found.bubble_fraction, found.bubble_over_ideal) == (7, 0, 0)
@@ -133,7 +136,8 @@ def test_waiting_across_stages_is_the_pipeline() -> None:
             (0, "pp", "all_reduce", -1, 2, 4, 5),
             (1, "compute", "backward", 0, 0, 0, 4),
             (1, "pp", "all_reduce", -1, 4, 4, 5),
-        ]
+        ],
+        pipelined=True,
     )
     assert only(found.breakdown) == {"backward": 3, "bubble": 1, "exposed_pp": 1}
 
@@ -144,8 +148,8 @@ def test_waiting_beside_compute_costs_nothing() -> None:
     assert found.overlap_fraction == 0.5
 
 
-def test_the_bubble_is_of_the_pipeline_alone() -> None:
-    """Stage 1 begins at 1 and ends at 5 of a pipeline from 0 to 6; what follows the pipeline is not in it."""
+def test_the_bubble_is_what_other_stages_cause() -> None:
+    """Stage 1 begins at 1 and ends at 5 of a step of 10; stage 0 waits for it from 1 to 5."""
     rows: list[Row] = [
         (0, "compute", "forward", 0, 0, 0, 1),
         (0, "compute", "backward", 0, 5, 5, 6),
@@ -153,37 +157,58 @@ def test_the_bubble_is_of_the_pipeline_alone() -> None:
         (1, "compute", "forward", 0, 1, 1, 3),
         (1, "compute", "backward", 0, 3, 3, 5),
     ]
-    found = metrics(rows)
+    found = metrics(rows, pipelined=True)
     assert found.pipeline_seconds == 6
-    assert found.bubble_fraction == pytest.approx((4 + 2) / 2 / 6, rel=1e-15)
-    assert found.bubble_over_ideal == pytest.approx(3 / 3, rel=1e-15)
-    weighted = metrics(rows, {0: 3, 1: 1})
-    assert weighted.bubble_fraction == pytest.approx((3 * 4 + 2) / 4 / 6, rel=1e-15)
+    assert found.breakdown["bubble"] == (4 + 6) / 2
+    assert found.bubble_fraction == pytest.approx(5 / 10, rel=1e-15)
+    assert found.bubble_over_ideal == pytest.approx(5 / 5, rel=1e-15)
+    weighted = metrics(rows, {0: 3, 1: 1}, pipelined=True)
+    assert weighted.bubble_fraction == pytest.approx((3 * 4 + 6) / 4 / 10, rel=1e-15)
     assert weighted.breakdown["optimizer"] == pytest.approx(3, rel=1e-15)
 
 
-def test_gradients_reduced_in_a_gap_do_not_fill_the_pipeline() -> None:
+def test_gradients_reduced_in_a_gap_are_no_bubble() -> None:
     rows: list[Row] = [
         (0, "compute", "backward", 0, 0, 0, 2),
         (0, "dp", "all_reduce", -1, 2, 2, 4),
         (1, "compute", "backward", 0, 0, 0, 4),
     ]
-    found = metrics(rows)
-    assert found.bubble_fraction == pytest.approx(2 / 2 / 4, rel=1e-15)
-    assert only(found.breakdown) == {"backward": 3, "exposed_dp": 1}
+    for pipelined in (False, True):
+        found = metrics(rows, pipelined=pipelined)
+        assert found.bubble_fraction == 0
+        assert only(found.breakdown) == {"backward": 3, "exposed_dp": 1}
+
+
+def test_who_is_done_waits_for_its_own_stage_first() -> None:
+    """Ranks 0 and 1 are replicas of stage 0: rank 0 is done at 2, rank 1 at 5, stage 1 at 9."""
+    rows: list[Row] = [
+        (0, "compute", "optimizer", -1, 0, 0, 2),
+        (1, "compute", "optimizer", -1, 0, 0, 5),
+        (2, "compute", "optimizer", -1, 0, 0, 9),
+    ]
+    table = spans(rows)
+    table.stage[:] = (0, 0, 1)
+    of_rank = step_time(table, {0: 1, 1: 1, 2: 1}, steps=1).of_rank
+    assert [only(of_rank[rank].states) for rank in range(3)] == [
+        {"optimizer": 2, "straggler_wait": 3, "bubble": 4},
+        {"optimizer": 5, "bubble": 4},
+        {"optimizer": 9},
+    ]
 
 
 def test_two_steps_are_one_step_twice() -> None:
-    """What lies between two steps' pipelines is in neither; all seconds are per step."""
+    """All seconds are per step, and so are fractions."""
     first: list[Row] = [
         (0, "compute", "forward", 0, 0, 0, 2),
         (0, "compute", "backward", 0, 3, 3, 4),
         (0, "compute", "optimizer", -1, 4, 4, 8),
+        (1, "compute", "forward", 0, 2, 2, 8),
     ]
     second: list[Row] = [(rank, *what, ready + 8, start + 8, end + 8) for rank, *what, ready, start, end in first]
-    once = metrics(first)
-    twice = step_time(spans([*first, *second], [0] * 3 + [1] * 3), {0: 1}, steps=2)
-    assert once.bubble_fraction == 0.25
+    once = metrics(first, pipelined=True)
+    table = spans([*first, *second], [0] * 4 + [1] * 4, pipelined=True)
+    twice = step_time(table, {0: 1, 1: 1}, steps=2)
+    assert once.bubble_fraction == (1 + 2) / 2 / 8
     assert twice == once
 
 

@@ -102,6 +102,8 @@ def _text(table: pd.DataFrame, causes: pd.DataFrame) -> str:
     ]
     header = ["variant", "step", "difference", *headings("compare")]
     text = format_table(header, rows)
+    if table["schedule_bubble_fraction"].any():
+        text += "\nbubble: of the step, waiting for other stages; schedule's: what it has alone, with equal passes"
     if not table["fits"].all():
         text += "\n! does not fit on its GPU"
     text += "".join(f"\n{line}" for line in _recipes(table))

@@ -1,9 +1,18 @@
 """From spans to numbers: where the time of a step went.  Each metric is a function of the table alone.
 
 At any instant a rank is in exactly one state: computing (by kind); else communicating (exposed, by axis); else waiting,
-for its host (other; optimizer while that updates), for members of its own group that are late (straggler_wait) or for
-the pipeline (bubble).  So the breakdown sums to the step.  Definitions: CONTRACT.md, "Result JSON"; overlap as
-HolisticTraceAnalysis counts it (|C and N| / |N|).  Imports the timeline.
+for its host (other; optimizer while that updates), for ranks of its own stage that are late (straggler_wait: members of
+its group, or, when its own work is done, whoever ends the stage's) or for other stages (bubble).  So the breakdown sums
+to the step.
+
+There is one bubble, everywhere: the breakdown's.  It is idle time that other stages cause: no exposed communication, no
+wait for a straggler of the own stage, and nothing without a pipeline.  ``bubble_fraction`` is its share of the step
+(bubble = bubble_fraction x step time), ``bubble_over_ideal`` what it adds to the step without it.  Of a pipeline that
+does nothing else they are the formulas' (P-1)/(M+P-1) and (P-1)/M; what the formula gives for the schedule stands
+beside them (``schedules.own_bubble``).
+
+Definitions: CONTRACT.md, "Result JSON"; overlap as HolisticTraceAnalysis counts it (|C and N| / |N|).  Imports the
+timeline.
 """
 
 from __future__ import annotations
@@ -37,33 +46,27 @@ BESIDE = ("d2h", "h2d", "host")
 # A late member of one of these groups is a straggler; across stages it is a bubble.
 _GROUPS_OF_A_STAGE = ("tp", "cp", "ep", "dp")
 
-Window = tuple[float, float]
-"""First start and last end, in seconds."""
-
 
 @dataclass(frozen=True)
 class RankTime:
     """One rank's step in seconds.
 
     ``states`` are the entries of the breakdown; ``communication`` is time with something on the wire, ``overlapped``
-    the part of it beside compute; ``idle_in_pipeline`` is what no microbatch's compute or communication fills between
-    the pipeline's first start and last end of a step (a rank that is done early may reduce gradients there: idle for
-    the pipeline).
+    the part of it beside compute.
     """
 
     states: dict[str, float]
     communication: float
     overlapped: float
-    idle_in_pipeline: float
 
 
 @dataclass(frozen=True)
 class StepTime:
     """A step on all ranks: means weighted by how many ranks each simulated one stands for, in seconds per step.
 
-    ``bubble_fraction`` is idle / total over the pipeline's makespan, ``bubble_over_ideal`` idle / (total - idle);
-    ``pipeline_seconds`` is that makespan.  What lies between the pipelines of two steps belongs to neither.
-    ``of_rank`` are the simulated ranks, each over the whole run.
+    ``bubble_fraction`` is bubble / step, ``bubble_over_ideal`` bubble / (step - bubble).  ``pipeline_seconds`` is from
+    the first start to the last end of the microbatches' compute.  ``of_rank`` are the simulated ranks, each over the
+    whole run.
     """
 
     step_seconds: float
@@ -79,23 +82,22 @@ class StepTime:
 def step_time(spans: Spans, weights: dict[int, int], *, steps: int) -> StepTime:
     """The metrics of a timeline; ``weights[rank]`` is how many ranks a simulated rank stands for."""
     total = float(spans.end.max(initial=0.0))
-    windows = [_pipeline_window(spans, step) for step in range(steps)]
-    of_rank = {rank: rank_time(spans.of_rank(rank), total, windows) for rank in weights}
+    stage_ends = {stage: float(spans.end[spans.stage == stage].max()) for stage in np.unique(spans.stage).tolist()}
+    of_rank = {rank: rank_time(spans.of_rank(rank), total, stage_ends) for rank in weights}
     ranks = list(of_rank.values())
     share = np.array(list(weights.values()), dtype=np.float64) / sum(weights.values())
     breakdown = mean_breakdown(of_rank, weights, list(weights), steps=steps)
     communication = _mean([rank.communication for rank in ranks], share)
     overlapped = _mean([rank.overlapped for rank in ranks], share)
-    idle = _mean([rank.idle_in_pipeline for rank in ranks], share)
-    makespan = sum(last - first for first, last in windows)
+    seconds, bubble = total / steps, breakdown["bubble"]
     return StepTime(
-        step_seconds=total / steps,
+        step_seconds=seconds,
         breakdown=breakdown,
         communication=communication / steps,
         overlap_fraction=overlapped / communication if communication else 0.0,
-        bubble_fraction=idle / makespan if makespan else 0.0,
-        bubble_over_ideal=idle / (makespan - idle) if makespan > idle else 0.0,
-        pipeline_seconds=makespan / steps,
+        bubble_fraction=bubble / seconds if seconds else 0.0,
+        bubble_over_ideal=bubble / (seconds - bubble) if seconds > bubble else 0.0,
+        pipeline_seconds=sum(_pipeline_seconds(spans, step) for step in range(steps)) / steps,
         of_rank=of_rank,
     )
 
@@ -113,19 +115,20 @@ def _mean(values: Sequence[float], share: Floats) -> float:
     return float(np.dot(np.array(values), share))
 
 
-def _pipeline_window(spans: Spans, step: int) -> Window:
-    """First start and last end of a step's compute for microbatches, on any rank."""
+def _pipeline_seconds(spans: Spans, step: int) -> float:
+    """From the first start to the last end of a step's compute for microbatches, on any rank."""
     work = (spans.microbatch >= 0) & (spans.step == step) & (spans.stream == spans.code("compute"))
-    if not work.any():
-        return 0.0, 0.0
-    return float(spans.start[work].min()), float(spans.end[work].max())
+    return float(spans.end[work].max() - spans.start[work].min()) if work.any() else 0.0
 
 
-def rank_time(spans: Spans, total: float, windows: Sequence[Window]) -> RankTime:
-    """How one rank (the spans are its own) spent the time from 0 to ``total``; ``windows[step]`` is that pipeline's."""
+def rank_time(spans: Spans, total: float, stage_ends: Mapping[int, float]) -> RankTime:
+    """How one rank (the spans are its own) spent the time from 0 to ``total``; ``stage_ends[stage]`` is when the last
+    rank of a stage is done."""
     compute = spans.stream == spans.code("compute")
     late = np.isin(spans.stream, [spans.code(axis) for axis in _GROUPS_OF_A_STAGE]) & (spans.ready < spans.start)
-    edges = np.unique(np.concatenate([spans.ready[late], spans.start, spans.end, [0.0, total], *windows]))
+    done = spans.end.max(initial=0.0)
+    stage_done = max((stage_ends[stage] for stage in np.unique(spans.stage).tolist()), default=0.0)
+    edges = np.unique(np.concatenate([spans.ready[late], spans.start, spans.end, [0.0, stage_done, total]]))
     length = np.diff(edges)
     free = np.ones(len(length), dtype=bool)
     states = dict.fromkeys(BREAKDOWN, 0.0)
@@ -151,19 +154,15 @@ def rank_time(spans: Spans, total: float, windows: Sequence[Window]) -> RankTime
     states["other"] += float(length[held_up & ~by_host].sum())
     free &= ~held_up
     waiting = free & inside(edges, spans.ready[late], spans.start[late])
+    waiting |= free & (edges[:-1] >= done) & (edges[1:] <= stage_done)
+    if len(stage_ends) == 1:  # no other stage to wait for
+        waiting = free
     states["straggler_wait"] = float(length[waiting].sum())
     states["bubble"] = float(length[free & ~waiting].sum())
-    idle = 0.0
-    for step, (first, last) in enumerate(windows):
-        own = (spans.microbatch >= 0) & (spans.step == step)
-        own &= ~_on(spans, BESIDE) | (spans.kind == spans.code("launch"))  # launching is work on the microbatch
-        empty = ~inside(edges, spans.start[own], spans.end[own])
-        idle += float(length[(edges[:-1] >= first) & (edges[1:] <= last) & empty].sum())
     return RankTime(
         states=states,
         communication=float(length[communicating].sum()),
         overlapped=float(length[communicating & computing].sum()),
-        idle_in_pipeline=idle,
     )
 
 

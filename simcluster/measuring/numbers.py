@@ -53,11 +53,20 @@ class HasTotal(Protocol):
     def total(self) -> float: ...
 
 
+class HasFraction(Protocol):
+    """A bubble, as a part of the makespan (``schedules.own_bubble.OwnBubble``)."""
+
+    @property
+    def fraction(self) -> float: ...
+
+
 class PlayedStep(TimedStep, Protocol):
     """A step that was played (``result.Result``)."""
 
     @property
     def times(self) -> StepTime: ...
+    @property
+    def own_bubble(self) -> HasFraction: ...
     @property
     def slowdown(self) -> float: ...
     @property
@@ -127,6 +136,9 @@ METRICS: dict[str, Metric] = {
     "gpus": timed("count", lambda step: step.facts.ranks),
     "bubble_fraction": played("fraction", lambda step: step.times.bubble_fraction, "bubble", _FULL | {"plan"}),
     "bubble_over_ideal": played("fraction", lambda step: step.times.bubble_over_ideal),
+    "schedule_bubble_fraction": played(
+        "fraction", lambda step: step.own_bubble.fraction, "schedule's", frozenset(("compare",))
+    ),
     "exposed_communication_s": played("s", exposed_communication, "exposed comm.", _FULL),
     "communication_s": played("s", lambda step: step.times.communication),
     "overlap_fraction": played("fraction", lambda step: step.times.overlap_fraction),

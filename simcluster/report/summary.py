@@ -70,7 +70,7 @@ def _figures(entry: Entry) -> Markup:
                 f"tokens/s; {numbers['tokens_per_s_per_gpu']:,.1f} per GPU"),
         _figure("MFU", words.percent(numbers["mfu"]),
                 f"{numbers['model_tflops_per_gpu']:.1f} TFLOP/s per GPU; HFU {words.percent(numbers['hfu'])}"),
-        _figure("bubble", words.percent(numbers["bubble_fraction"]), "idle / total of the pipeline"),
+        _figure("bubble", words.percent(_bubble(entry)), _bubble_note(entry)),
         _figure("exposed communication", format_seconds(numbers["exposed_communication_s"]),
                 f"{words.percent(numbers['overlap_fraction'])} of {format_seconds(numbers['communication_s'])} hidden"),
         _figure("memory", words.gigabytes(numbers["peak_memory_bytes"]), _memory_note(entry)),
@@ -97,6 +97,17 @@ def _against_measured(entry: Entry) -> str:
     return f"{words.percent(abs(off))} {side} the measured {format_seconds(measured.step_time)}"
 
 
+def _bubble(entry: Entry) -> float:
+    """Its share of the step, by the breakdown that is shown below it."""
+    return entry.account.breakdown["bubble"] / entry.account.step_time
+
+
+def _bubble_note(entry: Entry) -> str:
+    if entry.result is None or not entry.result.own_bubble.fraction:
+        return "of the step: waiting for other stages"
+    return f"of the step: waiting for other stages; {entry.result.own_bubble.describe()}"
+
+
 def _memory_note(entry: Entry) -> str:
     fits = "fits" if entry.numbers.get("fits") else "does not fit"
     if entry.result is None:
@@ -108,7 +119,7 @@ def _side_by_side(entries: Sequence[Entry]) -> Markup:
     first, columns = entries[0].numbers["step_time_s"], columns_of("report")
     rows = []
     for at, entry in enumerate(entries):
-        numbers = entry.numbers
+        numbers = {**entry.numbers, "bubble_fraction": _bubble(entry)}  # an older version has saved another one
         rows.append([
             entry.name,
             format_seconds(numbers["step_time_s"]),

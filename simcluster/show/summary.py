@@ -154,8 +154,8 @@ def _state(result: Result) -> list[str]:
     lines = []
     if result.scenario.parallel.pp > 1:
         lines.append(
-            f"  bubble       {times.bubble_fraction:.1%} of the pipeline's time "
-            f"(idle / total; {times.bubble_over_ideal:.1%} over ideal)"
+            f"  bubble       {times.bubble_fraction:.1%} of the step: waiting for other stages   "
+            f"({result.own_bubble.describe()})"
         )
     if times.communication > 0:
         lines.append(

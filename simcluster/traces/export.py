@@ -9,7 +9,8 @@ with HTA_DISABLE_NS_ROUNDING=1, or it rounds times to microseconds):
 * ``compute_time``: the breakdown's forward, backward, recompute, and what kernels are of optimizer and other;
 * ``non_compute_time``: exposed_*, and copies to and from the host with nothing else beside them; with collectives from
   their arrival on, waiting for late members too (straggler_wait, and of bubble what is spent inside a collective);
-* ``idle_time``: the rest, that is bubble, waiting for the host and, with collectives from the wire on, straggler_wait;
+* ``idle_time``: the rest, that is bubble, waiting for the host and, with collectives from the wire on, straggler_wait
+  (of all of them what lies before the rank's last end);
 * ``comp_comm_overlap``: with collectives from the wire on the result's overlap_fraction, of one rank; with those from
   their arrival on, waiting counts as communication there;
 * ``get_potential_stragglers``: of the last long collective of a name the rank that begins it last.  That is the slow
