@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from functools import cache
+from typing import Any
 
 import pytest
 
@@ -11,7 +14,11 @@ import simcluster
 from simcluster.cli import main
 from simcluster.scenario.fits import applied
 from simcluster.simulate import simulate
-from simcluster.whatif.preflight import CHECKS, Point, _contention, preflight, worst, written
+from simcluster.units import format_seconds
+from simcluster.whatif.candidates import against_exposed
+from simcluster.whatif.preflight import checklist, preflight, worst
+from simcluster.whatif.preflight_points import CHECKS, Point, _contention
+from simcluster.whatif.remedies import Remedy, written
 
 GPT = "gpt3_175b_64xa100"
 
@@ -39,6 +46,7 @@ def test_a_published_run_passes_every_point() -> None:
         ("pipeline bubble", ["training.global_batch=2"]),
         ("exposed communication", ["cluster.scale.nvlink=0.01"]),
         ("balance of stages", ["model.vocab_size=2000000"]),
+        ("ZeRO under the pipeline", ["parallel.zero=2"]),
         ("launch-bound microbatches", ["cluster.scale.launch=50"]),
     ],
 )
@@ -78,6 +86,124 @@ def test_changes_are_written_as_the_command_line_reads_them() -> None:
     assert list(written(values)) == ["overlap.tensor=true", "parallel.order=[tp, dp]", "training.micro_batch=2"]
 
 
+PRINTED = re.compile(r"(--set .*?)   (\S+ \S+) a step \(([+-][0-9.]+%)(: it keeps the rule, and is slower)?\)")
+"""A remedy in the command's text: options, step time, change."""
+
+CHECKED: tuple[tuple[str, list[str]], ...] = (
+    ("tiny_3d", ["--parallel.order", "[tp, cp, pp, dp]"]),
+    ("tiny_3d", ["--parallel.zero", "2", "--set", "pipeline.schedule=gpipe"]),
+    ("tiny_3d", ["--parallel.tp", "4", "--parallel.pp", "1"]),
+    ("tiny_3d", ["--training.global_batch", "2"]),
+    ("tiny_dp", []),
+    ("slow_gpu", ["--model.layers", "8", "--training.global_batch", "16"]),
+)
+
+
+@pytest.mark.parametrize(("name", "own"), CHECKED, ids=range(len(CHECKED)))
+def test_every_printed_remedy_is_a_command_that_gives_its_time(
+    name: str, own: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is printed is pasted behind ``simcluster run SCENARIO``: it runs, fits and takes as long as it says."""
+    assert main(["check", name, *own]) == 0
+    printed = {found.groups()[:2] for found in PRINTED.finditer(capsys.readouterr().out)}
+    assert printed
+    for options, seconds in sorted(printed):
+        assert main(["run", name, *shlex.split(options), "--json", "-"]) == 0
+        result = json.loads(capsys.readouterr().out)
+        assert format_seconds(result["step_time_s"]) == seconds, options
+        assert result["fits"]
+
+
+def test_what_is_changed_is_changed_whole() -> None:
+    """Half as many stages are twice as many replicas, and the file says how many: the error of half a remedy."""
+    overrides = ["model.layers=8", "training.global_batch=16"]
+    remedies = points("slow_gpu", *overrides)["pipeline bubble"].remedies
+    (fewer,) = [remedy for remedy in remedies if "parallel.pp" in remedy.values]
+    assert fewer.values == {"parallel.pp": 2, "parallel.dp": 4}
+    with pytest.raises(simcluster.InputError, match="set dp to 4"):
+        simcluster.load("slow_gpu", [*overrides, "parallel.pp=2"])
+
+
+def test_a_remedy_says_what_its_point_says_then() -> None:
+    overrides = ["parallel.zero=2"]
+    base = simulate(simcluster.load("tiny_3d", overrides))
+    for check in CHECKS:
+        remedies = points("tiny_3d", *overrides)[check(base).name].remedies
+        times = [remedy.step_time for remedy in remedies]
+        for remedy in remedies:
+            again = check(simulate(simcluster.load("tiny_3d", [*overrides, *written(remedy.values)])))
+            assert remedy.then == (again.verdict, again.found)
+            assert remedy.before == base.step_time
+        if remedies and check(base).for_time:
+            assert times == sorted(times)
+            assert times[0] < base.step_time
+
+
+def test_gradients_reduced_in_every_microbatch_are_named_and_ended() -> None:
+    """175B, TP 8, PP 4, DP 8, ZeRO-2, 32 microbatches: ZeRO-1 takes 29 % off the step, one reduction a step 27 %."""
+    document: dict[str, Any] = {
+        "cluster": {"topology": "dgx_a100", "nodes": 32},
+        "gpus": 256,
+        "model": {"preset": "gpt3-175b"},
+        "parallel": {"tp": 8, "pp": 4, "zero": 2, "sequence_parallel": True},
+        "training": {"global_batch": 256, "memory_recipe": "bf16-12"},
+        "overlap": {"grad_reduce": True},
+    }
+    base = simulate(simcluster.load("tiny_3d", {"faults": None, **document}))
+    found = {check(base).name: check(base) for check in CHECKS}
+    assert "gradients are reduced in each of 32 microbatches" in found["ZeRO under the pipeline"].found
+    assert found["pipeline bubble"].verdict == "pass"
+    first = against_exposed(base)[:6]
+    for values, gain in (({"parallel.zero": 1}, -0.292), ({"fsdp.sync_every_microbatch": False}, -0.267)):
+        assert values in first
+        changed = applied(base.scenario, values)
+        assert changed is not None
+        assert simulate(changed).step_time / base.step_time - 1 == pytest.approx(gain, abs=0.0015)
+
+
+def test_a_rules_fix_that_is_slower_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    """tp over two machines and so few sequences that stages would mostly wait: more stages keep the rule, and cost."""
+    overrides = ["parallel.tp=4", "parallel.pp=1", "training.global_batch=2"]
+    found = points("tiny_3d", *overrides)["tp inside the NVLink domain"]
+    assert found.verdict == "fail"
+    slower = [each for each in found.remedies if each.change > 0]
+    assert slower
+    assert all(each.then is not None and each.then[0] == "pass" for each in slower)
+    assert main(["check", "tiny_3d", *(f"--set={text}" for text in overrides)]) == 0
+    assert f"({slower[0].change:+.1%}: it keeps the rule, and is slower)" in capsys.readouterr().out
+
+
+def test_a_remedy_that_does_not_fit_is_not_offered() -> None:
+    """One stage is the shortest step and holds twice the model."""
+    free = points("tiny_3d")["pipeline bubble"].remedy
+    assert free is not None
+    assert free.values["parallel.pp"] == 1
+    capacity = simulate(simcluster.load("tiny_3d")).facts.memory
+    small = (free.memory - 1) / capacity
+    for point in points("tiny_3d", f"cluster.scale.memory={small}").values():
+        assert all(remedy.memory <= small * capacity for remedy in point.remedies)
+        assert all(remedy.values != free.values for remedy in point.remedies)
+
+
+def test_changes_that_help_each_other_are_put_together() -> None:
+    """The best remedy and what makes its step shorter still: shorter than each alone."""
+    result = simulate(simcluster.load("tiny_3d"))
+    found = checklist(result)
+    times = [remedy.step_time for remedy in found.fastest]
+    assert times == sorted(times)
+    assert times[0] < min(each.step_time for point in found.points for each in point.remedies)
+    for remedy in found.fastest:
+        changed = applied(result.scenario, remedy.values)
+        assert changed is not None
+        assert simulate(changed).step_time == remedy.step_time
+
+
+def test_options_are_quoted_for_a_shell() -> None:
+    remedy = Remedy({"parallel.order": ("tp", "dp"), "training.micro_batch": 2}, 1.0, 2.0, 0.0)
+    assert remedy.options() == "--set 'parallel.order=[tp, dp]' --set training.micro_batch=2"
+    assert shlex.split(remedy.options()) == ["--set", "parallel.order=[tp, dp]", "--set", "training.micro_batch=2"]
+
+
 def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "tiny_3d"]) == 0
     out = capsys.readouterr().out
@@ -89,6 +215,10 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     listed = json.loads(streams.out)
     assert listed["verdict"] == "fail"
     assert listed["points"][0]["name"] == "divisibility"
+    remedy = next(point["remedy"] for point in listed["points"] if point["remedy"])
+    assert set(remedy) == {"set", "step_time_s", "change", "peak_memory_bytes", "then"}
+    assert set(remedy["then"]) == {"verdict", "found"}
+    assert listed["fastest"][0]["step_time_s"] < listed["step_time_s"]
 
 
 def test_a_scenario_that_cannot_be_says_so(capsys: pytest.CaptureFixture[str]) -> None:

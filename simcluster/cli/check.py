@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import shlex
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from simcluster.cli.common import add_override_arguments
@@ -11,7 +13,8 @@ from simcluster.errors import InputError
 
 if TYPE_CHECKING:
     from simcluster.result import Result
-    from simcluster.whatif.preflight import Point
+    from simcluster.whatif.preflight import Checklist, Point
+    from simcluster.whatif.remedies import Remedy
 
 EXAMPLE = """examples:
   simcluster check gpt3_175b_64xa100
@@ -41,25 +44,27 @@ def run(args: argparse.Namespace) -> int:
     from simcluster.cli import common
     from simcluster.scenario.scenario import load
     from simcluster.simulate import simulate
-    from simcluster.whatif.preflight import preflight, worst
+    from simcluster.whatif.preflight import checklist
 
     common.check_json_path(args.json)
-    result = simulate(load(args.scenario, common.overrides_of(args)))
-    points = preflight(result)
+    overrides = common.overrides_of(args)
+    result = simulate(load(args.scenario, overrides))
+    found = checklist(result, lambda values: load(args.scenario, [*overrides, *values.items()]))
+    own = [*args.set, *args.overrides]
     if args.json != "-":
-        print(_text(result, points))
+        print(_text(result, found, own))
     if args.json:
-        listed = [point.to_dict() for point in points]
-        common.write_json(args.json, {"verdict": worst(points), "step_time_s": result.step_time, "points": listed})
-    failed = [point.name for point in points if point.verdict == "fail"]
+        common.write_json(args.json, {"step_time_s": result.step_time, **found.to_dict()})
+    failed = [point.name for point in found.points if point.verdict == "fail"]
     if args.strict and failed:
         raise InputError(f"{result.scenario.name}: not ready to launch: {', '.join(failed)}")
     return 0
 
 
-def _text(result: Result, points: list[Point]) -> str:
+def _text(result: Result, found: Checklist, own: Sequence[str]) -> str:
     from simcluster.units import format_seconds
 
+    points = found.points
     width = max(len(point.name) for point in points)
     lines = [f"{result.scenario.name}: {format_seconds(result.step_time)} a step", ""]
     for point in points:
@@ -68,20 +73,36 @@ def _text(result: Result, points: list[Point]) -> str:
             mark = styled(mark, _STYLES[point.verdict])
         lines.append(f"{mark}  {point.name.ljust(width)}  {point.found}")
         if point.verdict != "pass":
-            lines += [f"{' ' * (width + 8)}{line}" for line in _why(result, point)]
+            lines += [f"{' ' * (width + 8)}{line}" for line in _why(point, own)]
     counts = {mark: sum(point.verdict == mark for point in points) for mark in _MARKS}
-    return "\n".join([*lines, "", f"{counts['pass']} pass, {counts['warn']} warn, {counts['fail']} fail"])
+    lines += ["", f"{counts['pass']} pass, {counts['warn']} warn, {counts['fail']} fail"]
+    if found.fastest:
+        lines += ["", "what makes the step shortest, as played (behind simcluster run SCENARIO)"]
+        lines += [f"  {_command(remedy, own)}   {_step(remedy)}" for remedy in found.fastest]
+    return "\n".join(lines)
 
 
-def _why(result: Result, point: Point) -> list[str]:
-    from simcluster.units import format_seconds
-    from simcluster.whatif.preflight import written
-
+def _why(point: Point, own: Sequence[str]) -> list[str]:
     lines = [f"rule: {point.rule}"]
-    if point.remedy:
-        change = f"{point.remedy.step_time / result.step_time - 1:+.1%}"
-        options = " ".join(f"--set {text}" for text in written(point.remedy.values))
-        lines.append(f"fix, as played: {options}   {format_seconds(point.remedy.step_time)} a step ({change})")
-    elif point.advice:
-        lines.append(f"look at: {point.advice}")
+    for place, remedy in enumerate(point.remedies):
+        what = "or" if place else "fix, as played" if point.for_time else "what keeps the rule, as played"
+        lines.append(f"{what}: {_command(remedy, own)}   {_step(remedy)}")
+        if remedy.then:
+            lines.append(f"    then {_MARKS[remedy.then[0]]}: {remedy.then[1]}")
+    if not point.remedies and point.advice:
+        tried = " (no change that was tried helps and fits)" if point.tries else ""
+        lines.append(f"look at: {point.advice}{tried}")
     return lines
+
+
+def _command(remedy: Remedy, own: Sequence[str]) -> str:
+    """All options of a command that gives the remedy's step: the user's own too, as far as it leaves them."""
+    kept = [text for text in own if text.partition("=")[0].strip() not in remedy.values]
+    return " ".join([*(f"--set {shlex.quote(text)}" for text in kept), remedy.options()])
+
+
+def _step(remedy: Remedy) -> str:
+    from simcluster.units import format_seconds
+
+    slower = ": it keeps the rule, and is slower" if remedy.change > 0 else ""
+    return f"{format_seconds(remedy.step_time)} a step ({remedy.change:+.1%}{slower})"
