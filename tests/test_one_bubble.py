@@ -111,4 +111,4 @@ def test_everything_prints_the_same_bubble(capsys: pytest.CaptureFixture[str], t
     assert main(["report", "tiny_3d", *options, "-o", str(tmp_path / "page.html")]) == 0
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert words.percent(share) in page
-    assert result.own_bubble.describe() in page
+    assert f"{words.percent(result.own_bubble.fraction)} by the schedule alone" in page

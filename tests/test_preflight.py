@@ -185,6 +185,19 @@ def test_a_remedy_that_does_not_fit_is_not_offered() -> None:
         assert all(remedy.values != free.values for remedy in point.remedies)
 
 
+def test_a_gpu_that_is_nearly_full_has_remedies_too(capsys: pytest.CaptureFixture[str]) -> None:
+    """One that fits and is tight is a warning; so is a remedy for another point that stays tight."""
+    base = simulate(simcluster.load("tiny_3d"))
+    scale = f"cluster.scale.memory={base.memory.total / base.facts.memory / 0.93}"
+    full = points("tiny_3d", scale)["memory headroom"]
+    assert full.verdict == "warn"
+    assert full.remedy is not None
+    assert full.remedy.then is not None
+    assert full.remedy.then[0] == "pass"
+    assert main(["check", "tiny_3d", "--set", scale]) == 0
+    assert ", tight: 0.5 of 0.5 GB" in capsys.readouterr().out
+
+
 def test_changes_that_help_each_other_are_put_together() -> None:
     """The best remedy and what makes its step shorter still: shorter than each alone."""
     result = simulate(simcluster.load("tiny_3d"))

@@ -20,6 +20,7 @@ EXAMPLE = """examples:
   simcluster check gpt3_175b_64xa100
   simcluster check gpt3_175b_64xa100 --pipeline.schedule 1f1b --strict
 """
+_TIGHT = 0.9  # of a GPU's memory: a remedy that holds more says so
 _MARKS = {"pass": "pass", "warn": "WARN", "fail": "FAIL"}
 _STYLES: dict[str, Style] = {"warn": "yellow", "fail": "red"}
 
@@ -73,20 +74,20 @@ def _text(result: Result, found: Checklist, own: Sequence[str]) -> str:
             mark = styled(mark, _STYLES[point.verdict])
         lines.append(f"{mark}  {point.name.ljust(width)}  {point.found}")
         if point.verdict != "pass":
-            lines += [f"{' ' * (width + 8)}{line}" for line in _why(point, own)]
+            lines += [f"{' ' * (width + 8)}{line}" for line in _why(point, result, own)]
     counts = {mark: sum(point.verdict == mark for point in points) for mark in _MARKS}
     lines += ["", f"{counts['pass']} pass, {counts['warn']} warn, {counts['fail']} fail"]
     if found.fastest:
         lines += ["", "what makes the step shortest, as played (behind simcluster run SCENARIO)"]
-        lines += [f"  {_command(remedy, own)}   {_step(remedy)}" for remedy in found.fastest]
+        lines += [f"  {_command(remedy, own)}   {_step(remedy, result)}" for remedy in found.fastest]
     return "\n".join(lines)
 
 
-def _why(point: Point, own: Sequence[str]) -> list[str]:
+def _why(point: Point, result: Result, own: Sequence[str]) -> list[str]:
     lines = [f"rule: {point.rule}"]
     for place, remedy in enumerate(point.remedies):
         what = "or" if place else "fix, as played" if point.for_time else "what keeps the rule, as played"
-        lines.append(f"{what}: {_command(remedy, own)}   {_step(remedy)}")
+        lines.append(f"{what}: {_command(remedy, own)}   {_step(remedy, result)}")
         if remedy.then:
             lines.append(f"    then {_MARKS[remedy.then[0]]}: {remedy.then[1]}")
     if not point.remedies and point.advice:
@@ -101,8 +102,10 @@ def _command(remedy: Remedy, own: Sequence[str]) -> str:
     return " ".join([*(f"--set {shlex.quote(text)}" for text in kept), remedy.options()])
 
 
-def _step(remedy: Remedy) -> str:
+def _step(remedy: Remedy, result: Result) -> str:
     from simcluster.units import format_seconds
 
+    held, capacity = remedy.memory, result.facts.memory
     slower = ": it keeps the rule, and is slower" if remedy.change > 0 else ""
-    return f"{format_seconds(remedy.step_time)} a step ({remedy.change:+.1%}{slower})"
+    tight = f", tight: {held / 1e9:.1f} of {capacity / 1e9:.1f} GB" if held > _TIGHT * capacity else ""
+    return f"{format_seconds(remedy.step_time)} a step ({remedy.change:+.1%}{slower}){tight}"

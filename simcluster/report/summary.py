@@ -103,9 +103,9 @@ def _bubble(entry: Entry) -> float:
 
 
 def _bubble_note(entry: Entry) -> str:
-    if entry.result is None or not entry.result.own_bubble.fraction:
-        return "of the step: waiting for other stages"
-    return f"of the step: waiting for other stages; {entry.result.own_bubble.describe()}"
+    own = entry.numbers.get("schedule_bubble_fraction")  # nothing in a result that an older version has saved
+    beside = f"; {words.percent(own)} by the schedule alone" if own else ""
+    return f"of the step: waiting for other stages{beside}"
 
 
 def _memory_note(entry: Entry) -> str:

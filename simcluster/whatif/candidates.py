@@ -50,6 +50,22 @@ def against_sharding(scenario: Scenario) -> tuple[Values, ...]:
     return tuple(found)
 
 
+def against_memory(scenario: Scenario) -> tuple[Values, ...]:
+    """Against a GPU that is nearly full: what costs least time first."""
+    parallel, training = scenario.parallel, scenario.training
+    found: list[Values] = []
+    if parallel.tp > 1 and not parallel.sequence_parallel:
+        found.append({"parallel.sequence_parallel": True})
+    if not parallel.zero and scenario.dp * parallel.cp > 1:
+        found.append({"parallel.zero": 1})
+    if training.recompute == "none" and training.attention == "unfused":
+        found.append({"training.recompute": "selective"})
+    found += [{"training.micro_batch": size} for size in divisors(training.micro_batch)[-2:-1]]
+    if training.recompute != "full":
+        found += [{"training.recompute": "full", "training.recompute_every": every} for every in (4, 1)]
+    return tuple(found)
+
+
 def into_domain(scenario: Scenario, domain: int) -> tuple[Values, ...]:
     """Tensor parallelism of at most so many ranks: with more replicas, or with more stages in its place."""
     tp, pp = scenario.parallel.tp, scenario.parallel.pp

@@ -20,7 +20,7 @@ from simcluster.scenario.memory_plan import plan_of
 from simcluster.scenario.pipeline_rules import schedule_of, slices_of
 from simcluster.simulate import prepare
 from simcluster.units import format_seconds
-from simcluster.whatif.candidates import against_bubble, against_exposed, against_sharding, into_domain
+from simcluster.whatif.candidates import against_bubble, against_exposed, against_memory, against_sharding, into_domain
 from simcluster.whatif.remedies import Remedy, Values, Verdict
 from simcluster.whatif.sensitivities import scaled
 
@@ -102,7 +102,8 @@ def _layout(result: Result) -> Point:
 
 def _memory(result: Result) -> Point:
     used = result.memory.total / result.facts.memory
-    tries = tuple(each.values for each in result.remedies.found) if result.remedies else ()
+    tight = against_memory(result.scenario)
+    tries = tuple(each.values for each in result.remedies.found) if result.remedies else tight
     return Point(
         "memory headroom", _verdict(used, 1 - HEADROOM, 1.0),
         f"{result.memory.total / 1e9:.1f} of {result.facts.memory / 1e9:.1f} GB ({used:.0%}) on the fullest GPU",
