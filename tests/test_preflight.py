@@ -95,6 +95,7 @@ CHECKED: tuple[tuple[str, list[str]], ...] = (
     ("tiny_3d", ["--parallel.tp", "4", "--parallel.pp", "1"]),
     ("tiny_3d", ["--training.global_batch", "2"]),
     ("tiny_dp", []),
+    ("tiny_dp", ["--parallel.zero", "3", "--fsdp.prefetch", "0", "--training.micro_batch", "2"]),
     ("slow_gpu", ["--model.layers", "8", "--training.global_batch", "16"]),
 )
 

@@ -105,6 +105,8 @@ def _dp(scenario: Scenario) -> Iterator[Values]:
     beside: dict[str, Any] = {} if overlap.grad_reduce else {"overlap.grad_reduce": True}
     if zero and not overlap.param_gather:
         beside["overlap.param_gather"] = True
+    if zero == 3 and not scenario.fsdp.prefetch:
+        beside |= {"overlap.param_gather": True, "fsdp.prefetch": 1}
     if beside:
         yield beside
     if not zero:

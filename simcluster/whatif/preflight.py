@@ -12,7 +12,7 @@ from typing import Any
 
 from simcluster.result import Result
 from simcluster.whatif.preflight_points import CHECKS, Check, Point
-from simcluster.whatif.remedies import Again, Remedy, Trials, Values, Verdict
+from simcluster.whatif.remedies import Again, Remedy, Trials, Values, Verdict, written
 
 _MOST_TRIED = 6  # changes that are played for one point
 _MOST_PLAYED = 24  # for the whole list, 2 to 10 s of a processor
@@ -124,4 +124,4 @@ def _further(result: Result, best: Remedy, trials: Trials) -> Iterator[Remedy]:
                 yield _remedy(result, *tried)
 
 
-__all__ = ["CHECKS", "Checklist", "Point", "checklist", "preflight", "worst"]
+__all__ = ["CHECKS", "Checklist", "Point", "Remedy", "checklist", "preflight", "worst", "written"]
