@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from simcluster.measuring.host_copies import activations_in_host, copies_of, fullest_box
 from simcluster.measuring.memory_timeline import Peak
-from simcluster.measuring.numbers import mfu, numbers_of
+from simcluster.measuring.numbers import hfu, mfu, numbers_of
 from simcluster.measuring.wait_matrix import WaitMatrix, wait_matrix
 from simcluster.planning.footprint import Footprint
 from simcluster.run import Run
@@ -144,6 +144,11 @@ class Result(Run):
     def mfu(self) -> float:
         """Model FLOP/s over peak: no recompute, causal attention at one half."""
         return mfu(self)
+
+    @property
+    def hfu(self) -> float:
+        """The same with all that is computed twice."""
+        return hfu(self)
 
     @property
     def collectives(self) -> list[dict[str, Any]]:

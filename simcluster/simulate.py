@@ -261,7 +261,10 @@ def job_of(scenario: Scenario, device: Device, passes: Passes) -> Job:
 def facts_of(scenario: Scenario, device: Device) -> Facts:
     """What the scenario's step is worth, without what it takes of memory and its schedule."""
     model, training = scenario.model, scenario.training
-    again = hardware_flops_per_sequence(model, training.recompute, every=training.recompute_every)
+    leaves = training.recompute == "selective" and not shape_of(scenario).core_again
+    again = hardware_flops_per_sequence(
+        model, "none" if leaves else training.recompute, every=training.recompute_every
+    )
     return Facts(
         ranks=scenario.gpus,
         samples=training.global_batch,

@@ -156,13 +156,16 @@ def test_full_recompute_runs_exactly_the_forward_of_layers_again(model: Model, s
 
 
 @given(models(), shapes)
-def test_selective_recompute_runs_unfused_core_attention_again(model: Model, shape: RankShape) -> None:
+def test_selective_recompute_runs_core_attention_again(model: Model, shape: RankShape) -> None:
     selective = replace(shape, recompute="selective")
     block = attention_block(model, selective)
     again = [kernel.name for kernel in kernels(block, "recompute")]
     names = [kernel.name for kernel in kernels(block, "forward")]
-    core = names[names.index("scores") : names.index("context") + 1] if shape.attention == "unfused" else []
+    fused = shape.attention == "fused"
+    core = ["attention"] if fused else names[names.index("scores") : names.index("context") + 1]
     assert again == core
+    left = attention_block(model, replace(selective, keeps_fused_core=True))
+    assert kernels(left, "recompute") == (() if fused else kernels(block, "recompute"))
     assert kernels(mlp_block(model, selective), "recompute") == ()
 
 

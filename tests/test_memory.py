@@ -103,8 +103,9 @@ def test_sequence_parallelism_never_holds_more(model: Model, shape: RankShape) -
 def test_recomputing_more_keeps_less_and_brings_it_back(model: Model, shape: RankShape) -> None:
     none, selective, full = (replace(shape, recompute=mode) for mode in ("none", "selective", "full"))
     kept = [activation_bytes_per_layer(model, mode) for mode in (full, selective, none)]
-    assert kept[0] < kept[1] <= kept[2]
-    assert (kept[1] < kept[2]) == (shape.attention == "unfused")
+    assert kept[0] < kept[1] < kept[2]
+    alone = activation_bytes_per_layer(model, replace(selective, keeps_fused_core=True))
+    assert alone == (kept[1] if shape.attention == "unfused" else kept[2])
     assert working_bytes(model, none) == 0
     for mode in (selective, full):
         whole = activation_bytes_per_layer(model, mode) + working_bytes(model, mode)

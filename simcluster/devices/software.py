@@ -27,6 +27,7 @@ from simcluster.units import Seconds
 IDEAL = "ideal"
 """Software that costs nothing: everything is issued in time."""
 
+Selective = Literal["any-core", "unfused-core"]
 Gradients = Literal["averaged", "scaled", "checked"]
 Shards = Literal["in-place", "flat", "copied"]
 
@@ -42,14 +43,19 @@ class Software(Spec):
     ``compiled`` by torch.compile, block by block, with an eager loss; or ``eager``, each step of an expression one
     (``eager_sections``).  ``checkpoint``: a full recompute runs the ``whole`` forward again, or stops when it has what
     backward reads (``early-stop``: torch.utils.checkpoint without re-entrance, PyTorch 2.1 and later), before the last
-    product and its reduction.  ``accumulate``: a weight gradient's product adds to the main gradient itself
-    (Megatron-LM's --gradient-accumulation-fusion, of 2022), or a ``separate`` kernel does.  ``optimizer``: Adam writes
-    the model's weights too, and the reduction averages; or ``passes`` of their own copy the weights and divide the
-    gradients by dp (Megatron-LM's Float16OptimizerWithFloat16Params and its local DistributedDataParallel).
-    ``gradients``: the collective averages (``averaged``); they are multiplied by 1 / dp before it, all that a rank has
-    accumulated (``scaled``); or their norm is taken before that too, to see whether any is no number (``checked``).
-    ``shards`` of ZeRO 3 are gathered and reduced where they lie (``in-place``), as ``flat`` parameters (PyTorch's
-    FullyShardedDataParallel) or ``copied`` out and in (its fully_shard): ``updates.sharded_copy_seconds``.
+    product and its reduction.  ``selective``: a selective recompute runs ``any-core`` attention again, whatever its
+    kernel, which is what the paper's mode asks for (arXiv:2205.05198) and what Megatron-Core does
+    (core/transformer/attention.py, ``checkpoint_core_attention``), as do Transformer Engine and NeMo; or an
+    ``unfused-core`` only: Megatron-LM's legacy model and Megatron-DeepSpeed go round the checkpoint with
+    --use-flash-attn, and PyTorch's policies keep what a fused kernel gives.  ``accumulate``: a weight gradient's
+    product adds to the main gradient itself (Megatron-LM's --gradient-accumulation-fusion, of 2022), or a ``separate``
+    kernel does.  ``optimizer``: Adam writes the model's weights too, and the reduction averages; or ``passes`` of their
+    own copy the weights and divide the gradients by dp (Megatron-LM's Float16OptimizerWithFloat16Params and its local
+    DistributedDataParallel). ``gradients``: the collective averages (``averaged``); they are multiplied by 1 / dp
+    before it, all that a rank has accumulated (``scaled``); or their norm is taken before that too, to see whether any
+    is no number (``checked``). ``shards`` of ZeRO 3 are gathered and reduced where they lie (``in-place``), as ``flat``
+    parameters (PyTorch's FullyShardedDataParallel) or ``copied`` out and in (its fully_shard):
+    ``updates.sharded_copy_seconds``.
 
     Besides what it issues too late, the GPU is idle for ``gap`` more at each kernel than the device's ``launch``: small
     kernels around it that our list leaves out (casts, copies, sums of biases, states of random numbers), or a profiler;
@@ -67,6 +73,7 @@ class Software(Spec):
     loss: Seconds = 0.0
     kernels: Literal["fused", "compiled", "eager"] = "fused"
     checkpoint: Literal["whole", "early-stop"] = "whole"
+    selective: Selective = "any-core"
     accumulate: Literal["fused", "separate"] = "fused"
     optimizer: Literal["fused", "passes"] = "fused"
     gradients: Gradients = "averaged"

@@ -111,6 +111,11 @@ def mfu(step: TimedStep) -> float:
     return step.facts.model_flops / step.step_time / (step.facts.ranks * step.facts.peak_flops)
 
 
+def hfu(step: PlayedStep) -> float:
+    """The same with all that is computed twice."""
+    return step.facts.hardware_flops / step.step_time / (step.facts.ranks * step.facts.peak_flops)
+
+
 def exposed_communication(step: PlayedStep) -> float:
     """Seconds that communication over any axis holds the mean rank up."""
     return sum(seconds for name, seconds in step.times.breakdown.items() if name.startswith("exposed_"))
@@ -132,7 +137,7 @@ METRICS: dict[str, Metric] = {
     "model_flops_per_step": played("FLOP", lambda step: step.facts.model_flops),
     "model_tflops_per_gpu": timed("TFLOP/s", _tflops_per_gpu),
     "mfu": timed("fraction", mfu, "MFU"),
-    "hfu": played("fraction", lambda step: mfu(step) * step.facts.hardware_flops / step.facts.model_flops),
+    "hfu": played("fraction", hfu),
     "gpus": timed("count", lambda step: step.facts.ranks),
     "bubble_fraction": played("fraction", lambda step: step.times.bubble_fraction, "bubble", _FULL | {"plan"}),
     "bubble_over_ideal": played("fraction", lambda step: step.times.bubble_over_ideal),

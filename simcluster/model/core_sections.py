@@ -38,7 +38,8 @@ def fused_core(model: Model, shape: RankShape, local: LocalSizes) -> Section:
     wide = FP32_BYTES * local.tokens * local.query
     before = memory("attention_row_sums", 2 * queries + wide + statistics)
     behind = memory("attention_query_grad", queries + wide)
-    return Section(forward=(forward,), input_grad=(before, back, behind))
+    again = (forward,) if shape.core_again else ()
+    return Section(forward=(forward,), recompute=again, input_grad=(before, back, behind))
 
 
 def unfused_core(shape: RankShape, local: LocalSizes) -> Section:
@@ -66,9 +67,7 @@ def unfused_core(shape: RankShape, local: LocalSizes) -> Section:
         ),
     )
     core = join((scores, softmax, drop, context), "none")
-    if shape.recompute != "selective":
-        return core
-    return Section(core.forward, core.forward, core.input_grad, core.weight_grad)
+    return replace(core, recompute=core.forward) if shape.core_again else core
 
 
 def has_fused_softmax(shape: RankShape, squares: int, keys: int) -> bool:

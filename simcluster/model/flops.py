@@ -117,8 +117,8 @@ def hardware_flops_per_sequence(model: Model, recompute: Recompute, *, every: in
     layer's forward (full).
 
     In every layer, or in those whose number divides by ``every``.  The numerator of HFU.  The
-    embedding and the LM head are never recomputed.  A flash kernel stores no scores, so selective recompute adds
-    nothing to it: ask for "none" there.
+    embedding and the LM head are never recomputed.  Where the software leaves a fused core alone
+    (``RankShape.core_again``), ask for "none" instead of selective.
     """
     again: dict[str, Callable[[LayerFlops], float]] = {
         "none": lambda layer: 0.0,

@@ -30,16 +30,16 @@ MASK_BYTES = 1.0  # a dropout mask is one byte an element
 class RankShape:
     """What decides the shapes of one rank's kernels besides the model.
 
-    ``ep`` ranks share the experts of a mixture, each split over ``etp`` (0: as many as tp).
-    ``cp_comm`` is how the ranks that share a sequence bring queries and keys together (``context``).
-    ``attention``: "fused" is a flash kernel, "unfused" the separate products and softmax before it.  ``recompute`` is
-    done in the layers whose number divides by ``recompute_every``; a full one that ``stops_early`` is over when it has
-    all that backward reads.  ``kernels`` says who made those that device memory limits (``software.Software``).
-    ``fp8``: products of layers read fp8 operands, cast from 16 bits.  ``logits``: the loss keeps a copy in "fp32", or
-    writes their gradient over them, "in-place".  ``temporaries``: count what lives inside a layer's backward.
-    ``element_bytes``: size of activations and weights.  ``grad_accumulate_bytes``: size of an element of the main
-    gradient that W adds to (read and written); 0 if W only writes a gradient of ``element_bytes``.  ``accumulate``: the
-    product of W adds by itself, or a "separate" kernel adds what it wrote.
+    ``ep`` ranks share the experts of a mixture, each split over ``etp`` (0: as many as tp). ``cp_comm`` is how the
+    ranks that share a sequence bring queries and keys together (``context``). ``attention``: "fused" is a flash kernel,
+    "unfused" the separate products and softmax before it.  ``recompute`` is done in the layers whose number divides by
+    ``recompute_every``; a full one that ``stops_early`` is over when it has all that backward reads, a selective one
+    may leave a fused core alone (``keeps_fused_core``).  ``kernels`` says who made those that device memory limits
+    (``software.Software``). ``fp8``: products of layers read fp8 operands, cast from 16 bits.  ``logits``: the loss
+    keeps a copy in "fp32", or writes their gradient over them, "in-place".  ``temporaries``: count what lives inside a
+    layer's backward. ``element_bytes``: size of activations and weights.  ``grad_accumulate_bytes``: size of an element
+    of the main gradient that W adds to (read and written); 0 if W only writes a gradient of ``element_bytes``.
+    ``accumulate``: the product of W adds by itself, or a "separate" kernel adds what it wrote.
     """
 
     micro_batch: int
@@ -58,6 +58,7 @@ class RankShape:
     kernels: Kernels = "fused"
     accumulate: Accumulate = "fused"
     stops_early: bool = False
+    keeps_fused_core: bool = False
     fp8: bool = False
     element_bytes: float = 2.0
     grad_accumulate_bytes: float = 4.0
@@ -80,6 +81,11 @@ class RankShape:
     def recomputes(self, layer: int) -> bool:
         """Does the layer of this number run something again in backward?"""
         return self.recompute != "none" and layer % self.recompute_every == 0
+
+    @property
+    def core_again(self) -> bool:
+        """Does a selective recompute run the core attention again?"""
+        return self.recompute == "selective" and not (self.attention == "fused" and self.keeps_fused_core)
 
     def gradient_bytes(self, weights: float) -> float:
         """Traffic of storing the gradient of so many weights: added to the main gradient, or written once."""

@@ -38,9 +38,9 @@ def attention_block(model: Model, shape: RankShape) -> Block:
     """Norm; QKV, rotation, core attention, projection; dropout and residual add.
 
     Unfused core attention works on the full square, since its products cannot skip the masked half: it executes
-    4 n s q / tp FLOP where the fused kernel executes ``causal_factor`` of that.  Selective recompute runs the unfused
-    core again; a fused kernel keeps no scores to begin with, so there selective is the same as none.  PyTorch's
-    own attention, eager or compiled, reads keys and values copied for every head (``eager_sections``).
+    4 n s q / tp FLOP where the fused kernel executes ``causal_factor`` of that.  Selective recompute runs the core
+    again, a fused one where the software does (``RankShape.core_again``).  PyTorch's own attention, eager or compiled,
+    reads keys and values copied for every head (``eager_sections``).
     """
     if model.mla:
         return latent_attention(model, shape, model.mla)

@@ -63,11 +63,12 @@ def tensors(model: Model, shape: RankShape) -> list[Tensor]:
 def activation_parts(model: Model, shape: RankShape, layer: int = 0) -> dict[str, float]:
     """Bytes that one rank keeps of one layer and one microbatch, from F until its backward, by tensor.
 
-    GPT-style with dropout the sum is s b h (34 + 5 a s / h) without parallelism; Llama-style with fused attention
-    s b (8 h + 4 q + 4 kv + 6 f) + 4 s b a, the last term being the log-sum-exp.  tp divides what lies between the
-    column- and the row-parallel product; the rest (10 of the 34) only under sequence parallelism; cp divides all.
-    Selective recompute drops what the unfused attention core makes (softmax, its dropout); full keeps the layer's
-    input alone.  Source: arXiv:2205.05198 section 4 and table 2; the Llama form is the same listing for its tensors.
+    GPT-style with dropout the sum is s b h (34 + 5 a s / h) without parallelism; Llama-style with fused attention s b
+    (8 h + 4 q + 4 kv + 6 f) + 4 s b a, the last term being the log-sum-exp.  tp divides what lies between the column-
+    and the row-parallel product; the rest (10 of the 34) only under sequence parallelism; cp divides all. Selective
+    recompute drops what the attention core makes: softmax and its dropout of an unfused one, the log-sum-exp of a fused
+    one where that runs again; full keeps the layer's input alone.  Source: arXiv:2205.05198 section 4 and table 2; the
+    Llama form is the same listing for its tensors.
     """
     return {tensor.name: tensor.bytes for tensor in _layer(model, shape, layer) if is_kept(tensor, shape)}
 
@@ -307,11 +308,15 @@ def _mask(block: str, name: str, model: Model, shape: RankShape) -> list[Tensor]
 
 
 def _core(model: Model, shape: RankShape) -> list[Tensor]:
-    """A fused kernel keeps a statistic per row and draws its dropout again; unfused attention keeps whole squares."""
+    """A fused kernel keeps a statistic per row and draws its dropout again; unfused attention keeps whole squares.
+
+    Where a fused core runs again its statistics are all that it saves: its operands are the checkpoint's input, and its
+    output is the projection's operand.  The output that it gives again comes when that operand has been read.
+    """
     heads, keys = tensor_shard(model, shape.tp).heads, model.sequence_length
     rows = _tokens(model, shape) * heads
     if shape.attention == "fused":
-        return [Tensor("attention", "log_sum_exp", _FP32_BYTES * rows, "kept")]
+        return [Tensor("attention", "log_sum_exp", _FP32_BYTES * rows, "core" if shape.core_again else "kept")]
     square = rows * keys
     sizes = {"softmax_output": shape.element_bytes * square}
     if shape.element_bytes < _FP32_BYTES and not has_fused_softmax(shape, shape.micro_batch * heads, keys):

@@ -173,7 +173,7 @@ class Passes:
         if not self._residencies.runs_again(layer):
             if self._split and self._shape.recompute == "operators" and body.recompute:
                 ops.collective("all_gather", f"{block.name}_again", self.activation_bytes, layer)
-            ops.compute(body.recompute, "recompute", block.name, layer)
+            self._body(ops, body.recompute, "recompute", block.name, layer, gathers=0.0)
         ops.compute(block.exit.input_grad, "input_grad", f"{block.name}_add", layer)
         first = f"{body.forward[0].name}_input_grad"  # of the column-parallel product, which comes last
         rest = tuple(kernel for kernel in body.input_grad if kernel.name != first)
@@ -288,7 +288,7 @@ class Passes:
         if not self._residencies.runs_again(layer):
             if self._split and self._shape.recompute == "operators" and body.recompute:
                 ops.collective("all_gather", f"{block.name}_again", self.activation_bytes, layer)
-            ops.compute(body.recompute, "recompute", block.name, layer)
+            self._body(ops, body.recompute, "recompute", block.name, layer, gathers=0.0)
         ops.compute(block.exit.input_grad + block.exit.weight_grad, "backward", f"{block.name}_add", layer)
         gathers = self.activation_bytes if self._split and not self._shares(block, "lm_head", "grad") else 0.0
         if block.name == "embedding":

@@ -73,6 +73,7 @@ def shape_of(scenario: Scenario) -> RankShape:
         accumulate=software.accumulate if software else "fused",
         fp8=training.precision == "fp8-mixed",
         stops_early=software is not None and software.checkpoint == "early-stop",
+        keeps_fused_core=software is not None and software.selective == "unfused-core",
         element_bytes=ELEMENT_BYTES[training.precision],
         grad_accumulate_bytes=recipe_of(scenario).gradient,
     )

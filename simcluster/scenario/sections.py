@@ -129,7 +129,8 @@ class Training(Spec):
     ``memory_recipe`` names the bytes per parameter by hand; left out, they follow from precision and optimizer.
     ``precision: fp8-mixed``: the products of layers in fp8, their operands cast from 16 bits, in which all else stays
     (attention, LM head, what is kept and sent).  ``recompute: operators`` keeps what attention and every second product
-    of a layer give, and runs all else again (torchtitan's "op" selective checkpointing).  ``recompute_every: k``
+    of a layer give, and runs all else again (torchtitan's "op" selective checkpointing); ``selective`` runs the core
+    attention again, of a fused kernel, too, unless the ``software`` leaves that alone.  ``recompute_every: k``
     recomputes only the layers whose number in the model divides by k (0, k, 2 k, ...).
     """
 

@@ -55,6 +55,7 @@ REASONS: Mapping[str, str] = {
     "pipeline.schedule": "the schedule cannot be made of these stages and microbatches",
     "training.global_batch": "dp x micro batch does not divide the batch",
     "training.recompute": "this recomputation needs another attention",
+    "fused core": "selective recompute of a fused core: slower than none, and frees but the statistics of its softmax",
     "parallel.zero": "this ZeRO stage does not go with the rest of the scenario",
     "groups": "the microbatches are no multiple of pp, as interleaving needs",
     "one stage": "a schedule of several stages, and pp is 1",
@@ -174,7 +175,8 @@ class Space:
                 and self.base.training.attention == "fused"
                 and "none" in tried["training.recompute"]
             ):
-                unlike = SAME  # a fused kernel keeps no scores to recompute
+                software = self.base.software
+                unlike = SAME if software and software.selective == "unfused-core" else REASONS["fused core"]
             for schedule, chunks in self.pairs:
                 reason = unlike or rules.schedule(pp, schedule, chunks, microbatches)
                 if reason:

@@ -87,9 +87,8 @@ def _answer(result: Result) -> list[str]:
         f"  throughput   {facts.tokens / seconds:,.0f} tokens/s, {facts.tokens / seconds / facts.ranks:,.1f} per GPU; "
         f"{facts.model_flops / seconds / facts.ranks / 1e12:.1f} TFLOP/s per GPU"
     )
-    hfu = result.mfu * facts.hardware_flops / facts.model_flops
     lines.append(
-        f"  MFU          {result.mfu:.1%}   (HFU {hfu:.1%}; no recompute in MFU, causal attention at one half)"
+        f"  MFU          {result.mfu:.1%}   (HFU {result.hfu:.1%}; no recompute in MFU, causal attention at one half)"
     )
     return lines
 
