@@ -36,8 +36,9 @@ _WORTH_A_NOTE = 0.01  # of the step
 class Facts:
     """What is known of a job before it runs: ranks, samples and tokens a step, FLOP a step, the device, memory.
 
-    ``footprints`` are bytes per stage; ``peak_flops`` is FLOP/s of one GPU at the job's precision,
-    ``memory`` its bytes.  ``schedule`` is the order of microbatches as it is played.
+    ``attention`` is the part of the core attention that packed documents leave, which FLOPs count; ``footprints`` are
+    bytes per stage; ``peak_flops`` is FLOP/s of one GPU at the job's precision, ``memory`` its bytes.  ``schedule`` is
+    the order of microbatches as it is played.
     """
 
     ranks: int
@@ -49,6 +50,7 @@ class Facts:
     memory: float
     footprints: tuple[Footprint, ...]
     schedule: Schedule | None = field(default=None, repr=False)
+    attention: float = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,8 +144,14 @@ class Result(Run):
 
     @property
     def mfu(self) -> float:
-        """Model FLOP/s over peak: no recompute, causal attention at one half."""
+        """Model FLOP/s over peak, by ``mfu_convention``."""
         return mfu(self)
+
+    @property
+    def mfu_convention(self) -> str:
+        """What counts as model FLOP."""
+        within = " and within documents (the sum of squares of their lengths)" if self.facts.attention != 1 else ""
+        return f"model FLOPs: 3 x forward, no recompute, causal attention at one half{within}, LM head included"
 
     @property
     def hfu(self) -> float:
@@ -226,7 +234,7 @@ class Result(Run):
                 "ranks_simulated": len(self.weights),
                 "ranks_total": self.facts.ranks,
             },
-            "mfu_convention": "model FLOPs: 3 x forward, no recompute, causal attention at one half, LM head included",
+            "mfu_convention": self.mfu_convention,
             "warnings": self.warnings(),
             "notes": [note.to_dict() for note in self.notes()],
             "scenario": self.scenario.document(),

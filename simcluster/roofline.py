@@ -110,8 +110,9 @@ def _kernels(result: Result) -> Iterator[KernelPoint]:
         launches = count * scenario.microbatches / scenario.parallel.pp
         for phase in PHASES:
             for kernel in getattr(section, phase):
-                seconds = kernel_seconds(device, kernel, precision=precision)
-                key = kernel.name, phase, kernel.flops, kernel.bytes
+                there = result.facts.attention if kernel.kind == "attention" else 1.0  # what documents leave of it
+                seconds = there * kernel_seconds(device, kernel, precision=precision)
+                key = kernel.name, phase, there * kernel.flops, kernel.bytes
                 before = found[key].step_seconds if key in found else 0.0
                 found[key] = KernelPoint(*key, seconds, before + seconds * launches)
     yield from sorted(found.values(), key=lambda point: -point.step_seconds)

@@ -20,7 +20,7 @@ from simcluster.model.flops import hardware_flops_per_sequence, model_flops_per_
 from simcluster.nccl import load_platform
 from simcluster.planning.disturbances import UNDISTURBED, Disturbances
 from simcluster.planning.disturbed_links import capacity_profiles, permanently
-from simcluster.planning.disturbed_ranks import Batch, RankPrograms, speed_profiles
+from simcluster.planning.disturbed_ranks import Batch, RankPrograms, mean_attention, speed_profiles
 from simcluster.planning.disturbed_ranks import slowness as slow_ranks
 from simcluster.planning.ops import StageProgram
 from simcluster.planning.parallel import Plan
@@ -87,11 +87,12 @@ Change = Callable[[Sequence[StageProgram]], Sequence[StageProgram]]
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """What a scenario's faults do not change: the job, what is known of it, its stages' programs, how its collectives
-    are done, and the windows through which it may be looked at."""
+    """What a scenario's faults do not change: the job, its stages' programs, how its collectives are done, and the
+    windows through which it may be looked at; and what is known of the job under its own ``faults``."""
 
     job: Job
     facts: Facts
+    faults: Sequence[Fault]
     programs: Sequence[StageProgram]
     choices: Choices
     views: Views
@@ -114,7 +115,14 @@ def plan(scenario: Scenario, change: Change = list) -> Planned:
     job, facts = plan_job(scenario, scenario.cluster.device)
     programs, choices = change(stage_programs(job)), choices_of(scenario, folded=True)
     views = Views(programs, job.plan, scenario.cluster.built, choices.methods)
-    return Planned(job, facts, programs, choices, views)
+    return Planned(job, facts, scenario.faults, programs, choices, views)
+
+
+def _facts_under(scenario: Scenario, made: Planned) -> Facts:
+    """What is known of a planned job with the faults that the scenario has."""
+    if scenario.faults == made.faults:
+        return made.facts
+    return replace(facts_of(scenario, scenario.cluster.device), footprints=footprints_of(scenario, made.job))
 
 
 def prepare(
@@ -147,7 +155,7 @@ def prepare(
         trust=trust,
         views=made.views,
     )
-    return Prepared(lowered, made.facts, cluster, made.job.schedule.name)
+    return Prepared(lowered, _facts_under(scenario, made), cluster, made.job.schedule.name)
 
 
 @collector_off()
@@ -261,16 +269,17 @@ def job_of(scenario: Scenario, device: Device, passes: Passes) -> Job:
 def facts_of(scenario: Scenario, device: Device) -> Facts:
     """What the scenario's step is worth, without what it takes of memory and its schedule."""
     model, training = scenario.model, scenario.training
+    attention = mean_attention(scenario.faults, scenario.seed, batch_of(scenario), scenario.dp)
     leaves = training.recompute == "selective" and not shape_of(scenario).core_again
-    again = hardware_flops_per_sequence(
-        model, "none" if leaves else training.recompute, every=training.recompute_every
-    )
+    again = "none" if leaves else training.recompute
+    hardware = hardware_flops_per_sequence(model, again, every=training.recompute_every, attention=attention)
     return Facts(
         ranks=scenario.gpus,
         samples=training.global_batch,
         tokens=scenario.tokens_per_step,
-        model_flops=model_flops_per_sequence(model) * training.global_batch,
-        hardware_flops=again * training.global_batch,
+        model_flops=model_flops_per_sequence(model, attention=attention) * training.global_batch,
+        hardware_flops=hardware * training.global_batch,
+        attention=attention,
         peak_flops=device.peak_flops(_PRECISION[training.precision]),
         memory=device.memory,
         footprints=(),

@@ -7,6 +7,7 @@ with equally many tokens take different times (MODELLING.md G.3; ByteDance, arXi
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -23,8 +24,8 @@ class SequenceLengths(Spec):
 
     Documents fill each sequence of the batch up to ``model.sequence_length`` tokens; the last is cut there.  The core
     attention of a microbatch then takes sum(length^2) / sum(sequence_length^2) of what one document to each sequence
-    takes, which is what planning counts; other kernels, memory and traffic stay.  Sequence n of the batch is the same
-    however the job is split.
+    takes, which is what planning counts; other kernels, memory and traffic stay.  MFU and HFU count the attention
+    that there is.  Sequence n of the batch is the same however the job is split.
 
     ``packing``: ``in_order`` as drawn; ``balanced`` deals the documents of a step out so that the sums of squares of
     the replicas come out alike, and then those of their microbatches: the longest first, each to where the sum is
@@ -46,13 +47,14 @@ class SequenceLengths(Spec):
         return self.model_copy(update={"packing": "even"})
 
 
+@lru_cache(maxsize=64)
 def loads(
     chosen: SequenceLengths, *, seed: int, step: int, dp: int, microbatches: int, micro_batch: int, length: int
 ) -> Floats:
     """What the core attention of each microbatch takes in a step, [replica, microbatch]; 1 is one document a sequence.
 
     Sequence n of the batch goes to microbatch n // (dp x micro_batch) of replica n // micro_batch % dp, as
-    data-parallel samplers deal them out.
+    data-parallel samplers deal them out.  The array is the same one for the same step: it cannot be written to.
     """
     sequences = [
         packed(chosen.documents, length, stream(seed, "sequence", chosen.seed, step, number))
@@ -64,7 +66,9 @@ def loads(
     else:
         squares = np.array([float(np.dot(each, each)) for each in sequences]).reshape(shape).sum(axis=2)
     found = (squares / (micro_batch * float(length) ** 2)).T
-    return np.full_like(found, found.mean()) if chosen.packing == "even" else found
+    found = np.full_like(found, found.mean()) if chosen.packing == "even" else found
+    found.setflags(write=False)
+    return found
 
 
 def packed(law: Law, length: int, generator: np.random.Generator) -> Floats:

@@ -7,7 +7,7 @@ Conventions differ by 12 % on one and the same run, so each has its function and
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from simcluster.errors import InputError
@@ -102,21 +102,31 @@ def _weight_product(forward: float) -> Flops:
 # --- conventions: FLOPs of one sequence, forward and backward ------------------------------------------------------
 
 
-def model_flops_per_sequence(model: Model) -> float:
+def model_flops_per_sequence(model: Model, *, attention: float = 1.0) -> float:
     """Model FLOPs as Megatron-LM counts them now: 3 x forward, causal attention at one half, LM head, no recompute.
 
     The numerator of MFU here.  Megatron-LM, ``num_floating_point_operations`` (which takes the padded vocabulary; this
-    takes the model's own, so that the number does not depend on tp).
+    takes the model's own, so that the number does not depend on tp).  ``attention`` is the part of the core attention
+    that packed documents leave: sum(length^2) / sequence_length^2, Megatron-LM's ``seqlen_squared_sum_in_batch``.
     """
-    layers = sum(count * layer_flops(model, 1, layer=layer).total.total for layer, count in _layers(model))
+    layers = sum(count * _layer(model, layer, attention).total.total for layer, count in _layers(model))
     return layers + lm_head_flops(model, 1).total
 
 
-def hardware_flops_per_sequence(model: Model, recompute: Recompute, *, every: int = 1) -> float:
+def _layer(model: Model, layer: int, attention: float) -> LayerFlops:
+    """One layer on one sequence, with so much of its core attention."""
+    whole = layer_flops(model, 1, layer=layer)
+    core = whole.core
+    return replace(whole, core=Flops(*(attention * part for part in (core.forward, core.input_grad, core.weight_grad))))
+
+
+def hardware_flops_per_sequence(
+    model: Model, recompute: Recompute, *, every: int = 1, attention: float = 1.0
+) -> float:  # fmt: skip
     """Model FLOPs plus what is computed twice: core attention (selective), every second product (operators), or a whole
     layer's forward (full).
 
-    In every layer, or in those whose number divides by ``every``.  The numerator of HFU.  The
+    In every layer, or in those whose number divides by ``every``.  The numerator of HFU; ``attention`` as there.  The
     embedding and the LM head are never recomputed.  Where the software leaves a fused core alone
     (``RankShape.core_again``), ask for "none" instead of selective.
     """
@@ -132,10 +142,10 @@ def hardware_flops_per_sequence(model: Model, recompute: Recompute, *, every: in
         raise InputError(f"every {every} must be at least 1: each layer, each second one, ...")
     numbers = [model.has_experts(layer) for layer in range(0, model.layers, every)]
     twice = sum(
-        numbers.count(model.has_experts(layer)) * again[recompute](layer_flops(model, 1, layer=layer))
+        numbers.count(model.has_experts(layer)) * again[recompute](_layer(model, layer, attention))
         for layer, _ in _layers(model)
     )
-    return model_flops_per_sequence(model) + twice
+    return model_flops_per_sequence(model, attention=attention) + twice
 
 
 def _every_second_product(model: Model) -> float:

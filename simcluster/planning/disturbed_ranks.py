@@ -56,6 +56,25 @@ class Batch:
     experts: int = 0
 
 
+def attention_loads(fault: SequenceLengths, seed: int, batch: Batch, dp: int) -> Floats:
+    """What the core attention of a microbatch takes, [step, replica, microbatch]; 1 is one document a sequence."""
+    return np.stack(
+        [
+            loads(
+                fault, seed=seed, step=step, dp=dp, microbatches=batch.microbatches, micro_batch=batch.micro_batch,
+                length=batch.length,
+            )
+            for step in range(batch.steps)
+        ]
+    )  # fmt: skip
+
+
+def mean_attention(faults: Sequence[Fault], seed: int, batch: Batch, dp: int) -> float:
+    """The part of whole sequences' core attention that there is: the mean over all steps, replicas and microbatches."""
+    found = next((fault for fault in faults if isinstance(fault, SequenceLengths)), None)
+    return 1.0 if found is None else float(attention_loads(found, seed, batch, dp).mean())
+
+
 class RankPrograms:
     """Every rank's own version of its stage's program, with its jitter, its stalls and what its data weigh."""
 
@@ -114,18 +133,9 @@ class RankPrograms:
 
     @cached_property
     def loads(self) -> Floats:
-        """What the core attention of a microbatch takes, [step, replica, microbatch]; 1 is as planned."""
+        """``attention_loads`` of the job's own documents."""
         assert self._lengths is not None
-        batch = self._batch
-        return np.stack(
-            [
-                loads(
-                    self._lengths, seed=self._seed, step=step, dp=self._plan.dp, microbatches=batch.microbatches,
-                    micro_batch=batch.micro_batch, length=batch.length,
-                )
-                for step in range(batch.steps)
-            ]
-        )  # fmt: skip
+        return attention_loads(self._lengths, self._seed, self._batch, self._plan.dp)
 
     def _weighed(self, rank: int, item: Item) -> Item:
         """An item with the attention that its microbatch has on this rank's replica."""

@@ -95,9 +95,12 @@ def _basis(entries: Sequence[Entry]) -> list[str]:
             "Software is ideal here: the host issues work in no time. Real steps of small kernels are longer; "
             "software: in the scenario names a library's costs."
         )
-    convention = entries[0].numbers.get("mfu_convention")
-    if isinstance(convention, str):
-        found.append(f"MFU counts {convention}.")
+    counted = [(entry.name, entry.numbers.get("mfu_convention")) for entry in entries]
+    if len({convention for _, convention in counted}) == 1:
+        counted = [("MFU", counted[0][1])]
+    for name, convention in counted:
+        if isinstance(convention, str):
+            found.append(f"{name if name == 'MFU' else f'{name}: MFU'} counts {convention}.")
     engines = [(entry.name, entry.numbers.get("engine")) for entry in entries]
     for name, engine in engines:
         if isinstance(engine, dict) and {"ranks_total", "ranks_simulated"} <= set(engine):

@@ -90,6 +90,8 @@ def _answer(result: Result) -> list[str]:
     lines.append(
         f"  MFU          {result.mfu:.1%}   (HFU {result.hfu:.1%}; no recompute in MFU, causal attention at one half)"
     )
+    if facts.attention != 1:
+        lines.append(f"               attention within documents: {facts.attention:.1%} of that of whole sequences")
     return lines
 
 

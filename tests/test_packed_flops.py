@@ -1,0 +1,101 @@
+"""FLOPs of packed documents: attention counts the squares of the lengths that were drawn, everywhere the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import Tiny
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simcluster.faults import SequenceLengths
+from simcluster.faults.data import packed
+from simcluster.faults.draws import stream
+from simcluster.model.flops import hardware_flops_per_sequence, layer_flops, model_flops_per_sequence
+from simcluster.planning.disturbed_ranks import Batch, mean_attention
+from simcluster.result import Result
+from simcluster.show.summary import summary
+from simcluster.simulate import plan, replay, simulate
+from simcluster.sweeps.alike import NotQuickError
+from simcluster.sweeps.quick import quick_step
+
+S = 128  # tokens of a sequence of the tiny model
+DRAWN: dict[str, Any] = {"kind": "sequence_lengths", "documents": {"kind": "lognormal", "median": 20, "sigma": 1.2}}
+
+
+def eighths() -> dict[str, Any]:
+    return {"kind": "sequence_lengths", "documents": {"kind": "histogram", "values": [S // 8]}}
+
+
+@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+def test_documents_of_an_eighth_leave_an_eighth_of_the_attention(recompute: str, tiny: Tiny) -> None:
+    """sum(length^2) = 8 (s / 8)^2; each number of the result follows."""
+    whole, found = (simulate(tiny(training={"recompute": recompute}, faults=faults)) for faults in ([], [eighths()]))
+    model, batch = found.scenario.model, found.facts.samples
+    core, layers = layer_flops(model, 1).core, model.layers
+    assert found.facts.attention == pytest.approx(1 / 8, rel=1e-12)
+    less = 7 / 8 * layers * core.total * batch
+    assert whole.facts.model_flops - found.facts.model_flops == pytest.approx(less, rel=1e-12)
+    again = 0.0 if recompute == "none" else 7 / 8 * layers * core.forward * batch
+    assert whole.facts.hardware_flops - found.facts.hardware_flops == pytest.approx(less + again, rel=1e-12)
+    numbers = found.to_dict()
+    rate = found.facts.model_flops / found.step_time / found.facts.ranks
+    assert numbers["model_flops_per_step"] == found.facts.model_flops
+    assert numbers["mfu"] == pytest.approx(rate / found.facts.peak_flops, rel=1e-12)
+    assert numbers["model_tflops_per_gpu"] == pytest.approx(rate / 1e12, rel=1e-12)
+    assert (numbers["hfu"] == numbers["mfu"]) == (recompute == "none")
+
+
+@settings(max_examples=25)
+@given(
+    seed=st.integers(0, 99), steps=st.integers(1, 3), dp=st.integers(1, 3), microbatches=st.integers(1, 4),
+    micro_batch=st.integers(1, 3),
+)  # fmt: skip
+def test_the_part_is_of_the_documents_that_were_drawn(
+    seed: int, steps: int, dp: int, microbatches: int, micro_batch: int
+) -> None:
+    """Document by document, over all sequences of all steps, however they are dealt out."""
+    fault = SequenceLengths.model_validate(DRAWN)
+    batch = Batch(steps, microbatches, micro_batch, S)
+    many = microbatches * dp * micro_batch
+    squares = [
+        float(np.sum(packed(fault.documents, S, stream(seed, "sequence", None, step, number)) ** 2))
+        for step in range(steps)
+        for number in range(many)
+    ]
+    expected = sum(squares) / (steps * many * S**2)
+    assert mean_attention([fault], seed, batch, dp) == pytest.approx(expected, rel=1e-12)
+    assert mean_attention([fault.without()], seed, batch, dp) == pytest.approx(expected, rel=1e-12)
+    assert mean_attention([], seed, batch, dp) == 1
+
+
+@given(attention=st.floats(0, 1))
+def test_flops_go_in_a_straight_line_with_the_part(attention: float, tiny: Tiny) -> None:
+    model = tiny().model
+    core = model.layers * layer_flops(model, 1).core.total
+    whole = model_flops_per_sequence(model)
+    found = model_flops_per_sequence(model, attention=attention)
+    assert found == pytest.approx(whole - (1 - attention) * core, rel=1e-12)
+    assert hardware_flops_per_sequence(model, "none", attention=attention) == found
+
+
+def test_every_view_says_the_same(tiny: Tiny) -> None:
+    scenario = tiny(faults=[DRAWN])
+    found = simulate(scenario)
+    words = f"attention within documents: {found.facts.attention:.1%} of that of whole sequences"
+    assert words in summary(found)
+    assert f"MFU          {found.mfu:.1%}" in summary(found)
+    assert "the sum of squares of their lengths" in found.to_dict()["mfu_convention"]
+    assert "documents" not in simulate(tiny()).to_dict()["mfu_convention"]
+    with pytest.raises(NotQuickError, match="faults"):
+        quick_step(scenario)
+
+
+def test_a_plan_that_other_faults_share_counts_each_ones_documents(tiny: Tiny) -> None:
+    scenario = tiny(faults=[DRAWN])
+    planned = plan(scenario)
+    healthy: Result = replay(scenario.without_faults(), planned=planned)
+    assert healthy.facts == replay(scenario.without_faults()).facts
+    assert replay(scenario, planned=plan(scenario.without_faults())).facts == replay(scenario).facts
