@@ -92,6 +92,11 @@ class Result(Run):
         """Bytes on the rank that holds most, when it does."""
         return self.facts.footprints[self.memory_peak.stage].holding(self.memory_peak.pools)
 
+    def memory_of(self, rank: int) -> Footprint:
+        """Bytes on any rank of the job when it holds most."""
+        peak = self.peak_of(self.simulated_for(rank))
+        return self.facts.footprints[peak.stage].holding(peak.pools)
+
     @cached_property
     def wait_matrix(self) -> WaitMatrix:
         """Who waited for whom, for every rank of the job or gathered in larger units."""

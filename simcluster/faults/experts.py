@@ -2,13 +2,15 @@
 
 A mixture-of-experts layer sends every token to its ``top_k`` experts.  A rank that holds popular ones multiplies more
 tokens, and receives more bytes in the all-to-all before (dispatch) and returns more in the one behind (combine); the
-all-to-all and all ranks of the group wait for the fullest (MODELLING.md F.5).  Imports spec and its parts.
+all-to-all and all ranks of the group wait for the fullest (MODELLING.md F.5).  Its memory holds as many more rows.
+Imports spec and its parts.
 
 ``expert_loads`` says what to multiply; ``planning.expert_loads`` does it to the ops of a rank.
 """
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Annotated, Literal
 
 import numpy as np
@@ -98,6 +100,7 @@ class ExpertImbalance(Spec):
         return self.tokens.neutral
 
 
+@lru_cache(maxsize=1 << 16)
 def expert_loads(
     fault: ExpertImbalance, *, seed: int, experts: int, ep: int, layer: int, step: int = 0, microbatch: int = 0,
     replica: int = 0,
@@ -106,15 +109,17 @@ def expert_loads(
 
     The same factors multiply the bytes that each rank receives in the dispatch and sends in the combine.  They sum to
     ``ep``: no token is lost (as without a capacity factor).  Expert e is on rank e // (experts / ep).  ``replica`` is
-    the number of the group: with ``per: pass`` each group has other tokens.  Raises InputError where the ranks do not
-    divide the experts, or fractions are not one to each.
+    the number of the group: with ``per: pass`` each group has other tokens.  The array, the same one each time, cannot
+    be written to.  Raises InputError where the ranks do not divide the experts, or fractions are not one to each.
     """
     if ep < 1 or experts < 1 or experts % ep:
         raise InputError(f"expert_imbalance: ep {ep} does not divide {experts} experts; each rank has as many")
     identity = (layer,) if fault.per == "layer" else (layer, step, microbatch, replica)
     shares = fault.tokens.draw(stream(seed, "experts", fault.seed, *identity), experts)
     loads = shares.reshape(ep, -1).sum(axis=1)
-    return np.asarray(loads * (ep / loads.sum()))
+    found = np.asarray(loads * (ep / loads.sum()))
+    found.setflags(write=False)
+    return found
 
 
 def dispatch_load(loads: Floats) -> float:

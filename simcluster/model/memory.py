@@ -36,6 +36,7 @@ class Tensor:
     half of the backward reads it last, where a schedule splits it: W the two operands of each weight product, I all
     else (statistics and inputs of softmax, norm and activation function, masks, Q, K and V).  ``in_fp8``: what products
     in fp8 keep of an operand that others read, too, is a copy in fp8; of one that is theirs alone only the cast.
+    ``routed``: a row for each that visits the rank's experts; the bytes are those of an even share of them.
     """
 
     block: str
@@ -45,6 +46,7 @@ class Tensor:
     made: Half = "F"
     read: Half = "I"
     in_fp8: Cast = "no"
+    routed: bool = False
 
 
 def tensors(model: Model, shape: RankShape) -> list[Tensor]:
@@ -134,15 +136,22 @@ def temporary_bytes(block: str, model: Model, shape: RankShape) -> float:
     shard = tensor_shard(model, shape.tp)
     incoming = e * model.hidden_size * (tokens + (edge if edge < tokens else 0.0))
     if block == "mixture":
-        there = routed(model, shape)
-        wide = e * there.rows * there.ffn * (2 if model.gated_mlp else 1)
-        return incoming + there.row_bytes(shape, there.rows) + wide
+        return incoming + routed_temporary_bytes(block, model, shape)
     if block == "mlp":
         return incoming + e * tokens * shard.ffn * (2 if model.gated_mlp else 1)
     if block == "attention":
         widths = shard.heads * model.head_dim + shard.kv_heads * (model.head_dim + model.value_dim)
         return incoming + e * tokens * widths
     return incoming
+
+
+def routed_temporary_bytes(block: str, model: Model, shape: RankShape) -> float:
+    """Of ``temporary_bytes`` what goes with the rows that visit the rank's experts."""
+    if not shape.temporaries or block != "mixture":
+        return 0.0
+    there = routed(model, shape)
+    wide = shape.element_bytes * there.rows * there.ffn * (2 if model.gated_mlp else 1)
+    return there.row_bytes(shape, there.rows) + wide
 
 
 def is_kept(tensor: Tensor, shape: RankShape) -> bool:
@@ -246,13 +255,13 @@ def _mixture(model: Model, shape: RankShape) -> list[Tensor]:
             replace(tensor, in_fp8="no") for tensor in _operands("mixture", "mlp_input", model, shape)
         ),  # the router's, too
         Tensor("mixture", "router_probabilities", _FP32_BYTES * edge * (moe.experts + 2 * moe.top_k)),
-        Tensor("mixture", "experts_input", rows, read="W", in_fp8="cast"),
-        *(Tensor("mixture", f"experts_{name}", wide) for name in inputs),
-        Tensor("mixture", "experts_product", wide, read="W", in_fp8="cast"),
+        Tensor("mixture", "experts_input", rows, read="W", in_fp8="cast", routed=True),
+        *(Tensor("mixture", f"experts_{name}", wide, routed=True) for name in inputs),
+        Tensor("mixture", "experts_product", wide, read="W", in_fp8="cast", routed=True),
         Tensor("mixture", "experts_output", there.row_bytes(shape, there.sent)),
         *_mask("mixture", "mlp_dropout_mask", model, shape),
-        Tensor("mixture", "experts_down_output_grad", rows, made="I", read="W"),
-        Tensor("mixture", "experts_up_output_grad", len(inputs) * wide, made="I", read="W"),
+        Tensor("mixture", "experts_down_output_grad", rows, made="I", read="W", routed=True),
+        Tensor("mixture", "experts_up_output_grad", len(inputs) * wide, made="I", read="W", routed=True),
         Tensor("mixture", "router_output_grad", _FP32_BYTES * edge * moe.experts, made="I", read="W"),
     ]
     if not shared:

@@ -11,7 +11,7 @@ from functools import cached_property
 
 import numpy as np
 
-from simcluster.faults import ExpertImbalance, Fault, Jitter, SequenceLengths, SlowGpu
+from simcluster.faults import Fault, Jitter, SequenceLengths, SlowGpu
 from simcluster.faults.data import loads
 from simcluster.faults.draws import Floats, stream
 from simcluster.planning.expert_loads import ExpertLoads
@@ -87,8 +87,7 @@ class RankPrograms:
             for fault in faults
             if isinstance(fault, Jitter) and not fault.neutral
         ]
-        uneven = [fault for fault in faults if isinstance(fault, ExpertImbalance) and not fault.neutral]
-        self._experts = ExpertLoads(uneven, plan, seed, batch.experts) if uneven else None
+        self._experts = ExpertLoads.of(faults, plan, seed, batch.experts)
         self._stalls = stalls_of(faults, host_of, seed, batch.steps)
         self._uneven: dict[tuple[int, float], Segment] = {}  # by segment and what its attention takes
         self._same: dict[tuple[int, int, int], Segment] = {}  # by segment, rank and step, for draws per step alone

@@ -10,9 +10,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from simcluster.faults import Fault
 from simcluster.faults.draws import Floats
 from simcluster.faults.experts import EXPERTS, ExpertImbalance, dispatch_load, expert_loads
-from simcluster.planning.ops import Collective, Compute, Item, Op, Segment
+from simcluster.planning.ops import Change, Collective, Compute, Item, Op, Segment
 from simcluster.planning.parallel import Plan
 
 TRAVELS = ("dispatch", "combine", "dispatch_grad", "combine_grad")
@@ -20,7 +21,10 @@ TRAVELS = ("dispatch", "combine", "dispatch_grad", "combine_grad")
 
 
 class ExpertLoads:
-    """Of all ranks of a plan: ``experts`` are those of a layer, shared by each ep group."""
+    """Of all ranks of a plan: ``experts`` are those of a layer, shared by each ep group.
+
+    ``by_pass``: they are drawn anew for every pass of a microbatch, and each group has its own.
+    """
 
     def __init__(self, faults: Sequence[ExpertImbalance], plan: Plan, seed: int, experts: int) -> None:
         self._faults, self._ep, self._seed, self._experts = faults, plan.ep, seed, experts
@@ -28,21 +32,36 @@ class ExpertLoads:
         stages = plan.grid.reshape(plan.pp, -1, plan.ep, plan.expert_tp)
         for (_, group, place, _), rank in np.ndenumerate(stages):
             self._place[rank] = group, place
-        self._loads: dict[Hashable, Floats] = {}
+        self.by_pass = any(fault.per == "pass" for fault in faults)
+        self._groups = stages.shape[1] if self.by_pass else 1  # others have what the first has
         self._routed: dict[Hashable, Segment] = {}
+
+    @classmethod
+    def of(cls, faults: Sequence[Fault], plan: Plan, seed: int, experts: int) -> ExpertLoads | None:
+        """None where all experts get as much."""
+        uneven = [fault for fault in faults if isinstance(fault, ExpertImbalance) and not fault.neutral]
+        return cls(uneven, plan, seed, experts) if uneven else None
 
     def colour(self, rank: int) -> Hashable:
         """What makes the rank different from others of its stage."""
         group, place = self._place[rank].tolist()
-        return (group if any(fault.per == "pass" for fault in self._faults) else -1, place)
+        return (group if self.by_pass else -1, place)
+
+    def of_stage(self, layer: int, step: int, microbatch: int) -> Floats:
+        """What the experts of every rank of a stage get, as a multiple of an even share: [group x place in it].
+
+        One group stands for all where they have the same, one rank for those that an expert is split over.
+        """
+        groups = [self._of_group(layer, step, microbatch, group) for group in range(self._groups)]
+        return np.concatenate([np.prod(loads, axis=0) for loads in groups])
 
     def routed(self, rank: int, item: Item) -> Item:
         """An item with the tokens that the experts of this rank get.
 
-        Its experts' products, and what is gathered in front of them over tp, take its own load; an all-to-all is over
-        when the fullest rank of the group is.
+        Its experts' products, what is gathered in front of them over tp, and the rows in its memory are as many as its
+        own load says; an all-to-all is over when the fullest rank of the group is.
         """
-        moment = (item.step, item.microbatch) if any(fault.per == "pass" for fault in self._faults) else ()
+        moment = (item.step, item.microbatch) if self.by_pass else ()
         name = (id(item.segment), self.colour(rank), *moment)  # segments live as long as their programs
         if name not in self._routed:
             self._routed[name] = self._segment(rank, item)
@@ -55,6 +74,8 @@ class ExpertLoads:
 
     def _op(self, rank: int, item: Item, op: Op) -> Op:
         work = op.work
+        if op.routed:
+            op = replace(op, memory=grown(op.memory, op.routed, self._of(rank, item, op.layer)[0]))
         if isinstance(work, Compute) and op.name == EXPERTS:
             load, _ = self._of(rank, item, op.layer)
             return replace(op, work=work._replace(seconds=work.seconds * load))
@@ -67,13 +88,31 @@ class ExpertLoads:
         """The load of the rank, and that of the fullest of its group."""
         group, place = self._place[rank].tolist()
         own = fullest = 1.0
-        for number, fault in enumerate(self._faults):
-            name = (number, layer, *((item.step, item.microbatch, group) if fault.per == "pass" else ()))
-            if name not in self._loads:
-                self._loads[name] = expert_loads(
-                    fault, seed=self._seed, experts=self._experts, ep=self._ep, layer=layer, step=item.step,
-                    microbatch=item.microbatch, replica=group,
-                )  # fmt: skip
-            own *= float(self._loads[name][place])
-            fullest *= dispatch_load(self._loads[name])
+        for loads in self._of_group(layer, item.step, item.microbatch, group):
+            own *= float(loads[place])
+            fullest *= dispatch_load(loads)
         return own, fullest
+
+    def _of_group(self, layer: int, step: int, microbatch: int, group: int) -> list[Floats]:
+        """The loads of a group's ranks by each fault."""
+        moment = {"step": step, "microbatch": microbatch, "replica": group}
+        return [
+            expert_loads(
+                fault, seed=self._seed, experts=self._experts, ep=self._ep, layer=layer,
+                **(moment if fault.per == "pass" else {}),
+            )
+            for fault in self._faults
+        ]  # fmt: skip
+
+
+def grown(memory: Sequence[Change], routed: Sequence[Change], load: float) -> tuple[Change, ...]:
+    """Changes of memory whose ``routed`` part is ``load`` times as large; each of them begins or ends, not both."""
+    found = list(memory)
+    for part in routed:
+        place = next(
+            place for place, each in enumerate(found) if each.pool == part.pool and bool(each.end) == bool(part.end)
+        )
+        more = load - 1.0
+        whole = found[place]
+        found[place] = Change(whole.pool, whole.start + more * part.start, whole.end + more * part.end)
+    return tuple(found)

@@ -8,17 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 from simcluster.model.layers import RankShape
 from simcluster.model.recipes import Recipe, state_bytes
 from simcluster.model.transformer import Model
 from simcluster.planning.buffers import Overheads
+from simcluster.planning.expert_loads import ExpertLoads
 from simcluster.planning.held import of_stage
 from simcluster.planning.offload import trips
 from simcluster.planning.parallel import Plan
-from simcluster.planning.residency import Level, Profile, Residencies, peak_of_row, profile, residencies, visits
+from simcluster.planning.residency import Level, Profile, Residencies, Visit, peak_of_row, profile, residencies, visits
 from simcluster.planning.step_plan import Offload, Slices
-from simcluster.schedules import Schedule
+from simcluster.planning.uneven_peak import uneven_peak
+from simcluster.schedules import Action, Schedule
 
 _NONE = Overheads()
 _NOTHING = Offload()
@@ -68,8 +71,11 @@ def stage_footprint(
     stage: int,
     overheads: Overheads = _NONE,
     offload: Offload = _NOTHING,
+    experts: ExpertLoads | None = None,
+    steps: int = 1,
 ) -> Footprint:
-    """The peak of one stage's ranks over a step."""
+    """The peak of one stage's ranks over a step; of the fullest of them over all ``steps`` if ``experts`` get unequally
+    much."""
     chunks = range(schedule.num_chunks)
     held_slices = [schedule.slice_of(stage, chunk) for chunk in chunks]
     layers = [layer for number in held_slices for layer in slices.of(number)]
@@ -77,7 +83,12 @@ def stage_footprint(
     held = of_stage(model, plan, layers, first=first, last=last)
     state = state_bytes(held.common, recipe, zero=zero, dp=plan.shard_size)
     state += state_bytes(held.experts, recipe, zero=zero, dp=plan.expert_replicas)
-    peak = activation_peak(residencies(model, shape), schedule, slices, stage, offload)
+    blocks = residencies(model, shape)
+    if experts is None:
+        peak = activation_peak(blocks, schedule, slices, stage, offload)
+    else:
+        order = partial(_visits, blocks, schedule, slices, stage)
+        peak = uneven_peak(blocks, schedule.rows[stage], order, experts, steps)
     updated = state.optimizer / recipe.optimizer  # parameters whose state the rank has
     lost = (overheads.fragmentation - 1.0) * peak.total
     return Footprint(
@@ -103,14 +114,7 @@ def activation_peak(
     known: dict[tuple[str, int], Profile] = {}
     for action in schedule.rows[stage]:
         if (action.kind, action.chunk) not in known:
-            number = schedule.slice_of(stage, action.chunk)
-            order = visits(
-                action.kind,
-                slices.of(number),
-                embedding=number == 0,
-                lm_head=number == len(slices.counts) - 1,
-                again=blocks.runs_again,
-            )
+            order = _visits(blocks, schedule, slices, stage, action)
             known[action.kind, action.chunk] = profile(blocks, order, split=action.kind in ("I", "W"))
     row = schedule.rows[stage]
     goes: dict[int, float] = {}  # bytes that leave behind an action, by its place, and that are back before it
@@ -126,3 +130,10 @@ def activation_peak(
         profiles.append(known[action.kind, action.chunk])
         profiles += [Profile(Level(0.0, 0.0), -gone)] if gone else []
     return peak_of_row(profiles)
+
+
+def _visits(blocks: Residencies, schedule: Schedule, slices: Slices, stage: int, action: Action) -> list[Visit]:
+    """The blocks that an action goes through, in order."""
+    number = schedule.slice_of(stage, action.chunk)
+    first, last = number == 0, number == len(slices.counts) - 1
+    return visits(action.kind, slices.of(number), embedding=first, lm_head=last, again=blocks.runs_again)

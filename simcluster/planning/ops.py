@@ -109,6 +109,8 @@ class Op:
 
     ``stream``, ``kind``, ``name`` and ``layer`` go to the timeline as they are (layer -1: none).  The op follows the
     one before it on its lane; ``after`` lists further ops of the segment (by index) that it waits for.
+    Of its ``memory`` the ``routed`` part goes with the rows that visit the rank's experts, of which planning gives each
+    rank an even share.
     """
 
     work: Work
@@ -119,6 +121,7 @@ class Op:
     lane: str = MAIN
     after: tuple[int, ...] = ()
     memory: tuple[Change, ...] = ()
+    routed: tuple[Change, ...] = ()
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -16,7 +16,14 @@ from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from simcluster.model.layers import RankShape
-from simcluster.model.memory import Tensor, head_working_bytes, is_kept, temporary_bytes, tensors
+from simcluster.model.memory import (
+    Tensor,
+    head_working_bytes,
+    is_kept,
+    routed_temporary_bytes,
+    temporary_bytes,
+    tensors,
+)
 from simcluster.model.transformer import Model
 from simcluster.planning.ops import Change
 
@@ -61,6 +68,7 @@ class Residency:
     ``kept`` from F on, ``back`` by recomputation; of both, ``kept_for_weights`` and ``back_for_weights`` until W where
     the backward is split; ``gradients``: what I adds for W; ``working``: logits in the precision of the product.
     ``temporary``: what else lives inside the backward.  ``again``: recomputation is a visit of its own, before it.
+    ``routed`` is the part of all that which goes with the rows that visit the rank's experts, if there are any.
     """
 
     kept: float
@@ -71,6 +79,11 @@ class Residency:
     working: float
     temporary: float
     again: bool
+    routed: Residency | None = None
+
+    def routed_changes(self, phase: Phase, *, split: bool) -> tuple[Change, ...]:
+        """Of ``changes`` what goes with the rows that visit the rank's experts: bytes of an even share of them."""
+        return self.routed.changes(phase, split=split) if self.routed else ()
 
     def changes(self, phase: Phase, *, split: bool) -> tuple[Change, ...]:
         """What a visit adds as it starts and frees as it ends; ``split``: is its backward split?"""
@@ -124,15 +137,16 @@ def residencies(model: Model, shape: RankShape) -> Residencies:
 
 def _blocks(model: Model, shape: RankShape) -> dict[str, Residency]:
     everything = tensors(model, shape)
-    return {
-        name: _residency(
-            [tensor for tensor in everything if tensor.block == name],
-            shape,
-            head_working_bytes(model, shape) if name == "lm_head" else 0.0,
-            temporary_bytes(name, model, shape),
-        )
-        for name in dict.fromkeys(tensor.block for tensor in everything)
-    }
+    found = {}
+    for name in dict.fromkeys(tensor.block for tensor in everything):
+        own = [tensor for tensor in everything if tensor.block == name]
+        working = head_working_bytes(model, shape) if name == "lm_head" else 0.0
+        found[name] = _residency(own, shape, working, temporary_bytes(name, model, shape))
+        rows = [tensor for tensor in own if tensor.routed]
+        if rows:
+            routed = _residency(rows, shape, 0.0, routed_temporary_bytes(name, model, shape))
+            found[name] = replace(found[name], routed=routed)
+    return found
 
 
 def _residency(parts: Iterable[Tensor], shape: RankShape, working: float, temporary: float) -> Residency:

@@ -134,10 +134,10 @@ class OpsInMaking:
         """
         self.compute((Kernel(f"{name}_sum", "memory", 0.0, size * (1.0 + 1.0 / pieces)),), kind, name, layer)
 
-    def hold(self, begin: int, name: str, changes: Sequence[Change]) -> None:
+    def hold(self, begin: int, name: str, changes: Sequence[Change], routed: Sequence[Change] = ()) -> None:
         """Memory of a visit of the block ``name``, which began at this op: it grows with the block's main kernels.
 
-        A visit without ops grows and frees behind the op before it.
+        A visit without ops grows and frees behind the op before it.  ``routed`` is part of ``changes`` (``ops.Op``).
         """
         own = range(begin, len(self._ops))
         if not own:
@@ -145,12 +145,15 @@ class OpsInMaking:
             return
         main = [index for index in own if self._ops[index].name == name and self._ops[index].stream == "compute"]
         first = main[0] if main else begin
-        self._remember(first, [Change(change.pool, change.start, 0.0) for change in changes if change.start])
-        self._remember(self._main, [Change(change.pool, 0.0, change.end) for change in changes if change.end])
+        self._remember(first, *([Change(each.pool, each.start, 0.0) for each in part if each.start]
+                                for part in (changes, routed)))  # fmt: skip
+        self._remember(self._main, *([Change(each.pool, 0.0, each.end) for each in part if each.end]
+                                     for part in (changes, routed)))  # fmt: skip
 
-    def _remember(self, index: int, changes: Sequence[Change]) -> None:
+    def _remember(self, index: int, changes: Sequence[Change], routed: Sequence[Change] = ()) -> None:
         if changes:
-            self._ops[index] = replace(self._ops[index], memory=(*self._ops[index].memory, *changes))
+            op = self._ops[index]
+            self._ops[index] = replace(op, memory=(*op.memory, *changes), routed=(*op.routed, *routed))
 
     def __len__(self) -> int:
         return len(self._ops)

@@ -145,7 +145,8 @@ class Passes:
             else:
                 blocks = self._recomputed if self._shape.recomputes(layer) else self._plain
                 self._visit(ops, phase, blocks[name], layer)
-            ops.hold(begin, main, self._residencies.of(name, layer).changes(phase, split=kind in ("I", "W")))
+            held, split = self._residencies.of(name, layer), kind in ("I", "W")
+            ops.hold(begin, main, held.changes(phase, split=split), held.routed_changes(phase, split=split))
         if kind == "F" and part.lm_head:
             ops.end_forward()
         return ops.segment()

@@ -47,6 +47,9 @@ def _experts(scenario: ScenarioFields, place: int, fault: ExpertImbalance) -> It
         what = "the model is dense: it has no experts that could get unequally many tokens"
         yield ("faults", place), f"{what}; leave expert_imbalance out, or use sequence_lengths for uneven attention"
         return
+    if scenario.memory.offload.activations and not fault.neutral:
+        what = "what a rank's experts keep goes with the rows they get, and memory.offload takes an even share of it"
+        yield ("faults", place), f"{what}; set memory.offload.activations to 0, or leave expert_imbalance out"
     try:
         expert_loads(fault, seed=0, experts=moe.experts, ep=1, layer=0)
     except InputError as error:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from simcluster.documents.near import divisors
 from simcluster.errors import InputError
+from simcluster.faults import ExpertImbalance
 from simcluster.scenario.memory_plan import ELEMENT_BYTES, planned_footprints
 from simcluster.scenario.pipeline_rules import schedule_of
 from simcluster.scenario.rules import broken_rules
@@ -27,6 +28,7 @@ MOST_CHANGES = 3
 _MOST_LISTS = 3  # that are offered
 _WORTH = 0.5  # of the cheapest list's step: costlier ones are not offered beside it
 _MOST_TRIALS = 500  # about a second's work; the cheapest lists come first
+_MOST_BY_PASS = 50  # where each pass has its own rows of experts, and each trial takes 20 times as long
 _RECOMPUTE_EVERY = (4, 2, 1)
 _NARROW = ("v-half", "v-min")  # schedules with fewer microbatches in flight than 1F1B
 
@@ -75,14 +77,15 @@ def remedies(scenario: Scenario, capacity: float | None = None) -> Remedies:
     """The shortest lists of changes that make the scenario fit on its GPUs, or in ``capacity`` bytes of each: as few
     changes as possible."""
     capacity = scenario.cluster.device.memory if capacity is None else capacity
-    options = _options(scenario)
+    by_pass = any(isinstance(fault, ExpertImbalance) and fault.per == "pass" for fault in scenario.faults)
+    most, options = _MOST_BY_PASS if by_pass else _MOST_TRIALS, _options(scenario)
     trials, closest, fullest = 0, None, _fullest(scenario)
     best = held(scenario)
     for number in range(1, MOST_CHANGES + 1):
         found: list[Remedy] = []
         limit = float("inf")
         for cost, values in _lists(options, number):
-            if trials == _MOST_TRIALS or len(found) == _MOST_LISTS or cost > limit:
+            if trials == most or len(found) == _MOST_LISTS or cost > limit:
                 break
             changed = applied(scenario, values)
             if changed is None:

@@ -14,6 +14,7 @@ from simcluster.model.layers import RankShape
 from simcluster.model.recipes import Recipe, recipe_named
 from simcluster.nccl import load_platform
 from simcluster.planning.buffers import Overheads, nccl_buffer_bytes
+from simcluster.planning.expert_loads import ExpertLoads
 from simcluster.planning.footprint import Footprint, stage_footprint
 from simcluster.planning.parallel import Plan
 from simcluster.planning.residency import LAYER, residencies
@@ -130,9 +131,11 @@ def offload_of(scenario: Scenario) -> Offload:
 
 
 def footprints_of(scenario: Scenario, job: Job) -> tuple[Footprint, ...]:
-    """Bytes on the ranks of every stage when they hold most, stage by stage."""
+    """Bytes on the ranks of every stage when they hold most, stage by stage; on the fullest of a stage's ranks where
+    experts get unequally many tokens."""
     shape, recipe, overheads = shape_of(scenario), recipe_of(scenario), overheads_of(scenario)
-    offload = offload_of(scenario)
+    offload, moe = offload_of(scenario), scenario.model.moe
+    experts = ExpertLoads.of(scenario.faults, job.plan, scenario.seed, moe.experts) if moe else None
     return tuple(
         replace(
             stage_footprint(
@@ -146,6 +149,8 @@ def footprints_of(scenario: Scenario, job: Job) -> tuple[Footprint, ...]:
                 stage=stage,
                 overheads=overheads,
                 offload=offload,
+                experts=experts,
+                steps=scenario.steps,
             ),
             unsharded=unsharded_peak(job, stage),
         )
