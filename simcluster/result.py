@@ -13,6 +13,7 @@ from simcluster.measuring.numbers import hfu, mfu, numbers_of
 from simcluster.measuring.wait_matrix import WaitMatrix, wait_matrix
 from simcluster.planning.footprint import Footprint
 from simcluster.run import Run
+from simcluster.scenario.cautions import cautions
 from simcluster.scenario.fits import Remedies, remedies
 from simcluster.scenario.headroom import usable
 from simcluster.scenario.launchable import launch_note
@@ -197,7 +198,7 @@ class Result(Run):
             found.append(f"tp {plan.tp} crosses machines: its collectives leave the NVLink domain")
         if note := launch_note(self.scenario):
             found.append(note)
-        return found
+        return found + list(cautions(self.scenario, self.facts.footprints, self.times.breakdown["recompute"]))
 
     def notes(self) -> list[Note]:
         """What would run beside computation if a switch were on, where it takes a part of the step worth a line."""

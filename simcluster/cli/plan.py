@@ -96,14 +96,17 @@ def run(args: argparse.Namespace) -> int:
     show.end()
     if output:
         write_at_once(output, frame(found))
+    left_out = sorted({fault.kind for fault in scenario.faults} - {"sequence_lengths"})
     if args.json != "-":
         print(text_of(found))
+        if left_out:
+            print(f"\nnot in times and memory: the scenario's faults ({', '.join(left_out)}); run the winner with them")
     if picture:
         plots.save_figure(plots.pareto(found, f"{scenario.name}: {found.played:,} layouts played"), picture)
     if document:
         _write(document, found)
     if args.json:
-        common.write_json(args.json, found.to_dict())
+        common.write_json(args.json, {**found.to_dict(), "faults_left_out": left_out})
     return 0
 
 
