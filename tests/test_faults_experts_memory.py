@@ -174,3 +174,24 @@ def test_loads_are_kept_and_not_to_be_written_to() -> None:
     assert first is expert_loads(fault, seed=1, experts=8, ep=4, layer=0)
     with pytest.raises(ValueError, match="read-only"):
         first[0] = 2.0
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])
+def test_experts_take_their_load_in_every_half_of_the_backward(schedule: str) -> None:
+    """Products of experts take 2.4 times as long on the hot rank: forward, backward, and both halves of a split one."""
+    even, hot = (
+        simulate(scenario(*faults, parallel={"pp": 2, "ep": 4}, pipeline={"schedule": schedule}))
+        for faults in ([], [{**HOT, "tokens": {"kind": "fractions", "values": [0.3, 0.3, *[0.4 / 6] * 6]}}])
+    )
+
+    def seconds(result: Result) -> dict[str, float]:
+        table = result.timeline_of(0)
+        table = table[table["name"] == "experts"]
+        spent = (table["end"] - table["start"]).groupby(table["kind"]).sum()
+        return {str(kind): float(total) for kind, total in spent.items()}
+
+    before, after = seconds(even), seconds(hot)
+    halves = {"backward"} if schedule == "1f1b" else {"input_grad", "weight_grad"}
+    assert set(after) == {"forward", *halves}
+    for kind, whole in after.items():
+        assert whole == pytest.approx(2.4 * before[kind], rel=1e-6)

@@ -44,9 +44,10 @@ class MixtureOps:
         if phase in ("forward", "recompute"):
             self._forward(ops, edges, parts, phase, layer)
         elif phase == "weight_grad":
-            sections = (edges.exit, parts.experts, parts.shared, parts.router, edges.entry)
+            sections = (edges.exit, parts.shared, parts.router, edges.entry)
+            ops.compute(parts.experts.weight_grad, phase, EXPERTS, layer)  # as long as the rank has rows
             kernels = tuple(kernel for section in sections for kernel in section.weight_grad)
-            ops.compute(kernels, "weight_grad", f"{EXPERTS}_weight_grad", layer)
+            ops.compute(kernels, phase, "mixture_weight_grad", layer)
         else:
             self._backward(ops, edges, parts, phase, layer)
 
