@@ -19,6 +19,7 @@ from simcluster.scenario.memory_plan import planned_footprints
 from simcluster.scenario.scenario import from_document
 from simcluster.sweeps.alike import NotQuickError
 from simcluster.sweeps.quick import quick_step
+from simcluster.together import Placed, simulate_together
 from simcluster.traces.counters import memory_counters
 from simcluster.whatif.montecarlo import without_chance
 
@@ -195,3 +196,12 @@ def test_experts_take_their_load_in_every_half_of_the_backward(schedule: str) ->
     assert set(after) == {"forward", *halves}
     for kind, whole in after.items():
         assert whole == pytest.approx(2.4 * before[kind], rel=1e-6)
+
+
+def test_jobs_that_share_a_cluster_hold_what_they_hold_alone() -> None:
+    hot, even = scenario(HOT), scenario()
+    cluster = scenario(cluster={"gpus": 16}, parallel={"ep": 8, "dp": 16}, training={"global_batch": 16}, gpus=16)
+    jobs = [Placed(even, tuple(range(8))), Placed(hot, tuple(range(8, 16)))]
+    found = [each.result.memory for each in simulate_together(jobs, cluster.cluster.built)]
+    assert found == [simulate(even).memory, simulate(hot).memory]
+    assert found[0].total < found[1].total

@@ -16,6 +16,10 @@ from simcluster.faults.draws import stream
 from simcluster.model.flops import hardware_flops_per_sequence, layer_flops, model_flops_per_sequence
 from simcluster.planning.disturbed_ranks import Batch, mean_attention
 from simcluster.result import Result
+from simcluster.scenario.scenario import load
+from simcluster.search.link_bound import LinkBounds
+from simcluster.search.plan import alone
+from simcluster.search.space import Layout
 from simcluster.show.summary import summary
 from simcluster.simulate import plan, replay, simulate
 from simcluster.sweeps.alike import NotQuickError
@@ -99,3 +103,12 @@ def test_a_plan_that_other_faults_share_counts_each_ones_documents(tiny: Tiny) -
     healthy: Result = replay(scenario.without_faults(), planned=planned)
     assert healthy.facts == replay(scenario.without_faults()).facts
     assert replay(scenario, planned=plan(scenario.without_faults())).facts == replay(scenario).facts
+
+
+def test_the_bound_of_a_search_has_the_documents_attention() -> None:
+    """Whole sequences' attention would make a bound above what is played, and a search that leaves the best out."""
+    short = {"kind": "sequence_lengths", "documents": {"kind": "histogram", "values": [128]}}
+    scenario = alone(load("tiny_3d", {"model.sequence_length": 8192, "faults": [short]}))
+    layout = Layout(8, 2, 2, 2, True, 1, "selective", "1f1b", 1, 1, ("tp", "cp", "dp", "pp"))
+    step = replay(layout.on(scenario)).step_time
+    assert 0.5 * step < LinkBounds(scenario, [layout]).with_links(layout) <= step

@@ -11,12 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import NamedTuple
 
-from simcluster.faults import SequenceLengths
-from simcluster.faults.data import loads
 from simcluster.model.layers import RankShape
+from simcluster.planning.disturbed_ranks import mean_attention
 from simcluster.planning.ops import Collective, Compute, Host, Segment
 from simcluster.planning.parallel import Plan
 from simcluster.planning.segments import Pass
@@ -26,7 +24,7 @@ from simcluster.scenario.scenario import Scenario
 from simcluster.schedules.actions import Kind
 from simcluster.search.free_links import least_seconds
 from simcluster.search.space import Layout
-from simcluster.simulate import choices_of, plan_job
+from simcluster.simulate import batch_of, choices_of, plan_job
 
 KINDS: tuple[Kind, ...] = ("F", "B", "I", "W")
 Sums = Mapping[Kind, float]
@@ -78,7 +76,8 @@ def times_of(base: Scenario, layout: Layout, shapes: Sequence[Shape]) -> dict[Sh
         for op in segment.ops
         if isinstance(op.work, Collective)
     ]
-    least, attention = _least(base, layout, calls), attention_load(base)
+    least = _least(base, layout, calls)
+    attention = mean_attention(base.faults, base.seed, batch_of(base), base.dp)
     found = {}
     for shape, (segments, job, probe) in made.items():
         seconds = {name: _longest(segment, least, attention) for name, segment in segments.items()}
@@ -93,22 +92,6 @@ def times_of(base: Scenario, layout: Layout, shapes: Sequence[Shape]) -> dict[Sh
             gathered=split and not shape.sequence_parallel, data=job.data_parallel,
         )  # fmt: skip
     return found
-
-
-def attention_load(base: Scenario) -> float:
-    """What core attention takes of what is planned, one document to a sequence: the same in all microbatches of all
-    layouts, for documents that are spread evenly."""
-    documents = next((fault for fault in base.faults if isinstance(fault, SequenceLengths)), None)
-    if documents is None:
-        return 1.0
-    assert documents.packing == "even", documents
-    return _mean_load(documents, base.seed, base.training.global_batch, base.model.sequence_length)
-
-
-@lru_cache(maxsize=4)
-def _mean_load(documents: SequenceLengths, seed: int, sequences: int, length: int) -> float:
-    each = loads(documents, seed=seed, step=0, dp=1, microbatches=sequences, micro_batch=1, length=length)
-    return float(each.mean())
 
 
 def _least(base: Scenario, layout: Layout, calls: Sequence[Collective]) -> Mapping[Collective, float]:
@@ -173,7 +156,8 @@ def _segments(job: Job, shape: RankShape) -> dict[tuple[str, Kind], Segment]:
 def _longest(segment: Segment, least: Mapping[Collective, float], attention: float) -> float:
     """Seconds from its first op to its last, by its lanes and what ops wait for; without the host's lane.
 
-    Core attention takes ``attention`` times what is planned.
+    ``attention``: the part of whole sequences' that packed documents leave, the mean of all microbatches, which a
+    search plays (``SequenceLengths.without``).
     """
     ends: list[float] = []
     lanes: dict[str, float] = {}
@@ -182,7 +166,8 @@ def _longest(segment: Segment, least: Mapping[Collective, float], attention: flo
         work = op.work
         if isinstance(work, Compute | Host):
             seconds = 0.0 if op.lane == "host" else work.seconds
-            seconds += (attention - 1.0) * work.attention if isinstance(work, Compute) else 0.0
+            if isinstance(work, Compute):
+                seconds -= (1.0 - attention) * work.attention
         else:
             assert isinstance(work, Collective), work
             seconds = least[work]
