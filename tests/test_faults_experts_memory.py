@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simcluster import InputError, Scenario, load, simulate
+from simcluster.faults import placed
 from simcluster.faults.experts import ExpertImbalance, expert_loads
 from simcluster.planning.expert_loads import grown
 from simcluster.planning.ops import Change
@@ -21,7 +22,7 @@ from simcluster.sweeps.alike import NotQuickError
 from simcluster.sweeps.quick import quick_step
 from simcluster.together import Placed, simulate_together
 from simcluster.traces.counters import memory_counters
-from simcluster.whatif.montecarlo import without_chance
+from simcluster.whatif.montecarlo import monte_carlo, seed_of, without_chance
 
 HOT: dict[str, Any] = {"kind": "expert_imbalance", "tokens": {"kind": "fractions", "values": [0.3, *[0.1] * 7]}}
 ZIPF: dict[str, Any] = {"kind": "expert_imbalance", "tokens": {"kind": "zipf", "exponent": 1.0}}
@@ -205,3 +206,16 @@ def test_jobs_that_share_a_cluster_hold_what_they_hold_alone() -> None:
     found = [each.result.memory for each in simulate_together(jobs, cluster.cluster.built)]
     assert found == [simulate(even).memory, simulate(hot).memory]
     assert found[0].total < found[1].total
+
+
+def test_replicas_draw_the_tokens_of_every_pass_anew() -> None:
+    """Longest paths would keep those of the first: the engine plays each replica with its own."""
+    drawn = scenario(ANEW).model_copy(update={"replicas": 3})
+    found = monte_carlo(drawn)
+    assert found.method == "events"
+    assert len({*found.step_times.tolist()}) == 3
+    for number, seconds in enumerate(found.step_times.tolist()):
+        own = drawn.model_copy(update={"seed": seed_of(drawn.seed, number), "replicas": 1})
+        assert simulate(own.model_copy(update={"faults": placed(own.faults)})).step_time == seconds
+    with pytest.raises(InputError, match="replicas of one sweep all have the same tokens; use auto"):
+        monte_carlo(drawn, method="sweep")
