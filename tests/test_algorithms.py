@@ -157,7 +157,7 @@ def test_a_full_all_reduce_reaches_the_sum_of_the_nics(nics: int, rate: str, bus
 def test_pcie_boxes_reach_the_sum_of_their_nics() -> None:
     """8 GPUs under 2 PCIe switches share 2 NICs of 11.85 GB/s.
 
-    Every ring crosses each switch's 24 GB/s to the host bridge once, so two rings need 2 x 11.85 of them.
+    Every ring crosses each switch's 26.24 GB/s to the host bridge once, so two rings need 2 x 11.85 of them.
     """
     found = collective_times(load_cluster("pcie_ethernet"), range(16), "all_reduce", 2.0**40, algorithm="ring")
     assert found.busbw == pytest.approx(2 * 0.948 * 12.5e9, rel=1e-4)

@@ -77,7 +77,7 @@ def test_dgx_a100_dump_pcie_classes_and_rates():
         assert path_class(graph, f"node0.gpu{gpu}", f"node0.mlx5_{nic}") == wanted
     for a, b, data in graph.edges(data=True):
         if data["medium"] == "pcie":
-            assert (data["line_rate"], data["bandwidth"]) == (32e9, 24e9), (a, b)  # Gen4 x16; NCCL counts 24 GB/s
+            assert (data["line_rate"], data["bandwidth"]) == (32e9, 0.82 * 32e9), (a, b)  # Gen4 x16
         if data["medium"] == "socket":
             assert data["bandwidth"] == 16e9  # AMD
     assert (
@@ -117,7 +117,7 @@ def test_direct_nvlink_and_a_card_with_two_ports():
         assert cluster.path_latency(cluster.route(a, b)) == pytest.approx(3.4e-6)
     card = cluster.graph["node0.card0"]
     assert sorted(card) == ["node0.mlx5_0", "node0.mlx5_1", "node0.numa0"]
-    assert card["node0.numa0"]["bandwidth"] == 24e9  # both ports share it
+    assert card["node0.numa0"]["bandwidth"] == 0.82 * 32e9  # both ports share it
     assert cluster.graph["node0.numa0"]["node0.numa1"]["bandwidth"] == 10e9  # Intel, model 106: between Skylake and SRP
     joined = built("nccl_direct_a100.xml", fabric={})
     assert joined.graph["node0.mlx5_0"]["unit0.leaf0"]["medium"] == "ethernet"
@@ -129,7 +129,7 @@ def test_a_cloud_file_leaves_nvlink_to_the_generation():
     assert kinds(cluster) == {"gpu": 8, "nvswitch": 1, "nic": 8, "pcie": 8, "host": 2}
     assert cluster.graph["node0.gpu3"]["node0.nvswitch"]["bandwidth"] == pytest.approx(18 * 20.6e9)
     assert cluster.graph["node0.numa0"]["node0.numa1"]["bandwidth"] == 22e9  # Sapphire Rapids
-    assert cluster.graph["node0.gpu0"]["node0.pcie0"]["bandwidth"] == 48e9  # Gen5 x16 in NCCL
+    assert cluster.graph["node0.gpu0"]["node0.pcie0"]["bandwidth"] == 0.86 * 64e9  # Gen5 x16
     alone = built("nccl_cloud_h100.xml", device="h100", nvlinks_per_gpu=0)
     assert way(alone, 0, 1) == ["node0.gpu0", "node0.pcie0", "node0.numa0", "node0.pcie1", "node0.gpu1"]
     assert alone.path_latency(alone.route(0, 1)) == pytest.approx(5.7e-6)  # NCCL's tuner: PCI, ring, Simple
@@ -159,10 +159,11 @@ def test_between_intel_cpus(tmp_path, family, model, gigabytes):
 
 @pytest.mark.parametrize(
     ("speed", "width", "gigabytes"),
-    [("2.5 GT/s", 16, 3), ("8 GT/s", 16, 12), ("8.0 GT/s PCIe", 8, 6), ("16 GT/s", 16, 24), ("32.0 GT/s PCIe", 16, 48),
-     ("64.0 GT/s PCIe", 16, 96), ("", 16, 12), ("Unknown", 0, 12)],
+    [("2.5 GT/s", 16, 3.28), ("8 GT/s", 16, 13.12), ("8.0 GT/s PCIe", 8, 6.56), ("16 GT/s", 16, 26.24),
+     ("32.0 GT/s PCIe", 16, 55.04), ("32.0 GT/s PCIe", 8, 27.52), ("64.0 GT/s PCIe", 16, 110.08), ("", 16, 13.12),
+     ("Unknown", 0, 13.12)],
 )  # fmt: skip
-def test_pcie_as_nccl_counts_it(tmp_path, speed, width, gigabytes):
+def test_pcie_by_the_speed_of_a_lane_and_their_number(tmp_path, speed, width, gigabytes):
     text = (INPUTS / "nccl_cloud_h100.xml").read_text()
     text = text.replace('link_speed="32.0 GT/s PCIe" link_width="16"', f'link_speed="{speed}" link_width="{width}"')
     (tmp_path / "x.xml").write_text(text)

@@ -1,10 +1,11 @@
 """What links of each generation carry, for files without figures, and what is usual where a file is silent.
 
-Line rates are those of the standards; the efficiency is the ratio of NCCL's own figure (v2.30.7, src/graph/topo.h:
-what its graph search counts on) to the line rate.  Latencies are effective ones, so that a ring step costs what NCCL's
-tuner counts for it (src/graph/tuning.cc hwLatencies, ring, Simple): 3.4 us by NVLink, 5.7 us over PCIe (four links,
-across the host bridge), 14 us over the network (GPU - PCIe switch - NIC - leaf, and the same again); how a sum divides
-is a convention.
+Line rates are those of the standards.  NVLink's efficiency is the ratio of NCCL's own figure (v2.30.7,
+src/graph/topo.h: what its graph search counts on) to the line rate; PCIe's is that of the link catalogue, because
+what the search counts there (three quarters) is less than what copies get.  Latencies are effective ones, so that a
+ring step costs what NCCL's tuner counts for it (src/graph/tuning.cc hwLatencies, ring, Simple): 3.4 us by NVLink,
+5.7 us over PCIe (four links, across the host bridge), 14 us over the network (GPU - PCIe switch - NIC - leaf, and the
+same again); how a sum divides is a convention.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from simcluster.catalogue.links import link_document
 from simcluster.errors import InputError
 from simcluster.inputs.graph_document import Wire
 from simcluster.inputs.import_parameters import ImportSpec
@@ -22,6 +24,9 @@ PCIE_LATENCY = 1.425e-6
 NIC_LATENCY = 4.15e-6
 SOCKET_LATENCY = 0.5e-6  # assumed: the tuner has no figure of its own for it
 SWITCH_LATENCY = 0.6e-6  # assumed, inside the 0.3 to 1 us usual for a switch and its cables
+
+_PCIE = ((4e9, "pcie5-x16"), (2e9, "pcie4-x16"), (0.0, "pcie3-x16"))
+"""B/s of a lane from which on a link gets so much of its line rate as this one of the catalogue."""
 
 _NVLINK = {  # B/s of one NVLink per direction: the standard, and NCCL's count, from this compute capability on
     60: (20e9, 18e9),
@@ -78,9 +83,11 @@ def to_nvswitch(wire: Wire, spec: ImportSpec) -> Wire:
     return Wire(wire.line_rate, wire.efficiency, latency, wire.medium, wire.source)
 
 
-def pcie_wire(line_rate: float, what: str, spec: ImportSpec) -> Wire:
-    """A PCIe link; NCCL counts three quarters of the line rate (48 of 64 GB/s for Gen5 x16)."""
-    return spec.pcie.changed(Wire(line_rate, 0.75, PCIE_LATENCY, "pcie", f"{what}; efficiency: NCCL topo.h"))
+def pcie_wire(lane: float, lanes: int, what: str, spec: ImportSpec) -> Wire:
+    """A PCIe link of so many lanes of ``lane`` B/s each; its efficiency is the catalogue's for that speed of a lane."""
+    like = next(name for fastest, name in _PCIE if lane >= fastest)
+    source = f"{what}; efficiency as {like} of the link catalogue"
+    return spec.pcie.changed(Wire(lane * lanes, link_document(like)["efficiency"], PCIE_LATENCY, "pcie", source))
 
 
 def socket_wire(payload: float, what: str, spec: ImportSpec) -> Wire:

@@ -210,7 +210,8 @@ class _Machines:
     def _add_pcie(self, host: str, gpus: list[str], nics: list[str], *, joined: bool) -> None:
         """GPU - NIC; over a PCIe switch if several share it, and with a host bridge if NVLink does not join them."""
         why = f"{self.source}: the listing does not say what PCIe the machines have"
-        pcie = pcie_wire(usual("pcie", self.generation, self.spec, why), "usual for the GPU, 16 lanes", self.spec)
+        lane = usual("pcie", self.generation, self.spec, why) / 16
+        pcie = pcie_wire(lane, 16, "usual for the GPU, 16 lanes", self.spec)
         direct = self.spec.pcie.latency is None
         latency = _PCIE_LATENCY if direct else pcie.latency
         per_nic = self.spec.gpus_per_nic

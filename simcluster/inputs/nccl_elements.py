@@ -46,8 +46,11 @@ def nccl_device(root: Element) -> str:
     return next(iter(found))
 
 
-def pcie_rate(pci: Element) -> tuple[float, str]:
-    """B/s of a device's link upwards, and what it is.  NCCL's rule: an unknown speed is Gen3, width 0 is 16 lanes."""
+def pcie_lanes(pci: Element) -> tuple[float, int, str]:
+    """B/s of a lane of a device's link upwards, how many it has, and what it is.
+
+    NCCL's rule: an unknown speed is Gen3, width 0 is 16 lanes.
+    """
     text = pci.get("link_speed")
     match = _SPEED.fullmatch(text)
     known = _lane(match[1]) if match else 0.0
@@ -58,7 +61,7 @@ def pcie_rate(pci: Element) -> tuple[float, str]:
         raise pci.error(f"link_width is {width}; it is the number of lanes, 1 to 32")
     lanes = width or 16
     speed = text.removesuffix(" PCIe") if known else "of unknown speed, taken as 8 GT/s,"
-    return lanes * (known or 1e9), f"PCIe {speed} x{lanes}"
+    return known or 1e9, lanes, f"PCIe {speed} x{lanes}"
 
 
 HOME = {"gpu": "pci", "cpu": "system", "net": "nic", "system": "nothing: it is the root"}

@@ -36,7 +36,7 @@ from simcluster.inputs.nccl_elements import (
     net_latency,
     net_rate,
     pci_class,
-    pcie_rate,
+    pcie_lanes,
     positive,
 )
 from simcluster.inputs.xml_tree import Element
@@ -134,8 +134,7 @@ class _Reader:
         return [_Slot("pcie", element, self._pcie(element), below)] if below else []
 
     def _pcie(self, element: Element) -> Wire:
-        rate, what = pcie_rate(element)
-        return pcie_wire(rate, what, self._spec)
+        return pcie_wire(*pcie_lanes(element), self._spec)
 
     def _kept(self, nets: list[Element]) -> list[Element]:
         return [net for net in nets if self._spec.keeps_nic(net.get("name"))]

@@ -105,7 +105,8 @@ class _Tree:
 
     def grow(self, names: Sequence[str], levels: Levels) -> None:
         why = f"{self.matrix.source}: the matrix does not say what PCIe it is"
-        pcie = pcie_wire(usual("pcie", self.generation, self.spec, why), "usual for the GPU, 16 lanes", self.spec)
+        lane = usual("pcie", self.generation, self.spec, why) / 16
+        pcie = pcie_wire(lane, 16, "usual for the GPU, 16 lanes", self.spec)
         numa_nodes = []
         for members in _groups(names, levels["NODE"]):
             bridges = _groups(members, levels["PHB"])
