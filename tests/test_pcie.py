@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from simcluster.catalogue.links import link_document
+from simcluster.cli import main
 from simcluster.scenario.files import load_cluster
 from simcluster.units import parse_bytes_per_second
 
@@ -34,7 +35,7 @@ def test_a_copy_gets_what_packets_leave_and_what_was_measured(name: str) -> None
 @pytest.mark.parametrize(("topology", "gigabytes"), [("dgx_h100", 55.04), ("dgx_a100", 26.24), ("dgx_b200", 55.04)])
 def test_a_nic_is_what_limits_the_way_out_of_a_machine(topology: str, gigabytes: float) -> None:
     """NICs of 400 Gbit/s were measured to deliver 48.9 GB/s (ndr in links.yaml), so PCIe carries more than that."""
-    cluster = load_cluster(topology, {"nodes": 2})
+    cluster = load_cluster(topology, [("nodes", 2)])
     way = [
         (cluster.graph[a][b]["medium"], cluster.capacity[link])
         for link in cluster.route(0, 8)
@@ -44,3 +45,12 @@ def test_a_nic_is_what_limits_the_way_out_of_a_machine(topology: str, gigabytes:
     network = min(rate for medium, rate in way if medium != "pcie")
     assert pcie == pytest.approx(gigabytes * 1e9)
     assert network < pcie
+
+
+def test_the_report_says_what_the_number_is(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["topology", "dgx_h100", "nodes=2"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "gpu - nic 16 x 55.04 GB/s each way = 64 GB/s x 0.86" in text
+    assert "payload of a link = line rate x efficiency" in text
+    assert "0.86: copies between host and GPU measure 55 to 55.6 GB/s" in text
+    assert "bound by" in text

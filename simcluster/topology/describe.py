@@ -45,6 +45,7 @@ def describe(cluster: Cluster) -> TopologyReport:
         inside=min(places.inside(cluster, graph, place) for place in found),
         outside=min(alone for alone, _ in outside),
         outside_shared=min(min(both) for both in outside),
+        way_out=_way_out(cluster, labels),
         bisection=_bisection(cluster, graph, table),
         oversubscription=_oversubscription(graph),
         longest_hops=hops,
@@ -136,6 +137,16 @@ def _oversubscription(graph: Graph) -> tuple[tuple[str, float], ...]:
             if rate:
                 worst[name] = max(down / rate, worst.get(name, 0.0))
     return tuple(worst.items())
+
+
+def _way_out(cluster: Cluster, labels: Mapping[str, str]) -> tuple[tuple[str, float], ...]:
+    """Ends and B/s of the links between the first GPU and its like in the last machine; alike ones once."""
+    first, *_, last = [0, *(mates[0] for mates in places.machines(cluster).values())]
+    way = [(cluster.links[link], float(cluster.capacity[link])) for link in cluster.route(first, last)]
+    there = way[: -(-len(way) // 2)]
+    back = [((b, a), rate) for (a, b), rate in reversed(way)]
+    ends = [(f"{labels[a]} - {labels[b]}", rate) for (a, b), rate in [*there, *back[: len(way) // 2]]]
+    return tuple(dict.fromkeys(ends))
 
 
 # --- bandwidths -----------------------------------------------------------------------------------------------------

@@ -65,6 +65,8 @@ class TopologyReport:
       ``outside_shared`` when all of them send.  The least of all GPUs.
     * ``nics``: NIC ports of a machine (0 where GPUs are ports themselves), ``nics_per_gpu``: those for each of its
       GPUs, ``rails``: leaves that a machine is linked to; the most of all machines.
+    * ``way_out``: the links from the first GPU to its like in the last machine, in series: their ends, and what one of
+      them carries (B/s); none in a cluster of one machine.
     * ``bisection``: the maximum flow from the first half of the machines (of the GPUs, if there is one machine) to the
       rest, in placement order, in the weaker direction.
     * ``oversubscription``: for each tier with another above it, line rate down over line rate up, of its worst switch;
@@ -85,6 +87,7 @@ class TopologyReport:
     inside: float
     outside: float
     outside_shared: float
+    way_out: tuple[tuple[str, float], ...]
     bisection: float
     oversubscription: tuple[tuple[str, float], ...]
     longest_hops: int
@@ -117,6 +120,11 @@ class TopologyReport:
         yield "per GPU", f"{rate(self.inside)} to the others of its machine" if self.inside else none
         if self.outside:
             yield "", f"{rate(self.outside)} out of it; {rate(self.outside_shared)} when all of the machine send"
+        if self.way_out:
+            least = min(each for _, each in self.way_out)
+            marks = {least: " (the narrowest)"} if any(each > least for _, each in self.way_out) else {}
+            series = [f"{ends} {rate(each)}{marks.get(each, '')}" for ends, each in self.way_out]
+            yield "way out", f"in series: {', '.join(series)}"
         if self.gpus > 1:
             count, of = (self.machines, "machine") if self.machines > 1 else (self.gpus, "GPU")
             halves = f"{count // 2:,} {of}{'s' if count > 3 else ''} to the other {count - count // 2:,}"
@@ -164,6 +172,8 @@ def _link_lines(links: Sequence[LinkGroup]) -> list[str]:
         ways = "one way" if g.one_way else "each way"
         text = f"{g.count:,} x {rate(g.bandwidth)} {ways}{line}, {format_seconds(g.latency)}, {g.medium}"
         lines.append(f"{'links' if i == 0 else '':<{_INDENT}}{g.ends:<{width}}  {text}")
+    if any(g.efficiency < 1 for g in links):
+        lines.append(f"{'':<{_INDENT}}payload of a link = line rate x efficiency, each with its source below")
     return lines
 
 
