@@ -10,6 +10,7 @@ import pytest
 import simcluster
 from simcluster.cli import main
 from simcluster.scenario.scenario import from_document
+from simcluster.traffic.methods import PaceFactors
 
 LINKS = ("nvlink", "network", "pcie")
 FAST = ("flops", "memory_bandwidth", *LINKS)
@@ -28,12 +29,15 @@ def test_all_resources_twice_as_fast_halve_the_step(name: str) -> None:
     base = step(name, software)
     twice = step(name, software, **dict.fromkeys(FAST, 2.0), **dict.fromkeys(SLOW, 0.5))
     assert twice == pytest.approx(base / 2, rel=1e-9)
+    others = [resource for resource in FAST if resource not in ("network", "pcie")]
+    both = step(name, software, **dict.fromkeys([*others, "between_machines"], 2.0), **dict.fromkeys(SLOW, 0.5))
+    assert both == twice
 
 
-@pytest.mark.parametrize("resource", [*FAST, *SLOW])
+@pytest.mark.parametrize("resource", [*FAST, "between_machines", *SLOW])
 def test_slower_is_never_faster(resource: str) -> None:
     base = step("tiny_3d")
-    worse = step("tiny_3d", **{resource: 0.5 if resource in FAST else 2.0})
+    worse = step("tiny_3d", **{resource: 2.0 if resource in SLOW else 0.5})
     assert worse >= base * (1 - 1e-12)
 
 
@@ -46,6 +50,16 @@ def test_a_factor_acts_on_its_own_links() -> None:
         assert halved.capacity[number] == plain.capacity[number] * factor
         assert halved.graph[a][b]["bandwidth"] == plain.graph[a][b]["bandwidth"] * factor
     assert (halved.latency == plain.latency).all()
+
+
+def test_between_machines_is_network_and_pcie_and_not_nvlink() -> None:
+    scale = {"cluster.scale.between_machines": 3.0, "cluster.scale.network": 0.5}
+    plain = simcluster.load("gpt3_175b_64xa100").cluster.built
+    faster = simcluster.load("gpt3_175b_64xa100", scale)
+    for number, (a, b) in enumerate(plain.links):
+        factor = {"nvlink": 1.0, "pcie": 3.0}.get(plain.graph[a][b]["medium"], 1.5)
+        assert faster.cluster.built.capacity[number] == plain.capacity[number] * factor
+    assert faster.cluster.scale.pace == PaceFactors(between=1.5)
 
 
 def test_memory_is_capacity_and_no_time() -> None:

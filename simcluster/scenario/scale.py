@@ -15,6 +15,7 @@ from pydantic import Field
 from simcluster.devices.device import Device
 from simcluster.documents.spec import Spec
 from simcluster.topology import Cluster
+from simcluster.topology.links import resource_of
 from simcluster.traffic.methods import PaceFactors
 
 Factor = Annotated[float, Field(gt=0, le=1e6)]
@@ -25,9 +26,10 @@ class Scale(Spec):
 
     ``flops`` is on peak FLOP/s of every precision, ``memory`` and ``memory_bandwidth`` on the GPU's memory, ``launch``
     on the time between dependent kernels and on what the host needs to issue work.  ``nvlink``, ``pcie`` and
-    ``network`` (every other link) are on links' bandwidth, ``latency`` is on the latency of all links.  Where NCCL's
-    pace is known it scales along: its latency by ``latency``, its rate by the links that it counts, NVLink in one node
-    and the network between nodes.
+    ``network`` (every other link) are on links' bandwidth, ``latency`` is on the latency of all links.
+    ``between_machines`` is on both ``pcie`` and ``network``, which lie in series on the way out of a machine: more of
+    one alone is worth nothing where the other is as narrow.  Where NCCL's pace is known it scales along: its latency by
+    ``latency``, its rate by the links that it counts, NVLink in one node and the network between nodes.
     """
 
     flops: Factor = 1.0
@@ -37,6 +39,7 @@ class Scale(Spec):
     nvlink: Factor = 1.0
     network: Factor = 1.0
     pcie: Factor = 1.0
+    between_machines: Factor = 1.0
     latency: Factor = 1.0
 
     def device(self, device: Device) -> Device:
@@ -55,17 +58,17 @@ class Scale(Spec):
 
     def cluster(self, cluster: Cluster) -> Cluster:
         """The cluster with these factors on its links; the same object if they change none."""
-        if self.nvlink == self.network == self.pcie == self.latency == 1.0:
+        if self.nvlink == self.network == self.pcie == self.between_machines == self.latency == 1.0:
             return cluster
         factors = np.array([self._of_link(str(cluster.graph[a][b]["medium"])) for a, b in cluster.links])
         return replace(cluster, capacity=cluster.capacity * factors, latency=cluster.latency * self.latency)
 
     def _of_link(self, medium: str) -> float:
-        if medium == "nvlink":
-            return self.nvlink
-        return self.pcie if medium == "pcie" else self.network
+        resource = resource_of(medium)
+        own: float = getattr(self, resource)
+        return own if resource == "nvlink" else own * self.between_machines
 
     @property
     def pace(self) -> PaceFactors:
         """What becomes of NCCL's pace."""
-        return PaceFactors(self.latency, self.nvlink, self.network)
+        return PaceFactors(self.latency, self.nvlink, self.network * self.between_machines)

@@ -109,5 +109,10 @@ def connect(graph: Graph, pairs: Iterable[tuple[str, str]], data: EdgeData) -> N
     graph.add_edges_from((edge for a, b in pairs for edge in ((a, b), (b, a))), **data)
 
 
+def resource_of(medium: str) -> str:
+    """What a link is counted to: nvlink, pcie, or for every other medium the network."""
+    return medium if medium in ("nvlink", "pcie") else "network"
+
+
 def _apart(network: str) -> dict[str, str]:
     return {} if network == COMPUTE else {"network": network}
