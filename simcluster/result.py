@@ -12,6 +12,7 @@ from simcluster.measuring.memory_timeline import Peak
 from simcluster.measuring.numbers import hfu, mfu, numbers_of
 from simcluster.measuring.wait_matrix import WaitMatrix, wait_matrix
 from simcluster.planning.footprint import Footprint
+from simcluster.raising import held_by_scale
 from simcluster.run import Run
 from simcluster.scenario.cautions import cautions
 from simcluster.scenario.fits import Remedies, remedies
@@ -198,6 +199,8 @@ class Result(Run):
             found.append(f"tp {plan.tp} crosses machines: its collectives leave the NVLink domain")
         if note := launch_note(self.scenario):
             found.append(note)
+        if held := held_by_scale(self):
+            found.append(held)
         return found + list(cautions(self.scenario, self.facts.footprints, self.times.breakdown["recompute"]))
 
     def notes(self) -> list[Note]:

@@ -1,0 +1,209 @@
+"""What holds communication back whose links were raised: the links in series with them, or NCCL's own pace.
+
+A message moves at one rate over all links of its way, that of the narrowest for the flows that they carry.  Raising
+links that are not the narrowest, or that stop being it, buys nothing or less than it should.  Found by cause: every
+call of a run is looked at on its links, before and after.  Pure; imports calls and the cluster.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from simcluster.measuring.calls import Call
+from simcluster.topology import Cluster
+from simcluster.topology.describe import label
+from simcluster.topology.links import resource_of
+from simcluster.traffic.fairness import Usage
+from simcluster.traffic.methods import AS_MEASURED, PaceFactors
+from simcluster.traffic.traffic import Traffic
+from simcluster.units import format_bytes_per_second
+
+_Name = TypeVar("_Name")
+
+NCCL = "nccl"
+"""What holds where it is no link: the rate at which NCCL feeds the links, its pace."""
+
+_CALLED = {"nvlink": " (NVLink)", "pcie": " (PCIe)", "network": "", NCCL: ""}
+_MOSTLY = 0.5  # of the seconds of calls over raised links: by so much must be held back for it to be told
+_SAME = 1e-6
+_NEXT_TO_NOTHING = 0.05  # of the raise
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Why links that were raised by ``factor`` give communication ``gain`` only (factors on its rate; 1 is nothing).
+
+    ``links`` are the raised ones by their ends, with their resource (``raised``) and the B/s of one now; ``by`` is what
+    holds, in series with them, with its ``resource`` (nvlink, pcie, network or nccl) and ``rate``.  ``axes`` say whose
+    communication it is, most seconds first; none if no call of the run goes over the raised links.  ``beside``: they
+    were raised otherwise than by ``cluster.scale``, so its factors come on top.
+    """
+
+    factor: float
+    gain: float
+    links: str = ""
+    raised: str = ""
+    links_rate: float = 0.0
+    by: str = ""
+    resource: str = ""
+    rate: float = 0.0
+    axes: tuple[str, ...] = ()
+    beside: bool = False
+
+    def in_words(self) -> str:
+        """One line: what it buys, what holds, at which rate, and what to raise."""
+        if not self.axes:
+            return "no gain: no communication of this job goes over these links"
+        rate, now = format_bytes_per_second(self.rate), format_bytes_per_second(self.links_rate)
+        whose = " and ".join([part for part in (", ".join(self.axes[:-1]), self.axes[-1]) if part])
+        return (
+            f"{self._buys} for {whose}: bound by {self.by}{_CALLED[self.resource]} at {rate}, in series with "
+            f"{self.links}{_CALLED[self.raised]} (now {now}); {self.remedy}"
+        )
+
+    @property
+    def _buys(self) -> str:
+        part = (self.gain - 1) / (self.factor - 1)
+        if part < _NEXT_TO_NOTHING:
+            return "no gain" if part < _SAME else "next to no gain"
+        return f"x{self.factor:g} gives x{self.gain:.4g}"
+
+    @property
+    def remedy(self) -> str:
+        """What would give it: the factor to set."""
+        other = "network" if self.resource == NCCL else self.resource
+        apart = "nvlink" in (self.raised, other)
+        name = other if self.beside or other == "nvlink" else "between_machines"
+        return f"raise both: --cluster.scale.{name} {self.factor:g}" + (" beside it" if self.beside or apart else "")
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON."""
+        return {**asdict(self), "axes": list(self.axes), "in_words": self.in_words()}
+
+
+@dataclass(frozen=True, slots=True)
+class Raise:
+    """Links of a cluster before and after: B/s, and the factors on NCCL's pace; ``by_scale``: by ``cluster.scale``."""
+
+    cluster: Cluster
+    before: npt.NDArray[np.float64]
+    after: npt.NDArray[np.float64]
+    pace_before: PaceFactors = AS_MEASURED
+    pace_after: PaceFactors = AS_MEASURED
+    by_scale: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """One traffic over raised links: by how much they were raised, and what its rate gained.
+
+    If that is less, ``by`` (ends and resource) holds it, at ``rate``, and ``link`` is the narrowest raised one.
+    """
+
+    axis: str
+    seconds: float
+    factor: float
+    gain: float
+    link: int = -1
+    by: tuple[str, str] | None = None
+    rate: float = 0.0
+
+
+def held_back(calls: Iterable[Call], raised: Raise) -> Held | None:
+    """What holds back most of the communication over raised links; None if most of it gets what they were raised by.
+
+    ``calls`` are those of the run after.  None as well where no link was raised.
+    """
+    up = raised.after > raised.before * (1 + _SAME)
+    if not up.any():
+        return None
+    looks = [look for call in calls for traffic in call.traffics if (look := _look(call, traffic, raised, up))]
+    seconds = _seconds(looks)
+    if not seconds:
+        return Held(float((raised.after[up] / raised.before[up]).max()), 1.0)
+    if _seconds([look for look in looks if look.by]) <= _MOSTLY * seconds:
+        return None
+    by = _together((look.by, look) for look in looks if look.by)
+    holder = max(by, key=lambda name: _seconds(by[name]))
+    most = max(by[holder], key=lambda look: look.seconds)
+    axes = _together((look.axis, look) for look in by[holder])
+    return Held(
+        factor=most.factor,
+        gain=math.fsum(look.seconds * look.gain for look in looks) / seconds,
+        links=_ends(raised.cluster, most.link),
+        raised=_resource(raised.cluster, most.link),
+        links_rate=float(raised.after[most.link]),
+        by=holder[0],
+        resource=holder[1],
+        rate=most.rate,
+        axes=tuple(sorted(axes, key=lambda axis: (-_seconds(axes[axis]), axis))),
+        beside=not raised.by_scale,
+    )
+
+
+def _seconds(looks: Iterable[_Look]) -> float:
+    return math.fsum(look.seconds for look in looks)
+
+
+def _together(looks: Iterable[tuple[_Name, _Look]]) -> dict[_Name, list[_Look]]:
+    found: dict[_Name, list[_Look]] = {}
+    for name, look in looks:
+        found.setdefault(name, []).append(look)
+    return found
+
+
+def _look(call: Call, traffic: Traffic, raised: Raise, up: npt.NDArray[np.bool_]) -> _Look | None:
+    """What became of one traffic; None if it crosses no raised link."""
+    mine = [(link, flows) for link, flows in traffic.usage if up[link]]
+    if not mine:
+        return None
+    others = [(link, flows) for link, flows in traffic.usage if not up[link]]
+    link, now = _narrowest(mine, raised.after)
+    factor = now / _narrowest(mine, raised.before)[1]
+    other, beside = _narrowest(others, raised.after)
+    bound_before = traffic.bound / _pace_ratio(raised, traffic.usage)
+    was = min(_narrowest(traffic.usage, raised.before)[1], bound_before)
+    gain = min(now, beside, traffic.bound) / was
+    if gain >= factor * (1 - _SAME):
+        return _Look(call.axis, call.seconds, factor, gain)
+    by, rate = ("NCCL's pace", NCCL), traffic.bound
+    if beside <= traffic.bound:
+        by, rate = (_ends(raised.cluster, other), _resource(raised.cluster, other)), float(raised.after[other])
+    return _Look(call.axis, call.seconds, factor, gain, link, by, rate)
+
+
+def _narrowest(usage: Usage | Sequence[tuple[int, float]], capacity: npt.NDArray[np.float64]) -> tuple[int, float]:
+    """The link that leaves each of its flows least, and those B/s; -1 and infinity for no link."""
+    rates = [(float(capacity[link]) / flows, link) for link, flows in usage]
+    rate, link = min(rates, default=(math.inf, -1))
+    return link, rate
+
+
+def _pace_ratio(raised: Raise, usage: Usage) -> float:
+    """By how much NCCL's pace was raised for traffic on these links: between nodes if it crosses a NIC or a switch."""
+    if raised.pace_before == raised.pace_after:
+        return 1.0
+    kinds = raised.cluster.graph.nodes
+    ends = (node for link, _ in usage for node in raised.cluster.links[link])
+    between = any(kinds[node]["kind"] in ("nic", "switch") for node in ends)
+    after, before = raised.pace_after, raised.pace_before
+    return after.between / before.between if between else after.in_node / before.in_node
+
+
+def _resource(cluster: Cluster, link: int) -> str:
+    a, b = cluster.links[link]
+    return resource_of(str(cluster.graph[a][b]["medium"]))
+
+
+def _ends(cluster: Cluster, link: int) -> str:
+    """What a link joins, such as gpu - nic: nearer to the GPU first."""
+    a, b = (label(cluster.graph, node) for node in cluster.links[link])
+    order = ("gpu", "nvswitch", "pcie", "host", "nic")
+    places = [order.index(name) if name in order else len(order) for name in (a, b)]
+    return f"{a} - {b}" if places[0] <= places[1] else f"{b} - {a}"

@@ -1,0 +1,168 @@
+"""Links in series: what holds when one is raised, as ``run``, ``compare`` and ``diff`` say it."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import simcluster
+from simcluster.cli import main
+from simcluster.measuring.calls import Call, calls
+from simcluster.measuring.raised import Held, Raise, held_back
+from simcluster.scenario.files import load_cluster
+from simcluster.simulate import replay
+from simcluster.traffic.traffic import Traffic, usage_of
+
+# Four machines of one GPU, whose PCIe is as narrow as the NIC behind it (64 x 0.75 = 50 x 0.96 GB/s), and a step that
+# reduces its gradients over them with nothing beside.
+TIE: dict[str, Any] = {
+    "cluster": {"topology": "dgx_h100", "nodes": 4, "gpus_per_node": 1, "pcie": {"efficiency": 0.75}},
+    "overlap.grad_reduce": False,
+    "collectives.nccl": "none",
+}
+SETS = [f"--set={path}={json.dumps(value)}" for path, value in TIE.items()]
+PAIR = load_cluster("two_nodes_explicit")  # gpu - nic 26.24, nic - leaf 23.7 and, at the second machine, 11.85 GB/s
+
+
+def step(**factors: float) -> simcluster.Result:
+    changes: dict[str, Any] = {f"cluster.scale.{name}": factor for name, factor in factors.items()}
+    return played({**TIE, **changes})
+
+
+def played(changes: dict[str, Any]) -> simcluster.Result:
+    return replay(simcluster.load("tiny_dp", changes))
+
+
+# --- one resource of two in series ------------------------------------------------------------------------------------
+
+
+def test_neither_alone_pays_and_both_do() -> None:
+    """A message takes B / 48e9 s: less only if both links are faster, more as soon as one of them is slower."""
+    base, both = step().step_time, step(between_machines=2.0).step_time
+    assert step(network=2.0).step_time == base
+    assert step(pcie=2.0).step_time == base
+    assert step(network=2.0, pcie=2.0).step_time == both
+    wire = 2 * (base - both)  # of which half is saved
+    assert wire > 0.1 * base
+    assert step(network=0.5).step_time == pytest.approx(base + wire, rel=1e-9)
+    assert step(pcie=0.5).step_time == pytest.approx(base + wire, rel=1e-9)
+
+
+def test_what_a_run_says() -> None:
+    network, pcie = step(network=2.0).warnings(), step(pcie=2.0).warnings()
+    assert network == [
+        "cluster.scale.network 2: no gain for dp: bound by gpu - nic (PCIe) at 48 GB/s, in series with nic - leaf "
+        "(now 96 GB/s); raise both: --cluster.scale.between_machines 2"
+    ]
+    assert pcie == [
+        "cluster.scale.pcie 2: no gain for dp: bound by nic - leaf at 48 GB/s, in series with gpu - nic (PCIe) "
+        "(now 96 GB/s); raise both: --cluster.scale.between_machines 2"
+    ]
+    assert step(between_machines=2.0).warnings() == []
+    assert step(network=0.5).warnings() == []
+    assert step(nvlink=2.0).warnings() == [
+        "cluster.scale.nvlink 2: no gain: no communication of this job goes over these links"
+    ]
+    assert played({"cluster.scale.pcie": 2.0}).warnings() == [
+        "cluster.scale.pcie 2: no gain: the cluster has no such links"
+    ]
+
+
+def test_the_remedy_is_a_command_that_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    (text,) = step(network=2.0).warnings()
+    option = text.rpartition(": ")[2].split()
+    assert main(["run", "tiny_dp", *SETS, *option, "--json", "-"]) == 0
+    assert json.loads(capsys.readouterr().out)["step_time_s"] == step(network=2.0, pcie=2.0).step_time
+
+
+def test_a_machine_as_shipped_gets_what_its_pcie_has_left() -> None:
+    """55.04 over 48 GB/s: a network twice as fast makes messages 1.147 times as fast."""
+    shipped = {**TIE, "cluster": {"topology": "dgx_h100", "nodes": 4, "gpus_per_node": 1}}
+    (text,) = played({**shipped, "cluster.scale.network": 2.0}).warnings()
+    assert "x2 gives x1.147 for dp: bound by gpu - nic (PCIe) at 55.04 GB/s" in text
+    assert played({**shipped, "cluster.scale.network": 1.1}).warnings() == []
+
+
+def test_nccls_own_pace_is_named_where_it_holds() -> None:
+    job = {"cluster": {"topology": "dgx_h100", "nodes": 4, "gpus_per_node": 1}, "cluster.scale.pcie": 2.0}
+    (text,) = played(job).warnings()
+    assert text.startswith("cluster.scale.pcie 2: no gain for dp: bound by NCCL's pace at ")
+
+
+# --- the cause, on links ----------------------------------------------------------------------------------------------
+
+
+def between(flows: int = 1, bound: float = math.inf) -> Call:
+    """Messages from GPU 0 to the other machine's GPU 2, so many at a time."""
+    return Call("pp", 1.0, (Traffic(usage_of([(float(flows), PAIR.spread(0, 2))]), 1.0, 1, 0.0, bound),))
+
+
+def raised(network: float = 1.0, pcie: float = 1.0) -> Raise:
+    media = [PAIR.graph[a][b]["medium"] for a, b in PAIR.links]
+    factors = np.array([{"nvlink": 1.0, "pcie": pcie}.get(medium, network) for medium in media])
+    return Raise(PAIR, PAIR.capacity, PAIR.capacity * factors)
+
+
+def test_what_holds_by_hand() -> None:
+    assert held_back([between()], raised(network=2.0)) is None  # 11.85 to 23.7 GB/s: all of it
+    held = held_back([between()], raised(network=3.0))
+    assert held is not None
+    assert (held.by, held.resource, held.rate) == ("gpu - nic", "pcie", 0.82 * 32e9)
+    assert (held.links, held.links_rate, held.factor) == ("nic - leaf", 3 * 0.948 * 12.5e9, 3.0)
+    assert held.gain == pytest.approx(0.82 * 32 / (0.948 * 12.5))
+    assert held_back([between(flows=4)], raised(network=3.0)) == held  # four of them share all links alike
+
+
+def test_nothing_to_say() -> None:
+    assert held_back([between()], raised()) is None
+    assert held_back([between()], raised(network=0.5)) is None
+    assert held_back([], raised(network=2.0)) == Held(2.0, 1.0)
+    assert Held(2.0, 1.0).in_words() == "no gain: no communication of this job goes over these links"
+
+
+def test_most_seconds_decide() -> None:
+    """A large call that is held outweighs a small one that is not, and the other way round."""
+    traffic = between().traffics
+    slow = (Traffic(traffic[0].usage, 1.0, 1, 0.0, 5e9),)  # its protocol reaches no more
+    calls_of = [Call("pp", 1.0, traffic), Call("dp", 3.0, slow)]
+    held = held_back(calls_of, raised(network=2.0))
+    assert held is not None
+    assert (held.by, held.axes) == ("NCCL's pace", ("dp",))
+    assert held.gain == pytest.approx((2.0 + 3 * 1.0) / 4)
+    assert held_back([Call("pp", 4.0, traffic), Call("dp", 3.0, slow)], raised(network=2.0)) is None
+
+
+@given(st.floats(1.001, 50.0), st.floats(1.0, 50.0), st.integers(1, 8))
+def test_gain_is_what_the_narrowest_leaves(network: float, pcie: float, flows: int) -> None:
+    change = raised(network, pcie)
+    usage = between(flows).traffics[0].usage
+    rates = [min(capacity[link] / n for link, n in usage) for capacity in (change.before, change.after)]
+    held = held_back([between(flows)], change)
+    if held is not None:
+        assert held.gain == pytest.approx(rates[1] / rates[0])
+        assert 1.0 <= held.gain < held.factor
+    both = held_back([between(flows)], raised(network, network))
+    assert both is None  # all links in series by one factor: nothing holds
+
+
+def test_calls_are_all_communication_of_a_run() -> None:
+    """Seconds over all ranks, by axis as in the spans: groups, sends and copies."""
+    for name in ("tiny_3d", "llama3_70b_16xh100_offload"):
+        result = replay(simcluster.load(name))
+        found: dict[str, float] = {}
+        for call in calls(result.lowered, result.spans, result.weights):
+            found[call.axis] = found.get(call.axis, 0.0) + call.seconds
+        table = result.timeline
+        weight = table["rank"].map(result.weights)
+        took = (table["end"] - table["start"]) * weight
+        sends = took[table["kind"] == "send"].sum()
+        grouped = took[table["group"] != ""].sum()
+        copies = took[table["stream"].isin(["d2h", "h2d"])].sum()
+        assert sum(found.values()) == pytest.approx(sends + grouped + copies, rel=1e-9)
+        assert found.get("pp", 0.0) == pytest.approx(sends, rel=1e-9)
