@@ -24,7 +24,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser = subparsers.add_parser(
         "sensitivity",
         help="say how much the step time depends on each resource",
-        description="How much shorter a step gets with more of each resource: by its critical path, and played.",
+        description="How much shorter a step gets with more of each resource, and how much longer with less: "
+        "played, and by its critical path.",
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -93,7 +94,7 @@ def _price(text: str) -> tuple[str, float]:
 
 
 def _text(name: str, found: list[Sensitivity], *, priced: bool) -> str:
-    from simcluster.cli.common import format_table
+    from simcluster.cli.common import format_difference, format_table
     from simcluster.units import format_seconds
     from simcluster.whatif.sensitivities import RESOURCES
 
@@ -103,9 +104,10 @@ def _text(name: str, found: list[Sensitivity], *, priced: bool) -> str:
         row = [
             RESOURCES[each.resource],
             _change(each),
-            format_seconds(each.before - each.step_time),
-            f"{each.gain:.3f} %",
-            "another path" if estimate is None else f"{estimate:.3f} %",
+            format_difference(each.before - each.step_time),
+            _percents(-each.gain),
+            "" if each.loss is None else _percents(each.loss),
+            "another path" if estimate is None else _percents(-estimate),
         ]
         if priced:
             per = each.gain_per_dollar
@@ -114,12 +116,19 @@ def _text(name: str, found: list[Sensitivity], *, priced: bool) -> str:
     header = [
         "resource",
         "change",
-        "step",
-        "gain per 1 %",
-        "by critical path",
+        "saved a step",
+        "step, 1 % more",
+        "1 % less",
+        "1 % more by critical path",
         *(["gain per $100 a GPU"] if priced else []),
     ]
-    return f"{name}: {format_seconds(found[0].before)} a step\n\n{format_table(header, rows)}"
+    notes = [f"{RESOURCES[each.resource]}: {note}" for each in found if (note := each.note())]
+    table = f"{name}: {format_seconds(found[0].before)} a step\n\n{format_table(header, rows)}"
+    return "\n".join([table, "", *notes]) if notes else table
+
+
+def _percents(value: float) -> str:
+    return f"{value + 0.0:+.3f} %" if round(value, 3) else "0.000 %"
 
 
 def _change(each: Sensitivity) -> str:

@@ -1,23 +1,25 @@
 """How much the step time depends on each resource of the cluster: by the critical path, and confirmed by playing.
 
-One percent more of a rate, or one percent less of a time, is a scenario like any other (``cluster.scale``).  Imports
-the door, results and scenarios.
+One percent more of a rate, or one percent less of a time, is a scenario like any other (``cluster.scale``), and so is
+one percent less of it: where another resource is as narrow the two differ.  Imports the door, results and scenarios.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
 from simcluster.documents.complaints import did_you_mean, listed
 from simcluster.errors import InputError
+from simcluster.measuring.raised import Held
 from simcluster.measuring.replanned import path_seconds_under
+from simcluster.raising import LINKS, held_between
 from simcluster.result import Result
 from simcluster.scenario.scale import Scale
 from simcluster.scenario.scenario import Scenario
-from simcluster.simulate import prepare, replay
+from simcluster.simulate import replay
 
 RESOURCES: Mapping[str, str] = MappingProxyType(
     {
@@ -26,23 +28,32 @@ RESOURCES: Mapping[str, str] = MappingProxyType(
         "nvlink": "NVLink bandwidth",
         "network": "network bandwidth (NICs and switches)",
         "pcie": "PCIe bandwidth",
+        "between_machines": "between machines (network and PCIe together)",
         "latency": "latency of links and collectives",
         "launch": "launch time and host work",
         "memory": "memory size",
     }
 )
-"""Every resource that can be more or less: a factor of ``cluster.scale``, and what people call it."""
+"""Every resource that can be more or less: a factor of ``cluster.scale``, and what people call it.
+
+``between_machines`` is the network and PCIe at once, so gains of all resources add up without it.
+"""
 
 TIMES = ("latency", "launch")
 """Of these, less is better."""
 
+_KINK = 0.1  # of the larger one: by so much the two sides differ where it is told
+_TOLD = 5e-4  # percent of the step for a percent: nothing smaller is told
+
 
 @dataclass(frozen=True, slots=True)
 class Sensitivity:
-    """What ``by`` (0.01 is one percent) more of a resource does to the step; less of latency and of launch time.
+    """What ``by`` (0.01 is one percent) more of a resource does to the step, and as much less of it.
 
-    ``estimate`` is the step's seconds to first order, along the critical path as it is (None where the program becomes
-    another one); ``step_time`` is played.  ``gain`` is the percent by which the step gets shorter for each percent.
+    More is ``1 + by`` times the rate and less the rate over that; of latency and launch time, where less is better,
+    the other way round.  ``estimate`` is the step's seconds with more to first order, along the critical path as it is
+    (None where the program becomes another one); ``step_time`` (with more) and ``step_time_less`` are played.  ``held``
+    says what is in series with links of which more gives less than it should.
     """
 
     resource: str
@@ -51,15 +62,34 @@ class Sensitivity:
     estimate: float | None
     step_time: float
     price: float | None = None
+    step_time_less: float | None = None
+    held: Held | None = None
 
     @property
     def gain(self) -> float:
-        """Percent of the step for each percent of the resource, as played."""
+        """Percent of the step for each percent more of the resource, as played."""
         return (self.before - self.step_time) / self.before / self.by
 
     @property
+    def loss(self) -> float | None:
+        """Percent by which the step gets longer for each percent less of the resource; None where that is not known."""
+        return None if self.step_time_less is None else (self.step_time_less - self.before) / self.before / self.by
+
+    @property
+    def one_sided(self) -> bool:
+        """Does less of it cost another part of the step than more of it gives?
+
+        A time that goes with the resource shrinks to 1 / (1 + by) of itself, and grows by ``by``; both must say that
+        the same part of the step does.
+        """
+        if self.loss is None:
+            return False
+        more = self.gain * (1 + self.by)
+        return abs(more - self.loss) > max(_KINK * max(abs(more), abs(self.loss)), _TOLD)
+
+    @property
     def estimated_gain(self) -> float | None:
-        """The same by the critical path alone."""
+        """The gain by the critical path alone."""
         return None if self.estimate is None else (self.before - self.estimate) / self.before / self.by
 
     @property
@@ -67,10 +97,19 @@ class Sensitivity:
         """Percent of the step for each dollar per GPU, where a price is known."""
         return None if self.price is None else self.gain / self.price
 
+    def note(self) -> str:
+        """What somebody must know who reads the gain: what holds it back, and that the two sides differ; or ""."""
+        parts = [self.held.in_words()] if self.held else []
+        if self.one_sided and self.loss is not None:
+            parts.append(f"1 % less costs {self.loss:.3f} %, 1 % more gives {self.gain:.3f} %")
+        return "; ".join(parts)
+
     def to_dict(self) -> dict[str, Any]:
         """As JSON."""
+        fields = {name: getattr(self, name) for name in ("resource", "by", "before", "estimate", "step_time", "price")}
         derived = {"gain": self.gain, "estimated_gain": self.estimated_gain, "gain_per_dollar": self.gain_per_dollar}
-        return {**asdict(self), **derived}
+        less = {"step_time_less": self.step_time_less, "loss": self.loss, "one_sided": self.one_sided}
+        return {**fields, **derived, **less, "held": self.held and self.held.to_dict(), "note": self.note()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +149,16 @@ def sensitivity(
 
 def scaled(scenario: Scenario, resource: str, by: float) -> Scenario:
     """The scenario with ``by`` more of a resource than it has now (less, where less is better)."""
+    return _times(scenario, resource, 1 / (1 + by) if resource in TIMES else 1 + by)
+
+
+def less(scenario: Scenario, resource: str, by: float) -> Scenario:
+    """The scenario with as much less of a resource: what ``scaled`` would bring back to what it is now."""
+    return _times(scenario, resource, 1 + by if resource in TIMES else 1 / (1 + by))
+
+
+def _times(scenario: Scenario, resource: str, factor: float) -> Scenario:
     now: Scale = scenario.cluster.scale
-    factor = 1 / (1 + by) if resource in TIMES else 1 + by
     scale = now.model_copy(update={resource: getattr(now, resource) * factor})
     return scenario.model_copy(update={"cluster": scenario.cluster.with_scale(scale)})
 
@@ -119,10 +166,12 @@ def scaled(scenario: Scenario, resource: str, by: float) -> Scenario:
 def _of(base: Result, resource: str, by: float, price: float | None) -> Sensitivity:
     before = base.step_time
     if resource == "memory":  # holds, and takes no time
-        return Sensitivity(resource, by, before, before, before, price)
-    other = scaled(base.scenario, resource, by)
-    estimate = path_seconds_under(base.critical_path, base.lowered, prepare(other).lowered)
-    return Sensitivity(resource, by, before, estimate, replay(other).step_time, price)
+        return Sensitivity(resource, by, before, before, before, price, before)
+    more = replay(scaled(base.scenario, resource, by))
+    estimate = path_seconds_under(base.critical_path, base.lowered, more.lowered)
+    worse = replay(less(base.scenario, resource, by)).step_time
+    held = held_between(base.scenario, more) if resource in LINKS else None
+    return Sensitivity(resource, by, before, estimate, more.step_time, price, worse, held)
 
 
 def more_memory(base: Result) -> list[MoreMemory]:
