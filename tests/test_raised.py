@@ -95,6 +95,21 @@ def test_nccls_own_pace_is_named_where_it_holds() -> None:
     assert text.startswith("cluster.scale.pcie 2: no gain for dp: bound by NCCL's pace at ")
 
 
+def test_compare_and_diff_say_it(capsys: pytest.CaptureFixture[str]) -> None:
+    vary = "cluster.nic.line_rate=400 Gbit/s,800 Gbit/s"
+    assert main(["compare", "tiny_dp", *SETS, "--vary", vary]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith("  line_rate 800 Gbit/s: no gain for dp: bound by gpu - nic (PCIe) at 48 GB/s")
+    assert last.endswith("raise both: --cluster.scale.pcie 2 beside it")  # a factor on the network would come on top
+    assert main(["compare", "tiny_dp", *SETS, "--vary", vary, "--json", "-"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["held_back"] and row["held_back"]["by"] for row in rows] == [None, "gpu - nic"]
+    found = simcluster.diff(step(), step(network=2.0))
+    assert found.held is not None
+    assert found.to_dict()["held_back"]["rate"] == 48e9
+    assert simcluster.diff(step(network=2.0), step()).held is None
+
+
 # --- the cause, on links ----------------------------------------------------------------------------------------------
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from simcluster.cli.common import add_override_arguments, format_difference
@@ -11,6 +11,8 @@ from simcluster.errors import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from simcluster.measuring.raised import Held
 
 EXAMPLE = """examples:
   simcluster compare gpt3_175b_64xa100 --vary pipeline.schedule=gpipe,1f1b,interleaved --gantt schedules.png
@@ -48,6 +50,7 @@ def run(args: argparse.Namespace) -> int:
     from simcluster.cli import common, drawing
     from simcluster.compare import compare, differences, result_of, variations
     from simcluster.documents.overrides import expand_vary
+    from simcluster.raising import held_between
 
     vary = [expand_vary(text) for text in args.vary]
     overrides = common.overrides_of(args)
@@ -63,8 +66,9 @@ def run(args: argparse.Namespace) -> int:
     results = [result_of(scenario) for _, scenario in scenarios]
     table = compare(results, [name for name, _ in scenarios])
     causes = differences(results, list(table.index))
+    held = [held_between(results[0].scenario, result) for result in results]
     if args.json != "-":
-        print(_text(table, causes))
+        print("\n\n".join([_text(table, causes), *_held(list(table.index), held)]))
     if gantt:
         from simcluster.show.gantt import compare_gantts, save_figure  # matplotlib: only when something is drawn
 
@@ -78,6 +82,8 @@ def run(args: argparse.Namespace) -> int:
         plots.save_figure(plots.scaling(table), scaling)
     if args.json:
         rows = [{"variant": name, **row} for name, row in zip(table.index, table.to_dict("records"), strict=True)]
+        for row, each in zip(rows, held, strict=True):
+            row["held_back"] = each and each.to_dict()
         common.write_json(args.json, rows)
     if table_file:
         common.write_table(table_file, table.reset_index())
@@ -129,6 +135,12 @@ def _recipes(table: pd.DataFrame) -> Iterator[str]:
     for name, recipe in table["recipe"].items():
         if recipe != first.name:
             yield f"recipe of {name!r}: {recipe} for {first.name}, {change_words(first, recipe_named(recipe))}"
+
+
+def _held(names: Sequence[str], held: Sequence[Held | None]) -> list[str]:
+    """Of every variant with faster links than the first one's: what is in series with them and holds."""
+    lines = [f"  {name}: {each.in_words()}" for name, each in zip(names, held, strict=True) if each]
+    return ["\n".join([f"links that are faster than those of {names[0]!r}", *lines])] if lines else []
 
 
 def _communication(causes: pd.DataFrame, first: str) -> list[str]:

@@ -74,7 +74,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _text(found: Difference) -> str:
     parts = [f"A: {found.names[0]}\nB: {found.names[1]}" if found.names != ("A", "B") else ""]
-    parts += [found.in_words(), _settings(found), _causes(found), _stages(found)]
+    held = f"faster links: {found.held.in_words()}" if found.held else ""
+    parts += [found.in_words(), held, _settings(found), _causes(found), _stages(found)]
     return "\n\n".join(part for part in parts if part)
 
 

@@ -10,10 +10,12 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 from simcluster.measuring.account import WAITING, Account
 from simcluster.measuring.attribution import attribute, stage_differences
+from simcluster.measuring.raised import Held
+from simcluster.raising import held_between
 from simcluster.result import Result
 from simcluster.saved import Saved, is_saved, read_saved
 from simcluster.scenario.scenario import Scenario, load
@@ -58,7 +60,8 @@ class Difference:
     """By how many seconds a step of ``other`` is longer than one of ``base``, and why.
 
     ``causes`` and every stage's entries sum to ``seconds``; ``stages`` is empty where their numbers differ.
-    ``recipe`` is what changes in bytes a parameter, named or following from the precision.
+    ``recipe`` is what changes in bytes a parameter, named or following from the precision.  ``held`` says what is in
+    series with links that are faster in ``other``, where both are results and not saved ones.
     """
 
     names: tuple[str, str]
@@ -66,6 +69,7 @@ class Difference:
     other: Account
     settings: tuple[Setting, ...]
     recipe: RecipeChange | None = None
+    held: Held | None = None
 
     @property
     def seconds(self) -> float:
@@ -92,6 +96,7 @@ class Difference:
             "stages_s": [dict(stage) for stage in self.stages],
             "settings": [asdict(setting) for setting in self.settings],
             "recipe": self.recipe and self.recipe.to_dict(),
+            "held_back": self.held and self.held.to_dict(),
             "in_words": self.in_words(),
         }
 
@@ -146,11 +151,12 @@ def diff(base: Side, other: Side) -> Difference:
 
     Raises InputError for a file that is neither a scenario nor a saved result of this version.
     """
-    (first, before, document), (second, after, changed) = _side(base), _side(other)
-    if first == second:
-        first, second = "A", "B"
-    recipe = recipe_change(document, changed, before.step_time)
-    return Difference((first, second), before, after, tuple(settings_between(document, changed)), recipe)
+    one, two = _side(base), _side(other)
+    names = ("A", "B") if one.name == two.name else (one.name, two.name)
+    settings = tuple(settings_between(one.document, two.document))
+    recipe = recipe_change(one.document, two.document, one.account.step_time)
+    held = held_between(one.result.scenario, two.result) if one.result and two.result else None
+    return Difference(names, one.account, two.account, settings, recipe, held)
 
 
 def settings_between(base: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[Setting]:
@@ -169,13 +175,22 @@ def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         yield path, value
 
 
-def _side(side: Side) -> tuple[str, Account, Mapping[str, Any]]:
+class _Played(NamedTuple):
+    """A side of a difference; of a saved result there is no more than its account and scenario."""
+
+    name: str
+    account: Account
+    document: Mapping[str, Any]
+    result: Result | None = None
+
+
+def _side(side: Side) -> _Played:
     if isinstance(side, str | Path):
         side = read_saved(side) if is_saved(side) else load(side)
     if isinstance(side, Saved):
-        return side.name, side.account, side.document
+        return _Played(side.name, side.account, side.document)
     result = side if isinstance(side, Result) else simulate(side)
-    return result.scenario.name, result.account, result.scenario.document()
+    return _Played(result.scenario.name, result.account, result.scenario.document(), result)
 
 
 def _list(parts: list[tuple[str, float]]) -> str:
