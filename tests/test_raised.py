@@ -166,6 +166,17 @@ def test_gain_is_what_the_narrowest_leaves(network: float, pcie: float, flows: i
     assert both is None  # all links in series by one factor: nothing holds
 
 
+def test_calls_of_uneven_experts_are_seen() -> None:
+    """Their sizes are none that was planned for; their links are."""
+    uneven = {"kind": "expert_imbalance", "tokens": {"kind": "zipf", "exponent": 0.3}}
+    job = {"model.layers": 4, "parallel.pp": 1, "pipeline.schedule": "1f1b", "pipeline.chunks": 1, "gpus": 64,
+           "parallel.order": ["tp", "cp", "pp", "dp"], "training.global_batch": 64, "cluster.gpus_per_node": 1,
+           "cluster.nodes": 64, "faults": [uneven]}  # fmt: skip
+    result = replay(simcluster.load("mixtral_8x7b_128xh100", job))
+    seconds = {call.axis: call.seconds for call in calls(result.lowered, result.spans, result.weights)}
+    assert max(seconds, key=seconds.__getitem__) == "ep"
+
+
 def test_calls_are_all_communication_of_a_run() -> None:
     """Seconds over all ranks, by axis as in the spans: groups, sends and copies."""
     for name in ("tiny_3d", "llama3_70b_16xh100_offload"):

@@ -5,7 +5,7 @@ Imports the lowered program and the timeline.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,13 +43,28 @@ def calls(lowered: Lowered, spans: Spans, weights: Mapping[int, int], first_rank
     ):
         key = axis, number, kind, size
         found[key] = found.get(key, 0.0) + seconds
+    planned: dict[tuple[str, str], list[float]] = {}
+    for axis, (kind, size) in communicators.calls(range(first_rank, first_rank + sum(weights.values()))):
+        planned.setdefault((axis, kind), []).append(size)
     for (axis, number, kind, size), seconds in found.items():
-        usages = communicators.usages(number)
+        sizes = sorted(planned.get((axis, kind), []), key=lambda each: abs(each - size))
+        traffics = _traffics(communicators, number, kind, [size, *sizes])
+        if traffics:
+            yield Call(axis, seconds, traffics)
+
+
+def _traffics(communicators: Communicators, number: int, kind: str, sizes: Sequence[float]) -> tuple[Traffic, ...]:
+    """What a call moves of the first of these sizes that was planned; nothing for one of given duration.
+
+    Calls of uneven experts are other sizes of one that was planned for even ones.
+    """
+    usages = communicators.usages(number)
+    for size in sizes:
         try:
-            traffics = communicators.traffics(number, kind, size, usages)
-        except KeyError:  # of given duration
+            return communicators.traffics(number, kind, size, usages)
+        except KeyError:
             continue
-        yield Call(axis, seconds, traffics)
+    return ()
 
 
 _Found = tuple[float, str, int, str, float]
