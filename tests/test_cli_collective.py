@@ -242,7 +242,7 @@ def test_a_root_and_chosen_ranks(capsys: pytest.CaptureFixture[str]) -> None:
     text = output(capsys, *job, "--root", "1", "--json", "-")
     assert json.loads(text)["root"] == 1
     (row,) = json.loads(text)["results"]
-    assert row["hottest"][0]["link"] == ["node1.gpu0", "node1.nic0"]
+    assert row["hottest"][0]["link"] == ["node1.nic0", "unit0.leaf0"]  # PCIe carries more than the NIC
     assert "2 of 64 GPUs" in output(capsys, *job)
 
 
