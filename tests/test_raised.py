@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -131,7 +132,23 @@ def test_what_holds_by_hand() -> None:
     assert (held.by, held.resource, held.rate) == ("gpu - nic", "pcie", 0.82 * 32e9)
     assert (held.links, held.links_rate, held.factor) == ("nic - leaf", 3 * 0.948 * 12.5e9, 3.0)
     assert held.gain == pytest.approx(0.82 * 32 / (0.948 * 12.5))
-    assert held_back([between(flows=4)], raised(network=3.0)) == held  # four of them share all links alike
+    four = held_back([between(flows=4)], raised(network=3.0))
+    assert four == replace(held, flows=4.0, links_flows=4.0)  # four of them share all links alike
+    assert four is not None
+    assert four.in_words() == held.in_words()
+
+
+def test_links_that_messages_share_say_how_many() -> None:
+    """Two GPUs of a PCIe switch send out by a NIC each; both cross the switch's one link to the host bridge."""
+    boxes = load_cluster("pcie_ethernet", [("nodes", 2)])
+    usage = usage_of((1.0, boxes.spread(source, source + 8)) for source in (0, 1))
+    media = [boxes.graph[a][b]["medium"] for a, b in boxes.links]
+    faster = boxes.capacity * np.array([8.0 if medium == "ethernet" else 1.0 for medium in media])
+    held = held_back([Call("dp", 1.0, (Traffic(usage, 1.0, 1, 0.0),))], Raise(boxes, boxes.capacity, faster))
+    assert held is not None
+    assert (held.by, held.resource, held.flows) == ("pcie - host", "pcie", 2.0)
+    assert held.gain == pytest.approx((0.82 * 32 / 2) / (0.948 * 12.5))
+    assert "at 26.24 GB/s for 2 messages at a time, in series with nic - leaf (now 94.8 GB/s for 1)" in held.in_words()
 
 
 def test_nothing_to_say() -> None:

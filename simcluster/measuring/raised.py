@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -40,7 +40,8 @@ class Held:
     """Why links that were raised by ``factor`` give communication ``gain`` only (factors on its rate; 1 is nothing).
 
     ``links`` are the raised ones by their ends, with their resource (``raised``) and the B/s of one now; ``by`` is what
-    holds, in series with them, with its ``resource`` (nvlink, pcie, network or nccl) and ``rate``.  ``axes`` say whose
+    holds, in series with them, with its ``resource`` (nvlink, pcie, network or nccl) and ``rate``; ``flows`` and
+    ``links_flows`` are how many messages of a call share one of what holds and of the raised ones.  ``axes`` say whose
     communication it is, most seconds first; none if no call of the run goes over the raised links.  ``beside``: they
     were raised otherwise than by ``cluster.scale``, so its factors come on top.
     """
@@ -50,9 +51,11 @@ class Held:
     links: str = ""
     raised: str = ""
     links_rate: float = 0.0
+    links_flows: float = 1.0
     by: str = ""
     resource: str = ""
     rate: float = 0.0
+    flows: float = 1.0
     axes: tuple[str, ...] = ()
     beside: bool = False
 
@@ -61,6 +64,8 @@ class Held:
         if not self.axes:
             return "no gain: no communication of this job goes over these links"
         rate, now = format_bytes_per_second(self.rate), format_bytes_per_second(self.links_rate)
+        if self.flows != self.links_flows:
+            rate, now = f"{rate} for {self.flows:g} messages at a time", f"{now} for {self.links_flows:g}"
         whose = " and ".join([part for part in (", ".join(self.axes[:-1]), self.axes[-1]) if part])
         return (
             f"{self._buys} for {whose}: bound by {self.by}{_CALLED[self.resource]} at {rate}, in series with "
@@ -103,7 +108,8 @@ class Raise:
 class _Look:
     """One traffic over raised links: by how much they were raised, and what its rate gained.
 
-    If that is less, ``by`` (ends and resource) holds it, at ``rate``, and ``link`` is the narrowest raised one.
+    If that is less, ``by`` (ends and resource) holds it, at ``rate``, and ``link`` is the narrowest raised one; so
+    many ``flows`` share one of either.
     """
 
     axis: str
@@ -113,6 +119,7 @@ class _Look:
     link: int = -1
     by: tuple[str, str] | None = None
     rate: float = 0.0
+    flows: tuple[float, float] = (1.0, 1.0)
 
 
 def held_back(calls: Iterable[Call], raised: Raise) -> Held | None:
@@ -139,9 +146,11 @@ def held_back(calls: Iterable[Call], raised: Raise) -> Held | None:
         links=_ends(raised.cluster, most.link),
         raised=_resource(raised.cluster, most.link),
         links_rate=float(raised.after[most.link]),
+        links_flows=most.flows[1],
         by=holder[0],
         resource=holder[1],
         rate=most.rate,
+        flows=most.flows[0],
         axes=tuple(sorted(axes, key=lambda axis: (-_seconds(axes[axis]), axis))),
         beside=not raised.by_scale,
     )
@@ -164,25 +173,32 @@ def _look(call: Call, traffic: Traffic, raised: Raise, up: npt.NDArray[np.bool_]
     if not mine:
         return None
     others = [(link, flows) for link, flows in traffic.usage if not up[link]]
-    link, now = _narrowest(mine, raised.after)
-    factor = now / _narrowest(mine, raised.before)[1]
-    other, beside = _narrowest(others, raised.after)
+    now, flows, link = _narrowest(mine, raised.after)
+    factor = now / _narrowest(mine, raised.before).rate
+    beside, sharing, other = _narrowest(others, raised.after)
     bound_before = traffic.bound / _pace_ratio(raised, traffic.usage)
-    was = min(_narrowest(traffic.usage, raised.before)[1], bound_before)
+    was = min(_narrowest(traffic.usage, raised.before).rate, bound_before)
     gain = min(now, beside, traffic.bound) / was
     if gain >= factor * (1 - _SAME):
         return _Look(call.axis, call.seconds, factor, gain)
-    by, rate = ("NCCL's pace", NCCL), traffic.bound
-    if beside <= traffic.bound:
-        by, rate = (_ends(raised.cluster, other), _resource(raised.cluster, other)), float(raised.after[other])
-    return _Look(call.axis, call.seconds, factor, gain, link, by, rate)
+    if traffic.bound < beside:  # a rate of each message
+        return _Look(call.axis, call.seconds, factor, gain, link, ("NCCL's pace", NCCL), traffic.bound, (flows, flows))
+    by = _ends(raised.cluster, other), _resource(raised.cluster, other)
+    return _Look(call.axis, call.seconds, factor, gain, link, by, float(raised.after[other]), (sharing, flows))
 
 
-def _narrowest(usage: Usage | Sequence[tuple[int, float]], capacity: npt.NDArray[np.float64]) -> tuple[int, float]:
-    """The link that leaves each of its flows least, and those B/s; -1 and infinity for no link."""
-    rates = [(float(capacity[link]) / flows, link) for link, flows in usage]
-    rate, link = min(rates, default=(math.inf, -1))
-    return link, rate
+class _Narrowest(NamedTuple):
+    """B/s that a link leaves each of its flows, how many those are, and its number (-1: no link, without a limit)."""
+
+    rate: float
+    flows: float
+    link: int
+
+
+def _narrowest(usage: Usage | Sequence[tuple[int, float]], capacity: npt.NDArray[np.float64]) -> _Narrowest:
+    """The link that leaves each of its flows least."""
+    rates = (_Narrowest(float(capacity[link]) / flows, flows, link) for link, flows in usage)
+    return min(rates, default=_Narrowest(math.inf, 1.0, -1))
 
 
 def _pace_ratio(raised: Raise, usage: Usage) -> float:
