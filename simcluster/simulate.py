@@ -11,6 +11,7 @@ from simcluster.devices.device import Device, kernels_seconds
 from simcluster.devices.sensitivity import interference_on, sensitivity_on
 from simcluster.errors import DeadlockError
 from simcluster.faults import Fault
+from simcluster.faults.where import OnLinks
 from simcluster.lowering.between import StepsOf
 from simcluster.lowering.lower import Choices, Lowered, lower
 from simcluster.lowering.program import Engine
@@ -131,7 +132,7 @@ def prepare(
     folded: bool = True,
     collapsed: bool = True,
     change: Change = list,
-    watched: Sequence[Fault] = (),
+    watched: Sequence[OnLinks] = (),
     trust: Trust | None = None,
     planned: Planned | None = None,
 ) -> Prepared:
@@ -166,7 +167,7 @@ def replay(
     collapsed: bool = True,
     clean: Callable[[], float] | None = None,
     change: Change = list,
-    watched: Sequence[Fault] = (),
+    watched: Sequence[OnLinks] = (),
     trust: Trust | None = None,
     planned: Planned | None = None,
 ) -> Result:
@@ -309,7 +310,7 @@ def slowness(scenario: Scenario) -> list[float]:
 
 
 def disturbances_of(
-    scenario: Scenario, plan: Plan, cluster: Cluster, watched: Sequence[Fault] = ()
+    scenario: Scenario, plan: Plan, cluster: Cluster, watched: Sequence[OnLinks] = ()
 ) -> Disturbances:  # fmt: skip
     """What else the scenario's faults make of its ranks and of the cluster's links."""
     if not scenario.faults and not watched:

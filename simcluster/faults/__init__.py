@@ -34,14 +34,15 @@ Fault = Annotated[
     SlowGpu | Jitter | HostStall | SlowLink | LinkFlap | BackgroundLoad | SequenceLengths | ExpertImbalance,
     Field(discriminator="kind"),
 ]
-"""Any fault; to add one, write a spec with a new ``kind`` and add it here."""
+"""Any fault.  To add one: a spec with a new ``kind``, an ``EXAMPLE`` of it that acts and a ``NEUTRAL`` one that changes
+nothing (the tests of all faults play both), its name here, and what it does (``by_effect`` says where)."""
 
 
 def placed(faults: Iterable[Fault]) -> tuple[Fault, ...]:
-    """The same faults, each with the number of its stream of draws: what it draws stays its own if another goes."""
+    """The same faults, each that draws with the number of its stream: what it draws stays its own if another goes."""
     found: list[Fault] = []
     for place, fault in enumerate(faults):
-        unnumbered = not isinstance(fault, SlowGpu | SlowLink | LinkFlap) and fault.seed is None
+        unnumbered = getattr(fault, "seed", 0) is None  # a kind that draws nothing has no seed
         found.append(fault.model_copy(update={"seed": place}) if unnumbered else fault)
     return tuple(found)
 

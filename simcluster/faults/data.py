@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -31,6 +31,9 @@ class SequenceLengths(Spec):
     the replicas come out alike, and then those of their microbatches: the longest first, each to where the sum is
     lowest and room is left; ``even`` gives every microbatch of a step the mean.  ``seed`` as for jitter.
     """
+
+    EXAMPLE: ClassVar = {"kind": "sequence_lengths", "documents": {"kind": "lognormal", "median": 40, "sigma": 1}}
+    NEUTRAL: ClassVar = {"kind": "sequence_lengths", "documents": {"kind": "histogram", "values": [1e9]}}
 
     kind: Literal["sequence_lengths"]
     documents: Lengths

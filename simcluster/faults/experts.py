@@ -11,7 +11,7 @@ Imports spec and its parts.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -88,6 +88,9 @@ class ExpertImbalance(Spec):
     The shares are drawn ``per`` layer, the same in all microbatches and steps (what a router has learnt), or per pass
     of a microbatch.  ``seed`` is the number of the stream of draws, as for jitter.
     """
+
+    EXAMPLE: ClassVar = {"kind": "expert_imbalance", "tokens": {"kind": "zipf", "exponent": 1}}
+    NEUTRAL: ClassVar = {"kind": "expert_imbalance", "tokens": {"kind": "zipf", "exponent": 0}}
 
     kind: Literal["expert_imbalance"]
     tokens: Tokens

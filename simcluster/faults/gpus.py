@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -18,6 +18,9 @@ class SlowGpu(OnRanks, During):
     On a ``rank``, several ``ranks`` or all of a ``node``; for ever, from ``start`` (s) to ``end``, or in the first
     ``duty`` of every ``period``: periodic throttling.  A kernel that is under way goes on at the new speed.
     """
+
+    EXAMPLE: ClassVar = {"kind": "slow_gpu", "rank": 1, "factor": 1.5}
+    NEUTRAL: ClassVar = {"kind": "slow_gpu", "rank": 1, "factor": 1.0}
 
     kind: Literal["slow_gpu"]
     factor: Annotated[float, Field(strict=True, ge=1, le=1e6)]
@@ -46,6 +49,9 @@ class Jitter(OnRanks):
     What a step loses is in MODELLING.md G.2: N ranks that wait for each other take the largest of N draws.
     """
 
+    EXAMPLE: ClassVar = {"kind": "jitter", "factor": {"kind": "lognormal", "sigma": 0.1}}
+    NEUTRAL: ClassVar = {"kind": "jitter", "factor": {"kind": "lognormal", "sigma": 0}}
+
     kind: Literal["jitter"]
     factor: Factors
     per: Literal["kernel", "pass", "step"] = "kernel"
@@ -71,6 +77,9 @@ class HostStall(OnRanks):
     processes do that collect garbage when each of them has made enough of it.  No rank named: all.  ``seed`` as for
     jitter.
     """
+
+    EXAMPLE: ClassVar = {"kind": "host_stall", "cause": "data_loading", "seconds": "100 us"}
+    NEUTRAL: ClassVar = {"kind": "host_stall", "cause": "data_loading", "seconds": "0 s"}
 
     kind: Literal["host_stall"]
     cause: Cause

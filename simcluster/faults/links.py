@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -17,6 +17,9 @@ class SlowLink(OnLinks, During):
     ``between`` two neighbours in the cluster's graph, as ``simcluster topology FILE`` prints them; ``nic_of`` a rank: a
     slow NIC; ``uplinks_of`` a machine.  For ever, or at times as for a slow GPU.
     """
+
+    EXAMPLE: ClassVar = {"kind": "slow_link", "nic_of": 0, "factor": 0.1}
+    NEUTRAL: ClassVar = {"kind": "slow_link", "nic_of": 0, "factor": 1.0}
 
     kind: Literal["slow_link"]
     factor: Annotated[float, Field(strict=True, gt=0, le=1)]
@@ -33,6 +36,9 @@ class LinkFlap(OnLinks):
     Nothing moves meanwhile, in either direction; flows keep what they have moved, and nobody reroutes or gives up (a
     collective library would, after its timeout).
     """
+
+    EXAMPLE: ClassVar = {"kind": "link_flap", "nic_of": 0, "down": "30 us", "period": "100 us"}
+    NEUTRAL: ClassVar = {"kind": "link_flap", "nic_of": 0, "down": "0 s", "period": "100 us"}
 
     kind: Literal["link_flap"]
     down: Seconds
@@ -59,6 +65,9 @@ class BackgroundLoad(OnLinks, During):
     links together.  ``seed`` is the number of the stream of draws, beside the scenario's; left out, the fault's place
     in the list.
     """
+
+    EXAMPLE: ClassVar = {"kind": "background_load", "uplinks_of": 0, "share": 0.9}
+    NEUTRAL: ClassVar = {"kind": "background_load", "uplinks_of": 0, "share": 0.0}
 
     kind: Literal["background_load"]
     share: Annotated[float, Field(strict=False, ge=0, lt=1)] | None = None

@@ -10,7 +10,7 @@ from collections.abc import Hashable, Mapping, Sequence
 
 from simcluster.errors import InputError
 from simcluster.faults import Fault
-from simcluster.faults.where import OnLinks
+from simcluster.faults.by_effect import LinkFault, by_effect
 from simcluster.planning.disturbances import Disturbances
 from simcluster.planning.disturbed_links import capacity_profiles
 from simcluster.planning.disturbed_ranks import RankPrograms
@@ -27,13 +27,11 @@ def own_machines(gpus: Sequence[int], cluster: Cluster) -> list[int]:
     return [number[host] for host in hosts]
 
 
-def link_faults(faults: Sequence[Fault], gpus: Sequence[int], cluster: Cluster) -> list[Fault]:
+def link_faults(faults: Sequence[Fault], gpus: Sequence[int], cluster: Cluster) -> list[LinkFault]:
     """A job's faults of links, with the cluster's numbers for its ranks and machines."""
     machines = list(dict.fromkeys(cluster.host_of[gpu] for gpu in gpus))
-    found: list[Fault] = []
-    for fault in faults:
-        if not isinstance(fault, OnLinks):
-            continue
+    found: list[LinkFault] = []
+    for fault in by_effect(faults).links:
         change: dict[str, int] = {}
         if fault.nic_of is not None:
             change["nic_of"] = gpus[fault.nic_of]

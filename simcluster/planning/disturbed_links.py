@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from simcluster.errors import InputError
 from simcluster.faults import BackgroundLoad, Fault, LinkFlap, SlowLink
+from simcluster.faults.by_effect import LinkFault, by_effect
 from simcluster.faults.draws import stream
 from simcluster.faults.where import OnLinks, window
 from simcluster.planning.profiles import STEADY, Profile, Spells, Watched, product
@@ -18,7 +19,7 @@ from simcluster.topology import Cluster
 def permanently(faults: Sequence[Fault], cluster: Cluster) -> list[tuple[str, str, float]]:
     """Pairs of neighbours whose links always carry a part of what they should, and which (``Cluster.scaled``)."""
     found: list[tuple[str, str, float]] = []
-    for fault in faults:
+    for fault in by_effect(faults).links:
         if isinstance(fault, SlowLink) and fault.window(fault.factor) is None:
             if fault.between is not None:
                 found.append((*fault.between, fault.factor))
@@ -29,7 +30,7 @@ def permanently(faults: Sequence[Fault], cluster: Cluster) -> list[tuple[str, st
 
 
 def capacity_profiles(
-    faults: Sequence[Fault], cluster: Cluster, seed: int, watched: Sequence[Fault] = ()
+    faults: Sequence[Fault], cluster: Cluster, seed: int, watched: Sequence[OnLinks] = ()
 ) -> dict[int, Profile]:
     """By link, what is left of its capacity over time, where that changes or others take some of it.
 
@@ -37,10 +38,10 @@ def capacity_profiles(
     """
     parts: dict[int, list[Profile]] = {}
     for number, each in enumerate(watched):
-        for link in links_of(each, cluster) if isinstance(each, OnLinks) else ():
+        for link in links_of(each, cluster):
             parts.setdefault(link, []).append(Watched(number))
-    for fault in faults:
-        if isinstance(fault, SlowLink | LinkFlap | BackgroundLoad) and not fault.neutral:
+    for fault in by_effect(faults).links:
+        if not fault.neutral:
             shared: dict[float, Profile | None] = {}
             for link in links_of(fault, cluster):
                 left = left_of(fault, float(cluster.capacity[link]))
@@ -76,7 +77,7 @@ def links_of(fault: OnLinks, cluster: Cluster) -> list[int]:
     return found
 
 
-def left_of(fault: SlowLink | LinkFlap | BackgroundLoad, capacity: float) -> float:
+def left_of(fault: LinkFault, capacity: float) -> float:
     """The part of a link of so many B/s that there is while the fault is."""
     if isinstance(fault, SlowLink):
         return fault.factor
@@ -93,7 +94,7 @@ def left_of(fault: SlowLink | LinkFlap | BackgroundLoad, capacity: float) -> flo
     return max(0.0, 1.0 - fault.rate / capacity)
 
 
-def _profile(fault: SlowLink | LinkFlap | BackgroundLoad, left: float, seed: int) -> Profile | None:
+def _profile(fault: LinkFault, left: float, seed: int) -> Profile | None:
     """That over time; None where the capacity itself has it (``permanently``)."""
     if isinstance(fault, LinkFlap):
         start = fault.start or 0.0

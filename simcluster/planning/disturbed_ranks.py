@@ -11,7 +11,8 @@ from functools import cached_property
 
 import numpy as np
 
-from simcluster.faults import Fault, Jitter, SequenceLengths, SlowGpu
+from simcluster.faults import Fault, Jitter, SequenceLengths
+from simcluster.faults.by_effect import by_effect
 from simcluster.faults.data import loads
 from simcluster.faults.draws import Floats, stream
 from simcluster.planning.expert_loads import ExpertLoads
@@ -24,8 +25,8 @@ from simcluster.planning.stalls import interrupted, stalls_of
 def slowness(faults: Sequence[Fault], host_of: Sequence[int]) -> list[float]:
     """What always multiplies every rank's compute times; ``host_of[rank]`` is the rank's machine."""
     factors = [1.0] * len(host_of)
-    for fault in faults:
-        if isinstance(fault, SlowGpu) and fault.window(fault.factor) is None:
+    for fault in by_effect(faults).slow_gpus:
+        if fault.window(fault.factor) is None:
             for rank in fault.chosen(host_of):
                 factors[rank] *= fault.factor
     return factors
@@ -34,9 +35,9 @@ def slowness(faults: Sequence[Fault], host_of: Sequence[int]) -> list[float]:
 def speed_profiles(faults: Sequence[Fault], host_of: Sequence[int]) -> dict[int, Profile]:
     """By rank, what multiplies its compute times as time goes on, where that changes."""
     parts: dict[int, list[Profile]] = {}
-    for fault in faults:
-        profile = fault.window(fault.factor) if isinstance(fault, SlowGpu) else None
-        if profile is not None and isinstance(fault, SlowGpu) and not fault.neutral:
+    for fault in by_effect(faults).slow_gpus:
+        profile = fault.window(fault.factor)
+        if profile is not None and not fault.neutral:
             for rank in fault.chosen(host_of):
                 parts.setdefault(rank, []).append(profile)
     return {rank: product(own) for rank, own in parts.items()}
@@ -80,15 +81,11 @@ class RankPrograms:
 
     def __init__(self, faults: Sequence[Fault], plan: Plan, host_of: Sequence[int], seed: int, batch: Batch) -> None:
         self._seed, self._batch, self._plan = seed, batch, plan
-        lengths = [fault for fault in faults if isinstance(fault, SequenceLengths)]
-        self._lengths = lengths[0] if lengths else None
-        self._jitters = [
-            (fault, frozenset(fault.chosen(host_of)))
-            for fault in faults
-            if isinstance(fault, Jitter) and not fault.neutral
-        ]
-        self._experts = ExpertLoads.of(faults, plan, seed, batch.experts)
-        self._stalls = stalls_of(faults, host_of, seed, batch.steps)
+        sorted_out = by_effect(faults)
+        self._lengths = sorted_out.lengths[0] if sorted_out.lengths else None
+        self._jitters = [(fault, frozenset(fault.chosen(host_of))) for fault in sorted_out.jitters if not fault.neutral]
+        self._experts = ExpertLoads.of(sorted_out.experts, plan, seed, batch.experts)
+        self._stalls = stalls_of(sorted_out.stalls, host_of, seed, batch.steps)
         self._uneven: dict[tuple[int, float], Segment] = {}  # by segment and what its attention takes
         self._same: dict[tuple[int, int, int], Segment] = {}  # by segment, rank and step, for draws per step alone
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from simcluster.faults import Fault, HostStall
+from simcluster.faults import HostStall
 from simcluster.faults.draws import Streams
 from simcluster.planning.ops import MAIN, Host, Item, Op, Segment, StageProgram
 
@@ -25,12 +25,12 @@ class Stall(NamedTuple):
     number: int
 
 
-def stalls_of(faults: Sequence[Fault], host_of: Sequence[int], seed: int, steps: int) -> dict[int, list[Stall]]:
+def stalls_of(faults: Sequence[HostStall], host_of: Sequence[int], seed: int, steps: int) -> dict[int, list[Stall]]:
     """The stalls of every rank that has some; ``host_of[rank]`` is the rank's machine."""
     found: dict[int, list[Stall]] = {}
     streams = Streams()
     for fault in faults:
-        if isinstance(fault, HostStall) and not fault.neutral:
+        if not fault.neutral:
             for rank in fault.chosen(host_of):
                 own = found.setdefault(rank, [])
                 own += _drawn(fault, rank, seed, steps, len(own), streams)

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 from simcluster.documents.complaints import Complaint
 from simcluster.errors import InputError
-from simcluster.faults import BackgroundLoad, ExpertImbalance, HostStall, LinkFlap, SequenceLengths, SlowLink
+from simcluster.faults import ExpertImbalance, HostStall, SequenceLengths
+from simcluster.faults.by_effect import LinkFault, by_effect
 from simcluster.faults.experts import expert_loads
-from simcluster.faults.where import OnRanks
-from simcluster.planning.disturbed_links import capacity_profiles, permanently
+from simcluster.faults.where import OnLinks, OnRanks
+from simcluster.planning.disturbed_links import capacity_profiles, links_of
 
 if TYPE_CHECKING:
     from simcluster.scenario.fields import ScenarioFields
@@ -25,8 +26,12 @@ def fault_rules(scenario: ScenarioFields) -> Iterator[Complaint]:
     for place, fault in enumerate(scenario.faults):
         if isinstance(fault, OnRanks):
             yield from _ranks(scenario, place, fault)
-        elif isinstance(fault, SlowLink | LinkFlap | BackgroundLoad):
+        if isinstance(fault, OnLinks):
             yield from _links(scenario, place, fault)
+        try:
+            by_effect([fault])
+        except InputError as unplayed:
+            yield ("faults", place, "kind"), str(unplayed)
         if isinstance(fault, ExpertImbalance):
             yield from _experts(scenario, place, fault)
         if isinstance(fault, HostStall) and isinstance(fault.first, int) and fault.first >= scenario.steps:
@@ -68,7 +73,7 @@ def _ranks(scenario: ScenarioFields, place: int, fault: OnRanks) -> Iterator[Com
         yield ("faults", place, "node"), f"the job has no machine {fault.node}: it is on 0 to {max(hosts, default=0)}"
 
 
-def _links(scenario: ScenarioFields, place: int, fault: SlowLink | LinkFlap | BackgroundLoad) -> Iterator[Complaint]:
+def _links(scenario: ScenarioFields, place: int, fault: OnLinks) -> Iterator[Complaint]:
     """Its links are in the cluster."""
     cluster, gpus = scenario.cluster.built, scenario.gpus
     if fault.nic_of is not None and fault.nic_of >= gpus:
@@ -80,7 +85,8 @@ def _links(scenario: ScenarioFields, place: int, fault: SlowLink | LinkFlap | Ba
         yield ("faults", place, "uplinks_of"), what
         return
     try:
-        permanently([fault], cluster)
-        capacity_profiles([fault], cluster, scenario.seed)
+        links_of(fault, cluster)
+        if isinstance(fault, LinkFault):
+            capacity_profiles([fault], cluster, scenario.seed)
     except InputError as error:
         yield ("faults", place), str(error)

@@ -39,8 +39,8 @@ FaultRule = Callable[[Any], str]
 class Scope:
     """What a short way, ``name``, is proved for.
 
-    ``free`` are the fields that may have any value, ``limited`` those that may have some (a section stands for all below
-    it).  ``faults`` says it of every kind of fault.  Fields are dotted paths of ``fields()``.
+    ``free`` are the fields that may have any value, ``limited`` those that may have some (a section stands for all
+    below it).  ``faults`` says it of every kind of fault.  Fields are dotted paths of ``fields()``.
     """
 
     name: str

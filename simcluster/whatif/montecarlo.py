@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from simcluster.errors import InputError
 from simcluster.faults import BackgroundLoad, HostStall, Jitter, SequenceLengths, placed
+from simcluster.faults.by_effect import by_effect
 from simcluster.faults.data import loads
 from simcluster.measuring.distribution import Distribution
 from simcluster.planning.disturbed_links import left_of, links_of, permanently
@@ -119,7 +120,8 @@ def _in_one_sweep(scenario: Scenario, base: Result, processes: int) -> Distribut
 def _job(scenario: Scenario, base: Result) -> _Job:
     parallel = scenario.parallel
     certain = without_chance(scenario)
-    loads = tuple(fault for fault in scenario.faults if isinstance(fault, BackgroundLoad) and by_chance(fault))
+    sorted_out = by_effect(scenario.faults)
+    loads = tuple(fault for fault in sorted_out.links if isinstance(fault, BackgroundLoad) and by_chance(fault))
     if loads:  # ranks that others' traffic meets must be told from those that it does not
         base = replay(certain, watched=loads)
     cluster = scenario.cluster.built
@@ -127,13 +129,11 @@ def _job(scenario: Scenario, base: Result) -> _Job:
     planned, _ = plan_job(certain, scenario.cluster.device)
     programs, layout = stage_programs(planned), planned.plan
     disturbed, stage_of = disturbances_of(certain, layout, cluster), layout.stages()
-    stalls = tuple(fault for fault in scenario.faults if isinstance(fault, HostStall) and not fault.neutral)
+    stalls = tuple(fault for fault in sorted_out.stalls if not fault.neutral)
     sweep = StageSweep([with_room(each, [stall.cause for stall in stalls]) for each in programs], layout)
     roomy = _Roomy(base, sweep, lambda rank: disturbed.program(rank, programs[stage_of[rank]]))
     hosts = cluster.host_of[: scenario.gpus]
-    jitters = [
-        (fault, fault.chosen(hosts)) for fault in scenario.faults if isinstance(fault, Jitter) and not fault.neutral
-    ]
+    jitters = [(fault, fault.chosen(hosts)) for fault in sorted_out.jitters if not fault.neutral]
     pauses = _Pauses(
         stalls, tuple(hosts), scenario.steps, [Places(program.lanes[MAIN]) for program in programs],
         loads, roomy.slowed(loads, cluster), 4.0 * base.step_time * scenario.steps,
@@ -219,7 +219,7 @@ class _Data:
     @classmethod
     def of(cls, scenario: Scenario) -> _Data | None:
         """None where sequences are whole."""
-        chosen = next((fault for fault in scenario.faults if isinstance(fault, SequenceLengths)), None)
+        chosen = next(iter(by_effect(scenario.faults).lengths), None)
         micro_batch, length = scenario.training.micro_batch, scenario.model.sequence_length
         steps, microbatches = scenario.steps, scenario.microbatches
         if chosen is None:

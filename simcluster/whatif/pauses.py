@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from simcluster.faults import BackgroundLoad, Fault
+from simcluster.faults import BackgroundLoad, HostStall
 from simcluster.planning.disturbed_links import spells_of
 from simcluster.planning.stalls import Places, stalls_of
 
@@ -32,7 +32,7 @@ class Stalled:
 
     def __init__(
         self,
-        faults: Sequence[Fault],
+        faults: Sequence[HostStall],
         hosts: Sequence[int],
         seeds: Sequence[int],
         steps: int,

@@ -107,8 +107,8 @@ def _memory(result: Result) -> Point:
     return Point(
         "memory headroom", _verdict(used, 1 - HEADROOM, 1.0),
         f"{result.memory.total / 1e9:.1f} of {result.facts.memory / 1e9:.1f} GB ({used:.0%}) on the fullest GPU",
-        f"at most {100 * (1 - HEADROOM):.0f} %; above 100 % it does not fit", "more recomputation, or a higher ZeRO stage",
-        tries, for_time=False,
+        f"at most {100 * (1 - HEADROOM):.0f} %; above 100 % it does not fit",
+        "more recomputation, or a higher ZeRO stage", tries, for_time=False,
     )  # fmt: skip
 
 
