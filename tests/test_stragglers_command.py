@@ -116,6 +116,18 @@ def test_dropping_a_machine_leaves_the_job_a_replica_less(tiny: Any) -> None:
     assert without_machine(tiny(cluster=NODES, parallel={"tp": 2, "pp": 4}, faults=[SLOW]), 2)[0] is None
 
 
+def test_faults_of_links_move_with_their_machine(tiny: Any) -> None:
+    """Without machine 2 (ranks 4 and 5), rank 7 is rank 5 and machine 3 is machine 2; between switches all stays."""
+    slow = {"kind": "slow_link", "factor": 0.5}
+    found = [{**slow, "nic_of": 7}, {**slow, "nic_of": 4}, {**slow, "uplinks_of": 3}, {**slow, "uplinks_of": 2},
+             {**slow, "between": ["unit0.leaf0", "node0.nic0"]}]  # fmt: skip
+    left, _ = without_machine(tiny(cluster=NODES, parallel={"pp": 2, "dp": 4}, faults=found), 2)
+    assert left is not None
+    assert [(fault.nic_of, fault.uplinks_of, fault.between) for fault in left.faults] == [
+        (5, None, None), (None, 2, None), (None, None, ("unit0.leaf0", "node0.nic0")),
+    ]  # fmt: skip
+
+
 def test_mitigations_are_played(tiny: Any) -> None:
     model = {"vocab_size": 32000, "layers": 8}
     result = simulate(tiny(cluster=NODES, parallel={"pp": 2, "dp": 4}, training={"global_batch": 24}, model=model,

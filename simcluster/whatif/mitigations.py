@@ -11,6 +11,7 @@ from typing import Any
 
 from simcluster.errors import InputError
 from simcluster.faults import Fault, HostStall, SequenceLengths, SlowGpu
+from simcluster.faults.by_effect import LinkFault
 from simcluster.faults.where import OnRanks
 from simcluster.result import Result
 from simcluster.scenario.scenario import Scenario
@@ -155,7 +156,10 @@ def without_machine(scenario: Scenario, machine: int) -> tuple[Scenario | None, 
 
 
 def _moved(fault: Fault, hosts: tuple[int, ...] | list[int], machine: int, place: dict[int, int]) -> Iterator[Fault]:
-    """A fault where its ranks are now; nothing if none of them is left."""
+    """A fault where its ranks, its NIC's or its machine are now; nothing if none of them is left."""
+    if isinstance(fault, LinkFault):
+        yield from _moved_link(fault, hosts, place)
+        return
     everywhere = isinstance(fault, OnRanks) and fault.named is None and fault.node is None
     if not isinstance(fault, OnRanks) or everywhere:
         yield fault
@@ -163,3 +167,16 @@ def _moved(fault: Fault, hosts: tuple[int, ...] | list[int], machine: int, place
     ranks = tuple(place[rank] for rank in fault.chosen(hosts) if rank in place)
     if ranks:
         yield fault.model_copy(update={"rank": None, "node": None, "ranks": ranks})
+
+
+def _moved_link(fault: LinkFault, hosts: tuple[int, ...] | list[int], place: dict[int, int]) -> Iterator[LinkFault]:
+    """A fault of links: that of a rank's NIC or of a machine's uplinks goes where they go, others stay."""
+    if fault.nic_of is not None:
+        if fault.nic_of in place:
+            yield fault.model_copy(update={"nic_of": place[fault.nic_of]})
+    elif fault.uplinks_of is not None and fault.uplinks_of in hosts:
+        now = [hosts[place[rank]] for rank, host in enumerate(hosts) if host == fault.uplinks_of and rank in place]
+        if now:
+            yield fault.model_copy(update={"uplinks_of": now[0]})
+    else:
+        yield fault
