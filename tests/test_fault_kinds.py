@@ -113,7 +113,7 @@ def test_a_kind_that_nothing_plays_is_refused_by_name(tiny: Tiny) -> None:
         lambda: capacity_profiles([fault], cluster, 0),
         lambda: link_faults([fault], range(8), cluster),
     ):
-        with pytest.raises(ValueError, match="packet_loss.: nothing plays"):
+        with pytest.raises(ValueError, match=r"packet_loss.: nothing plays"):
             play()
 
 

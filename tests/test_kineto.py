@@ -113,6 +113,44 @@ def test_compute_is_known_by_layer_and_phase(slow: ProfiledJob) -> None:
     assert len(found) == 2 * SLOW.layers + 1
 
 
+def pipeline_profiles(folder: Path, *faults: str) -> ProfiledJob:
+    """What a job of four stages and two replicas would record."""
+    scenario = folder / "scenario.yaml"
+    scenario.write_text(
+        "name: four stages\ncluster: {topology: flat, gpus: 8}\n"
+        "model: {layers: 4, hidden_size: 256, heads: 8, kv_heads: 8, ffn_hidden_size: 1024, vocab_size: 1000,"
+        " sequence_length: 128, gated_mlp: false, tied_embeddings: false}\n"
+        "parallel: {pp: 4, dp: 2}\npipeline: {schedule: 1f1b}\ntraining: {global_batch: 8}\n"
+    )
+    to = ["--trace", str(folder / "profiles"), "--trace-ranks", "all", "--json", str(folder / "run.json")]
+    assert main(["run", str(scenario), "--set", f"faults=[{', '.join(faults)}]", *to]) == 0
+    return load_profiles(folder / "profiles")
+
+
+def test_a_layer_is_compared_among_the_ranks_that_have_it(tmp_path: Path) -> None:
+    """A healthy pipeline is even, though each layer is on one rank of four; a slow rank is slow by what it is."""
+    parts = layers(pipeline_profiles(tmp_path))
+    assert {len(part.owners) for part in parts if part.label.layer} == {2}
+    assert [part.slowest[1] for part in parts if part.slowest] == pytest.approx([0.0] * len(parts), abs=0.01)
+    by_layer = {part.label: part for part in parts}[Label("forward", "layers.0")]
+    assert by_layer.mean == by_layer.seconds[by_layer.owners[0]] == by_layer.seconds.sum() / 2
+
+
+def test_a_slow_rank_of_a_pipeline_is_seen_in_its_layers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    job = pipeline_profiles(tmp_path, "{kind: slow_gpu, rank: 5, factor: 1.2}")
+    slow = {part.label: part.slowest for part in layers(job) if part.slowest and part.slowest[1] > 0.05}
+    assert {place for place, _ in slow.values()} == {5}
+    for label in (Label("forward", "layers.2"), Label("backward", "layers.2")):
+        assert slow[label][1] == pytest.approx(0.2, rel=0.03)
+    capsys.readouterr()
+    assert main(["replay", str(tmp_path / "profiles"), "--json", str(tmp_path / "out.json")]) == 0
+    text = capsys.readouterr().out
+    assert re.search(r"forward layers\.2 +2 +[\d.]+ us +\+(19|20)\.\d% \(rank 5\)", text)
+    assert "+300" not in text
+    rows = json.loads((tmp_path / "out.json").read_text())["layers"]
+    assert [row["ranks"] for row in rows if row["layer"] == "layers.2"] == [[4, 5]] * 2
+
+
 def test_bus_bandwidth_counts_from_the_last_arrival(slow: ProfiledJob) -> None:
     (found,) = reached(slow, load_cluster("dgx_h100", []))
     size = 2 * (1 << 20)
@@ -653,7 +691,7 @@ def test_the_command_replays_a_folder(tmp_path: Path, capsys: pytest.CaptureFixt
     for wanted in (
         "profiles of 4 ranks on GPUs, steps 5, 6", "mean error 0.00%", "S                1.1525", "rank 2  1.1525",
         "all_reduce default_pg", "10.49 GB/s", "wrote 4 profiles with links=2x",
-        "forward layers.3   212.5 us  +17.6% (rank 2)",
+        "forward layers.3       4  212.5 us  +25.0% (rank 2)",
     ):  # fmt: skip
         assert wanted in text, wanted
     assert re.search(r"links=2x +3\.250? ms +-4\.41%", text)

@@ -175,13 +175,16 @@ def _layers(job: ProfiledJob, parts: Sequence[LayerTime]) -> list[str]:
     if not parts:
         return []
     rows = []
-    for part in parts[:_MOST]:
-        worst = int(part.seconds.argmax())
-        mean = float(part.seconds.mean())
-        over = f"{part.seconds[worst] / mean - 1:+.1%} (rank {job.ranks[worst]})" if mean else ""
-        rows.append([f"{part.label.phase} {part.label.layer}".strip(), format_seconds(mean), over])
-    title = f"compute by part of the model, mean of a rank and step{_of(len(rows), len(parts))}"
-    return [title, *format_table(("part", "time", "slowest"), rows).splitlines()]
+    for part in sorted(parts, key=lambda part: -round(part.slowest[1], 3) if part.slowest else 0.0)[:_MOST]:
+        name = f"{part.label.phase} {part.label.layer}".strip()
+        over = f"{part.slowest[1]:+.1%} (rank {job.ranks[part.slowest[0]]})" if part.slowest else ""
+        rows.append([name, str(len(part.owners)), format_seconds(part.mean), over])
+    title = f"compute by part of the model, most uneven first{_of(len(rows), len(parts))}"
+    lines = [title, *format_table(("part", "ranks", "time", "slowest"), rows).splitlines()]
+    note = (
+        "time: mean of a step on the ranks that have the part; slowest: against the mean of others with the same parts"
+    )
+    return [*lines, f"  {note}"]
 
 
 def _calls(calls: Sequence[Reached]) -> list[str]:
@@ -235,7 +238,8 @@ def _document(
         **{key: measured[key] for key in keep},
         "ranks": [{**rank.to_dict(), "slowdown": slowdown[worker]} for worker, rank in enumerate(ranks)],
         "layers": [
-            {"phase": part.label.phase, "layer": part.label.layer, "seconds_by_rank": part.seconds.tolist()}
+            {"phase": part.label.phase, "layer": part.label.layer, "seconds_by_rank": part.seconds.tolist(),
+             "ranks": [job.ranks[owner] for owner in part.owners], "mean_s": part.mean}
             for part in parts
         ],
         "collectives": [call.to_dict() for call in calls],

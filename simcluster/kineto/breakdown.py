@@ -43,10 +43,39 @@ class RankTime:
 
 @dataclass(frozen=True)
 class LayerTime:
-    """Mean seconds of compute of a part of the model in a step, by rank."""
+    """Mean seconds of compute of a part of the model in a step, by rank [rank].
+
+    ``peers`` are the places of the ranks that have the part, those together that have all the same parts: under a
+    pipeline the ranks of a stage, which alone do the same work even where stages share a name (what is in no layer, the
+    optimizer).
+    """
 
     label: Label
     seconds: Floats
+    peers: tuple[tuple[int, ...], ...]
+
+    @property
+    def owners(self) -> list[int]:
+        """The places of all ranks that have it."""
+        return sorted(owner for group in self.peers for owner in group)
+
+    @property
+    def mean(self) -> float:
+        """Seconds of a rank that has it."""
+        return float(self.seconds[self.owners].mean())
+
+    @property
+    def slowest(self) -> tuple[int, float] | None:
+        """The place of the rank that is furthest above the mean of its other peers, and by how much of that (0.2:
+        20 %); None where nobody has peers."""
+        found: list[tuple[float, int]] = []
+        for group in self.peers:
+            place = max(group, key=lambda owner: float(self.seconds[owner]))
+            others = [owner for owner in group if owner != place]
+            mean = float(self.seconds[others].mean()) if others else 0.0
+            found += [(float(self.seconds[place]) / mean - 1, -place)] if mean else []
+        more, place = max(found, default=(0.0, 0))
+        return (-place, more) if found else None
 
 
 def breakdown(job: ProfiledJob) -> list[RankTime]:
@@ -107,12 +136,21 @@ def _arrived(graph: Profiled) -> Floats:
 def layers(job: ProfiledJob) -> list[LayerTime]:
     """Compute of every part of the model, in the order in which it is met."""
     found: dict[Label, Floats] = {}
+    parts: dict[int, dict[Label, None]] = {}  # of every rank
     for graph in job.steps_of_ranks:
         for op, label in enumerate(graph.labels):
             if graph.optype[op] not in (HOST, COPY) and not is_communication(graph.optype[op]):
                 taken = graph.ended[op, 0] - graph.began[op, 0]
                 found.setdefault(label, np.zeros(len(job.ranks)))[graph.worker[op]] += taken
-    return [LayerTime(label, seconds / len(job.graphs)) for label, seconds in found.items()]
+                parts.setdefault(int(graph.worker[op]), {})[label] = None
+    alike: dict[frozenset[Label], list[int]] = {}
+    for place, own in sorted(parts.items()):
+        alike.setdefault(frozenset(own), []).append(place)
+    steps = len(job.graphs)
+    return [
+        LayerTime(label, seconds / steps, tuple(tuple(group) for own, group in alike.items() if label in own))
+        for label, seconds in found.items()
+    ]
 
 
 def slowdown_by_type(job: ProfiledJob, types: Sequence[str]) -> Floats:
