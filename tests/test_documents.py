@@ -15,6 +15,7 @@ from pydantic import Field
 from simcluster.documents.overrides import apply_overrides, expand_vary, parse_override
 from simcluster.documents.reading import (
     Document,
+    Mark,
     parse_document,
     read_document,
     read_json,
@@ -214,6 +215,25 @@ def complaint(text: str) -> str:
     with pytest.raises(InputError) as caught:
         validate(House, parse_document(text, source="h.yaml"))
     return str(caught.value)
+
+
+def test_a_plus_adds_to_the_list_that_is_there() -> None:
+    data = {"faults": [{"rank": 1}], "a": {"b": [1]}, "c": [{"d": [5]}]}
+    document = Document(
+        data=data, source="x.yaml", folder=Path(), marks={("faults", 0): Mark("x.yaml:1:1", ("faults", 0))}
+    )
+    pairs = [parse_override("faults+={rank: 2}"), ("a.b+", [2, 3]), ("new+", "x"), ("c.0.d+", (6,)), ("faults+", [7])]
+    changed = apply_overrides(document, pairs)
+    assert changed.data == {
+        "faults": [{"rank": 1}, {"rank": 2}, 7], "a": {"b": [1, 2, 3]}, "c": [{"d": [5, 6]}], "new": ["x"],
+    }  # fmt: skip
+    assert document.data == data == {"faults": [{"rank": 1}], "a": {"b": [1]}, "c": [{"d": [5]}]}
+    assert changed.mark(("faults", 0)).place == "x.yaml:1:1"
+    assert changed.mark(("faults", 1, "rank")) == Mark("override", ("faults", 1, "rank"))
+    with pytest.raises(InputError, match=r"override a\+: a is a mapping of 1 key, no list"):
+        apply_overrides(document, [("a+", 1)])
+    with pytest.raises(InputError, match="is not an override"):
+        parse_override("+=3")
 
 
 def test_union_tags_are_not_part_of_the_path() -> None:

@@ -12,8 +12,8 @@ from typing import Any, NoReturn
 
 from simcluster.errors import InputError
 
-_DOTTED_OPTION = re.compile(r"--([A-Za-z_]\w*(?:\.\w+)+)(?:=(.*))?", re.DOTALL)
-_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*(?:\.\w+)*=.*", re.DOTALL)
+_DOTTED_OPTION = re.compile(r"--([A-Za-z_]\w*(?:\.\w+)+\+?)(?:=(.*))?", re.DOTALL)
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*(?:\.\w+)*\+?=.*", re.DOTALL)
 _OPTION = re.compile(r"--?[A-Za-z][\w-]*(?:=.*)?", re.DOTALL)
 
 

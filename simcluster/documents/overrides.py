@@ -1,4 +1,7 @@
-"""Changes to a document from the command line or from Python: dotted paths set to values.  Imports documents only."""
+"""Changes to a document from the command line or from Python: dotted paths set to values, or lists added to.
+
+A path with ``+`` behind it (``faults+=[...]``, ``{"faults+": [...]}``) adds to the list there.  Imports documents only.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +13,20 @@ from simcluster.documents.complaints import KeyPath, dotted, shown
 from simcluster.documents.reading import Document, Mark, parse_value
 from simcluster.errors import InputError
 
+ADDS = "+"
+"""Behind a path: the value is added to the list that is there."""
+
 Overrides = Mapping[str, Any] | Iterable[tuple[str, Any]]
 
 
 def parse_override(text: str) -> tuple[str, Any]:
-    """("parallel.tp", 8) from "parallel.tp=8"; the value is read as YAML, so 8 is a number and [1, 2] a list."""
+    """("parallel.tp", 8) from "parallel.tp=8"; the value is read as YAML, so 8 is a number and [1, 2] a list.
+
+    ("faults+", [...]) from "faults+=[...]".
+    """
     path, equals, value = text.partition("=")
     path = path.strip()
-    if not equals or not path or not all(path.split(".")):
+    if not equals or not path.removesuffix(ADDS) or not all(path.removesuffix(ADDS).split(".")):
         raise InputError(f"{text!r} is not an override; write it as parallel.tp=8")
     return path, parse_value(value, text)
 
@@ -53,11 +62,15 @@ def _split_commas(text: str) -> list[str]:
 def apply_overrides(document: Document, overrides: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> Document:
     """The document with values set at dotted paths, parents made where they are missing; later ones win.
 
-    None takes the key out, so that it has its default again.
+    None takes the key out, so that it has its default again.  A path that ends in ``+`` adds an item, or those of a
+    list, to the list there.  InputError for a path that the document cannot have.
     """
     pairs = list(overrides.items() if isinstance(overrides, Mapping) else overrides)
     data, marks = _copy(document.data), dict(document.marks)
     for name, value in pairs:
+        if name.endswith(ADDS):
+            marks |= {path: Mark("override", path) for path in _add(data, name.removesuffix(ADDS), value)}
+            continue
         path = _set(data, name, value)
         for below in [known for known in marks if known[: len(path)] == path]:
             del marks[below]
@@ -90,6 +103,24 @@ def _set(data: dict[str, Any], name: str, value: Any) -> KeyPath:
             current[part] = {}
         current = current[key]
     return tuple(path)
+
+
+def _add(data: dict[str, Any], name: str, value: Any) -> list[KeyPath]:
+    """Add to the list at a dotted path in place; the paths of its new items."""
+    added = list(value) if isinstance(value, list | tuple) else [value]
+    current: Any = data
+    for part in name.split("."):
+        below = current[int(part)] if isinstance(current, list) and _is_place(part, current) else None
+        current = current.get(part) if isinstance(current, Mapping) else below
+    if current is not None and not isinstance(current, list | tuple):
+        raise InputError(f"override {name}{ADDS}: {name} is {shown(current)}, no list that could be added to; use =")
+    before = list(current or ())
+    path = _set(data, name, [*before, *added])
+    return [(*path, len(before) + number) for number in range(len(added))]
+
+
+def _is_place(part: str, items: list[Any]) -> bool:
+    return part.isdecimal() and int(part) < len(items)
 
 
 def _copy(value: Any) -> Any:

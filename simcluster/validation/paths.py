@@ -9,6 +9,7 @@ from typing import cast, get_args
 from pydantic import BaseModel
 
 from simcluster.documents.complaints import did_you_mean
+from simcluster.documents.overrides import ADDS
 from simcluster.errors import InputError
 from simcluster.scenario.fields import ClusterSpec
 from simcluster.scenario.scenario import Scenario
@@ -22,10 +23,11 @@ _BESIDE_THE_MODELS = {"model": ("preset",), "parallel": tuple(LONG_NAMES)}
 def check_path(path: str) -> None:
     """Raises InputError unless a scenario can have this path.
 
-    Parameters of a topology stand in ``cluster`` itself, as in files; those of every kind of topology are known.
+    Parameters of a topology stand in ``cluster`` itself, as in files; those of every kind of topology are known.  A
+    path may add to a list, as overrides do (``faults+``).
     """
     models: list[type[BaseModel]] = [Scenario]
-    parts = path.split(".")
+    parts = path.removesuffix(ADDS).split(".")
     for position, part in enumerate(parts):
         if part.isdecimal() and position:  # an item of a list
             continue
