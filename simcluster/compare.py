@@ -80,16 +80,53 @@ def result_of(variant: Variant) -> Result:
 def variations(
     path: str | Path, overrides: Sequence[Any], vary: Iterable[tuple[str, Sequence[Any]]]
 ) -> dict[str, Scenario]:
-    """Every combination of the varied values, named by what was varied; the file itself if nothing is."""
+    """Every combination of the varied values, named by what was varied; the file itself if nothing is.
+
+    InputError for the first that cannot be.
+    """
+    found: dict[str, Scenario] = {}
+    for name, scenario in possible_variations(path, overrides, vary).items():
+        if isinstance(scenario, InputError):
+            raise scenario
+        found[name] = scenario
+    return found
+
+
+def possible_variations(
+    path: str | Path, overrides: Sequence[Any], vary: Iterable[tuple[str, Sequence[Any]]]
+) -> dict[str, Scenario | InputError]:
+    """The same, with the reason in the place of each combination that cannot be; InputError if the file cannot be."""
     grid = list(vary)
     if not grid:
         scenario = load(path, overrides)
         return {scenario.name: scenario}
-    found = {}
+    found: dict[str, Scenario | InputError] = {}
     for values in product(*(values for _, values in grid)):
         pairs = [(key, value) for (key, _), value in zip(grid, values, strict=True)]
         name = ", ".join(f"{key.rsplit('.', 1)[-1]} {value}" for key, value in pairs)
-        found[name] = load(path, [*overrides, *pairs])
+        try:
+            found[name] = load(path, [*overrides, *pairs])
+        except InputError as problem:
+            found[name] = problem
+    return found
+
+
+Outcomes = dict[str, Result | InputError]
+"""By name: what was played, or why it could not be."""
+
+
+def play_all(scenarios: Iterable[tuple[str, Scenario | InputError]]) -> Outcomes:
+    """Play each variant that can be; names that come twice get a number.  InputError where none of them can be."""
+    pairs = list(scenarios)
+    found: Outcomes = {}
+    for name, (_, scenario) in zip(_distinct([name for name, _ in pairs]), pairs, strict=True):
+        try:
+            found[name] = scenario if isinstance(scenario, InputError) else simulate(scenario)
+        except InputError as problem:  # a schedule that cannot be cut, for one
+            found[name] = problem
+    refused = [each for each in found.values() if isinstance(each, InputError)]
+    if found and len(refused) == len(found):
+        raise refused[0]
     return found
 
 

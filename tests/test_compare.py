@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pandas as pd
@@ -54,6 +55,34 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert [row["variant"] for row in rows] == ["recompute none", "recompute full"]
     assert pd.read_csv(tmp_path / "c.csv")["step_time_s"].tolist() == [row["step_time_s"] for row in rows]
     assert (tmp_path / "c.png").stat().st_size > 10_000
+
+
+def test_a_variant_that_cannot_be_is_a_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In text, JSON and CSV, with the reason; pictures and differences are of the others."""
+    arguments = ["compare", "tiny_3d", "--set", "parallel.dp=null", "--vary", "parallel.tp=3,2,4"]
+    outputs = ["--gantt", str(tmp_path / "c.png"), "--csv", str(tmp_path / "c.csv"), "--json", str(tmp_path / "c.json")]
+    assert main([*arguments, *outputs]) == 0
+    shown = capsys.readouterr().out
+    assert re.search(r"^tp 3 +refused$", shown, re.MULTILINE)
+    assert re.search(r"^  tp 3: .*parallel\.tp: tp 3 does not divide model\.heads", shown, re.MULTILINE)
+    assert "where the difference from 'tp 2' went" in shown
+    rows = json.loads((tmp_path / "c.json").read_text())
+    assert [(row["variant"], row["status"]) for row in rows] == [("tp 3", "refused"), ("tp 2", "ok"), ("tp 4", "ok")]
+    assert "tp 3 does not divide" in rows[0]["error"]
+    assert set(rows[0]) == {"variant", "status", "error"}
+    table = pd.read_csv(tmp_path / "c.csv")
+    assert table["status"].tolist() == ["refused", "ok", "ok"]
+    assert table["step_time_s"].tolist()[1:] == [row["step_time_s"] for row in rows[1:]]
+    assert main(["report", *arguments[1:], "-o", str(tmp_path / "r.html")]) == 0
+    captured = capsys.readouterr()
+    assert "2 runs" in captured.out
+    assert "note: tp 3 is refused: " in captured.err
+
+
+def test_variants_of_which_none_can_be_are_an_error(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    for command in (["compare"], ["report", "-o", str(tmp_path / "r.html")]):
+        assert main([command[0], "tiny_3d", "--vary", "parallel.tp=3,5", *command[1:]]) == 2
+        assert "tp 3 does not divide" in capsys.readouterr().err
 
 
 def test_run_writes_what_it_is_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

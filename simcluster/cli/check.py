@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     from simcluster.whatif.preflight import checklist
 
     common.check_json_path(args.json)
-    overrides = common.overrides_of(args)
+    overrides = common.overrides_of(args, args.scenario)
     result = simulate(load(args.scenario, overrides))
     found = checklist(result, lambda values: load(args.scenario, [*overrides, *values.items()]))
     own = [*args.set, *args.overrides]

@@ -23,11 +23,35 @@ def add_override_arguments(parser: argparse.ArgumentParser, what: str) -> None:
     parser.set_defaults(overrides=[])  # by this the frame knows that the command takes them
 
 
-def overrides_of(args: argparse.Namespace) -> list[tuple[str, Any]]:
-    """Every override on the command line as (path, value): --set first, then the shorter spellings."""
+def overrides_of(args: argparse.Namespace, *scenarios: str) -> list[tuple[str, Any]]:
+    """Every override on the command line as (path, value): --set first, then the shorter spellings.
+
+    Says on stderr what they take away from these ``scenarios``.
+    """
     from simcluster.documents.overrides import parse_override  # heavy: reads YAML
 
-    return [parse_override(text) for text in (*args.set, *args.overrides)]
+    found = [parse_override(text) for text in (*args.set, *args.overrides)]
+    for scenario in scenarios:
+        say_what_is_replaced(scenario, found)
+    return found
+
+
+def say_what_is_replaced(scenario: str, overrides: Sequence[tuple[str, Any]]) -> None:
+    """One line on stderr where other faults take the place of the scenario's own."""
+    given = [value for path, value in overrides if path == "faults"]
+    if not given or not given[-1]:
+        return
+    from simcluster.documents.reading import read_document
+    from simcluster.faults.words import all_in_words
+    from simcluster.scenario.scenario import scenario_path
+
+    own = read_document(scenario_path(scenario)).data.get("faults")
+    if isinstance(own, list) and own and own != given[-1] and all(isinstance(fault, dict) for fault in own):
+        print(
+            f"note: faults=... takes the place of the scenario's own faults ({all_in_words(own)}); "
+            "faults+=... adds to them",
+            file=sys.stderr,
+        )
 
 
 def cluster_overrides_of(args: argparse.Namespace) -> list[tuple[str, Any]]:
@@ -45,6 +69,12 @@ def format_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
                  for column, (cell, width) in enumerate(zip(row, widths, strict=True))]  # fmt: skip
         lines.append("  ".join(cells).rstrip())
     return "\n".join([styled(lines[0], "bold"), *lines[1:]])
+
+
+def on_one_line(error: str) -> str:
+    """The problems that an error message lists, without the head that counts them."""
+    lines = [line.strip() for line in error.splitlines()]
+    return "; ".join(lines[1:] or lines)
 
 
 def format_difference(seconds: float) -> str:

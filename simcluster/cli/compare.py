@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from simcluster.cli.common import add_override_arguments, format_difference
 from simcluster.errors import InputError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
     import pandas as pd
 
+    from simcluster.compare import Outcomes
     from simcluster.measuring.raised import Held
+    from simcluster.result import Result
 
 EXAMPLE = """examples:
   simcluster compare gpt3_175b_64xa100 --vary pipeline.schedule=gpipe,1f1b,interleaved --gantt schedules.png
@@ -45,74 +50,109 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
-    """Replay all variants; print the table; draw."""
-    from simcluster import plots
+    """Replay all variants that can be; print the table; draw."""
     from simcluster.cli import common, drawing
-    from simcluster.compare import compare, differences, result_of, variations
+    from simcluster.compare import compare, differences, play_all, possible_variations
     from simcluster.documents.overrides import expand_vary
     from simcluster.raising import held_between
 
     vary = [expand_vary(text) for text in args.vary]
-    overrides = common.overrides_of(args)
-    scenarios = [pair for path in args.scenarios for pair in variations(path, overrides, vary).items()]
-    names = (args.gantt, args.waterfall, args.overlap, args.scaling)
-    gantt, waterfall, overlap, scaling = (drawing.figure_path(name) if name else None for name in names)
-    if scaling and len({scenario.gpus for _, scenario in scenarios}) < 2:
+    overrides = common.overrides_of(args, *args.scenarios)
+    variants = [pair for path in args.scenarios for pair in possible_variations(path, overrides, vary).items()]
+    scenarios = [scenario for _, scenario in variants if not isinstance(scenario, InputError)]
+    pictures = {
+        name: drawing.figure_path(getattr(args, name))
+        for name in ("gantt", "waterfall", "overlap", "scaling")
+        if getattr(args, name)
+    }
+    if "scaling" in pictures and len({scenario.gpus for scenario in scenarios}) < 2:
         raise InputError("--scaling draws sizes: give scenarios of several numbers of GPUs, as with --vary gpus=64,128")
-    if waterfall and len(scenarios) < 2:
+    if "waterfall" in pictures and len(scenarios) < 2:
         raise InputError("--waterfall draws differences: give at least two scenarios, or one and --vary")
     table_file = common.output_path(args.csv) if args.csv else None
     common.check_json_path(args.json)
-    results = [result_of(scenario) for _, scenario in scenarios]
-    table = compare(results, [name for name, _ in scenarios])
-    causes = differences(results, list(table.index))
-    held = [held_between(results[0].scenario, result) for result in results]
+    played = play_all(variants)
+    results = {name: result for name, result in played.items() if not isinstance(result, InputError)}
+    table = compare(list(results.values()), list(results))
+    causes = differences(list(results.values()), list(results))
+    first = next(iter(results.values()))
+    held = {name: held_between(first.scenario, result) for name, result in results.items()}
     if args.json != "-":
-        print("\n\n".join([_text(table, causes), *_held(list(table.index), held)]))
-    if gantt:
-        from simcluster.show.gantt import compare_gantts, save_figure  # matplotlib: only when something is drawn
-
-        timelines = [(str(name), result.timeline) for name, result in zip(table.index, results, strict=True)]
-        save_figure(compare_gantts(timelines), gantt)
-    if waterfall:
-        plots.save_figure(plots.waterfall(dict(zip(table.index, table["step_time_s"], strict=True)), causes), waterfall)
-    if overlap:
-        plots.save_figure(plots.overlap(list(zip(table.index, results, strict=True))), overlap)
-    if scaling:
-        plots.save_figure(plots.scaling(table), scaling)
+        print("\n\n".join([_text(table, causes, played), *_held(held)]))
+    _draw(pictures, results, table, causes)
     if args.json:
-        rows = [{"variant": name, **row} for name, row in zip(table.index, table.to_dict("records"), strict=True)]
-        for row, each in zip(rows, held, strict=True):
-            row["held_back"] = each and each.to_dict()
-        common.write_json(args.json, rows)
+        rows = dict(zip(results, table.to_dict("records"), strict=True))
+        for name, each in held.items():
+            rows[name]["held_back"] = each and each.to_dict()
+        listed = [{"variant": name, **_status(each), **rows.get(name, {})} for name, each in played.items()]
+        common.write_json(args.json, listed)
     if table_file:
-        common.write_table(table_file, table.reset_index())
+        common.write_table(table_file, _with_refused(table, played).reset_index())
     return 0
 
 
-def _text(table: pd.DataFrame, causes: pd.DataFrame) -> str:
-    """Numbers of every variant, then where each one's difference from the first went."""
+def _draw(
+    pictures: Mapping[str, Path], results: Mapping[str, Result], table: pd.DataFrame, causes: pd.DataFrame
+) -> None:
+    """The pictures that were asked for, of the variants that were played."""
+    if not pictures:
+        return
+    from simcluster import plots
+
+    if "gantt" in pictures:
+        from simcluster.show.gantt import compare_gantts, save_figure  # matplotlib: only when something is drawn
+
+        save_figure(compare_gantts([(name, result.timeline) for name, result in results.items()]), pictures["gantt"])
+    if "waterfall" in pictures:
+        steps = dict(zip(table.index, table["step_time_s"], strict=True))
+        plots.save_figure(plots.waterfall(steps, causes), pictures["waterfall"])
+    if "overlap" in pictures:
+        plots.save_figure(plots.overlap(list(results.items())), pictures["overlap"])
+    if "scaling" in pictures:
+        plots.save_figure(plots.scaling(table), pictures["scaling"])
+
+
+def _status(played: Result | InputError) -> dict[str, str]:
+    return {"status": "refused", "error": str(played)} if isinstance(played, InputError) else {"status": "ok"}
+
+
+def _with_refused(table: pd.DataFrame, played: Outcomes) -> pd.DataFrame:
+    """A row for every variant, with its status and, of one that was refused, the reason."""
+    whole = table.assign(status="ok", error="")
+    if len(table) < len(played):
+        whole = whole.convert_dtypes().reindex(list(played))  # whole numbers stay whole beside what is missing
+    for name, reason in played.items():
+        if isinstance(reason, InputError):
+            whole.loc[name, ["status", "error"]] = ["refused", str(reason)]
+    return whole
+
+
+def _text(table: pd.DataFrame, causes: pd.DataFrame, played: Outcomes) -> str:
+    """How variants are laid out, numbers of every one, then where each one's difference from the first went."""
     from simcluster.cli.common import format_table
     from simcluster.compare import attribution
     from simcluster.show.cells import cells, headings
     from simcluster.units import format_seconds
 
-    rows = [
-        [
+    found = {
+        str(name): [
             str(name),
             format_seconds(row["step_time_s"]),
             f"{row['difference']:+.1%}" if index else "",
             *cells("compare", row.to_dict()),
         ]
         for index, (name, row) in enumerate(table.iterrows())
-    ]
-    header = ["variant", "step", "difference", *headings("compare")]
-    text = format_table(header, rows)
+    }
+    columns = headings("compare")
+    header = ["variant", "step", "difference", *columns]
+    empty = [""] * (len(columns) + 1)
+    text = format_table(header, [found.get(name, [name, "refused", *empty]) for name in played])
     if table["schedule_bubble_fraction"].any():
         text += "\nbubble: of the step, waiting for other stages; schedule's: what it has alone, with equal passes"
     if not table["fits"].all():
         text += "\n! does not fit on its GPU"
     text += "".join(f"\n{line}" for line in _recipes(table))
+    text = "\n\n".join(["\n".join(_layouts(played)), text, *_refused(played)])
     if len(table) == 1:
         return text
     first = f"{table.index[0]!r}"
@@ -137,10 +177,32 @@ def _recipes(table: pd.DataFrame) -> Iterator[str]:
             yield f"recipe of {name!r}: {recipe} for {first.name}, {change_words(first, recipe_named(recipe))}"
 
 
-def _held(names: Sequence[str], held: Sequence[Held | None]) -> list[str]:
+def _held(held: Mapping[str, Held | None]) -> list[str]:
     """Of every variant with faster links than the first one's: what is in series with them and holds."""
-    lines = [f"  {name}: {each.in_words()}" for name, each in zip(names, held, strict=True) if each]
-    return ["\n".join([f"links that are faster than those of {names[0]!r}", *lines])] if lines else []
+    lines = [f"  {name}: {each.in_words()}" for name, each in held.items() if each]
+    return ["\n".join([f"links that are faster than those of {next(iter(held))!r}", *lines])] if lines else []
+
+
+def _layouts(played: Outcomes) -> list[str]:
+    """How the job is laid out; for each variant where that differs."""
+    from simcluster.show.layout import layout
+
+    lines = {
+        name: f"{result.scenario.gpus:,} GPUs of {result.scenario.cluster.built.name} | {layout(result.scenario)}"
+        for name, result in played.items()
+        if not isinstance(result, InputError)
+    }
+    if len(set(lines.values())) == 1:
+        return list(lines.values())[:1]
+    return [f"{name}: {line}" for name, line in lines.items()]
+
+
+def _refused(played: Outcomes) -> list[str]:
+    """Why variants could not be played."""
+    from simcluster.cli.common import on_one_line
+
+    reasons = [f"  {name}: {on_one_line(str(why))}" for name, why in played.items() if isinstance(why, InputError)]
+    return ["\n".join(["refused", *reasons])] if reasons else []
 
 
 def _communication(causes: pd.DataFrame, first: str) -> list[str]:

@@ -59,13 +59,22 @@ def draw(result: Result, path: Path, window: tuple[float, float] | None, ranks: 
 
     from simcluster.show.gantt import gantt, save_figure
     from simcluster.units import format_seconds
+    from simcluster.whatif.montecarlo import without_chance
 
     timeline, total = result.timeline, result.facts.ranks
     if ranks is not None:
         timeline = pd.concat([result.timeline_of(rank) for rank in ranks], ignore_index=True)
     title = f"{result.scenario.name}: {format_seconds(result.step_time)} a step"
+    title += faults_line(without_chance(result.scenario) if result.scenario.replicas > 1 else result.scenario)
     figure = gantt(timeline, title=title, window=window, ranks=ranks, num_ranks=total)
     save_figure(figure, path)
+
+
+def faults_line(scenario: Scenario) -> str:
+    """A line of a title: with which faults it was played; nothing where there are none."""
+    from simcluster.faults.words import all_in_words
+
+    return f"\nfaults: {all_in_words(scenario.faults)}" if scenario.faults else ""
 
 
 def memory_path(name: str) -> Path:

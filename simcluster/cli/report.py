@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -95,15 +96,25 @@ def _played(
     path: str, overrides: Sequence[tuple[str, Any]], vary: Sequence[tuple[str, Sequence[Any]]], ranks: str | None
 ) -> list[Entry]:
     """A scenario's runs: one, or one for each combination of varied values."""
-    from simcluster.cli import drawing
-    from simcluster.compare import variations
+    from simcluster.cli import common, drawing
+    from simcluster.compare import possible_variations
     from simcluster.report import entry_of_result
     from simcluster.simulate import simulate
 
-    found = []
-    for name, scenario in variations(path, overrides, vary).items():
-        chosen = drawing.ranks_of(ranks, scenario.gpus)
-        found.append(entry_of_result(simulate(scenario), name=name, origin=path, ranks=chosen))
+    common.say_what_is_replaced(path, overrides)
+    found, refused = [], []
+    for name, scenario in possible_variations(path, overrides, vary).items():
+        try:
+            if isinstance(scenario, InputError):
+                raise scenario
+            chosen = drawing.ranks_of(ranks, scenario.gpus)
+            found.append(entry_of_result(simulate(scenario), name=name, origin=path, ranks=chosen))
+        except InputError as problem:
+            refused.append((name, problem))
+    if not found:
+        raise refused[0][1]
+    for name, reason in refused:
+        print(f"note: {name} is refused: {common.on_one_line(str(reason))}", file=sys.stderr)
     return found
 
 

@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
 
     begun = time.perf_counter()
     more = [("replicas", args.replicas)] if args.replicas is not None else []
-    scenario = load(args.scenario, common.overrides_of(args) + more)
+    scenario = load(args.scenario, common.overrides_of(args, args.scenario) + more)
     window, ranks = drawing.window_of(args.window), drawing.ranks_of(args.ranks, scenario.gpus)
     timeline = common.table_path(args.timeline) if args.timeline else None
     trace = tracing.trace_of(args, scenario)
@@ -150,6 +150,7 @@ def _draw(name: str, path: Path, what: _Drawn) -> None:
     elif name == "roofline":
         plots.save_figure(plots.roofline(result), path)
     elif what.distribution:
+        title += drawing.faults_line(result.scenario)
         plots.save_figure(plots.replicas(what.distribution, title=title), path)
 
 

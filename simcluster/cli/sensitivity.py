@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
     resources = args.resources.split(",") if args.resources else ()
     plot = drawing.figure_path(args.plot) if args.plot else None
     common.check_json_path(args.json)
-    scenario = load(args.scenario, common.overrides_of(args))
+    scenario = load(args.scenario, common.overrides_of(args, args.scenario))
     base = replay(scenario)
     found = sensitivity(base, resources, by=by, prices=prices)
     memory = more_memory(base) if not resources or "memory" in resources else []

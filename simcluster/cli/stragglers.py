@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
     from simcluster.whatif.mitigations import what_pays
     from simcluster.whatif.straggling import stragglers
 
-    scenario = load(args.scenario, common.overrides_of(args))
+    scenario = load(args.scenario, common.overrides_of(args, args.scenario))
     heatmap, matrix = (drawing.figure_path(name) if name else None for name in (args.heatmap, args.matrix))
     common.check_json_path(args.json)
     result = simulate(scenario)
@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _answer(result: Result, found: Stragglers) -> list[str]:
-    from simcluster.show.summary import layout
+    from simcluster.show.layout import layout
     from simcluster.units import format_seconds
 
     def line(name: str, value: str, text: str) -> str:

@@ -213,6 +213,8 @@ def _ranked(best: Fastest) -> dict[str, object]:
 
 
 def _text(summary: dict[str, object], table: pd.DataFrame, paths: list[str], output: Path, best: Fastest) -> str:
+    from simcluster.cli.common import on_one_line
+
     lines = [
         f"{summary['variants']:,} variants: {summary['ok']:,} played, {summary['refused']:,} refused, "
         f"{summary['failed']:,} failed ({summary['played_now']:,} now, the others before); {output}"
@@ -235,7 +237,7 @@ def _text(summary: dict[str, object], table: pd.DataFrame, paths: list[str], out
         lines += [
             "",
             "without a result",
-            *(f"  {count:,} x {error.splitlines()[0]}" for error, count in errors.items()),
+            *(f"  {count:,} x {on_one_line(error)}" for error, count in errors.items()),
         ]
     return "\n".join(lines)
 
@@ -263,7 +265,3 @@ def _rows(shown: Sequence[Room], table: pd.DataFrame, paths: list[str]) -> str:
              *cells("sweep", row.to_dict()), f"{each.memory / 1e9:.1f} GB{each.mark}"]
         )  # fmt: skip
     return format_table(["variant", *paths, "step", *headings("sweep"), "memory"], lines)
-
-
-def _on_one_line(error: str) -> str:
-    return "; ".join(line.strip() for line in error.splitlines())

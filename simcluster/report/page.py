@@ -86,7 +86,11 @@ def _header(entries: Sequence[Entry], heading: str) -> Markup:
     if len(entries) == 1:
         lines = [element("p", line) for line in summary.what_was_run(entries[0])]
     else:
-        lines = [element("p", element("strong", entry.name), ": ", summary.what_was_run(entry)[0]) for entry in entries]
+        told = [summary.what_was_run(entry) for entry in entries]
+        lines = [
+            element("p", element("strong", entry.name), ": ", "; ".join([own[0], *own[2:]]))
+            for entry, own in zip(entries, told, strict=True)
+        ]
     links = [element("a", name, href=f"#{place}") for place, name in _contents(entries)]
     return element(
         "header",

@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from simcluster.faults.words import all_in_words
 from simcluster.measuring.metrics import BREAKDOWN
 from simcluster.measuring.numbers import columns_of
 from simcluster.report import words
 from simcluster.report.entry import Entry
 from simcluster.report.html import Markup, element, joined, table, void
+from simcluster.show.layout import layout
 from simcluster.show.names import PARTS
-from simcluster.show.summary import layout
 from simcluster.units import format_seconds
 from simcluster.whatif.difference import Difference, phrase, settings_between
 
@@ -25,7 +26,7 @@ _FIGURES = ("tokens_per_s_per_gpu", "mfu", "bubble_fraction", "exposed_communica
 
 
 def what_was_run(entry: Entry) -> list[str]:
-    """The job in two lines, as far as its scenario can be read."""
+    """The job in a few lines, as far as its scenario can be read."""
     scenario = entry.scenario
     if scenario is None:
         return [f"{entry.numbers['gpus']:,} GPUs"]
@@ -36,6 +37,7 @@ def what_was_run(entry: Entry) -> list[str]:
         f"{scenario.model.layers:,} layers of {scenario.model.hidden_size:,}; global batch {training.global_batch:,} × "
         f"{scenario.model.sequence_length:,} tokens, micro batch {training.micro_batch}, {scenario.microbatches:,} "
         f"microbatches; {training.precision}, {recompute}",
+        *([f"faults: {all_in_words(scenario.faults)}"] if scenario.faults else []),
     ]
 
 

@@ -35,7 +35,7 @@ _COLUMNS = ("rank", "stream", "kind", "name", "layer", "stage", "chunk", "microb
 _MOST_ROWS = 1000
 _WIDTHS = (5.0, 60.0)  # inches: below, labels and legend take it all
 _UNITS = (("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9))
-_TITLE, _HEADER, _AXIS = 24.0, 17.0, 36.0  # points of height
+_TITLE, _LINE, _HEADER, _AXIS = 24.0, 15.0, 17.0, 36.0  # points of height; _LINE: of each further one of the title
 _STEP_TIME = 74.0  # points of width, right of compared panels
 _SIDE = 12.0  # points
 
@@ -138,7 +138,7 @@ def _figure(
     ruler = Ruler(DPI)
     left = max(ruler.width(label, 8.0) for panel in panels for label in panel.choice.labels) + _SIDE + 6.0
     right = width * 72 - (_STEP_TIME if headers else _SIDE + 6.0)
-    top = _TITLE if title else 6.0
+    top = _TITLE + _LINE * title.count("\n") if title else 6.0
     header = _HEADER if headers else 0.0
     body = sum(panel.height + header for panel in panels)
     columns = max(100, round((right - left) / 72 * DPI))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from simcluster.faults.words import all_in_words
 from simcluster.measuring.metrics import BREAKDOWN
 from simcluster.scenario.fits import MOST_CHANGES
 from simcluster.scenario.recipe_told import recipe_words
+from simcluster.show.layout import layout
 from simcluster.show.names import PARTS
 from simcluster.units import format_bytes, format_seconds
 
@@ -49,17 +51,6 @@ def replicas(distribution: Distribution) -> str:
     )
 
 
-def layout(scenario: Scenario) -> str:
-    """The plan in one line: tp 8 (sequence parallel), pp 8 x 3 chunks (interleaved), dp 2 (ZeRO-1)."""
-    parallel, pipeline = scenario.parallel, scenario.pipeline
-    parts = [f"tp {parallel.tp}" + (" (sequence parallel)" if parallel.sequence_parallel else "")]
-    chunks = f" x {pipeline.chunks} chunks" if pipeline.chunks > 1 else ""
-    parts.append(f"pp {parallel.pp}{chunks}" + (f" ({pipeline.schedule_name})" if parallel.pp > 1 else ""))
-    groups = f", groups of {scenario.fsdp.shard_group}" if scenario.fsdp.shard_group else ""
-    parts.append(f"dp {parallel.dp}" + (f" (ZeRO-{parallel.zero}{groups})" if parallel.zero else ""))
-    return ", ".join(parts)
-
-
 def _job(scenario: Scenario) -> list[str]:
     training = scenario.training
     recompute = "no recompute" if training.recompute == "none" else f"{training.recompute} recompute"
@@ -70,6 +61,7 @@ def _job(scenario: Scenario) -> list[str]:
         f"{scenario.gpus:,} GPUs of {scenario.cluster.built.name} | {layout(scenario)}",
         f"global batch {training.global_batch:,} x {scenario.model.sequence_length:,} tokens, micro batch "
         f"{training.micro_batch}, {scenario.microbatches:,} microbatches | {training.precision}, {recompute}",
+        *([f"faults: {all_in_words(scenario.faults)}"] if scenario.faults else []),
     ]
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from simcluster.errors import InputError
 from simcluster.faults import Fault
 from simcluster.faults.where import OnRanks
+from simcluster.faults.words import in_words
 from simcluster.planning.ops import StageProgram
 from simcluster.replay import Recorded, Straggling, measure, recorded
 from simcluster.replay.trace import Floats
@@ -154,7 +155,7 @@ class _Counterfactuals:
     def _fault(self, place: int, fault: Fault) -> Cause:
         workers = self._workers(fault)
         return Cause(
-            what=_named(fault),
+            what=in_words(fault),
             step_time=self._result.step_time,
             without=self._without(place),
             alone=self._only(place),
@@ -202,22 +203,3 @@ _HEAD = ("lm_head", "loss")
 def headless(programs: Sequence[StageProgram]) -> list[StageProgram]:
     """The programs with a free LM head and loss: their ops take no time, but stay in their places."""
     return freed_where(programs, lambda op: op.name.startswith(_HEAD))
-
-
-def _named(fault: Fault) -> str:
-    """'slow gpu, rank 37, factor 1.2'."""
-    fields = fault.model_dump()
-    kind = str(fields.pop("kind")).replace("_", " ")
-    fields.pop("seed", None)
-    parts = [f"{name.replace('_', ' ')} {_text(value)}" for name, value in fields.items() if value is not None]
-    return ", ".join([kind, *parts])
-
-
-def _text(value: object) -> str:
-    if isinstance(value, dict):
-        kind = str(value.get("kind", ""))
-        rest = [f"{name} {_text(each)}" for name, each in value.items() if name != "kind" and each is not None]
-        return " ".join([kind, *rest])
-    if isinstance(value, tuple | list):
-        return " - ".join(map(str, value)) if len(value) < 9 else f"{len(value)} values"
-    return str(value)

@@ -1,0 +1,36 @@
+"""Faults in words, for titles and tables.  Imports the faults."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from simcluster.faults import Fault
+
+_TOLD = 3  # in a title
+
+
+def in_words(fault: Fault | Mapping[str, Any]) -> str:
+    """'slow gpu, rank 37, factor 1.2', of a fault or of what a document says."""
+    fields = dict(fault) if isinstance(fault, Mapping) else fault.model_dump()
+    kind = str(fields.pop("kind", "fault")).replace("_", " ")
+    fields.pop("seed", None)
+    parts = [f"{name.replace('_', ' ')} {_text(value)}" for name, value in fields.items() if value is not None]
+    return ", ".join([kind, *parts])
+
+
+def all_in_words(faults: Sequence[Fault | Mapping[str, Any]]) -> str:
+    """Those of a scenario: 'slow gpu, rank 37, factor 1.2; jitter, ...'; nothing of none."""
+    told = [in_words(fault) for fault in faults[:_TOLD]]
+    more = len(faults) - len(told)
+    return "; ".join([*told, *([f"and {more} more"] if more else [])])
+
+
+def _text(value: object) -> str:
+    if isinstance(value, dict):
+        kind = str(value.get("kind", ""))
+        rest = [f"{name} {_text(each)}" for name, each in value.items() if name != "kind" and each is not None]
+        return " ".join([kind, *rest])
+    if isinstance(value, tuple | list):
+        return " - ".join(map(str, value)) if len(value) < 9 else f"{len(value)} values"
+    return str(value)

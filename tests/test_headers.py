@@ -1,0 +1,83 @@
+"""What stands above numbers: every axis of the layout, and the faults that are really played."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+
+import pytest
+
+import simcluster
+from simcluster.cli import main
+from simcluster.documents.reading import shipped_names
+from simcluster.faults.words import all_in_words
+from simcluster.report import entry_of_result
+from simcluster.report.summary import what_was_run
+from simcluster.show.layout import layout
+from simcluster.show.summary import summary
+
+JITTER = "{kind: jitter, factor: {kind: lognormal, sigma: 0.05}}"
+
+
+@pytest.mark.parametrize("name", shipped_names("scenarios"))
+def test_the_axes_of_a_header_are_the_gpus(name: str) -> None:
+    scenario = simcluster.load(name)
+    line = layout(scenario)
+    sizes = {axis: int(size) for axis, size in re.findall(r"(?:^|, |x )(tp|cp|pp|dp|ep|etp) (\d+)", line)}
+    assert math.prod(sizes.get(axis, 1) for axis in ("tp", "cp", "pp", "dp")) == scenario.gpus, line
+    assert sizes.get("ep", 1) == scenario.parallel.ep
+
+
+def test_every_axis_is_named() -> None:
+    assert "cp 16" in layout(simcluster.load("llama3_405b_128k_16384xh100"))
+    assert layout(simcluster.load("mixtral_8x7b_128xh100")).endswith("dp 32 (ZeRO-1), ep 8")
+    whole = {"parallel.tp": 4, "parallel.sequence_parallel": True, "parallel.dp": 8, "parallel.etp": 1}
+    assert layout(simcluster.load("mixtral_8x7b_128xh100", whole)).endswith("dp 8 (ZeRO-1), ep 8 x etp 1")
+
+
+def test_the_same_line_is_in_text_page_and_comparison(capsys: pytest.CaptureFixture[str]) -> None:
+    changes = {"parallel.cp": 2, "parallel.dp": 1}
+    result = simcluster.simulate(simcluster.load("tiny_3d", changes))
+    line = layout(result.scenario)
+    assert "cp 2 (ring)" in line
+    assert line in summary(result)
+    assert line in what_was_run(entry_of_result(result))[0]
+    assert main(["compare", "tiny_3d", "--parallel.dp", "null", "--vary", "parallel.cp=1,2"]) == 0
+    assert f"cp 2: 8 GPUs of {result.scenario.cluster.built.name} | {line}\n" in capsys.readouterr().out
+
+
+def test_titles_say_which_faults_are_played(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Added faults beside the scenario's own; other ones in their place, said in one line."""
+    from matplotlib.figure import Figure
+
+    titles: list[str] = []
+    monkeypatch.setattr(Figure, "suptitle", lambda self, title, **_: titles.append(title))
+    options = ["--replicas", "4", "--histogram", str(tmp_path / "h.png")]
+    slow, jitter = "slow gpu, rank 29, factor 1.2", "jitter, factor lognormal sigma 0.05"
+    assert main(["run", "slow_gpu", "--set", f"faults+=[{JITTER}]", *options]) == 0
+    captured = capsys.readouterr()
+    assert f"\nfaults: {slow}; {jitter}" in captured.out
+    assert f"\nfaults: {slow}; {jitter}" in titles[0]
+    assert captured.err == ""
+    assert main(["run", "slow_gpu", "--set", f"faults=[{JITTER}]", *options]) == 0
+    captured = capsys.readouterr()
+    assert f"\nfaults: {jitter}" in captured.out
+    assert f"\nfaults: {jitter}" in titles[1]
+    assert captured.err == (
+        f"note: faults=... takes the place of the scenario's own faults ({slow}); faults+=... adds to them\n"
+    )
+    assert main(["run", "slow_gpu", "--set", "faults=[]", "-q"]) == 0
+    assert "faults:" not in capsys.readouterr().out
+
+
+def test_faults_can_be_added_from_python_and_in_a_study() -> None:
+    own = simcluster.load("slow_gpu").faults
+    added = simcluster.load("slow_gpu", {"faults+": [{"kind": "slow_gpu", "rank": 0, "factor": 1.5}]})
+    assert added.faults[:1] == own
+    assert added.faults == simcluster.load("slow_gpu", ["faults+={kind: slow_gpu, rank: 0, factor: 1.5}"]).faults
+    assert all_in_words(added.faults) == "slow gpu, rank 29, factor 1.2; slow gpu, rank 0, factor 1.5"
+    rows = simcluster.sweep("tiny_3d", {"faults+": [{"kind": "slow_gpu", "rank": 0, "factor": 2.0}]})
+    assert rows["straggler_slowdown"].gt(1.01).all()
