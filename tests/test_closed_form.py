@@ -13,7 +13,10 @@ from simcluster import load_cluster
 from simcluster.errors import InputError
 from simcluster.scenario.files import load_topology
 from simcluster.topology import Cluster, parse_topology
-from simcluster.topology.cluster import make_cluster
+from simcluster.topology.cluster import drafted_cluster, make_cluster
+from simcluster.topology.draft import Draft, Recorder
+from simcluster.topology.links import COMPUTE, add_gpus
+from simcluster.topology.trees import Site
 from simcluster.topology.wiring import Drafted
 
 LINK = {"line_rate": "100 Gbit/s", "latency": "1 us"}
@@ -182,3 +185,35 @@ def test_a_hundred_thousand_gpus_are_not_objects() -> None:
     cluster = load_cluster("dgx_h100", [("nodes", 16384)])
     assert len(cluster.host_of) == 131072
     assert not {"graph", "links", "link_index", "gpus"} & set(vars(cluster.wiring))
+
+
+def ring_of_gpus(count: int, *, switched: bool) -> Cluster:
+    """Each a machine of its own, linked to the next; with a port on a switch, too."""
+    pattern, draft = Recorder(), Draft()
+    add_gpus(pattern, [("gpu0", 0, 0)])
+    draft.stamp(pattern, count, "gpu")
+    edge = {"bandwidth": 10e9, "latency": 1e-6, "medium": "network"}
+    draft.connect(draft.nodes, np.roll(draft.nodes, -1, axis=0), edge)
+    if switched:
+        (switch,) = Site(draft, COMPUTE).switches(["switch"], "leaf")
+        draft.connect(draft.nodes, np.full(draft.nodes.shape, switch), edge)
+    return drafted_cluster("ring", "h100", draft)
+
+
+@pytest.mark.parametrize(("count", "switched", "hops"), [(3, False, [1, 1]), (5, True, [1, 2, 2, 1])])
+def test_gpus_that_are_linked_directly_are_a_graph(count: int, switched: bool, hops: list[int]) -> None:
+    """Not regular: the graph routes, one flow or many."""
+    cluster = ring_of_gpus(count, switched=switched)
+    assert cluster.wiring.regular is None
+    assert [len(cluster.route(0, other)) for other in range(1, count)] == hops
+    src, dst = (np.array(ends) for ends in zip(*[(0, other) for other in range(1, count)], strict=True))
+    flow, link, fraction, _ = cluster.routes(src, dst, np.zeros(count - 1, dtype=np.int64))
+    assert [tuple(link[flow == number].tolist()) for number in range(count - 1)] == [
+        cluster.route(0, other) for other in range(1, count)
+    ]
+    assert set(fraction.tolist()) == {1.0}
+
+
+def test_gpus_do_not_forward_for_others() -> None:
+    with pytest.raises(InputError, match=r"gpu0 cannot reach GPU gpu2.* join two NICs by a switch"):
+        ring_of_gpus(5, switched=False)

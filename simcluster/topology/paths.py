@@ -63,7 +63,7 @@ class Paths:
         machines = Machines.of(ways, gpus, link_index)
 
         def walk(src: int, dst: int) -> list[int] | None:
-            if ways.only_walk_inside(gpus[src], gpus[dst]) is None:
+            if gpus[src] not in ways.hops_inside(gpus[dst]) or ways.only_walk_inside(gpus[src], gpus[dst]) is None:
                 return None
             return [link for link, _ in spread(src, dst, 0)]
 

@@ -62,8 +62,11 @@ class Regular:
 
     @classmethod
     def of(cls, draft: Draft, policy: RoutingSpec, spread: Callable[[int, int, int], Spread]) -> Regular | None:
-        """The closed form, where every GPU has one way out of its machine and one in, and all reach each other."""
-        if not draft.stamped or not nx.is_weakly_connected(compute_part(draft.pattern)):
+        """The closed form, where every GPU has one way out of its machine and one in, and all reach each other.
+
+        None where machines are linked to each other directly, too: they must leave by switches.
+        """
+        if not draft.stamped or _linked_directly(draft) or not nx.is_weakly_connected(compute_part(draft.pattern)):
             return None
         found = cls(draft, policy, spread)
         near = found._ways.near
@@ -273,3 +276,11 @@ class Regular:
         leave, enter = self._ways.near.exits[src][0], self._ways.near.entries[dst][0]
         outside = leave.hops + 1 + enter.hops + 1 + (0 if leave.switch == enter.switch else 2)
         return inside is not None and inside <= outside
+
+
+def _linked_directly(draft: Draft) -> bool:
+    """Does a link lead from one machine to another, without a switch between?"""
+    machine = np.full(draft.size, -1, dtype=np.int64)
+    machine[draft.nodes] = np.arange(draft.stamped)[:, None]
+    start, end, _ = draft.came
+    return bool(((machine[start] >= 0) & (machine[end] >= 0) & (machine[start] != machine[end])).any())
