@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from simcluster import cli
+from simcluster.cli.collective_output import COLUMN_WIDTHS, aligned
 from simcluster.collective import collective_times
 from simcluster.nccl import choose, load_platform
 from simcluster.scenario.files import load_cluster
@@ -385,3 +386,11 @@ main("collective all_reduce --size 1GiB --gpus 8 --cluster flat_8".split())
 print([module for module in ("pandas", "matplotlib") if module in sys.modules])"""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_columns_stay_apart_whatever_is_in_them() -> None:
+    """An algorithm's name may be longer than its column, and so may a number."""
+    cells = ("1" * 20, "262144", "float", "25.349", "41.37", "1234567890.12", "two_level_halving_doubling LL128")
+    assert aligned(cells).split() == [*cells[:-1], *cells[-1].split()]
+    short = ("1048576", "262144", "float", "25.349", "41.37", "72.39", "ring")
+    assert len(aligned(short)) == sum(COLUMN_WIDTHS)

@@ -22,7 +22,7 @@ _HEADER = (
     ("size", "count", "type", "time", "algbw", "busbw", "algorithm"),
     ("(B)", "(elements)", "", "(us)", "(GB/s)", "(GB/s)", ""),
 )
-_WIDTHS = (14, 14, 8, 14, 9, 9, 18)
+COLUMN_WIDTHS = (14, 14, 8, 14, 9, 9, 18)
 
 
 @dataclass(frozen=True)
@@ -131,15 +131,16 @@ def table_line(job: Job, row: Row, *, first: bool) -> str:
     count = size // _ELEMENT_BYTES // (len(time.gpus) if job.kind in _SPREAD else 1)
     cells = (str(size), str(count), "float", f"{time.duration * 1e6:.3f}")
     how = f"{time.algorithm} {time.method.protocol}".rstrip()
-    line = _aligned((*cells, f"{time.algbw / 1e9:.2f}", f"{job.busbw(time) / 1e9:.2f}", how))
+    line = aligned((*cells, f"{time.algbw / 1e9:.2f}", f"{job.busbw(time) / 1e9:.2f}", how))
     if not first:
         return " " + line
     head = [f"# {text}" for text in headline(job, row)]
-    return "\n".join([*head, "#", *("#" + _aligned(texts) for texts in _HEADER), " " + line])
+    return "\n".join([*head, "#", *("#" + aligned(texts) for texts in _HEADER), " " + line])
 
 
-def _aligned(cells: Sequence[str]) -> str:
-    return "".join(cell.rjust(width) for cell, width in zip(cells, _WIDTHS, strict=True)).rstrip()
+def aligned(cells: Sequence[str]) -> str:
+    """Cells to the right in their columns, with a space before each whatever its length."""
+    return "".join(f" {cell.rjust(width - 1)}" for cell, width in zip(cells, COLUMN_WIDTHS, strict=True)).rstrip()
 
 
 def document(job: Job, detail: str, rows: Sequence[Row]) -> dict[str, object]:

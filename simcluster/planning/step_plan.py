@@ -153,7 +153,10 @@ class Offload:
 
 
 class PassMaker(Protocol):
-    """Makes the segments of a stage's passes: from a model's kernels (segments.Passes) or from given times (fixed)."""
+    """Makes the segments of a stage's passes; ``segments.Passes`` does from a model's kernels.
+
+    Given times (``simcluster.fixed``) have none: they make whole programs.
+    """
 
     def forward(self, part: Pass) -> Segment: ...
     def backward(self, part: Pass) -> Segment: ...
