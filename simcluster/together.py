@@ -1,26 +1,23 @@
 """Several jobs on one cluster at once: each is slowed by the others where their traffic meets.
 
-Jobs begin together and repeat their step until the longest one has had its own, so that a short job meets a long one
-for all of its time; a job's step time is the mean over its steps.  Imports simulate's
-planning, lowering and the engine.
+Jobs begin together and all go on until those steps of every job are over that are measured, at least eight of each, so
+that none is measured when a neighbour has left.  The first step of each, for which all begin at the same instant, and
+the last are left out.  How jobs meet shifts from step to step where their steps differ in length: a job's step time is
+the mean over the measured ones.  Imports simulate's planning, lowering and the engine.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated, Any
 
-from pydantic import Field
+import numpy as np
 
 from simcluster.devices.device import Device, load_device
-from simcluster.documents.overrides import apply_overrides
-from simcluster.documents.reading import Document, read_document, validate
-from simcluster.documents.spec import Spec
 from simcluster.errors import InputError
 from simcluster.lowering.lower import Choices, lower
+from simcluster.measuring.steady import Floats, mean_step, step_ends
 from simcluster.planning.disturbed_jobs import joint_capacities, joint_disturbances, link_faults, own_machines
 from simcluster.planning.disturbed_links import permanently
 from simcluster.planning.disturbed_ranks import RankPrograms, slowness, speed_profiles
@@ -28,12 +25,15 @@ from simcluster.planning.jobs import JointPlan, PlacedFabric, joint_programs
 from simcluster.planning.profiles import Profile
 from simcluster.planning.stages import stage_programs
 from simcluster.result import Result
-from simcluster.scenario.scenario import Scenario, load
+from simcluster.scenario.scenario import Scenario
 from simcluster.simulate import batch_of, choices_of, plan_job
 from simcluster.simulating.players import play_by
 from simcluster.topology import Cluster
 
-_MOST_STEPS = 64  # a job that is shorter than this fraction of the longest one repeats no more often
+_MEASURED = 8
+"""Steps of every job that are measured at least; a scenario with more ``steps`` has those."""
+_MOST_STEPS = 4096  # that one job plays
+_SLACK = 1.25  # how much longer jobs are played than they are expected to take: they slow each other down
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +46,21 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """A job beside others: its result, and its step time (s) on the same GPUs with the cluster to itself."""
+    """A job beside others: the result of all its steps, its step time (s) beside them and with the cluster to itself.
+
+    Both times are means over the steps ``measured``, on the same GPUs; ``window`` is when those began and ended (s).
+    """
 
     result: Result
+    step_time: float
     alone: float
+    measured: range
+    window: tuple[float, float]
 
     @property
     def slowdown(self) -> float:
         """How many times as long its step takes because of the others."""
-        return self.result.step_time / self.alone
+        return self.step_time / self.alone
 
 
 def simulate_together(jobs: Sequence[Placed], cluster: Cluster, *, folded: bool = True) -> list[Shared]:
@@ -72,17 +78,52 @@ def simulate_together(jobs: Sequence[Placed], cluster: Cluster, *, folded: bool 
         [(link_faults(job.scenario.faults, job.gpus, cluster), job.scenario.seed) for job in jobs], cluster
     )
 
-    def alone(job: Placed, steps: int) -> float:
-        return _play([job], cluster, varying, [steps], folded=folded)[0].step_time
+    def play(which: Sequence[Placed], steps: Sequence[int]) -> list[Result]:
+        return _play(which, cluster, varying, steps, folded=folded)
 
-    seconds = [alone(job, job.scenario.steps) for job in jobs]
-    longest = max(each * job.scenario.steps for each, job in zip(seconds, jobs, strict=True))
-    steps = [min(_MOST_STEPS, math.ceil(longest / each)) for each in seconds]
-    results = _play(jobs, cluster, varying, steps, folded=folded)
-    for number, (job, count) in enumerate(zip(jobs, steps, strict=True)):
-        if count != job.scenario.steps and (varying or job.scenario.faults):  # like with like: steps are not all alike
-            seconds[number] = alone(job, count)
-    return [Shared(result, each) for result, each in zip(results, seconds, strict=True)]
+    if len(jobs) == 1:  # nobody to meet: all its steps count
+        (only,) = play(jobs, [jobs[0].scenario.steps])
+        steps = range(only.steps)
+        return [Shared(only, only.step_time, only.step_time, steps, (0.0, only.step_time * only.steps))]
+    found = []
+    for job, (result, ends, measured) in zip(jobs, _until_all_are_measured(jobs, play), strict=True):
+        (by_itself,) = play([job], [result.steps])  # like with like: steps need not be all alike
+        own = mean_step(step_ends(by_itself.spans, result.steps), measured)
+        window = float(ends[0]), float(ends[measured])
+        found.append(Shared(result, mean_step(ends, measured), own, range(1, 1 + measured), window))
+    return found
+
+
+def _until_all_are_measured(
+    jobs: Sequence[Placed], play: Callable[[Sequence[Placed], Sequence[int]], list[Result]]
+) -> list[tuple[Result, Floats, int]]:
+    """Every job's result, when its steps end, and how many behind its first end before any job begins its last.
+
+    Jobs are played again, longer, until that is as many of each as are to be measured.
+    """
+    wanted = [max(_MEASURED, job.scenario.steps) for job in jobs]
+    paces, slack = [play([job], [1])[0].step_time for job in jobs], _SLACK
+    while True:
+        length = slack * max((1 + steps) * pace for steps, pace in zip(wanted, paces, strict=True))
+        counts = [2 + math.ceil(length / pace) for pace in paces]
+        _check_counts(jobs, counts)
+        results = play(jobs, counts)
+        ends = [step_ends(result.spans, result.steps) for result in results]
+        over = min(float(own[-2]) for own in ends)
+        measured = [int(np.searchsorted(own, over, side="right")) - 1 for own in ends]
+        if all(found >= steps for found, steps in zip(measured, wanted, strict=True)):
+            return list(zip(results, ends, measured, strict=True))
+        paces = [float(own[-2]) / (len(own) - 1) for own in ends]
+        slack *= _SLACK
+
+
+def _check_counts(jobs: Sequence[Placed], counts: Sequence[int]) -> None:
+    short, many = max(enumerate(counts), key=lambda each: each[1])
+    if many > _MOST_STEPS:
+        raise InputError(
+            f"job {jobs[short].scenario.name!r} would be played {many:,} times until all measured steps of the longest "
+            f"job are over; {_MOST_STEPS:,} are the most: give it a larger global batch, or the longest a smaller one"
+        )
 
 
 def _check(jobs: Sequence[Placed], cluster: Cluster) -> None:
@@ -146,82 +187,3 @@ def _device(scenario: Scenario, cluster: Cluster) -> Device:
     """The GPU that a job has there, as its scenario scales it if it is the one that it names."""
     own = scenario.cluster
     return own.device if own.built.device == cluster.device else load_device(cluster.device)
-
-
-# --- the document ---------------------------------------------------------------------------------------------------
-
-
-class JobSpec(Spec):
-    """A scenario that runs on part of the cluster: its own ``cluster`` section does not count.
-
-    ``machines`` lists the machines that it takes, all their GPUs; left out, it takes the next free GPUs.
-    """
-
-    scenario: str
-    machines: tuple[Annotated[int, Field(strict=True, ge=0)], ...] | None = None
-    set: dict[str, Any] = Field(default_factory=dict)
-
-
-class JobsSpec(Spec):
-    """Jobs that share a cluster."""
-
-    name: str = "jobs"
-    cluster: dict[str, Any]
-    jobs: Annotated[tuple[JobSpec, ...], Field(min_length=1)]
-
-
-def load_jobs(
-    path: str | Path, overrides: Mapping[str, Any] | Iterable[tuple[str, Any]] = ()
-) -> tuple[list[Placed], Cluster]:
-    """The jobs of a file (``simcluster share``), placed; paths in it are relative to it, ``overrides`` change it.
-
-    Raises InputError that names the file, the job and what does not fit.
-    """
-    document = apply_overrides(read_document(Path(path)), overrides)
-    spec = validate(JobsSpec, document)
-    shared = _absolute(spec.cluster, document)
-    placed: list[Placed] = []
-    taken: dict[int, None] = {}
-    cluster: Cluster | None = None
-    for number, job in enumerate(spec.jobs):
-        try:
-            scenario = load(_beside(document, job.scenario), [("cluster", shared), *job.set.items()])
-            cluster = cluster or scenario.cluster.built
-            gpus = _gpus(job, scenario, cluster, taken)
-        except InputError as problem:
-            raise document.error(("jobs", number), str(problem)) from None
-        taken |= dict.fromkeys(gpus)
-        placed.append(Placed(scenario, gpus))
-    assert cluster is not None
-    return placed, cluster
-
-
-def _beside(document: Document, name: str) -> str:
-    """A scenario's path relative to the jobs file, or a shipped name."""
-    beside = document.folder / name
-    return str(beside) if beside.exists() else name
-
-
-def _absolute(cluster: dict[str, Any], document: Document) -> dict[str, Any]:
-    topology = cluster.get("topology")
-    if isinstance(topology, str) and (document.folder / topology).exists():
-        return {**cluster, "topology": str((document.folder / topology).resolve())}
-    return cluster
-
-
-def _gpus(job: JobSpec, scenario: Scenario, cluster: Cluster, taken: dict[int, None]) -> tuple[int, ...]:
-    if job.machines is None:
-        free = [gpu for gpu in range(len(cluster.gpus)) if gpu not in taken][: scenario.gpus]
-        if len(free) < scenario.gpus:
-            raise InputError(
-                f"job {scenario.name!r} needs {scenario.gpus} GPUs but only {len(free)} of the cluster's "
-                f"{len(cluster.gpus)} are free; take a larger cluster, or set gpus"
-            )
-        return tuple(free)
-    gpus = tuple(gpu for machine in job.machines for gpu, host in enumerate(cluster.host_of) if host == machine)
-    if len(gpus) != scenario.gpus:
-        raise InputError(
-            f"job {scenario.name!r} has {scenario.gpus} ranks, but machines {list(job.machines)} have {len(gpus)} "
-            "GPUs; name as many machines as the job needs, or give it gpus in set"
-        )
-    return gpus

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
 from simcluster.cli.common import add_override_arguments
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from simcluster.together import Shared
+
 EXAMPLE = """example of a jobs file:
-  cluster: {topology: dgx_h100, nodes: 16}
+  cluster: {topology: dgx_h100, nodes: 4, fabric: {nodes_per_unit: 2, oversubscription: 8}}
   jobs:
-    - {scenario: a.yaml, machines: [0, 2, 4, 6]}
-    - {scenario: b.yaml, set: {training.micro_batch: 2}}
+    - {scenario: tiny_dp, machines: [0, 2], set: {training.global_batch: 64}}
+    - {scenario: tiny_dp, set: {gpus: 16, training.global_batch: 128, name: twice the batch}}
 examples:
   simcluster share jobs.yaml --gantt jobs.png
   simcluster share jobs.yaml --cluster.nodes 32 --set jobs.0.set.training.micro_batch=4
+
+All jobs go on until the steps of each that are measured are over: at least eight, the first and the last left out.
 """
 
 
@@ -35,7 +44,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(args: argparse.Namespace) -> int:
     """Load, play, print, draw."""
     from simcluster.cli import common, drawing
-    from simcluster.together import load_jobs, simulate_together
+    from simcluster.jobs_file import load_jobs
+    from simcluster.together import simulate_together
     from simcluster.units import format_seconds
 
     placed, cluster = load_jobs(args.jobs, common.overrides_of(args))
@@ -49,18 +59,20 @@ def run(args: argparse.Namespace) -> int:
                 name,
                 f"{job.scenario.gpus:,}",
                 format_seconds(each.alone),
-                format_seconds(each.result.step_time),
+                format_seconds(each.step_time),
                 f"{each.slowdown:.3f} x",
+                f"{len(each.measured):,}",
             ]
             for name, job, each in zip(names, placed, shared, strict=True)
         ]
         print(f"{len(placed)} jobs on {cluster.name}, {len(cluster.gpus):,} GPUs\n")
-        print(common.format_table(["job", "GPUs", "step alone", "step beside the others", "slowdown"], rows))
+        print(
+            common.format_table(
+                ["job", "GPUs", "step alone", "step beside the others", "slowdown", "steps measured"], rows
+            )
+        )
     if gantt:
-        from simcluster.show.gantt import compare_gantts, save_figure
-
-        timelines = [(name, each.result.timeline) for name, each in zip(names, shared, strict=True)]
-        save_figure(compare_gantts(timelines), gantt)
+        _draw(names, shared, gantt)
     if args.json:
         common.write_json(
             args.json,
@@ -69,10 +81,30 @@ def run(args: argparse.Namespace) -> int:
                     "job": job.scenario.name,
                     "gpus": job.scenario.gpus,
                     "step_time_alone_s": each.alone,
-                    "step_time_s": each.result.step_time,
+                    "step_time_s": each.step_time,
                     "slowdown": each.slowdown,
+                    "steps_measured": len(each.measured),
+                    "steps_played": each.result.steps,
                 }
                 for job, each in zip(placed, shared, strict=True)
             ],
         )
     return 0
+
+
+def _draw(names: Sequence[str], shared: Sequence[Shared], path: Path) -> None:
+    """The jobs in one window of time, while all are there: two measured steps of the longest."""
+    from simcluster.show.gantt import compare_gantts, save_figure
+    from simcluster.units import format_seconds
+
+    longest = max(shared, key=lambda each: each.step_time)
+    begin, end = longest.window
+    window = begin, min(end, begin + 2 * longest.step_time)
+    figure = compare_gantts(
+        [(name, each.result.timeline) for name, each in zip(names, shared, strict=True)],
+        window=window,
+        title=f"{len(shared)} jobs beside each other, {format_seconds(window[1] - window[0])} of their time\n"
+        "at the right: a step of each, and how many times what it takes alone",
+        said=[(format_seconds(each.step_time), f"{each.slowdown:.3f} x") for each in shared],
+    )
+    save_figure(figure, path)

@@ -81,11 +81,12 @@ def compare_gantts(
     width: float = 14.0,
     max_rows: int = 8,
     rows: Rows = "stage",
+    said: Sequence[tuple[str, str]] | None = None,
 ) -> Figure:
     """Timelines under each other on one time axis, each from its own beginning, with its length at the right.
 
-    The second figure there is the difference from the first timeline.  `window` is in seconds from the beginning;
-    `max_rows` counts for each timeline.  Otherwise as `gantt`.
+    The second figure there is the difference from the first timeline; `said` are two other texts for each.  `window` is
+    in seconds from the beginning; `max_rows` counts for each timeline.  Otherwise as `gantt`.
     """
     if not named_timelines:
         raise InputError("nothing to compare: give at least one (name, timeline)")
@@ -107,10 +108,10 @@ def compare_gantts(
         lanes = Lanes.fitting(streams_of(timeline, choice.ranks), most)
         moved = (shown[0] + begin, shown[1] + begin)
         panels.append(make_panel(timeline, choice, lanes, window=moved, unit=_unit(shown)[1], origin=begin))
-    headers = [
-        (name, format_seconds(length), _change(length, lengths[0]) if at else "")
-        for at, ((name, _), length) in enumerate(zip(named_timelines, lengths, strict=True))
+    texts = said or [
+        (format_seconds(length), _change(length, lengths[0]) if at else "") for at, length in enumerate(lengths)
     ]
+    headers = [(name, *both) for (name, _), both in zip(named_timelines, texts, strict=True)]
     return _figure(panels, title or "", headers=headers, labels=labels, width=width)
 
 
