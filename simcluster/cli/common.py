@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def add_override_arguments(parser: argparse.ArgumentParser, what: str) -> None:
     """--set a.b=c, repeatable; the other two spellings reach the command in ``args.overrides``."""
-    parser.add_argument("--set", action="append", default=[], metavar="A.B=C", help=what)
+    parser.add_argument("--set", action="append", default=[], metavar="A.B=C", help=f"{what}; A.B+=C adds to a list")
     parser.set_defaults(overrides=[])  # by this the frame knows that the command takes them
 
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from simcluster.scenario.scenario import Scenario
 
 _FIGURES = (".png", ".svg", ".pdf")
+_TITLE_WIDTH = 100  # characters, of the narrowest picture
 
 
 def figure_path(name: str) -> Path:
@@ -71,10 +72,12 @@ def draw(result: Result, path: Path, window: tuple[float, float] | None, ranks: 
 
 
 def faults_line(scenario: Scenario) -> str:
-    """A line of a title: with which faults it was played; nothing where there are none."""
+    """Further lines of a title: with which faults it was played; nothing where there are none."""
+    import textwrap
+
     from simcluster.faults.words import all_in_words
 
-    return f"\nfaults: {all_in_words(scenario.faults)}" if scenario.faults else ""
+    return "\n" + textwrap.fill(f"faults: {all_in_words(scenario.faults)}", _TITLE_WIDTH) if scenario.faults else ""
 
 
 def memory_path(name: str) -> Path:

@@ -95,26 +95,24 @@ def run(args: argparse.Namespace) -> int:
 def _played(
     path: str, overrides: Sequence[tuple[str, Any]], vary: Sequence[tuple[str, Sequence[Any]]], ranks: str | None
 ) -> list[Entry]:
-    """A scenario's runs: one, or one for each combination of varied values."""
+    """A scenario's runs: one, or one for each combination of varied values that can be."""
     from simcluster.cli import common, drawing
-    from simcluster.compare import possible_variations
+    from simcluster.compare import play_all, possible_variations
     from simcluster.report import entry_of_result
-    from simcluster.simulate import simulate
 
     common.say_what_is_replaced(path, overrides)
-    found, refused = [], []
-    for name, scenario in possible_variations(path, overrides, vary).items():
-        try:
-            if isinstance(scenario, InputError):
-                raise scenario
-            chosen = drawing.ranks_of(ranks, scenario.gpus)
-            found.append(entry_of_result(simulate(scenario), name=name, origin=path, ranks=chosen))
-        except InputError as problem:
-            refused.append((name, problem))
-    if not found:
-        raise refused[0][1]
-    for name, reason in refused:
-        print(f"note: {name} is refused: {common.on_one_line(str(reason))}", file=sys.stderr)
+    variants = possible_variations(path, overrides, vary)
+    chosen = {
+        name: drawing.ranks_of(ranks, scenario.gpus)
+        for name, scenario in variants.items()
+        if not isinstance(scenario, InputError)
+    }
+    found = []
+    for name, result in play_all(variants.items()).items():
+        if isinstance(result, InputError):
+            print(f"note: {name} is refused: {common.on_one_line(str(result))}", file=sys.stderr)
+        else:
+            found.append(entry_of_result(result, name=name, origin=path, ranks=chosen[name]))
     return found
 
 

@@ -24,6 +24,7 @@ EXAMPLE = """examples:
   simcluster run gpt3_175b_64xa100 --memory memory.png --ranks 0,32
   simcluster run gpt3_175b_64xa100 --trace step.json.gz
   simcluster run gpt3_175b_64xa100 --json -
+  simcluster run slow_gpu --set "faults+=[{kind: slow_gpu, rank: 0, factor: 1.1}]"   # beside its own; faults= replaces
 """
 
 

@@ -12,7 +12,7 @@ _TOLD = 3  # in a title
 
 def in_words(fault: Fault | Mapping[str, Any]) -> str:
     """'slow gpu, rank 37, factor 1.2', of a fault or of what a document says."""
-    fields = dict(fault) if isinstance(fault, Mapping) else fault.model_dump()
+    fields = dict(fault) if isinstance(fault, Mapping) else fault.model_dump(mode="json")
     kind = str(fields.pop("kind", "fault")).replace("_", " ")
     fields.pop("seed", None)
     parts = [f"{name.replace('_', ' ')} {_text(value)}" for name, value in fields.items() if value is not None]
