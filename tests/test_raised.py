@@ -94,6 +94,10 @@ def test_nccls_own_pace_is_named_where_it_holds() -> None:
     job = {"cluster": {"topology": "dgx_h100", "nodes": 4, "gpus_per_node": 1}, "cluster.scale.pcie": 2.0}
     (text,) = played(job).warnings()
     assert text.startswith("cluster.scale.pcie 2: no gain for dp: bound by NCCL's pace at ")
+    before = {"cluster": job["cluster"]}
+    found = simcluster.diff(played(before), played({**before, "cluster.nic.line_rate": "800 Gbit/s"}))
+    assert found.held is not None
+    assert found.held.remedy.endswith("--collectives.nccl none the links alone decide")
 
 
 def test_compare_and_diff_say_it(capsys: pytest.CaptureFixture[str]) -> None:

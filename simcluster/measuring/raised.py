@@ -81,7 +81,9 @@ class Held:
 
     @property
     def remedy(self) -> str:
-        """What would give it: the factor to set."""
+        """What would give it: the factor to set, or not to go by NCCL's pace where that is of other links."""
+        if self.resource == NCCL and self.beside:
+            return "that pace is the platform's as measured: with --collectives.nccl none the links alone decide"
         other = "network" if self.resource == NCCL else self.resource
         apart = "nvlink" in (self.raised, other)
         name = other if self.beside or other == "nvlink" else "between_machines"
