@@ -86,7 +86,7 @@ def test_the_hot_rank_holds_its_rows_and_is_named(place: int) -> None:
     assert uneven.memory_of(place) == uneven.facts.footprints[0]
 
 
-@settings(max_examples=12)
+@settings(max_examples=10)
 @given(
     fault=st.sampled_from([HOT, ZIPF, ANEW]), schedule=st.sampled_from(["1f1b", "gpipe", "zb-h1"]),
     recompute=st.sampled_from(["none", "selective", "full"]), shape=st.sampled_from([(1, 8, 1), (2, 4, 1), (2, 4, 2)]),
@@ -161,6 +161,7 @@ def test_what_goes_to_the_host_is_refused_by_name() -> None:
         scenario(HOT, memory={"offload": {"activations": 0.5}})
 
 
+@settings(max_examples=20)
 @given(load=st.floats(0, 8), routed=st.integers(0, 10**9), rest=st.integers(0, 10**9))
 def test_only_the_routed_part_grows(load: float, routed: int, rest: int) -> None:
     memory = (Change("other", 7.0, 0.0), Change("activations", float(rest + routed), 0.0))

@@ -75,6 +75,7 @@ def test_the_part_is_of_the_documents_that_were_drawn(
     assert mean_attention([], seed, batch, dp) == 1
 
 
+@settings(max_examples=10)
 @given(attention=st.floats(0, 1))
 def test_flops_go_in_a_straight_line_with_the_part(attention: float, tiny: Tiny) -> None:
     model = tiny().model

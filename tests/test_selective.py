@@ -32,7 +32,7 @@ def core_seconds(scenario: Scenario) -> float:
     return kernel_seconds(scenario.cluster.device, kernel, precision="bf16")
 
 
-@settings(max_examples=30)
+@settings(max_examples=24)
 @given(
     recompute=st.sampled_from(["none", "selective", "operators", "full"]),
     attention=st.sampled_from(["fused", "unfused"]),
