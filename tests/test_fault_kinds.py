@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, Literal, get_args
 
 import pytest
-from conftest import Table, Tiny
+from conftest import Table, Tiny, tiny_scenario
 
 from simcluster.documents.spec import Spec
 from simcluster.errors import InputError
@@ -42,21 +42,26 @@ class Unplayed(Spec):
     neutral: bool = False
 
 
+@pytest.fixture(scope="module")
+def clean() -> Result:
+    return simulate(tiny_scenario(**JOB))
+
+
 def timelines(table: Table, result: Result) -> list[list[Any]]:
     return [table(result, rank).to_numpy().tolist() for rank in range(8)]
 
 
 @pytest.mark.parametrize("kind", WORDS)
-def test_a_fault_acts(tiny: Tiny, kind: str) -> None:
+def test_a_fault_acts(tiny: Tiny, clean: Result, kind: str) -> None:
     """A kind in the union that nothing plays is seen here (and refused when it is loaded)."""
     faulty = simulate(tiny(**JOB, faults=[WORDS[kind].EXAMPLE]))
     assert WORDS[kind].EXAMPLE["kind"] == kind
-    assert faulty.step_time != simulate(tiny(**JOB)).step_time
+    assert faulty.step_time != clean.step_time
 
 
 @pytest.mark.parametrize("kind", WORDS)
-def test_neutral_parameters_change_nothing(tiny: Tiny, table: Table, kind: str) -> None:
-    clean, neutral = simulate(tiny(**JOB)), simulate(tiny(**JOB, faults=[WORDS[kind].NEUTRAL]))
+def test_neutral_parameters_change_nothing(tiny: Tiny, table: Table, clean: Result, kind: str) -> None:
+    neutral = simulate(tiny(**JOB, faults=[WORDS[kind].NEUTRAL]))
     assert WORDS[kind].NEUTRAL["kind"] == kind
     assert neutral.step_time == clean.step_time == neutral.without_faults
     assert timelines(table, neutral) == timelines(table, clean)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from pathlib import Path
@@ -55,21 +56,23 @@ def test_titles_say_which_faults_are_played(
 
     titles: list[str] = []
     monkeypatch.setattr(Figure, "suptitle", lambda self, title, **_: titles.append(title))
-    options = ["--replicas", "4", "--histogram", str(tmp_path / "h.png")]
-    slow, jitter = "slow gpu, rank 29, factor 1.2", "jitter, factor lognormal sigma 0.05"
-    assert main(["run", "slow_gpu", "--set", f"faults+=[{JITTER}]", *options]) == 0
+    scenario, options = str(tmp_path / "s.yaml"), ["--replicas", "4", "--histogram", str(tmp_path / "h.png")]
+    document = simcluster.load("tiny_dp", {"faults": [{"kind": "slow_gpu", "rank": 2, "factor": 1.2}]}).document()
+    Path(scenario).write_text(json.dumps(document), encoding="utf-8")
+    slow, jitter = "slow gpu, rank 2, factor 1.2", "jitter, factor lognormal sigma 0.05"
+    assert main(["run", scenario, "--set", f"faults+=[{JITTER}]", *options]) == 0
     captured = capsys.readouterr()
     assert f"\nfaults: {slow}; {jitter}" in captured.out
     assert f"\nfaults: {slow}; {jitter}" in titles[0]
     assert captured.err == ""
-    assert main(["run", "slow_gpu", "--set", f"faults=[{JITTER}]", *options]) == 0
+    assert main(["run", scenario, "--set", f"faults=[{JITTER}]", *options]) == 0
     captured = capsys.readouterr()
     assert f"\nfaults: {jitter}" in captured.out
     assert f"\nfaults: {jitter}" in titles[1]
     assert captured.err == (
         f"note: faults=... takes the place of the scenario's own faults ({slow}); faults+=... adds to them\n"
     )
-    assert main(["run", "slow_gpu", "--set", "faults=[]", "-q"]) == 0
+    assert main(["run", scenario, "--set", "faults=[]", "-q"]) == 0
     assert "faults:" not in capsys.readouterr().out
 
 

@@ -119,7 +119,7 @@ def test_a_short_job_meets_its_neighbour_in_all_measured_steps() -> None:
         assert expected.slowdown > 1.35
 
 
-@settings(max_examples=6)
+@settings(max_examples=4)
 @given(first=st.integers(1, 8), second=st.integers(1, 8))
 def test_nobody_leaves_while_another_is_measured(first: int, second: int) -> None:
     shared = sharing(on_one_uplink(2 * first), on_one_uplink(2 * second))
