@@ -362,3 +362,11 @@ def test_slices_that_differ() -> None:
     found = CostSweep(**shape).step_times([slices, slices[::-1]]).tolist()
     assert found == [simulate_costs(each, **shape, engine="events").step_time for each in (slices, slices[::-1])]
     assert cost_sweep.cost_sweep("1f1b", 4, 8) is cost_sweep.cost_sweep("1f1b", 4, 8)
+
+
+def test_a_sweep_refuses_gradients_in_buckets() -> None:
+    """They are ops of their own, which the program that all cases share does not have."""
+    beside = Costs(forward=1.0, backward=2.0, grad_reduce=0.5, grad_buckets=2)
+    for cases in ([beside], [[beside] * 2]):
+        with pytest.raises(InputError, match="grad_buckets: all cases share one program"):
+            CostSweep(stages=2, microbatches=2, dp=2).step_times(cases)

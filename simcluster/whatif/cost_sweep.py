@@ -13,6 +13,7 @@ from functools import lru_cache
 import numpy as np
 
 from simcluster.clock import on_grid
+from simcluster.errors import InputError
 from simcluster.fixed import OptimizerSync, receiver, simulate_costs
 from simcluster.lowering.program import Program
 from simcluster.planning.fixed_costs import Costs, StageCosts
@@ -78,7 +79,13 @@ class CostSweep:
         return self._path(*self._seconds(costs))
 
     def _seconds(self, costs: Sequence[Costs | Sequence[Costs]]) -> tuple[Floats, Floats]:
-        """Durations [op, case] and [meeting, case]."""
+        """Durations [op, case] and [meeting, case]; InputError for gradients in buckets, which are other ops."""
+        for each in costs:
+            if any(one.grad_buckets for one in ([each] if isinstance(each, Costs) else each)):
+                raise InputError(
+                    "grad_buckets: all cases share one program, with the reduction behind the last backward; set 0, or "
+                    "play them one by one with simulate_costs"
+                )
         if all(isinstance(each, Costs) for each in costs):
             which, of_op = self._first_alike, self._of_op_alike
         else:
