@@ -67,4 +67,5 @@ def _elsewhere(found: Found) -> Iterator[str]:
         f"{axis} {size} at least {bound / best - 1:.1%} more" for (axis, size), bound in sorted(found.elsewhere.items())
     ]
     if parts:
-        yield f"Not played, since their bounds say enough: {', '.join(parts)}."
+        whose = ", of those that leave the headroom" if found.tight else ""
+        yield f"Not played, since their bounds say enough{whose}: {', '.join(parts)}."
