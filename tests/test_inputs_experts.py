@@ -382,7 +382,6 @@ def test_what_belongs_to_no_experts_is_said() -> None:
         ('--num-experts 8 --moe-layer-freq __import__("os")', "'_' has no meaning in it"),
         ("--num-experts 8 --moe-layer-freq " + "[" * 5000, "nested more than 20 deep"),
         ("--num-experts 8 --moe-pad-expert-input-to-capacity", "experts that work on padding are not modelled"),
-        ("--num-experts 8 --moe-router-top-k 2", "is no option of Megatron-LM.*did you mean 'moe-router-topk'"),
         ("--multi-latent-attention", "with biases is not modelled; add --disable-bias-linear"),
         (
             "--multi-latent-attention --disable-bias-linear --group-query-attention --num-query-groups 4",

@@ -138,13 +138,16 @@ def test_single_arguments(more: str, expected: dict[str, Any]) -> None:
     [
         ("", "holds no arguments"),
         ("hello", "'hello' is no option"),
-        ("--hidden-size $HIDDEN", r"args.txt:1: \$HIDDEN is for a shell to fill in"),
-        ("--num-layers 2\n--hidden-size ${H}", r"args.txt:2: \$\{H\} is for a shell"),
+        ("--hidden-size $HIDDEN", r"--hidden-size: \$HIDDEN is for a shell to fill in"),
+        ("--num-layers 2\n--hidden-size ${H}", r"--hidden-size: \$\{H\} is for a shell"),
+        ("--num-layers 2 ${MODEL_ARGS[@]}", r"\$\{MODEL_ARGS\[@\]\} may hold options, and nothing is run here"),
+        ("--lr 1 $MORE_ARGS", r"\$MORE_ARGS may hold options"),
+        ("--lr 1 $@", r"\$@ may hold options"),
         ("--hidden-size `nproc`", "`nproc` is for a shell"),
         ("--hidden-size $(rm x)", r"\$\(rm x\) is for a shell"),
         ('--data-path "half', "no closing quotation"),
         ("--num-layers 2 --num-layers 3", "--num-layers is given twice"),
-        ("--num-layer 2", "--num-layer: is no option of Megatron-LM that is known here; did you mean 'num-layers'"),
+        ("--num-layer 2", "--num-layers is missing"),
         ("--num-layers two", "--num-layers: 'two' is not a whole number"),
         ("--num-layers -4", "--num-layers: '-4' is not a whole number"),
         ("--num-layers 2 3", "--num-layers: takes one value, got 2"),
@@ -179,6 +182,65 @@ def test_any_text_is_a_scenario_or_one_complaint(text: str) -> None:
         imported(text, gpus=8)
     except InputError:
         return
+
+
+def test_what_is_not_known_is_listed_and_not_refused() -> None:
+    """A name that is in no table may be anything: it is told, in the file too, and nothing false is said of it."""
+    found = imported(f"{GPT_345M} --warp-speed 9 --sequence-paralel --rl-clamp 1 2", gpus=8)
+    assert found.unknown == ("--warp-speed", "--sequence-paralel (did you mean 'sequence-parallel'?)", "--rl-clamp")
+    assert "# Ignored, unknown: --warp-speed, --sequence-paralel" in found.text("x")
+    assert found.document == imported(GPT_345M, gpus=8).document
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        *("--decoupled-lr 5.0e-4", "--decoupled-min-lr 4.5e-5", "--data-path $DATA_PATH/a_text_document", "--save $1"),
+        *("--load ${CHECKPOINT_PATH}/x", "--tokenizer-model $(dirname $0)/tokenizer.model", "--lr-decay-samples $N"),
+        *("--wandb-project `whoami`", "--num-distributed-optimizer-instances 1", "--expert-tensor-parallel-size 1"),
+    ],
+)
+def test_what_cannot_change_the_time_is_accepted(option: str) -> None:
+    found = imported(f"{GPT_345M} {option}", gpus=8)
+    assert found.document == imported(GPT_345M, gpus=8).document
+    assert not found.unknown
+
+
+def test_all_problems_are_told_at_once() -> None:
+    text = (
+        "--num-layers $LAYERS --hidden-size 1024 --num-attention-heads 16 --seq-length 1024 --mtp-num-layers 1 "
+        "--tensor-model-parallel-size 8 --pipeline-model-parallel-size 16 --optimizer sgd --swiglu yes --save $DIR"
+    )
+    with pytest.raises(InputError) as caught:
+        imported(text, available=64)
+    lines = [line.strip() for line in str(caught.value).splitlines()]
+    assert lines[0] == "args.txt: 7 problems:"
+    beginnings = (
+        "--num-layers: $LAYERS is for a shell", "--mtp-num-layers: multi-token", "--swiglu: takes no value",
+        "--micro-batch-size is missing", "the size of the vocabulary is in the tokenizer", "--optimizer: sgd",
+        "how many GPUs the job takes is not said, and tp 8 x pp 16 x cp 1 = 128 does not divide the cluster's 64",
+    )  # fmt: skip
+    for line, words in zip(lines[1:], beginnings, strict=True):
+        assert line.startswith(words), line
+
+
+def test_files_of_gpt2_tell_the_tokenizer() -> None:
+    """pretrain_gpt.py takes GPT2BPETokenizer where no tokenizer is named (its args_defaults)."""
+    plain = GPT_345M.replace("--tokenizer-type GPT2BPETokenizer", "--vocab-file $VOCAB --merge-file $MERGES")
+    found = imported(plain, gpus=8)
+    assert found.document["model"]["vocab_size"] == 50257
+    assert "GPT2BPETokenizer, what pretrain_gpt.py takes where no other is named, has 50257 tokens" in found.assumed
+
+
+def test_the_command_tells_on_stderr_what_it_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "args.txt").write_text(f"{GPT_345M} --warp-speed 9\n")
+    command = ["import", "megatron", str(tmp_path / "args.txt"), "--cluster", "dgx_h100", "--gpus", "8"]
+    assert main([*command, "--json", "-"]) == 0
+    captured = capsys.readouterr()
+    assert "ignored, unknown: --warp-speed; whether they change the time of a step is not known" in captured.err
+    assert json.loads(captured.out)["unknown"] == ["--warp-speed"]
+    assert main([*command, "--strict"]) == 2
+    assert "not known here: --warp-speed; take them out" in capsys.readouterr().err
 
 
 # --- Megatron-Bridge -----------------------------------------------------------------------------------------------
@@ -228,14 +290,21 @@ def test_a_model_without_a_recipe() -> None:
     assert load_text(bridge(text).text("x")).model.ffn_hidden_size == 1536
 
 
+def test_fields_that_are_not_known_are_listed() -> None:
+    found = bridge(f"{BRIDGE} model.tensor_paralel_size=2 models.num_layers=2 dataset.path=$DATA/x")
+    assert found.unknown == (
+        "model.tensor_paralel_size (did you mean 'tensor_model_parallel_size'?)",
+        "models.num_layers (did you mean 'model'?)",
+    )
+    assert found.document == bridge(BRIDGE).document
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
         ("gpt5_pretrain", "recipe 'gpt5_pretrain' is not known here"),
-        ("llama3_8b model.tensor_parallel=2", "model.tensor_parallel: is no field that is known here"),
-        ("llama3_8b models.num_layers=2", "models.num_layers: is no field of Megatron-Bridge.*did you mean 'model'"),
         ("llama3_8b model.num_moe_experts=many", "num-experts: 'many' is not a whole number"),
-        ("llama3_8b model.hidden_size=$X", "holds a shell variable"),
+        ("llama3_8b model.hidden_size=$X", r"hidden-size: \$X is for a shell to fill in"),
         ("llama3_8b train.global_batch_size=1 train.global_batch_size=2", "given twice"),
         ("llama3_8b mixed_precision=fp4", "mixed_precision 'fp4' is not modelled"),
         ("llama3_8b model.add_bias_linear=maybe", "neither true nor false"),

@@ -158,7 +158,6 @@ def test_compiled_blocks_and_json_and_old_names() -> None:
         (changed(training__seq_len='"8192"'), "training.seq_len: is '8192'; a whole number is expected"),
         (changed(training__seq_len="0"), "a whole number from 1 is expected"),
         (changed(compile__enable="1"), "compile.enable: is 1; true or false"),
-        (changed(training__sequence_length="8192"), "training.sequence_length: is no key.*did you mean"),
         (changed(model__flavor='"debugmodel"'), "llama3 debugmodel is not in the catalogue"),
         (changed(model__name='"deepseek_v3"'), "deepseek_v3 8B is not in the catalogue"),
         (changed(parallelism__context_parallel_degree="-2"), "context_parallel_degree: is -2; a whole number"),
@@ -184,6 +183,38 @@ def test_a_bad_config_is_one_clear_message(text: str, words: str) -> None:
         imported(text)
     assert "job.toml" in str(caught.value)
     assert len(str(caught.value)) < 500
+
+
+def test_what_is_not_known_is_listed_and_not_refused() -> None:
+    found = imported(changed(training__seq_length="8192", warp__speed="9"))
+    assert found.unknown == ("training.seq_length (did you mean 'training.seq_len'?)", "warp.speed")
+    assert found.document == imported().document
+
+
+def test_float8_says_nothing_without_its_converter() -> None:
+    """As in the published files, whose converters = ["float8"] is a comment."""
+    layers = '\n[quantize.linear.float8]\nfilter_fqns = ["output"]\nenable_fsdp_float8_all_gather = 7\n'
+    found = imported(LLAMA_8B + layers)
+    assert found.document == imported().document
+    assert "quantize.linear.float8.filter_fqns" in found.no_effect
+    with pytest.raises(InputError, match=r"filter_fqns: a list of 1 item is not modelled"):
+        imported(changed(model__converters='["float8"]') + layers)
+
+
+def test_all_problems_are_told_at_once() -> None:
+    text = changed(model__flavor='"7B"', optimizer__name='"Muon"', training__seq_len='"8192"',
+                   parallelism__tensor_parallel_degree="3")  # fmt: skip
+    with pytest.raises(InputError) as caught:
+        imported(text)
+    said = str(caught.value)
+    assert said.startswith("job.toml: 4 problems:\n  ")
+    for words in (
+        "training.seq_len: is '8192'",
+        "llama3 7B is not in the catalogue",
+        "'Muon' is not",
+        "16 GPUs are no",
+    ):
+        assert words in said
 
 
 def test_how_many_gpus_has_to_be_known() -> None:

@@ -30,6 +30,7 @@ what FILE is (- reads it from stdin):
   astra-network    a network file of ASTRA-sim's analytical backend
 
 Nothing in FILE is run.  Every setting is mapped, listed as without effect, said to be modelled otherwise, or refused.
+One that is not known is left out and named on stderr and in the file; --strict refuses it.
 """
 _MAX_BYTES = 2_000_000
 
@@ -49,6 +50,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("--gpus", type=int, metavar="N", help="how many GPUs the job takes")
     parser.add_argument("--device", metavar="NAME", help="astra-network: which GPU the NPUs are")
     parser.add_argument("--sequence-length", type=int, metavar="N", help="hugging-face: tokens of a training sequence")
+    parser.add_argument("--strict", action="store_true", help="refuse settings that are not known")
     parser.add_argument("-o", "--output", metavar="FILE", help="write the YAML there, not to stdout")
     parser.add_argument("--json", metavar="FILE", help='write document and lists as JSON; "-" prints them alone')
     add_override_arguments(parser, "change the scenario; also training.global_batch=64")
@@ -70,6 +72,7 @@ def run(args: argparse.Namespace) -> int:
         found = _topology(args, text)
     else:
         found = _scenario(args, text)
+    _tell_unknown(args, found)
     written = found.text(f"{args.kind}: {'stdin' if args.file == '-' else args.file}")
     if output:
         common.write_text(output, written)
@@ -78,13 +81,31 @@ def run(args: argparse.Namespace) -> int:
     elif args.json != "-":
         sys.stdout.write(written)
     if args.json:
-        lists = {"mapped": found.mapped, "facts": found.facts, "no_effect": found.no_effect, "assumed": found.assumed}
+        lists = {"mapped": found.mapped, "facts": found.facts, "no_effect": found.no_effect, "assumed": found.assumed,
+                 "unknown": found.unknown}  # fmt: skip
         common.write_json(args.json, {"document": found.document, **{key: list(value) for key, value in lists.items()}})
     return 0
 
 
+def _tell_unknown(args: argparse.Namespace, found: Imported) -> None:
+    """What is left out though it may change the time, on stderr; InputError where that is not wanted."""
+    if not found.unknown:
+        return
+    names = ", ".join(found.unknown)
+    if args.strict:
+        raise InputError(f"{args.file}: not known here: {names}; take them out, or leave --strict out to ignore them")
+    print(
+        f"note: {args.file}: ignored, unknown: {names}; whether they change the time of a step is not known here "
+        f"(--strict refuses them)",
+        file=sys.stderr,
+    )
+
+
 def _summary(found: Imported) -> str:
-    return f"{len(found.mapped)} mapped, {len(found.no_effect)} without effect, {len(found.assumed)} assumed"
+    counts = {
+        "mapped": found.mapped, "without effect": found.no_effect, "assumed": found.assumed, "unknown": found.unknown
+    }  # fmt: skip
+    return ", ".join(f"{len(names)} {what}" for what, names in counts.items() if names or what != "unknown")
 
 
 def _text(name: str) -> str:
@@ -120,7 +141,8 @@ def _scenario(args: argparse.Namespace, text: str) -> Imported:
         raise InputError(f"--gpus {args.gpus}: a job takes at least 1")
     reader = {"megatron": scenario_from_arguments, "torchtitan": scenario_from_torchtitan}.get(args.kind)
     cluster = _cluster(args.cluster, args.output)
-    found = (reader or scenario_from_bridge)(text, cluster=cluster, gpus=args.gpus, source=args.file)
+    more = {"available": _gpus_of(args.cluster)} if args.kind == "megatron" else {}
+    found = (reader or scenario_from_bridge)(text, cluster=cluster, gpus=args.gpus, source=args.file, **more)
     document = found.document
     document["cluster"] = _sized(args.cluster, cluster, document.get("gpus"))
     folder = Path(args.output).parent if args.output else Path()
@@ -143,6 +165,15 @@ def _cluster(name: str, output: str | None) -> dict[str, Any]:
     folder = Path(output).parent if output else Path()
     path = os.path.relpath(name, folder)
     return {"topology": path if "/" in path else f"./{path}"}
+
+
+def _gpus_of(name: str) -> int | None:
+    """GPUs of a topology that counts machines; None of others."""
+    from simcluster.scenario.files import load_topology
+
+    topology = load_topology(name)
+    each, nodes = (getattr(topology, size, None) for size in ("gpus_per_node", "nodes"))
+    return each * nodes if isinstance(each, int) and isinstance(nodes, int) else None
 
 
 def _sized(name: str, cluster: dict[str, Any], gpus: int | None) -> dict[str, Any]:

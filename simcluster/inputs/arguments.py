@@ -1,6 +1,7 @@
 """A launch command as a person pastes it: options with their values, and what starts the program before them.
 
-Nothing in the text is run and no variable is looked up: what a shell would put in has to be there.
+Nothing in the text is run and no variable is looked up.  A value may hold one, as a path does; whoever needs the value
+says so.  One that may stand for options is a problem, since they would be lost.
 """
 
 from __future__ import annotations
@@ -13,16 +14,23 @@ from simcluster.errors import InputError
 
 _MAX_CHARACTERS = 200_000
 _SHELL = re.compile(r"\$\{[^}]*\}?|\$\([^)]*\)?|\$\w+|`[^`]*`?")
+_COMMAND = re.compile(r"\$\([^)]*\)?|`[^`]*`?")
+_OPTIONS = re.compile(r"\$\{?\w*(ARGS|ARGUMENTS|OPTIONS|OPTS|FLAGS|CONFIGS)\}?|\$\{\w+\[[@*]\]\}|\$[@*]", re.IGNORECASE)
+_SPACE = "\x1f"  # in what a shell would run, which is one word
 _OPTION = re.compile(r"--?[A-Za-z]")
 
 
 @dataclass(frozen=True)
 class Arguments:
-    """``options`` by name without dashes, in the order given; ``launcher`` what stands before the program's own."""
+    """``options`` by name without dashes, in the order given; ``launcher`` what stands before the program's own.
+
+    ``problems`` are complaints about single words, to be told with all others.
+    """
 
     options: dict[str, tuple[str, ...]]
     launcher: tuple[str, ...] = ()
     launched: dict[str, str] = field(default_factory=dict)
+    problems: tuple[str, ...] = ()
 
     @property
     def gpus(self) -> int | None:
@@ -36,19 +44,12 @@ class Arguments:
 def parse_arguments(text: str, source: str) -> Arguments:
     """The arguments of one command over one or more lines, with backslashes at their ends, comments and quotes.
 
-    Raises InputError for shell variables, an option given twice, a value without an option and text that is not a
-    command line.
+    An option given twice, a value without an option and a variable that may stand for options are ``problems`` of it.
+    Raises InputError for text that is not a command line.
     """
     if len(text) > _MAX_CHARACTERS:
         raise InputError(f"{source}: has more than {_MAX_CHARACTERS:,} characters, which no command line has")
-    shell = _SHELL.search(text)
-    if shell:
-        line = text[: shell.start()].count("\n") + 1
-        raise InputError(
-            f"{source}:{line}: {shell[0][:40]} is for a shell to fill in, and nothing is run here; write its value "
-            "(in the script, put echo before the command and paste what that prints)"
-        )
-    lines = text.replace("\r\n", "\n")
+    lines = _COMMAND.sub(lambda found: re.sub(r"\s", _SPACE, found[0]), text.replace("\r\n", "\n"))
     try:
         words = shlex.split(re.sub(r"\\[ \t]*\n", " ", lines), comments=True)
     except ValueError as problem:
@@ -57,25 +58,40 @@ def parse_arguments(text: str, source: str) -> Arguments:
         raise InputError(f"{source}: holds no arguments, such as --num-layers 32")
     programs = [place for place, word in enumerate(words) if word.endswith(".py")]
     begin = programs[0] + 1 if programs else next((n for n, word in enumerate(words) if word.startswith("--")), 0)
+    words = [word.replace(_SPACE, " ") for word in words]
+    options, problems = _options(words[begin:])
     launcher = words[:begin]
-    return Arguments(_options(words[begin:], source), tuple(launcher), _launched(launcher))
+    return Arguments(options, tuple(launcher), _launched(launcher), problems)
 
 
-def _options(words: list[str], source: str) -> dict[str, tuple[str, ...]]:
+def for_a_shell(word: str) -> str:
+    """The complaint about a value that only a shell knows; nothing where the word is plain."""
+    shell = _SHELL.search(word)
+    return f"{shell[0][:40]} is for a shell to fill in, and nothing is run here; write its value" if shell else ""
+
+
+def _options(words: list[str]) -> tuple[dict[str, tuple[str, ...]], tuple[str, ...]]:
     found: dict[str, tuple[str, ...]] = {}
+    problems: list[str] = []
+    strays: list[str] = []
     name = ""
     for word in words:
         if _OPTION.match(word):
             name, equals, value = word.lstrip("-").partition("=")
             name = name.replace("_", "-")
             if name in found:
-                raise InputError(f"{source}: --{name} is given twice; keep one")
+                problems.append(f"--{name} is given twice; keep one")
             found[name] = (value,) if equals else ()
+        elif _OPTIONS.fullmatch(word):
+            problems.append(
+                f"{word[:40]} may hold options, and nothing is run here; write them out (in the script, put echo "
+                f"before the command and paste what that prints)"
+            )
         elif not name:
-            raise InputError(f"{source}: {word[:40]!r} is no option; arguments look like --num-layers 32")
+            strays.append(f"{word[:40]!r} is no option; arguments look like --num-layers 32")
         else:
             found[name] = (*found[name], word)
-    return found
+    return found, tuple(dict.fromkeys(strays[:1] + problems))
 
 
 def _launched(words: list[str]) -> dict[str, str]:

@@ -5,13 +5,20 @@ Imports errors only.
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
+
+from simcluster.errors import InputError
+
+Parameters = ParamSpec("Parameters")
+Made = TypeVar("Made")
 
 _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_./-]*")
+_MOST_TOLD = 30
 _WORDS = ("true", "false", "null", "yes", "no", "on", "off")
 
 
@@ -21,7 +28,8 @@ class Imported:
 
     ``assumed`` are sentences about what was not said, or is modelled otherwise; ``no_effect`` the settings that change
     nothing in the time of a step as it is simulated; ``mapped`` those that the document has; ``facts`` what else a
-    reader of the document should know.
+    reader of the document should know.  ``unknown`` settings are left out too, and whether they change the time is not
+    known.
     """
 
     document: dict[str, Any]
@@ -29,15 +37,55 @@ class Imported:
     no_effect: tuple[str, ...] = ()
     assumed: tuple[str, ...] = ()
     facts: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
 
     def text(self, origin: str) -> str:
         """A scenario file, with what was assumed as comments at its head."""
         lines = [f"# From {origin}.", *(f"# {fact}" for fact in self.facts)]
         lines += [*(f"# Assumed: {sentence}" for sentence in self.assumed)]
+        if self.unknown:
+            lines.append("# Ignored, unknown: " + ", ".join(self.unknown))
         if self.no_effect:
             lines.append("# No effect on the simulated time: " + ", ".join(self.no_effect))
         head = "\n".join(" ".join(line.split()) for line in lines)
         return f"{head}\n{to_yaml(self.document)}"
+
+
+def guess(word: str, known: Iterable[str]) -> str:
+    """ " (did you mean 'tp'?)" behind a name that is not known, or nothing."""
+    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.8)
+    return f" (did you mean {near[0]!r}?)" if near else ""
+
+
+class Problems:
+    """What is wrong with a file, gathered so that it is told at once."""
+
+    def __init__(self, source: str, found: Iterable[str] = ()) -> None:
+        self._source, self.found = source, list(found)
+
+    def add(self, problem: InputError) -> None:
+        """One more, told once."""
+        self.found.append(str(problem).removeprefix(f"{self._source}: "))
+
+    def of(
+        self, make: Callable[Parameters, Made], *args: Parameters.args, **more: Parameters.kwargs
+    ) -> Made | None:  # fmt: skip
+        """What ``make`` returns; None where it raises InputError, which is kept."""
+        try:
+            return make(*args, **more)
+        except InputError as problem:
+            self.add(problem)
+            return None
+
+    def tell(self) -> None:
+        """InputError with all of them, if there are any."""
+        found = list(dict.fromkeys(self.found))
+        if len(found) == 1:
+            raise InputError(f"{self._source}: {found[0]}")
+        if found:
+            more = [f"and {len(found) - _MOST_TOLD} more"] if len(found) > _MOST_TOLD else []
+            lines = "".join(f"\n  {line}" for line in (*found[:_MOST_TOLD], *more))
+            raise InputError(f"{self._source}: {len(found)} problems:{lines}")
 
 
 def to_yaml(document: Mapping[str, Any]) -> str:

@@ -5,7 +5,8 @@ Defaults are Megatron-LM's (megatron/training/arguments.py), not those of a scen
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -17,20 +18,36 @@ from simcluster.inputs.megatron_options import VOCABULARIES
 from simcluster.inputs.megatron_windows import window_of
 from simcluster.inputs.option_values import Options
 
+_TOKENIZER = "GPT2BPETokenizer"
+_NEEDED = (
+    ("num-layers", "encoder-num-layers"),
+    ("hidden-size",),
+    ("num-attention-heads",),
+    ("seq-length", "encoder-seq-length"),
+    ("micro-batch-size", "batch-size"),
+)
+
 
 def scenario_from_arguments(
-    text: str, *, cluster: Mapping[str, Any], gpus: int | None = None, source: str = "<arguments>"
+    text: str,
+    *,
+    cluster: Mapping[str, Any],
+    gpus: int | None = None,
+    available: int | None = None,
+    source: str = "<arguments>",
 ) -> Imported:
     """The scenario of a pasted Megatron-LM command line on a cluster (as ``cluster`` stands in a scenario).
 
     ``gpus`` left out is what torchrun is told to start, and otherwise all of the cluster.
-    Raises InputError for an option that is not known or not modelled, by its name, and for what
-    ``arguments.parse_arguments`` refuses.
+    ``available`` is how many GPUs the cluster has, where that is known.
+    Raises InputError with all options that are not modelled or have no value that can be, all that are missing, and for
+    what ``arguments.parse_arguments`` refuses.  An option that is not known is in ``unknown``.
     """
     arguments = parse_arguments(text, source)
     found = scenario_from_options(
-        arguments.options, cluster=cluster, gpus=gpus or arguments.gpus, source=source, dashes="--"
-    )
+        arguments.options, cluster=cluster, gpus=gpus or arguments.gpus, available=available, source=source,
+        dashes="--", problems=arguments.problems,
+    )  # fmt: skip
     if not arguments.launcher:
         return found
     facts = [f"launched by: {' '.join(arguments.launcher)[:200]}"]
@@ -46,29 +63,67 @@ def scenario_from_options(
     gpus: int | None,
     source: str,
     dashes: str = "",
+    available: int | None = None,
+    problems: Iterable[str] = (),
 ) -> Imported:
-    """The scenario of options by Megatron-LM's names, each with the words behind it."""
-    run = Options(source, dashes)
+    """The scenario of options by Megatron-LM's names, each with the words behind it.
+
+    InputError with ``problems`` and all that are found here.
+    """
+    run = Options(source, dashes, problems)
     run.sort(options)
-    model, sequence = _model(run)
-    parallel = _parallel(run)
     document: dict[str, Any] = {"cluster": dict(cluster)}
     if gpus:
         document["gpus"] = gpus
-    document |= {"model": model, "parallel": parallel}
-    document["pipeline"] = _pipeline(run, model["layers"], parallel["pp"])
-    document["training"] = _training(run, gpus, parallel, sequence)
-    document["overlap"] = _overlap(run, document["training"], document["pipeline"], parallel["tp"])
+    document |= _sections(run, gpus, available)
     if run.flag("cross-entropy-loss-fusion"):
         document["memory"] = {"logits": "in-place"}
     if run.flag("no-gradient-accumulation-fusion"):
         document["software"] = {"accumulate": "separate", "source": "no-gradient-accumulation-fusion"}
     document = {key: value for key, value in document.items() if value not in ({}, None)}
-    return Imported(document, tuple(run.values), tuple(run.no_effect), tuple(run.assumed))
+    return Imported(document, tuple(run.values), tuple(run.no_effect), tuple(run.assumed), unknown=tuple(run.unknown))
 
 
-def _model(run: Options) -> tuple[dict[str, Any], int]:
-    """The fields of ``Model`` and the length of sequences."""
+def _sections(run: Options, gpus: int | None, available: int | None) -> dict[str, Any]:
+    """Model, parallel, pipeline, training and overlap; InputError with all that stands against any of them."""
+    for names in _NEEDED:
+        run.problems.of(run.needed, *names)
+    vocabulary = run.problems.of(_vocabulary, run)
+    for check in (_require_adam, _recompute, _attention):
+        run.problems.of(check, run)
+    model = run.problems.of(_model, run, vocabulary or 1)
+    parallel = run.problems.of(_parallel, run)
+    pipeline = training = overlap = None
+    if parallel:
+        run.problems.of(_require_gpus, parallel, gpus, available)
+        training = run.problems.of(_training, run, gpus, parallel)
+        if model:
+            pipeline = run.problems.of(_pipeline, run, model["layers"], parallel["pp"])
+        if training is not None and pipeline is not None:
+            overlap = run.problems.of(_overlap, run, training, pipeline, parallel["tp"])
+    run.problems.tell()
+    return {"model": model, "parallel": parallel, "pipeline": pipeline, "training": training, "overlap": overlap}
+
+
+def _require_adam(run: Options) -> None:
+    if run.get("optimizer") == "sgd":
+        raise run.error("optimizer", "sgd is not modelled; adam is")
+
+
+def _require_gpus(parallel: Mapping[str, Any], gpus: int | None, available: int | None) -> None:
+    """InputError where nobody says how many GPUs the job takes and it does not go on all of the cluster's."""
+    sizes = {axis: parallel.get(axis, 1) for axis in ("tp", "pp", "cp")}
+    least = math.prod(sizes.values())
+    if gpus is None and available is not None and available % least:
+        what = " x ".join(f"{axis} {size}" for axis, size in sizes.items())
+        raise InputError(
+            f"how many GPUs the job takes is not said, and {what} = {least} does not divide the cluster's {available}; "
+            f"add --gpus with a multiple of {least}"
+        )
+
+
+def _model(run: Options, vocabulary: int) -> dict[str, Any]:
+    """The fields of ``Model``."""
     hidden, heads = run.needed("hidden-size"), run.needed("num-attention-heads")
     sequence, gated = run.needed("seq-length", "encoder-seq-length"), run.flag("swiglu", "quick-geglu")
     position = run.get("position-embedding-type") or "learned_absolute"
@@ -81,7 +136,7 @@ def _model(run: Options) -> tuple[dict[str, Any], int]:
         "heads": heads,
         "kv_heads": (run.get("num-query-groups") or 1) if run.flag("group-query-attention") else heads,
         "ffn_hidden_size": run.get("ffn-hidden-size") or _mlp_width(hidden, narrow=run.flag("swiglu")),
-        "vocab_size": _vocabulary(run),
+        "vocab_size": vocabulary,
         "sequence_length": sequence,
         "gated_mlp": gated,
         "tied_embeddings": not run.flag("untie-embeddings-and-output-weights"),
@@ -103,7 +158,7 @@ def _model(run: Options) -> tuple[dict[str, Any], int]:
         model["attention_sinks"] = True
     add_experts(run, model)
     add_latent_attention(run, model)
-    return model, sequence
+    return model
 
 
 def _mlp_width(hidden: int, *, narrow: bool) -> int:
@@ -113,6 +168,9 @@ def _mlp_width(hidden: int, *, narrow: bool) -> int:
 
 def _vocabulary(run: Options) -> int:
     tokenizer = run.get("tokenizer-type")
+    default = tokenizer is None and run.get("vocab-file") is not None
+    if default:
+        tokenizer = _TOKENIZER
     size = run.get("vocab-size") or VOCABULARIES.get(tokenizer or "")
     if size is None:
         raise InputError(
@@ -120,12 +178,15 @@ def _vocabulary(run: Options) -> int:
             "--vocab-size, as in --vocab-size 128256 (Llama 3)"
         )
     if not run.get("vocab-size"):
-        run.assumed.append(f"{tokenizer} has {size} tokens")
+        why = ", what pretrain_gpt.py takes where no other is named," if default else ""
+        run.assumed.append(f"{tokenizer}{why} has {size} tokens")
     return int(size)
 
 
 def _parallel(run: Options) -> dict[str, Any]:
     tp = run.get("tensor-model-parallel-size", "model-parallel-size") or 1
+    if run.get("num-experts") is None:
+        run.without("num-experts", "the model is dense", ("expert-tensor-parallel-size",))
     parallel: dict[str, Any] = {"tp": tp, "pp": run.get("pipeline-model-parallel-size") or 1}
     sizes = {"context-parallel-size": "cp", "expert-model-parallel-size": "ep", "expert-tensor-parallel-size": "etp"}
     parallel |= {axis: run.get(name) for name, axis in sizes.items() if run.get(name)}
@@ -202,7 +263,7 @@ def _uneven(run: Options, layers: int, pp: int, first: int | None, last: int | N
     return [*([first] if first else []), *middle, *([last] if last else [])]
 
 
-def _training(run: Options, gpus: int | None, parallel: dict[str, Any], sequence: int) -> dict[str, Any]:
+def _training(run: Options, gpus: int | None, parallel: dict[str, Any]) -> dict[str, Any]:
     micro = run.needed("micro-batch-size", "batch-size")
     batch = run.get("global-batch-size")
     if batch is None:
@@ -211,8 +272,6 @@ def _training(run: Options, gpus: int | None, parallel: dict[str, Any], sequence
             raise InputError(f"{run.source}: global-batch-size is missing, and follows from dp only; add it, or gpus")
         batch = micro * (gpus // fixed)
         run.assumed.append(f"a global batch of one micro batch for each of the {gpus // fixed} replicas")
-    if run.get("optimizer") == "sgd":
-        raise run.error("optimizer", "sgd is not modelled; adam is")
     half = "bf16-mixed" if run.flag("bf16") else "fp16-mixed" if run.flag("fp16") else "fp32"
     training: dict[str, Any] = {"global_batch": batch, "micro_batch": micro, "precision": half}
     if run.get("fp8-format"):

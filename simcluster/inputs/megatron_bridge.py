@@ -15,7 +15,7 @@ from simcluster.documents.complaints import did_you_mean
 from simcluster.documents.reading import parse_document
 from simcluster.errors import InputError
 from simcluster.inputs.flat_settings import flattened
-from simcluster.inputs.imported import Imported
+from simcluster.inputs.imported import Imported, Problems, guess
 from simcluster.inputs.megatron import scenario_from_options
 from simcluster.inputs.megatron_options import MAPPED, NO_EFFECT, NOT_MODELLED, REFUSED, REFUSED_PREFIXES
 from simcluster.inputs.megatron_recipes import known_recipe, recipe_options
@@ -79,29 +79,34 @@ def scenario_from_bridge(
 ) -> Imported:
     """The scenario of Megatron-Bridge's overrides or YAML, with or without a recipe's name.
 
-    Raises InputError by name for a field that is not known or not modelled, and for shell variables.
+    Raises InputError with the names of all fields that are not modelled or have no value that can be.  A field that is
+    not known is in ``unknown``.
     """
     recipe, settings = _settings(text, source)
     options: dict[str, tuple[str, ...]] = {}
     no_effect: list[str] = []
+    unknown: list[str] = []
     names: dict[str, str] = {}
+    problems = Problems(source)
     if recipe:
         options |= recipe_options(recipe)
     for name, value in settings.items():
-        for option, words in _translated(name, value, source, no_effect).items():
+        translated = problems.of(_translated, name, value, source, no_effect, unknown)
+        for option, words in (translated or {}).items():
             if option in names and option != "seq-length" and options[option] != words:
-                raise InputError(f"{source}: {name} says otherwise than {names[option]}; keep one")
+                problems.add(InputError(f"{name} says otherwise than {names[option]}; keep one"))
             options[option], names[option] = words, name
     if "num-query-groups" in options:
         options["group-query-attention"] = ()
-    found = scenario_from_options(options, cluster=cluster, gpus=gpus, source=source)
+    found = scenario_from_options(options, cluster=cluster, gpus=gpus, source=source, problems=problems.found)
     model: tuple[str, ...] = (
         (f"{recipe}: the model of it; parallelism and batch are what is written here",) if recipe else ()
     )
     if recipe.startswith("deepseek_v3"):
         model += (f"{recipe}: without its layer of multi-token prediction",)
     return Imported(
-        found.document, tuple(settings), (*no_effect, *found.no_effect), (*model, *found.assumed)
+        found.document, tuple(settings), (*no_effect, *found.no_effect), (*model, *found.assumed),
+        unknown=(*unknown, *found.unknown),
     )  # fmt: skip
 
 
@@ -113,8 +118,6 @@ def _settings(text: str, source: str) -> tuple[str, dict[str, Any]]:
         data = parse_document(text, source=source).data
         recipe = data.pop("recipe", "")
         return known_recipe(recipe, source) if recipe else "", flattened(data, source)
-    if "$" in text or "`" in text:
-        raise InputError(f"{source}: holds a shell variable, and nothing is run here; write its value")
     try:
         words = shlex.split(re.sub(r"\\[ \t]*\r?\n", " ", text), comments=True)
     except ValueError as problem:
@@ -135,8 +138,10 @@ def _settings(text: str, source: str) -> tuple[str, dict[str, Any]]:
     return recipe, found
 
 
-def _translated(name: str, value: Any, source: str, no_effect: list[str]) -> dict[str, tuple[str, ...]]:
-    """One field as Megatron-LM's options; what has no effect goes on its list."""
+def _translated(
+    name: str, value: Any, source: str, no_effect: list[str], unknown: list[str]
+) -> dict[str, tuple[str, ...]]:  # fmt: skip
+    """One field as Megatron-LM's options; what has no effect or is not known goes on its list."""
     section, _, field = name.partition(".")
     text = str(value) if not isinstance(value, list) else " ".join(map(str, value))
     word = text.strip("[]'\" ").replace(",", " ")
@@ -148,8 +153,8 @@ def _translated(name: str, value: Any, source: str, no_effect: list[str]) -> dic
     if section == "mixed_precision" and not field:
         return _precision(word, source)
     if section not in _SECTIONS or not field or "." in field:
-        near = did_you_mean(section, [*_SECTIONS, *_NO_EFFECT_SECTIONS])
-        raise InputError(f"{source}: {name[:60]}: is no field of Megatron-Bridge that is known here{near}")
+        unknown.append(name + guess(section, [*_SECTIONS, *_NO_EFFECT_SECTIONS]))
+        return {}
     if field in _NO_EFFECT_FIELDS:
         no_effect.append(name)
         return {}
@@ -163,8 +168,8 @@ def _translated(name: str, value: Any, source: str, no_effect: list[str]) -> dic
     option = _RENAMED.get(field, field.replace("_", "-"))
     known = option in {*MAPPED, *NO_EFFECT, *NOT_MODELLED, *REFUSED} or option.startswith(tuple(REFUSED_PREFIXES))
     if not known:
-        near = did_you_mean(field, [each.replace("-", "_") for each in (*MAPPED, *NO_EFFECT)] + [*_RENAMED, *_INVERTED])
-        raise InputError(f"{source}: {name[:80]}: is no field that is known here{near}; take it out to go on")
+        unknown.append(name + guess(field, [*(each.replace("-", "_") for each in MAPPED), *_RENAMED, *_INVERTED]))
+        return {}
     if option not in MAPPED and word.lower() == "false":
         no_effect.append(name)  # something not modelled is switched off
         return {}

@@ -1,7 +1,7 @@
 """Every option of Megatron-LM that is known here, by what becomes of it: data only.
 
 Names are those of megatron/training/arguments.py (NVIDIA/Megatron-LM, core_v0.12 and before), from knowledge of it.
-An option in none of these tables is refused, so that none is ever ignored.
+An option in none of these tables is told as unknown, so that none is ignored in silence.
 """
 
 from __future__ import annotations
@@ -103,10 +103,22 @@ NO_EFFECT = _words(
     moe-router-score-function moe-router-num-groups moe-router-group-topk moe-router-topk-limited-devices
     moe-router-topk-scaling-factor moe-router-bias-update-rate moe-router-force-load-balancing moe-per-layer-logging
     moe-use-upcycling rope-type mscale mscale-all-dim beta-fast beta-slow original-max-position-embeddings
-    glu-linear-offset activation-func-clamp-value
+    glu-linear-offset activation-func-clamp-value decoupled-lr decoupled-min-lr no-ckpt-fully-parallel-save
+    no-ckpt-fully-parallel-load use-mp-args-from-checkpoint-args straggler-minmax-count disable-straggler-on-startup
+    straggler-ctrlr-port replication replication-jump replication-factor
     """
 )
 """What changes no time of a training step as it is simulated: data, learning, logging, saving between steps."""
+
+NO_EFFECT_PREFIXES = _words(
+    """lr- log- no-log- tensorboard- wandb- one-logger- eval- exit- ckpt- dist-ckpt- async-ckpt- non-persistent- save-
+    load- no-save- no-load- inference- muon-"""
+)
+"""Families of such options: learning rates, logging, evaluation, checkpoints, generation, and those of Muon, which has
+to be chosen by ``optimizer`` (and is not modelled)."""
+
+SWITCHED_OFF = {"num-distributed-optimizer-instances": "1"}
+"""The value at which an option of REFUSED changes nothing, where that is not 0, false or none."""
 
 NOT_MODELLED = {
     "no-masked-softmax-fusion": "softmax, scale and mask are taken as one kernel",
@@ -162,6 +174,12 @@ NOT_MODELLED = {
     "moe-token-drop-policy": "no token is dropped",
     "moe-enable-deepep": "tokens travel to experts by NCCL's all-to-all",
     "moe-flex-dispatcher-backend": "tokens travel to experts by NCCL's all-to-all",
+    "deterministic-mode": "kernels are taken as they are without it",
+    "cuda-graph-impl": "the host is taken to cost nothing, as with graphs (software: ideal)",
+    "wgrad-deferral-limit": "the LM head's weight gradient is made with its backward",
+    "overlap-p2p-communication-warmup-flush": "sends of warm-up and flush go beside computation as all others do",
+    "rerun-mode": "no iteration is run again",
+    "perform-rl-step": "the step is that of training; what generates its samples is not modelled",
     "moe-deepep-num-sms": "tokens travel to experts by NCCL's all-to-all",
 }
 """What may change the time of a step and is modelled in one way only; said in the scenario's comments."""

@@ -2,50 +2,72 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from simcluster.documents.complaints import did_you_mean, listed
 from simcluster.errors import InputError
+from simcluster.inputs.arguments import for_a_shell
+from simcluster.inputs.imported import Problems, guess
 from simcluster.inputs.layer_lists import Value, parse_layer_list
-from simcluster.inputs.megatron_options import MAPPED, NO_EFFECT, NOT_MODELLED, REFUSED, REFUSED_PREFIXES
+from simcluster.inputs.megatron_options import (
+    MAPPED,
+    NO_EFFECT,
+    NO_EFFECT_PREFIXES,
+    NOT_MODELLED,
+    REFUSED,
+    REFUSED_PREFIXES,
+    SWITCHED_OFF,
+)
 
 _LARGEST = 10**9
+_FILES = ("tokenizer-model", "vocab-file")
 
 
 class Options:
-    """The options of one command, sorted and checked."""
+    """The options of one command, sorted and checked; ``unknown`` are those that nothing can be said about."""
 
-    def __init__(self, source: str, dashes: str) -> None:
+    def __init__(self, source: str, dashes: str, problems: Iterable[str] = ()) -> None:
         self.source, self._dashes = source, dashes
         self.values: dict[str, Any] = {}
         self.no_effect: list[str] = []
         self.assumed: list[str] = []
+        self.unknown: list[str] = []
+        self.problems = Problems(source, problems)
+        self._bad: dict[str, InputError] = {}
 
     def error(self, name: str, message: str) -> InputError:
         return InputError(f"{self.source}: {self._dashes}{name}: {message}")
 
     def sort(self, options: Mapping[str, tuple[str, ...]]) -> None:
-        """Every option in its place; InputError for one that has none."""
+        """Every option in its place; one that is not modelled and changes the time is a problem."""
         for name, words in options.items():
             if name in MAPPED:
-                self.values[name] = self._value(name, MAPPED[name], words)
+                try:
+                    self.values[name] = self._value(name, MAPPED[name], words)
+                except InputError as problem:
+                    self._bad[name] = problem
+                    self.problems.add(problem)
                 continue
             refused = REFUSED.get(name) or next(
                 (why for prefix, why in REFUSED_PREFIXES.items() if name.startswith(prefix)), None
             )
-            if refused:
-                raise self.error(name, f"{refused}; take it out to import the rest")
-            if name in NOT_MODELLED:
+            if refused and " ".join(words).lower() in ("0", "false", "none", SWITCHED_OFF.get(name, "0")):
+                self.no_effect.append(name)
+            elif refused:
+                self.problems.add(self.error(name, f"{refused}; take it out to import the rest"))
+            elif name in NOT_MODELLED:
                 self.assumed.append(f"{self._dashes}{name}: {NOT_MODELLED[name]}")
-            elif name in NO_EFFECT:
+            elif name in NO_EFFECT or name.startswith(NO_EFFECT_PREFIXES):
                 self.no_effect.append(name)
             else:
-                near = did_you_mean(name, [*MAPPED, *NO_EFFECT, *NOT_MODELLED, *REFUSED])
-                raise self.error(name, f"is no option of Megatron-LM that is known here{near}; take it out to go on")
+                self.unknown.append(f"{self._dashes}{name}{guess(name, MAPPED)}")
 
     def _value(self, name: str, form: str, words: tuple[str, ...]) -> Any:
         kind, *known = form.split()
+        shell = for_a_shell(" ".join(words))
+        if shell and name not in _FILES:
+            raise self.error(name, shell)
         if kind == "words":
             return " ".join(words)
         if kind == "flag":
@@ -75,7 +97,10 @@ class Options:
         return value
 
     def get(self, *names: str) -> Any:
-        """The value of the first of these that is given; None."""
+        """The value of the first of these that is given; None.  InputError, already told, where that is no good."""
+        bad = next((self._bad[name] for name in names if name in self._bad), None)
+        if bad:
+            raise bad
         given = [name for name in names if name in self.values]
         if len(given) > 1 and self.values[given[0]] != self.values[given[1]]:
             raise self.error(given[1], f"is another name of {given[0]}, which is also given; keep one")
@@ -111,6 +136,7 @@ class Options:
             )
 
     def needed(self, *names: str) -> Any:
+        """The value of the first of these that is given; InputError where none is."""
         value = self.get(*names)
         if value is None:
             raise InputError(f"{self.source}: {self._dashes}{names[0]} is missing; add it")

@@ -1,7 +1,7 @@
 """A scenario from a torchtitan job config (TOML, or the JSON of one).
 
 Keys and defaults are those of torchtitan's config/job_config.py (pytorch/torchtitan, 2025), from knowledge of it.
-Every key is mapped, listed as without effect, or refused by name.
+Every key is mapped, listed as without effect or as unknown, or refused by name.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from simcluster.documents.complaints import did_you_mean, listed, shown
+from simcluster.documents.complaints import listed, shown
 from simcluster.errors import InputError
 from simcluster.inputs.flat_settings import flattened, parse_toml_or_json
-from simcluster.inputs.imported import Imported
+from simcluster.inputs.imported import Imported, Problems, guess
 from simcluster.inputs.torchtitan_keys import (
     DEFAULTS,
+    FLOAT8,
     MAY_MATTER,
     MODELS,
     NO_EFFECT,
@@ -30,8 +31,8 @@ def scenario_from_torchtitan(
 ) -> Imported:
     """The scenario of a job config on a cluster (as ``cluster`` stands in a scenario).
 
-    ``gpus`` is needed where data_parallel_shard_degree is -1, what is left.  Raises InputError by name for a key that
-    is not known or not modelled, a model that is not in the catalogue, and text that is not TOML or JSON.
+    ``gpus`` is needed where data_parallel_shard_degree is -1, what is left.  Raises InputError with the names of all
+    keys that are not modelled, for a model that is not in the catalogue, and for text that is not TOML or JSON.
     """
     return _Job(flattened(parse_toml_or_json(text, source), source), source).imported(dict(cluster), gpus)
 
@@ -43,15 +44,20 @@ class _Job:
         self._given: dict[str, str] = {}
         self._no_effect: list[str] = []
         self._assumed: list[str] = []
+        self._unknown: list[str] = []
+        self._problems = Problems(source)
+        self._float8 = any(name in FLOAT8 for name in _texts(settings.get("model.converters")))
         for name, value in settings.items():
-            self._sort(name, value)
+            self._problems.of(self._sort, name, value)
 
     def _error(self, name: str, message: str) -> InputError:
         return InputError(f"{self._source}: {self._given.get(name, name)}: {message}")
 
     def _sort(self, name: str, value: Any) -> None:
         key = RENAMED.get(name, name)
-        if key in DEFAULTS:
+        if key.startswith("float8.") and not self._float8:
+            self._no_effect.append(name)  # of a converter that is not on
+        elif key in DEFAULTS:
             if key in self._given:
                 raise self._error(name, f"is another name of {self._given[key]}, which is also given; keep one")
             self._given[key] = name
@@ -61,8 +67,7 @@ class _Job:
         elif key in NO_EFFECT or key.partition(".")[0] in NO_EFFECT_SECTIONS:
             self._no_effect.append(name)
         else:
-            near = did_you_mean(name, [*DEFAULTS, *NO_EFFECT, *RENAMED])
-            raise self._error(name, f"is no key of torchtitan that is known here{near}; take it out to go on")
+            self._unknown.append(name + guess(name, DEFAULTS))
 
     def _checked(self, key: str, value: Any) -> Any:
         """The value, of the kind of its default."""
@@ -78,14 +83,16 @@ class _Job:
         return value
 
     def imported(self, cluster: dict[str, Any], gpus: int | None) -> Imported:
-        """The whole scenario."""
-        parallel, fsdp = self._parallel(gpus)
+        """The whole scenario; InputError with all that stands against it."""
+        model, split = self._problems.of(self._model), self._problems.of(self._parallel, gpus)
+        parallel, fsdp = split or ({"tp": 1, "pp": self._values["parallelism.pipeline_parallel_degree"], "dp": 1}, {})
         dp = parallel["dp"]
+        pipeline = self._problems.of(self._pipeline, parallel["pp"])
+        training = self._problems.of(self._training, dp, parallel["pp"])
+        self._problems.tell()
         gpus = parallel["tp"] * parallel["pp"] * parallel.get("cp", 1) * dp
-        document: dict[str, Any] = {"cluster": cluster, "gpus": gpus}
-        document["model"] = self._model()
-        document |= {"parallel": parallel, "pipeline": self._pipeline(parallel["pp"])}
-        document |= {"training": self._training(dp, parallel["pp"]), "fsdp": fsdp}
+        document: dict[str, Any] = {"cluster": cluster, "gpus": gpus, "model": model}
+        document |= {"parallel": parallel, "pipeline": pipeline, "training": training, "fsdp": fsdp}
         replicas = dp * parallel.get("cp", 1)
         document["overlap"] = {"grad_reduce": replicas > 1, "param_gather": parallel["zero"] == 3}
         if self._is("parallelism.enable_async_tensor_parallel") and parallel["tp"] > 1:
@@ -93,7 +100,10 @@ class _Job:
         compiled = self._is("compile.enable") or self._is("training.compile")
         document["software"] = "torch-compile" if compiled else "torch-eager"
         document = {key: value for key, value in document.items() if value != {}}
-        return Imported(document, tuple(self._given.values()), tuple(self._no_effect), tuple(self._assumed))
+        return Imported(
+            document, tuple(self._given.values()), tuple(self._no_effect), tuple(self._assumed),
+            unknown=tuple(self._unknown),
+        )  # fmt: skip
 
     def _is(self, key: str) -> bool:
         return self._values[key] is True
@@ -196,7 +206,7 @@ class _Job:
             if value not in ("bfloat16", "float32"):
                 raise self._error(f"training.mixed_precision_{key}", f"{shown(value)} is not one of bfloat16, float32")
         converters = self._values["model.converters"]
-        strange = [name for name in converters if name not in ("float8", "quantize.linear.float8")]
+        strange = [name for name in converters if name not in FLOAT8]
         if strange:
             raise self._error("model.converters", f"{shown(strange[0])} is not modelled; float8 is")
         if param == "float32":
@@ -222,6 +232,10 @@ class _Job:
                 "activation_checkpoint.selective_ac_option", f"{shown(option)} is neither op nor a number"
             )
         return {"recompute": "full", **({"recompute_every": int(option)} if int(option) > 1 else {})}
+
+
+def _texts(value: object) -> list[str]:
+    return [text for text in value if isinstance(text, str)] if isinstance(value, list) else []
 
 
 def _kind(default: object) -> str:

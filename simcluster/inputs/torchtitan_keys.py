@@ -36,6 +36,8 @@ MAY_MATTER = (
     "activation_checkpoint.early_stop",
 )
 """Of these a value other than nothing changes the run in a way that is not modelled: refused if set."""
+FLOAT8 = ("float8", "quantize.linear.float8")
+"""Names of the converter without which float8.* says nothing."""
 DEFAULTS: dict[str, Any] = {
     "model.name": "llama3",
     "model.flavor": "debugmodel",
