@@ -15,6 +15,7 @@ from simcluster.inputs.arguments import parse_arguments
 from simcluster.inputs.imported import Imported
 from simcluster.inputs.megatron_mixtures import add_experts, add_latent_attention, overlaps_batches, overlaps_experts
 from simcluster.inputs.megatron_options import VOCABULARIES
+from simcluster.inputs.megatron_training import attention_of, recompute_of, require_adam, training_of
 from simcluster.inputs.megatron_windows import window_of
 from simcluster.inputs.option_values import Options
 
@@ -89,25 +90,20 @@ def _sections(run: Options, gpus: int | None, available: int | None) -> dict[str
     for names in _NEEDED:
         run.problems.of(run.needed, *names)
     vocabulary = run.problems.of(_vocabulary, run)
-    for check in (_require_adam, _recompute, _attention):
+    for check in (require_adam, recompute_of, attention_of):
         run.problems.of(check, run)
     model = run.problems.of(_model, run, vocabulary or 1)
     parallel = run.problems.of(_parallel, run)
     pipeline = training = overlap = None
     if parallel:
         run.problems.of(_require_gpus, parallel, gpus, available)
-        training = run.problems.of(_training, run, gpus, parallel)
+        training = run.problems.of(training_of, run, gpus, parallel)
         if model:
             pipeline = run.problems.of(_pipeline, run, model["layers"], parallel["pp"])
         if training is not None and pipeline is not None:
             overlap = run.problems.of(_overlap, run, training, pipeline, parallel["tp"])
     run.problems.tell()
     return {"model": model, "parallel": parallel, "pipeline": pipeline, "training": training, "overlap": overlap}
-
-
-def _require_adam(run: Options) -> None:
-    if run.get("optimizer") == "sgd":
-        raise run.error("optimizer", "sgd is not modelled; adam is")
 
 
 def _require_gpus(parallel: Mapping[str, Any], gpus: int | None, available: int | None) -> None:
@@ -261,65 +257,6 @@ def _uneven(run: Options, layers: int, pp: int, first: int | None, last: int | N
         )
     middle = [rest // stages] * stages if stages else []
     return [*([first] if first else []), *middle, *([last] if last else [])]
-
-
-def _training(run: Options, gpus: int | None, parallel: dict[str, Any]) -> dict[str, Any]:
-    micro = run.needed("micro-batch-size", "batch-size")
-    batch = run.get("global-batch-size")
-    if batch is None:
-        fixed = parallel["tp"] * parallel["pp"] * parallel.get("cp", 1)
-        if not gpus or gpus % fixed:
-            raise InputError(f"{run.source}: global-batch-size is missing, and follows from dp only; add it, or gpus")
-        batch = micro * (gpus // fixed)
-        run.assumed.append(f"a global batch of one micro batch for each of the {gpus // fixed} replicas")
-    half = "bf16-mixed" if run.flag("bf16") else "fp16-mixed" if run.flag("fp16") else "fp32"
-    training: dict[str, Any] = {"global_batch": batch, "micro_batch": micro, "precision": half}
-    if run.get("fp8-format"):
-        if not run.flag("bf16"):
-            raise run.error("fp8-format", "needs --bf16: all but the products of layers is in bf16")
-        training["precision"] = "fp8-mixed"
-        if run.flag("fp8-param-gather"):
-            training["memory_recipe"] = "fp8-params-18"
-    training |= _recompute(run)
-    training["attention"] = _attention(run)
-    dropout = [run.get(name) for name in ("hidden-dropout", "attention-dropout")]
-    rates = [0.1 if rate is None else rate for rate in dropout]
-    if bool(rates[0]) != bool(rates[1]):
-        run.assumed.append("dropout is taken to be everywhere, though only one of hidden and attention dropout is on")
-    training["dropout"] = any(rates)
-    if "memory_recipe" not in training and half != "fp32" and training["precision"] != "fp8-mixed":
-        wide = run.flag("accumulate-allreduce-grads-in-fp32") or (half == "bf16-mixed")
-        training["memory_recipe"] = "mixed-18" if wide and not run.flag("grad-reduce-in-bf16") else "mixed-16"
-    return training
-
-
-def _attention(run: Options) -> str:
-    backend = run.get("attention-backend") or "auto"
-    if run.flag("use-flash-attn"):
-        return "fused"
-    if backend in ("unfused", "local"):
-        return "unfused"
-    return "unfused" if backend == "auto" and run.get("transformer-impl") == "local" else "fused"
-
-
-def _recompute(run: Options) -> dict[str, Any]:
-    granularity = run.get("recompute-granularity")
-    if run.flag("recompute-activations"):
-        granularity = "selective"
-    if run.flag("checkpoint-activations"):
-        granularity = "full"
-    if granularity != "full":
-        modules = (run.get("recompute-modules") or "core_attn").split()
-        if granularity == "selective" and modules != ["core_attn"]:
-            raise run.error("recompute-modules", f"{' '.join(modules)[:60]} is not modelled; core_attn is")
-        return {"recompute": granularity} if granularity else {}
-    number = run.get("recompute-num-layers") or 1
-    method = run.get("recompute-method")
-    if method == "block":
-        raise run.error("recompute-method", "block recomputes some layers of each stage, which is not modelled")
-    if number > 1:
-        raise run.error("recompute-num-layers", f"{number} layers kept as one is not modelled; 1 is")
-    return {"recompute": "full"}
 
 
 def _overlap(run: Options, training: Mapping[str, Any], pipeline: Mapping[str, Any], tp: int) -> dict[str, Any]:
