@@ -13,8 +13,9 @@ from simcluster.documents.overrides import apply_overrides
 from simcluster.documents.reading import Document, read_document, validate
 from simcluster.documents.spec import Spec
 from simcluster.errors import InputError
+from simcluster.scenario.fields import ClusterSpec
 from simcluster.scenario.files import resolve
-from simcluster.scenario.scenario import ClusterSpec, Scenario, load, scenario_path
+from simcluster.scenario.scenario import Scenario, load, scenario_path
 from simcluster.together import Placed
 from simcluster.topology import Cluster
 
