@@ -1,7 +1,8 @@
 """How time and memory grow with GPUs, microbatches, layers and stragglers: one figure.
 
 ``python tests/benchmarks/growth.py [FIGURE]`` measures every point in a process of its own (``simulate()``, processor
-seconds and peak memory), prints them, and draws them; the figure is notebooks/pictures/growth.png if none is named.
+seconds and peak memory), prints them, and draws them; the figure is notebooks/pictures/growth.png if none is named, and
+keeps what was measured in a text chunk, so that a test can see whether it is of a program that did the same work.
 The job is Llama 3 405B as in scenarios/llama3_405b_16384xh100.yaml, TP 8 and PP 16 from 128 GPUs on.
 """
 # ruff: noqa: T201
@@ -15,13 +16,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
 
+from documents.shown import write_shown
 from table_cases import LLAMA, SLOW, peak, simulated
 
 LIMIT = 100.0  # seconds of a point; what takes longer is left out, and so is all beyond it
 SHORT = 2.0  # seconds of a point that is measured three times: whoever shares the machine only adds
-Point = tuple[float, float, float]  # how many, processor seconds, MB
+Point = tuple[float, float, float, int]  # how many, processor seconds, MB, events
 
 AIMS = {"GPUs": [(16384, 0.5, 300), (131072, 0.6, None)], "slow GPUs": [(1, 1.0, None), (16, 4.0, None)]}
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7"]  # Okabe and Ito: told apart by colour-blind readers, too
@@ -67,16 +70,16 @@ def measure() -> dict[str, list[Point]]:
             given_up.add(what)
             print(f"{what} {many}: over {LIMIT:.0f} s", flush=True)
             continue
-        cpu, megabytes, said = min(runs)
-        found.setdefault(what, []).append((many, cpu, megabytes))
+        cpu, megabytes, events, said = min(runs)
+        found.setdefault(what, []).append((many, cpu, megabytes, events))
         print(f"{what:13s} {many:8,d} {cpu:8.2f} s {megabytes:7.0f} MB  {said}", flush=True)
     return found
 
 
-def _run(command: list[str]) -> tuple[float, float, str]:
+def _run(command: list[str]) -> tuple[float, float, int, str]:
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=LIMIT)
-    cpu, megabytes, said = json.loads(done.stdout)
-    return cpu, megabytes, said
+    cpu, megabytes, events, said = json.loads(done.stdout)
+    return cpu, megabytes, events, said
 
 
 def draw(found: dict[str, list[Point]], figure: Path) -> None:
@@ -115,12 +118,13 @@ def draw(found: dict[str, list[Point]], figure: Path) -> None:
     fig.tight_layout()
     figure.parent.mkdir(parents=True, exist_ok=True)
     fig.savefig(figure, dpi=150)
+    write_shown(figure, {"measured": found})
 
 
 def one(changes: dict[str, Any]) -> None:
     """A point, as JSON: processor seconds, MB, and more."""
     figures = simulated(LLAMA, changes)
-    print(json.dumps([figures.cpu, peak(), f"{figures.count:,} {figures.what}; {figures.more}"]))
+    print(json.dumps([figures.cpu, peak(), figures.count, f"{figures.count:,} {figures.what}; {figures.more}"]))
 
 
 if __name__ == "__main__":

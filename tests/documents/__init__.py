@@ -1,0 +1,1 @@
+"""README, its pictures and the notebooks, kept at what the program says: ``python tests/documents --help``."""
