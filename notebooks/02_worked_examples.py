@@ -43,7 +43,7 @@ rows = []
 def add(what, formula, simulated=None, unit="", scale=1.0, note="", differs=False):
     """One row; ``scale`` is the size of the unit in SI, ``differs`` marks a formula that is known to leave something out."""
     if simulated is None:
-        agree = "formula only" + (f": {note}" if note else ": not simulated yet")
+        agree = f"formula only: {note}"
     else:
         close = math.isclose(formula, simulated, rel_tol=1e-8)
         assert close != differs, f"{what}: {formula!r} by formula, {simulated!r} simulated"
@@ -135,20 +135,28 @@ table(start)
 # in bf16 (2 bytes), ZeRO-1 moves less.
 
 # %%
-def dp_bytes(zero):
-    result = simcluster.simulate(simcluster.load("tiny_dp", {"parallel.zero": zero}))
+def dp_bytes(zero, **changes):
+    result = simcluster.simulate(simcluster.load("tiny_dp", {"parallel.zero": zero, **changes}))
     dp = result.timeline_of(0).query("stream == 'dp' and name != 'gradient_norm'")
     passes = dp["kind"].map({"all_reduce": 2, "reduce_scatter": 1, "all_gather": 1})
     return float((dp["bytes"] * passes).sum()) * 3 / 4  # a ring of 4 sends 3/4 of the buffer per pass
 
 
 start = len(rows)
-weights = parameters(simcluster.load("tiny_dp").model).total
+model = parameters(simcluster.load("tiny_dp").model)
+weights = model.total
 add("ZeRO-1 traffic over plain DP, same size for gradients and weights", 1.0, dp_bytes(1) / dp_bytes(0), differs=True,
     note="gradients have 4 bytes here and weights 2, so (4 + 2) / (4 + 4)")
 add("the same, (4 + 2) / (4 + 4)", 6 / 8, dp_bytes(1) / dp_bytes(0))
 add("sent per GPU and step by plain DP, 4 replicas", 2 * 3 / 4 * 4 * weights, dp_bytes(0), "MB", 1e6)
-add("ZeRO-3 traffic over plain DP: 2 all-gathers and 1 reduce-scatter", 3 / 2)
+add("ZeRO-2 traffic over plain DP, 2 microbatches: (2 x 4 + 2) / (4 + 4)", 10 / 8, dp_bytes(2) / dp_bytes(0),
+    note="its gradients are reduced in every microbatch")
+same = {"training.memory_recipe": "mixed-16", "training.global_batch": 16}  # 2 bytes for both, one microbatch
+plain, sharded = dp_bytes(0, **same), dp_bytes(3, **same)
+add("ZeRO-3 traffic over plain DP, one size: 2 all-gathers and 1 reduce-scatter", 3 / 2, sharded / plain, differs=True,
+    note="embeddings and the last norm, the root unit, stay from forward to backward")
+root = model.token_embedding + model.position_embedding + model.final_norm
+add("the same, without that gather", 3 / 2 - 3 / 4 * 2 * root / plain, sharded / plain)
 table(start)
 
 # %% [markdown]
@@ -222,8 +230,18 @@ microbatches = llama.timeline.query("kind == 'forward'")["microbatch"].nunique()
 add("Llama job: global batch = micro batch x microbatches x dp", 1 * 16 * 2,
     float(llama.scenario.training.micro_batch * microbatches * llama.scenario.parallel.dp), "sequences")
 add("Llama job: tokens in a step", 32 * 8192, llama.step_time * llama.to_dict()["tokens_per_s"], "tokens")
-add("context parallel 4, causal, contiguous pieces: longest over mean", (2 * 4 - 1) / 4)
-add("expert parallel 8, top-8: sent per GPU and all-to-all, 8192 tokens of 4096, bf16", 7 / 8 * 8192 * 8 * 4096 * 2, None, "MB", 1e6)
+add("context parallel 4, causal, contiguous pieces: longest over mean", (2 * 4 - 1) / 4,
+    note="nobody cuts so: a rank has a piece from either end, and all have the same to do")
+MOE_JOB = """
+cluster: {topology: dgx_h100, nodes: 1}
+model: {layers: 1, hidden_size: 4096, heads: 32, vocab_size: 32000, sequence_length: 8192,
+        moe: {experts: 64, top_k: 8, expert_ffn_hidden_size: 1024}}
+parallel: {dp: 8, ep: 8}
+training: {global_batch: 8}
+"""
+experts = simcluster.simulate(simcluster.load_text(MOE_JOB)).timeline.query("kind == 'all_to_all'")["bytes"]
+add("expert parallel 8, top-8: sent per GPU and all-to-all, 8192 tokens of 4096, bf16", 7 / 8 * 8192 * 8 * 4096 * 2,
+    7 / 8 * float(experts.max()), "MB", 1e6)
 table(start)
 
 # %% [markdown]
@@ -265,8 +283,9 @@ add("microbatches in flight, 1F1B: P", 8, in_flight(one_f_one_b, 0))
 add("microbatches in flight, interleaved: P", 8, in_flight(interleaved, 0), differs=True,
     note="it starts the next chunks before the first B comes back: P + (P-1)/v")
 add("microbatches in flight, interleaved: P + (P-1)/v", 8 + 7 / 3, in_flight(interleaved, 0))
-add("ZB-H1, where F = I = W: (P-1)(F+I-W) over ideal", 7 * 1 / (32 * 3), None, "%", 0.01)
-add("DualPipe, where F = I = W: (P/2-1)(FB+B-3W) over ideal, FB = F+B", 3 * 2 / (32 * 3), None, "%", 0.01)
+add("ZB-H1, where F = I = W: (P-1)(F+I-W) over ideal", 7 * 1 / (32 * 3), pipeline("zb-h1").times.bubble_over_ideal, "%", 0.01)
+add("DualPipe, where F = I = W: (P/2-1)(FB+B-3W) over ideal, FB = F+B", 3 * 2 / (32 * 3),
+    pipeline("dualpipe").times.bubble_over_ideal, "%", 0.01)
 table(start)
 
 # %% [markdown]
@@ -370,7 +389,9 @@ add("the same, (P-1+1.1K)/(P-1+K)", (7 + 35.2) / 39, slow_end.step_time / 117)
 add("a stage in the middle: the same", (7 + 35.2) / 39, slow_middle.step_time / 117, differs=True,
     note="some of it hides in the bubble that a middle stage has anyway")
 add("175B step: its parts add up", sum(job.times.breakdown.values()), job.step_time, "s")
-add("data loading, checkpoints as parts of a step", 0.0, None, "s")
+stalls = [{"kind": "host_stall", "cause": cause, "seconds": time} for cause, time in (("data_loading", "5 ms"), ("checkpoint", "20 ms"))]
+stalled = simcluster.simulate(simcluster.load("tiny_dp", {"faults": stalls}))
+add("tiny model, 5 ms for data and 20 ms for a checkpoint in every step", stalled.without_faults + 0.025, stalled.step_time, "ms", 1e-3)
 table(start)
 
 # %% [markdown]
@@ -390,8 +411,7 @@ add("13B, 2 + 2 + 12 bytes (mixed-16)", 13e9 * 16, state(13, "mixed-16"), "GB", 
 add("80 GB GPUs that hold it, without any activation", 3, float(math.ceil(state(13, "mixed-16") / 80e9)))
 add("13B, 2 + 2 + 8 bytes, no master copy (bf16-12)", 13e9 * 12, state(13, "bf16-12"), "GB", 1e9)
 for zero, each in [(1, 4 + 8 / 8), (2, 2 + 10 / 8), (3, 12 / 8)]:
-    add(f"13B, bf16-12, ZeRO-{zero} on 8 GPUs, each", 13e9 * each, state(13, "bf16-12", zero=zero, dp=8), "GB", 1e9,
-        note="" if zero == 1 else "counted; its traffic is not simulated yet")
+    add(f"13B, bf16-12, ZeRO-{zero} on 8 GPUs, each", 13e9 * each, state(13, "bf16-12", zero=zero, dp=8), "GB", 1e9)
 
 shard = 175e9 / (8 * 4)
 held = state_bytes(shard, recipe_named("bf16-12"), zero=2, dp=8)
@@ -432,7 +452,10 @@ add("the 175B job: chunks in flight x 4 layers x bytes", kept, activations, "GB"
     note="stage 0 also keeps the embedding's dropout masks")
 masks = 16 * sbh / 8  # one byte an element; 16 of the 31 chunks in flight are then the first
 add("with those masks", kept + masks, activations, "GB", 1e9)
-add("13B, optimizer state to the host and back, 25 GB/s of PCIe", 2 * 13e9 * 8 / 25e9, None, "s")
+offloaded = simcluster.simulate(simcluster.load("llama3_70b_16xh100_offload", {"training.global_batch": 2}))
+share = stage_parameters_per_tp_rank(offloaded.scenario.model, 8, layers=80, first=True, last=True) / 2  # of two replicas
+add("70B, TP 8, DP 2, optimizer in the host: 12 bytes a parameter there and back, each GPU", 2 * 12 * share,
+    sum(copies["bytes"] for copies in offloaded.host_copies.values()), "GB", 1e9)
 table(start)
 
 # %% [markdown]
@@ -481,7 +504,8 @@ DAY = 86400
 add("175B, 300B tokens, one GPU at its peak of 989 TFLOP/s", 6 * 175e9 * 300e9 / 989e12, None, "days", DAY, note="a rate times a total")
 add("7B, 2T tokens, one GPU at 50 % of it", 6 * 7e9 * 2e12 / (0.5 * 989e12), None, "days", DAY, note="a rate times a total")
 add("$10M spent at 35 % MFU where 50 % was possible: lost", 10 * (1 - 0.35 / 0.50), None, "million dollars", note="a ratio")
-add("checkpoint of 60 s, a failure each 3 h: best interval (Young)", math.sqrt(2 * 60 * 3 * 3600), None, "s")
+add("checkpoint of 60 s, a failure each 3 h: best interval (Young)", math.sqrt(2 * 60 * 3 * 3600), None, "s",
+    note="failures are not simulated yet")
 table(start)
 
 # %% [markdown]

@@ -21,6 +21,7 @@
 # %matplotlib inline
 import matplotlib.pyplot as plt
 import pandas as pd
+from IPython.display import Markdown
 
 import simcluster
 
@@ -28,7 +29,7 @@ import simcluster
 # ## Nine orders of the same work
 #
 # Four stages, eight microbatches, F = I = W = 1 (a whole backward B is 2). A box is one pass of one microbatch;
-# where a backward is split, W (grey) waits until there is nothing better to do. Shades are chunks of layers.
+# where a backward is split into I and W, W waits until there is nothing better to do. Shades are chunks of layers.
 
 # %%
 names = ["gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v", "v-half", "dualpipe-v", "chimera"]
@@ -37,9 +38,7 @@ simcluster.plots.schedules(played, columns=2, width=14)
 
 # %% [markdown]
 # Time is paid for with memory: `peak` is the most microbatches' activations that a stage holds at once, in units of
-# what one microbatch leaves in a whole stage. To the lower left is better: ZB-V idles a fifth as long as 1F1B at the
-# same peak, V-half a third as long at three quarters of it (a half, with many stages). ZB-H2's bubble is none of its own
-# span: stages only begin and end at different times, which pays where the next step may begin before all are done.
+# what one microbatch leaves in a whole stage. To the lower left is better.
 
 # %%
 table = pd.DataFrame(
@@ -52,6 +51,17 @@ table = pd.DataFrame(
     index=names,
 ).round(3)
 table
+
+# %%
+idle = table["bubble / total"] / table.loc["1f1b", "bubble / total"]
+peak = table["peak activations"] / table.loc["1f1b", "peak activations"]
+assert peak["zb-v"] == 1 and table.loc["zb-h2", "bubble / longest span"] == 0 < table.loc["zb-h2", "bubble / total"]
+Markdown(
+    f"ZB-V idles {idle['zb-v']:.2f} times as long as 1F1B at the same peak, V-half {idle['v-half']:.2f} times as long at "
+    f"{peak['v-half']:.2f} of it (a half, with many stages). ZB-H2 idles {idle['zb-h2']:.2f} times as long, but not within "
+    "its stages' own spans: they only begin and end at different times, which pays where the next step may begin before "
+    "all are done."
+)
 
 # %%
 figure, axes = plt.subplots(figsize=(7, 3.6))
@@ -67,9 +77,9 @@ figure.tight_layout()
 # %% [markdown]
 # ## In a real step
 #
-# GPT-3 175B on 64 A100: tensor parallelism of 8, eight stages, 64 microbatches. The bubble shrinks as promised, and the
-# step hardly at all: a split backward has no weight gradient left behind which the tensor-parallel gathers could hide,
-# so what the bubble gives, `exposed_tp` takes.
+# GPT-3 175B on 64 A100: tensor parallelism of 8, eight stages, 64 microbatches. The bubble shrinks as promised; does
+# the step? A split backward has no weight gradient left behind which the tensor-parallel gathers could hide, so that
+# `exposed_tp` takes a part of what the bubble gives.
 
 # %%
 schedules = ["1f1b", "interleaved", "zb-h1", "zb-v", "dualpipe-v"]
@@ -84,12 +94,24 @@ results = {
 table = simcluster.compare(list(results.values()), names=schedules)
 table[["step_time_s", "mfu", "bubble_fraction", "exposed_tp", "exposed_pp", "bubble", "peak_memory_bytes"]].round(4)
 
+# %%
+parts = table[["step_time_s", "exposed_tp", "bubble"]].astype(float)
+saved = parts.loc["1f1b"] - parts
+assert parts.loc["zb-v", "bubble"] == parts["bubble"].min()
+Markdown(
+    f"The fastest is {parts['step_time_s'].idxmin()}, with {parts['step_time_s'].min():.2f} s. "
+    + " ".join(
+        f"{name}'s bubble is {saved.loc[name, 'bubble']:.2f} s shorter than 1F1B's, its step {saved.loc[name, 'step_time_s']:.2f} s; "
+        f"`exposed_tp` takes {-saved.loc[name, 'exposed_tp']:.2f} s."
+        for name in ("zb-h1", "zb-v", "dualpipe-v")
+    )
+)
+
 # %% [markdown]
 # ## Memory over time
 #
 # Every pass allocates what its layers keep and frees it again, layer by layer, on the same clock. 1F1B on the first
-# stage is a sawtooth of one microbatch. ZB-V ends with a mountain on the last rank: weight gradients that were put off
-# still hold their inputs.
+# stage is a sawtooth of one microbatch. Under ZB-V weight gradients that are put off still hold their inputs.
 
 # %%
 simcluster.plots.memory(results["1f1b"], ranks=[0, 56])
@@ -113,7 +135,7 @@ for remedy in over.to_dict()["fits_with"]["remedies"]:
 #
 # The same 7B model on 128 A100, sharded inside machines and replicated across (HSDP). Parameters are gathered ahead of
 # their use and gradients reduced behind it, or each of them blocks. On one communicator a gather that blocks also waits
-# for the reductions issued before it, so then nothing hides.
+# for the reductions issued before it.
 
 # %%
 switches = {
@@ -124,6 +146,11 @@ switches = {
 }
 sharded = {name: simcluster.simulate(simcluster.load("hsdp_7b_128xa100", changes)) for name, changes in switches.items()}
 simcluster.plots.overlap(list(sharded.items()))
+
+# %%
+Markdown("Of the communication " + ", ".join(
+    f"{each.times.overlap_fraction:.0%} hides where {name.replace('as shipped', 'nothing blocks')}" for name, each in sharded.items()
+) + ".")  # fmt: skip
 
 # %% [markdown]
 # Where the milliseconds went, cause by cause: the causes add up to the difference.

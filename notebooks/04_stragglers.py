@@ -22,6 +22,7 @@ import tempfile
 from pathlib import Path
 
 import pandas as pd
+from IPython.display import Markdown
 
 import simcluster
 from simcluster.replay import load_trace, measure
@@ -39,20 +40,30 @@ pd.Series({"step (s)": result.step_time, "without the fault (s)": result.without
 # Its neighbours on the tensor axis (28, 30 and 31) wait at every layer, the stage before it for gradients, and so on up
 # the pipeline; the other replica at the end of the step. A row waits, for a column. Most of what is seen is the
 # pipeline's own: every stage waits for the next one's gradients, and all wait at the end for stage 0, which has the last
-# backward, so rank 0's column is the tallest. Among the tensor-parallel neighbours of its stage rank 29 stands out, and
-# it waits least of all: that is how a slow GPU looks from outside.
+# backward.
 
 # %%
 simcluster.plots.waits(result)
+
+# %%
+matrix = result.wait_matrix
+assert matrix.unit == "rank"
+neighbours = range(28, 32)
+assert matrix.waited[29] == min(matrix.waited), "the slow GPU waits least of all"
+assert matrix.awaited[29] == max(matrix.awaited[rank] for rank in neighbours)
+Markdown(
+    f"The tallest column is rank {matrix.awaited.argmax()}'s. Among the tensor-parallel neighbours of its stage rank 29 stands "
+    f"out: others wait {1000 * matrix.awaited[29]:.0f} ms for it in all, and it waits least of all, {1000 * matrix.waited[29]:.0f} ms where "
+    f"its neighbours wait {1000 * min(matrix.waited[rank] for rank in neighbours if rank != 29):.0f} ms or more. "
+    "That is how a slow GPU looks from outside."
+)
 
 # %% [markdown]
 # ## What it costs, and what else does
 #
 # Each cause is taken away by playing the step without it. The slow GPU is in the last stage, which also has the LM head
-# and is the longest already: most of what people see on such a cluster is not the broken fan. `by trace` is what an
-# estimator makes of the run's trace alone, all that there is of a real job: it puts what is typical in the place of the
-# worker's times. For the slow GPU that is near; for the long stage it promises too much, because the slow GPU is in that
-# stage, too, and because no cut of the layers makes a stage with the LM head typical.
+# and is the longest already. `by trace` is what an estimator makes of the run's trace alone, all that there is of a real
+# job: it puts what is typical in the place of the worker's times.
 
 # %%
 found = simcluster.stragglers(result)
@@ -67,6 +78,18 @@ pd.DataFrame(
         for cause in found.causes
     ]
 ).round(3)
+
+# %%
+by_name = {cause.what.split(",")[0]: cause for cause in found.causes}
+head, uneven, fan = (by_name[name] for name in ("LM head and loss", "uneven stages", "slow gpu"))
+assert head.cost > uneven.cost > fan.cost, "most of what people see on such a cluster is not the broken fan"
+assert uneven.estimated_cost > uneven.cost
+Markdown(
+    f"Most of what people see on such a cluster is not the broken fan: it costs {fan.cost:.1%}, stages of uneven length "
+    f"{uneven.cost:.1%}. For the slow GPU the estimate from the trace is {100 * abs(fan.estimated_cost - fan.cost):.1f} points off; "
+    f"for the long stage it promises {100 * (uneven.estimated_cost - uneven.cost):.1f} points too much, because the slow GPU is in "
+    "that stage, too, and because no cut of the layers makes a stage with the LM head typical."
+)
 
 # %%
 lost = result.step_time - result.without_faults
@@ -84,9 +107,7 @@ pd.Series(
 # %% [markdown]
 # ## What pays
 #
-# Every answer is a run. Replacing the machine takes all of the cost away. Without a spare, stages cut by their real
-# times win back two thirds of it. Dropping the machine means to lose a whole replica here: a step takes half as long
-# again, though on half the GPUs, which saves GPU time if the other machine of that replica finds work elsewhere.
+# Every answer is a run.
 
 # %%
 tried = simcluster.what_pays(result)
@@ -104,13 +125,23 @@ pd.DataFrame(
     ]
 ).round(2)
 
+# %%
+rebalanced, replaced, dropped = (next(each for each in tried if each.what.startswith(verb)) for verb in ("rebalance", "replace", "drop"))
+assert abs(replaced.step_time - result.without_faults) < 1e-9, "replacing the machine takes all of the fault's cost away"
+Markdown(
+    f"Replacing the machine takes all of the slow GPU's cost away, {replaced.pays:.1%} of the step. Without a spare, stages cut by "
+    f"their real times save {rebalanced.pays:.1%}: {'more' if rebalanced.pays > replaced.pays else 'less'} than that, because the "
+    "last stage was too long before the fan broke. Dropping the machine means to lose a whole replica here: a step takes "
+    f"{dropped.step_time / result.step_time:.2f} times as long, on half the GPUs, which saves {dropped.pays_per_gpu:.0%} of the GPU time if the "
+    "other machine of that replica finds work elsewhere."
+)
+
 # %% [markdown]
 # ## When every GPU is a little slow, sometimes
 #
 # Kernels jitter. A step then is a draw, and the average over many draws is longer than the step without jitter: ranks
 # that meet take the slowest of them each time. 200 replicas are one sweep. Does the slow GPU cost as much when
-# everything jitters? Both jobs draw the same numbers, so their difference is known far better than either. It costs
-# less: of four tensor-parallel ranks that jitter one is late anyway, and only the latest counts.
+# everything jitters? Both jobs draw the same numbers, so their difference is known far better than either.
 
 # %%
 jitter = {"kind": "jitter", "factor": {"kind": "lognormal", "sigma": 0.1}}
@@ -130,6 +161,13 @@ pd.DataFrame(
     },
     index=["without jitter", "mean of 200 with jitter"],
 ).round(3)
+
+# %%
+assert difference.interval[1] < lost
+Markdown(
+    f"It costs less: {1000 * difference.mean:.0f} ms of every step instead of {1000 * lost:.0f}. Of four tensor-parallel ranks that "
+    "jitter one is late anyway, and only the latest counts."
+)
 
 # %%
 simcluster.plots.replicas(broken, title="one slow GPU, and every kernel jitters by 10 %")
@@ -156,9 +194,12 @@ pd.Series(
     }
 )
 
-# %% [markdown]
-# It finds the tensor-parallel group of rank 29. A typical last stage takes away more than all of the excess: both the
-# slow GPU and the LM head are in it, and the mean that counts as typical has a share of both.
+# %%
+assert tuple(recorded.worst[0]) == (1, 3), "the tensor-parallel group of rank 29"
+Markdown(
+    f"It finds the tensor-parallel group of rank 29. A typical last stage takes away {recorded.last_stage.removed:.0%} of the excess: both "
+    "the slow GPU and the LM head are in it, and the mean that counts as typical has a share of both."
+)
 
 # %%
 simcluster.plots.stragglers(result, found)

@@ -1,48 +1,53 @@
-"""Notebooks run, and each .ipynb is what its .py says.
+"""Notebooks run, each .ipynb is what its .py says, and its outputs are those of a fresh run.
 
-After a change of a .py or of a figure:  python tests/test_notebooks.py --regenerate
+After a change of a .py or of a figure:  python tests/documents --regenerate notebooks
 """
 
-import base64
-import io
-import json
-import os
-import runpy
-import sys
-from itertools import groupby
+from __future__ import annotations
+
 from pathlib import Path
 
 import jupytext
 import nbformat
 import pytest
+from documents import notebooks
+from documents.notebooks import SOURCES
 from nbclient import NotebookClient
 from nbformat import NotebookNode
 
-ROOT = Path(__file__).parent.parent
-SOURCES = sorted((ROOT / "notebooks").glob("*.py"))
 LARGEST_BYTES = 400_000
 
 of_others = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the kernel's client, not us
+SMALL = """\
+# %% [markdown]
+# # A title
+
+# %%
+# %matplotlib inline
+import matplotlib.pyplot as plt
+import pandas as pd
+from IPython.display import Markdown
+
+wide = pd.DataFrame({f"a rather long name {number}": [number / 3, None] for number in range(12)})
+wide
+
+# %%
+print("said")
+plt.plot([1, 2], [3, 4])
+plt.show()
+wide.iloc[0].round(3)
+
+# %%
+plt.plot([1, 2], [3, 4])
+"silent";
+
+# %%
+Markdown(f"Half of it is **{0.5:.0%}**.")
+"""
 
 
 def ids(path: Path) -> str:
     return path.stem
-
-
-def executed(source: Path, folder: Path) -> NotebookNode:
-    """The notebook of a source, run in a fresh kernel from ``folder``; a cell that raises or warns fails."""
-    notebook = jupytext.read(source)
-    strict = nbformat.v4.new_code_cell("import warnings; warnings.simplefilter('error')")
-    notebook.cells.insert(0, strict)
-    NotebookClient(
-        notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": str(folder)}}
-    ).execute()
-    notebook.cells.remove(strict)
-    for cell in notebook.cells:  # as if the first of ours had been the first
-        for counted in (cell, *cell.get("outputs", [])):
-            if counted.get("execution_count"):
-                counted.execution_count -= 1
-    return notebook
 
 
 def cells(notebook: NotebookNode) -> list[tuple[str, str]]:
@@ -60,29 +65,23 @@ def test_there_are_notebooks() -> None:
     ]
 
 
-@pytest.mark.parametrize("source", SOURCES[1:], ids=ids)
-def test_runs_as_a_script(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In this process, which has imported everything already; the first one runs in one of its own."""
-    import matplotlib.pyplot as plt
-
-    monkeypatch.chdir(tmp_path)
-    plt.switch_backend("Agg")
-    with plt.rc_context():
-        runpy.run_path(str(source), run_name="__main__")
-    plt.close("all")
+@pytest.mark.parametrize("source", SOURCES, ids=ids)
+def test_stored_outputs_are_those_of_a_fresh_run(source: Path, tmp_path: Path) -> None:
+    """Texts and tables to the letter; of each picture its words and the numbers that it draws."""
+    fresh = notebooks.executed(source, tmp_path, paint=False)
     assert not list(tmp_path.iterdir()), "a notebook leaves no files behind"
+    assert not notebooks.stale(source, fresh), "python tests/documents --regenerate notebooks"
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=ids)
 def test_notebook_has_the_cells_of_its_source(source: Path) -> None:
-    notebook = nbformat.read(source.with_suffix(".ipynb"), as_version=4)
-    assert cells(notebook) == cells(jupytext.read(source))
+    assert cells(notebooks.stored(source)) == cells(jupytext.read(source))
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=ids)
 def test_notebook_is_executed_small_and_from_no_machine(source: Path) -> None:
     path = source.with_suffix(".ipynb")
-    notebook = nbformat.read(path, as_version=4)
+    notebook = notebooks.stored(source)
     nbformat.validate(notebook)
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))
@@ -102,58 +101,40 @@ def test_uses_no_private_names(source: Path) -> None:
     assert "import _" not in text
 
 
+# --- the mechanism ----------------------------------------------------------------------------------------------------
+
+
 @of_others
-def test_the_first_notebook_runs_in_a_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_stores_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cells run in this process put out what they do in Jupyter: text, tables, Markdown, pictures, in this order."""
     monkeypatch.delenv("MPLBACKEND", raising=False)
-    fresh = executed(SOURCES[0], tmp_path)
-    committed = nbformat.read(SOURCES[0].with_suffix(".ipynb"), as_version=4)
-    assert kinds(fresh) == kinds(committed)
-    assert not list(tmp_path.iterdir()), "a notebook leaves no files behind"
+    source = tmp_path / "small.py"
+    source.write_text(SMALL, encoding="utf-8")
+    ours = notebooks.executed(source, tmp_path, paint=True)
+    theirs = jupytext.read(source)
+    resources = {"metadata": {"path": str(tmp_path)}}
+    NotebookClient(theirs, timeout=120, kernel_name="python3", resources=resources).execute()
+    assert [len(cell.get("outputs", [])) for cell in ours.cells] == [0, 1, 3, 1, 1]
+    for own, kernel in zip(ours.cells, theirs.cells, strict=True):
+        outputs = own.get("outputs", []), kernel.get("outputs", [])
+        assert [notebooks.texts(each) for each in outputs[0]] == [notebooks.texts(each) for each in outputs[1]]
+        pictures = [["image/png" in each.get("data", {}) for each in them] for them in outputs]
+        assert pictures[0] == pictures[1]
 
 
-def kinds(notebook: NotebookNode) -> list[list[str]]:
-    """What each cell puts out, in order; text may come in one piece or in several, as time goes."""
-    return [
-        [kind for kind, _ in groupby(output.output_type for output in cell.get("outputs", []))]
-        for cell in notebook.cells
+def test_what_is_stale_is_found(tmp_path: Path) -> None:
+    """Another word in a table, another number in a picture, and prose that the .py has otherwise."""
+    source = tmp_path / "small.py"
+    source.write_text(SMALL, encoding="utf-8")
+    notebooks.store(source)
+    assert notebooks.stale(source, notebooks.executed(source, tmp_path, paint=False)) == []
+    source.write_text(SMALL.replace("A title", "Another").replace("0.5:", "0.4:").replace("[3, 4]", "[3, 5]"))
+    changed = notebooks.executed(source, tmp_path, paint=False)
+    assert [each.split(":")[0] for each in notebooks.stale(source, changed)] == [f"cell {n}" for n in (0, 2, 3, 4)]
+    for cell in changed.cells:  # as if the sources were the same
+        cell.source = next(old.source for old in notebooks.stored(source).cells if old.id == cell.id)
+    assert notebooks.stale(source, changed) == [
+        "cell 2: other numbers are drawn",
+        "cell 3: other numbers are drawn",
+        "cell 4: 'Half of it is **50%**.' stored, 'Half of it is **40%**.' now",
     ]
-
-
-# --- regeneration ---------------------------------------------------------------------------------------------------
-
-
-def regenerate(source: Path) -> None:
-    """Write the .ipynb beside its source: executed, pictures with few colours, nothing of this machine."""
-    notebook = executed(source, source.parent)
-    for number, cell in enumerate(notebook.cells):
-        cell.id = f"cell-{number}"
-        cell.metadata.clear()
-        for output in cell.get("outputs", []):
-            output.get("metadata", {}).clear()
-            data = output.get("data", {})
-            if "image/png" in data:
-                data["image/png"] = _few_colours(data["image/png"])
-    notebook.metadata = NotebookNode(
-        kernelspec={"display_name": "Python 3", "language": "python", "name": "python3"},
-        language_info={"name": "python"},
-    )
-    text = json.dumps(notebook, indent=1, ensure_ascii=False, sort_keys=True)
-    source.with_suffix(".ipynb").write_text(text + "\n", encoding="utf-8")
-
-
-def _few_colours(png: str) -> str:
-    from PIL import Image
-
-    with Image.open(io.BytesIO(base64.b64decode(png))) as image:
-        small = image.convert("RGB").quantize(colors=64, dither=Image.Dither.NONE)
-    buffer = io.BytesIO()
-    small.save(buffer, "PNG", optimize=True)
-    return base64.b64encode(buffer.getvalue()).decode()
-
-
-if __name__ == "__main__":
-    if sys.argv[1:] != ["--regenerate"]:
-        sys.exit(__doc__)
-    os.environ.pop("MPLBACKEND", None)
-    for each in SOURCES:
-        regenerate(each)
