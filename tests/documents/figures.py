@@ -1,0 +1,152 @@
+"""README's sentences with figures, and where each figure comes from.
+
+A sentence is written with ``{}`` for its figures; lines may break anywhere in README.  What a run gives is run; what
+takes minutes is read from a file that its own command writes (scores.json, residuals.yaml); every other number with a
+unit stands in ``NOT_OURS``, with the reason.  ``unchecked`` finds those that stand nowhere.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from documents import readme, scores
+from documents.commands import ROOT, numbers
+from documents.readme import figures_in, with_figures
+
+Figures = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """A sentence of README, and its figures as they are now."""
+
+    text: str
+    figures: Callable[[], Figures]
+
+
+def _compared(scenario: str) -> Figures:
+    """Measured and simulated seconds of a step, and the error in per cent."""
+    from simcluster import load
+
+    measured, simulated = load(scenario).measured, numbers(f"simcluster run {scenario}")["step_time_s"]
+    assert measured is not None
+    measured = measured.step_time
+    return _four(measured), _four(simulated), f"{100 * (simulated / measured - 1):+.1f}"
+
+
+def _steps(*commands: str) -> Figures:
+    return tuple(_four(numbers(command)["step_time_s"]) for command in commands)
+
+
+def _four(seconds: float) -> str:
+    """Four digits, with the zeros at their end."""
+    return f"{seconds:#.4g}"
+
+
+def _together() -> Figures:
+    steps = scores.read()["overall"]["steps"]
+    return f"{steps['rows']:,}", f"{100 * steps['mean_error']:.1f}", f"{100 * steps['bias']:+.1f}"
+
+
+def _inside() -> Figures:
+    """From the head of the table of intervals, which says what it was worth when it was learned."""
+    head = (ROOT / "simcluster" / "catalogue" / "residuals.yaml").read_text(encoding="utf-8")
+    found = re.search(r"with its own study left out, (\d+)% of ([\d,]+) rows fall into theirs", head)
+    assert found is not None
+    return found[2], found[1]
+
+
+RUN = "simcluster run gpt3_175b_64xa100"
+SENTENCES = (
+    Sentence(
+        "sequence parallel (arXiv:2205.05198 table 5) | {} s | {} s | {} % |",
+        lambda: _compared("gpt3_175b_64xa100"),
+    ),
+    Sentence(
+        "| the same with full recompute, no sequence parallel | {} s | {} s | {} % |",
+        lambda: _compared("gpt3_175b_64xa100_full_recompute"),
+    ),
+    Sentence(
+        "| Llama-like 7B, HSDP on 128 A100 (fms-fsdp), ideal software | {} s | {} s | {} % |",
+        lambda: _compared("hsdp_7b_128xa100"),
+    ),
+    Sentence(
+        "| MPT-7B, FSDP on 64 A100 40 GB (LLM Foundry), ideal software | {} s | {} s | {} % |",
+        lambda: _compared("fsdp_7b_64xa100"),
+    ),
+    Sentence(
+        "the first takes {} s, without interference {} s.",
+        lambda: _steps(f"{RUN} --set collectives.nccl=none", f"{RUN} --set overlap.interference=none"),
+    ),
+    Sentence("All {} rows of steps together: {} % mean error, {} % bias.", _together),
+    Sentence("of {} rows of whole steps, each with its own study left out, the interval holds {} %,", _inside),
+)
+
+NOT_OURS = (
+    # (what README says, why no run of ours gives it)
+    ('--window "1.20 s:1.26 s"', "an argument"),
+    ("for 500 W parts", "of the device"),
+    ("a 700 W part", "of the device"),
+    ("on 500 W H100", "of the device"),
+    ("64 A100 40 GB", "of the device"),
+    ("18.9 % in a node, arXiv:2507.03114", "of its source"),
+    ("one GPU 20 % slower", "of the scenario"),
+    ("what 1 % more of each resource gives", "a question"),
+    ("links=2x", "an argument"),
+    ("(two rows are one run, 9 % apart)", "of its source"),
+    ("one study left out at most 1.48 x the fitted error", "`simcluster fit`, two minutes and all data"),
+    ("left out the error is 1.9 x", "`simcluster fit`, likewise"),
+    ("left out costs the fit 1.31 x", "`simcluster fit`, likewise"),
+    ("a grid of 2^-44 s", "by construction"),
+    ("should be (`likely`, 80 %)", "the level of residuals.yaml"),
+)
+_UNIT = re.compile(r"[-+−]?\d[\d.,]*(?: to \d[\d.,]*)? ?(?:s|ms|us|%|GB|TB|MB|x|events|rows|W)(?![\w^])")
+_MEASURED = re.compile(r"What it costs \(`python.*?\nExtras: ", re.DOTALL)  # benchmarks: of a day and a machine
+
+
+def stale() -> list[str]:
+    """The sentences whose figures are not those of now: what README says, and what it should."""
+    found = []
+    for sentence in SENTENCES:
+        says, now = figures_in(sentence.text, readme.text()).groups(), sentence.figures()
+        if says != now:
+            found.append(f"{sentence.text.format(*says)}  now {', '.join(now)}")
+    return found
+
+
+def renewed(whole: str) -> str:
+    """README with the figures of now."""
+    for sentence in SENTENCES:
+        whole = with_figures(sentence.text, sentence.figures(), whole)
+    return whole
+
+
+def unchecked(whole: str) -> list[str]:
+    """Numbers with a unit that neither a run nor a reason stands behind, each with what is around it."""
+    known = [figures_in(sentence.text, whole).span() for sentence in SENTENCES]
+    known += [match.span() for match in _MEASURED.finditer(whole)]
+    known.append(readme.output_span(whole))
+    known += [row.span for row in scores.rows_of(whole)]
+    for text, _ in NOT_OURS:
+        known.append(figures_in(text, whole).span())
+    return [
+        " ".join(whole[max(0, match.start() - 60) : match.end() + 20].split())
+        for match in _UNIT.finditer(whole)
+        if not any(begin <= match.start() and match.end() <= end for begin, end in known)
+    ]
+
+
+def all_stale() -> list[str]:
+    """All that README says and no longer holds: sentences, the table of studies, the output."""
+    found = [*stale(), *scores.stale(readme.text())]
+    shown, now = readme.output_shown().splitlines(), readme.output_now().splitlines()
+    found += [f"{line!r} is no longer printed" for line in shown if line not in now]
+    found += [f"{line!r} is printed now" for line in now if line not in shown]
+    return found
+
+
+def all_renewed(whole: str) -> str:
+    """README as it should be."""
+    return renewed(scores.renewed(readme.with_output(whole)))

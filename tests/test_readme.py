@@ -1,0 +1,185 @@
+"""README says what the program does: its output, figures, table of studies, commands and pictures.
+
+After a change of a figure:  python tests/documents --regenerate readme pictures
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from documents import figures, notebooks, pictures, readme, scores
+from documents.accepted import LONG, YOURS, wants
+from documents.commands import ROOT
+from documents.shown import differences, read_shown, shown_by, write_shown
+
+REGENERATE = "python tests/documents --regenerate"
+
+
+# --- figures ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_output_is_what_the_first_command_prints() -> None:
+    assert readme.output_shown() == readme.output_now(), REGENERATE
+
+
+@pytest.mark.parametrize("sentence", figures.SENTENCES, ids=lambda sentence: sentence.text[:30])
+def test_a_sentence_says_what_runs_give(sentence: figures.Sentence) -> None:
+    assert readme.figures_in(sentence.text, readme.text()).groups() == sentence.figures(), REGENERATE
+
+
+def test_every_number_with_a_unit_is_checked_or_not_ours() -> None:
+    assert not figures.unchecked(readme.text())
+
+
+def test_a_number_that_nothing_stands_behind_is_found() -> None:
+    whole = readme.text().replace("Routes are static", "A step takes 12.3 s. Routes are static")
+    (found,) = figures.unchecked(whole)
+    assert "A step takes 12.3 s" in found
+
+
+@pytest.mark.parametrize("sentence", figures.SENTENCES, ids=lambda sentence: sentence.text[:30])
+def test_figures_are_replaced_and_nothing_else(sentence: figures.Sentence) -> None:
+    whole = readme.text()
+    old = readme.figures_in(sentence.text, whole).groups()
+    new = tuple(f"{number}9" for number in range(len(old)))
+    changed = readme.with_figures(sentence.text, new, whole)
+    assert readme.figures_in(sentence.text, changed).groups() == new
+    assert readme.with_figures(sentence.text, old, changed) == whole
+
+
+def test_regenerating_would_change_nothing() -> None:
+    assert figures.all_renewed(readme.text()) == readme.text()
+    assert figures.all_stale() == []
+
+
+def test_the_first_notebook_has_as_many_cells_as_is_said() -> None:
+    words = ("six", "seven", "eight", "nine", "ten", "eleven", "twelve")
+    code = [cell for cell in notebooks.stored(notebooks.SOURCES[0]).cells if cell.cell_type == "code"]
+    assert f"shows them in {words[len(code) - 6]} cells" in " ".join(readme.text().split())
+
+
+def test_ranks_and_events_of_the_table_of_benchmarks() -> None:
+    """Of the cases that play in a second; their times are of a day and a machine."""
+    sys.path.insert(0, str(ROOT / "tests" / "benchmarks"))
+    from table_cases import LLAMA, LLAMAS, simulated
+
+    for case, begins in {
+        "16,384 GPUs": "16,384 GPUs (",
+        "one slow GPU": "one slow GPU among",
+        "one slow link": "one slow link (",
+    }.items():
+        (row,) = re.findall(rf"^\| {re.escape(begins)}.*$", readme.text(), re.MULTILINE)
+        found = simulated(LLAMA, LLAMAS[case])
+        assert row.endswith(f" {found.count:,} |"), f"{case}: {found.count:,} {found.what}"
+        assert re.search(rf"\({found.more.split()[0]}[ )]", row), found.more
+
+
+# --- the table of studies ---------------------------------------------------------------------------------------------
+
+
+def test_the_table_is_what_validate_gave() -> None:
+    assert not scores.stale(readme.text()), REGENERATE
+
+
+def test_every_study_has_a_row() -> None:
+    assert {study for study, _ in scores.ROWS.values()} == set(scores.read()["studies"])
+    assert [row.key for row in scores.rows_of(readme.text())] == list(scores.ROWS)
+    names = [re.findall(r"^name: (.*)$", path.read_text(), re.MULTILINE) for path in scores.STUDIES.glob("*.yaml")]
+    assert {name for (name,) in names} == set(scores.read()["studies"])
+
+
+@pytest.mark.parametrize("study", scores.CHEAP)
+def test_a_study_scored_again_is_as_kept(study: str) -> None:
+    """Those that need no other data and hardly any time; the others with --scores."""
+    ((name, found),) = scores.now(study).items()
+    assert found == scores.read()["studies"][name], "python tests/documents --scores DIR"
+
+
+# --- commands ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def outcomes() -> dict[str, str]:
+    """Every command of README run up to its first simulation, in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "tests" / "documents"), "--accepted"], capture_output=True, text=True, check=True
+    )
+    found: dict[str, str] = json.loads(done.stdout)
+    return found
+
+
+def test_every_command_is_accepted(outcomes: dict[str, str]) -> None:
+    """What can run in a clone comes to its simulation; what needs a file of the reader's complains of nothing else."""
+    refused = {command: said for command, said in outcomes.items() if said not in ("simulates", "done")}
+    unlike = {command: said for command, said in refused.items() if _missing(command) not in said}
+    assert not unlike
+    assert len(outcomes) + len(pictures.DRAWN) == len(readme.commands()) > 40
+    assert len(refused) < 14
+
+
+def _missing(command: str) -> str:
+    """What such a complaint must name; of a command that wants nothing there must be none."""
+    word = wants(command)
+    named = {"traces/": "traces: there are no", "calibrate": "needs PyTorch", "validate": "*.yaml: no such file"}
+    if word is None:
+        return "\0"
+    return named.get(
+        word, f"{word}: " if word not in ("trace.parquet", "profiles/") else f"cannot read {word}: there is no"
+    )
+
+
+def test_what_is_said_to_be_missing_is() -> None:
+    words = " ".join(readme.commands()).split()
+    assert all(word in words for word in (*YOURS, *LONG))
+    assert not [word for word in YOURS if (ROOT / word).exists()]
+
+
+# --- pictures ---------------------------------------------------------------------------------------------------------
+
+
+def test_every_picture_has_its_command() -> None:
+    assert set(pictures.shown_in_readme()) == {*pictures.DRAWN, *pictures.MEASURED}
+    assert {path.stem for path in pictures.PICTURES.glob("*.png")} == {*pictures.DRAWN, *pictures.MEASURED}
+    assert pictures.command_of("gpt3_175b_64xa100") == readme.commands()[0]  # "and draws the picture above"
+
+
+@pytest.mark.parametrize("picture", pictures.DRAWN)
+def test_a_picture_shows_what_its_command_draws(picture: str) -> None:
+    """Words to the letter, and the numbers that are drawn; not pixels, which are matplotlib's and the fonts'."""
+    assert not pictures.stale(picture), f"{REGENERATE} pictures"
+
+
+def test_growth_was_measured_with_these_cases() -> None:
+    """Its times are of a day; that its points are the ones that its command measures can be held."""
+    assert not pictures.measured_otherwise()
+
+
+def test_a_stale_picture_is_found(tmp_path: Path) -> None:
+    from matplotlib.figure import Figure
+
+    def drawn(values: list[float], title: str, **options: Any) -> Figure:
+        figure = Figure()
+        axes = figure.subplots()
+        axes.bar(["a", "b"], values, **options)
+        axes.set_title(title)
+        return figure
+
+    figure = drawn([1.0, 2.0], "13.71 s")
+    path = tmp_path / "x.png"
+    figure.savefig(path)
+    assert differences(read_shown(path), shown_by(figure)) == ["it does not say what it shows"]
+    write_shown(path, shown_by(figure))
+    assert differences(read_shown(path), shown_by(figure)) == []
+    assert differences(read_shown(path), shown_by(drawn([1.0, 2.0], "13.71 s"))) == []
+    assert differences(read_shown(path), shown_by(drawn([1.0, 2.00001], "13.71 s"))) == ["other numbers are drawn"]
+    assert differences(read_shown(path), shown_by(drawn([1.0, 2.0], "13.71 s", color="red"))) == [
+        "other numbers are drawn"
+    ]
+    said = differences(read_shown(path), shown_by(drawn([1.0, 2.0], "13.17 s")))
+    assert said == ["no longer: '13.71 s'", "new: '13.17 s'"]
