@@ -99,27 +99,34 @@ def automatic(
     kinds: tuple[Kind, ...] = ("F", "I", "W")
     each = [{kind: costs(kind, stage, 0) for kind in kinds} for stage in range(num_stages)]
     made = _by_rules(each, latency, num_microbatches, limit, weight_memory)
-    timings = [play(schedule, costs, latency) for schedule in made]
-    best = min(range(len(made)), key=lambda index: _cost(timings[index], goal))
-    schedule, value = replace(made[best], name="zb-auto"), _cost(timings[best], goal)[0]
+    reached = [_cost(play(schedule, costs, latency), goal) for schedule in made]
+    best = min(range(len(made)), key=reached.__getitem__)
+    schedule, value = replace(made[best], name="zb-auto"), reached[best][0]
     task, unit = _task(each, latency, num_microbatches, limit, weight_memory, goal)
+    return _improved(schedule, value, task, unit, lambda better: _cost(play(better, costs, latency), goal)[0], goal)
+
+
+def _improved(
+    schedule: Schedule, value: Any, task: Task, unit: Any, value_of: Callable[[Schedule], Any], goal: Goal
+) -> Automatic:
+    """The schedule of this value, or a better one that a search finds, with the bound of all that there are."""
     bound, known = lower_bound(task, 0), _value(schedule, task)
     if known[0] == bound and known[1] == lower_bound(task, 1):
         return Automatic(schedule, goal, value, value, True)
     found = _searched(task, known)
     if found.rows is not None:
         schedule = replace(schedule, rows=found.rows)
-        value = _cost(play(schedule, costs, latency), goal)[0]
+        value = value_of(schedule)
     proved = found.complete or found.value[0] == bound
     return Automatic(schedule, goal, value, value if proved else bound * unit, proved)
 
 
 def _require(
-    num_stages: int, num_microbatches: int, num_chunks: int, memory_limit: object, weight_memory: float, goal: str
+    num_stages: int, num_microbatches: int, num_chunks: int, memory_limit: int | None, weight_memory: float, goal: str
 ) -> None:
     require_counts("zb-auto", num_stages, num_microbatches, num_chunks)
     require_one_chunk("zb-auto", num_chunks)
-    if memory_limit is not None and (not isinstance(memory_limit, int) or memory_limit < 1 or memory_limit is True):
+    if memory_limit is not None and (isinstance(memory_limit, bool) or memory_limit < 1):
         raise InputError(
             f"schedule 'zb-auto': a memory limit of {memory_limit} microbatches; a stage must hold one at least"
         )
