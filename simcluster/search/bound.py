@@ -34,7 +34,7 @@ from simcluster.schedules.actions import Kind
 from simcluster.search.free_links import Call, Way
 from simcluster.search.outlines import Least, Stage, grid_of, shape_of_layout, slice_times
 from simcluster.search.pass_times import PassTimes, Shape, times_of, tp_is_fastest
-from simcluster.search.pipelines import SPLIT, Pipeline, pipeline_of
+from simcluster.search.pipelines import FOR_TIMES, SPLIT, Pipeline, pipeline_of
 from simcluster.search.space import Layout
 from simcluster.simulate import choices_of
 
@@ -94,8 +94,8 @@ class Bounds:
     def with_schedule(self, layout: Layout) -> float:
         """With the schedule played; InputError if it cannot be."""
         times, stages = self.times(layout), self._outlined(layout)
-        if stages is None:
-            return self.outline(layout)
+        if stages is None or layout.schedule in FOR_TIMES:
+            return self.with_ends(layout)
         least = self._least(layout)
         ends = self._schedule_ends(layout, times, least)
         tails = self._tails(layout, stages, least)

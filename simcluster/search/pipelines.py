@@ -18,6 +18,8 @@ LOOPS = ("gpipe", "1f1b", "interleaved", "breadth-first", "zb-h1", "zb-h2", "zb-
 SNAKES = ("zb-v", "v-half", "v-min", "dualpipe-v")
 SPLIT = ("zb-h1", "zb-h2", "zb-auto", "zb-v", "v-half", "v-min", "dualpipe-v", "dualpipe")
 """Schedules that split some backwards."""
+FOR_TIMES = ("zb-auto",)
+"""Schedules whose order is made for the times of the run: that for other times says nothing about them."""
 
 
 class Held(NamedTuple):
