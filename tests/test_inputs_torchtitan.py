@@ -201,6 +201,13 @@ def test_float8_says_nothing_without_its_converter() -> None:
         imported(changed(model__converters='["float8"]') + layers)
 
 
+def test_float8_before_there_were_converters() -> None:
+    found = imported(changed(float8__enable_float8_linear="true"))
+    assert found.document["training"]["precision"] == "fp8-mixed"
+    assert "float8.enable_float8_linear" in found.mapped
+    assert imported(changed(float8__enable_float8_linear="false")).document == imported().document
+
+
 def test_all_problems_are_told_at_once() -> None:
     text = changed(model__flavor='"7B"', optimizer__name='"Muon"', training__seq_len='"8192"',
                    parallelism__tensor_parallel_degree="3")  # fmt: skip

@@ -46,7 +46,8 @@ class _Job:
         self._assumed: list[str] = []
         self._unknown: list[str] = []
         self._problems = Problems(source)
-        self._float8 = any(name in FLOAT8 for name in _texts(settings.get("model.converters")))
+        asked = settings.get("float8.enable_float8_linear") is True
+        self._float8 = asked or any(name in FLOAT8 for name in _texts(settings.get("model.converters")))
         for name, value in settings.items():
             self._problems.of(self._sort, name, value)
 
@@ -205,7 +206,7 @@ class _Job:
         for key, value in (("param", param), ("reduce", reduce)):
             if value not in ("bfloat16", "float32"):
                 raise self._error(f"training.mixed_precision_{key}", f"{shown(value)} is not one of bfloat16, float32")
-        converters = self._values["model.converters"]
+        converters = self._values["model.converters"] or ["float8"] * self._is("float8.enable_float8_linear")
         strange = [name for name in converters if name not in FLOAT8]
         if strange:
             raise self._error("model.converters", f"{shown(strange[0])} is not modelled; float8 is")

@@ -22,7 +22,7 @@ NO_EFFECT = (
     *("activation_checkpoint.per_op_sac_force_recompute_mm_shapes_by_fqns", "parallelism.disable_loss_parallel"),
     *("parallelism.enable_compiled_autograd", "parallelism.pipeline_parallel_split_points"),
     *("float8.filter_fqns", "float8.emulate", "float8.precompute_float8_dynamic_scale_for_fsdp"),
-    *("float8.force_recompute_fp8_weight_in_bwd", "float8.recipe_name", "float8.enable_float8_linear"),
+    *("float8.force_recompute_fp8_weight_in_bwd", "float8.recipe_name"),
     *("parallelism.module_fqns_per_model_part", "parallelism.fsdp_disable_prefetch"),
 )  # fmt: skip
 MAY_MATTER = (
@@ -37,7 +37,8 @@ MAY_MATTER = (
 )
 """Of these a value other than nothing changes the run in a way that is not modelled: refused if set."""
 FLOAT8 = ("float8", "quantize.linear.float8")
-"""Names of the converter without which float8.* says nothing."""
+"""Names of the converter without which float8.* says nothing; before there were converters float8.enable_float8_linear
+switched it on."""
 DEFAULTS: dict[str, Any] = {
     "model.name": "llama3",
     "model.flavor": "debugmodel",
@@ -70,6 +71,7 @@ DEFAULTS: dict[str, Any] = {
     "activation_checkpoint.mode": "selective",
     "activation_checkpoint.selective_ac_option": "2",
     "compile.enable": False,
+    "float8.enable_float8_linear": False,
     "float8.enable_fsdp_float8_all_gather": False,
 }
 RENAMED = {
