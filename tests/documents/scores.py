@@ -164,6 +164,7 @@ def now(study: str) -> dict[str, dict[str, Any]]:
 
 def score_all(data: str) -> None:
     """Score every study and learn the intervals of `run` anew, by ``simcluster validate``; nothing may be skipped."""
+    commit = _commit()
     with tempfile.TemporaryDirectory() as folder:
         answer, learned = Path(folder) / "scores.json", Path(folder) / "residuals.yaml"
         paths = [str(path) for path in sorted(STUDIES.glob("*.yaml"))]
@@ -176,16 +177,16 @@ def score_all(data: str) -> None:
             raise SystemExit(f"{data} lacks the tables of {', '.join(skipped)}: nothing is written")
         text = learned.read_text(encoding="utf-8").replace(str(learned), str(RESIDUALS.relative_to(ROOT)))
     RESIDUALS.write_text(text, encoding="utf-8")
-    save(document)
+    save(document, commit)
 
 
-def save(document: dict[str, Any]) -> None:
+def save(document: dict[str, Any], commit: str) -> None:
     """Write scores.json from the JSON of ``validate``."""
     told = {
         "about": "what `simcluster validate scenarios/validation/*.yaml` gave, with all tables",
         "made by": "python tests/documents --scores DIR",
         "day": datetime.date.today().isoformat(),
-        "commit": _commit(),
+        "commit": commit,
         "overall": {name: _rounded(score) for name, score in document["overall"].items() if isinstance(score, dict)},
         "studies": kept(document),
     }

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 KEY = "Shows"
-_DIGITS = 6  # of a drawn number: results are the same to the bit, libraries' sums of them need not be
+_BITS = 20  # of a drawn number that count: results are the same to the bit, libraries' sums of them need not be
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
 Shown = dict[str, Any]  # {"words": [...], "drawn": digest}
 
@@ -89,12 +89,10 @@ def _numbers_of(artist: Artist) -> Iterator[Any]:
 
 
 def _rounded(numbers: Any) -> bytes:
-    """Numbers to six digits, as bytes; the digits of what is a time of the day or a word do not count."""
+    """Numbers to six digits, as bytes; scaling by powers of two is exact, so that every machine gives the same."""
     array = np.asarray(numbers, dtype=np.float64).ravel()
-    array = np.where(np.isfinite(array), array, 0.0)
-    size = np.floor(np.log10(np.where(array == 0, 1.0, np.abs(array))))
-    scale = 10.0 ** (_DIGITS - 1 - size)
-    return (np.round(array * scale) + 0.0).astype(np.int64).tobytes() + size.astype(np.int16).tobytes()
+    mantissa, exponent = np.frexp(np.where(np.isfinite(array), array, 0.0))
+    return np.rint(np.ldexp(mantissa, _BITS)).astype("<i4").tobytes() + exponent.astype("<i2").tobytes()
 
 
 def differences(stored: Shown | None, fresh: Shown) -> list[str]:
