@@ -154,6 +154,14 @@ def test_one_of_several_jobs_is_a_trace_of_its_own(tmp_path: Path) -> None:
     assert found.replayed.sum() == pytest.approx(result.step_time * result.steps, abs=5e-9)
 
 
+def test_ops_of_many_steps_are_each_in_one(tmp_path: Path) -> None:
+    """A step's end is its begin plus its duration, rounded: it may lie behind the next one's begin."""
+    result = simulate(load(TINY, {"steps": 10}))
+    write_trace(result, tmp_path / "trace", ranks=range(8))
+    found = measure(load_profiles(tmp_path / "trace"))
+    assert found.replayed.sum() == pytest.approx(result.step_time * 10, abs=5e-8)
+
+
 def test_a_rank_is_written_as_the_one_that_was_simulated_for_it(tiny: Result, folder: Path) -> None:
     assert tiny.simulated_for(7) == 4
     one, other = kernels_of(events_of(folder / "rank004.json.gz")), kernels_of(events_of(folder / "rank007.json.gz"))
