@@ -123,7 +123,7 @@ def _facts_under(scenario: Scenario, made: Planned) -> Facts:
     """What is known of a planned job with the faults that the scenario has."""
     if scenario.faults == made.faults:
         return made.facts
-    return replace(facts_of(scenario, scenario.cluster.device), footprints=footprints_of(scenario, made.job))
+    return _complete(facts_of(scenario, scenario.cluster.device), scenario, made.job)
 
 
 def prepare(
@@ -222,8 +222,12 @@ def _by_reference(scenario: Scenario, planned: Planned, made: Prepared) -> Recor
 def plan_job(scenario: Scenario, device: Device) -> tuple[Job, Facts]:
     """Everything that is known before the clock starts."""
     job = job_of(scenario, device, passes_of(scenario, device))
-    facts = facts_of(scenario, device)
-    return job, replace(facts, footprints=footprints_of(scenario, job), schedule=job.schedule)
+    return job, _complete(facts_of(scenario, device), scenario, job)
+
+
+def _complete(facts: Facts, scenario: Scenario, job: Job) -> Facts:
+    """With what follows from the job: memory and schedule."""
+    return replace(facts, footprints=footprints_of(scenario, job), schedule=job.schedule)
 
 
 def passes_of(scenario: Scenario, device: Device) -> Passes:
