@@ -14,7 +14,7 @@ from simcluster.measuring.raised import Held, Raise, held_back
 from simcluster.planning.disturbed_links import permanently
 
 if TYPE_CHECKING:
-    from simcluster.result import Result
+    from simcluster.run import Run
     from simcluster.scenario.scenario import Scenario
     from simcluster.topology import Cluster
 
@@ -22,34 +22,34 @@ LINKS = ("nvlink", "network", "pcie", "between_machines")
 """Factors of ``cluster.scale`` that are on links."""
 
 
-def held_between(before: Scenario, after: Result) -> Held | None:
-    """What holds a result back whose links are faster than a scenario's.
+def held_between(before: Scenario, after: Scenario, run: Run) -> Held | None:
+    """What holds a scenario's ``run`` back whose links are faster than those of the one before.
 
     None if nothing does, if no link is faster, and where the two clusters do not have the same links.
     """
-    was, now = _cluster(before), _cluster(after.scenario)
+    was, now = _cluster(before), _cluster(after)
     if was.capacity.shape != now.capacity.shape or not (now.capacity > was.capacity).any() or was.links != now.links:
         return None
-    if after.lowered.steps:  # played step by step: its calls have no rates of their own
+    if run.lowered.steps:  # played step by step: its calls have no rates of their own
         return None
-    made = calls(after.lowered, after.spans, after.weights, after.ranks.start)
-    pace = before.cluster.scale.pace, after.scenario.cluster.scale.pace
-    by_scale = before.cluster.topology == after.scenario.cluster.topology
+    made = calls(run.lowered, run.spans, run.weights, run.ranks.start)
+    pace = before.cluster.scale.pace, after.cluster.scale.pace
+    by_scale = before.cluster.topology == after.cluster.topology
     return held_back(made, Raise(now, was.capacity, now.capacity, *pace, by_scale))
 
 
-def held_by_scale(result: Result) -> str:
-    """What holds a result back whose links its own ``cluster.scale`` raises, in one line; "" if nothing does."""
-    scale = result.scenario.cluster.scale
+def held_by_scale(scenario: Scenario, run: Run) -> str:
+    """What holds a scenario's ``run`` back whose links its own ``cluster.scale`` raises, in one line; "" for nothing."""
+    scale = scenario.cluster.scale
     raised = {name: factor for name in LINKS if (factor := getattr(scale, name)) > 1}
     if not raised:
         return ""
     plain = scale.model_copy(update=dict.fromkeys(raised, 1.0))
-    before = result.scenario.model_copy(update={"cluster": result.scenario.cluster.with_scale(plain)})
+    before = scenario.model_copy(update={"cluster": scenario.cluster.with_scale(plain)})
     what = ", ".join(f"cluster.scale.{name} {factor:g}" for name, factor in raised.items())
-    if np.array_equal(before.cluster.built.capacity, result.scenario.cluster.built.capacity):
+    if np.array_equal(before.cluster.built.capacity, scenario.cluster.built.capacity):
         return f"{what}: no gain: the cluster has no such links"
-    held = held_between(before, result)
+    held = held_between(before, scenario, run)
     return f"{what}: {held.in_words()}" if held else ""
 
 

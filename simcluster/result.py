@@ -199,7 +199,7 @@ class Result(Run):
             found.append(f"tp {plan.tp} crosses machines: its collectives leave the NVLink domain")
         if note := launch_note(self.scenario):
             found.append(note)
-        if held := held_by_scale(self):
+        if held := held_by_scale(self.scenario, self):
             found.append(held)
         return found + list(cautions(self.scenario, self.facts.footprints, self.times.breakdown["recompute"]))
 

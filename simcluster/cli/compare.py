@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
     table = compare(list(results.values()), list(results))
     causes = differences(list(results.values()), list(results))
     first = next(iter(results.values()))
-    held = {name: held_between(first.scenario, result) for name, result in results.items()}
+    held = {name: held_between(first.scenario, result.scenario, result) for name, result in results.items()}
     if args.json != "-":
         print("\n\n".join([_text(table, causes, played), *_held(held)]))
     _draw(pictures, results, table, causes)

@@ -155,7 +155,8 @@ def diff(base: Side, other: Side) -> Difference:
     names = ("A", "B") if one.name == two.name else (one.name, two.name)
     settings = tuple(settings_between(one.document, two.document))
     recipe = recipe_change(one.document, two.document, one.account.step_time)
-    held = held_between(one.result.scenario, two.result) if one.result and two.result else None
+    before, after = one.result, two.result
+    held = held_between(before.scenario, after.scenario, after) if before and after else None
     return Difference(names, one.account, two.account, settings, recipe, held)
 
 

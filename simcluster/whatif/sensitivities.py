@@ -170,7 +170,7 @@ def _of(base: Result, resource: str, by: float, price: float | None) -> Sensitiv
     more = replay(scaled(base.scenario, resource, by))
     estimate = path_seconds_under(base.critical_path, base.lowered, more.lowered)
     worse = replay(less(base.scenario, resource, by)).step_time
-    held = held_between(base.scenario, more) if resource in LINKS else None
+    held = held_between(base.scenario, more.scenario, more) if resource in LINKS else None
     return Sensitivity(resource, by, before, estimate, more.step_time, price, worse, held)
 
 
