@@ -102,7 +102,7 @@ def within(module: str, *parts: str) -> bool:
 # --- libraries behind fences ------------------------------------------------------------------------------------------
 
 FENCES = {
-    "simpy": ("simulating", "collective"),
+    "simpy": ("simulating", "reference", "collective"),
     "matplotlib": ("show", "plots"),  # plots names a type of it
     "pandas": ("measuring", "loads", "run", "result", "compare", "sweeps", "cli", "show", "plots"),
     "ruamel": ("documents.reading",),

@@ -152,7 +152,7 @@ def test_every_view_has_the_hot_ranks_bytes() -> None:
         table = result.memory_table([rank])
         assert set(table["rank"]) == {rank}
         assert table.groupby("time")["bytes"].sum().cumsum().max() == pytest.approx(result.peak_of(rank).total, abs=5)
-    with pytest.raises(NotQuickError, match="faults"):
+    with pytest.raises(NotQuickError, match="experts"):
         quick_step(scenario(HOT))
 
 

@@ -127,4 +127,4 @@ def test_a_run_that_was_measured_was_launched() -> None:
     base = simcluster.load("tiny_3d").document() | {"parallel": {"pp": 2, "dp": 4, "zero": 2}}
     row = play(Task(base, Path(), ()))
     assert not isinstance(row, str)
-    assert row.warnings == ()
+    assert [warning for warning in row.warnings if "DeepSpeed refuses" in warning] == []

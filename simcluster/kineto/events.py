@@ -236,14 +236,14 @@ def _sort_in(profile: Profile, timed: list[tuple[int, Event]], first: int) -> No
         _gloo_ops(profile)
     profile.ops.sort(key=lambda op: (op.start, op.event))
     profile.wait_calls.sort()
-    profile.steps = _apart(sorted(profile.steps))
+    profile.steps = _apart(sorted(profile.steps, key=lambda step: step[1:]))
     profile.operators.sort(key=lambda call: (call.start, -call.end, call.event))
     profile.annotations.sort(key=lambda call: (call.start, -call.end, call.event))
     _stream_waits(profile, syncs, calls)
 
 
 def _apart(steps: list[tuple[int, float, float]]) -> list[tuple[int, float, float]]:
-    """Steps by number, begin and end, none of which reaches into the next: sums of begins and durations are rounded."""
+    """Steps (number, begin, end) as they began, none reaching into the next: begin plus duration is rounded."""
     following = [*(begin for _, begin, _ in steps), math.inf][1:]
     return [(number, begin, min(end, after)) for (number, begin, end), after in zip(steps, following, strict=True)]
 

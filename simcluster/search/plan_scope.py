@@ -12,7 +12,7 @@ _FREE = paths(
     """
     name gpus seed engine
     cluster: topology
-    cluster.scale: flops memory memory_bandwidth launch nvlink network pcie latency
+    cluster.scale: flops memory memory_bandwidth launch nvlink network pcie between_machines latency
     model: name layers hidden_size heads vocab_size sequence_length gated_mlp kv_heads head_dim ffn_hidden_size
     model: tied_embeddings norm position bias causal vocab_multiple position_rows qk_norm layer_norms embedding_norm
     model: parallel_residual attention_window full_attention_every attention_sinks
@@ -25,7 +25,7 @@ _FREE = paths(
     overlap: grad_reduce param_gather tensor tensor_pieces pipeline bucket_size interference
     fsdp: unit_layers prefetch reshard_after_forward lanes shard_group sync_every_microbatch
     software: name kernel collective microbatch gap late loss kernels checkpoint accumulate optimizer gradients shards
-    software: source
+    software: selective source
     collectives: all_reduce reduce_scatter all_gather nccl
     measured: step_time source
     """

@@ -14,7 +14,7 @@ _FREE = paths(
     """
     name gpus seed replicas
     cluster: topology
-    cluster.scale: flops memory memory_bandwidth launch nvlink network pcie latency
+    cluster.scale: flops memory memory_bandwidth launch nvlink network pcie between_machines latency
     model: name layers hidden_size heads vocab_size sequence_length gated_mlp kv_heads head_dim ffn_hidden_size
     model: tied_embeddings norm position bias causal vocab_multiple position_rows qk_norm layer_norms embedding_norm
     model: parallel_residual attention_window full_attention_every attention_sinks
@@ -24,7 +24,7 @@ _FREE = paths(
     training: global_batch micro_batch precision recompute recompute_every optimizer attention dropout memory_recipe
     overlap: tensor tensor_pieces pipeline bucket_size interference
     software: name kernel collective microbatch gap late loss kernels checkpoint accumulate optimizer gradients shards
-    software: source
+    software: selective source
     collectives: all_reduce reduce_scatter all_gather nccl
     measured: step_time source
     """
@@ -53,7 +53,7 @@ QUICK = Scope(
     limited={
         "steps": Limited("several steps are played", (1,)),
         "collectives.detail": Limited("collectives are played step by step", ("flow",)),
-        "engine": Limited("engine: path is asked for", ("auto", "events")),
+        "engine": Limited("engine: path or reference is asked for", ("auto", "events")),
         "parallel.zero": Limited("ZeRO 2 or ZeRO 3 shards more than the optimizer", (0, 1)),
         "overlap.grad_reduce": Limited("gradients are reduced beside the backward", (False,), _alone),
         "overlap.param_gather": Limited("parameters are gathered beside the forward", (False,), _alone),

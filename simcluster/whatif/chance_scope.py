@@ -11,6 +11,7 @@ from typing import Any
 from simcluster.documents.complaints import listed
 from simcluster.errors import InputError
 from simcluster.faults import Fault
+from simcluster.faults.by_effect import by_effect
 from simcluster.scenario.scope import Limited, Scope, paths
 
 _BY_CHANCE: Mapping[str, Callable[[Any], bool]] = {
@@ -28,7 +29,8 @@ _BY_CHANCE: Mapping[str, Callable[[Any], bool]] = {
 
 
 def by_chance(fault: Fault) -> bool:
-    """Does a fault depend on the seed?  InputError for a kind of which that is not said here."""
+    """Does a fault depend on the seed?  InputError for a kind that nothing plays, or of which that is not said here."""
+    by_effect([fault])
     if fault.kind not in _BY_CHANCE:
         raise InputError(
             f"faults: whether {fault.kind} depends on the seed is not known, so replicas cannot be played; known: "
@@ -47,7 +49,7 @@ REPLICAS = Scope(
         """
         name gpus steps seed replicas engine
         cluster: topology
-        cluster.scale: flops memory memory_bandwidth launch nvlink network pcie latency
+        cluster.scale: flops memory memory_bandwidth launch nvlink network pcie between_machines latency
         model: name layers hidden_size heads vocab_size sequence_length gated_mlp kv_heads head_dim ffn_hidden_size
         model: tied_embeddings norm position bias causal vocab_multiple position_rows qk_norm layer_norms
         model: embedding_norm parallel_residual attention_window full_attention_every attention_sinks
@@ -63,7 +65,7 @@ REPLICAS = Scope(
         overlap: grad_reduce param_gather tensor tensor_pieces pipeline experts pairs bucket_size interference
         fsdp: unit_layers prefetch reshard_after_forward lanes shard_group sync_every_microbatch
         software: name kernel collective microbatch gap late loss kernels checkpoint accumulate optimizer gradients
-        software: shards source
+        software: selective shards source
         collectives: all_reduce reduce_scatter all_gather nccl
         measured: step_time source
         """
