@@ -39,7 +39,7 @@ def held_between(before: Scenario, after: Scenario, run: Run) -> Held | None:
 
 
 def held_by_scale(scenario: Scenario, run: Run) -> str:
-    """What holds a scenario's ``run`` back whose links its own ``cluster.scale`` raises, in one line; "" for nothing."""
+    """What holds a scenario's ``run`` back whose links its own ``cluster.scale`` raises, in a line; "" for nothing."""
     scale = scenario.cluster.scale
     raised = {name: factor for name in LINKS if (factor := getattr(scale, name)) > 1}
     if not raised:

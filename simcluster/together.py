@@ -16,6 +16,7 @@ import numpy as np
 
 from simcluster.devices.device import Device, load_device
 from simcluster.errors import InputError
+from simcluster.job import batch_of, choices_of, plan_job
 from simcluster.lowering.lower import Choices, lower
 from simcluster.measuring.steady import Floats, mean_step, step_ends
 from simcluster.planning.disturbed_jobs import joint_capacities, joint_disturbances, link_faults, own_machines
@@ -26,7 +27,6 @@ from simcluster.planning.profiles import Profile
 from simcluster.planning.stages import stage_programs
 from simcluster.result import Result
 from simcluster.scenario.scenario import Scenario
-from simcluster.simulate import batch_of, choices_of, plan_job
 from simcluster.simulating.players import play_by
 from simcluster.topology import Cluster
 

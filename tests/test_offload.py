@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from test_fold import documents
 
 from simcluster.errors import InputError
+from simcluster.job import plan_job
 from simcluster.lowering.lower import Choices, lower
 from simcluster.measuring.host_copies import exposed_seconds
 from simcluster.planning.offload import trips
@@ -26,7 +27,7 @@ from simcluster.run import Run
 from simcluster.scenario.memory_plan import planned_footprints
 from simcluster.scenario.scenario import Scenario
 from simcluster.schedules import make_schedule
-from simcluster.simulate import plan_job, simulate
+from simcluster.simulate import simulate
 from simcluster.simulating.engine import play
 from simcluster.traffic.methods import Methods
 

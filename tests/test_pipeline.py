@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import simcluster
 from simcluster.errors import InputError
+from simcluster.job import plan_job
 from simcluster.planning.ops import Collective
 from simcluster.planning.stages import stage_programs
 from simcluster.scenario.pipeline_rules import schedule_of
@@ -20,7 +21,7 @@ from simcluster.scenario.scenario import from_document, load
 from simcluster.schedules import SCHEDULES, TAKES_CHUNKS, Schedule, make_schedule, peak_in_flight, schedule_function
 from simcluster.schedules.specs import Rows
 from simcluster.schedules.torch_csv import to_csv
-from simcluster.simulate import plan_job, simulate
+from simcluster.simulate import simulate
 
 DGX = {"topology": "dgx_a100", "nodes": 2, "gpus_per_node": 4}
 PIPE: dict[str, Any] = {"cluster": DGX, "gpus": 4, "parallel": {"pp": 4}, "training": {"global_batch": 8}}

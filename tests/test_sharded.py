@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simcluster.errors import InputError
+from simcluster.job import plan_job
 from simcluster.lowering.lower import Choices, lower
 from simcluster.model.transformer import Model
 from simcluster.planning.ops import Collective, Compute, Item, Op, Segment, StageProgram, Timed
@@ -24,7 +25,7 @@ from simcluster.result import Result
 from simcluster.run import Run
 from simcluster.scenario.scenario import Scenario
 from simcluster.schedules import schedule_function
-from simcluster.simulate import plan_job, simulate
+from simcluster.simulate import simulate
 from simcluster.simulating.engine import play
 from simcluster.traffic.methods import Methods
 

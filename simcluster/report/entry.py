@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from simcluster.devices.device import load_device
 from simcluster.errors import InputError
+from simcluster.job import plan_job
 from simcluster.loads import hottest, utilisation
 from simcluster.measuring.account import Account
 from simcluster.measuring.timeline import COLUMNS, Spans
@@ -22,7 +23,6 @@ from simcluster.report.packing import with_columns
 from simcluster.result import Result
 from simcluster.scenario.scenario import Scenario
 from simcluster.schedules import Schedule
-from simcluster.simulate import plan_job
 from simcluster.whatif.straggling import Stragglers, stragglers
 
 _LINKS = 24

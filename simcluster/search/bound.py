@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate, pairwise
 
+from simcluster.job import choices_of
 from simcluster.model.shards import (
     layer_parameters_per_tp_rank,
     lm_head_parameters_per_tp_rank,
@@ -36,7 +37,6 @@ from simcluster.search.outlines import Least, Stage, grid_of, shape_of_layout, s
 from simcluster.search.pass_times import PassTimes, Shape, times_of, tp_is_fastest
 from simcluster.search.pipelines import FOR_TIMES, SPLIT, Pipeline, pipeline_of
 from simcluster.search.space import Layout
-from simcluster.simulate import choices_of
 
 ROUNDING = 1e-6
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from simcluster.job import batch_of, choices_of, plan_job
 from simcluster.model.layers import RankShape
 from simcluster.planning.disturbed_ranks import mean_attention
 from simcluster.planning.ops import Collective, Compute, Host, Segment
@@ -24,7 +25,6 @@ from simcluster.scenario.scenario import Scenario
 from simcluster.schedules.actions import Kind
 from simcluster.search.free_links import least_seconds
 from simcluster.search.space import Layout
-from simcluster.simulate import batch_of, choices_of, plan_job
 
 KINDS: tuple[Kind, ...] = ("F", "B", "I", "W")
 Sums = Mapping[Kind, float]

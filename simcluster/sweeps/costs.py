@@ -16,13 +16,13 @@ from typing import Any, TypeVar
 
 from simcluster.devices.sensitivity import interference_on
 from simcluster.errors import InputError
+from simcluster.job import choices_of, job_of, passes_of
 from simcluster.planning.ops import Collective, Segment
 from simcluster.planning.segments import Pass, Passes
 from simcluster.planning.step_plan import Job
 from simcluster.scenario.memory_plan import plan_of, shape_of
 from simcluster.scenario.scenario import Scenario
 from simcluster.schedules import Schedule
-from simcluster.simulate import choices_of, job_of, passes_of
 from simcluster.sweeps.alike import Drawn, Network, NotQuickError
 from simcluster.sweeps.exchanges import Exchanges, Stages, hops_of, passes_calls
 from simcluster.sweeps.skeleton import Costed, Sent, Work

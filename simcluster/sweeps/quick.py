@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from simcluster.collector import collector_off
+from simcluster.job import facts_of
 from simcluster.measuring.numbers import timed_numbers
 from simcluster.result import Facts
 from simcluster.scenario.fields import ClusterSpec
 from simcluster.scenario.pipeline_rules import schedule_of
 from simcluster.scenario.scenario import Scenario
-from simcluster.simulate import facts_of
 from simcluster.simulating.players import play_by
 from simcluster.sweeps.alike import NotQuickError
 from simcluster.sweeps.contended import MOST_SECONDS, contended

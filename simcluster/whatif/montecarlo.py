@@ -23,6 +23,7 @@ from simcluster.errors import InputError
 from simcluster.faults import BackgroundLoad, HostStall, Jitter, SequenceLengths, placed
 from simcluster.faults.by_effect import by_effect
 from simcluster.faults.data import loads
+from simcluster.job import disturbances_of, plan_job
 from simcluster.measuring.distribution import Distribution
 from simcluster.planning.disturbed_links import left_of, links_of, permanently
 from simcluster.planning.ops import MAIN
@@ -30,7 +31,7 @@ from simcluster.planning.stages import stage_programs
 from simcluster.planning.stalls import Places, is_stall, with_room
 from simcluster.result import Result
 from simcluster.scenario.scenario import Scenario
-from simcluster.simulate import disturbances_of, plan_job, replay
+from simcluster.simulate import replay
 from simcluster.simulating.frozen import ProgramOf, durations, paces
 from simcluster.simulating.stage_sweep import StageSweep
 from simcluster.topology import Cluster
