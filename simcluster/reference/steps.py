@@ -8,36 +8,15 @@ receiving round k of it (MODELLING.md D.6).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import simpy
 
-from simcluster.collectives.description import Hop, Phase
+from simcluster.collectives.description import Hop
+from simcluster.collectives.rounds import repeated_rounds
 from simcluster.reference.communication import Rounds
 from simcluster.reference.network import Network, Process
 from simcluster.traffic.traffic import Fabric, Traffic, hop_spread, usage_of
-
-
-def blocks_of(phases: Sequence[Phase]) -> Iterator[tuple[Sequence[Hop], int]]:
-    """The rounds of a collective; those that repeat the same hops (with other chunks) together, with their number."""
-    hops: Sequence[Hop] = ()
-    rounds = 0
-    for phase in phases:
-        if phase.hops and not _alike(hops, phase.hops):
-            if rounds:
-                yield hops, rounds
-            hops, rounds = tuple(phase.hops), 0
-        rounds += phase.rounds if phase.hops else 0
-    if rounds:
-        yield hops, rounds
-
-
-def _alike(some: Sequence[Hop], others: Sequence[Hop]) -> bool:
-    return [_route(hop) for hop in some] == [_route(hop) for hop in others]
-
-
-def _route(hop: Hop) -> tuple[int, int, float, int, int]:
-    return hop.source, hop.target, hop.share, hop.relay, hop.channel
 
 
 class Stepwise:
@@ -48,7 +27,7 @@ class Stepwise:
     ) -> None:
         self._blocks = [
             _Block(env, network, hops, [_transfer(fabric, gpus, hop, rounds) for hop in hops], count)
-            for hops, count in blocks_of(rounds.phases)
+            for hops, count in repeated_rounds(rounds.phases)
         ]
 
     def enter(self, position: int) -> Process:

@@ -9,10 +9,11 @@ to themselves both give the same times to the bit, in rings and recursive halvin
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from simcluster.collectives.description import Hop, Phase
+from simcluster.collectives.rounds import repeated_rounds
 from simcluster.errors import InputError
 from simcluster.simulating.network import Network
 from simcluster.traffic.traffic import Fabric, Spread, Traffic, hop_spread, usage_of
@@ -46,7 +47,7 @@ class Stepwise:
         self._network, self._fabric, self._gpus, self._size = network, fabric, gpus, size
         self._pace = pace
         self._on_done = on_done
-        self._to_come = _blocks(phases)
+        self._to_come = repeated_rounds(phases)
         self._blocks: dict[int, _Repeated] = {}  # those that a rank has reached and not all have left
         self._made = 0
 
@@ -170,30 +171,6 @@ class _Repeated:
                     self._on_done(position)
         for other in self._after[number]:
             self._try(other)
-
-
-def _blocks(phases: Sequence[Phase]) -> Iterator[tuple[Sequence[Hop], int]]:
-    """The rounds of a collective, those that repeat the same hops (with other chunks) together."""
-    hops: Sequence[Hop] = ()
-    rounds = 0
-    for phase in phases:
-        if phase.hops and not _alike(hops, phase.hops):
-            if rounds:
-                yield hops, rounds
-            hops, rounds = tuple(phase.hops), 0
-        rounds += phase.rounds if phase.hops else 0
-    if rounds:
-        yield hops, rounds
-
-
-def _alike(some: Sequence[Hop], others: Sequence[Hop]) -> bool:
-    return len(some) == len(others) and all(
-        _route(one) == _route(other) for one, other in zip(some, others, strict=True)
-    )
-
-
-def _route(hop: Hop) -> tuple[int, int, float, int, int]:
-    return hop.source, hop.target, hop.share, hop.relay, hop.channel
 
 
 def _transfer(fabric: Fabric, spread: Spread, size: float, pace: tuple[float, float] | None) -> Traffic:
