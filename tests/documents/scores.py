@@ -28,7 +28,7 @@ _DIGITS = 4  # of an error as a fraction: a tenth of what README shows
 
 NCCL = "NCCL as measured"
 ROWS: dict[str, tuple[str, str]] = {  # how a row of README begins: its study, and a pattern for its parts' names
-    "step times of GPT 22B to 1T on A100": ("Korthikanti table 5", ""),
+    "step times of GPT 22B to 530B on A100": ("Korthikanti table 5", ""),
     "one layer, mechanism by mechanism": ("Korthikanti table 4", ""),
     "weak scaling of GPT 1.7B to 76B": ("Megatron-LM SC21 table 1", ""),
     "GPT-3 175B and 530B on 384 to 2,240 A100": ("Megatron-LM SC21 table 2", ""),
