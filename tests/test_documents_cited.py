@@ -85,7 +85,7 @@ def described(heading: str) -> set[str]:
     return {*re.findall(r"^\| `([^`]+)` \|", own, re.MULTILINE)}
 
 
-WHOLE = ("scenario", "fits_with.remedies[].set", "fits_with.closest")
+WHOLE = ("scenario", "fits_with.remedies[].set", "fits_with.closest", "notes[].set")
 """Objects that are described as one."""
 
 

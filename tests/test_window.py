@@ -104,7 +104,7 @@ def assert_same(one: Prepared, other: Prepared) -> None:
 SEEN: dict[str, int] = {}
 
 
-@settings(max_examples=50)
+@settings(max_examples=36)
 @given(document=documents())
 def test_the_window_tells_what_the_whole_does(tiny: Tiny, document: dict[str, Any]) -> None:
     window, seen, whole = both(tiny(**document))
