@@ -175,6 +175,7 @@ NEVER = {
     "simulating": ("simcluster.run", "simcluster.result", "simcluster.scenario", "simcluster.simulate"),
     **dict.fromkeys((*EVENTS, "traffic.fairness"), (*MODEL_SIDE, *LOWERING)),
     "measuring": (*CLOCK, *ABOVE_MEASURING),
+    "reference": ("simcluster.simulate", "simcluster.run", "simcluster.result", *LOWERING, *CLOCK[2:]),
     **dict.fromkeys(("scenario", "topology", "inputs", "documents"), CLOCK),
 }
 # Layers of planning: each may reach those before it.
