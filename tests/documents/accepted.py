@@ -37,13 +37,18 @@ def wants(command: str) -> str | None:
 def outcome(command: str) -> str:
     """How far a command comes: "simulates", "done", or what it complains of."""
     simulating = importlib.import_module("simcluster.simulate")  # the package has a function of this name
+    planning = importlib.import_module("simcluster.job")
 
     def stop(*_: Any, **__: Any) -> NoReturn:
         raise Simulated
 
     if command.split()[1] == "sweep":  # its variants are played in processes of their own
         return _swept(command)
-    with tempfile.TemporaryDirectory() as folder, mock.patch.object(simulating, "plan_job", stop):
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        mock.patch.object(planning, "plan_job", stop),
+        mock.patch.object(simulating, "plan_job", stop),
+    ):
         try:
             done = run_in(Path(folder), command, paint=False)
         except Simulated:
