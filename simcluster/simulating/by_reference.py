@@ -43,12 +43,11 @@ def play_plainly(
 
 
 def _record(program: Program, lanes: Lanes, events: int) -> Record:
-    nodes: list[Node] = [None] * len(program.seconds)  # type: ignore[list-item]  # all are set below
-    number: dict[Node, int] = {}
+    by_op: dict[int, Node] = {}
     for ops, rank, name in zip(program.lanes, program.lane_rank, program.lane_name, strict=True):
-        for op, node in zip(ops, lanes[rank, name], strict=True):
-            nodes[op] = node
-            number[node] = op
+        by_op |= zip(ops, lanes[rank, name], strict=True)
+    nodes = [by_op[op] for op in range(len(program.seconds))]
+    number = {node: op for op, node in by_op.items()}
     ready, start, end = (np.array([getattr(node, name) for node in nodes]) for name in ("ready", "start", "end"))
     last = np.array([op if node.last is None else number[node.last] for op, node in enumerate(nodes)], dtype=np.int64)
     columns = Columns(ready, start, end, last)
