@@ -17,7 +17,7 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from simcluster.schedules.actions import Action, Kind
 
@@ -28,6 +28,8 @@ Way = tuple[int, Kind, "Way | None"]
 """Actions, the last first: its stage and kind, and those before it."""
 
 _ROUNDING = 1e-9  # of sums of parts of microbatches
+
+_Each = TypeVar("_Each")
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,7 +292,7 @@ def _tails(task: Task, offsets: Sequence[int]) -> _Tails:
     return _Tails(forward, input_, weight)
 
 
-def _replaced(row: tuple, place: int, value: object) -> tuple:  # type: ignore[type-arg]
+def _replaced(row: tuple[_Each, ...], place: int, value: _Each) -> tuple[_Each, ...]:
     return (*row[:place], value, *row[place + 1 :])
 
 
