@@ -90,8 +90,7 @@ class Communication:
     def pressure(self, op: Op, members: tuple[int, ...]) -> float:
         """How much longer a computation takes beside it that feels it in full; 0 for what blocks its ranks anyway."""
         work, interference = op.work, self._interference
-        beside = op.lane != MAIN or isinstance(work, Transfer)
-        if interference is None or not beside or isinstance(work, Copy):
+        if interference is None or not _beside(op):
             return 0.0
         assert isinstance(work, Collective | Timed | Transfer), work
         hosts = {self._cluster.host_of[rank] for rank in members}
@@ -100,8 +99,7 @@ class Communication:
 
     def drag(self, op: Op) -> float:
         """How much longer it takes itself while one of its ranks computes."""
-        beside = (op.lane != MAIN or isinstance(op.work, Transfer)) and not isinstance(op.work, Copy)
-        return self._interference.drag if self._interference and beside else 0.0
+        return self._interference.drag if self._interference and _beside(op) else 0.0
 
     def _sent(self, work: Collective | Timed | Transfer, members: tuple[int, ...]) -> float:
         """B/s that a GPU sends while the group has all links to itself."""
@@ -114,3 +112,8 @@ class Communication:
             return size / on_grid(work.seconds) if work.seconds else 0.0
         alone = sum(traffic.alone_seconds(self._capacity) for traffic in self.traffics(work, members))
         return size / alone if alone > 0 else 0.0
+
+
+def _beside(op: Op) -> bool:
+    """Does it go on beside computation and take SMs from it?  A copy engine takes none."""
+    return (op.lane != MAIN or isinstance(op.work, Transfer)) and not isinstance(op.work, Copy)
