@@ -72,8 +72,8 @@ def attention_loads(fault: SequenceLengths, seed: int, batch: Batch, dp: int) ->
 
 def mean_attention(faults: Sequence[Fault], seed: int, batch: Batch, dp: int) -> float:
     """The part of whole sequences' core attention that there is: the mean over all steps, replicas and microbatches."""
-    found = next((fault for fault in faults if isinstance(fault, SequenceLengths)), None)
-    return 1.0 if found is None else float(attention_loads(found, seed, batch, dp).mean())
+    lengths = by_effect(faults).lengths
+    return float(attention_loads(lengths[0], seed, batch, dp).mean()) if lengths else 1.0
 
 
 class RankPrograms:
