@@ -11,12 +11,11 @@ import numpy as np
 
 from simcluster.measuring.calls import calls
 from simcluster.measuring.raised import Held, Raise, held_back
-from simcluster.planning.disturbed_links import permanently
+from simcluster.planning.disturbed_links import with_permanent
 
 if TYPE_CHECKING:
     from simcluster.run import Run
     from simcluster.scenario.scenario import Scenario
-    from simcluster.topology import Cluster
 
 LINKS = ("nvlink", "network", "pcie", "between_machines")
 """Factors of ``cluster.scale`` that are on links."""
@@ -27,7 +26,7 @@ def held_between(before: Scenario, after: Scenario, run: Run) -> Held | None:
 
     None if nothing does, if no link is faster, and where the two clusters do not have the same links.
     """
-    was, now = _cluster(before), _cluster(after)
+    was, now = (with_permanent(each.faults, each.cluster.built) for each in (before, after))
     if was.capacity.shape != now.capacity.shape or not (now.capacity > was.capacity).any() or was.links != now.links:
         return None
     if run.lowered.steps:  # played step by step: its calls have no rates of their own
@@ -51,9 +50,3 @@ def held_by_scale(scenario: Scenario, run: Run) -> str:
         return f"{what}: no gain: the cluster has no such links"
     held = held_between(before, scenario, run)
     return f"{what}: {held.in_words()}" if held else ""
-
-
-def _cluster(scenario: Scenario) -> Cluster:
-    """The cluster with what is wrong with its links for ever."""
-    healthy = scenario.cluster.built
-    return healthy.scaled(permanently(scenario.faults, healthy))

@@ -16,7 +16,7 @@ from simcluster.lowering.lower import Choices, Lowered, lower
 from simcluster.lowering.program import Engine
 from simcluster.lowering.trusting import Trust
 from simcluster.lowering.views import Views
-from simcluster.planning.disturbed_links import permanently
+from simcluster.planning.disturbed_links import with_permanent
 from simcluster.planning.ops import StageProgram
 from simcluster.planning.stages import stage_programs
 from simcluster.planning.step_plan import Job
@@ -122,8 +122,7 @@ def prepare(
     which links may hold somebody up, of a scenario without faults.
     """
     made = planned or plan(scenario, change)
-    healthy = scenario.cluster.built
-    cluster = healthy.scaled(permanently(scenario.faults, healthy))
+    cluster = with_permanent(scenario.faults, scenario.cluster.built)
     lowered = lower(
         made.programs,
         made.job.plan,

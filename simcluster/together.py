@@ -20,7 +20,7 @@ from simcluster.job import batch_of, choices_of, plan_job
 from simcluster.lowering.lower import Choices, lower
 from simcluster.measuring.steady import Floats, mean_step, step_ends
 from simcluster.planning.disturbed_jobs import joint_capacities, joint_disturbances, link_faults, own_machines
-from simcluster.planning.disturbed_links import permanently
+from simcluster.planning.disturbed_links import with_permanent
 from simcluster.planning.disturbed_ranks import RankPrograms, slowness, speed_profiles
 from simcluster.planning.jobs import JointPlan, PlacedFabric, joint_programs
 from simcluster.planning.profiles import Profile
@@ -73,7 +73,7 @@ def simulate_together(jobs: Sequence[Placed], cluster: Cluster, *, folded: bool 
     """
     _check(jobs, cluster)
     links = [fault for job in jobs for fault in link_faults(job.scenario.faults, job.gpus, cluster)]
-    cluster = cluster.scaled(permanently(links, cluster))
+    cluster = with_permanent(links, cluster)
     varying = joint_capacities(
         [(link_faults(job.scenario.faults, job.gpus, cluster), job.scenario.seed) for job in jobs], cluster
     )

@@ -29,6 +29,11 @@ def permanently(faults: Sequence[Fault], cluster: Cluster) -> list[tuple[str, st
     return found
 
 
+def with_permanent(faults: Sequence[Fault], cluster: Cluster) -> Cluster:
+    """The cluster with what is wrong with its links for ever."""
+    return cluster.scaled(permanently(faults, cluster))
+
+
 def capacity_profiles(
     faults: Sequence[Fault], cluster: Cluster, seed: int, watched: Sequence[OnLinks] = ()
 ) -> dict[int, Profile]:

@@ -25,7 +25,7 @@ from simcluster.faults.by_effect import by_effect
 from simcluster.faults.data import loads
 from simcluster.job import disturbances_of, plan_job
 from simcluster.measuring.distribution import Distribution
-from simcluster.planning.disturbed_links import left_of, links_of, permanently
+from simcluster.planning.disturbed_links import left_of, links_of, with_permanent
 from simcluster.planning.ops import MAIN
 from simcluster.planning.stages import stage_programs
 from simcluster.planning.stalls import Places, is_stall, with_room
@@ -126,7 +126,7 @@ def _job(scenario: Scenario, base: Result) -> _Job:
     if loads:  # ranks that others' traffic meets must be told from those that it does not
         base = replay(certain, watched=loads)
     cluster = scenario.cluster.built
-    cluster = cluster.scaled(permanently(scenario.faults, cluster))
+    cluster = with_permanent(scenario.faults, cluster)
     planned, _ = plan_job(certain, scenario.cluster.device)
     programs, layout = stage_programs(planned), planned.plan
     disturbed, stage_of = disturbances_of(certain, layout, cluster), layout.stages()
