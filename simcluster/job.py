@@ -8,14 +8,15 @@ from functools import partial
 
 from simcluster.devices.device import Device, kernels_seconds
 from simcluster.devices.sensitivity import interference_on, sensitivity_on
+from simcluster.faults.capacities import capacity_profiles
+from simcluster.faults.ranks import mean_attention, rank_disturbances
+from simcluster.faults.ranks import slowness as slow_ranks
+from simcluster.faults.spec import Batch, Setting
 from simcluster.faults.where import OnLinks
 from simcluster.lowering.lower import Choices
 from simcluster.model.flops import hardware_flops_per_sequence, model_flops_per_sequence
 from simcluster.nccl import load_platform
 from simcluster.planning.disturbances import UNDISTURBED, Disturbances
-from simcluster.planning.disturbed_links import capacity_profiles
-from simcluster.planning.disturbed_ranks import Batch, RankPrograms, mean_attention, speed_profiles
-from simcluster.planning.disturbed_ranks import slowness as slow_ranks
 from simcluster.planning.parallel import Plan
 from simcluster.planning.segments import Passes, by_heart
 from simcluster.planning.step_plan import Job, Slices
@@ -138,14 +139,9 @@ def disturbances_of(
     """What else the scenario's faults make of its ranks and of the cluster's links."""
     if not scenario.faults and not watched:
         return UNDISTURBED
-    faults, hosts, seed = scenario.faults, cluster.host_of[: scenario.gpus], scenario.seed
-    ranks = RankPrograms(faults, plan, hosts, seed, batch_of(scenario))
-    return Disturbances(
-        speeds=speed_profiles(faults, hosts),
-        capacities=capacity_profiles(faults, cluster, seed, watched),
-        colour=ranks.colour if ranks.uneven else UNDISTURBED.colour,
-        program=ranks.program,
-    )
+    faults, seed = scenario.faults, scenario.seed
+    setting = Setting(plan, cluster.host_of[: scenario.gpus], seed, batch_of(scenario))
+    return replace(rank_disturbances(faults, setting), capacities=capacity_profiles(faults, cluster, seed, watched))
 
 
 def batch_of(scenario: Scenario) -> Batch:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from simcluster.faults.capacities import with_permanent
 from simcluster.measuring.calls import calls
 from simcluster.measuring.raised import Held, Raise, held_back
-from simcluster.planning.disturbed_links import with_permanent
 
 if TYPE_CHECKING:
     from simcluster.run import Run

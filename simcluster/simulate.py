@@ -9,6 +9,7 @@ from functools import partial
 from simcluster.collector import collector_off
 from simcluster.errors import DeadlockError
 from simcluster.faults import Fault
+from simcluster.faults.capacities import with_permanent
 from simcluster.faults.where import OnLinks
 from simcluster.job import choices_of, completed, disturbances_of, facts_of, plan_job, slowness
 from simcluster.lowering.between import StepsOf
@@ -16,7 +17,6 @@ from simcluster.lowering.lower import Choices, Lowered, lower
 from simcluster.lowering.program import Engine
 from simcluster.lowering.trusting import Trust
 from simcluster.lowering.views import Views
-from simcluster.planning.disturbed_links import with_permanent
 from simcluster.planning.ops import StageProgram
 from simcluster.planning.stages import stage_programs
 from simcluster.planning.step_plan import Job

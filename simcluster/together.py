@@ -16,12 +16,13 @@ import numpy as np
 
 from simcluster.devices.device import Device, load_device
 from simcluster.errors import InputError
+from simcluster.faults.capacities import with_permanent
+from simcluster.faults.of_jobs import in_cluster, joint_capacities, joint_disturbances, own_machines
+from simcluster.faults.ranks import rank_disturbances, slowness
+from simcluster.faults.spec import Setting
 from simcluster.job import batch_of, choices_of, plan_job
 from simcluster.lowering.lower import Choices, lower
 from simcluster.measuring.steady import Floats, mean_step, step_ends
-from simcluster.planning.disturbed_jobs import joint_capacities, joint_disturbances, link_faults, own_machines
-from simcluster.planning.disturbed_links import with_permanent
-from simcluster.planning.disturbed_ranks import RankPrograms, slowness, speed_profiles
 from simcluster.planning.jobs import JointPlan, PlacedFabric, joint_programs
 from simcluster.planning.profiles import Profile
 from simcluster.planning.stages import stage_programs
@@ -72,10 +73,10 @@ def simulate_together(jobs: Sequence[Placed], cluster: Cluster, *, folded: bool 
     played differently.
     """
     _check(jobs, cluster)
-    links = [fault for job in jobs for fault in link_faults(job.scenario.faults, job.gpus, cluster)]
+    links = [fault for job in jobs for fault in in_cluster(job.scenario.faults, job.gpus, cluster)]
     cluster = with_permanent(links, cluster)
     varying = joint_capacities(
-        [(link_faults(job.scenario.faults, job.gpus, cluster), job.scenario.seed) for job in jobs], cluster
+        [(in_cluster(job.scenario.faults, job.gpus, cluster), job.scenario.seed) for job in jobs], cluster
     )
 
     def play(which: Sequence[Placed], steps: Sequence[int]) -> list[Result]:
@@ -159,20 +160,20 @@ def _play(
     plan = JointPlan(tuple(job.plan for job, _ in planned))
     fabric = PlacedFabric(cluster, tuple(gpu for job in jobs for gpu in job.gpus))
     hosts = [own_machines(job.gpus, cluster) for job in jobs]
-    ranks = [
-        RankPrograms(scenario.faults, job.plan, own, scenario.seed, batch_of(scenario))
-        for scenario, (job, _), own in zip(scenarios, planned, hosts, strict=True)
+    each = list(zip(scenarios, planned, hosts, strict=True))
+    disturbed = [
+        rank_disturbances(scenario.faults, Setting(job.plan, own, scenario.seed, batch_of(scenario)))
+        for scenario, (job, _), own in each
     ]
-    speeds = [speed_profiles(scenario.faults, own) for scenario, own in zip(scenarios, hosts, strict=True)]
-    slow = [slowness(scenario.faults, own) for scenario, own in zip(scenarios, hosts, strict=True)]
+    slow = [factor for scenario, _, own in each for factor in slowness(scenario.faults, own)]
     lowered = lower(
         joint_programs([stage_programs(job) for job, _ in planned], plan),
         plan,
         fabric,
         cluster.capacity.tolist(),
-        slowness=[factor for own in slow for factor in own],
+        slowness=slow,
         choices=choices_of(scenarios[0], folded=folded),
-        disturbances=joint_disturbances(ranks, speeds, plan, varying),
+        disturbances=joint_disturbances(disturbed, plan, varying),
     )
     if lowered.steps:
         raise InputError("jobs that run together are played in flow; leave collectives.detail: steps out")

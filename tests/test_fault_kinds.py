@@ -5,26 +5,24 @@ The kinds are those of the union: who adds one to it has these tests.
 
 from __future__ import annotations
 
-from typing import Any, Literal, get_args
+from dataclasses import replace
+from typing import Any, Literal
 
 import pytest
 from conftest import Table, Tiny, tiny_scenario
 
-from simcluster.documents.spec import Spec
 from simcluster.errors import InputError
-from simcluster.faults import Fault, placed
-from simcluster.faults.by_effect import by_effect
+from simcluster.faults import FAULTS, FaultSpec, placed
+from simcluster.faults.spec import EFFECTS
 from simcluster.faults.where import OnLinks, OnRanks
-from simcluster.planning.disturbed_jobs import link_faults
-from simcluster.planning.disturbed_links import capacity_profiles, permanently
-from simcluster.planning.disturbed_ranks import slowness, speed_profiles
 from simcluster.result import Result
 from simcluster.scenario.scenario import from_document
-from simcluster.simulate import prepare, simulate
-from simcluster.whatif.montecarlo import by_chance, monte_carlo
+from simcluster.search.plan_scope import PLAN
+from simcluster.simulate import simulate
+from simcluster.sweeps.quick_scope import QUICK
+from simcluster.whatif.chance_scope import REPLICAS
+from simcluster.whatif.montecarlo import monte_carlo
 
-KINDS: tuple[Any, ...] = get_args(get_args(Fault)[0])
-WORDS = {kind.model_fields["kind"].annotation.__args__[0]: kind for kind in KINDS}
 MOE = {"experts": 4, "top_k": 2, "expert_ffn_hidden_size": 512}
 JOB: dict[str, Any] = {
     "cluster": {"topology": "dgx_a100", "nodes": 2, "gpus_per_node": 4},
@@ -32,14 +30,7 @@ JOB: dict[str, Any] = {
     "parallel": {"pp": 2, "ep": 2},
     "training": {"global_batch": 8, "attention": "fused"},
 }
-
-
-class Unplayed(Spec):
-    """A fault that somebody has begun to write: nothing plays it yet.  It draws nothing, so it has no seed."""
-
-    kind: Literal["packet_loss"] = "packet_loss"
-    nic_of: int = 9999
-    neutral: bool = False
+every_kind = pytest.mark.parametrize("kind", FAULTS)
 
 
 @pytest.fixture(scope="module")
@@ -51,45 +42,46 @@ def timelines(table: Table, result: Result) -> list[list[Any]]:
     return [table(result, rank).to_numpy().tolist() for rank in range(8)]
 
 
-@pytest.mark.parametrize("kind", WORDS)
-def test_a_fault_acts(tiny: Tiny, clean: Result, kind: str) -> None:
-    """A kind in the union that nothing plays is seen here (and refused when it is loaded)."""
-    faulty = simulate(tiny(**JOB, faults=[WORDS[kind].EXAMPLE]))
-    assert WORDS[kind].EXAMPLE["kind"] == kind
-    assert faulty.step_time != clean.step_time
+@every_kind
+def test_a_fault_acts_and_is_no_help(tiny: Tiny, clean: Result, kind: str) -> None:
+    """It makes the step longer, but for documents that leave less attention to do: those change it."""
+    spec = FAULTS[kind]
+    faulty = simulate(tiny(**JOB, faults=[spec.EXAMPLE])).step_time
+    assert spec.EXAMPLE["kind"] == kind == spec.word()
+    assert faulty > clean.step_time or ("attention" in spec.effects() and faulty != clean.step_time)
 
 
-@pytest.mark.parametrize("kind", WORDS)
+@every_kind
 def test_neutral_parameters_change_nothing(tiny: Tiny, table: Table, clean: Result, kind: str) -> None:
-    neutral = simulate(tiny(**JOB, faults=[WORDS[kind].NEUTRAL]))
-    assert WORDS[kind].NEUTRAL["kind"] == kind
+    neutral = simulate(tiny(**JOB, faults=[FAULTS[kind].NEUTRAL]))
+    assert FAULTS[kind].NEUTRAL["kind"] == kind
     assert neutral.step_time == clean.step_time == neutral.without_faults
     assert timelines(table, neutral) == timelines(table, clean)
 
 
-@pytest.mark.parametrize("kind", WORDS)
-def test_folded_is_unfolded_and_the_document_says_it(tiny: Tiny, table: Table, kind: str) -> None:
-    scenario = tiny(**JOB, faults=[WORDS[kind].EXAMPLE])
-    folded, plain = simulate(scenario), simulate(scenario, folded=False)
-    assert folded.step_time == plain.step_time
-    assert timelines(table, folded) == timelines(table, plain)
+@every_kind
+def test_folded_is_unfolded_is_the_reference_and_the_document_says_it(tiny: Tiny, table: Table, kind: str) -> None:
+    scenario = tiny(**JOB, faults=[FAULTS[kind].EXAMPLE])
+    folded, plain, meant = simulate(scenario), simulate(scenario, folded=False), simulate(scenario, engine="reference")
+    assert folded.step_time == plain.step_time == meant.step_time
+    assert timelines(table, folded) == timelines(table, plain) == timelines(table, meant)
     assert from_document(scenario.document()) == scenario
 
 
-@pytest.mark.parametrize("kind", WORDS)
+@every_kind
 def test_same_seed_same_step_and_another_one_only_by_chance(tiny: Tiny, kind: str) -> None:
-    scenario = tiny(**JOB, faults=[WORDS[kind].EXAMPLE])
+    scenario = tiny(**JOB, faults=[FAULTS[kind].EXAMPLE])
     step = simulate(scenario).step_time
     assert simulate(scenario).step_time == step
     other = simulate(scenario.model_copy(update={"seed": 1})).step_time
     (fault,) = scenario.faults
-    assert (other != step) == by_chance(fault)
+    assert (other != step) == fault.by_chance
 
 
-@pytest.mark.parametrize("kind", WORDS)
+@every_kind
 def test_a_rank_or_machine_that_is_not_there_is_refused(tiny: Tiny, kind: str) -> None:
     """By whatever field of ``OnRanks`` and ``OnLinks`` the kind has; no kind has such a field of its own."""
-    spec = WORDS[kind]
+    spec = FAULTS[kind]
     places = {"rank": 8, "ranks": [1, 8], "node": 2, "between": ["node0.gpu0", "nobody"], "nic_of": 8, "uplinks_of": 2}
     own = [name for name in places if name in spec.model_fields]
     assert own == [name for base in (OnRanks, OnLinks) if issubclass(spec, base) for name in base.model_fields]
@@ -99,37 +91,70 @@ def test_a_rank_or_machine_that_is_not_there_is_refused(tiny: Tiny, kind: str) -
             tiny(**JOB, faults=[{**rest, name: places[name]}])
 
 
-def test_a_kind_that_nothing_plays_is_refused_by_name(tiny: Tiny) -> None:
-    """When it is checked, and by every part that plays faults: never passed over."""
-    fault: Any = Unplayed()
-    scenario = tiny(**JOB).model_copy(update={"faults": (fault,)})
-    cluster = scenario.cluster.built
-    hosts = cluster.host_of
-    for play in (
-        lambda: type(scenario).model_validate(scenario),
-        lambda: by_effect([fault]),
-        lambda: by_chance(fault),
-        lambda: prepare(scenario),
-        lambda: simulate(scenario),
-        lambda: monte_carlo(scenario.model_copy(update={"replicas": 2})),
-        lambda: slowness([fault], hosts),
-        lambda: speed_profiles([fault], hosts),
-        lambda: permanently([fault], cluster),
-        lambda: capacity_profiles([fault], cluster, 0),
-        lambda: link_faults([fault], range(8), cluster),
-    ):
-        with pytest.raises(ValueError, match=r"packet_loss.: nothing plays"):
-            play()
+@every_kind
+def test_a_short_way_plays_it_or_refuses_it_by_its_name(tiny: Tiny, kind: str) -> None:
+    """What a scope does not list, it does not know: nobody who adds a kind has to tell the short ways."""
+    scenario = tiny(**JOB, faults=[FAULTS[kind].EXAMPLE])
+    (fault,) = scenario.faults
+    for scope in (QUICK, PLAN):
+        assert replace(scope, limited={}).obstacle(scenario)
+    many, obstacle = scenario.model_copy(update={"replicas": 2}), REPLICAS.obstacle(scenario)
+    if obstacle:
+        with pytest.raises(InputError, match=rf"replicas: .*{kind}"):
+            monte_carlo(many, method="sweep")
+    if not fault.by_chance:
+        assert monte_carlo(many).step_times.tolist() == pytest.approx([simulate(scenario).step_time] * 2, rel=1e-9)
+
+
+def test_a_kind_that_does_nothing_is_refused_by_name() -> None:
+    """As soon as there is its class: it cannot be in a scenario, and so not be passed over."""
+    with pytest.raises(InputError, match=r"fault 'packet_loss': nothing plays faults of this kind.*slowness, left"):
+
+        class PacketLoss(OnLinks):
+            """Begun, and not written yet."""
+
+            kind: Literal["packet_loss"]
 
 
 def test_a_kind_that_draws_nothing_needs_no_seed() -> None:
-    fault: Any = Unplayed()
-    assert placed([fault]) == (fault,)
+    slow = FAULTS["slow_gpu"].model_validate(FAULTS["slow_gpu"].EXAMPLE)
+    assert placed([slow]) == (slow,)
+
+
+class Idle(FaultSpec):
+    """It says that it has every effect, and each is what it is by default."""
+
+    kind: Literal["idle"] = "idle"
+
+    def slowness(self) -> float:
+        return super().slowness()
+
+    def left(self, capacity: float) -> float:
+        return super().left(capacity)
+
+    def attention(self, *args: Any) -> Any:
+        return super().attention(*args)
+
+    def expert_loads(self, **where: int) -> Any:
+        return super().expert_loads(**where)
+
+    def program(self, *args: Any) -> Any:
+        return super().program(*args)
+
+
+def test_defaults_are_neutral(table: Table, clean: Result) -> None:
+    """Whether it lasts or not, and wherever ranks and links are looked for."""
+    fault = Idle()
+    assert fault.effects() == EFFECTS
+    idle = simulate(clean.scenario.model_copy(update={"faults": (fault,)}))
+    assert idle.step_time == clean.step_time
+    assert timelines(table, idle) == timelines(table, clean)
+    assert (fault.everywhere, fault.without(), fault.remedy(), fault.moved([0], {0: 0})) == (True, None, None, fault)
 
 
 def test_popular_experts_are_drawn_anew_for_every_replica(tiny: Tiny) -> None:
     """In each replica others are popular, whichever way replicas are played; counted shares are the same in all."""
-    zipf = WORDS["expert_imbalance"].EXAMPLE
+    zipf = FAULTS["expert_imbalance"].EXAMPLE
     scenario = tiny(**JOB, faults=[zipf]).model_copy(update={"replicas": 4})
     found = monte_carlo(scenario)
     assert found.step_times.tolist() == monte_carlo(scenario, method="events").step_times.tolist()

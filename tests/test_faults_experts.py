@@ -12,8 +12,9 @@ from pydantic import TypeAdapter
 
 from simcluster.errors import InputError
 from simcluster.faults import Fault
-from simcluster.faults.experts import ExpertImbalance, dispatch_load, expert_loads
-from simcluster.planning.disturbed_ranks import Batch, RankPrograms
+from simcluster.faults.experts import ExpertImbalance
+from simcluster.faults.ranks import RankPrograms
+from simcluster.faults.spec import Batch, Setting
 from simcluster.planning.ops import MAIN, Collective, Compute, Item, Op, Segment, StageProgram
 from simcluster.planning.parallel import Plan
 
@@ -33,25 +34,25 @@ LAWS = (
 
 @given(fault=st.sampled_from(LAWS), ep=st.sampled_from([1, 2, 4, 8]), layer=st.integers(0, 99), step=st.integers(0, 9))
 def test_no_token_is_lost(fault: ExpertImbalance, ep: int, layer: int, step: int) -> None:
-    loads = expert_loads(fault, seed=1, experts=16, ep=ep, layer=layer, step=step)
+    loads = fault.expert_loads(seed=1, experts=16, ep=ep, layer=layer, step=step)
     assert loads.shape == (ep,)
     assert loads.sum() == pytest.approx(ep)
     assert (loads >= 0).all()
-    assert 1.0 - 1e-12 <= dispatch_load(loads) <= ep
+    assert 1.0 - 1e-12 <= loads.max() <= ep
 
 
 def test_counted_fractions_are_taken_rank_by_rank() -> None:
-    loads = expert_loads(imbalance(kind="fractions", values=[4, 2, 1, 1]), seed=1, experts=4, ep=2, layer=0)
+    loads = imbalance(kind="fractions", values=[4, 2, 1, 1]).expert_loads(seed=1, experts=4, ep=2, layer=0)
     assert loads.tolist() == [1.5, 0.5]
-    assert dispatch_load(loads) == 1.5
+    assert loads.max() == 1.5
     even = imbalance(kind="fractions", values=[1, 1, 1, 1])
     assert even.neutral
-    assert expert_loads(even, seed=1, experts=4, ep=4, layer=0).tolist() == [1.0] * 4
+    assert even.expert_loads(seed=1, experts=4, ep=4, layer=0).tolist() == [1.0] * 4
     assert imbalance(kind="zipf", exponent=0).neutral
 
 
 def test_zipf_is_its_law_in_any_order() -> None:
-    shares = expert_loads(LAWS[0], seed=1, experts=8, ep=8, layer=5) / 8
+    shares = LAWS[0].expert_loads(seed=1, experts=8, ep=8, layer=5) / 8
     expected = np.arange(1, 9) ** -1.2
     assert np.sort(shares)[::-1] == pytest.approx(expected / expected.sum())
 
@@ -60,7 +61,7 @@ def test_what_is_drawn_anew() -> None:
     by_layer, by_pass = LAWS
 
     def loads(fault: ExpertImbalance, **where: int) -> list[float]:
-        return expert_loads(fault, seed=1, experts=8, ep=4, **{"layer": 0, **where}).tolist()
+        return fault.expert_loads(seed=1, experts=8, ep=4, **{"layer": 0, **where}).tolist()
 
     assert loads(by_layer) == loads(by_layer, step=3, microbatch=2, replica=1) != loads(by_layer, layer=1)
     assert loads(by_pass) == loads(by_pass)
@@ -75,7 +76,7 @@ def test_ops_of_experts_take_what_their_rank_gets() -> None:
     program = StageProgram(0, {MAIN: [Item(Segment(ops), "F0", microbatch=0)]})
     fault = imbalance(kind="fractions", values=[4, 2, 1, 1])
     batch = Batch(steps=1, microbatches=1, micro_batch=1, length=8, experts=4)
-    ranks = RankPrograms([fault], Plan(dp=4, ep=2), [0] * 4, 0, batch)
+    ranks = RankPrograms([fault], Setting(Plan(dp=4, ep=2), [0] * 4, 0, batch))
     found = []
     for rank in range(4):
         works = [op.work for op in ranks.program(rank, program).lanes[MAIN][0].segment.ops]
@@ -87,9 +88,9 @@ def test_ops_of_experts_take_what_their_rank_gets() -> None:
 
 def test_what_does_not_fit() -> None:
     with pytest.raises(InputError, match="ep 3 does not divide 8 experts"):
-        expert_loads(LAWS[0], seed=1, experts=8, ep=3, layer=0)
+        LAWS[0].expert_loads(seed=1, experts=8, ep=3, layer=0)
     with pytest.raises(InputError, match="4 fractions for 8 experts; give one to each"):
-        expert_loads(imbalance(kind="fractions", values=[1, 1, 1, 2]), seed=1, experts=8, ep=2, layer=0)
+        imbalance(kind="fractions", values=[1, 1, 1, 2]).expert_loads(seed=1, experts=8, ep=2, layer=0)
 
 
 def test_a_dense_model_has_none(tiny: Any) -> None:

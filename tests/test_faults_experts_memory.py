@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from simcluster import InputError, Scenario, load, simulate
 from simcluster.faults import placed
-from simcluster.faults.experts import ExpertImbalance, expert_loads
-from simcluster.planning.expert_loads import grown
+from simcluster.faults.expert_loads import grown
+from simcluster.faults.experts import ExpertImbalance
 from simcluster.planning.ops import Change
 from simcluster.result import Result
 from simcluster.scenario.fits import applied, held, remedies
@@ -173,8 +173,8 @@ def test_only_the_routed_part_grows(load: float, routed: int, rest: int) -> None
 
 def test_loads_are_kept_and_not_to_be_written_to() -> None:
     fault = ExpertImbalance.model_validate({**ZIPF, "seed": 1})
-    first = expert_loads(fault, seed=1, experts=8, ep=4, layer=0)
-    assert first is expert_loads(fault, seed=1, experts=8, ep=4, layer=0)
+    first = fault.expert_loads(seed=1, experts=8, ep=4, layer=0)
+    assert first is fault.expert_loads(seed=1, experts=8, ep=4, layer=0)
     with pytest.raises(ValueError, match="read-only"):
         first[0] = 2.0
 

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from simcluster.faults import SequenceLengths
 from simcluster.faults.data import packed
 from simcluster.faults.draws import stream
+from simcluster.faults.ranks import mean_attention
+from simcluster.faults.spec import Batch
 from simcluster.model.flops import hardware_flops_per_sequence, layer_flops, model_flops_per_sequence
-from simcluster.planning.disturbed_ranks import Batch, mean_attention
 from simcluster.result import Result
 from simcluster.scenario.scenario import load
 from simcluster.search.link_bound import LinkBounds

@@ -1,25 +1,34 @@
-"""What is slower than it should be, and what makes work uneven, as documents.
+"""What is slower than it should be, and what makes work uneven, as documents that say what they do.
 
-A fault is part of a scenario (``faults: [...]``): a spec with a ``kind``; ``disturbances`` turns them into what
-lowering, the engine and the network know.  Imports spec.
+A fault is part of a scenario (``faults: [...]``): a spec with a ``kind`` and methods (``faults.spec``), which planning,
+the engine and the network are given as factors, profiles and programs (``ranks``, ``capacities``).
+
+To add one: a class in a file of its own, made from ``FaultSpec`` (or from ``OnRanks``, ``OnLinks`` and ``During`` of
+``faults.where``, which say where and when it is), with ``kind``, ``EXAMPLE``, ``NEUTRAL``, ``neutral`` and the effects
+that it has; and its name in the union ``Fault``, with its import.  All tests of tests/test_fault_kinds.py then play it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated
+from typing import Annotated, get_args
 
 from pydantic import Field
 
 from simcluster.faults.data import SequenceLengths
 from simcluster.faults.experts import ExpertImbalance
-from simcluster.faults.gpus import HostStall, Jitter, SlowGpu
+from simcluster.faults.gpus import SlowGpu
+from simcluster.faults.jitter import Jitter
 from simcluster.faults.links import BackgroundLoad, LinkFlap, SlowLink
+from simcluster.faults.spec import FaultSpec
+from simcluster.faults.stalls import HostStall
 
 __all__ = [
+    "FAULTS",
     "BackgroundLoad",
     "ExpertImbalance",
     "Fault",
+    "FaultSpec",
     "HostStall",
     "Jitter",
     "LinkFlap",
@@ -27,26 +36,17 @@ __all__ = [
     "SlowGpu",
     "SlowLink",
     "placed",
-    "without",
 ]
 
 Fault = Annotated[
     SlowGpu | Jitter | HostStall | SlowLink | LinkFlap | BackgroundLoad | SequenceLengths | ExpertImbalance,
     Field(discriminator="kind"),
 ]
-"""Any fault.  To add one: a spec with a new ``kind``, an ``EXAMPLE`` of it that acts and a ``NEUTRAL`` one that changes
-nothing (the tests of all faults play both), its name here, and what it does (``by_effect`` says where)."""
+"""Any fault."""
+FAULTS: dict[str, type[FaultSpec]] = {spec.word(): spec for spec in get_args(get_args(Fault)[0])}
+"""The kinds of faults by their words."""
 
 
-def placed(faults: Iterable[Fault]) -> tuple[Fault, ...]:
+def placed(faults: Iterable[FaultSpec]) -> tuple[FaultSpec, ...]:
     """The same faults, each that draws with the number of its stream: what it draws stays its own if another goes."""
-    found: list[Fault] = []
-    for place, fault in enumerate(faults):
-        unnumbered = getattr(fault, "seed", 0) is None  # a kind that draws nothing has no seed
-        found.append(fault.model_copy(update={"seed": place}) if unnumbered else fault)
-    return tuple(found)
-
-
-def without(fault: Fault) -> tuple[Fault, ...]:
-    """What stands in a fault's place when it is taken away: nothing, or the same data without their imbalance."""
-    return (fault.without(),) if isinstance(fault, SequenceLengths) else ()
+    return tuple(fault.numbered(place) for place, fault in enumerate(faults))

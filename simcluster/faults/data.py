@@ -1,4 +1,4 @@
-"""Work that is uneven because the data are: documents of different lengths, packed.  Imports spec and its parts.
+"""Work that is uneven because the data are: documents of different lengths, packed.  Imports the faults' spec and laws.
 
 Attention inside a document costs in proportion to the square of its length, everything else to the tokens: microbatches
 with equally many tokens take different times (MODELLING.md G.3; ByteDance, arXiv:2505.05713).
@@ -8,18 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
-from simcluster.documents.spec import Spec
-from simcluster.faults.draws import Floats, Law, Lengths, stream
+from simcluster.documents.complaints import Complaint
+from simcluster.faults.draws import Floats, Lengths, stream
+from simcluster.faults.spec import Batch, FaultSpec
 from simcluster.faults.where import Number
 
 _AT_ONCE = 64  # lengths drawn together
 
 
-class SequenceLengths(Spec):
+class SequenceLengths(FaultSpec):
     """Sequences packed with documents, whose lengths are drawn from ``documents``.
 
     Documents fill each sequence of the batch up to ``model.sequence_length`` tokens; the last is cut there.  The core
@@ -34,20 +35,32 @@ class SequenceLengths(Spec):
 
     EXAMPLE: ClassVar = {"kind": "sequence_lengths", "documents": {"kind": "lognormal", "median": 40, "sigma": 1}}
     NEUTRAL: ClassVar = {"kind": "sequence_lengths", "documents": {"kind": "histogram", "values": [1e9]}}
+    ONCE: ClassVar = "the data have one law of lengths"
 
     kind: Literal["sequence_lengths"]
     documents: Lengths
     packing: Literal["in_order", "balanced", "even"] = "in_order"
     seed: Number | None = None
 
-    @property
-    def neutral(self) -> bool:
-        """Does it change nothing?  Never: documents shorter than the sequence save work."""
-        return False
+    def attention(self, seed: int, batch: Batch, dp: int) -> Floats:
+        """What the core attention of microbatches takes, [step, replica, microbatch]; 1 is one document a sequence."""
+        counts = {"microbatches": batch.microbatches, "micro_batch": batch.micro_batch, "length": batch.length}
+        return np.stack([loads(self, seed=seed, step=step, dp=dp, **counts) for step in range(batch.steps)])
 
-    def without(self) -> SequenceLengths:
+    def complaints(self, scenario: Any) -> Iterator[Complaint]:
+        """Attention does only what documents need."""
+        if scenario.training.attention != "fused":
+            what = "unfused attention works on the whole square, whatever is packed"
+            yield (), f"{what}; set training.attention to fused, or leave sequence_lengths out"
+
+    def without(self) -> Self:
         """The same documents without imbalance."""
         return self.model_copy(update={"packing": "even"})
+
+    def remedy(self) -> tuple[str, Self] | None:
+        """Documents are dealt out evenly."""
+        balanced = self.model_copy(update={"packing": "balanced"})
+        return ("redistribute the sequences (packing: balanced)", balanced) if self.packing == "in_order" else None
 
 
 @lru_cache(maxsize=64)
@@ -74,7 +87,7 @@ def loads(
     return found
 
 
-def packed(law: Law, length: int, generator: np.random.Generator) -> Floats:
+def packed(law: Lengths, length: int, generator: np.random.Generator) -> Floats:
     """Documents of a sequence of so many tokens, in order; the last is cut."""
     found, filled = [], 0.0
     for document in _drawn(law, generator):
@@ -85,7 +98,7 @@ def packed(law: Law, length: int, generator: np.random.Generator) -> Floats:
     raise AssertionError
 
 
-def _drawn(law: Law, generator: np.random.Generator) -> Iterator[float]:
+def _drawn(law: Lengths, generator: np.random.Generator) -> Iterator[float]:
     while True:
         yield from law.draw(generator, _AT_ONCE).tolist()
 

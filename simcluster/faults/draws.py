@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from typing import Annotated, Literal, Protocol
+from typing import Annotated, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -52,39 +52,38 @@ class Streams:
         return self._generator
 
 
-class Normal(Spec):
-    """1 + ``sigma`` z with a standard normal z, never below 0."""
-
-    kind: Literal["normal"]
-    sigma: Spread
+class _Spread(Spec):
+    """A law of factors with one parameter, how far they spread."""
 
     @property
     def neutral(self) -> bool:
         """Is every draw 1?"""
-        return self.sigma == 0
+        return not any(value for name, value in self if name != "kind")
+
+
+class Normal(_Spread):
+    """1 + ``sigma`` z with a standard normal z, never below 0."""
+
+    kind: Literal["normal"]
+    sigma: Spread
 
     def draw(self, generator: np.random.Generator, count: int) -> Floats:
         """So many factors."""
         return np.maximum(0.0, 1.0 + self.sigma * generator.standard_normal(count))
 
 
-class Lognormal(Spec):
+class Lognormal(_Spread):
     """exp(``sigma`` z - sigma^2 / 2): mean 1."""
 
     kind: Literal["lognormal"]
     sigma: Spread
-
-    @property
-    def neutral(self) -> bool:
-        """Is every draw 1?"""
-        return self.sigma == 0
 
     def draw(self, generator: np.random.Generator, count: int) -> Floats:
         """So many factors."""
         return np.exp(self.sigma * generator.standard_normal(count) - self.sigma**2 / 2)
 
 
-class Gumbel(Spec):
+class Gumbel(_Spread):
     """1 + ``scale`` (g - 0.5772) with a standard Gumbel g, the law of maxima: mean 1; never below 0.
 
     The maximum of N of them is the same law, ``scale`` ln N later.
@@ -93,26 +92,16 @@ class Gumbel(Spec):
     kind: Literal["gumbel"]
     scale: Spread
 
-    @property
-    def neutral(self) -> bool:
-        """Is every draw 1?"""
-        return self.scale == 0
-
     def draw(self, generator: np.random.Generator, count: int) -> Floats:
         """So many factors."""
         return np.maximum(0.0, 1.0 + self.scale * (generator.gumbel(size=count) - _EULER))
 
 
-class Exponential(Spec):
+class Exponential(_Spread):
     """1 + ``scale`` (e - 1) with a standard exponential e: mean 1, and never below 1 - scale, so at most 1."""
 
     kind: Literal["exponential"]
     scale: Annotated[float, Field(ge=0, le=1)]
-
-    @property
-    def neutral(self) -> bool:
-        """Is every draw 1?"""
-        return self.scale == 0
 
     def draw(self, generator: np.random.Generator, count: int) -> Floats:
         """So many factors."""
@@ -182,11 +171,3 @@ class HistogramLengths(Histogram):
 
 
 Lengths = Annotated[LognormalLengths | HistogramLengths, Field(discriminator="kind")]
-
-
-class Law(Protocol):
-    """What can be drawn."""
-
-    def draw(self, generator: np.random.Generator, count: int) -> Floats:
-        """So many draws."""
-        ...

@@ -3,26 +3,27 @@
 A mixture-of-experts layer sends every token to its ``top_k`` experts.  A rank that holds popular ones multiplies more
 tokens, and receives more bytes in the all-to-all before (dispatch) and returns more in the one behind (combine); the
 all-to-all and all ranks of the group wait for the fullest (MODELLING.md F.5).  Its memory holds as many more rows.
-Imports spec and its parts.
+Imports the faults' spec and draws.
 
-``expert_loads`` says what to multiply; ``planning.expert_loads`` does it to the ops of a rank.
+``expert_loads`` says what to multiply; ``faults.expert_loads`` does it to the ops of a rank.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import lru_cache
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
 
+from simcluster.documents.complaints import Complaint
 from simcluster.documents.spec import Spec
 from simcluster.errors import InputError
 from simcluster.faults.draws import Floats, stream
+from simcluster.faults.spec import FaultSpec
 from simcluster.faults.where import Number
 
-EXPERTS = "experts"
-"""The name of the ops that multiply tokens with the weights of routed experts."""
 _MOST_EXPERTS = 100_000
 
 
@@ -82,7 +83,7 @@ Tokens = Annotated[TokenFractions | ZipfTokens | DirichletTokens, Field(discrimi
 """A law of shares; to add one, write a spec with ``neutral`` and ``draw`` and add it here."""
 
 
-class ExpertImbalance(Spec):
+class ExpertImbalance(FaultSpec):
     """Experts that get unequally many ``tokens``.
 
     The shares are drawn ``per`` layer, the same in all microbatches and steps (what a router has learnt), or per pass
@@ -102,29 +103,51 @@ class ExpertImbalance(Spec):
         """Does it change nothing?"""
         return self.tokens.neutral
 
+    @property
+    def by_chance(self) -> bool:
+        """Are shares drawn?"""
+        return self.tokens.kind != "fractions" and not self.neutral
+
+    @property
+    def by_pass(self) -> bool:
+        """Are they drawn anew for every pass?"""
+        return self.per == "pass"
+
+    def expert_loads(
+        self, *, seed: int, experts: int, ep: int, layer: int, step: int = 0, microbatch: int = 0, replica: int = 0
+    ) -> Floats:
+        """What the experts' products take on every expert-parallel rank of a group, [ep]; 1 is an even share.
+
+        The same factors multiply the bytes that each rank receives in the dispatch and sends in the combine.  They sum
+        to ``ep``: no token is lost (as without a capacity factor).  Expert e is on rank e // (experts / ep).
+        ``replica`` is the number of the group: with ``per: pass`` each group has other tokens.  The array, the same one
+        each time, cannot be written to.  Raises InputError where the ranks do not divide the experts, or fractions are
+        not one to each.
+        """
+        if ep < 1 or experts < 1 or experts % ep:
+            raise InputError(f"expert_imbalance: ep {ep} does not divide {experts} experts; each rank has as many")
+        return _loads(self, seed, experts, ep, (layer, step, microbatch, replica) if self.by_pass else (layer,))
+
+    def complaints(self, scenario: Any) -> Iterator[Complaint]:
+        """There are experts, and as many fractions as there are."""
+        moe = scenario.model.moe
+        if moe is None:
+            what = "the model is dense: it has no experts that could get unequally many tokens"
+            yield (), f"{what}; leave expert_imbalance out, or use sequence_lengths for uneven attention"
+            return
+        if scenario.memory.offload.activations and not self.neutral:
+            what = "what a rank's experts keep goes with the rows they get, and memory.offload takes an even share of"
+            yield (), f"{what} it; set memory.offload.activations to 0, or leave expert_imbalance out"
+        try:
+            self.expert_loads(seed=0, experts=moe.experts, ep=1, layer=0)
+        except InputError as error:
+            yield ("tokens",), str(error)
+
 
 @lru_cache(maxsize=1 << 16)
-def expert_loads(
-    fault: ExpertImbalance, *, seed: int, experts: int, ep: int, layer: int, step: int = 0, microbatch: int = 0,
-    replica: int = 0,
-) -> Floats:  # fmt: skip
-    """What the experts' products take on every expert-parallel rank of a group, [ep]; 1 is an even share.
-
-    The same factors multiply the bytes that each rank receives in the dispatch and sends in the combine.  They sum to
-    ``ep``: no token is lost (as without a capacity factor).  Expert e is on rank e // (experts / ep).  ``replica`` is
-    the number of the group: with ``per: pass`` each group has other tokens.  The array, the same one each time, cannot
-    be written to.  Raises InputError where the ranks do not divide the experts, or fractions are not one to each.
-    """
-    if ep < 1 or experts < 1 or experts % ep:
-        raise InputError(f"expert_imbalance: ep {ep} does not divide {experts} experts; each rank has as many")
-    identity = (layer,) if fault.per == "layer" else (layer, step, microbatch, replica)
+def _loads(fault: ExpertImbalance, seed: int, experts: int, ep: int, identity: tuple[int, ...]) -> Floats:
     shares = fault.tokens.draw(stream(seed, "experts", fault.seed, *identity), experts)
     loads = shares.reshape(ep, -1).sum(axis=1)
     found = np.asarray(loads * (ep / loads.sum()))
     found.setflags(write=False)
     return found
-
-
-def dispatch_load(loads: Floats) -> float:
-    """What multiplies the bytes, and so the time, of a group's all-to-all: it is over when its fullest rank is."""
-    return float(loads.max())

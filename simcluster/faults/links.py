@@ -1,13 +1,16 @@
-"""Links that carry less than they should.  Imports spec and its parts."""
+"""Links that carry less than they should.  Imports the faults' spec and places, draws and profiles."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
 from simcluster.errors import InputError
-from simcluster.faults.where import SHORTEST_PERIOD, During, Number, OnLinks
+from simcluster.faults.draws import stream
+from simcluster.faults.where import SHORTEST_PERIOD, During, Number, OnLinks, window
+from simcluster.planning.profiles import Profile, Spells
 from simcluster.units import BytesPerSecond, Seconds
 
 
@@ -28,6 +31,10 @@ class SlowLink(OnLinks, During):
     def neutral(self) -> bool:
         """Does it change nothing?"""
         return self.factor == 1
+
+    def left(self, capacity: float) -> float:
+        """The factor."""
+        return self.factor
 
 
 class LinkFlap(OnLinks):
@@ -55,6 +62,22 @@ class LinkFlap(OnLinks):
     def neutral(self) -> bool:
         """Does it change nothing?"""
         return self.down == 0
+
+    @property
+    def lasts(self) -> bool:
+        """Never."""
+        return False
+
+    def left(self, capacity: float) -> float:
+        """Nothing."""
+        return 0.0
+
+    def profile(self, value: float, seed: int) -> Profile:
+        """``value`` while the link is down."""
+        start = self.start or 0.0
+        if self.period is None:
+            return window(value, start, start + self.down)
+        return window(value, start, None, self.period, self.down / self.period)
 
 
 class BackgroundLoad(OnLinks, During):
@@ -93,3 +116,45 @@ class BackgroundLoad(OnLinks, During):
     def neutral(self) -> bool:
         """Does it change nothing?"""
         return self.share == 0
+
+    @property
+    def by_chance(self) -> bool:
+        """Does it come and go by chance?"""
+        return self.on is not None
+
+    @property
+    def lasts(self) -> bool:
+        """Others' traffic is no property of the cluster, even where it is always there."""
+        return False
+
+    def left(self, capacity: float) -> float:
+        """What others leave; InputError if that is nothing, for ever."""
+        if self.share is not None:
+            return 1.0 - self.share
+        assert self.rate is not None
+        if self.rate >= capacity and super().lasts and self.on is None:
+            raise InputError(
+                f"a background load of {self.rate / 1e9:g} GB/s leaves nothing of a link of {capacity / 1e9:g} GB/s, "
+                "for ever; give a lower rate, a share below 1, or an end"
+            )
+        return max(0.0, 1.0 - self.rate / capacity)
+
+    def profile(self, value: float, seed: int) -> Profile:
+        """``value`` in its spells, or at its times."""
+        if self.on is not None and self.off is not None:
+            return spells_of(self.on, self.off, value, seed, self.seed)
+        return super().profile(value, seed)
+
+
+def spells_of(on: float, off: float, left: float, seed: int, number: int | None) -> Spells:
+    """A load that comes and goes in spells of these mean lengths (s) by a stream of draws."""
+    chance = stream(seed, "background", number)
+    first = bool(chance.random() < on / (on + off))
+
+    def lengths() -> Iterator[float]:
+        present = first
+        while True:
+            yield max(1e-9, float(chance.exponential(on if present else off)))
+            present = not present
+
+    return Spells(left, lengths(), first=first)

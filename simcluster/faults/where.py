@@ -1,16 +1,19 @@
-"""Where and when a fault is: on which ranks, on which links, in which windows of time.  Imports spec and windows."""
+"""Where and when a fault is: on which ranks, on which links, in which windows of time.  Imports the faults' spec."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Annotated, Self
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
 from simcluster.clock import on_grid
-from simcluster.documents.spec import Spec
+from simcluster.documents.complaints import Complaint
 from simcluster.errors import InputError
+from simcluster.faults.spec import FaultSpec
+from simcluster.planning.profiles import Profile
+from simcluster.topology import Cluster
 from simcluster.units import Seconds
 from simcluster.windows import Window
 
@@ -19,7 +22,7 @@ Number = Annotated[int, Field(strict=True, ge=0)]
 SHORTEST_PERIOD = 1e-6
 
 
-class OnRanks(Spec):
+class OnRanks(FaultSpec):
     """Ranks: one (``rank``), several (``ranks``), or all that the job has on a machine (``node``, its number)."""
 
     rank: Number | None = None
@@ -44,8 +47,31 @@ class OnRanks(Spec):
             return list(dict.fromkeys(self.named))
         return [rank for rank, host in enumerate(host_of) if self.node is None or host == self.node]
 
+    @property
+    def everywhere(self) -> bool:
+        """Is it on all ranks?"""
+        return self.named is None and self.node is None
 
-class OnLinks(Spec):
+    def complaints(self, scenario: Any) -> Iterator[Complaint]:
+        """Its ranks are in the job."""
+        gpus = scenario.gpus
+        for rank in self.named or ():
+            if rank >= gpus:
+                name = "rank" if self.rank is not None else "ranks"
+                yield (name,), f"there is no rank {rank}: the job has {gpus} GPUs, so ranks 0 to {gpus - 1}"
+        hosts = scenario.cluster.built.host_of[:gpus]
+        if self.node is not None and self.node not in hosts:
+            yield ("node",), f"the job has no machine {self.node}: it is on 0 to {max(hosts, default=0)}"
+
+    def moved(self, host_of: Sequence[int], place: Mapping[int, int]) -> Self | None:
+        """Where those of its ranks that are left are now."""
+        if self.everywhere:
+            return self
+        ranks = tuple(place[rank] for rank in self.chosen(host_of) if rank in place)
+        return self.model_copy(update={"rank": None, "node": None, "ranks": ranks}) if ranks else None
+
+
+class OnLinks(FaultSpec):
     """Links, in both directions.
 
     ``between`` names two neighbours in the cluster's graph, as ``simcluster topology FILE`` prints them; ``nic_of`` is
@@ -69,8 +95,71 @@ class OnLinks(Spec):
             raise InputError(f"between: a link has two different ends, got {self.between[0]!r} twice")
         return self
 
+    def links(self, cluster: Cluster) -> list[int]:
+        """The links that it is on, both directions of each.  InputError for what is not in the cluster."""
+        if self.between is not None:
+            return cluster.links_between(*self.between)
+        if self.nic_of is not None:
+            gpus = [self.nic_of]
+        else:
+            gpus = [gpu for gpu, host in enumerate(cluster.host_of) if host == self.uplinks_of]
+        ports = dict.fromkeys(port for gpu in gpus for port in cluster.uplinks(gpu))
+        kind = cluster.graph.nodes(data="kind")
+        found = [
+            cluster.link_index[pair]
+            for port in ports
+            for neighbour in cluster.graph.successors(port)
+            if kind[neighbour] == "switch"
+            for pair in ((port, neighbour), (neighbour, port))
+            if pair in cluster.link_index
+        ]
+        if not found:
+            what = f"rank {self.nic_of}" if self.nic_of is not None else f"machine {self.uplinks_of}"
+            raise InputError(
+                f"{what} of cluster {cluster.name!r} has no NIC on a switch; name links with between instead"
+            )
+        return found
 
-class During(Spec):
+    def complaints(self, scenario: Any) -> Iterator[Complaint]:
+        """Its links are in the cluster, and it leaves something of them."""
+        cluster, gpus = scenario.cluster.built, scenario.gpus
+        if self.nic_of is not None and self.nic_of >= gpus:
+            yield ("nic_of",), f"there is no rank {self.nic_of}: the job has {gpus} GPUs, so ranks 0 to {gpus - 1}"
+        elif self.uplinks_of is not None and self.uplinks_of not in cluster.host_of:
+            what = f"the cluster has no machine {self.uplinks_of}: they are 0 to {max(cluster.host_of)}"
+            yield ("uplinks_of",), what
+        else:
+            try:
+                for link in self.links(cluster):
+                    self.left(float(cluster.capacity[link]))
+            except InputError as error:
+                yield (), str(error)
+
+    def moved(self, host_of: Sequence[int], place: Mapping[int, int]) -> Self | None:
+        """That of a rank's NIC or of a machine's uplinks goes where they go, others stay."""
+        if self.nic_of is not None:
+            return self.model_copy(update={"nic_of": place[self.nic_of]}) if self.nic_of in place else None
+        if self.uplinks_of is not None and self.uplinks_of in host_of:
+            hosts = enumerate(host_of)
+            now = [host_of[place[rank]] for rank, host in hosts if host == self.uplinks_of and rank in place]
+            return self.model_copy(update={"uplinks_of": now[0]}) if now else None
+        return self
+
+    def in_cluster(self, gpus: Sequence[int], machines: Sequence[int]) -> Self:
+        """With the cluster's numbers; InputError for a machine that the job has not."""
+        change: dict[str, int] = {}
+        if self.nic_of is not None:
+            change["nic_of"] = gpus[self.nic_of]
+        if self.uplinks_of is not None:
+            if self.uplinks_of >= len(machines):
+                raise InputError(
+                    f"uplinks_of: the job has no machine {self.uplinks_of}; it has {len(machines)}, counted from 0"
+                )
+            change["uplinks_of"] = machines[self.uplinks_of]
+        return self.model_copy(update=change)
+
+
+class During(FaultSpec):
     """When: from ``start`` to ``end``, counted from the first step's begin; left out: from the begin, to the end.
 
     With a ``period`` only in the first ``duty`` (0 to 1) of each, as a GPU that throttles again and again.
@@ -92,17 +181,20 @@ class During(Spec):
             raise InputError(f"period {self.period:g} s is too short to be followed; at least 1 us")
         return self
 
-    def window(self, value: float) -> Window | None:
-        """The factor ``value`` over time; None where it is there for ever."""
+    @property
+    def lasts(self) -> bool:
+        """Is it there from the begin for ever?"""
+        return not self.start and self.end is None and self.period is None
+
+    def profile(self, value: float, seed: int) -> Profile:
+        """The factor ``value`` at these times."""
         return window(value, self.start, self.end, self.period, self.duty)
 
 
 def window(
-    value: float, start: float | None, end: float | None, period: float | None, duty: float | None
-) -> Window | None:
-    """The profile of these times in seconds; None where it is there from the begin for ever."""
-    if not start and end is None and period is None:
-        return None
+    value: float, start: float | None, end: float | None = None, period: float | None = None, duty: float | None = None
+) -> Window:
+    """The profile of these times in seconds."""
     ends = math.inf if end is None else on_grid(end)
     if period is None or duty is None:
         return Window(value, on_grid(start or 0.0), ends)

@@ -1,16 +1,16 @@
-"""Faults in words, for titles and tables.  Imports the faults."""
+"""Faults in words, for titles and tables.  Imports the faults' spec."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from simcluster.faults import Fault
+from simcluster.faults.spec import FaultSpec
 
 _TOLD = 3  # in a title
 
 
-def in_words(fault: Fault | Mapping[str, Any]) -> str:
+def in_words(fault: FaultSpec | Mapping[str, Any]) -> str:
     """'slow gpu, rank 37, factor 1.2', of a fault or of what a document says."""
     fields = dict(fault) if isinstance(fault, Mapping) else fault.model_dump(mode="json")
     kind = str(fields.pop("kind", "fault")).replace("_", " ")
@@ -19,7 +19,7 @@ def in_words(fault: Fault | Mapping[str, Any]) -> str:
     return ", ".join([kind, *parts])
 
 
-def all_in_words(faults: Sequence[Fault | Mapping[str, Any]]) -> str:
+def all_in_words(faults: Sequence[FaultSpec | Mapping[str, Any]]) -> str:
     """Those of a scenario: 'slow gpu, rank 37, factor 1.2; jitter, ...'; nothing of none."""
     told = [in_words(fault) for fault in faults[:_TOLD]]
     more = len(faults) - len(told)

@@ -14,13 +14,12 @@ from simcluster.model.layers import RankShape
 from simcluster.model.recipes import Recipe, state_bytes
 from simcluster.model.transformer import Model
 from simcluster.planning.buffers import Overheads
-from simcluster.planning.expert_loads import ExpertLoads
 from simcluster.planning.held import of_stage
 from simcluster.planning.offload import trips
 from simcluster.planning.parallel import Plan
 from simcluster.planning.residency import Level, Profile, Residencies, Visit, peak_of_row, profile, residencies, visits
 from simcluster.planning.step_plan import Offload, Slices
-from simcluster.planning.uneven_peak import uneven_peak
+from simcluster.planning.uneven_peak import UnevenExperts, uneven_peak
 from simcluster.schedules import Action, Schedule
 
 _NONE = Overheads()
@@ -71,7 +70,7 @@ def stage_footprint(
     stage: int,
     overheads: Overheads = _NONE,
     offload: Offload = _NOTHING,
-    experts: ExpertLoads | None = None,
+    experts: UnevenExperts | None = None,
     steps: int = 1,
 ) -> Footprint:
     """The peak of one stage's ranks over a step; of the fullest of them over all ``steps`` if ``experts`` get unequally

@@ -14,11 +14,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from simcluster.faults.experts import EXPERTS
 from simcluster.model.kernels import Block, Kernel, Section
 from simcluster.model.layers import RankShape, mixture_edges
 from simcluster.model.mixture_sections import Mixture, mixture, routed
 from simcluster.model.transformer import Model, Recompute
+from simcluster.planning.ops import EXPERTS
 from simcluster.planning.residency import Phase
 from simcluster.planning.segment_ops import OpsInMaking
 

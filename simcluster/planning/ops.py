@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 MAIN = "main"
+EXPERTS = "experts"
+"""The name of the ops that multiply tokens with the weights of routed experts."""
 Direction = Literal["d2h", "h2d"]
 """Which way a copy goes: from device to host, or back."""
 

@@ -22,14 +22,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from simcluster.faults.experts import EXPERTS
 from simcluster.model.context import context_of
 from simcluster.model.kernels import Block, Kernel, Section
 from simcluster.model.layers import RankShape, attention_block, embedding_block, lm_head_block, mlp_block
 from simcluster.model.transformer import Model
 from simcluster.planning.context_ops import attend
 from simcluster.planning.mixture_ops import MixtureOps
-from simcluster.planning.ops import Compute, Segment
+from simcluster.planning.ops import EXPERTS, Compute, Segment
 from simcluster.planning.residency import Phase, residencies, visits
 from simcluster.planning.segment_ops import NO_TIME, Issue, OpsInMaking, Worker
 

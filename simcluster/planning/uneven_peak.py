@@ -1,24 +1,33 @@
 """The most that ranks of a stage hold when their experts get unequally many rows: a level for every rank at once.
 
 The walk of ``residency`` over a stage's row, visit by visit, with the part of each change that goes with the rows as
-large as the rank's load makes it (``expert_loads``).  Pure.
+large as the rank's load makes it.  Pure.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from simcluster.faults.draws import Floats
-from simcluster.planning.expert_loads import ExpertLoads
+from simcluster.collectives.description import Floats
 from simcluster.planning.ops import Change
 from simcluster.planning.residency import Level, Residencies, Visit
 from simcluster.schedules import Action
 
 Order = Callable[[Action], Sequence[Visit]]
 """The blocks that an action goes through."""
+
+
+class UnevenExperts(Protocol):
+    """What the experts of ranks get; ``by_pass``: drawn anew for every pass of a microbatch."""
+
+    @property
+    def by_pass(self) -> bool: ...
+    def of_stage(self, layer: int, step: int, microbatch: int) -> Floats:
+        """What multiplies an even share, [rank of the stage], of those ranks that differ."""
+        ...
 
 
 class _Levels(NamedTuple):
@@ -35,7 +44,7 @@ class _Levels(NamedTuple):
 
 
 def uneven_peak(
-    blocks: Residencies, row: Sequence[Action], order: Order, experts: ExpertLoads, steps: int
+    blocks: Residencies, row: Sequence[Action], order: Order, experts: UnevenExperts, steps: int
 ) -> Level:  # fmt: skip
     """What the fullest rank of a stage holds when it holds most, over ``steps`` steps."""
     found = Level(0.0, 0.0)
@@ -47,7 +56,7 @@ def uneven_peak(
     return found
 
 
-def _walked(blocks: Residencies, row: Sequence[Action], order: Order, experts: ExpertLoads, step: int) -> _Levels:
+def _walked(blocks: Residencies, row: Sequence[Action], order: Order, experts: UnevenExperts, step: int) -> _Levels:
     """One pass after the other; those of a kind and chunk are alike unless each draws anew."""
     known: dict[tuple[str, int, int], tuple[_Levels, Floats]] = {}
     held = np.zeros(1)
@@ -63,7 +72,7 @@ def _walked(blocks: Residencies, row: Sequence[Action], order: Order, experts: E
 
 
 def _passed(
-    blocks: Residencies, action: Action, visits: Sequence[Visit], experts: ExpertLoads, step: int
+    blocks: Residencies, action: Action, visits: Sequence[Visit], experts: UnevenExperts, step: int
 ) -> tuple[_Levels, Floats]:
     """The highest levels of a pass, counted from its start, and the activations that it leaves or frees."""
     split = action.kind in ("I", "W")

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from simcluster.documents.near import divisors
 from simcluster.errors import InputError
-from simcluster.faults import ExpertImbalance
 from simcluster.scenario.memory_plan import ELEMENT_BYTES, planned_footprints
 from simcluster.scenario.pipeline_rules import schedule_of
 from simcluster.scenario.rules import broken_rules
@@ -77,7 +76,7 @@ def remedies(scenario: Scenario, capacity: float | None = None) -> Remedies:
     """The shortest lists of changes that make the scenario fit on its GPUs, or in ``capacity`` bytes of each: as few
     changes as possible."""
     capacity = scenario.cluster.device.memory if capacity is None else capacity
-    by_pass = any(isinstance(fault, ExpertImbalance) and fault.per == "pass" for fault in scenario.faults)
+    by_pass = any(fault.by_pass for fault in scenario.faults)
     most, options = _MOST_BY_PASS if by_pass else _MOST_TRIALS, _options(scenario)
     trials, closest, fullest = 0, None, _fullest(scenario)
     best = held(scenario)

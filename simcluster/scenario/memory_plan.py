@@ -10,11 +10,11 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
+from simcluster.faults.expert_loads import ExpertLoads
 from simcluster.model.layers import RankShape
 from simcluster.model.recipes import Recipe, recipe_named
 from simcluster.nccl import load_platform
 from simcluster.planning.buffers import Overheads, nccl_buffer_bytes
-from simcluster.planning.expert_loads import ExpertLoads
 from simcluster.planning.footprint import Footprint, stage_footprint
 from simcluster.planning.parallel import Plan
 from simcluster.planning.residency import LAYER, residencies

@@ -23,7 +23,7 @@ from simcluster.documents.reading import (
     validate,
 )
 from simcluster.errors import InputError
-from simcluster.faults import placed, without
+from simcluster.faults import placed
 from simcluster.inputs.schedule_files import function_in, is_function
 from simcluster.scenario.fields import ScenarioFields
 from simcluster.scenario.files import resolve
@@ -108,8 +108,8 @@ class Scenario(ScenarioFields):
 
         Of uneven data only the unevenness goes: the same documents, spread evenly over the microbatches.
         """
-        kept = [without(fault) if place in numbers else (fault,) for place, fault in enumerate(self.faults)]
-        return self.model_copy(update={"faults": sum(kept, ())})
+        kept = (fault.without() if place in numbers else fault for place, fault in enumerate(self.faults))
+        return self.model_copy(update={"faults": tuple(fault for fault in kept if fault is not None)})
 
     def without_faults(self) -> Self:
         """The same scenario with none of its faults."""

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple, Union, get_args, get_origin
 from pydantic.fields import FieldInfo
 
 from simcluster.documents.spec import Spec
-from simcluster.faults import Fault
 from simcluster.scenario.scenario import Scenario
 
 
@@ -92,12 +91,6 @@ def fields() -> tuple[str, ...]:
     A field that takes one of several kinds of a thing (a topology, a schedule) is one field.
     """
     return tuple(_FIELDS)
-
-
-def fault_kinds() -> tuple[str, ...]:
-    """Every kind of fault."""
-    union, *_ = get_args(Fault)
-    return tuple(get_args(spec.model_fields["kind"].annotation)[0] for spec in get_args(union))
 
 
 def _walked(spec: type[Spec], before: str) -> Iterator[tuple[str, FieldInfo]]:

@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from simcluster.faults.ranks import mean_attention
 from simcluster.job import batch_of, choices_of, plan_job
 from simcluster.model.layers import RankShape
-from simcluster.planning.disturbed_ranks import mean_attention
 from simcluster.planning.ops import Collective, Compute, Host, Segment
 from simcluster.planning.parallel import Plan
 from simcluster.planning.segments import Pass

@@ -6,7 +6,8 @@ about any layout of it, so what a layout decides may have any value.  Imports sc
 
 from __future__ import annotations
 
-from simcluster.scenario.scope import Limited, Scope, fault_kinds, paths
+from simcluster.faults import FAULTS
+from simcluster.scenario.scope import Limited, Scope, paths
 
 _FREE = paths(
     """
@@ -55,7 +56,7 @@ PLAN = Scope(
         "collectives.detail": Limited("collectives.detail: layouts are searched with collectives as flows", ("flow",)),
     },
     faults={
-        **dict.fromkeys(fault_kinds(), lambda fault: f"faults: layouts are searched without {fault.kind}"),
+        **dict.fromkeys(FAULTS, lambda fault: f"faults: layouts are searched without {fault.kind}"),
         "sequence_lengths": lambda fault: (
             "" if fault.packing == "even" else "faults: layouts are searched with documents spread evenly"
         ),

@@ -5,8 +5,9 @@ Imports scopes and schedules.
 
 from __future__ import annotations
 
+from simcluster.faults import FAULTS
 from simcluster.scenario.scenario import Scenario
-from simcluster.scenario.scope import Limited, Scope, fault_kinds, paths
+from simcluster.scenario.scope import Limited, Scope, paths
 from simcluster.scenario.sections import HostMemory
 from simcluster.schedules import SCHEDULES
 
@@ -68,6 +69,6 @@ QUICK = Scope(
             lambda scenario: isinstance(scenario.pipeline.layers_per_stage, tuple),
         ),
     },
-    faults=dict.fromkeys(fault_kinds(), lambda fault: "faults make ranks differ"),
+    faults=dict.fromkeys(FAULTS, lambda fault: "faults make ranks differ"),
 )
 """Schedules with pairs of actions, or with the model more than once, are an obstacle, too, where they are known."""

@@ -1,46 +1,18 @@
-"""What the sweep of replicas is proved for (tests/test_montecarlo.py), and which faults leave a step to chance.
+"""What the sweep of replicas is proved for (tests/test_montecarlo.py).
 
-A scenario that it is not proved for is played replica by replica on the engine.  Imports scopes, errors and documents.
+A scenario that it is not proved for is played replica by replica on the engine.  Imports scopes and faults.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
-
-from simcluster.documents.complaints import listed
-from simcluster.errors import InputError
-from simcluster.faults import Fault
-from simcluster.faults.by_effect import by_effect
+from simcluster.faults import ExpertImbalance
 from simcluster.scenario.scope import Limited, Scope, paths
 
-_BY_CHANCE: Mapping[str, Callable[[Any], bool]] = {
-    "slow_gpu": lambda fault: False,
-    "slow_link": lambda fault: False,
-    "link_flap": lambda fault: False,
-    "jitter": lambda fault: True,
-    "sequence_lengths": lambda fault: True,
-    "host_stall": lambda fault: (
-        fault.factor is not None or fault.first == "random" or fault.cause == "garbage_collection"
-    ),
-    "background_load": lambda fault: fault.on is not None,
-    "expert_imbalance": lambda fault: fault.tokens.kind != "fractions" and not fault.neutral,
-}
+_PLAYED = ("slow_gpu", "jitter", "host_stall", "slow_link", "link_flap", "background_load", "sequence_lengths")
 
 
-def by_chance(fault: Fault) -> bool:
-    """Does a fault depend on the seed?  InputError for a kind that nothing plays, or of which that is not said here."""
-    by_effect([fault])
-    if fault.kind not in _BY_CHANCE:
-        raise InputError(
-            f"faults: whether {fault.kind} depends on the seed is not known, so replicas cannot be played; known: "
-            f"{listed(_BY_CHANCE)}"
-        )
-    return _BY_CHANCE[fault.kind](fault)
-
-
-def _experts(fault: Any) -> str:
-    return "expert_imbalance: replicas of one sweep all have the same tokens; use auto" if by_chance(fault) else ""
+def _experts(fault: ExpertImbalance) -> str:
+    return "expert_imbalance: replicas of one sweep all have the same tokens; use auto" if fault.by_chance else ""
 
 
 REPLICAS = Scope(
@@ -75,5 +47,5 @@ REPLICAS = Scope(
             "method sweep plays collectives as flows; use auto, or collectives.detail: flow", ("flow",)
         ),
     },
-    faults={**dict.fromkeys(_BY_CHANCE, lambda fault: ""), "expert_imbalance": _experts},
+    faults={**dict.fromkeys(_PLAYED, lambda fault: ""), "expert_imbalance": _experts},
 )

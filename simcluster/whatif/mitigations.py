@@ -10,9 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from simcluster.errors import InputError
-from simcluster.faults import Fault, HostStall, SequenceLengths, SlowGpu
-from simcluster.faults.by_effect import LinkFault
-from simcluster.faults.where import OnRanks
+from simcluster.faults.spec import FaultSpec, acting
 from simcluster.result import Result
 from simcluster.scenario.scenario import Scenario
 from simcluster.simulate import replay
@@ -73,50 +71,29 @@ def _changes(scenario: Scenario) -> Iterator[tuple[str, Scenario, str]]:
         pipeline = scenario.pipeline.model_copy(update={"layers_per_stage": "auto"})
         yield "rebalance the stages (layers_per_stage: auto)", scenario.model_copy(update={"pipeline": pipeline}), ""
     for machine in slow_machines(scenario):
-        healthy = tuple(fault for fault in faults if not (isinstance(fault, SlowGpu) and _on(fault, scenario, machine)))
+        healthy = tuple(fault for fault in faults if not _slows(fault, scenario, machine))
         yield f"replace machine {machine} by a healthy one", scenario.model_copy(update={"faults": healthy}), ""
         smaller, note = without_machine(scenario, machine)
         if smaller is not None:
             yield f"drop machine {machine}, go on with dp {smaller.dp}", smaller, note
-    stalls = [fault for fault in faults if isinstance(fault, HostStall) and fault.cause == "garbage_collection"]
-    if stalls:
-        planned = tuple(_planned(fault) if fault in stalls else fault for fault in faults)
-        yield "plan the garbage collection: all ranks together, between steps", _with(scenario, planned), ""
-    uneven = [fault for fault in faults if isinstance(fault, SequenceLengths) and fault.packing == "in_order"]
-    if uneven:
-        balanced = tuple(
-            fault.model_copy(update={"packing": "balanced"}) if isinstance(fault, SequenceLengths) else fault
-            for fault in faults
-        )
-        yield "redistribute the sequences (packing: balanced)", _with(scenario, balanced), ""
-
-
-def _with(scenario: Scenario, faults: tuple[Fault, ...]) -> Scenario:
-    return scenario.model_copy(update={"faults": faults})
-
-
-def _planned(fault: Fault) -> Fault:
-    """The same collections, but at the begin of a step and on all ranks in the same steps."""
-    assert isinstance(fault, HostStall)
-    return fault.model_copy(update={"cause": "data_loading", "first": 0})
+    remedies = [fault.remedy() for fault in faults]
+    for what in dict.fromkeys(remedy[0] for remedy in remedies if remedy is not None):
+        pairs = zip(faults, remedies, strict=True)
+        better = tuple(remedy[1] if remedy is not None and remedy[0] == what else fault for fault, remedy in pairs)
+        yield what, scenario.model_copy(update={"faults": better}), ""
 
 
 def slow_machines(scenario: Scenario) -> list[int]:
     """Machines that have a slow GPU, ascending."""
     hosts = scenario.cluster.built.host_of[: scenario.gpus]
-    slow = [
-        hosts[rank]
-        for fault in scenario.faults
-        if isinstance(fault, SlowGpu) and not fault.neutral
-        for rank in fault.chosen(hosts)
-    ]
-    return sorted(dict.fromkeys(slow))
+    slow = [fault for fault in acting(scenario.faults, "slowness") if not fault.everywhere]
+    return sorted(dict.fromkeys(hosts[rank] for fault in slow for rank in fault.chosen(hosts)))
 
 
-def _on(fault: SlowGpu, scenario: Scenario, machine: int) -> bool:
-    """Is a fault on this machine alone?"""
+def _slows(fault: FaultSpec, scenario: Scenario, machine: int) -> bool:
+    """Does a fault slow the GPUs of this machine alone?"""
     hosts = scenario.cluster.built.host_of[: scenario.gpus]
-    return {hosts[rank] for rank in fault.chosen(hosts)} == {machine}
+    return "slowness" in fault.effects() and {hosts[rank] for rank in fault.chosen(hosts)} == {machine}
 
 
 def without_machine(scenario: Scenario, machine: int) -> tuple[Scenario | None, str]:
@@ -138,7 +115,7 @@ def without_machine(scenario: Scenario, machine: int) -> tuple[Scenario | None, 
     batch = batch // together * together or together
     gpus = dp * replica
     place = {rank: number for number, rank in enumerate(kept[:gpus])}
-    faults = tuple(moved for fault in scenario.faults for moved in _moved(fault, hosts, machine, place))
+    moved = [fault.moved(hosts, place) for fault in scenario.faults]
     notes = []
     if batch != training.global_batch:
         notes.append(f"global batch {batch:,}, as {training.global_batch:,} does not divide")
@@ -149,34 +126,7 @@ def without_machine(scenario: Scenario, machine: int) -> tuple[Scenario | None, 
             "gpus": gpus,
             "parallel": parallel.model_copy(update={"dp": dp}),
             "training": training.model_copy(update={"global_batch": batch}),
-            "faults": faults,
+            "faults": tuple(fault for fault in moved if fault is not None),
         }
     )
     return changed, "; ".join(notes)
-
-
-def _moved(fault: Fault, hosts: tuple[int, ...] | list[int], machine: int, place: dict[int, int]) -> Iterator[Fault]:
-    """A fault where its ranks, its NIC's or its machine are now; nothing if none of them is left."""
-    if isinstance(fault, LinkFault):
-        yield from _moved_link(fault, hosts, place)
-        return
-    everywhere = isinstance(fault, OnRanks) and fault.named is None and fault.node is None
-    if not isinstance(fault, OnRanks) or everywhere:
-        yield fault
-        return
-    ranks = tuple(place[rank] for rank in fault.chosen(hosts) if rank in place)
-    if ranks:
-        yield fault.model_copy(update={"rank": None, "node": None, "ranks": ranks})
-
-
-def _moved_link(fault: LinkFault, hosts: tuple[int, ...] | list[int], place: dict[int, int]) -> Iterator[LinkFault]:
-    """A fault of links: that of a rank's NIC or of a machine's uplinks goes where they go, others stay."""
-    if fault.nic_of is not None:
-        if fault.nic_of in place:
-            yield fault.model_copy(update={"nic_of": place[fault.nic_of]})
-    elif fault.uplinks_of is not None and fault.uplinks_of in hosts:
-        now = [hosts[place[rank]] for rank, host in enumerate(hosts) if host == fault.uplinks_of and rank in place]
-        if now:
-            yield fault.model_copy(update={"uplinks_of": now[0]})
-    else:
-        yield fault

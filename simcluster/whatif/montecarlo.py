@@ -11,24 +11,23 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from simcluster.errors import InputError
-from simcluster.faults import BackgroundLoad, HostStall, Jitter, SequenceLengths, placed
-from simcluster.faults.by_effect import by_effect
-from simcluster.faults.data import loads
-from simcluster.job import disturbances_of, plan_job
+from simcluster.faults import BackgroundLoad, FaultSpec, HostStall, Jitter, SequenceLengths, placed
+from simcluster.faults.capacities import with_permanent
+from simcluster.faults.spec import Batch
+from simcluster.faults.stalls import Places, is_stall, with_room
+from simcluster.job import batch_of, disturbances_of, plan_job
 from simcluster.measuring.distribution import Distribution
-from simcluster.planning.disturbed_links import left_of, links_of, with_permanent
 from simcluster.planning.ops import MAIN
 from simcluster.planning.stages import stage_programs
-from simcluster.planning.stalls import Places, is_stall, with_room
 from simcluster.result import Result
 from simcluster.scenario.scenario import Scenario
 from simcluster.simulate import replay
@@ -36,13 +35,14 @@ from simcluster.simulating.frozen import ProgramOf, durations, paces
 from simcluster.simulating.stage_sweep import StageSweep
 from simcluster.topology import Cluster
 from simcluster.whatif.chance import BLOCK, Chance, Documents
-from simcluster.whatif.chance_scope import REPLICAS, by_chance
+from simcluster.whatif.chance_scope import REPLICAS
 from simcluster.whatif.pauses import Loaded, Slowed, Stalled
 from simcluster.whatif.processes import Apart, cores
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Method = Literal["auto", "sweep", "events"]
+Kind = TypeVar("Kind", bound=FaultSpec)
 
 _WORTH_A_PROCESS = 20e6  # durations to be drawn; below, starting one takes longer
 
@@ -69,7 +69,7 @@ def monte_carlo(
 def without_chance(scenario: Scenario) -> Scenario:
     """The scenario as it would be if nothing were left to chance, played once; documents are spread evenly."""
     placed_faults = scenario.model_copy(update={"faults": placed(scenario.faults), "replicas": 1})
-    return placed_faults.without(*(place for place, fault in enumerate(scenario.faults) if by_chance(fault)))
+    return placed_faults.without(*(place for place, fault in enumerate(scenario.faults) if fault.by_chance))
 
 
 # --- all replicas in one sweep ----------------------------------------------------------------------------------------
@@ -84,17 +84,18 @@ class _Job:
     jitters: list[tuple[Jitter, list[int]]]
     together: int
     seed: int
-    data: _Data | None
-    pauses: _Pauses
+    data: list[Callable[[Sequence[int]], Documents]]  # of replicas' seeds; none where sequences are whole
+    stalled: Callable[..., Stalled]
+    loaded: Callable[..., Loaded]
 
     def block(self, number: int) -> Floats:
         """Seconds of all steps together, in the replicas of a block."""
         seeds = [seed_of(self.seed, replica) for replica in range(number * BLOCK, (number + 1) * BLOCK)]
         chance = Chance(
             self.jitters, self.sweep.ops, self.sweep.stage_ranks, together=self.together, seed=self.seed,
-            block=number, documents=self.data.of_replicas(seeds) if self.data else None,
+            block=number, documents=self.data[0](seeds) if self.data else None,
         )  # fmt: skip
-        stalled, loaded = self.pauses.of_replicas(seeds, self.sweep.stage_ranks)
+        stalled, loaded = self.stalled(seeds=seeds), self.loaded(seeds=seeds)
 
         def seconds(stage: int, op: int, start: Floats) -> Floats:
             item, _ = self.sweep.ops[stage][op]
@@ -121,28 +122,35 @@ def _in_one_sweep(scenario: Scenario, base: Result, processes: int) -> Distribut
 def _job(scenario: Scenario, base: Result) -> _Job:
     parallel = scenario.parallel
     certain = without_chance(scenario)
-    sorted_out = by_effect(scenario.faults)
-    loads = tuple(fault for fault in sorted_out.links if isinstance(fault, BackgroundLoad) and by_chance(fault))
+    loads = tuple(fault for fault in _of(BackgroundLoad, scenario) if fault.by_chance)
     if loads:  # ranks that others' traffic meets must be told from those that it does not
         base = replay(certain, watched=loads)
-    cluster = scenario.cluster.built
-    cluster = with_permanent(scenario.faults, cluster)
+    cluster = with_permanent(scenario.faults, scenario.cluster.built)
     planned, _ = plan_job(certain, scenario.cluster.device)
     programs, layout = stage_programs(planned), planned.plan
     disturbed, stage_of = disturbances_of(certain, layout, cluster), layout.stages()
-    stalls = tuple(fault for fault in sorted_out.stalls if not fault.neutral)
+    stalls = _of(HostStall, scenario)
     sweep = StageSweep([with_room(each, [stall.cause for stall in stalls]) for each in programs], layout)
     roomy = _Roomy(base, sweep, lambda rank: disturbed.program(rank, programs[stage_of[rank]]))
     hosts = cluster.host_of[: scenario.gpus]
-    jitters = [(fault, fault.chosen(hosts)) for fault in sorted_out.jitters if not fault.neutral]
-    pauses = _Pauses(
-        stalls, tuple(hosts), scenario.steps, [Places(program.lanes[MAIN]) for program in programs],
-        loads, roomy.slowed(loads, cluster), 4.0 * base.step_time * scenario.steps,
-    )  # fmt: skip
+    jitters = [(fault, fault.chosen(hosts)) for fault in _of(Jitter, scenario)]
+    packed, batch = _of(SequenceLengths, scenario), batch_of(scenario)
+    places = [Places(program.lanes[MAIN]) for program in programs]
+    horizon = 4.0 * base.step_time * scenario.steps
     return _Job(
         sweep=sweep, planned=[np.ascontiguousarray(each[..., 0]) for each in roomy.of_stages(roomy.durations())],
-        jitters=jitters, together=parallel.tp * parallel.cp, seed=scenario.seed, data=_Data.of(scenario), pauses=pauses,
+        jitters=jitters, together=parallel.tp * parallel.cp, seed=scenario.seed,
+        data=[partial(_documents, fault, scenario.seed, batch, scenario.dp) for fault in packed],
+        stalled=partial(
+            Stalled, stalls, hosts, steps=scenario.steps, places=places, stage_ranks=sweep.stage_ranks,
+        ),
+        loaded=partial(Loaded, loads, slowed=roomy.slowed(loads, cluster), horizon=horizon),
     )  # fmt: skip
+
+
+def _of(kind: type[Kind], scenario: Scenario) -> list[Kind]:
+    """The faults of a kind that the sweep knows (``chance_scope``)."""
+    return [fault for fault in scenario.faults if isinstance(fault, kind) and not fault.neutral]
 
 
 @dataclass(frozen=True)
@@ -178,7 +186,7 @@ class _Roomy:
         """By stage, the ops that others' traffic can hold up."""
         found: list[dict[int, list[Slowed]]] = [{} for _ in self.sweep.stage_ranks]
         for number, load in enumerate(loads):
-            left = {link: left_of(load, float(cluster.capacity[link])) for link in links_of(load, cluster)}
+            left = {link: load.left(float(cluster.capacity[link])) for link in load.links(cluster)}
             of_stages = self.of_stages(paces(self.base.lowered, self.program_of, left))
             for own, values, ops in zip(found, of_stages, self.sweep.ops, strict=True):
                 room = np.array([is_stall(item) for item, _ in ops])
@@ -187,61 +195,10 @@ class _Roomy:
         return found
 
 
-@dataclass(frozen=True)
-class _Pauses:
-    """What stalls hosts and loads links by chance."""
-
-    stalls: tuple[HostStall, ...]
-    hosts: tuple[int, ...]
-    steps: int
-    places: list[Places]
-    loads: tuple[BackgroundLoad, ...]
-    slowed: list[dict[int, list[Slowed]]]
-    horizon: float
-
-    def of_replicas(self, seeds: Sequence[int], stage_ranks: Sequence[Ints]) -> tuple[Stalled, Loaded]:
-        """In the replicas of these seeds."""
-        stalled = Stalled(self.stalls, self.hosts, seeds, self.steps, self.places, stage_ranks)
-        return stalled, Loaded(self.loads, seeds, self.slowed, self.horizon)
-
-
-@dataclass(frozen=True, slots=True)
-class _Data:
-    """Documents, the seeds of replicas (by the scenario's), and what a step deals the documents out to."""
-
-    fault: SequenceLengths
-    seed: int
-    steps: int
-    dp: int
-    microbatches: int
-    micro_batch: int
-    length: int
-
-    @classmethod
-    def of(cls, scenario: Scenario) -> _Data | None:
-        """None where sequences are whole."""
-        chosen = next(iter(by_effect(scenario.faults).lengths), None)
-        micro_batch, length = scenario.training.micro_batch, scenario.model.sequence_length
-        steps, microbatches = scenario.steps, scenario.microbatches
-        if chosen is None:
-            return None
-        return cls(chosen, scenario.seed, steps, scenario.dp, microbatches, micro_batch, length)
-
-    def of_replicas(self, seeds: Sequence[int]) -> Documents:
-        """What the microbatches of the replicas of these seeds weigh."""
-        replicas = [self._weighed(self.fault, seed) for seed in seeds]
-        return Documents(np.stack(replicas, axis=-1), self._weighed(self.fault.without(), self.seed)[:, 0, 0])
-
-    def _weighed(self, fault: SequenceLengths, seed: int) -> Floats:
-        return np.stack(
-            [
-                loads(
-                    fault, seed=seed, step=step, dp=self.dp, microbatches=self.microbatches,
-                    micro_batch=self.micro_batch, length=self.length,
-                )
-                for step in range(self.steps)
-            ]
-        )  # fmt: skip
+def _documents(fault: SequenceLengths, seed: int, batch: Batch, dp: int, seeds: Sequence[int]) -> Documents:
+    """What microbatches weigh in the replicas of these seeds, and evenly spread in the scenario, of ``seed``."""
+    replicas = [fault.attention(each, batch, dp) for each in seeds]
+    return Documents(np.stack(replicas, axis=-1), fault.without().attention(seed, batch, dp)[:, 0, 0])
 
 
 def _side_by_side(job: _Job, blocks: Sequence[int], workers: int) -> list[Floats]:

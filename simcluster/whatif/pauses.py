@@ -1,7 +1,7 @@
 """What stops ranks and links for a while, in many replicas of a step: stalls of hosts, spells of others' traffic.
 
 Both are drawn as the engine's replicas draw them, so a replica is the same in either way of playing.  Pure; imports the
-faults and planning.
+faults.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from simcluster.faults import BackgroundLoad, HostStall
-from simcluster.planning.disturbed_links import spells_of
-from simcluster.planning.stalls import Places, stalls_of
+from simcluster.faults.links import spells_of
+from simcluster.faults.stalls import Places
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -42,10 +42,11 @@ class Stalled:
         where = {int(rank): (stage, at) for stage, ranks in enumerate(stage_ranks) for at, rank in enumerate(ranks)}
         self._shapes = [(len(ranks), len(seeds)) for ranks in stage_ranks]
         self._found: dict[tuple[int, int], list[tuple[int, int, float]]] = {}
+        on = [(fault, rank) for fault in faults for rank in fault.chosen(hosts)]
         for replica, seed in enumerate(seeds):
-            for rank, stalls in stalls_of(faults, hosts, seed, steps).items():
+            for fault, rank in on:
                 stage, at = where[rank]
-                for stall in stalls:
+                for stall in fault.stalls(rank, seed, steps):
                     name = stage, places[stage].of(stall)
                     self._found.setdefault(name, []).append((at, replica, stall.seconds))
 

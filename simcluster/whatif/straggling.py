@@ -15,7 +15,6 @@ import numpy as np
 
 from simcluster.errors import InputError
 from simcluster.faults import Fault
-from simcluster.faults.where import OnRanks
 from simcluster.faults.words import in_words
 from simcluster.planning.ops import StageProgram
 from simcluster.replay import Recorded, Straggling, measure, recorded
@@ -147,7 +146,7 @@ class _Counterfactuals:
 
     def _workers(self, fault: Fault) -> tuple[tuple[int, int], ...]:
         """(dp rank, stage) of the workers that have a fault; none if others are slow by it, too."""
-        if not isinstance(fault, OnRanks) or (fault.named is None and fault.node is None):
+        if fault.everywhere:
             return ()
         places = [self._plan.coordinates(rank) for rank in fault.chosen(self._hosts)]
         return tuple(dict.fromkeys((place["dp"], place["pp"]) for place in places))

@@ -1,19 +1,19 @@
 """What a rank's part in mixtures of experts takes when tokens choose unevenly: its experts, and what travels to them.
 
-Pure; imports the fault's law, ops and the plan.
+Pure; imports the faults' spec, ops and the plan.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from simcluster.faults import Fault
 from simcluster.faults.draws import Floats
-from simcluster.faults.experts import EXPERTS, ExpertImbalance, dispatch_load, expert_loads
-from simcluster.planning.ops import Change, Collective, Compute, Item, Op, Segment
+from simcluster.faults.spec import FaultSpec, acting, with_items
+from simcluster.planning.ops import EXPERTS, Change, Collective, Compute, Item, Op, Segment, StageProgram
 from simcluster.planning.parallel import Plan
 
 TRAVELS = ("dispatch", "combine", "dispatch_grad", "combine_grad")
@@ -26,20 +26,20 @@ class ExpertLoads:
     ``by_pass``: they are drawn anew for every pass of a microbatch, and each group has its own.
     """
 
-    def __init__(self, faults: Sequence[ExpertImbalance], plan: Plan, seed: int, experts: int) -> None:
+    def __init__(self, faults: Sequence[FaultSpec], plan: Plan, seed: int, experts: int) -> None:
         self._faults, self._ep, self._seed, self._experts = faults, plan.ep, seed, experts
         self._place = np.zeros((plan.num_ranks, 2), dtype=np.int64)  # number of the group in its stage, rank in it
         stages = plan.grid.reshape(plan.pp, -1, plan.ep, plan.expert_tp)
         for (_, group, place, _), rank in np.ndenumerate(stages):
             self._place[rank] = group, place
-        self.by_pass = any(fault.per == "pass" for fault in faults)
+        self.by_pass = any(fault.by_pass for fault in faults)
         self._groups = stages.shape[1] if self.by_pass else 1  # others have what the first has
         self._routed: dict[Hashable, Segment] = {}
 
     @classmethod
-    def of(cls, faults: Sequence[Fault], plan: Plan, seed: int, experts: int) -> ExpertLoads | None:
+    def of(cls, faults: Sequence[FaultSpec], plan: Plan, seed: int, experts: int) -> ExpertLoads | None:
         """None where all experts get as much."""
-        uneven = [fault for fault in faults if isinstance(fault, ExpertImbalance) and not fault.neutral]
+        uneven = acting(faults, "expert_loads")
         return cls(uneven, plan, seed, experts) if uneven else None
 
     def colour(self, rank: int) -> Hashable:
@@ -52,17 +52,20 @@ class ExpertLoads:
 
         One group stands for all where they have the same, one rank for those that an expert is split over.
         """
-        groups = [self._of_group(layer, step, microbatch, group) for group in range(self._groups)]
-        return np.concatenate([np.prod(loads, axis=0) for loads in groups])
+        return np.concatenate([self._loads(layer, step, microbatch, group) for group in range(self._groups)])
 
-    def routed(self, rank: int, item: Item) -> Item:
+    def program(self, rank: int, program: StageProgram) -> StageProgram:
+        """With the tokens that the experts of this rank get."""
+        return with_items(program, lambda item: self._routed_item(rank, item))
+
+    def _routed_item(self, rank: int, item: Item) -> Item:
         """An item with the tokens that the experts of this rank get.
 
         Its experts' products, what is gathered in front of them over tp, and the rows in its memory are as many as its
         own load says; an all-to-all is over when the fullest rank of the group is.
         """
         moment = (item.step, item.microbatch) if self.by_pass else ()
-        name = (id(item.segment), self.colour(rank), *moment)  # segments live as long as their programs
+        name = (item.segment, self.colour(rank), *moment)
         if name not in self._routed:
             self._routed[name] = self._segment(rank, item)
         return item._replace(segment=self._routed[name])
@@ -87,22 +90,16 @@ class ExpertLoads:
     def _of(self, rank: int, item: Item, layer: int) -> tuple[float, float]:
         """The load of the rank, and that of the fullest of its group."""
         group, place = self._place[rank].tolist()
-        own = fullest = 1.0
-        for loads in self._of_group(layer, item.step, item.microbatch, group):
-            own *= float(loads[place])
-            fullest *= dispatch_load(loads)
-        return own, fullest
+        loads = self._loads(layer, item.step, item.microbatch, group)
+        return float(loads[place]), float(loads.max())
 
-    def _of_group(self, layer: int, step: int, microbatch: int, group: int) -> list[Floats]:
-        """The loads of a group's ranks by each fault."""
-        moment = {"step": step, "microbatch": microbatch, "replica": group}
-        return [
-            expert_loads(
-                fault, seed=self._seed, experts=self._experts, ep=self._ep, layer=layer,
-                **(moment if fault.per == "pass" else {}),
-            )
-            for fault in self._faults
-        ]  # fmt: skip
+    def _loads(self, layer: int, step: int, microbatch: int, group: int) -> Floats:
+        """What multiplies the tokens of a group's ranks by all faults together, [place in it]."""
+        moment = {"layer": layer, "step": step, "microbatch": microbatch, "replica": group}
+        loads = [
+            fault.expert_loads(seed=self._seed, experts=self._experts, ep=self._ep, **moment) for fault in self._faults
+        ]
+        return np.asarray(math.prod(loads))
 
 
 def grown(memory: Sequence[Change], routed: Sequence[Change], load: float) -> tuple[Change, ...]:

@@ -1,0 +1,166 @@
+"""Stalls of hosts: which ranks have one in which steps, where among the rank's items, and for how long.
+
+Pure; imports the faults' spec and places, laws and ops.  A seed decides all that is drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
+
+from pydantic import Field
+
+from simcluster.documents.complaints import Complaint
+from simcluster.faults.draws import Factors, Streams
+from simcluster.faults.spec import Setting
+from simcluster.faults.where import Number, OnRanks
+from simcluster.planning.ops import MAIN, Host, Item, Op, Segment, StageProgram
+from simcluster.units import Seconds
+
+_KEY = "stall"
+_STREAMS = Streams()
+
+Cause = Literal["garbage_collection", "data_loading", "checkpoint"]
+
+
+class Stall(NamedTuple):
+    """A rank's host does something else: in which step, why, how long (s); ``place`` (0 to 1) among the passes."""
+
+    step: int
+    cause: str
+    seconds: float
+    place: float
+
+
+class HostStall(OnRanks):
+    """The process of a rank does something else, and its GPU waits: a span of the stream ``host`` on its timeline.
+
+    ``cause`` says where in a step: ``data_loading`` before the first forward, ``garbage_collection`` before a pass that
+    each rank draws, ``checkpoint`` behind the optimizer.  It takes ``seconds``, times a draw of ``factor`` if one is
+    given, in every ``every``-th step from step ``first`` on; ``first: random`` lets every rank draw its own, as
+    processes do that collect garbage when each of them has made enough of it.  No rank named: all.  ``seed`` as for
+    jitter.
+    """
+
+    EXAMPLE: ClassVar = {"kind": "host_stall", "cause": "data_loading", "seconds": "100 us"}
+    NEUTRAL: ClassVar = {"kind": "host_stall", "cause": "data_loading", "seconds": "0 s"}
+
+    kind: Literal["host_stall"]
+    cause: Cause
+    seconds: Seconds
+    every: Annotated[int, Field(strict=True, ge=1)] = 1
+    first: Number | Literal["random"] = 0
+    factor: Factors | None = None
+    seed: Number | None = None
+
+    @property
+    def neutral(self) -> bool:
+        """Does it change nothing?"""
+        return self.seconds == 0
+
+    @property
+    def by_chance(self) -> bool:
+        """Is anything drawn: its length, its steps, or its place in them?"""
+        return self.factor is not None or self.first == "random" or self.cause == "garbage_collection"
+
+    def complaints(self, scenario: Any) -> Iterator[Complaint]:
+        """Its ranks are in the job, and its first step is played."""
+        yield from super().complaints(scenario)
+        if isinstance(self.first, int) and self.first >= scenario.steps:
+            what = f"step {self.first} is not played: the scenario has {scenario.steps} steps, numbered from 0"
+            yield ("first",), f"{what}; set steps to {self.first + 1} or more"
+
+    def remedy(self) -> tuple[str, Self] | None:
+        """Garbage is collected at the begin of a step and on all ranks in the same steps."""
+        if self.cause != "garbage_collection":
+            return None
+        planned = self.model_copy(update={"cause": "data_loading", "first": 0})
+        return "plan the garbage collection: all ranks together, between steps", planned
+
+    def stalls(self, rank: int, seed: int, steps: int) -> list[Stall]:
+        """Those of a rank."""
+        found: list[Stall] = []
+        first = self.first
+        if first == "random":
+            first = int(_STREAMS(seed, _KEY, self.seed, rank).integers(self.every))
+        collects = self.cause == "garbage_collection"
+        for step in range(first, steps, self.every):
+            place, seconds = 0.0, self.seconds
+            if collects or self.factor:
+                chance = _STREAMS(seed, _KEY, self.seed, rank, step)
+                place = float(chance.random()) if collects else 0.0
+                seconds *= float(self.factor.draw(chance, 1)[0]) if self.factor else 1.0
+            found.append(Stall(step, self.cause, seconds, place))
+        return found
+
+    def colour(self, rank: int, setting: Setting) -> Hashable:
+        """Its stalls; nothing for a rank without any, as for one that the fault is not on."""
+        return tuple(self.stalls(rank, setting.seed, setting.batch.steps)) or None
+
+    def program(self, rank: int, program: StageProgram, setting: Setting) -> StageProgram:
+        """With its stalls between the items of the main lane, behind others' at the same place."""
+        items = program.lanes[MAIN]
+        places, first = Places(items), sum(map(is_stall, items))
+        before: dict[int, list[Item]] = {}
+        for number, stall in enumerate(self.stalls(rank, setting.seed, setting.batch.steps), first):
+            item = _item(stall.seconds, stall.cause, (_KEY, stall.step, number), stall.step)
+            before.setdefault(places.of(stall), []).append(item)
+        return _with(program, before)
+
+
+class Places:
+    """Where stalls stand on a main lane: by the number of the item that each comes before."""
+
+    def __init__(self, items: Sequence[Item]) -> None:
+        self._passes: dict[int, list[int]] = {}
+        self._behind: dict[int, int] = {}
+        for index, item in enumerate(items):
+            self._behind[item.step] = index + 1
+            if item.microbatch >= 0:
+                self._passes.setdefault(item.step, []).append(index)
+
+    def of(self, stall: Stall) -> int:
+        """The place of a stall; behind the last item for one at the end."""
+        if stall.cause == "checkpoint":
+            return self._behind[stall.step]
+        passes = self._passes[stall.step]
+        return passes[int(stall.place * len(passes))]
+
+    def possible(self, causes: Iterable[str]) -> list[int]:
+        """All places where stalls of these causes can come to stand, ascending."""
+        found: dict[int, None] = {}
+        for cause in causes:
+            if cause == "checkpoint":
+                found |= dict.fromkeys(self._behind.values())
+            elif cause == "data_loading":
+                found |= dict.fromkeys(passes[0] for passes in self._passes.values())
+            else:
+                found |= dict.fromkeys(index for passes in self._passes.values() for index in passes)
+        return sorted(found)
+
+
+def with_room(program: StageProgram, causes: Sequence[str]) -> StageProgram:
+    """A stage's program with an item that takes no time, and whose key is ("stall", place), where there may be one."""
+    items = program.lanes[MAIN]
+    before = {}
+    for place in Places(items).possible(causes):
+        step = items[min(place, len(items) - 1)].step
+        before[place] = [_item(0.0, "stall", (_KEY, place), step)]
+    return _with(program, before)
+
+
+def is_stall(item: Item) -> bool:
+    """Is it one of those that this module puts between others?"""
+    return isinstance(item.key, tuple) and item.key[:1] == (_KEY,)
+
+
+def _item(seconds: float, cause: str, key: tuple[object, ...], step: int) -> Item:
+    return Item(Segment((Op(Host(seconds), "host", "other", cause),)), key, step=step)
+
+
+def _with(program: StageProgram, before: dict[int, list[Item]]) -> StageProgram:
+    items = program.lanes[MAIN]
+    found: list[Item] = []
+    for index, item in enumerate(items):
+        found += [*before.get(index, ()), item]
+    return StageProgram(program.stage, {**program.lanes, MAIN: found + before.get(len(items), [])})
