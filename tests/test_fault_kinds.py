@@ -6,6 +6,7 @@ The kinds are those of the union: who adds one to it has these tests.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from typing import Any, Literal
 
 import pytest
@@ -38,15 +39,21 @@ def clean() -> Result:
     return simulate(tiny_scenario(**JOB))
 
 
+@cache
+def example(kind: str) -> Result:
+    """The job with the example of a kind."""
+    return simulate(tiny_scenario(**JOB, faults=[dict(FAULTS[kind].EXAMPLE)]))
+
+
 def timelines(table: Table, result: Result) -> list[list[Any]]:
     return [table(result, rank).to_numpy().tolist() for rank in range(8)]
 
 
 @every_kind
-def test_a_fault_acts_and_is_no_help(tiny: Tiny, clean: Result, kind: str) -> None:
+def test_a_fault_acts_and_is_no_help(clean: Result, kind: str) -> None:
     """It makes the step longer, but for documents that leave less attention to do: those change it."""
     spec = FAULTS[kind]
-    faulty = simulate(tiny(**JOB, faults=[spec.EXAMPLE])).step_time
+    faulty = example(kind).step_time
     assert spec.EXAMPLE["kind"] == kind == spec.word()
     assert faulty > clean.step_time or ("attention" in spec.effects() and faulty != clean.step_time)
 
@@ -60,18 +67,17 @@ def test_neutral_parameters_change_nothing(tiny: Tiny, table: Table, clean: Resu
 
 
 @every_kind
-def test_folded_is_unfolded_is_the_reference_and_the_document_says_it(tiny: Tiny, table: Table, kind: str) -> None:
-    scenario = tiny(**JOB, faults=[FAULTS[kind].EXAMPLE])
-    folded, plain, meant = simulate(scenario), simulate(scenario, folded=False), simulate(scenario, engine="reference")
+def test_folded_is_unfolded_is_the_reference_and_the_document_says_it(table: Table, kind: str) -> None:
+    folded, scenario = example(kind), example(kind).scenario
+    plain, meant = simulate(scenario, folded=False), simulate(scenario, engine="reference")
     assert folded.step_time == plain.step_time == meant.step_time
     assert timelines(table, folded) == timelines(table, plain) == timelines(table, meant)
     assert from_document(scenario.document()) == scenario
 
 
 @every_kind
-def test_same_seed_same_step_and_another_one_only_by_chance(tiny: Tiny, kind: str) -> None:
-    scenario = tiny(**JOB, faults=[FAULTS[kind].EXAMPLE])
-    step = simulate(scenario).step_time
+def test_same_seed_same_step_and_another_one_only_by_chance(kind: str) -> None:
+    scenario, step = example(kind).scenario, example(kind).step_time
     assert simulate(scenario).step_time == step
     other = simulate(scenario.model_copy(update={"seed": 1})).step_time
     (fault,) = scenario.faults
@@ -92,9 +98,9 @@ def test_a_rank_or_machine_that_is_not_there_is_refused(tiny: Tiny, kind: str) -
 
 
 @every_kind
-def test_a_short_way_plays_it_or_refuses_it_by_its_name(tiny: Tiny, kind: str) -> None:
+def test_a_short_way_plays_it_or_refuses_it_by_its_name(kind: str) -> None:
     """What a scope does not list, it does not know: nobody who adds a kind has to tell the short ways."""
-    scenario = tiny(**JOB, faults=[FAULTS[kind].EXAMPLE])
+    scenario = example(kind).scenario
     (fault,) = scenario.faults
     for scope in (QUICK, PLAN):
         assert replace(scope, limited={}).obstacle(scenario)
@@ -103,7 +109,7 @@ def test_a_short_way_plays_it_or_refuses_it_by_its_name(tiny: Tiny, kind: str) -
         with pytest.raises(InputError, match=rf"replicas: .*{kind}"):
             monte_carlo(many, method="sweep")
     if not fault.by_chance:
-        assert monte_carlo(many).step_times.tolist() == pytest.approx([simulate(scenario).step_time] * 2, rel=1e-9)
+        assert monte_carlo(many).step_times.tolist() == pytest.approx([example(kind).step_time] * 2, rel=1e-9)
 
 
 def test_a_kind_that_does_nothing_is_refused_by_name() -> None:
