@@ -13,7 +13,6 @@ from simcluster.documents.complaints import Complaint, listed
 from simcluster.documents.near import divisors, near_divisors, near_multiples
 from simcluster.errors import InputError
 from simcluster.planning.parallel import AXES
-from simcluster.scenario.fault_rules import fault_rules
 from simcluster.scenario.model_rules import model_rules
 from simcluster.scenario.pipeline_rules import order_rules, schedule_rules, stage_rules
 from simcluster.topology.sizes import MAX_GPUS
@@ -36,7 +35,7 @@ def broken_rules(scenario: ScenarioFields, cluster_gpus: int) -> list[Complaint]
     found += _device(scenario)
     found += _recompute(scenario)
     found += _interference(scenario)
-    found += fault_rules(scenario)
+    found += _faults(scenario)
     found += _sharding(scenario)
     found += _offload(scenario)
     if scenario.overlap.param_gather and scenario.parallel.zero < 1:
@@ -180,3 +179,13 @@ def _offload(scenario: ScenarioFields) -> Iterator[Complaint]:
                     cluster.host_way(rank, direction)
         except InputError as error:
             yield where, str(error)
+
+
+def _faults(scenario: ScenarioFields) -> Iterator[Complaint]:
+    """Each fault's own rules, and of some kinds there is only one."""
+    first: dict[str, int] = {}
+    for place, fault in enumerate(scenario.faults):
+        for path, what in fault.complaints(scenario):
+            yield ("faults", place, *path), what
+        if fault.ONCE and first.setdefault(fault.kind, place) < place:
+            yield ("faults", place), f"{fault.ONCE}, faults.{first[fault.kind]} has it already; keep one"
