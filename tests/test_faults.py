@@ -333,6 +333,14 @@ def test_added_seconds(tiny: Tiny) -> None:
 # --- stalls -----------------------------------------------------------------------------------------------------------
 
 
+def test_a_step_is_over_before_the_host_is_held_up_in_the_next(tiny: Tiny) -> None:
+    """Whichever fault is named first: a checkpoint belongs to the step before."""
+    faults = [STALL, {**STALL, "cause": "checkpoint"}]
+    for order in (faults, faults[::-1]):
+        found = [(step, cause) for step, cause, *_ in stalls(simulate(tiny(faults=order, steps=2)), 0)]
+        assert found == [(step, cause) for step in (0, 1) for cause in ("data_loading", "checkpoint")]
+
+
 @pytest.mark.parametrize("cause", ["data_loading", "garbage_collection", "checkpoint"])
 def test_a_stall_stops_a_gpu_for_its_time(tiny: Tiny, cause: str) -> None:
     fault = {**STALL, "cause": cause}

@@ -70,20 +70,32 @@ def test_what_is_drawn_anew() -> None:
 
 def test_ops_of_experts_take_what_their_rank_gets() -> None:
     """Experts take their rank's load, what is gathered over tp as much; an all-to-all waits for the fullest rank."""
+    found, ranks = times_of(imbalance(kind="fractions", values=[4, 2, 1, 1]))
+    full, empty = [1.0, 1.5, 1.5, 1.5], [1.0, 0.5, 1.5, 0.5]
+    assert found == [full, empty, full, empty]
+    assert ranks.colour(0) == ranks.colour(2) != ranks.colour(1)
+
+
+def test_an_all_to_all_waits_for_the_rank_that_is_fullest_by_all_faults_together() -> None:
+    """Not for one that would be the fullest by each of them."""
+    one, other = ([4.0, 2.0, 1.0, 1.0], [1.0, 1.0, 2.0, 4.0])
+    found, _ = times_of(*(imbalance(kind="fractions", values=values) for values in (one, other)))
+    assert found == [[1.0, 0.75, 0.75, 0.75]] * 4
+
+
+def times_of(*faults: ExpertImbalance) -> tuple[list[list[float]], RankPrograms]:
+    """Of every rank, what a computation, its experts, an all-to-all and a gather over tp take, in even shares."""
     computing = [Op(Compute(1.0), "compute", "forward", name, layer=2) for name in ("attention", "experts")]
     moving = [Op(Collective("any", axis, 8.0), axis, "any", "dispatch", layer=2) for axis in ("ep", "tp")]
     ops = (*computing, *moving)
     program = StageProgram(0, {MAIN: [Item(Segment(ops), "F0", microbatch=0)]})
-    fault = imbalance(kind="fractions", values=[4, 2, 1, 1])
     batch = Batch(steps=1, microbatches=1, micro_batch=1, length=8, experts=4)
-    ranks = RankPrograms([fault], Setting(Plan(dp=4, ep=2), [0] * 4, 0, batch))
+    ranks = RankPrograms(faults, Setting(Plan(dp=4, ep=2), [0] * 4, 0, batch))
     found = []
     for rank in range(4):
         works = [op.work for op in ranks.program(rank, program).lanes[MAIN][0].segment.ops]
         found.append([work.seconds if isinstance(work, Compute) else work.load for work in works])  # type: ignore[union-attr]
-    full, empty = [1.0, 1.5, 1.5, 1.5], [1.0, 0.5, 1.5, 0.5]
-    assert found == [full, empty, full, empty]
-    assert ranks.colour(0) == ranks.colour(2) != ranks.colour(1)
+    return found, ranks
 
 
 def test_what_does_not_fit() -> None:
