@@ -19,7 +19,10 @@ from simcluster.model.transformer import Model
 from simcluster.planning.parallel import Plan
 from simcluster.scenario.scenario import Scenario, from_document, load, load_text
 from simcluster.scenario.sections import LONG_NAMES
+from simcluster.show.summary import summary
+from simcluster.simulate import simulate
 from simcluster.topology import DgxSpec
+from simcluster.topology.uniform import FlatSpec
 
 # the scenario of the contract
 EXAMPLE = """
@@ -206,6 +209,29 @@ def test_inline_topology_and_python_objects() -> None:
     assert direct == scenario
     with pytest.raises(ValidationError, match="must be the GPUs"):
         Scenario.model_validate({**scenario.document(), "gpus": 32})
+    fields = {name: getattr(scenario, name) for name in Scenario.model_fields}
+    assert Scenario(**fields) == scenario
+    with pytest.raises(ValidationError, match="must be the GPUs"):
+        Scenario(**{**fields, "gpus": 32})
+
+
+@pytest.mark.parametrize("overrides", [{}, {"cluster.scale.network": 2}])
+def test_a_cluster_is_built_once(overrides: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading, simulating and telling of a scenario need one; copies and other factors on its links share it."""
+    built: list[object] = []
+    build = FlatSpec.build
+
+    def counted(topology: FlatSpec) -> object:
+        built.append(topology)
+        return build(topology)
+
+    monkeypatch.setattr(FlatSpec, "build", counted)
+    scenario = load("tiny_dp", overrides)
+    result = simulate(scenario)
+    assert summary(result)
+    assert result.warnings() == result.to_dict()["warnings"]
+    assert scenario.without_faults().cluster.built is scenario.cluster.built
+    assert len(built) == 1
 
 
 # --- fixes that are offered, work -----------------------------------------------------------------------------------

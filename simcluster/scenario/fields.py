@@ -41,13 +41,20 @@ class ClusterSpec(Spec):
     scale: Scale = Scale()
 
     def with_scale(self, scale: Scale) -> ClusterSpec:
-        """The same cluster with other factors (a copy would take along what was built with the old ones)."""
-        return ClusterSpec(topology=self.topology, scale=scale)
+        """The same cluster with other factors (a copy would take along what was ``built`` with the old ones)."""
+        other = ClusterSpec(topology=self.topology, scale=scale)
+        vars(other)["unscaled"] = self.unscaled
+        return other
+
+    @cached_property
+    def unscaled(self) -> Cluster:
+        """The cluster without the factors, built once."""
+        return self.topology.build()
 
     @cached_property
     def built(self) -> Cluster:
-        """The cluster itself, built once."""
-        return self.scale.cluster(self.topology.build())
+        """The cluster itself."""
+        return self.scale.cluster(self.unscaled)
 
     @cached_property
     def device(self) -> Device:
@@ -60,7 +67,7 @@ class ScenarioFields(Spec):
 
     name: str = "scenario"
     cluster: ClusterSpec
-    gpus: Count = 0  # 0 never survives: _complete puts the cluster's number in its place
+    gpus: Count = 0  # left out: ``complete`` puts the cluster's number in its place, as it does for parallel.dp
     model: Model
     parallel: Parallel = Parallel()
     pipeline: Pipeline = Pipeline()

@@ -116,7 +116,7 @@ def applied(scenario: Scenario, values: Mapping[str, Any]) -> Scenario | None:
     updates = {name: getattr(scenario, name).model_copy(update=keys) for name, keys in sections.items()}
     changed = scenario.model_copy(update={**updates, "parallel": parallel})
     try:
-        return None if broken_rules(changed, len(scenario.cluster.built.gpus)) else changed
+        return None if broken_rules(changed) else changed
     except InputError:
         return None
 

@@ -1,6 +1,6 @@
 """Rules between the sections of a scenario.  Each broken one names the values, the rule, and what would work.
 
-Pure functions of a scenario; ``Scenario`` calls them when it is made.
+Pure functions of a scenario; ``complete`` calls them when one is made.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from simcluster.topology import TopologySpec
 
 
-def broken_rules(scenario: ScenarioFields, cluster_gpus: int) -> list[Complaint]:
-    """Every broken rule of a scenario on a cluster of so many GPUs, most basic first; none when it can be planned."""
-    found = list(_grid(scenario, cluster_gpus))
+def broken_rules(scenario: ScenarioFields) -> list[Complaint]:
+    """Every broken rule of a scenario, most basic first; none when it can be planned."""
+    found = list(_grid(scenario))
     found += model_rules(scenario)
     found += schedule_rules(scenario)
     found += stage_rules(scenario)
@@ -62,9 +62,9 @@ def oversize(topology: TopologySpec) -> str | None:
 # --- GPUs -----------------------------------------------------------------------------------------------------------
 
 
-def _grid(scenario: ScenarioFields, cluster_gpus: int) -> Iterator[Complaint]:
+def _grid(scenario: ScenarioFields) -> Iterator[Complaint]:
     """tp x pp x dp x cp = gpus, at most what the cluster has."""
-    parallel, gpus = scenario.parallel, scenario.gpus
+    parallel, gpus, cluster_gpus = scenario.parallel, scenario.gpus, len(scenario.cluster.built.gpus)
     fixed = parallel.tp * parallel.pp * parallel.cp
     if gpus > cluster_gpus:
         what = f"the job wants {gpus} GPUs, the cluster has {cluster_gpus}"

@@ -23,12 +23,10 @@ from simcluster.documents.reading import (
     validate,
 )
 from simcluster.errors import InputError
-from simcluster.faults import placed
-from simcluster.inputs.schedule_files import function_in, is_function
+from simcluster.scenario.complete import complete
 from simcluster.scenario.fields import ScenarioFields
 from simcluster.scenario.files import resolve
 from simcluster.scenario.pipeline_rules import order_rules
-from simcluster.scenario.rules import broken_rules, oversize
 from simcluster.schedules import Schedule, ScheduleFunction, make_schedule
 from simcluster.schedules.specs import Rows
 
@@ -52,43 +50,9 @@ class Scenario(ScenarioFields):
             raise RuleError([(("framework",), "is another word for software, which is there too; keep one of the two")])
         return document
 
-    @model_validator(mode="after")
-    def _complete(self) -> Self:
-        too_large = oversize(self.cluster.topology)
-        if too_large:
-            raise RuleError([(("cluster",), too_large)])
-        try:
-            cluster_gpus = len(self.cluster.built.gpus)
-        except InputError as error:
-            raise RuleError([(("cluster",), str(error))]) from None
-        parallel = self.parallel
-        # Derived values go in behind the frozen models' back, while nobody else has seen this scenario.
-        if not self.gpus:
-            object.__setattr__(self, "gpus", cluster_gpus)
-        others = parallel.tp * parallel.pp * parallel.cp
-        if not parallel.dp and self.gpus % others == 0:
-            object.__setattr__(self, "parallel", parallel.model_copy(update={"dp": self.gpus // others}))
-        object.__setattr__(self, "faults", placed(self.faults))
-        self._call_schedule()
-        broken = broken_rules(self, cluster_gpus)
-        if broken:
-            raise RuleError(broken)
-        return self
-
-    def _call_schedule(self) -> None:
-        """A schedule FILE.py:FUNCTION becomes the rows that the function gives for the counts of this scenario."""
-        name, together = self.pipeline.schedule, self.parallel.dp * self.training.micro_batch
-        if not isinstance(name, str) or not is_function(name):
-            return
-        if not together or self.training.global_batch % together:
-            return  # the rules complain
-        counts = self.parallel.pp, self.microbatches, self.pipeline.chunks
-        try:
-            rows = Rows.of(make_schedule(function_in(name), *counts))
-        except InputError as error:
-            raise RuleError([(("pipeline", "schedule"), str(error))]) from None
-        pipeline = self.pipeline.model_copy(update={"schedule": rows, "chunks": 1})
-        object.__setattr__(self, "pipeline", pipeline)
+    def model_post_init(self, context: object, /) -> None:
+        """Each field is checked by itself; now what follows from all of them, and the rules between them."""
+        complete(self)
 
     def with_schedule(self, what: Schedule | ScheduleFunction) -> Self:
         """The same scenario with a schedule of one's own: the data, or a function (stages, microbatches, chunks).

@@ -270,7 +270,7 @@ class _Rules:
 
 def broken_keys(scenario: Scenario) -> list[str]:
     """Keys of a scenario that break a rule."""
-    return [".".join(map(str, path)) for path, _ in broken_rules(scenario, len(scenario.cluster.built.gpus))]
+    return [".".join(map(str, path)) for path, _ in broken_rules(scenario)]
 
 
 def space_of(base: Scenario, gpus: int, vary: Mapping[str, Sequence[Any]]) -> Space:
