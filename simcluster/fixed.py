@@ -16,7 +16,6 @@ from simcluster.collectives.description import Floats, Ints
 from simcluster.collector import collector_off
 from simcluster.errors import InputError
 from simcluster.lowering.lower import Choices, lower
-from simcluster.lowering.program import Engine
 from simcluster.planning.fixed_costs import Costs, StageCosts, planning_times, require_seconds
 from simcluster.planning.fixed_passes import pass_of, pieces_of, reduction_of, send_of
 from simcluster.planning.lanes import Lanes
@@ -24,7 +23,7 @@ from simcluster.planning.ops import MAIN, Compute, Item, Need, Op, Segment, Stag
 from simcluster.planning.parallel import Plan
 from simcluster.run import Run
 from simcluster.schedules import Action, Hop, Schedule, ScheduleFunction, ScheduleMaker, make_schedule
-from simcluster.simulating.players import play_by
+from simcluster.simulating.players import PlayedAs, play_by
 from simcluster.traffic.methods import Methods
 from simcluster.traffic.traffic import Spread
 
@@ -51,7 +50,7 @@ def simulate_costs(
     sync: float = 0.0,
     slowness: Mapping[int, float] | None = None,
     folded: bool = True,
-    engine: Engine = "auto",
+    engine: PlayedAs = "auto",
 ) -> Run:
     """Play steps of a pipeline with these times on tp x dp x stages ranks.
 

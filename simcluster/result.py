@@ -11,7 +11,9 @@ from simcluster.measuring.host_copies import activations_in_host, copies_of, ful
 from simcluster.measuring.memory_timeline import Peak
 from simcluster.measuring.numbers import hfu, mfu, numbers_of
 from simcluster.measuring.wait_matrix import WaitMatrix, wait_matrix
+from simcluster.planning.facts import Facts
 from simcluster.planning.footprint import Footprint
+from simcluster.planning.step_plan import Job
 from simcluster.raising import held_by_scale
 from simcluster.run import Run
 from simcluster.scenario.cautions import cautions
@@ -19,7 +21,6 @@ from simcluster.scenario.fits import Remedies, remedies
 from simcluster.scenario.headroom import usable
 from simcluster.scenario.launchable import launch_note
 from simcluster.scenario.likely import Likely, likely
-from simcluster.scenario.memory_plan import plan_of
 from simcluster.scenario.overlap_off import Note, overlaps_off
 from simcluster.scenario.recipe_told import recipe_document
 from simcluster.schedules.own_bubble import OwnBubble, own_bubble
@@ -28,38 +29,17 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from simcluster.scenario.scenario import Scenario
-    from simcluster.schedules import Schedule
 
 VERSION = "0.1.0"
 _WORTH_A_NOTE = 0.01  # of the step
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """What is known of a job before it runs: ranks, samples and tokens a step, FLOP a step, the device, memory.
-
-    ``attention`` is the part of the core attention that packed documents leave, which FLOPs count; ``footprints`` are
-    bytes per stage; ``peak_flops`` is FLOP/s of one GPU at the job's precision, ``memory`` its bytes.  ``schedule`` is
-    the order of microbatches as it is played.
-    """
-
-    ranks: int
-    samples: int
-    tokens: int
-    model_flops: float
-    hardware_flops: float
-    peak_flops: float
-    memory: float
-    footprints: tuple[Footprint, ...]
-    schedule: Schedule | None = field(default=None, repr=False)
-    attention: float = 1.0
-
-
 @dataclass(frozen=True, kw_only=True)
 class Result(Run):
-    """One replayed scenario; ``clean`` replays it without its faults, if it has any."""
+    """One replayed scenario and its ``job``; ``clean`` replays it without its faults, if it has any."""
 
     scenario: Scenario
+    job: Job = field(repr=False)
     facts: Facts
     clean: Callable[[], float] | None = field(default=None, repr=False)
 
@@ -104,7 +84,7 @@ class Result(Run):
         """Who waited for whom, for every rank of the job or gathered in larger units."""
         classes, ranks = self.lowered.classes.of_rank, slice(self.ranks.start, self.ranks.stop)
         hosts = self.scenario.cluster.built.host_of
-        return wait_matrix(self.waits, plan_of(self.scenario), class_of=classes[ranks], host_of=hosts, steps=self.steps)
+        return wait_matrix(self.waits, self.job.plan, class_of=classes[ranks], host_of=hosts, steps=self.steps)
 
     @cached_property
     def host_memory(self) -> float:
@@ -141,8 +121,7 @@ class Result(Run):
     @cached_property
     def own_bubble(self) -> OwnBubble:
         """The bubble that its schedule has by itself; nothing without a pipeline."""
-        schedule = self.facts.schedule
-        return OwnBubble(0.0, "") if schedule is None or schedule.num_stages == 1 else own_bubble(schedule)
+        return OwnBubble(0.0, "") if self.job.plan.pp == 1 else own_bubble(self.job.schedule)
 
     @property
     def likely(self) -> Likely:

@@ -20,13 +20,14 @@ from simcluster.faults.capacities import with_permanent
 from simcluster.faults.of_jobs import in_cluster, joint_capacities, joint_disturbances, own_machines
 from simcluster.faults.ranks import rank_disturbances, slowness
 from simcluster.faults.spec import Setting
-from simcluster.job import batch_of, choices_of, plan_job
 from simcluster.lowering.lower import Choices, lower
 from simcluster.measuring.steady import Floats, mean_step, step_ends
+from simcluster.planned import choices_of, plan_job
 from simcluster.planning.jobs import JointPlan, PlacedFabric, joint_programs
 from simcluster.planning.profiles import Profile
 from simcluster.planning.stages import stage_programs
 from simcluster.result import Result
+from simcluster.scenario.job import batch_of
 from simcluster.scenario.scenario import Scenario
 from simcluster.simulating.players import play_by
 from simcluster.topology import Cluster
@@ -141,7 +142,7 @@ def _check(jobs: Sequence[Placed], cluster: Cluster) -> None:
                     f"GPU {cluster.gpus[gpu]} is given to {owner[gpu]!r} and to {name!r}; a GPU has one job"
                 )
             owner[gpu] = name
-    if len({_key(choices_of(job.scenario, folded=True)) for job in jobs}) > 1:
+    if len({_key(choices_of(job.scenario)) for job in jobs}) > 1:
         raise InputError(
             "jobs that run together must play collectives alike; give them the same collectives section and the same "
             "overlap.interference"
@@ -179,8 +180,10 @@ def _play(
         raise InputError("jobs that run together are played in flow; leave collectives.detail: steps out")
     record = play_by("auto", lowered.played, lowered.capacity)
     return [
-        Result(lowered=lowered, record=record, steps=scenario.steps, ranks=ranks, scenario=scenario, facts=facts)
-        for scenario, ranks, (_, facts) in zip(scenarios, plan.ranks, planned, strict=True)
+        Result(
+            lowered=lowered, record=record, steps=scenario.steps, ranks=ranks, scenario=scenario, job=job, facts=facts
+        )
+        for scenario, ranks, (job, facts) in zip(scenarios, plan.ranks, planned, strict=True)
     ]
 
 

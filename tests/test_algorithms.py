@@ -956,11 +956,11 @@ def test_algorithms_of_several_groups_share_the_links() -> None:
 @pytest.mark.parametrize("name", ["tree", "halving_doubling", "hierarchical"])
 def test_folded_and_unfolded_steps_are_equal(name: str, monkeypatch: pytest.MonkeyPatch, tiny: Any) -> None:
     """To the bit, also for algorithms in which the ranks of a group have different parts."""
-    door = importlib.import_module("simcluster.simulate")
-    ordinary = door.choices_of
+    door, planned = (importlib.import_module(f"simcluster.{name}") for name in ("simulate", "planned"))
+    ordinary = planned.choices_of
 
-    def chosen(scenario: Any, *, folded: bool) -> Any:
-        choices = ordinary(scenario, folded=folded)
+    def chosen(scenario: Any) -> Any:
+        choices = ordinary(scenario)
         known = {kind: name for kind in choices.methods.named if name in ALGORITHMS[kind]}
         return replace(choices, methods=Methods({**choices.methods.named, **known}))
 
@@ -968,7 +968,7 @@ def test_folded_and_unfolded_steps_are_equal(name: str, monkeypatch: pytest.Monk
         cluster={"topology": "dgx_h100", "nodes": 2}, parallel={"tp": 2, "pp": 2}, training={"global_batch": 32}
     )
     ring = door.simulate(scenario).to_dict()["step_time_s"]
-    monkeypatch.setattr(door, "choices_of", chosen)
+    monkeypatch.setattr(planned, "choices_of", chosen)
     times = [door.simulate(scenario, folded=folded).to_dict()["step_time_s"] for folded in (True, False)]
     assert times[0] == times[1] != ring
 

@@ -146,7 +146,13 @@ EVENTS = tuple(
     f"simulating.{name}"
     for name in ("agenda", "dragging", "engine", "followed", "network", "pacing", "stepwise", "tasks")
 )
-CLOCK = ("simpy", "simcluster.simulate", *(f"simcluster.{name}" for name in EVENTS))
+CLOCK = (
+    "simpy",
+    "simcluster.simulate",
+    "simcluster.planned",
+    "simcluster.played",
+    *(f"simcluster.{name}" for name in EVENTS),
+)
 MODEL_SIDE = tuple(
     f"simcluster.{name}"
     for name in (
@@ -175,7 +181,7 @@ NEVER = {
     "simulating": ("simcluster.run", "simcluster.result", "simcluster.scenario", "simcluster.simulate"),
     **dict.fromkeys((*EVENTS, "traffic.fairness"), (*MODEL_SIDE, *LOWERING)),
     "measuring": (*CLOCK, *ABOVE_MEASURING),
-    "reference": ("simcluster.simulate", "simcluster.run", "simcluster.result", *LOWERING, *CLOCK[2:]),
+    "reference": ("simcluster.simulate", "simcluster.run", "simcluster.result", *LOWERING, *CLOCK[4:]),
     **dict.fromkeys(("scenario", "topology", "inputs", "documents"), CLOCK),
 }
 # Layers of planning: each may reach those before it.
@@ -205,7 +211,18 @@ def test_nothing_imports_the_command_line_but_itself() -> None:
 
 
 def test_the_spine_does_not_know_what_hangs_on_it() -> None:
-    spine = ("simulate", "scenario", "planning", "lowering", "simulating", "measuring", "run", "result")
+    spine = (
+        "simulate",
+        "planned",
+        "played",
+        "scenario",
+        "planning",
+        "lowering",
+        "simulating",
+        "measuring",
+        "run",
+        "result",
+    )
     above = ("show", "compare", "cli", "plots", "validation", "whatif", "replay", "kineto", "traces")
     for module in MODULES:
         if within(module, *spine):

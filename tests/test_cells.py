@@ -14,13 +14,14 @@ from test_window import CLUSTERS, assert_same, documents
 from simcluster import load_cluster
 from simcluster.lowering.cells import Odd
 from simcluster.lowering.views import Apart, Views
+from simcluster.planned import PreparedStep, prepare
 from simcluster.scenario.scenario import Scenario
-from simcluster.simulate import Prepared, prepare, replay, simulate
+from simcluster.simulate import replay, simulate
 
 JOB = {"gpus": 32, "parallel": {"tp": 2, "dp": 16, "zero": 1}, "training": {"global_batch": 32}}
 
 
-def both(scenario: Scenario) -> tuple[Prepared, Prepared]:
+def both(scenario: Scenario) -> tuple[PreparedStep, PreparedStep]:
     """The job as it is seen, and as a whole."""
     with pytest.MonkeyPatch.context() as patch:
         seen = prepare(scenario)
@@ -50,7 +51,7 @@ def faults(draw: st.DrawFn, gpus: int, scenario: Scenario) -> list[dict[str, Any
     return found
 
 
-def assert_as_fast_alone(seen: Prepared, whole: Prepared) -> None:
+def assert_as_fast_alone(seen: PreparedStep, whole: PreparedStep) -> None:
     """What a group of each class may reach at most, of the links that tell of those that it uses."""
     capacity, (ours, theirs) = seen.cluster.capacity, (each.lowered.communicators for each in (seen, whole))
     _, first = np.unique(seen.lowered.classes.of_communicator, return_index=True)

@@ -383,7 +383,7 @@ def test_collecting_garbage_every_few_steps(tiny: Tiny) -> None:
 def attention(scenario: Scenario) -> float:
     """Seconds of core attention in a step of one GPU, by the programs."""
     from simcluster.devices.device import load_device
-    from simcluster.job import plan_job
+    from simcluster.planned import plan_job
     from simcluster.planning.ops import Compute
     from simcluster.planning.stages import stage_programs
 

@@ -16,7 +16,7 @@ from simcluster.faults.experts import ExpertImbalance
 from simcluster.planning.ops import Change
 from simcluster.result import Result
 from simcluster.scenario.fits import applied, held, remedies
-from simcluster.scenario.memory_plan import planned_footprints
+from simcluster.scenario.job import planned_footprints
 from simcluster.scenario.scenario import from_document
 from simcluster.sweeps.alike import NotQuickError
 from simcluster.sweeps.quick import quick_step

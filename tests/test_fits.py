@@ -11,7 +11,7 @@ import pytest
 
 from simcluster.cli import main
 from simcluster.scenario.fits import MOST_CHANGES, applied, remedies
-from simcluster.scenario.memory_plan import planned_footprints
+from simcluster.scenario.job import planned_footprints
 from simcluster.scenario.scenario import Scenario, load
 from simcluster.simulate import simulate
 

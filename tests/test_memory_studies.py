@@ -11,7 +11,7 @@ import pytest
 
 from simcluster.cli import main
 from simcluster.errors import InputError
-from simcluster.scenario.memory_plan import planned_footprints
+from simcluster.scenario.job import planned_footprints
 from simcluster.scenario.scenario import from_document
 from simcluster.validation import Report, load_study, overall, validate_studies
 

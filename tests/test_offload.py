@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from test_fold import documents
 
 from simcluster.errors import InputError
-from simcluster.job import plan_job
 from simcluster.lowering.lower import Choices, lower
 from simcluster.measuring.host_copies import exposed_seconds
+from simcluster.planned import plan_job
 from simcluster.planning.offload import trips
 from simcluster.planning.ops import Compute, Op, Segment
 from simcluster.planning.segments import Pass
@@ -24,7 +24,7 @@ from simcluster.planning.stages import stage_programs
 from simcluster.planning.step_plan import Job, Offload
 from simcluster.result import Result
 from simcluster.run import Run
-from simcluster.scenario.memory_plan import planned_footprints
+from simcluster.scenario.job import planned_footprints
 from simcluster.scenario.scenario import Scenario
 from simcluster.schedules import make_schedule
 from simcluster.simulate import simulate

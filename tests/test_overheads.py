@@ -26,7 +26,7 @@ from simcluster.nccl import load_platform
 from simcluster.planning.buffers import kept_by_megatron_te, nccl_buffer_bytes
 from simcluster.planning.footprint import Footprint
 from simcluster.planning.parallel import Plan
-from simcluster.scenario.memory_plan import planned_footprints
+from simcluster.scenario.job import planned_footprints
 from simcluster.scenario.scenario import from_document
 from simcluster.simulate import simulate
 

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 import simcluster
 from simcluster.errors import InputError
-from simcluster.job import plan_job
+from simcluster.planned import plan_job
 from simcluster.planning.ops import Collective
 from simcluster.planning.stages import stage_programs
-from simcluster.scenario.pipeline_rules import schedule_of
 from simcluster.scenario.scenario import from_document, load
+from simcluster.scenario.schedule_plan import schedule_of
 from simcluster.schedules import SCHEDULES, TAKES_CHUNKS, Schedule, make_schedule, peak_in_flight, schedule_function
 from simcluster.schedules.specs import Rows
 from simcluster.schedules.torch_csv import to_csv

@@ -15,7 +15,8 @@ from simcluster.model.core_sections import fused_core
 from simcluster.model.flops import layer_flops
 from simcluster.model.layer_sections import local_sizes
 from simcluster.result import Result
-from simcluster.scenario.memory_plan import planned_footprints, shape_of
+from simcluster.scenario.job import planned_footprints
+from simcluster.scenario.memory_plan import shape_of
 from simcluster.scenario.scenario import Scenario
 from simcluster.simulate import simulate
 

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simcluster.errors import InputError
-from simcluster.job import plan_job
 from simcluster.lowering.lower import Choices, lower
 from simcluster.model.transformer import Model
+from simcluster.planned import plan_job
 from simcluster.planning.ops import Collective, Compute, Item, Op, Segment, StageProgram, Timed
 from simcluster.planning.parallel import Plan
 from simcluster.planning.segments import Pass
@@ -23,6 +23,7 @@ from simcluster.planning.stages import stage_programs
 from simcluster.planning.step_plan import DataParallel, Job, Sharding, Slices
 from simcluster.result import Result
 from simcluster.run import Run
+from simcluster.scenario.job import planned_footprints
 from simcluster.scenario.scenario import Scenario
 from simcluster.schedules import schedule_function
 from simcluster.simulate import simulate
@@ -208,6 +209,14 @@ def bytes_of(result: Result, kind: str, rank: int = 0) -> float:
 
 def sizes_of(scenario: Scenario, stage: int = 0) -> tuple[float, ...]:
     return units_of(plan_job(scenario, scenario.cluster.device)[0], stage).sizes
+
+
+@pytest.mark.parametrize("zero", [0, 1, 2, 3])
+def test_memory_before_and_after_anything_is_timed_is_the_same(zero: int) -> None:
+    """Also where buckets of gradients on their way are whole beside the backward (ZeRO 2)."""
+    scenario = fsdp(zero=zero, overlap={"grad_reduce": True})
+    assert planned_footprints(scenario) == plan_job(scenario, scenario.cluster.device)[1].footprints
+    assert (planned_footprints(scenario)[0].unsharded > 0) == (zero > 1)
 
 
 @pytest.mark.parametrize("microbatches", [1, 3])

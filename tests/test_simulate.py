@@ -294,7 +294,7 @@ def test_the_step_without_faults_is_played_for_who_asks(tiny: Tiny, monkeypatch:
         played.append(len(args))
         return play_by(*args)
 
-    monkeypatch.setattr(importlib.import_module("simcluster.simulate"), "play_by", counted)
+    monkeypatch.setattr(importlib.import_module("simcluster.played"), "play_by", counted)
     result = simulate(tiny(**PLAIN, faults=[{**SLOW, "rank": 3}]))
     assert result.step_time > 0
     assert len(played) == 1

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import simcluster
 from simcluster.cli import main
 from simcluster.errors import InputError
-from simcluster.result import Facts
+from simcluster.planning.facts import Facts
 from simcluster.validation import Point, geometric_score, load_study, overall, relative_score, validate_studies
 from simcluster.validation.collectives import PREDICTORS, Call
 from simcluster.validation.expressions import name_of, parse_formula

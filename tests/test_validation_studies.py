@@ -8,12 +8,12 @@ import pytest
 
 from simcluster.devices.device import kernel_seconds, load_device, memory_seconds
 from simcluster.devices.updates import clip_seconds, copy_seconds, unscale_seconds
-from simcluster.job import choices_of, plan_job
 from simcluster.model.kernels import Kernel
 from simcluster.model.layers import RankShape, attention_block, lm_head_block, mlp_block
 from simcluster.model.recipes import RECIPES
 from simcluster.model.shards import padded_vocab
 from simcluster.model.transformer import Model
+from simcluster.planned import choices_of, plan_job
 from simcluster.planning.segments import Pass
 from simcluster.scenario.scenario import from_document, load
 from simcluster.simulate import simulate

@@ -16,9 +16,10 @@ from simcluster import simulate
 from simcluster.lowering import played
 from simcluster.lowering.program import Program
 from simcluster.lowering.whole import first_ops, whole
+from simcluster.planned import prepare
 from simcluster.run import Run
 from simcluster.scenario.scenario import Scenario
-from simcluster.simulate import prepare, replay
+from simcluster.simulate import replay
 from simcluster.simulating.engine import play
 from simcluster.simulating.lockstep import Expanded
 

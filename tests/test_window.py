@@ -17,8 +17,9 @@ from simcluster import load_cluster
 from simcluster.collectives import ALGORITHMS, Group
 from simcluster.collectives.description import Columned
 from simcluster.lowering.window import Window
+from simcluster.planned import PreparedStep, prepare
 from simcluster.scenario.scenario import Scenario
-from simcluster.simulate import Prepared, prepare, simulate
+from simcluster.simulate import simulate
 from simcluster.traffic.drawing import drawn
 from simcluster.traffic.traffic import group_of
 
@@ -69,7 +70,7 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
-def both(scenario: Scenario) -> tuple[Window | None, Prepared, Prepared]:
+def both(scenario: Scenario) -> tuple[Window | None, PreparedStep, PreparedStep]:
     """The window that was looked through, the job by it, and as a whole."""
     found: list[Window | None] = [None]
     real = windows.windows_of
@@ -86,7 +87,7 @@ def both(scenario: Scenario) -> tuple[Window | None, Prepared, Prepared]:
         return found[-1], seen, prepare(scenario)
 
 
-def assert_same(one: Prepared, other: Prepared) -> None:
+def assert_same(one: PreparedStep, other: PreparedStep) -> None:
     classes, whole = one.lowered.classes, other.lowered.classes
     assert classes == whole
     assert classes.link_members == whole.link_members

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from simcluster.planning.ops import MAIN, Change
 from simcluster.planning.profiles import Profile
@@ -32,11 +32,6 @@ class Meeting:
     ranks: tuple[int, ...] = ()
     pressure: float = 0.0
     drag: float = 0.0
-
-
-Engine = Literal["auto", "events", "path", "reference"]
-"""How a program is played: as ``events``, as one longest ``path``, or as that where it is exact (``auto``); or op by op
-of every rank, as the ``reference`` interpreter does."""
 
 
 RowTimes = Sequence[tuple[float, float]]

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from simcluster.model.layers import RankShape
@@ -130,8 +131,9 @@ class Residencies:
         return self.shape.recompute == "full" and self.shape.recomputes(layer)
 
 
+@lru_cache(maxsize=16)
 def residencies(model: Model, shape: RankShape) -> Residencies:
-    """Of all blocks of a model on a rank."""
+    """Of all blocks of a model on a rank, which every stage and pass of a job asks for."""
     return Residencies(model, shape, _blocks(model, shape), _blocks(model, replace(shape, recompute="none")))
 
 

@@ -33,6 +33,11 @@ class Slices:
         return cls((layers // slices,) * slices)
 
     @classmethod
+    def nearly_even(cls, layers: int, slices: int) -> Slices:
+        """As even as it goes, the longer slices first."""
+        return cls(tuple(layers // slices + (number < layers % slices) for number in range(slices)))
+
+    @classmethod
     def of_stages(cls, layers: Sequence[int], schedule: Schedule) -> Slices:
         """``layers[stage]`` layers on each stage, spread over its chunks; a schedule with one copy of the model.
 

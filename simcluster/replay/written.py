@@ -15,12 +15,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from simcluster.errors import InputError
 from simcluster.planning.parallel import Plan
 from simcluster.replay.trace import BACKWARD, BLOCKING, COLUMNS, FORWARD, METADATA, WEIGHT, Trace, trace_of
-from simcluster.scenario.pipeline_rules import schedule_of
 
 if TYPE_CHECKING:
     from simcluster.result import Result
     from simcluster.run import Run
-    from simcluster.scenario.scenario import Scenario
 
 _PHASES = {"forward": FORWARD, "weight_grad": WEIGHT}
 _COLLECTIVES = {
@@ -63,15 +61,8 @@ def write_trace(result: Result, path: str | Path) -> None:
 
 def trace_of_result(result: Result, name: str) -> Trace:
     """The trace of a scenario's run."""
-    schedule = schedule_of(result.scenario)
-    blocking = not result.scenario.overlap.pipeline
-    return trace_of_run(result, plan_of(result.scenario), schedule.virtual_stage, blocking=blocking, name=name)
-
-
-def plan_of(scenario: Scenario) -> Plan:
-    """Where a scenario's ranks are on its axes."""
-    parallel = scenario.parallel
-    return Plan(tp=parallel.tp, cp=parallel.cp, dp=scenario.dp, pp=parallel.pp, order=parallel.order)
+    job, blocking = result.job, not result.scenario.overlap.pipeline
+    return trace_of_run(result, job.plan, job.schedule.virtual_stage, blocking=blocking, name=name)
 
 
 def save_trace(trace: Trace, path: str | Path) -> None:

@@ -13,9 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from simcluster.devices.device import load_device
 from simcluster.errors import InputError
-from simcluster.job import plan_job
 from simcluster.loads import hottest, utilisation
 from simcluster.measuring.account import Account
 from simcluster.measuring.timeline import COLUMNS, Spans
@@ -82,9 +80,7 @@ class Entry:
         """The order of the pipeline's microbatches; None without a pipeline or for a saved result."""
         if self.result is None or self.result.scenario.parallel.pp == 1:
             return None
-        scenario = self.result.scenario
-        job, _ = plan_job(scenario, load_device(scenario.cluster.built.device))
-        return job.schedule
+        return self.result.job.schedule
 
     @cached_property
     def memory(self) -> tuple[MemoryCurve, ...]:

@@ -14,12 +14,12 @@ from simcluster.devices.device import Device, load_device
 from simcluster.devices.software import SoftwareChoice
 from simcluster.documents.spec import Spec
 from simcluster.faults import Fault
-from simcluster.lowering.program import Engine
 from simcluster.model.transformer import Model
 from simcluster.scenario.scale import Scale
 from simcluster.scenario.sections import (
     Collectives,
     Count,
+    Engine,
     Fsdp,
     Measured,
     Memory,

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from simcluster.documents.near import divisors
 from simcluster.errors import InputError
-from simcluster.scenario.memory_plan import ELEMENT_BYTES, planned_footprints
-from simcluster.scenario.pipeline_rules import schedule_of
+from simcluster.scenario.job import planned_footprints
+from simcluster.scenario.memory_plan import ELEMENT_BYTES
 from simcluster.scenario.rules import broken_rules
+from simcluster.scenario.schedule_plan import schedule_of
 from simcluster.schedules import Schedule
 
 if TYPE_CHECKING:

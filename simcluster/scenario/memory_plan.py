@@ -8,19 +8,18 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from simcluster.faults.expert_loads import ExpertLoads
 from simcluster.model.layers import RankShape
 from simcluster.model.recipes import Recipe, recipe_named
-from simcluster.nccl import load_platform
+from simcluster.nccl import Platform, load_platform
 from simcluster.planning.buffers import Overheads, nccl_buffer_bytes
 from simcluster.planning.footprint import Footprint, stage_footprint
 from simcluster.planning.parallel import Plan
 from simcluster.planning.residency import LAYER, residencies
 from simcluster.planning.sharded_units import unsharded_peak
-from simcluster.planning.step_plan import DataParallel, Job, Offload, PassMaker, Sharding, Slices
-from simcluster.scenario.pipeline_rules import copies_of, schedule_of, slices_of
+from simcluster.planning.step_plan import Job, Offload, Sharding
 
 if TYPE_CHECKING:
     from simcluster.scenario.scenario import Scenario
@@ -34,22 +33,6 @@ _RECIPE = {"bf16-mixed": "mixed-18", "fp16-mixed": "mixed-16", "fp8-mixed": "fp8
 def recipe_of(scenario: Scenario) -> Recipe:
     """Bytes per parameter: as named, else what the precision's usual program keeps."""
     return recipe_named(scenario.training.memory_recipe or _RECIPE[scenario.training.precision])
-
-
-def plan_of(scenario: Scenario) -> Plan:
-    """The grid of ranks."""
-    parallel = scenario.parallel
-    return Plan(
-        tp=parallel.tp,
-        cp=parallel.cp,
-        dp=scenario.dp,
-        pp=parallel.pp,
-        order=parallel.order,
-        shard=scenario.fsdp.shard_group or 0,
-        copies=copies_of(schedule_of(scenario)),
-        ep=parallel.ep,
-        etp=parallel.etp or 0,
-    )
 
 
 def shape_of(scenario: Scenario) -> RankShape:
@@ -80,16 +63,20 @@ def shape_of(scenario: Scenario) -> RankShape:
     )
 
 
-def overheads_of(scenario: Scenario) -> Overheads:
-    """Fragmentation and buffers, as the scenario's ``memory`` section says."""
+def platform_of(scenario: Scenario) -> Platform | None:
+    """The platform of NCCL, whose buffers, latencies and rates the job has; None where links alone count."""
+    chosen = scenario.collectives.nccl
+    name = scenario.cluster.built.nccl if chosen == "auto" else chosen
+    return None if name in (None, "none") else load_platform(name)
+
+
+def overheads_of(scenario: Scenario, plan: Plan) -> Overheads:
+    """Fragmentation and buffers of the ranks of a plan, as the scenario's ``memory`` section says."""
     memory = scenario.memory
     communication = memory.communication_buffers
     if communication == "auto":
-        cluster = scenario.cluster.built
-        name = cluster.nccl if scenario.collectives.nccl == "auto" else scenario.collectives.nccl
-        platform = None if name in (None, "none") else load_platform(name)
-        machines = len({cluster.host_of[rank] for rank in range(scenario.gpus)})
-        communication = nccl_buffer_bytes(plan_of(scenario), platform, machines=machines)
+        machines = len(set(scenario.cluster.built.host_of[: scenario.gpus]))
+        communication = nccl_buffer_bytes(plan, platform_of(scenario), machines=machines)
     return Overheads(
         fragmentation=memory.fragmentation,
         communication=0.0 if communication == "none" else communication,
@@ -131,10 +118,10 @@ def offload_of(scenario: Scenario) -> Offload:
 
 
 def footprints_of(scenario: Scenario, job: Job) -> tuple[Footprint, ...]:
-    """Bytes on the ranks of every stage when they hold most, stage by stage; on the fullest of a stage's ranks where
-    experts get unequally many tokens."""
-    shape, recipe, overheads = shape_of(scenario), recipe_of(scenario), overheads_of(scenario)
-    offload, moe = offload_of(scenario), scenario.model.moe
+    """Bytes on the ranks of every stage of the scenario's job when they hold most, stage by stage; on the fullest of a
+    stage's ranks where experts get unequally many tokens."""
+    shape, recipe, overheads = shape_of(scenario), recipe_of(scenario), overheads_of(scenario, job.plan)
+    moe = scenario.model.moe
     experts = ExpertLoads.of(scenario.faults, job.plan, scenario.seed, moe.experts) if moe else None
     return tuple(
         replace(
@@ -148,7 +135,7 @@ def footprints_of(scenario: Scenario, job: Job) -> tuple[Footprint, ...]:
                 zero=scenario.parallel.zero,
                 stage=stage,
                 overheads=overheads,
-                offload=offload,
+                offload=job.offload,
                 experts=experts,
                 steps=scenario.steps,
             ),
@@ -156,41 +143,3 @@ def footprints_of(scenario: Scenario, job: Job) -> tuple[Footprint, ...]:
         )
         for stage in range(job.plan.pp)
     )
-
-
-def planned_footprints(scenario: Scenario) -> tuple[Footprint, ...]:
-    """The same without a device: what a scenario's stages hold, before anything is timed.
-
-    Where the times of a run decide about the schedule or the cut of the model, that of the mean times and an even cut
-    (the longer slices first) stand in for them.
-    """
-    schedule = schedule_of(scenario)
-    slices = slices_of(scenario, schedule)
-    if slices is None:
-        layers, number = scenario.model.layers, len(schedule.routes[0])
-        slices = Slices(tuple(layers // number + (index < layers % number) for index in range(number)))
-    recipe, fsdp, zero = recipe_of(scenario), sharding_of(scenario), scenario.parallel.zero
-    data = DataParallel(
-        zero=zero,
-        overlap_reduce=scenario.overlap.grad_reduce,
-        overlap_gather=scenario.overlap.param_gather,
-        gradient_bytes=recipe.gradient,
-        parameter_bytes=ELEMENT_BYTES[scenario.training.precision] if zero == 3 else recipe.gathered,
-        bucket_bytes=0.0,
-        optimizer_seconds=lambda parameters: 0.0,
-        norm_seconds=lambda parameters: 0.0,
-        sharding=fsdp,
-    )
-    job = Job(
-        model=scenario.model,
-        plan=plan_of(scenario),
-        schedule=schedule,
-        slices=slices,
-        passes=cast(PassMaker, None),  # nothing is played
-        data_parallel=data,
-        send_bytes=0.0,
-        gather_boundary=False,
-        overlap_sends=False,
-        steps=1,
-    )
-    return footprints_of(scenario, job)

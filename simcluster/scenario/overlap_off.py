@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from simcluster.scenario.pipeline_rules import schedule_of
+from simcluster.scenario.schedule_plan import schedule_of
 
 if TYPE_CHECKING:
     from simcluster.scenario.scenario import Scenario

@@ -1,107 +1,23 @@
 """Rules of a scenario's pipeline: its schedule can be made, and every slice of the model has its layers.
 
-Also what the checked scenario stands for: the schedule as data, and the slices.  Pure functions of a scenario.
+Pure functions of a scenario.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from simcluster.documents.complaints import Complaint, did_you_mean, listed
 from simcluster.documents.near import near_divisors
 from simcluster.errors import InputError
 from simcluster.inputs.schedule_files import is_csv, is_function
-from simcluster.planning.step_plan import Slices
-from simcluster.schedules import SCHEDULES, TAKES_CHUNKS, Schedule, make_schedule
-from simcluster.schedules.specs import Rows, ScheduleChoice, ZbAuto
-from simcluster.schedules.zb_auto import Times
+from simcluster.scenario.schedule_plan import AUTO, copies_of, schedule_of, slices_of
+from simcluster.schedules import SCHEDULES, TAKES_CHUNKS, Schedule
+from simcluster.schedules.specs import Rows
 
 if TYPE_CHECKING:
     from simcluster.scenario.fields import ScenarioFields
-
-_AUTO = "or pipeline.layers_per_stage: auto"
-
-
-def schedule_of(scenario: ScenarioFields, costs: Times | None = None, latency: float = 0.0) -> Schedule:
-    """The order of the scenario's microbatches; InputError where its schedule cannot be made for them.
-
-    ``costs`` and ``latency`` are the run's own times, for schedules that are made for times.
-    """
-    what, chunks = scenario.pipeline.schedule, scenario.pipeline.chunks
-    counts = scenario.parallel.pp, scenario.microbatches, chunks
-    if what == "zb-auto":
-        what = ZbAuto(name="zb-auto")
-    if isinstance(what, ZbAuto) and what.goal is None:
-        what = what.model_copy(update={"goal": "step"})  # the gradient norm is over all stages, so all wait for it
-    return _made(what, *counts) if costs is None else make_schedule(what, *counts, costs=costs, latency=latency)
-
-
-def goes_by_own_times(scenario: ScenarioFields) -> bool:
-    """Is the schedule made for the times of the run?"""
-    what = scenario.pipeline.schedule
-    if isinstance(what, ZbAuto):
-        return what.forward is None and what.input is None and what.weight is None
-    return what == "zb-auto"
-
-
-def slices_of(scenario: ScenarioFields, schedule: Schedule) -> Slices | None:
-    """How the layers are cut, None where the times of the run decide; InputError for a cut that does not go."""
-    layers, wanted = scenario.model.layers, scenario.pipeline.layers_per_stage
-    number, pp = len(schedule.routes[0]), scenario.parallel.pp
-    if wanted == "even":
-        if layers % number:
-            fix = listed(near_divisors(layers, number))
-            raise InputError(
-                f"{schedule.name} on pp {pp} cuts the model into {number} slices of equally many layers, and "
-                f"model.layers is {layers}; use a pp and schedule with {fix} slices, {_AUTO}"
-            )
-        return Slices.even(layers, number)
-    hollow = schedule.may_have_empty_ends
-    if wanted == "auto":
-        least = max(1, number - 2 * hollow)
-        if layers < least:
-            raise InputError(f"{layers} layers for {number} slices of the model; use as many or fewer slices")
-        return None
-    if len(wanted) not in (pp, number):
-        also = f" or {number}, one for each slice" if number != pp else ""
-        raise InputError(f"lists {len(wanted)} numbers; there must be {pp}, one for each stage{also}")
-    if len(wanted) != number and len(schedule.routes) > 1:
-        raise InputError(f"{schedule.name} holds the model more than once; list its {number} slices")
-    if sum(wanted) != layers:
-        raise InputError(f"[{', '.join(map(str, wanted))}] is {sum(wanted)} layers, and model.layers is {layers}")
-    slices = Slices(wanted) if len(wanted) == number else Slices.of_stages(wanted, schedule)
-    empty = [place for place, count in enumerate(slices.counts) if not count]
-    if any(place not in (0, number - 1) for place in empty) or (empty and not hollow):
-        where = f"slice {empty[0]} of {number} has no layer"
-        rule = "only the first (embedding) and the last (LM head) can be without" if hollow else (
-            f"{schedule.name} splits the backward, and a slice without layers has no I")  # fmt: skip
-        raise InputError(f"{where}; {rule}")
-    return slices
-
-
-def copies_of(schedule: Schedule) -> tuple[tuple[int, ...], ...]:
-    """Stages that hold the same slices of the model, nothing where each slice is on one stage only.
-
-    InputError where the copies of a stage's slices are on different stages.
-    """
-    holders = [tuple(sorted({stage for stage, _ in hops})) for hops in zip(*schedule.routes, strict=True)]
-    if all(len(stages) == 1 for stages in holders):
-        return ()
-    for stage in range(schedule.num_stages):
-        found = sorted({stages for stages in holders if stage in stages})
-        if len(found) != 1 or len(found[0]) != len(holders[0]):
-            raise InputError(
-                f"{schedule.name}: the slices of stage {stage} have copies on stages {' and '.join(map(str, found))}; "
-                f"gradients are summed over stages that hold the same slices, all of them as often"
-            )
-    return tuple(sorted(set(holders)))
-
-
-@lru_cache(maxsize=16)
-def _made(what: ScheduleChoice, stages: int, microbatches: int, chunks: int) -> Schedule:
-    return make_schedule(what, stages, microbatches, chunks)
 
 
 def _ends_meet(schedule: Schedule, copies: tuple[tuple[int, ...], ...]) -> bool:
@@ -110,9 +26,6 @@ def _ends_meet(schedule: Schedule, copies: tuple[tuple[int, ...], ...]) -> bool:
     if copies:
         return any(first in stages and last in stages for stages in copies)
     return (first, last) in ((0, schedule.num_stages - 1), (schedule.num_stages - 1, 0))
-
-
-# --- rules ------------------------------------------------------------------------------------------------------------
 
 
 def schedule_rules(scenario: ScenarioFields) -> Iterator[Complaint]:
@@ -144,11 +57,11 @@ def stage_rules(scenario: ScenarioFields) -> Iterator[Complaint]:
         return
     if layers % pp:
         what = f"pp {pp} does not divide model.layers {layers}; every stage holds as many layers"
-        yield ("parallel", "pp"), f"{what}: use pp {listed(near_divisors(layers, pp))}, {_AUTO}"
+        yield ("parallel", "pp"), f"{what}: use pp {listed(near_divisors(layers, pp))}, {AUTO}"
     elif layers % (pp * chunks):
         what = f"pp {pp} x chunks {chunks} = {pp * chunks} does not divide model.layers {layers}"
         fix = listed(near_divisors(layers // pp, chunks))
-        yield ("pipeline", "chunks"), f"{what}; every chunk holds as many layers: use chunks {fix}, {_AUTO}"
+        yield ("pipeline", "chunks"), f"{what}; every chunk holds as many layers: use chunks {fix}, {AUTO}"
 
 
 def order_rules(scenario: ScenarioFields) -> Iterator[Complaint]:

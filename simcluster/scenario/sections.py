@@ -25,6 +25,10 @@ Count = Annotated[int, Field(strict=True, ge=1, le=10**9)]
 Axis = Literal["tp", "cp", "dp", "pp"]
 Precision = Literal["bf16-mixed", "fp16-mixed", "fp8-mixed", "fp32"]
 Recompute = Literal["none", "selective", "operators", "full"]
+Engine = Literal["auto", "events", "path", "reference"]
+"""How a step is played: as ``events``, as one longest ``path``, or as that where it is exact (``auto``); or op by op of
+every rank, as the ``reference`` interpreter does."""
+
 MemoryRecipe = Literal[
     "mixed-16", "fp32-16", "mixed-18", "bf16-12", "fp8-20", "fp8-19", "fp8-params-18", "fp8-params-17", "fp8-13"
 ]

@@ -19,7 +19,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate, pairwise
 
-from simcluster.job import choices_of
 from simcluster.model.shards import (
     layer_parameters_per_tp_rank,
     lm_head_parameters_per_tp_rank,
@@ -27,9 +26,10 @@ from simcluster.model.shards import (
 )
 from simcluster.planning.ops import Collective, Transfer
 from simcluster.planning.parallel import Plan
+from simcluster.scenario.job import methods_of
 from simcluster.scenario.memory_plan import ELEMENT_BYTES
-from simcluster.scenario.pipeline_rules import schedule_of
 from simcluster.scenario.scenario import Scenario
+from simcluster.scenario.schedule_plan import schedule_of
 from simcluster.schedules import Schedule, play
 from simcluster.schedules.actions import Kind
 from simcluster.search.free_links import Call, Way
@@ -48,7 +48,7 @@ class Bounds:
         """``layouts`` are all that will be asked for."""
         self.base = base
         self._shapes = list(dict.fromkeys(map(shape_of_layout, layouts)))
-        self._methods = choices_of(base, folded=True).methods
+        self._methods = methods_of(base)
         self._times: dict[object, dict[Shape, PassTimes]] = {}
         self._stages: dict[object, list[Stage] | None] = {}
         self._ends: dict[object, list[Least]] = {}

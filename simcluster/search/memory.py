@@ -18,9 +18,10 @@ from simcluster.model.recipes import state_bytes
 from simcluster.model.shards import stage_parameters_per_tp_rank
 from simcluster.planning.residency import LAYER, Profile, Residencies, profile, residencies, visits
 from simcluster.scenario.fits import waiting_bytes
-from simcluster.scenario.memory_plan import overheads_of, planned_footprints, recipe_of, shape_of
-from simcluster.scenario.pipeline_rules import schedule_of
+from simcluster.scenario.job import planned_footprints
+from simcluster.scenario.memory_plan import overheads_of, recipe_of, shape_of
 from simcluster.scenario.scenario import Scenario
+from simcluster.scenario.schedule_plan import plan_of, schedule_of
 from simcluster.schedules import Action
 from simcluster.search.pass_times import Shape
 from simcluster.search.pipelines import Pipeline, pipeline_of
@@ -83,7 +84,8 @@ class Memory:
         name = (layout.tp, layout.pp, layout.dp, *layout[4:9])
         if name not in self._walks:
             scenario = layout.on(base)
-            overheads, shape = overheads_of(scenario), shape_of(scenario)
+            plan = plan_of(scenario, schedule_of(scenario))
+            overheads, shape = overheads_of(scenario, plan), shape_of(scenario)
             peaks = self._peaks(layout, pipeline, shape)
             self._walks[name] = (
                 waiting_bytes(scenario),

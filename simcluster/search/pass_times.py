@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from simcluster.faults.ranks import mean_attention
-from simcluster.job import batch_of, choices_of, plan_job
 from simcluster.model.layers import RankShape
 from simcluster.planning.ops import Collective, Compute, Host, Segment
 from simcluster.planning.parallel import Plan
 from simcluster.planning.segments import Pass
 from simcluster.planning.step_plan import DataParallel, Job
+from simcluster.scenario.job import batch_of, job_of, methods_of
 from simcluster.scenario.memory_plan import shape_of
 from simcluster.scenario.scenario import Scenario
 from simcluster.schedules.actions import Kind
@@ -100,8 +100,7 @@ def _least(base: Scenario, layout: Layout, calls: Sequence[Collective]) -> Mappi
     if not wanted:
         return {}
     plan = tp_groups(layout)
-    methods = choices_of(layout.on(base), folded=True).methods
-    of_stages = least_seconds([wanted] * plan.pp, plan, base.cluster.built, methods)
+    of_stages = least_seconds([wanted] * plan.pp, plan, base.cluster.built, methods_of(base))
     return {call: min(least[call] for least in of_stages) for call in wanted}
 
 
@@ -125,7 +124,7 @@ def _job(base: Scenario, layout: Layout, shape: Shape) -> tuple[Job, Scenario]:
     pipeline = probe.pipeline.model_copy(update={"layers_per_stage": "even"})
     software = base.software and base.software.model_copy(update={"kernel": 0.0, "collective": 0.0, "microbatch": 0.0})
     probe = probe.model_copy(update={"training": training, "pipeline": pipeline, "software": software})
-    return plan_job(probe, base.cluster.device)[0], probe
+    return job_of(probe, base.cluster.device), probe
 
 
 def _segments(job: Job, shape: RankShape) -> dict[tuple[str, Kind], Segment]:

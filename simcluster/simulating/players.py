@@ -8,12 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 
 from simcluster.collector import collector_off
 from simcluster.errors import InputError
-from simcluster.lowering.program import Engine, Program
+from simcluster.lowering.program import Program
 from simcluster.lowering.whole import whole
 from simcluster.simulating.encounters import Encounters
 from simcluster.simulating.engine import StepsFactory, play
@@ -21,12 +22,15 @@ from simcluster.simulating.lockstep import Columns
 from simcluster.simulating.longest_path import NeedsEventsError, Once, meeting_seconds
 from simcluster.simulating.record import Record, when_over
 
+PlayedAs = Literal["auto", "events", "path"]
+"""How a program is played: as ``events``, as one longest ``path``, or as that where it is exact (``auto``)."""
+
 _EXACT = "the order of all ops is fixed, and no transfer holds another back"
 
 
 @collector_off()
 def play_by(
-    engine: Engine, program: Program, capacity: Sequence[float], steps: Sequence[StepsFactory] = ()
+    engine: PlayedAs, program: Program, capacity: Sequence[float], steps: Sequence[StepsFactory] = ()
 ) -> Record:  # fmt: skip
     """Run the program to its end; the record says how and why.
 

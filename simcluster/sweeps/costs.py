@@ -16,12 +16,14 @@ from typing import Any, TypeVar
 
 from simcluster.devices.sensitivity import interference_on
 from simcluster.errors import InputError
-from simcluster.job import choices_of, job_of, passes_of
+from simcluster.planned import by_own_times, choices_of
 from simcluster.planning.ops import Collective, Segment
 from simcluster.planning.segments import Pass, Passes
 from simcluster.planning.step_plan import Job
-from simcluster.scenario.memory_plan import plan_of, shape_of
+from simcluster.scenario.job import job_of, passes_of
+from simcluster.scenario.memory_plan import shape_of
 from simcluster.scenario.scenario import Scenario
+from simcluster.scenario.schedule_plan import plan_of
 from simcluster.schedules import Schedule
 from simcluster.sweeps.alike import Drawn, Network, NotQuickError
 from simcluster.sweeps.exchanges import Exchanges, Stages, hops_of, passes_calls
@@ -83,7 +85,7 @@ class StepCosts:
             id(cluster), scenario.gpus, parallel.model_copy(update={"zero": 0, "sequence_parallel": False}),
             scenario.collectives, overlap.interference, hops,
         )  # fmt: skip
-        network: Network = shared.networks.once(of_network, lambda: _network(scenario))
+        network: Network = shared.networks.once(of_network, lambda: _network(scenario, schedule))
         of_stages = (
             network, scenario.model, parallel, scenario.pipeline, overlap, scenario.software, training.precision,
             training.memory_recipe,
@@ -169,12 +171,12 @@ def _small_job(scenario: Scenario, passes: Passes) -> Job:
     if batch < training.global_batch:
         small = scenario.model_copy(update={"training": training.model_copy(update={"global_batch": batch})})
         try:
-            return job_of(small, scenario.cluster.device, passes)
+            return by_own_times(small, job_of(small, scenario.cluster.device, passes))
         except InputError:  # the schedule needs more of them
             pass
-    return job_of(scenario, scenario.cluster.device, passes)
+    return by_own_times(scenario, job_of(scenario, scenario.cluster.device, passes))
 
 
-def _network(scenario: Scenario) -> Network:
-    choices = choices_of(scenario, folded=True)
-    return Network(plan_of(scenario), scenario.cluster.built, choices.methods, choices.interference)
+def _network(scenario: Scenario, schedule: Schedule) -> Network:
+    choices = choices_of(scenario)
+    return Network(plan_of(scenario, schedule), scenario.cluster.built, choices.methods, choices.interference)

@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from simcluster.collector import collector_off
-from simcluster.job import facts_of
 from simcluster.measuring.numbers import timed_numbers
-from simcluster.result import Facts
+from simcluster.planning.facts import Facts
 from simcluster.scenario.fields import ClusterSpec
-from simcluster.scenario.pipeline_rules import schedule_of
+from simcluster.scenario.job import facts_of
 from simcluster.scenario.scenario import Scenario
+from simcluster.scenario.schedule_plan import schedule_of
 from simcluster.simulating.players import play_by
 from simcluster.sweeps.alike import NotQuickError
 from simcluster.sweeps.contended import MOST_SECONDS, contended
@@ -114,7 +114,7 @@ class QuickWay:
                 return Quick(total, "events", why)
         skeleton = self.skeletons.once(order, lambda: Skeleton(schedule, overlap=overlap.pipeline))
         program = skeleton.program(dict(zip(walk.works, costed, strict=True)), exchanges.last, costs.drawn.ranks)
-        record = play_by(scenario.engine, program, costs.drawn.capacity)
+        record = play_by("events" if scenario.engine == "events" else "auto", program, costs.drawn.capacity)
         return Quick(float(record.end.max()), "path" if record.kind == "path" else "events", record.why)
 
     def _keep(self, cluster: ClusterSpec) -> None:

@@ -17,7 +17,7 @@ from simcluster.kineto.labels import BACKWARD, FORWARD, OPTIMIZER, OTHER, Label
 from simcluster.kineto.rank_file import comm_arguments
 from simcluster.planning.ops import MAIN
 from simcluster.result import Result
-from simcluster.scenario.memory_plan import ELEMENT_BYTES, plan_of, recipe_of
+from simcluster.scenario.memory_plan import ELEMENT_BYTES, recipe_of
 from simcluster.traces.work import RECEIVE, Track, Work
 
 _PHASES = {
@@ -65,7 +65,7 @@ class Naming:
         halves = "Half" if precision == "fp16-mixed" else "BFloat16"
         self._activation = "Float" if ELEMENT_BYTES[precision] == 4 else halves
         self._gradient = "Float" if recipe_of(result.scenario).gradient == 4 else halves
-        self._stage_ranks: list[list[int]] = [ranks.tolist() for ranks in plan_of(result.scenario).stage_ranks()]
+        self._stage_ranks: list[list[int]] = [ranks.tolist() for ranks in result.job.plan.stage_ranks()]
         self._place = {rank: (stage, at) for stage, own in enumerate(self._stage_ranks) for at, rank in enumerate(own)}
 
     def stage(self, rank: int) -> int:

@@ -14,7 +14,8 @@ from simcluster.calibration.constants import changed, value_at
 from simcluster.devices.device import Device, kernel_seconds, load_device
 from simcluster.errors import InputError
 from simcluster.model.kernels import Kernel
-from simcluster.result import Facts, Result
+from simcluster.planning.facts import Facts
+from simcluster.result import Result
 from simcluster.scenario.fields import ClusterSpec
 from simcluster.scenario.scenario import Scenario
 from simcluster.simulate import simulate

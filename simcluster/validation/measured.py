@@ -14,7 +14,7 @@ from simcluster.documents.complaints import listed
 from simcluster.documents.spec import Spec
 from simcluster.errors import InputError
 from simcluster.nccl import bus_factor
-from simcluster.result import Facts
+from simcluster.planning.facts import Facts
 from simcluster.validation.expressions import Cell, name_of, parse_formula
 from simcluster.validation.study_head import ScenarioPath
 

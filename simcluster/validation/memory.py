@@ -8,7 +8,7 @@ from typing import Any
 
 from simcluster.errors import InputError
 from simcluster.planning.footprint import Footprint
-from simcluster.scenario.memory_plan import planned_footprints
+from simcluster.scenario.job import planned_footprints
 from simcluster.validation.measured import positive
 from simcluster.validation.memory_study import MeasuredBytes
 from simcluster.validation.reports import Refused, Report, report_of

@@ -10,7 +10,7 @@ from typing import Any
 
 from simcluster.documents.complaints import listed
 from simcluster.errors import InputError
-from simcluster.result import Facts
+from simcluster.planning.facts import Facts
 from simcluster.scenario.launchable import launch_note
 from simcluster.scenario.likely import Kind, kind_of
 from simcluster.scenario.scenario import Scenario

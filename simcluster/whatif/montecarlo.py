@@ -24,11 +24,11 @@ from simcluster.faults import BackgroundLoad, FaultSpec, HostStall, Jitter, Sequ
 from simcluster.faults.capacities import with_permanent
 from simcluster.faults.spec import Batch
 from simcluster.faults.stalls import Places, is_stall, with_room
-from simcluster.job import batch_of, disturbances_of, plan_job
 from simcluster.measuring.distribution import Distribution
 from simcluster.planning.ops import MAIN
 from simcluster.planning.stages import stage_programs
 from simcluster.result import Result
+from simcluster.scenario.job import batch_of, disturbances_of
 from simcluster.scenario.scenario import Scenario
 from simcluster.simulate import replay
 from simcluster.simulating.frozen import ProgramOf, durations, paces
@@ -126,8 +126,7 @@ def _job(scenario: Scenario, base: Result) -> _Job:
     if loads:  # ranks that others' traffic meets must be told from those that it does not
         base = replay(certain, watched=loads)
     cluster = with_permanent(scenario.faults, scenario.cluster.built)
-    planned, _ = plan_job(certain, scenario.cluster.device)
-    programs, layout = stage_programs(planned), planned.plan
+    programs, layout = stage_programs(base.job), base.job.plan
     disturbed, stage_of = disturbances_of(certain, layout, cluster), layout.stages()
     stalls = _of(HostStall, scenario)
     sweep = StageSweep([with_room(each, [stall.cause for stall in stalls]) for each in programs], layout)

@@ -14,11 +14,10 @@ from simcluster.measuring.metrics import EXPOSED
 from simcluster.measuring.overlap import Key
 from simcluster.measuring.replanned import path_seconds_under
 from simcluster.model.transformer import parameters
+from simcluster.planned import prepare
 from simcluster.result import Result
 from simcluster.scenario.headroom import HEADROOM
-from simcluster.scenario.memory_plan import plan_of
-from simcluster.scenario.pipeline_rules import schedule_of, slices_of
-from simcluster.simulate import prepare
+from simcluster.scenario.schedule_plan import schedule_of, slices_of
 from simcluster.units import format_seconds
 from simcluster.whatif.candidates import against_bubble, against_exposed, against_memory, against_sharding, into_domain
 from simcluster.whatif.remedies import Remedy, Values, Verdict
@@ -113,7 +112,7 @@ def _memory(result: Result) -> Point:
 
 
 def _tensor_domain(result: Result) -> Point:
-    plan, cluster = plan_of(result.scenario), result.scenario.cluster.built
+    plan, cluster = result.job.plan, result.scenario.cluster.built
     groups = plan.groups("tp")
     switch = {gpu: cluster.nvswitch(gpu) or f"machine {cluster.host_of[gpu]}" for gpu in range(result.facts.ranks)}
     crossing = sum(len({switch[int(rank)] for rank in group}) > 1 for group in groups) if plan.tp > 1 else 0

@@ -16,12 +16,13 @@ import numpy as np
 from simcluster.errors import InputError
 from simcluster.faults import Fault
 from simcluster.faults.words import in_words
+from simcluster.planned import Planned, plan
 from simcluster.planning.ops import StageProgram
 from simcluster.replay import Recorded, Straggling, measure, recorded
 from simcluster.replay.trace import Floats
-from simcluster.replay.written import plan_of, trace_of_result
+from simcluster.replay.written import trace_of_result
 from simcluster.result import Result
-from simcluster.simulate import Planned, plan, replay
+from simcluster.simulate import replay
 from simcluster.whatif.free import freed_where
 
 
@@ -101,7 +102,7 @@ def stragglers(result: Result) -> Stragglers:
 class _Counterfactuals:
     def __init__(self, result: Result) -> None:
         self._result, self._scenario = result, result.scenario
-        self._plan = plan_of(result.scenario)
+        self._plan = result.job.plan
         self._hosts = result.scenario.cluster.built.host_of[: result.scenario.gpus]
         self._everything = range(len(result.scenario.faults))
         self._played: dict[tuple[int, ...], float] = {(): result.step_time}

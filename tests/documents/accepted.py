@@ -36,8 +36,7 @@ def wants(command: str) -> str | None:
 
 def outcome(command: str) -> str:
     """How far a command comes: "simulates", "done", or what it complains of."""
-    simulating = importlib.import_module("simcluster.simulate")  # the package has a function of this name
-    planning = importlib.import_module("simcluster.job")
+    planning = importlib.import_module("simcluster.planned")
 
     def stop(*_: Any, **__: Any) -> NoReturn:
         raise Simulated
@@ -47,7 +46,6 @@ def outcome(command: str) -> str:
     with (
         tempfile.TemporaryDirectory() as folder,
         mock.patch.object(planning, "plan_job", stop),
-        mock.patch.object(simulating, "plan_job", stop),
     ):
         try:
             done = run_in(Path(folder), command, paint=False)

@@ -1,10 +1,16 @@
-"""A scenario as planning knows it: its job, what is known of it before the clock starts, and what is wrong with it."""
+"""A scenario as planning knows it: its job, what is known of it before the clock starts, and what is wrong with it.
+
+Pure functions of a scenario, which bind it to planning with those of ``schedule_plan``, ``memory_plan`` and
+``updates_plan``.  Nothing is played here: where the times of the run decide about the schedule or the cut of the model,
+those of mean times and an even cut stand in for them (``planned`` puts the right ones in their place).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from simcluster.devices.device import Device, kernels_seconds
 from simcluster.devices.sensitivity import interference_on, sensitivity_on
@@ -13,41 +19,23 @@ from simcluster.faults.ranks import mean_attention, rank_disturbances
 from simcluster.faults.ranks import slowness as slow_ranks
 from simcluster.faults.spec import Batch, Setting
 from simcluster.faults.where import OnLinks
-from simcluster.lowering.lower import Choices
 from simcluster.model.flops import hardware_flops_per_sequence, model_flops_per_sequence
-from simcluster.nccl import load_platform
 from simcluster.planning.disturbances import UNDISTURBED, Disturbances
+from simcluster.planning.facts import Facts
+from simcluster.planning.footprint import Footprint
 from simcluster.planning.parallel import Plan
 from simcluster.planning.segments import Passes, by_heart
 from simcluster.planning.step_plan import Job, Slices
-from simcluster.result import Facts
-from simcluster.scenario.memory_plan import (
-    footprints_of,
-    offload_of,
-    plan_of,
-    recipe_of,
-    shape_of,
-)
-from simcluster.scenario.pipeline_rules import goes_by_own_times, schedule_of, slices_of
-from simcluster.scenario.scenario import Scenario
+from simcluster.scenario.memory_plan import footprints_of, offload_of, platform_of, recipe_of, shape_of
+from simcluster.scenario.schedule_plan import plan_of, schedule_of, slices_of
 from simcluster.scenario.updates_plan import data_parallel_of, issue_of
-from simcluster.schedules import Schedule
-from simcluster.simulating.own_times import OwnTimes, boundary_passes
 from simcluster.topology import Cluster
 from simcluster.traffic.methods import Methods
 
+if TYPE_CHECKING:
+    from simcluster.scenario.scenario import Scenario
+
 _PRECISION = {"bf16-mixed": "bf16", "fp16-mixed": "fp16", "fp8-mixed": "fp8", "fp32": "fp32"}
-
-
-def plan_job(scenario: Scenario, device: Device) -> tuple[Job, Facts]:
-    """Everything that is known before the clock starts."""
-    job = job_of(scenario, device, passes_of(scenario, device))
-    return job, completed(facts_of(scenario, device), scenario, job)
-
-
-def completed(facts: Facts, scenario: Scenario, job: Job) -> Facts:
-    """With what follows from the job: memory and schedule."""
-    return replace(facts, footprints=footprints_of(scenario, job), schedule=job.schedule)
 
 
 def passes_of(scenario: Scenario, device: Device) -> Passes:
@@ -68,20 +56,20 @@ def passes_of(scenario: Scenario, device: Device) -> Passes:
     )
 
 
-def job_of(scenario: Scenario, device: Device, passes: Passes) -> Job:
-    """Everything that decides the stages' programs."""
-    plan, recipe = plan_of(scenario), recipe_of(scenario)
+def job_of(scenario: Scenario, device: Device, passes: Passes | None = None) -> Job:
+    """Everything that decides the stages' programs, with ``passes`` that were made before, if any."""
+    passes = passes or passes_of(scenario, device)
+    schedule = schedule_of(scenario)
+    plan = plan_of(scenario, schedule)
     split = plan.tp > 1 and (scenario.parallel.sequence_parallel or scenario.pipeline.scatter_gather)
-    send_bytes = passes.activation_bytes / (plan.tp if split else 1)
-    schedule, slices = _arrange(scenario, plan, passes, send_bytes, split=split)
     return Job(
         model=scenario.model,
         plan=plan,
         schedule=schedule,
-        slices=slices,
+        slices=slices_of(scenario, schedule) or Slices.nearly_even(scenario.model.layers, len(schedule.routes[0])),
         passes=passes,
-        data_parallel=data_parallel_of(scenario, device, plan, recipe),
-        send_bytes=send_bytes,
+        data_parallel=data_parallel_of(scenario, device, plan, recipe_of(scenario)),
+        send_bytes=passes.activation_bytes / (plan.tp if split else 1),
         gather_boundary=split and not scenario.parallel.sequence_parallel,
         overlap_sends=scenario.overlap.pipeline,
         steps=scenario.steps,
@@ -91,8 +79,18 @@ def job_of(scenario: Scenario, device: Device, passes: Passes) -> Job:
     )
 
 
+def planned_footprints(scenario: Scenario) -> tuple[Footprint, ...]:
+    """What a scenario's stages hold, before anything is timed."""
+    return footprints_of(scenario, job_of(scenario, scenario.cluster.device))
+
+
+def facts_with_memory(scenario: Scenario, device: Device, job: Job) -> Facts:
+    """What the step of a scenario's job is worth, and what it takes of memory."""
+    return replace(facts_of(scenario, device), footprints=footprints_of(scenario, job))
+
+
 def facts_of(scenario: Scenario, device: Device) -> Facts:
-    """What the scenario's step is worth, without what it takes of memory and its schedule."""
+    """What the scenario's step is worth, without what it takes of memory."""
     model, training = scenario.model, scenario.training
     attention = mean_attention(scenario.faults, scenario.seed, batch_of(scenario), scenario.dp)
     leaves = training.recompute == "selective" and not shape_of(scenario).core_again
@@ -109,23 +107,6 @@ def facts_of(scenario: Scenario, device: Device) -> Facts:
         memory=device.memory,
         footprints=(),
     )
-
-
-def _arrange(
-    scenario: Scenario, plan: Plan, passes: Passes, send_bytes: float, *, split: bool
-) -> tuple[Schedule, Slices]:
-    """The order of microbatches and the cut of the model, by the times of the run where the scenario says so."""
-    flow = scenario.collectives.model_copy(update={"detail": "flow"})
-    methods = choices_of(scenario.model_copy(update={"collectives": flow}), folded=True).methods
-    own = OwnTimes(plan, scenario.cluster.built, methods, passes)
-    schedule = schedule_of(scenario)
-    slices = slices_of(scenario, schedule) or own.cut(scenario.model, schedule)
-    if goes_by_own_times(scenario):
-        whole = [slices.whole(schedule.slice_of(stage, 0)) for stage in range(plan.pp)]
-        gathered = split and not scenario.parallel.sequence_parallel
-        times = own.of_schedule(boundary_passes(whole, gathered=gathered), send_bytes)
-        schedule = schedule_of(scenario, *times)
-    return schedule, slices
 
 
 def slowness(scenario: Scenario) -> list[float]:
@@ -156,17 +137,12 @@ def batch_of(scenario: Scenario) -> Batch:
     )
 
 
-def choices_of(scenario: Scenario, *, folded: bool) -> Choices:
-    """How the scenario wants its collectives played."""
-    chosen = scenario.collectives
-    named = {kind: getattr(chosen, kind) for kind in ("all_reduce", "reduce_scatter", "all_gather")}
-    platform = scenario.cluster.built.nccl if chosen.nccl == "auto" else chosen.nccl
-    in_steps = chosen.detail == "steps"
-    methods = Methods(
-        named,
-        platform=None if platform in (None, "none") else load_platform(platform),
-        in_rounds=in_steps,
+def methods_of(scenario: Scenario) -> Methods:
+    """How the scenario's collectives are done."""
+    chosen = {kind: getattr(scenario.collectives, kind) for kind in ("all_reduce", "reduce_scatter", "all_gather")}
+    return Methods(
+        chosen,
+        platform=platform_of(scenario),
+        in_rounds=scenario.collectives.detail == "steps",
         factors=scenario.cluster.scale.pace,
     )
-    interference = None if in_steps else interference_on(scenario.cluster.device, scenario.overlap.interference)
-    return Choices(methods=methods, steps=in_steps, folded=folded, interference=interference)
