@@ -146,13 +146,8 @@ EVENTS = tuple(
     f"simulating.{name}"
     for name in ("agenda", "dragging", "engine", "followed", "network", "pacing", "stepwise", "tasks")
 )
-CLOCK = (
-    "simpy",
-    "simcluster.simulate",
-    "simcluster.planned",
-    "simcluster.played",
-    *(f"simcluster.{name}" for name in EVENTS),
-)
+DOOR = ("simcluster.simulate", "simcluster.planned", "simcluster.played")
+CLOCK = ("simpy", *DOOR, *(f"simcluster.{name}" for name in EVENTS))
 MODEL_SIDE = tuple(
     f"simcluster.{name}"
     for name in (

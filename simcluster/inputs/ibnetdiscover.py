@@ -25,7 +25,7 @@ from simcluster.inputs.generations import (
 )
 from simcluster.inputs.graph_document import GraphDocument, Wire
 from simcluster.inputs.import_parameters import ImportSpec
-from simcluster.topology.routing import natural
+from simcluster.topology.natural import natural
 
 PARAMETERS = ("hosts", "nics", "gpus_per_nic", "nvlinks_per_gpu", "nvlink", "pcie", "nic")
 

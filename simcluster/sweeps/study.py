@@ -28,9 +28,8 @@ from simcluster.documents.spec import Spec
 from simcluster.errors import InputError
 from simcluster.scenario.scenario import scenario_path
 from simcluster.scenario.variants import Base, Variant
-from simcluster.validation.paths import check_path
-from simcluster.validation.study_head import ScenarioPath
-from simcluster.validation.tables import read_csv
+from simcluster.validation.paths import ScenarioPath, check_path
+from simcluster.validation.rows import read_csv
 
 MAX_VARIANTS = 200_000
 """A sweep of more is refused: at a hundred a second it would take over half an hour on every core."""

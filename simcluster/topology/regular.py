@@ -23,6 +23,7 @@ from simcluster.topology.draft import Draft
 from simcluster.topology.hops import Hops
 from simcluster.topology.host_ways import HostWays
 from simcluster.topology.links import Graph, compute_part
+from simcluster.topology.natural import natural
 from simcluster.topology.paths import Paths
 from simcluster.topology.policies import RoutingSpec
 from simcluster.topology.turns import (
@@ -35,7 +36,7 @@ from simcluster.topology.turns import (
     stay_together,
     step_of,
 )
-from simcluster.topology.ways import Ways, natural
+from simcluster.topology.ways import Ways
 
 Ints: TypeAlias = NDArray[np.int64]
 Spread: TypeAlias = tuple[tuple[int, float], ...]

@@ -34,9 +34,7 @@ from simcluster.errors import InputError
 from simcluster.topology.crowd import Crowd
 from simcluster.topology.paths import Paths
 from simcluster.topology.policies import STATIC, Flow, Pick, RoutingSpec
-from simcluster.topology.ways import WHOLE, Doors, Port, Signature, Ways, natural, signature_of, split
-
-__all__ = ["Router", "Spread", "natural"]
+from simcluster.topology.ways import WHOLE, Doors, Port, Signature, Ways, signature_of, split
 
 Spread: TypeAlias = tuple[tuple[int, float], ...]
 """(link, fraction of the bytes) of a flow."""

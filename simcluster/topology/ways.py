@@ -7,7 +7,6 @@ Imports nothing of simcluster.
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,8 @@ from typing import TypeAlias
 import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
+
+from simcluster.topology.natural import natural
 
 Ints: TypeAlias = NDArray[np.int64]
 WHOLE = 2**40
@@ -43,11 +44,6 @@ class Doors:
     exits: Sequence[Sequence[Port]]
     entries: Sequence[Sequence[Port]]
     signatures: Sequence[Signature]
-
-
-def natural(name: str) -> tuple[tuple[int, str], ...]:
-    """Sort key that puts spine2 before spine10."""
-    return tuple((int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name) if part)
 
 
 def split(whole: int, parts: int) -> list[int]:

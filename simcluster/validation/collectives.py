@@ -16,9 +16,10 @@ from simcluster.units import format_bytes
 from simcluster.validation.expressions import Cell
 from simcluster.validation.measured import positive
 from simcluster.validation.reports import Part, Refused, Report
+from simcluster.validation.rows import Row
 from simcluster.validation.scores import Point, geometric_score
 from simcluster.validation.study import Collectives, MeasuredSet, StudyFile
-from simcluster.validation.tables import Row, check_columns, check_formulas, selected
+from simcluster.validation.tables import check_columns, check_formulas, selected
 
 _NO_SET = MeasuredSet()
 _TOPOLOGIES = {

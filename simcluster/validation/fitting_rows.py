@@ -22,11 +22,12 @@ from simcluster.simulate import simulate
 from simcluster.validation.expressions import Cell, parse_formula
 from simcluster.validation.fitting import DEVICE, SOFTWARE, STUDY_CONSTANTS, FitFile, KernelRows, StudyRows
 from simcluster.validation.measured import Measured
+from simcluster.validation.rows import Row, read_csv
 from simcluster.validation.schedule_study import Constant, Schedules
 from simcluster.validation.schedules import ScheduleTask, plan_schedules, play_schedule
 from simcluster.validation.steps import Task, plan_steps, scenario_of
 from simcluster.validation.study import Steps, StudyFile, load_study
-from simcluster.validation.tables import Missing, Row, check_formulas, read_csv, read_table, selected
+from simcluster.validation.tables import Missing, check_formulas, read_table, selected
 
 Settings = tuple[tuple[str, float], ...]
 """Values at the paths of constants."""

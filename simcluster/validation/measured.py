@@ -16,7 +16,7 @@ from simcluster.errors import InputError
 from simcluster.nccl import bus_factor
 from simcluster.planning.facts import Facts
 from simcluster.validation.expressions import Cell, name_of, parse_formula
-from simcluster.validation.study_head import ScenarioPath
+from simcluster.validation.paths import ScenarioPath
 
 Quantity = Literal[
     "step_time", "tokens_per_s", "tokens_per_s_per_gpu", "samples_per_s", "flop_per_s_per_gpu", "mfu", "hfu"

@@ -12,10 +12,11 @@ from simcluster.scenario.job import planned_footprints
 from simcluster.validation.measured import positive
 from simcluster.validation.memory_study import MeasuredBytes
 from simcluster.validation.reports import Refused, Report, report_of
+from simcluster.validation.rows import Row
 from simcluster.validation.scores import Point
 from simcluster.validation.steps import Task, check_asked, scenario_of, task_of
 from simcluster.validation.study import Memory, StudyFile
-from simcluster.validation.tables import Row, check_columns, selected
+from simcluster.validation.tables import check_columns, selected
 
 
 def report_memory(file: StudyFile, study: Memory, table: tuple[Row, ...]) -> Report:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from functools import cache
-from typing import cast, get_args
+from typing import Annotated, cast, get_args
 
-from pydantic import BaseModel
+from pydantic import BaseModel, BeforeValidator
 
 from simcluster.documents.complaints import did_you_mean
 from simcluster.documents.overrides import ADDS
@@ -56,3 +56,13 @@ def _models(annotation: Hashable) -> tuple[type[BaseModel], ...]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return (annotation,)
     return tuple(dict.fromkeys(model for part in get_args(annotation) for model in _models(part)))
+
+
+def _checked(value: object) -> object:
+    if isinstance(value, str):
+        check_path(value)
+    return value
+
+
+ScenarioPath = Annotated[str, BeforeValidator(_checked)]
+"""A dotted path into a scenario, such as parallel.tp."""

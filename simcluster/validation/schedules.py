@@ -11,10 +11,11 @@ from simcluster.fixed import Costs, OptimizerSync, seconds_between_steps, simula
 from simcluster.schedules.specs import Interleaved, ZbAuto
 from simcluster.validation.expressions import Cell, parse_formula
 from simcluster.validation.reports import Refused, Report, report_of, scores_by
+from simcluster.validation.rows import Row
 from simcluster.validation.schedule_study import Schedules
 from simcluster.validation.scores import Point
 from simcluster.validation.study import StudyFile
-from simcluster.validation.tables import Row, check_columns, check_formulas, selected
+from simcluster.validation.tables import check_columns, check_formulas, selected
 
 _STEPS = 3  # where stages run on into the next step: the second is already as long as all that follow
 

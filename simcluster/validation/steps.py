@@ -18,9 +18,10 @@ from simcluster.scenario.variants import Base
 from simcluster.simulate import simulate
 from simcluster.validation.expressions import parse_formula
 from simcluster.validation.reports import Refused, Report, report_of
+from simcluster.validation.rows import Row
 from simcluster.validation.scores import Point
 from simcluster.validation.study import Column, OnScenarios, Steps, StudyFile
-from simcluster.validation.tables import Row, check_columns, check_formulas, selected
+from simcluster.validation.tables import check_columns, check_formulas, selected
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,8 +23,9 @@ from simcluster.nccl import Algorithm, Collective, load_platform
 from simcluster.units import Bytes
 from simcluster.validation.measured import Measured, MeasuredTime
 from simcluster.validation.memory_study import MeasuredBytes
+from simcluster.validation.paths import ScenarioPath
 from simcluster.validation.schedule_study import Schedules
-from simcluster.validation.study_head import FormulaText, Fraction, ScenarioPath, StudyHead
+from simcluster.validation.study_head import FormulaText, Fraction, StudyHead
 
 # --- training steps ---------------------------------------------------------------------------------------------------
 

@@ -9,7 +9,6 @@ from pydantic import BeforeValidator, Field, StrictBool, StrictFloat, StrictInt,
 from simcluster.documents.complaints import Complaint, RuleError
 from simcluster.documents.spec import Spec
 from simcluster.validation.expressions import parse_formula
-from simcluster.validation.paths import check_path
 
 
 def _formula(value: object) -> object:
@@ -20,17 +19,8 @@ def _formula(value: object) -> object:
     return value
 
 
-def _path(value: object) -> object:
-    if isinstance(value, str):
-        check_path(value)
-    return value
-
-
 FormulaText = Annotated[str, BeforeValidator(_formula)]
 """A formula over the columns, see ``expressions``."""
-
-ScenarioPath = Annotated[str, BeforeValidator(_path)]
-"""A dotted path into a scenario, such as parallel.tp."""
 
 Fraction = Annotated[float, Field(gt=0, lt=10)]
 CellValue = StrictBool | StrictInt | StrictFloat | StrictStr | None

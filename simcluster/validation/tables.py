@@ -6,41 +6,19 @@ environment variable SIMCLUSTER_DATA names; a study whose file is not there is s
 
 from __future__ import annotations
 
-import csv
 import os
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from simcluster.documents.complaints import did_you_mean, listed
 from simcluster.errors import InputError
-from simcluster.validation.expressions import Cell, Formula, name_of, parse_formula, whole
+from simcluster.validation.expressions import Formula, parse_formula, whole
+from simcluster.validation.rows import Row, read_csv, texts_of
 from simcluster.validation.study import StudyFile
 from simcluster.validation.study_head import InlineTable
 
 ENVIRONMENT = "SIMCLUSTER_DATA"
-
-_INTEGER = re.compile(r"[+-]?\d{1,18}")
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One measured run: ``number`` counts from 1 in the table, ``cells`` are typed, ``texts`` as they are written."""
-
-    number: int
-    cells: Mapping[str, Cell]
-    texts: Mapping[str, str]
-
-    def by_name(self) -> dict[str, Cell]:
-        """The cells under the names that formulas use."""
-        return {name_of(column): cell for column, cell in self.cells.items()}
-
-    def label(self, columns: Sequence[str]) -> str:
-        """What people call the row: the texts of the columns, or its number."""
-        texts = [self.texts[column] for column in columns if self.texts[column]]
-        return ", ".join(texts) or f"row {self.number}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +46,7 @@ def read_table(file: StudyFile, data: Path | None) -> tuple[Row, ...] | Missing:
     table = file.study.table
     if isinstance(table, InlineTable):
         return tuple(
-            Row(number, dict(zip(table.header, map(whole, cells), strict=True)), _texts(table.header, cells))
+            Row(number, dict(zip(table.header, map(whole, cells), strict=True)), texts_of(table.header, cells))
             for number, cells in enumerate(table.rows, start=1)
         )
     if "/" in table:
@@ -83,43 +61,6 @@ def read_table(file: StudyFile, data: Path | None) -> tuple[Row, ...] | Missing:
     else:
         why = f"{data} has no {table}"
     return Missing(f"needs {table}: {why} (public original: {file.study.original})")
-
-
-def _texts(header: Sequence[str], cells: Sequence[Cell]) -> dict[str, str]:
-    texts = ["" if cell is None else str(cell).lower() if isinstance(cell, bool) else str(cell) for cell in cells]
-    return dict(zip(header, texts, strict=True))
-
-
-def read_csv(path: Path) -> tuple[Row, ...]:
-    """The rows of a CSV file with a line of headers; InputError for a file that is none, with its row."""
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as stream:
-            lines = list(csv.reader(stream, strict=True))
-    except (OSError, UnicodeDecodeError, csv.Error) as problem:
-        raise InputError(f"{path}: cannot be read as a CSV file in UTF-8: {problem}") from None
-    if len(lines) < 2:
-        raise InputError(f"{path}: has no rows; a line of headers and a line a measured run are expected")
-    header, *rows = lines
-    repeated = [name for name in dict.fromkeys(header) if header.count(name) > 1]
-    if repeated:
-        raise InputError(f"{path}: the header names {repeated[0]!r} twice; every column has its own name")
-    for number, cells in enumerate(rows, start=1):
-        if len(cells) != len(header):
-            raise InputError(f"{path}: row {number} has {len(cells)} cells, and the header has {len(header)} columns")
-    return tuple(
-        Row(number, {name: _typed(text) for name, text in zip(header, cells, strict=True)}, _texts(header, cells))
-        for number, cells in enumerate(rows, start=1)
-    )
-
-
-def _typed(text: str) -> Cell:
-    """A cell of a CSV file: nothing, a number, or text."""
-    text = text.strip()
-    if _INTEGER.fullmatch(text):
-        return int(text)
-    if _NUMBER.fullmatch(text):
-        return whole(float(text))
-    return text or None
 
 
 # --- what a study asks of its table -----------------------------------------------------------------------------------
