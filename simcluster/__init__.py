@@ -15,26 +15,31 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from simcluster import plots
-    from simcluster.collective import collective_times
-    from simcluster.compare import compare, differences
-    from simcluster.errors import InputError
-    from simcluster.fixed import Costs, simulate_costs
-    from simcluster.measuring.distribution import compare_replicas
-    from simcluster.result import Result
-    from simcluster.scenario.files import load_cluster
-    from simcluster.scenario.scenario import Scenario, load, load_text
-    from simcluster.schedules.comparison import play_schedules
-    from simcluster.search.plan import plan
-    from simcluster.simulate import simulate
-    from simcluster.sweeps.sweep import sweep
-    from simcluster.together import simulate_together
-    from simcluster.whatif.difference import diff
-    from simcluster.whatif.free import what_if_free
-    from simcluster.whatif.mitigations import what_pays
-    from simcluster.whatif.montecarlo import monte_carlo
-    from simcluster.whatif.sensitivities import sensitivity
-    from simcluster.whatif.straggling import stragglers
+    from simcluster import plots as plots
+    from simcluster.collective import collective_times as collective_times
+    from simcluster.compare import compare as compare
+    from simcluster.compare import differences as differences
+    from simcluster.errors import InputError as InputError
+    from simcluster.fixed import Costs as Costs
+    from simcluster.fixed import simulate_costs as simulate_costs
+    from simcluster.measuring.distribution import compare_replicas as compare_replicas
+    from simcluster.result import Result as Result
+    from simcluster.scenario.files import load_cluster as load_cluster
+    from simcluster.scenario.scenario import Scenario as Scenario
+    from simcluster.scenario.scenario import load as load
+    from simcluster.scenario.scenario import load_text as load_text
+    from simcluster.schedules.comparison import play_schedules as play_schedules
+    from simcluster.search.plan import plan as plan
+    from simcluster.simulate import simulate as simulate
+    from simcluster.sweeps.sweep import sweep as sweep
+    from simcluster.together import simulate_together as simulate_together
+    from simcluster.whatif.difference import diff as diff
+    from simcluster.whatif.free import what_if_free as what_if_free
+    from simcluster.whatif.mitigations import what_pays as what_pays
+    from simcluster.whatif.montecarlo import monte_carlo as monte_carlo
+    from simcluster.whatif.sensitivities import sensitivity as sensitivity
+    from simcluster.whatif.straggling import stragglers as stragglers
+
 
 _HOME = {
     "Costs": "simcluster.fixed",
@@ -63,32 +68,7 @@ _HOME = {
     "what_pays": "simcluster.whatif.mitigations",
 }
 
-__all__ = [
-    "Costs",
-    "InputError",
-    "Result",
-    "Scenario",
-    "collective_times",
-    "compare",
-    "compare_replicas",
-    "diff",
-    "differences",
-    "load",
-    "load_cluster",
-    "load_text",
-    "monte_carlo",
-    "plan",
-    "play_schedules",
-    "plots",
-    "sensitivity",
-    "simulate",
-    "simulate_costs",
-    "simulate_together",
-    "stragglers",
-    "sweep",
-    "what_if_free",
-    "what_pays",
-]
+__all__ = list(_HOME)
 
 
 def __getattr__(name: str) -> object:
