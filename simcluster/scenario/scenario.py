@@ -50,9 +50,11 @@ class Scenario(ScenarioFields):
             raise RuleError([(("framework",), "is another word for software, which is there too; keep one of the two")])
         return document
 
-    def model_post_init(self, context: object, /) -> None:
-        """Each field is checked by itself; now what follows from all of them, and the rules between them."""
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        """Each field is what it should be by itself; now what follows from all of them, and the rules between them."""
         complete(self)
+        return self
 
     def with_schedule(self, what: Schedule | ScheduleFunction) -> Self:
         """The same scenario with a schedule of one's own: the data, or a function (stages, microbatches, chunks).

@@ -1,6 +1,6 @@
 """The sections of a scenario file as frozen models: parallel, pipeline, training, overlap, collectives, measured.
 
-Each checks its own values; rules between sections are in ``scenario_rules``.
+Each checks its own values; rules between sections are in ``rules``.
 """
 
 from __future__ import annotations
