@@ -299,6 +299,7 @@ def test_times_that_are_none(bad: dict[str, Any]) -> None:
         {"slowness": {9: 1.1}},
         {"slowness": {0: 0.0}},
         {"slowness": {0: math.nan}},
+        {"engine": "reference"},
     ],
 )
 def test_jobs_that_are_none(bad: dict[str, Any]) -> None:

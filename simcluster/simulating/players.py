@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -34,8 +34,10 @@ def play_by(
 ) -> Record:  # fmt: skip
     """Run the program to its end; the record says how and why.
 
-    Raises DeadlockError as ``engine.play``, and InputError for a ``path`` that would not be exact.
+    Raises DeadlockError as ``engine.play``, and InputError for a ``path`` that would not be exact or another engine.
     """
+    if engine not in get_args(PlayedAs):
+        raise InputError(f"engine: {engine} cannot play a program; use {', '.join(get_args(PlayedAs))}")
     why = "engine: events"
     if engine != "events":
         try:
