@@ -21,7 +21,7 @@ from simcluster.planning.step_plan import Job
 from simcluster.scenario.job import disturbances_of, facts_with_memory, job_of, methods_of, slowness
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.schedule_plan import goes_by_own_times, schedule_of
-from simcluster.simulating.own_times import OwnTimes, boundary_passes
+from simcluster.simulating.own_times import OwnTimes
 from simcluster.topology import Cluster
 
 Change = Callable[[Sequence[StageProgram]], Sequence[StageProgram]]
@@ -103,13 +103,11 @@ def by_own_times(scenario: Scenario, job: Job) -> Job:
     cut = scenario.pipeline.layers_per_stage == "auto"
     if not cut and not goes_by_own_times(scenario):
         return job
-    own = OwnTimes(job.plan, scenario.cluster.built, replace(methods_of(scenario), in_rounds=False), job.passes)
+    cluster, methods = scenario.cluster.built, replace(methods_of(scenario), in_rounds=False)
     if cut:
-        job = replace(job, slices=own.cut(job.model, job.schedule))
+        job = replace(job, slices=OwnTimes(job, cluster, methods).cut())
     if goes_by_own_times(scenario):
-        whole = [job.whole(stage, 0) for stage in range(job.plan.pp)]
-        times = own.of_schedule(boundary_passes(whole, gathered=job.gather_boundary), job.send_bytes)
-        job = replace(job, schedule=schedule_of(scenario, *times))
+        job = replace(job, schedule=schedule_of(scenario, *OwnTimes(job, cluster, methods).of_schedule()))
     return job
 
 

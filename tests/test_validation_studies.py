@@ -96,7 +96,7 @@ def layer_seconds(sequence_parallel: bool, recompute: str) -> tuple[float, float
     }  # fmt: skip
     scenario = load("gpt3_175b_64xa100", changes)
     job, _ = plan_job(scenario, load_device("a100-80gb"))
-    own = OwnTimes(job.plan, scenario.cluster.built, choices_of(scenario, folded=True).methods, job.passes)
+    own = OwnTimes(job, scenario.cluster.built, choices_of(scenario).methods)
     part = Pass((0,))
     ((forward, backward),) = own._played([[job.passes.forward(part), job.passes.backward(part)]])
     return forward, backward

@@ -35,12 +35,10 @@ from simcluster.traffic.methods import Methods
 if TYPE_CHECKING:
     from simcluster.scenario.scenario import Scenario
 
-_PRECISION = {"bf16-mixed": "bf16", "fp16-mixed": "fp16", "fp8-mixed": "fp8", "fp32": "fp32"}
-
 
 def passes_of(scenario: Scenario, device: Device) -> Passes:
     """What makes the segments of the scenario's passes."""
-    precision = _PRECISION[scenario.training.precision]
+    precision = scenario.training.precision.removesuffix("-mixed")
     timer = by_heart(partial(kernels_seconds, device, precision=precision))
     sensitivity = sensitivity_on(device, interference_on(device, scenario.overlap.interference), precision)
     return Passes(
@@ -103,7 +101,7 @@ def facts_of(scenario: Scenario, device: Device) -> Facts:
         model_flops=model_flops_per_sequence(model, attention=attention) * training.global_batch,
         hardware_flops=hardware * training.global_batch,
         attention=attention,
-        peak_flops=device.peak_flops(_PRECISION[training.precision]),
+        peak_flops=device.peak_flops(training.precision.removesuffix("-mixed")),
         memory=device.memory,
         footprints=(),
     )

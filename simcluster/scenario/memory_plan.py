@@ -19,7 +19,7 @@ from simcluster.planning.footprint import Footprint, stage_footprint
 from simcluster.planning.parallel import Plan
 from simcluster.planning.residency import LAYER, residencies
 from simcluster.planning.sharded_units import unsharded_peak
-from simcluster.planning.step_plan import Job, Offload, Sharding
+from simcluster.planning.step_plan import Job, Offload
 
 if TYPE_CHECKING:
     from simcluster.scenario.scenario import Scenario
@@ -82,18 +82,6 @@ def overheads_of(scenario: Scenario, plan: Plan) -> Overheads:
         communication=0.0 if communication == "none" else communication,
         workspace=memory.workspace or 0.0,
         megatron_te=memory.library == "megatron-te",
-    )
-
-
-def sharding_of(scenario: Scenario) -> Sharding:
-    """How ZeRO 3 gathers and reduces."""
-    fsdp = scenario.fsdp
-    return Sharding(
-        unit_layers=fsdp.unit_layers,
-        prefetch=fsdp.prefetch,
-        reshard=fsdp.reshard_after_forward,
-        two_lanes=fsdp.lanes == "two",
-        every_microbatch=fsdp.sync_every_microbatch,
     )
 
 

@@ -22,8 +22,8 @@ from simcluster.devices.updates import (
 from simcluster.model.recipes import Recipe
 from simcluster.planning.parallel import Plan
 from simcluster.planning.segment_ops import NO_TIME, Issue
-from simcluster.planning.step_plan import DataParallel
-from simcluster.scenario.memory_plan import ELEMENT_BYTES, sharding_of
+from simcluster.planning.step_plan import DataParallel, Sharding
+from simcluster.scenario.memory_plan import ELEMENT_BYTES
 
 if TYPE_CHECKING:
     from simcluster.scenario.scenario import Scenario
@@ -48,7 +48,7 @@ def data_parallel_of(scenario: Scenario, device: Device, plan: Plan, recipe: Rec
     gathered = ELEMENT_BYTES[scenario.training.precision] if scenario.parallel.zero == 3 else recipe.gathered
     bucket = max(_BUCKET_PARAMETERS, _BUCKET_PARAMETERS_PER_REPLICA * plan.replicas) * recipe.gradient
 
-    software = scenario.software or Software()
+    software, fsdp = scenario.software or Software(), scenario.fsdp
     copies = software.optimizer == "passes"
 
     def update(parameters: float) -> float:
@@ -73,7 +73,13 @@ def data_parallel_of(scenario: Scenario, device: Device, plan: Plan, recipe: Rec
         bucket_bytes=scenario.overlap.bucket_size or bucket,
         optimizer_seconds=update,
         norm_seconds=norm,
-        sharding=sharding_of(scenario),
+        sharding=Sharding(
+            unit_layers=fsdp.unit_layers,
+            prefetch=fsdp.prefetch,
+            reshard=fsdp.reshard_after_forward,
+            two_lanes=fsdp.lanes == "two",
+            every_microbatch=fsdp.sync_every_microbatch,
+        ),
         zero_seconds=lambda parameters: zero_gradients_seconds(device, parameters, recipe=recipe),
         buffer_seconds=lambda whole: buffer_seconds(
             device, whole, recipe=recipe, gradients=software.gradients if plan.replicas > 1 else "averaged"

@@ -11,12 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from simcluster.lowering.lower import Choices, lower
-from simcluster.model.transformer import Model
 from simcluster.planning.ops import MAIN, Item, Need, Op, Segment, StageProgram, Transfer
-from simcluster.planning.parallel import Plan
 from simcluster.planning.segments import Pass
-from simcluster.planning.step_plan import PassMaker, Slices, balanced
-from simcluster.schedules import Schedule
+from simcluster.planning.step_plan import Job, Slices, balanced
 from simcluster.schedules.actions import Kind
 from simcluster.schedules.zb_auto import Times
 from simcluster.simulating.engine import play
@@ -28,42 +25,46 @@ from simcluster.traffic.methods import Methods
 class OwnTimes:
     """What passes and sends of a job take on its cluster, without faults."""
 
-    plan: Plan
+    job: Job
     cluster: Cluster
     methods: Methods
-    passes: PassMaker
 
-    def cut(self, model: Model, schedule: Schedule) -> Slices:
+    def cut(self) -> Slices:
         """The layers cut so that the slowest slice's F and B are as short as they can be."""
+        model, schedule, passes = self.job.model, self.job.schedule, self.job.passes
         sorts = {model.has_experts(layer): layer for layer in range(model.layers)}
         parts = (Pass((), embedding=True), Pass((), lm_head=True), *(Pass((layer,)) for layer in sorts.values()))
-        segments = [make(part) for part in parts for make in (self.passes.forward, self.passes.backward)]
-        longest = [max(times) for times in zip(*self._played([segments] * self.plan.pp), strict=True)]
+        segments = [make(part) for part in parts for make in (passes.forward, passes.backward)]
+        longest = [max(times) for times in zip(*self._played([segments] * self.job.plan.pp), strict=True)]
         first, last, *layers = (sum(longest[place : place + 2]) for place in range(0, len(longest), 2))
         seconds = dict(zip(sorts, layers, strict=True))
         each = [seconds[model.has_experts(layer)] for layer in range(model.layers)]
         return balanced(each, first, last, len(schedule.routes[0]),
                         empty_ends=schedule.may_have_empty_ends)  # fmt: skip
 
-    def of_schedule(self, whole: Sequence[Pass], send_bytes: float) -> tuple[Times, float]:
-        """F, I and W of each stage, which does ``whole[stage]``, and the slowest send to the next stage."""
-        makers = {"F": self.passes.forward, "I": self.passes.input_grad, "W": self.passes.weight_grad}
-        played = self._played([[make(part) for make in makers.values()] for part in whole])
+    def of_schedule(self) -> tuple[Times, float]:
+        """F, I and W of each stage's first chunk, and the slowest send to the next stage."""
+        job, passes = self.job, self.job.passes
+        makers = {"F": passes.forward, "I": passes.input_grad, "W": passes.weight_grad}
+        parts = [
+            replace(job.whole(stage, 0), boundary=job.gather_boundary and stage > 0) for stage in range(job.plan.pp)
+        ]
+        played = self._played([[make(part) for make in makers.values()] for part in parts])
         seconds = {(kind, stage): time for stage, times in enumerate(played)
                    for kind, time in zip(makers, times, strict=True)}  # fmt: skip
 
         def costs(kind: Kind, stage: int, chunk: int) -> float:
             return seconds[kind, stage]
 
-        return costs, self._send(send_bytes)
+        return costs, self._longest_send()
 
-    def _send(self, size: float) -> float:
+    def _longest_send(self) -> float:
         """The longest time from one stage to the next, one boundary after the other."""
-        programs = []
-        for stage in range(self.plan.pp):
+        programs, pp = [], self.job.plan.pp
+        for stage in range(pp):
             items = []
-            if stage < self.plan.pp - 1:
-                send = Segment((Op(Transfer(stage + 1, size), "pp", "send", "activation"),))
+            if stage < pp - 1:
+                send = Segment((Op(Transfer(stage + 1, self.job.send_bytes), "pp", "send", "activation"),))
                 needs = (Need(stage - 1, ("send", stage - 1)),) if stage else ()
                 items.append(Item(send, ("send", stage), needs, microbatch=0))
             programs.append(StageProgram(stage, {MAIN: items}))
@@ -79,9 +80,9 @@ class OwnTimes:
 
     def _seconds(self, programs: Sequence[StageProgram]) -> list[list[float]]:
         """How long each item takes on its stage's slowest rank; items are known by their microbatch."""
-        capacity = self.cluster.capacity.tolist()
-        slowness = [1.0] * self.plan.num_ranks
-        lowered = lower(programs, self.plan, self.cluster, capacity, slowness=slowness, choices=Choices(self.methods))
+        plan, capacity = self.job.plan, self.cluster.capacity.tolist()
+        slowness = [1.0] * plan.num_ranks
+        lowered = lower(programs, plan, self.cluster, capacity, slowness=slowness, choices=Choices(self.methods))
         record, program = play(lowered.program, lowered.capacity), lowered.program
         spans: dict[tuple[int, int, int], tuple[float, float]] = {}
         for op, lane in enumerate(program.lane):
@@ -92,8 +93,3 @@ class OwnTimes:
         for (stage, number, _), (begin, end) in spans.items():
             found[stage][number] = max(found[stage][number], float(end - begin))
         return found
-
-
-def boundary_passes(whole: Sequence[Pass], *, gathered: bool) -> list[Pass]:
-    """What each stage's passes are when tensors from the stage before arrive split and are gathered first."""
-    return [replace(part, boundary=gathered and stage > 0) for stage, part in enumerate(whole)]
