@@ -1,4 +1,4 @@
-"""What the programs of a job ask of the network: calls of groups, sends, copies.  Pure; imports ops."""
+"""Communication demand: group calls, sends and copies that a job's programs ask of the network.  Pure; imports ops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job that is alike but for some ranks and links, as its window shows it: several times, once for each of its cells.
+"""Orbits of a job that is alike but for some ranks and links: its window is drawn once for each, as a *cell*.
 
 Where something is wrong with a job, no shift brings it onto itself.  But it is made of as many copies of its window as
 there are turns (``window``), and these differ only where something is wrong with their own ranks and links.  A group's
@@ -33,7 +33,7 @@ from simcluster.traffic.bindings import Bindings, Floats, Ints, Load
 
 @dataclass(frozen=True, eq=False)
 class Odd:
-    """What is wrong with a job: a colour for every rank, and for every link; ``links`` are those that are not as wired,
+    """Irregularities of a job: a colour for every rank, and for every link; ``links`` are those that are not as wired,
     ``varying`` those among them that change on the way."""
 
     ranks: Ints

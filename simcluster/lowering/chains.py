@@ -1,4 +1,4 @@
-"""Consecutive ops that wait for nothing outside become one event: a chain, with offsets to expand it afterwards.
+"""Chains: consecutive ops that wait for nothing outside become one event, with offsets to expand it afterwards.
 
 Exact, because durations lie on the clock's grid, where addition is associative.  Pure; imports ops, program rows
 and rhythm.

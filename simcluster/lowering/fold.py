@@ -1,4 +1,4 @@
-"""Which ranks behave alike: one representative plays for all ranks of a class.
+"""The equitable partition of ranks: those that behave alike are a class, for which one representative plays.
 
 The coarsest equitable partition of ranks, groups and links by colour refinement: start from what makes them differ by
 themselves (stage, speed, capacity), then split classes whose members see different classes around them, until nothing

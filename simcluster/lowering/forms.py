@@ -1,4 +1,4 @@
-"""What groups have in common that are laid out alike and run the same: methods, activities, latencies.
+"""Call patterns: what groups have in common that are laid out alike and run the same: methods, activities, latencies.
 
 Pure; imports bindings' types, drawings and methods.
 """

@@ -1,4 +1,4 @@
-"""Which ops of ranks that meet again and again go in step, so that they can be played as one chain.  Pure.
+"""Lockstep regions: which ops of ranks that meet again and again go in step, and can be played as one chain.  Pure.
 
 A stretch in step begins with a meeting of a segment that all before it lead to and all behind it wait for, or with the
 computation that leads to that, and goes to the segment's end; all its meetings are of one group, of ranks of one stage,
@@ -59,7 +59,7 @@ class Members(NamedTuple):
 
 
 class Stretches:
-    """The stretches of a program, member by member: those of one group and item belong together."""
+    """The lockstep regions of a program (stretches), member by member: those of one group and item belong together."""
 
     def __init__(self) -> None:
         self._members: dict[int, list[Members]] = {}

@@ -1,4 +1,4 @@
-"""Groups and pairs of one kind: those that a job has, and those of them that are drawn.  Pure; imports bindings."""
+"""Communicator tables: groups and pairs of one kind, and representatives that are drawn.  Pure; imports bindings."""
 
 from __future__ import annotations
 

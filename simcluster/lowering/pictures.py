@@ -1,4 +1,4 @@
-"""What the groups of a job put on the cluster's links: drawn once for all that are laid out alike.
+"""Link usage of the groups of a job: what they put on links, drawn once for all that are laid out alike.
 
 Pure; imports traffic and the window.
 """

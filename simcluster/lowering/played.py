@@ -1,4 +1,4 @@
-"""A segment as ranks play it: its pieces, whom they meet, and from where on the ranks go in step.
+"""Lowered segments: a segment's pieces as ranks play it, whom they meet, and from where on the ranks go in step.
 
 Ranks of one speed whose groups are alike play it in the same way, which is found once.  Pure; imports ops, program,
 chains, between and in_step.

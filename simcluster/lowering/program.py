@@ -77,7 +77,7 @@ class SpanRow(NamedTuple):
 
 
 class Part(NamedTuple):
-    """What a rank does in a stretch that it goes through in step with others: columns over the ops inside.
+    """A rank's part in a lockstep region: columns over the ops inside.
 
     ``seconds`` are -1 and ``meetings`` not None where it meets the others; ``after`` has the ops that each one waits
     for besides the one before it on its lane, by their places in the stretch: those of the segment before it are

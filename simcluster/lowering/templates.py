@@ -1,4 +1,4 @@
-"""What ranks of a stage have in common, in columns: one more rank is a copy of them, moved to its own numbers.
+"""Templates of a stage's ops, in columns: one more rank is a copy of them, moved to its own numbers.
 
 The items of a stage are gone through once (``Template``), and once more for every way in which its ranks play the
 segments (``StageOps``), of which there are few; no rank is gone through op by op.  Pure; imports ops, played and numpy.

@@ -1,4 +1,4 @@
-"""A part of a job that tells all of it: where replicas are alike, and their machines, so is all that they do.
+"""The quotient of a job whose replicas and machines are alike: a part of it, the window, tells all of it.
 
 Shifting every replica by some along the data-parallel axis brings a job on a regular cluster onto itself; so does
 shifting every rank along the tensor-parallel axis, where that is from rail to rail of every machine.  The ranks of so
