@@ -1,4 +1,4 @@
-"""What becomes of chains under pressures that come and go: worked out once, however many ranks go through the same.
+"""Memoised timings of chains under pressures that come and go: worked out once, however many ranks have the same.
 
 Between two looks at a chain a course counts instants from the chain's begin, so that equal ranks, and the same
 microbatch after microbatch, have the same ones; times are on the clock's grid, where that does not change a bit.

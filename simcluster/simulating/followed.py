@@ -1,4 +1,4 @@
-"""Computation followed change by change: its rank's speed changes as time goes on, or it slows down transfers itself.
+"""Computation at varying speed, change by change: its rank's own speed changes, or it slows down transfers itself.
 
 Imports courses, rhythm, profiles and tasks.
 """

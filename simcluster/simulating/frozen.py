@@ -1,4 +1,4 @@
-"""What every op of every rank took in a run, so that it can be played again with some of it changed.
+"""Durations of all ops of every rank in a run, so that it can be played again with some of them changed.
 
 Imports ops, the lowered form, traffic and the engine's record.
 """

@@ -1,4 +1,4 @@
-"""Ranks that meet again and again in one segment, as those of a tensor-parallel group do: played as one chain.
+"""Lockstep regions as they are played: ranks that meet again and again, as a tensor-parallel group does, as one chain.
 
 From their first meeting on nothing but what slows each of them down has a say in when the next ones begin, so the rest
 of the segment is a chain with the rows of all (``rhythm``), and one op a member in the program.  What leads to their

@@ -1,4 +1,4 @@
-"""Computation on ranks beside communication, which slows it down while it is under way.
+"""Interference: communication slows down computation on its ranks while it is under way.
 
 A computation takes (1 + sensitivity x pressure) times as long while communication is under way on its rank
 (MODELLING.md C.5; ``interference.py`` says where the numbers come from).  A GPU whose own speed changes as time goes on

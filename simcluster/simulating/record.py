@@ -1,4 +1,4 @@
-"""What is recorded of a played program: when each lane was over, and all else when somebody looks.
+"""The record of a played program: when each lane was over, and all else when somebody looks.
 
 Ops that ranks do in step are played as one and told one by one (``lowering.whole``), which nobody pays for who wants
 the step time alone.  Imports the program, lockstep and pacing.

@@ -1,4 +1,4 @@
-"""Computation at work on ranks that keep their speed: what presses on it, and when it will be over.
+"""Compute ops in progress on ranks that keep their speed: what presses on them, and when they will be over.
 
 A rank's chain of ops, or that of ranks which go in step, is one task, and goes through courses that others know, too.
 Such a chain cannot be over before ``Courses.least``: what presses on its rank until then is written down there, and the
