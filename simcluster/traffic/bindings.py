@@ -1,4 +1,4 @@
-"""Groups and sender-receiver pairs with the links that their traffic uses, as columns.  Pure; imports fairness.
+"""Communicators with their link usage: groups and sender-receiver pairs, as columns.  Pure; imports fairness.
 
 A job on 16,384 GPUs has 35,000 of them, so nothing here is an object of its own until somebody looks at it.
 """

@@ -1,4 +1,4 @@
-"""A collective's description drawn on the cluster for many groups at once, as ``traffic.patterns`` does for one.
+"""Patterns of many groups at once: a collective's description bound to links, as ``traffic.patterns`` does for one.
 
 Groups that are laid out alike run the same hops between the same positions; only the GPUs differ.  Pure; imports
 bindings' types and traffic.

@@ -1,4 +1,4 @@
-"""Links on which max-min fair rates may be decided: all others need not be looked at when something begins or ends.
+"""Redundant links: max-min fair rates are decided on all others, so only those are looked at when something changes.
 
 If everything that uses a link uses another one by as many flows, and that is as narrow, then the level of the first is
 never lower.  While both have the same users, their levels come out of the same steps, or of the same with more to share

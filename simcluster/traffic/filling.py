@@ -1,4 +1,4 @@
-"""Levels of many links at once, with numpy: where ``fairness`` begins when much has changed.  Imports numpy alone.
+"""Water filling: levels of many links at once, where ``fairness`` begins when much has changed.  Imports numpy alone.
 
 Progressive filling, with all local bottlenecks frozen in each round: a link whose equal share of what is left is the
 lowest among all links of all activities that cross it need not wait for lower ones elsewhere.  So a link may be drained

@@ -1,4 +1,4 @@
-"""From a collective's description to what the cluster's links carry.  Pure; imports collectives and fairness types."""
+"""Traffic: what a collective's description puts on a cluster's links.  Pure; imports collectives and fairness types."""
 
 from __future__ import annotations
 
