@@ -1,4 +1,4 @@
-"""Machines that are all alike, and the fabric between them, in arrays: what ``paths`` finds routes with.
+"""Equal machines and the fabric between them, in arrays: what ``paths`` finds routes with.
 
 Imports ``colours`` and ``ways``.
 """

@@ -1,4 +1,4 @@
-"""Links between switches in arrays: ways of very many flows over a fabric.  Imports ``alike`` and ``colours``."""
+"""Adjacency of switches in arrays: ways of very many flows over a fabric.  Imports ``alike`` and ``colours``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one GPU of each kind of place can reach, and how fast: GPUs that nothing tells apart are in one place."""
+"""Classes of GPUs that nothing tells apart: what one GPU of each class can reach, and how fast."""
 
 from __future__ import annotations
 

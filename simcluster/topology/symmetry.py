@@ -1,4 +1,4 @@
-"""Nodes of a cluster that nothing tells apart, so that a question about thousands is answered on a handful.
+"""The equitable partition of a cluster's nodes, so that a question about thousands is answered on a handful.
 
 The classes are the coarsest equitable partition (colour refinement): two nodes share a class only if their links lead,
 with equal capacity and latency, to the same classes in the same numbers.  In arrays, because clusters have 10^5 links.

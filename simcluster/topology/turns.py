@@ -1,4 +1,4 @@
-"""Turning a regular cluster about its top switches: machines take each other's places, and every route goes along.
+"""Automorphisms of a regular fat tree: permutations of its machines that map every route to a route.
 
 A job whose replicas are all alike looks the same from each of them, if the cluster does; and one with a rank on every
 GPU of a machine looks the same from each rail.  What has to hold for that is checked here, in arrays: then one part of
@@ -48,7 +48,7 @@ class Step:
 
 @dataclass(frozen=True, eq=False)
 class Turn:
-    """``steps`` that bring a cluster onto itself, one after the other as often as one likes.
+    """A group of automorphisms: ``steps`` that bring a cluster onto itself, one after the other as often as one likes.
 
     The ``window`` has one GPU of all ``count`` that take each other's places so; it says which one each becomes there,
     and which link of a machine each of its ``links`` becomes (places).  Each is taken along with the GPU in place
