@@ -1,4 +1,4 @@
-"""Layouts in ascending order of their bounds, which are made tighter as late as possible.
+"""Best-first order of layouts: by ascending lower bounds, which are made tighter as late as possible.
 
 Imports bounds, memory and the space.
 """
@@ -30,7 +30,7 @@ class Candidate(NamedTuple):
 
 
 class Judge(NamedTuple):
-    """Bounds and memory of the layouts of one space: they share nothing with those of another."""
+    """Evaluator of one search space: bounds and memory of its layouts, which share nothing with those of another."""
 
     bounds: LinkBounds
     memory: Memory
@@ -43,7 +43,7 @@ class Judge(NamedTuple):
 
 @dataclass
 class Known:
-    """What has been found out of layouts, by their numbers; searches of the same layouts share it.
+    """A cache of bounds: what has been found out of layouts, by number; searches of the same layouts share it.
 
     ``judge`` says whose bounds and memory are asked for a layout, ``score`` what a step's seconds are worth to the
     objective.  ``bounds`` are (least score, how many times it was made tighter).

@@ -1,4 +1,4 @@
-"""What a bound is made of: a stage's seconds in outline, the least seconds of its calls, and what layouts share.
+"""Stage bounds: a stage's seconds in outline, the least seconds of its calls, and what layouts share.
 
 Imports layouts, pass times and free links.
 """

@@ -1,4 +1,4 @@
-"""Layouts played in ascending order of their bounds, until no other can be among the best.
+"""Evaluation of layouts in ascending order of their bounds, until no other can be among the best.
 
 Every finished one is stored at once.  Imports the door, results, the frontier and the store of sweeps.
 """

@@ -1,4 +1,4 @@
-"""Why the winner of a search wins, in words: against the second, and against the best with another tp or pp.
+"""The explanation of a winner, in words: against the second, and against the best with another tp or pp.
 
 Imports searches, accounts and differences.
 """
