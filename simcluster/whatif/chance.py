@@ -1,4 +1,4 @@
-"""Jitter of every op of every rank, and documents, in many replicas of a step, the same whatever else is changed.
+"""Replicas with jitter of every op of every rank, and documents: the same numbers whatever else is changed.
 
 What an op draws depends on the seed, the fault's stream, what the op is (kind, layer, microbatch, step), the rank's
 place in its stage and the replica: not on the schedule, the cut of the model, the number of replicas, or what others

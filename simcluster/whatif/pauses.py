@@ -1,4 +1,4 @@
-"""What stops ranks and links for a while, in many replicas of a step: stalls of hosts, spells of others' traffic.
+"""Stalls of hosts and spells of others' traffic, which stop ranks and links for a while, in many replicas of a step.
 
 Both are drawn as the engine's replicas draw them, so a replica is the same in either way of playing.  Pure; imports the
 faults.
