@@ -1,4 +1,4 @@
-"""Variants dealt out to processes of our own by what they share, so that little is made twice.
+"""Work split of a sweep: variants dealt out to processes by what they share, so that little is made twice.
 
 A variant takes some milliseconds because most of it is there from others: the network of its layout (50 ms), the order
 of its schedule, its passes.  So each process goes through a part of its own of all variants, ordered by that; who is
