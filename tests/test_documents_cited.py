@@ -1,4 +1,4 @@
-"""MODELLING.md and CONTRACT.md: every section that is cited is there, and every key of a result is described."""
+"""Documents say what is so: cited sections are there, every key is described, the glossary's words and CI's commands are."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from simcluster.whatif.montecarlo import monte_carlo
 
 ROOT = Path(__file__).parent.parent
 MODELLING, CONTRACT = "MODELLING.md", "CONTRACT.md"
+GLOSSARY, CONTRIBUTING = "GLOSSARY.md", "CONTRIBUTING.md"
 _MARK = re.compile(r"(modelling|contract)\.md", re.IGNORECASE)
 _SECTION = re.compile(r"[A-I]\.\d+")
 _BEHIND = 40  # characters behind a file's name in which sections are cited: "MODELLING.md D.1 and D.2"
@@ -67,7 +68,7 @@ def test_every_cited_section_exists() -> None:
 
 def test_the_documents_point_at_files_that_are_there() -> None:
     """`planning/pairs.py` is the package's."""
-    for document in (MODELLING, CONTRACT):
+    for document in (MODELLING, CONTRACT, GLOSSARY, CONTRIBUTING):
         text = (ROOT / document).read_text()
         assert [link for link in re.findall(r"\]\((\w+\.md)\)", text) if not (ROOT / link).exists()] == []
         for name in re.findall(r"`(\w+/[\w/]*(?:\.py)?)`", text):
@@ -148,3 +149,47 @@ def test_a_key_that_is_not_described_is_noticed() -> None:
 @pytest.mark.parametrize("name", COLUMNS)
 def test_every_column_of_the_timeline_is_described(name: str) -> None:
     assert name in described("Timeline")
+
+
+# --- the words, and how to take part ----------------------------------------------------------------------------------
+
+
+def entries() -> list[str]:
+    return re.findall(r"^\*\*([^*]+)\*\*: ", (ROOT / GLOSSARY).read_text(), re.MULTILINE)
+
+
+@cache
+def said() -> str:
+    """What the package says, in names and docstrings: lower case, one blank between words."""
+    text = " ".join(path.read_text() for path in sorted((ROOT / "simcluster").rglob("*.py")))
+    return re.sub(r"[\s_]+", " ", text).lower()
+
+
+def is_said(word: str) -> bool:
+    return re.search(rf"\b{re.escape(word.lower())}", said()) is not None
+
+
+def test_the_glossary_is_a_short_list_in_alphabetical_order() -> None:
+    assert 50 <= len(entries()) <= 75
+    assert entries() == sorted(set(entries()), key=str.lower)
+    assert entries() == re.findall(r"^\*\*(.*?)\*\*", (ROOT / GLOSSARY).read_text(), re.MULTILINE)
+
+
+def test_the_package_uses_the_words_of_the_glossary() -> None:
+    assert [word for word in entries() if not is_said(word)] == []
+    assert not is_said("superscalar")
+
+
+def test_readme_names_every_document() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert [name for name in (MODELLING, CONTRACT, GLOSSARY, CONTRIBUTING) if f"]({name})" not in text] == []
+
+
+def test_ci_runs_what_contributors_are_told_to_run() -> None:
+    """Every command, in that order; CI may say it more quietly."""
+    (block,) = re.findall(r"^```bash\n(.*?)^```", (ROOT / CONTRIBUTING).read_text(), re.DOTALL | re.MULTILINE)
+    told = [line.partition("  #")[0].strip() for line in block.splitlines()]
+    runs = (ROOT / ".ci" / "run").read_text().replace(" --quiet", "").splitlines()
+    run = [line.partition("  #")[0].strip() for line in runs]
+    assert len(told) == 5
+    assert [line for line in run if line in told] == told
