@@ -42,6 +42,11 @@ def found() -> Found:
     return plan(tiny(), 8, top=5, vary=SMALL)
 
 
+@pytest.fixture(scope="module")
+def found_few() -> Found:
+    return plan(tiny(), 8, top=7, vary=FEW)
+
+
 @pytest.mark.parametrize(
     ("changes", "gigabytes"),
     [
@@ -52,7 +57,8 @@ def found() -> Found:
 )
 def test_it_finds_what_playing_everything_finds(changes: dict[str, Any], gigabytes: float) -> None:
     base = alone(tiny(**changes))
-    vary = {**SMALL, "training.recompute": ("none",), "pipeline.schedule": ("1f1b", "interleaved", "zb-v")}
+    vary = {**SMALL, "training.recompute": ("none",), "pipeline.schedule": ("1f1b", "zb-v")}
+    vary |= {"training.micro_batch": (1,)} if changes else {"pipeline.schedule": ("1f1b", "interleaved", "zb-v")}
     if gigabytes < 80:
         vary["training.recompute"] = ("none", "full")
     memory, steps, tight = Memory(base), [], 0
@@ -83,7 +89,7 @@ def few() -> list[tuple[float, float, Layout]]:
     return [(replay(each.on(base)).step_time, memory.most(each), each) for each in legal]
 
 
-@pytest.mark.parametrize("headroom", [MOST_FREE, 0.9946, 0.99])
+@pytest.mark.parametrize("headroom", [MOST_FREE, 0.99])
 def test_the_winner_leaves_the_headroom_and_what_beats_it_is_marked(
     headroom: float, few: list[tuple[float, float, Layout]]
 ) -> None:
@@ -110,9 +116,9 @@ def test_by_default_a_tenth_is_left_free_and_a_size_is_the_limit_itself(found: F
     assert both.capacity == pytest.approx(38e9)
 
 
-def test_orders_that_are_one_program_are_one_row(few: list[tuple[float, float, Layout]]) -> None:
+def test_orders_that_are_one_program_are_one_row(found_few: Found, few: list[tuple[float, float, Layout]]) -> None:
     """Every layout of the best has the others beside it that take as long to the bit and differ in order alone."""
-    best = plan(tiny(), 8, top=7, vary=FEW).best
+    best = found_few.best
     assert len({(each.layout._replace(order=()), each.score) for each in best}) == 7
     twins = 0
     for each in best[:-1]:
@@ -142,11 +148,10 @@ def test_the_winner_is_a_scenario_that_takes_what_was_said(found: Found) -> None
     assert replay(found.scenario).memory.total <= winner.memory
 
 
-def test_processes_threads_and_this_process_find_the_same(found: Found) -> None:
+def test_processes_threads_and_this_process_find_the_same(found: Found, found_few: Found) -> None:
     with ThreadPoolExecutor(3) as pool:
-        threads = plan(tiny(), 8, top=5, vary=SMALL, executor=pool)
-    assert threads.to_dict() == found.to_dict()
-    assert plan(tiny(), 8, top=5, vary=SMALL, executor=2).to_dict() == found.to_dict()
+        threads = plan(tiny(), 8, top=7, vary=FEW, executor=pool)
+    assert threads.to_dict() == found_few.to_dict()
     alone, tight = plan(tiny(), 8, top=3, vary=FEW, headroom=MOST_FREE), found.tight
     assert alone.tight
     assert not tight
@@ -172,20 +177,20 @@ class Counts(Dies):
     """Counts what is played."""
 
 
-def test_a_search_that_was_killed_goes_on(found: Found, tmp_path: Path) -> None:
+def test_a_search_that_was_killed_goes_on(found_few: Found, tmp_path: Path) -> None:
     store = tmp_path / "rows"
     first = Dies(6)
     with pytest.raises(KeyboardInterrupt):
-        plan(tiny(), 8, top=5, vary=SMALL, store=store, executor=first)
+        plan(tiny(), 8, top=7, vary=FEW, store=store, executor=first)
     rest = Counts(10_000)
-    again = plan(tiny(), 8, top=5, vary=SMALL, store=store, executor=rest)
-    assert again.to_dict() == found.to_dict()
+    again = plan(tiny(), 8, top=7, vary=FEW, store=store, executor=rest)
+    assert again.to_dict() == found_few.to_dict()
     whole = Counts(10_000)
-    plan(tiny(), 8, top=5, vary=SMALL, executor=whole)
+    plan(tiny(), 8, top=7, vary=FEW, executor=whole)
     done = 10_000 - rest.left
     assert done <= 10_000 - whole.left - 4  # two may have been under way
     none = Counts(10_000)
-    plan(tiny(), 8, top=5, vary=SMALL, store=store, executor=none)
+    plan(tiny(), 8, top=7, vary=FEW, store=store, executor=none)
     assert none.left == 10_000
 
 
@@ -221,12 +226,12 @@ def test_the_front_is_the_fastest_in_less_and_less_memory() -> None:
     vary = {**SMALL, "pipeline.schedule": ("1f1b",)}
     found = plan(tiny(), 8, top=1, vary=vary, front=True)
     base, memory = alone(tiny()), Memory(alone(tiny()))
-    every = [layout for layout in space_of(base, 8, vary).found[0] if not broken_keys(layout.on(base))]
+    legal = [layout for layout in space_of(base, 8, vary).found[0] if not broken_keys(layout.on(base))]
+    every = [(memory.most(layout), replay(layout.on(base)).step_time) for layout in legal]
     for before, point in zip(found.front, found.front[1:], strict=False):
         assert point.memory <= 0.95 * before.memory
-        steps = [replay(each.on(base)).step_time for each in every if memory.most(each) <= 0.95 * before.memory]
-        assert point.step_time == min(steps)
-    assert not [each for each in every if memory.most(each) <= 0.95 * found.front[-1].memory]
+        assert point.step_time == min(step for held, step in every if held <= 0.95 * before.memory)
+    assert not [held for held, _ in every if held <= 0.95 * found.front[-1].memory]
 
 
 # --- the command ------------------------------------------------------------------------------------------------------
