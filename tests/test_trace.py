@@ -14,6 +14,7 @@ import sys
 import tracemalloc
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -42,8 +43,13 @@ Event = dict[str, Any]
 
 
 def run(**settings: Any) -> Result:
-    """The tiny job on tp x pp x dp with these settings; dots are double underscores."""
-    return simulate(load(TINY, [(name.replace("__", "."), value) for name, value in settings.items()]))
+    """The tiny job on tp x pp x dp with these settings, played once; dots are double underscores."""
+    return played(json.dumps([(name.replace("__", "."), value) for name, value in settings.items()]))
+
+
+@cache
+def played(settings: str) -> Result:
+    return simulate(load(TINY, [(name, value) for name, value in json.loads(settings)]))
 
 
 def events_of(path: Path) -> list[Event]:
@@ -146,7 +152,7 @@ def test_a_replay_blames_the_slow_rank(tmp_path: Path) -> None:
 
 def test_one_of_several_jobs_is_a_trace_of_its_own(tmp_path: Path) -> None:
     """And of more than ten steps, whose ends, begin plus duration, are rounded behind the begin of the next."""
-    own = load(TINY)
+    own = load(TINY, {"training.global_batch": 4})
     cluster = load(TINY, {"cluster.nodes": 8, "gpus": 8}).cluster.built
     first, second = (Placed(own, tuple(range(begin, begin + own.gpus))) for begin in (0, own.gpus))
     result = simulate_together([first, second], cluster)[1].result
