@@ -1,4 +1,4 @@
-"""Documents say what is so: cited sections are there, every key is described, the glossary's words and CI's commands are."""
+"""Documents say what is so: cited sections are there, keys are described, the glossary's words and CI's commands too."""
 
 from __future__ import annotations
 
