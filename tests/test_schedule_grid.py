@@ -303,6 +303,6 @@ def test_command_draws(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert main(["schedule", "1f1b", "dualpipe", "--stages", "4", "--microbatches", "8", "--plot", str(plot)]) == 0
     assert "<svg" in plot.read_text()[:400]
     capsys.readouterr()
-    assert main(["schedule", "--gallery", str(gallery)]) == 0
+    assert main(["schedule", "--gallery", str(gallery), "--stages", "2", "--microbatches", "4"]) == 0
     assert capsys.readouterr().out == ""
     assert gallery.read_bytes().startswith(b"\x89PNG")
