@@ -1,4 +1,4 @@
-"""Documents say what is so: cited sections are there, keys are described, the glossary's words and CI's commands too."""
+"""The documents say what is so: citations, keys of results, words of the glossary and commands of CI."""
 
 from __future__ import annotations
 
