@@ -119,7 +119,7 @@ def has_command(name: str) -> bool:
 
 
 @pytest.mark.skipif(not has_command("run"), reason="the run command is not written yet")
-@pytest.mark.parametrize("name", [name for name in SCENARIOS if name != "far_too_deep"])  # see test_cli_commands
+@pytest.mark.parametrize("name", SCENARIOS)
 def test_run_exits_2(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["run", str(BAD / f"{name}.yaml")]) == 2
     assert_clean(capsys, SCENARIOS[name])

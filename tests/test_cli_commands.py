@@ -338,7 +338,7 @@ FILES: dict[str, tuple[str, list[str]]] = {
     "execution trace": ("job/tiny_dp.0.et", ["chakra", "play", "%", "--cluster", "flat"]),
 }  # fmt: skip
 
-DEEP = 20_000  # twenty times as deep as Python goes
+DEEP = 100_000
 HOSTILE: dict[str, Callable[[bytes], bytes]] = {
     "cut in half": lambda good: good[: len(good) // 2],
     "empty": lambda good: b"",
@@ -356,7 +356,7 @@ HOSTILE: dict[str, Callable[[bytes], bytes]] = {
 }
 MAY_WORK = {("cut in half", kind) for kind in ("nccl log", "raw table", "schedule")}
 """What is whole without its second half: lines."""
-SAME_READER = ("topology", "jobs", "study", "swept study", "fits", "device")
+SAME_READER = ("topology", "jobs", "study", "swept study", "fits", "device", "astra")
 """As scenarios: two seconds of YAML for each are better spent otherwise."""
 SECONDS = 20.0
 BYTES = 3_000_000_000
