@@ -199,12 +199,13 @@ def test_run_says_where_nobody_has_been(capsys: pytest.CaptureFixture[str]) -> N
     assert "no promise   far from all that was validated: precision fp32" in capsys.readouterr().out
 
 
-def test_the_shipped_table_is_what_the_command_writes(tmp_path: Path) -> None:
-    """Its form, from two studies: validate --residuals, and the header that says what it is worth."""
+def test_the_shipped_table_is_what_the_command_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its form, from two studies, played once: validate --residuals, and the header that says what it is worth."""
     out = tmp_path / "table.yaml"
     names = [str(STUDIES / f"{name}.yaml") for name in ("llama3_table4", "bloom_prequel")]
-    assert main(["validate", *names, "--residuals", str(out)]) == 0
     reports = validate_studies([load_study(name) for name in names])
+    monkeypatch.setattr("simcluster.validation.validate_studies", lambda *_, **__: reports)
+    assert main(["validate", *names, "--residuals", str(out)]) == 0
     residuals = residuals_of(reports)
     assert len(residuals) == 6
     written = out.read_text(encoding="utf-8")
