@@ -29,7 +29,7 @@ def changed(causes: dict[str, float]) -> dict[str, float]:
     return {cause: seconds for cause, seconds in causes.items() if abs(seconds) > 1e-12}
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(first=documents(), second=documents())
 def test_causes_sum_to_the_difference(tiny: Tiny, first: dict[str, Any], second: dict[str, Any]) -> None:
     base, other = simulate(tiny(**first)), simulate(tiny(**second))

@@ -64,7 +64,7 @@ def assert_as_fast_alone(seen: PreparedStep, whole: PreparedStep) -> None:
 SEEN: dict[str, int] = {}
 
 
-@settings(max_examples=50)
+@settings(max_examples=24)
 @given(document=documents(), data=st.data())
 def test_cells_tell_what_the_whole_does(tiny: Tiny, document: dict[str, Any], data: st.DataObject) -> None:
     wrong = data.draw(faults(document["gpus"], tiny(**document)))
@@ -76,7 +76,7 @@ def test_cells_tell_what_the_whole_does(tiny: Tiny, document: dict[str, Any], da
 
 
 def test_some_of_them_were_seen_by_cells() -> None:
-    assert not SEEN or min(SEEN.get("cells", 0), SEEN.get("whole", 0)) > 10
+    assert not SEEN or min(SEEN.get("cells", 0), SEEN.get("whole", 0)) > 4
 
 
 def cells_seen(scenario: Scenario) -> Apart:

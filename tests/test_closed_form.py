@@ -146,7 +146,7 @@ def _or_error(ask: Any, *arguments: Any) -> Any:
         return str(error)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(document=documents())
 @example(document={"kind": "dgx", "device": "h100", "nodes": 9, "gpus_per_node": 2, "nvlink": FAST, "pcie": LINK,
                    "nic": LINK, "fabric": {"nodes_per_unit": 2, "units_per_pod": 2}})  # fmt: skip

@@ -48,7 +48,7 @@ def _only_instants_between(run: Run, earlier: int, op: int) -> bool:
     return bool(run.record.end[earlier] == run.record.ready[run.record.last[op]])
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(document=documents())
 def test_any_step(tiny: Tiny, document: dict[str, Any]) -> None:
     scenario = tiny(**document)

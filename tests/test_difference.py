@@ -21,7 +21,7 @@ from simcluster.simulate import simulate
 from simcluster.whatif.difference import diff, settings_between
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(first=documents(), second=documents())
 def test_every_stage_sums_to_the_difference_and_a_saved_account_is_the_same(
     tiny: Tiny, first: dict[str, Any], second: dict[str, Any]

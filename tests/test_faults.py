@@ -107,7 +107,7 @@ def faults(draw: st.DrawFn, document: Document) -> list[Document]:
     return draw(st.lists(st.sampled_from(kinds), min_size=1, max_size=3))
 
 
-@settings(max_examples=16)
+@settings(max_examples=8)
 @given(document=documents(), data=st.data())
 def test_folded_is_unfolded_with_faults(tiny: Tiny, table: Table, document: Document, data: st.DataObject) -> None:
     found = data.draw(faults(document))
@@ -206,7 +206,7 @@ chain: dict[str, Any] = {
 }
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(rank=st.integers(0, 3), start=st.integers(0, 500), length=st.integers(1, 500),
        factors=st.lists(st.floats(1, 10), min_size=2, max_size=3))  # fmt: skip
 def test_slower_never_makes_a_pipeline_faster(

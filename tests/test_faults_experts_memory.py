@@ -86,7 +86,7 @@ def test_the_hot_rank_holds_its_rows_and_is_named(place: int) -> None:
     assert uneven.memory_of(place) == uneven.facts.footprints[0]
 
 
-@settings(max_examples=10)
+@settings(max_examples=6)
 @given(
     fault=st.sampled_from([HOT, ZIPF, ANEW]), schedule=st.sampled_from(["1f1b", "gpipe", "zb-h1"]),
     recompute=st.sampled_from(["none", "selective", "full"]), shape=st.sampled_from([(1, 8, 1), (2, 4, 1), (2, 4, 2)]),

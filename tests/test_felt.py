@@ -30,7 +30,7 @@ def networks(draw: st.DrawFn) -> tuple[list[Usage], list[float]]:
 SEEN = {"fewer": 0, "all": 0}
 
 
-@settings(max_examples=400)
+@settings(max_examples=150)
 @given(network=networks(), data=st.data())
 def test_rates_are_the_same(network: tuple[list[Usage], list[float]], data: st.DataObject) -> None:
     usages, capacity = network

@@ -47,7 +47,7 @@ def test_the_ideal_bubble_of_interleaving(P: int, groups: int, v: int, F: float,
     assert run.step_time == pytest.approx((v * K + P - 1) * (F + B) / v, rel=1e-9)
 
 
-@settings(max_examples=60)
+@settings(max_examples=24)
 @given(
     shape=st.sampled_from([("gpipe", 4, 3, 1), ("1f1b", 5, 7, 1), ("1f1b", 3, 1, 1), ("interleaved", 4, 8, 2)]),
     F=SECONDS,
@@ -77,7 +77,7 @@ def test_every_action_is_where_the_longest_path_puts_it(
             assert own["chunk"].tolist() == [action.chunk for action in row]
 
 
-@settings(max_examples=60)
+@settings(max_examples=33)
 @given(
     shape=st.sampled_from(
         [
@@ -245,7 +245,7 @@ def test_a_slow_rank_slows_its_tensor_parallel_group_and_the_pipeline() -> None:
     assert sorted(slow.weights.values()) == [1, 1, 3, 3]
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(
     slow=st.dictionaries(st.integers(0, 11), st.floats(1, 3), max_size=3),
     schedule=st.sampled_from(["1f1b", "gpipe"]),

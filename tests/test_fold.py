@@ -91,7 +91,7 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
-@settings(max_examples=36)
+@settings(max_examples=16)
 @given(document=documents())
 def test_folded_is_unfolded_to_the_bit(tiny: Tiny, table: Table, document: dict[str, Any]) -> None:
     scenario = tiny(**document)
@@ -242,7 +242,7 @@ def graphs(draw: st.DrawFn) -> tuple[list[int], list[Communicator], list[float]]
     return ranks, found, links
 
 
-@settings(max_examples=150)
+@settings(max_examples=75)
 @given(graph=graphs())
 def test_the_partition_is_equitable(graph: tuple[list[int], list[Communicator], list[float]]) -> None:
     """A class: alike by themselves, in as many communicators of each class; communicators of alike ranks and links."""
@@ -269,7 +269,7 @@ def test_the_partition_is_equitable(graph: tuple[list[int], list[Communicator], 
     )
 
 
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(graph=graphs(), order=st.randoms(use_true_random=False))
 def test_classes_do_not_depend_on_the_order_of_communicators(
     graph: tuple[list[int], list[Communicator], list[float]], order: Any

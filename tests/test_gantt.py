@@ -310,7 +310,7 @@ def lanes(draw) -> pd.DataFrame:
     return pd.DataFrame([*rows, span(start=200.0, end=201.0)])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(timeline=lanes(), pixel=st.sampled_from([0.01, 0.3, 1.0, 5.0, 50.0]))
 def test_joining_loses_no_time_and_joins_nothing_across_lanes_or_microbatches(timeline, pixel):
     boxes = boxes_of(timeline, (0, 1), (0.0, 201.0), ("compute", "tp"))
@@ -326,7 +326,7 @@ def test_joining_loses_no_time_and_joins_nothing_across_lanes_or_microbatches(ti
     assert (seen.start[1:] >= seen.end[:-1] - 1e-9)[same].all()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(timeline=lanes(), columns=st.integers(1, 40))
 def test_the_raster_is_as_dark_as_the_spans_are_long(timeline, columns):
     boxes = boxes_of(timeline, (0, 1), (0.0, 201.0), ("compute", "tp"))

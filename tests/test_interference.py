@@ -130,7 +130,7 @@ sides = st.lists(st.tuples(lengths, long), min_size=1, max_size=4)
 slowdowns = st.sampled_from([0.0, 0.1, 0.189, 0.75, 2.0])
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(main=chains, side=sides, x=slowdowns, y=slowdowns)
 def test_any_mixture_is_that_by_hand(
     main: list[list[Row]], side: list[tuple[float, float]], x: float, y: float
@@ -146,7 +146,7 @@ def test_any_mixture_is_that_by_hand(
         assert end == pytest.approx(wanted_end, abs=200 * TICK)
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(main=chains, side=sides, x=slowdowns, y=slowdowns)
 def test_a_chain_is_its_ops_to_the_bit(
     main: list[list[Row]], side: list[tuple[float, float]], x: float, y: float
@@ -211,7 +211,7 @@ def played(segment: Segment, side: list[tuple[float, float]], inner: float, x: f
     )
 
 
-@settings(max_examples=300)
+@settings(max_examples=120)
 @given(segment=segments(), side=sides, inner=slowdowns, x=slowdowns)
 def test_a_segment_in_one_event_is_its_ops_to_the_bit(
     segment: Segment, side: list[tuple[float, float]], inner: float, x: float
@@ -403,7 +403,7 @@ _PAIRS_ON_HOSTS: dict[str, Any] = {  # some pairs of stages cross hosts, some do
 }
 
 
-@settings(max_examples=26)
+@settings(max_examples=12)
 @given(document=documents(), mechanism=mechanisms)
 @example(document=_PAIRS_ON_HOSTS, mechanism={"kind": "factor", "compute": 0.189, "compute_between_nodes": 0.0})
 @example(document=_GROUPS_ON_ONE_LINK, mechanism={"kind": "hbm", "bytes_per_byte": 2.0})
@@ -419,7 +419,7 @@ def test_folded_is_unfolded_to_the_bit(
         assert ours.equals(theirs), f"rank {rank}\n{ours.compare(theirs) if len(ours) == len(theirs) else ''}"
 
 
-@settings(max_examples=30)
+@settings(max_examples=12)
 @given(document=documents())
 def test_factors_of_nothing_are_none_to_the_bit(tiny: Tiny, table: Table, document: dict[str, Any]) -> None:
     """Played through all the machinery with x = y = 0 or not at all, the timeline is the same."""

@@ -57,7 +57,7 @@ def carried(result: Result) -> float:
     )
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(document=scenarios())
 def test_loads_are_those_of_the_unfolded_run_and_add_up(tiny: Tiny, document: dict[str, Any]) -> None:
     scenario = job(tiny, **document)

@@ -103,7 +103,7 @@ modes = st.sampled_from(["none", "selective", "full"])
 # --- invariants -----------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(pipelines, modes, st.sampled_from([(1, False), (2, False), (2, True)]), st.booleans())
 def test_what_comes_goes_and_the_peak_is_the_walk_of_the_schedule(
     pipeline: tuple[str, int, int], mode: str, tensor: tuple[int, bool], overlapped: bool

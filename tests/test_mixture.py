@@ -262,7 +262,7 @@ def test_activations_by_hand() -> None:
     assert activation_parts(MODEL, shape).keys() & {"gate", "experts_gate"} == {"gate"}
 
 
-@settings(max_examples=10)
+@settings(max_examples=6)
 @given(exponent=st.floats(0.1, 2.0), per=st.sampled_from(["layer", "pass"]))
 def test_uneven_experts_only_ever_cost(exponent: float, per: str) -> None:
     fault = {"kind": "expert_imbalance", "tokens": {"kind": "zipf", "exponent": exponent}, "per": per}

@@ -467,7 +467,7 @@ def test_copies_contend_with_nics_not_with_nvlink(tiny: Tiny, nodes: int, shared
     ahead=st.integers(0, 2),
     optimizer=st.sampled_from(["none", "stream", "host"]),
 )
-@settings(max_examples=40)
+@settings(max_examples=14)
 def test_folded_is_unfolded_to_the_bit(
     tiny: Tiny, table: Table, document: dict[str, Any], fraction: float, ahead: int, optimizer: str
 ) -> None:

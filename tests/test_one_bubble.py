@@ -28,7 +28,7 @@ FAULTS: tuple[list[dict[str, Any]], ...] = (
 )
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(
     pp=st.sampled_from([1, 1, 2, 4]),
     dp=st.sampled_from([2, 4]),

@@ -48,7 +48,7 @@ def both(first: Iterable[Interval], second: Iterable[Interval]) -> float:
     return length(a) + length(b) - length([*a, *b])
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(document=documents())
 def test_every_number_by_interval_algebra(tiny: Tiny, document: dict[str, Any]) -> None:
     result = simulate(tiny(**document))
@@ -74,7 +74,7 @@ def test_every_number_by_interval_algebra(tiny: Tiny, document: dict[str, Any]) 
             assert value.contention <= value.wire + 1e-12
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(document=documents())
 def test_it_sums_to_the_breakdown(tiny: Tiny, document: dict[str, Any]) -> None:
     result = simulate(tiny(**document))
@@ -89,7 +89,7 @@ def test_it_sums_to_the_breakdown(tiny: Tiny, document: dict[str, Any]) -> None:
     assert result.overlap.fraction == pytest.approx(result.times.overlap_fraction, **close)
 
 
-@settings(max_examples=15)
+@settings(max_examples=6)
 @given(document=documents())
 def test_folded_is_unfolded(tiny: Tiny, document: dict[str, Any]) -> None:
     """Contention too: what a group takes on free links does not depend on who plays for whom."""

@@ -142,7 +142,7 @@ def both(tiny: Tiny, document: dict[str, Any]) -> tuple[Result, Result]:
     return simulate(apart), simulate(beside)
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(document=scenarios())
 def test_the_same_work_is_done(tiny: Tiny, document: dict[str, Any]) -> None:
     """Every kernel as long as before, every byte as before; the compute stream does one thing at a time."""
@@ -176,7 +176,7 @@ def test_experts_are_hidden(tiny: Tiny) -> None:
     assert beside.step_time < apart.step_time - 0.5 * (exposed[0] - exposed[1])
 
 
-@settings(max_examples=10)
+@settings(max_examples=5)
 @given(document=scenarios(), interference=st.sampled_from(["none", {"kind": "factor", "compute": 0.3}]))
 def test_every_way_of_playing_gives_the_same(tiny: Tiny, document: dict[str, Any], interference: Any) -> None:
     overlap = {**document["overlap"], "pairs": True, "interference": interference}

@@ -293,7 +293,7 @@ def test_parameters_go_with_the_layers(tiny: Tiny) -> None:
 
 
 @given(st.data())
-@settings(max_examples=20)
+@settings(max_examples=10)
 def test_any_cut_plays_and_folds(data: st.DataObject) -> None:
     pp = data.draw(st.sampled_from([2, 4]))
     cut = data.draw(st.lists(st.integers(1, 3), min_size=pp, max_size=pp))

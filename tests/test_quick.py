@@ -72,7 +72,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
 
 
 @given(scenarios())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_quick_is_exact_or_says_that_it_is_not(made: Scenario) -> None:
     expected = None
     try:

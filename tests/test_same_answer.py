@@ -109,7 +109,7 @@ def _faults(rank: int, cable: list[str]) -> list[dict[str, Any]]:
     ]
 
 
-@settings(max_examples=24)
+@settings(max_examples=12)
 @given(document=documents())
 def test_every_way_to_play_a_scenario_gives_the_same_spans(tiny: Tiny, document: dict[str, Any]) -> None:
     every_way(tiny(**document, engine="events"))
@@ -199,7 +199,7 @@ def _traffics() -> st.SearchStrategy[Traffic]:
     )  # fmt: skip
 
 
-@settings(max_examples=120)
+@settings(max_examples=60)
 @given(program=programs())
 def test_what_is_taken_for_a_longest_path_is_what_the_engine_plays(program: Program) -> None:
     record = play(program, LINKS)

@@ -351,7 +351,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
     )
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(scenario=scenarios())
 def test_folded_is_unfolded_and_memory_comes_and_goes(table: Table, scenario: Scenario) -> None:
     folded, plain = simulate(scenario), simulate(scenario, folded=False)

@@ -36,7 +36,7 @@ def rows_of(usages: list[Usage], capacity: list[float], varying: tuple[int, ...]
     return [tuple(each) for each in left]
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(case=loads(), under_way=st.sets(st.integers(0, 4)))
 def test_rates_are_the_same_without_the_other_links(case: tuple[list[Usage], list[float]], under_way: set[int]) -> None:
     """Whatever is under way."""

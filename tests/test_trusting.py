@@ -18,7 +18,7 @@ from simcluster.simulate import replay
 from simcluster.simulating.crowds import _held_back, crowded
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(document=documents())
 def test_what_is_folded_on_trust_is_what_every_rank_does(tiny: Tiny, document: dict[str, Any]) -> None:
     scenario = tiny(**{**document, "faults": []})

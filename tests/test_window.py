@@ -105,7 +105,7 @@ def assert_same(one: PreparedStep, other: PreparedStep) -> None:
 SEEN: dict[str, int] = {}
 
 
-@settings(max_examples=36)
+@settings(max_examples=18)
 @given(document=documents())
 def test_the_window_tells_what_the_whole_does(tiny: Tiny, document: dict[str, Any]) -> None:
     window, seen, whole = both(tiny(**document))
@@ -116,7 +116,7 @@ def test_the_window_tells_what_the_whole_does(tiny: Tiny, document: dict[str, An
 
 
 def test_some_of_them_were_looked_at_through_a_window() -> None:
-    assert not SEEN or min(SEEN.get("through", 0), SEEN.get("whole", 0)) > 10
+    assert not SEEN or min(SEEN.get("through", 0), SEEN.get("whole", 0)) > 4
 
 
 def test_a_window_is_looked_through_where_there_is_one(tiny: Tiny) -> None:
