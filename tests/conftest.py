@@ -14,8 +14,10 @@ import pytest
 from hypothesis import settings
 
 from simcluster.documents import reading
+from simcluster.errors import InputError
 from simcluster.run import Run
 from simcluster.scenario.scenario import Scenario, from_document
+from simcluster.schedules import SCHEDULES, make_schedule
 
 # pytest rewrites every file of tests as it reads it, and the suite starts many Pythons. Containers often tell Python to
 # keep no byte code; the tests keep theirs, as they do elsewhere: reading them takes less than half of the time then.
@@ -64,6 +66,16 @@ def tiny_scenario(
     document["cluster"] = sections.pop("cluster", _TINY["cluster"])
     document.update(sections)
     return from_document({**document, "faults": faults or [], "steps": steps})
+
+
+def counts_of(schedule: str, stages: int, microbatches: int = 0) -> tuple[int, int]:
+    """Chunks and microbatches of a registered schedule: so many where it can be made of them, else two a stage."""
+    chunks = 2 if SCHEDULES[schedule].takes_chunks else 1
+    try:
+        make_schedule(schedule, stages, microbatches, chunks)
+    except InputError:
+        microbatches = 2 * stages
+    return chunks, microbatches
 
 
 def table_of(run: Run, rank: int) -> pd.DataFrame:

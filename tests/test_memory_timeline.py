@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import Tiny, tiny_scenario
+from conftest import Tiny, counts_of, tiny_scenario
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -31,15 +31,16 @@ from simcluster.model.memory import (
 )
 from simcluster.planning.ops import Change
 from simcluster.result import Result
-from simcluster.schedules import TAKES_CHUNKS
+from simcluster.schedules import SCHEDULES, make_schedule
 from simcluster.simulate import simulate
 
 SCENARIOS = Path(__file__).parent.parent / "scenarios"
-SCHEDULES = {
-    "gpipe": 1, "1f1b": 1, "interleaved": 2, "breadth-first": 2, "zb-h1": 1, "zb-h2": 1, "zb-v": 2, "v-half": 2,
-    "v-min": 2, "hanayo": 2, "dualpipe-v": 2,
-}  # fmt: skip
-"""Schedules that fit in a training step, with their chunks."""
+CHUNKS = {
+    name: make_schedule(name, 4, 8, counts_of(name, 4)[0]).num_chunks
+    for name, entry in SCHEDULES.items()
+    if entry.route and not entry.made_for_times
+}
+"""Schedules that hold the model once, with their chunks."""
 
 
 def run(
@@ -62,7 +63,7 @@ def run(
     }
     scenario = tiny_scenario(
         cluster={"topology": "flat", "gpus": gpus or P * tp},
-        model={"layers": 2 * P * SCHEDULES[schedule], **other.pop("model", {})},
+        model={"layers": 2 * P * CHUNKS[schedule], **other.pop("model", {})},
         parallel={"pp": P, "tp": tp, **other.pop("parallel", {})},
         pipeline=pipeline_of(schedule),
         training=training,
@@ -73,8 +74,7 @@ def run(
 
 
 def pipeline_of(schedule: str) -> dict[str, Any]:
-    chunks = {"chunks": SCHEDULES[schedule]} if schedule in TAKES_CHUNKS else {}
-    return {"schedule": schedule, **chunks}
+    return {"schedule": schedule, "chunks": counts_of(schedule, 4)[0]}
 
 
 def shape_of(result: Result) -> RankShape:
@@ -96,7 +96,7 @@ def balanced(timeline: MemoryTimeline) -> None:
             assert timeline.curve(rank)[1][pool].min(initial=0.0) >= 0, (rank, pool)
 
 
-pipelines = st.tuples(st.sampled_from(sorted(SCHEDULES)), st.sampled_from([2, 4]), st.integers(1, 2))
+pipelines = st.tuples(st.sampled_from(sorted(CHUNKS)), st.sampled_from([2, 4]), st.integers(1, 2))
 modes = st.sampled_from(["none", "selective", "full"])
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from conftest import Table, Tiny
+from conftest import Table, Tiny, counts_of
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from test_fold import documents
@@ -26,7 +25,7 @@ from simcluster.result import Result
 from simcluster.run import Run
 from simcluster.scenario.job import planned_footprints
 from simcluster.scenario.scenario import Scenario
-from simcluster.schedules import make_schedule
+from simcluster.schedules import SCHEDULES, make_schedule
 from simcluster.simulate import simulate
 from simcluster.simulating.engine import play
 from simcluster.traffic.methods import Methods
@@ -208,28 +207,21 @@ def test_what_comes_back_at_once_stays() -> None:
             assert trip.out == trip.gone < trip.call < trip.use == trip.call + 2
 
 
-SCHEDULES: Sequence[tuple[str, int]] = [
-    ("gpipe", 1), ("1f1b", 1), ("interleaved", 2), ("zb-h1", 1), ("zb-h2", 1), ("zb-v", 1), ("v-half", 1),
-    ("dualpipe-v", 1), ("dualpipe", 1), ("chimera", 1), ("hanayo", 1),
-]  # fmt: skip
-
-
 BLOCKING = ("gpipe", "1f1b", "interleaved", "zb-h1", "dualpipe", "chimera")
 """Those whose order works in blocking pairs."""
 
 
 @pytest.mark.parametrize(
-    ("schedule", "chunks", "p2p"),
-    [(*each, "async") for each in SCHEDULES] + [(*each, "rendezvous") for each in SCHEDULES if each[0] in BLOCKING],
+    ("schedule", "p2p"), [(name, "async") for name in SCHEDULES] + [(name, "rendezvous") for name in BLOCKING]
 )
-def test_every_schedule(tiny: Tiny, schedule: str, chunks: int, p2p: str) -> None:
+def test_every_schedule(tiny: Tiny, schedule: str, p2p: str) -> None:
     """What goes comes back before it is needed, and over a step no byte is lost."""
     scenario = tiny(
         cluster={"topology": "dgx_a100", "nodes": 1},
         gpus=4,
         model={"layers": 8},
         parallel={"pp": 4},
-        pipeline={"schedule": schedule, "chunks": chunks, "p2p": p2p},
+        pipeline={"schedule": schedule, "chunks": counts_of(schedule, 4)[0], "p2p": p2p},
         training={"global_batch": 8},
         memory={"offload": {"activations": 1.0}},
     )

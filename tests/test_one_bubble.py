@@ -16,7 +16,7 @@ import simcluster
 from simcluster.cli import main
 from simcluster.fixed import Costs, simulate_costs
 from simcluster.report import words
-from simcluster.schedules import SCHEDULES, TAKES_CHUNKS, make_schedule
+from simcluster.schedules import SCHEDULES, make_schedule
 from simcluster.schedules.own_bubble import own_bubble
 from simcluster.simulate import simulate
 
@@ -63,7 +63,7 @@ def test_it_is_the_breakdowns_and_none_without_a_pipeline(
 
 
 def shapes(name: str) -> tuple[int, int, int]:
-    return (2, 4, 4) if name == "hanayo" else (4, 8, 2 if name in TAKES_CHUNKS else 1)
+    return (2, 4, 4) if name == "hanayo" else (4, 8, 2 if SCHEDULES[name].takes_chunks else 1)
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
@@ -82,7 +82,7 @@ def test_a_pipeline_that_does_nothing_else_has_its_schedules_bubble(name: str) -
 def test_formulas_give_what_they_stand_beside(P: int, groups: int, v: int) -> None:
     M = groups * P
     for name in ("gpipe", "1f1b", "interleaved", "breadth-first"):
-        chunks = v if name in TAKES_CHUNKS else 1
+        chunks = v if SCHEDULES[name].takes_chunks else 1
         own = own_bubble(make_schedule(name, P, M, chunks))
         assert own.fraction == pytest.approx((P - 1) / (chunks * M + P - 1), rel=1e-12)
         assert own.formula

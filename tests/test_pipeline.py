@@ -18,7 +18,7 @@ from simcluster.planning.ops import Collective
 from simcluster.planning.stages import stage_programs
 from simcluster.scenario.scenario import from_document, load
 from simcluster.scenario.schedule_plan import schedule_of
-from simcluster.schedules import SCHEDULES, TAKES_CHUNKS, Schedule, make_schedule, peak_in_flight, schedule_function
+from simcluster.schedules import SCHEDULES, Schedule, make_schedule, peak_in_flight, schedule_function
 from simcluster.schedules.specs import Rows
 from simcluster.schedules.torch_csv import to_csv
 from simcluster.simulate import simulate
@@ -59,7 +59,7 @@ def order(scenario: Any) -> Schedule:
 @pytest.mark.parametrize("name", SCHEDULES)
 @pytest.mark.parametrize(("stages", "microbatches"), [(2, 4), (4, 8)])
 def test_rows_are_the_schedule(name: str, stages: int, microbatches: int) -> None:
-    schedule = make_schedule(name, stages, microbatches, 2 if name in TAKES_CHUNKS else 1)
+    schedule = make_schedule(name, stages, microbatches, 2 if SCHEDULES[name].takes_chunks else 1)
     document = json.loads(json.dumps(Rows.of(schedule).model_dump(mode="json", exclude_none=True)))
     assert Rows.model_validate(document).make(stages, microbatches) == schedule
 

@@ -13,6 +13,7 @@ import simcluster
 from simcluster.errors import InputError
 from simcluster.scenario.fits import held
 from simcluster.scenario.scenario import Scenario
+from simcluster.schedules import SCHEDULES
 from simcluster.search.bound import Bounds
 from simcluster.search.link_bound import LinkBounds
 from simcluster.search.memory import Memory
@@ -51,8 +52,6 @@ FLAGS = st.fixed_dictionaries(
         "software": st.sampled_from([None, {"kernel": "5 us", "gap": "1 us", "late": "2 us", "collective": "3 us"}]),
     }
 )
-SCHEDULES = ("1f1b", "interleaved", "zb-h1", "zb-v", "v-half", "gpipe", "zb-h2", "zb-auto", "dualpipe-v", "hanayo",
-             "chimera")  # fmt: skip
 
 
 @given(flags=FLAGS, data=st.data())
@@ -61,7 +60,7 @@ def test_no_bound_is_above_what_is_played(flags: dict[str, Any], data: st.DataOb
     flags = {**flags, "cluster.nodes": 8 // flags["cluster.gpus_per_node"]}
     gathers, reshard = flags.pop("param_gather"), flags.pop("fsdp.reshard")
     flags = {path: value for path, value in flags.items() if value is not None}
-    vary: dict[str, Any] = {"pipeline.schedule": SCHEDULES}
+    vary: dict[str, Any] = {"pipeline.schedule": tuple(SCHEDULES)}
     values: dict[str, Any] = {"parallel.zero": 1, "parallel.dp": 2, "overlap.param_gather": gathers}
     zero = data.draw(st.integers(0, 3))
     vary["parallel.zero"] = (zero,)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from conftest import counts_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,6 +17,7 @@ from simcluster import InputError, load, simulate
 from simcluster.cli import main
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.variants import Base, Variant
+from simcluster.schedules import SCHEDULES
 from simcluster.sweeps.alike import NotQuickError
 from simcluster.sweeps.contended import Contest
 from simcluster.sweeps.quick import Quick, quick_step
@@ -28,8 +30,6 @@ SMALL = {
     "model.kv_heads": 16,
     "model.ffn_hidden_size": 4096,
 }
-SCHEDULES = ["1f1b", "gpipe", "interleaved", "zb-h1", "zb-v"]
-CHUNKS = {"interleaved": 2}
 
 
 def scenario(**changes: Any) -> Scenario:
@@ -47,7 +47,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
     gpus = nodes * 8
     tp = min(tp, gpus // pp)
     dp = gpus // tp // pp
-    schedule = draw(st.sampled_from(SCHEDULES if pp > 1 else ["1f1b", "gpipe"]))
+    schedule = draw(st.sampled_from(list(SCHEDULES) if pp > 1 else ["1f1b", "gpipe"]))
     micro, rounds = draw(st.sampled_from([1, 2])), draw(st.integers(1, 3))
     made: dict[str, Any] = {
         **SMALL,
@@ -59,7 +59,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
         "parallel.sequence_parallel": tp > 1 and draw(st.booleans()),
         "parallel.zero": draw(st.sampled_from([0, 1])),
         "pipeline.schedule": schedule,
-        "pipeline.chunks": CHUNKS.get(schedule, 1),
+        "pipeline.chunks": counts_of(schedule, pp)[0],
         "pipeline.scatter_gather": draw(st.booleans()),
         "training.micro_batch": micro,
         "training.global_batch": micro * dp * pp * 2 * rounds,

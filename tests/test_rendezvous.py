@@ -18,7 +18,7 @@ from simcluster.planning.segments import Pass
 from simcluster.planning.stages import stage_programs
 from simcluster.planning.step_plan import DataParallel, Job, Slices
 from simcluster.run import Run
-from simcluster.schedules import SCHEDULES, TAKES_CHUNKS, Schedule, make_schedule, schedule_function
+from simcluster.schedules import SCHEDULES, Schedule, make_schedule, schedule_function
 from simcluster.simulate import simulate
 from simcluster.simulating.engine import play
 from simcluster.topology.uniform import FlatSpec
@@ -187,7 +187,7 @@ def test_who_waits_is_named_and_it_is_no_communication() -> None:
 def test_blocking_is_never_faster(
     name: str, seconds: tuple[int, int, int], latency: int, stages: int, groups: int
 ) -> None:
-    schedule = schedule_function(name)(stages, stages * groups, 2 if name in TAKES_CHUNKS else 1)
+    schedule = schedule_function(name)(stages, stages * groups, 2 if SCHEDULES[name].takes_chunks else 1)
     forward, input_, weight = seconds
     times = {"F": forward, "B": input_ + weight, "I": input_, "W": weight}
     _, blocking = played(schedule, latency=latency, **times)
@@ -198,7 +198,7 @@ def test_blocking_is_never_faster(
 @pytest.mark.parametrize("name", [name for name in SCHEDULES if name not in BLOCKING])
 def test_all_others_are_slower_or_stuck(name: str) -> None:
     """No third outcome, and none is stuck with asynchronous sends."""
-    schedule = make_schedule(name, 4, 8, 2 if name in TAKES_CHUNKS else 1)
+    schedule = make_schedule(name, 4, 8, 2 if SCHEDULES[name].takes_chunks else 1)
     times = {"F": 4, "B": 8, "I": 4, "W": 4}
     _, free = played(schedule, latency=1, rendezvous=False, **times)
     try:
@@ -223,7 +223,7 @@ def test_a_blocking_order_that_cannot_work() -> None:
 
 @pytest.mark.parametrize("schedule", BLOCKING)
 def test_folding_is_exact(schedule: str, tiny: Tiny, table: Table) -> None:
-    chunks = 2 if schedule in TAKES_CHUNKS else 1
+    chunks = 2 if SCHEDULES[schedule].takes_chunks else 1
     scenario = tiny(
         cluster=DGX,
         model={"layers": 8},

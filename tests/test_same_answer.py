@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import Tiny
+from conftest import Tiny, counts_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,6 +23,7 @@ from simcluster.planning.ops import MAIN
 from simcluster.result import Result
 from simcluster.run import Run
 from simcluster.scenario.scenario import Scenario
+from simcluster.schedules import SCHEDULES
 from simcluster.simulate import replay, simulate
 from simcluster.simulating.encounters import Encounters
 from simcluster.simulating.engine import play
@@ -49,7 +50,6 @@ CLUSTERS: list[tuple[dict[str, Any], list[str]]] = [  # with one cable of each, 
     ({"topology": "flat", "gpus": 8}, ["gpu1", "switch"]),
 ]  # fmt: skip
 SHAPES = [(1, 1, 4), (2, 2, 2), (2, 1, 4), (1, 4, 2), (4, 2, 1), (1, 2, 3), (2, 2, 1), (1, 2, 4)]  # tp, pp, dp
-SCHEDULES = ["gpipe", "1f1b", "interleaved", "zb-h1", "zb-v"]
 INTERFERENCE: list[Any] = ["none", "none", "auto", {"kind": "factor", "compute": 0.3, "communication": 0.2}]
 
 
@@ -58,10 +58,8 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
     """Sections for ``tiny``: any cluster, routes, layout, schedule, overlap and fault."""
     cluster, cable = draw(st.sampled_from(CLUSTERS))
     tp, pp, dp = draw(st.sampled_from(SHAPES))
-    schedule = draw(st.sampled_from(SCHEDULES if pp > 1 else ["gpipe", "1f1b"]))
-    microbatches = draw(st.integers(1, 4))
-    if schedule in ("interleaved", "zb-v"):
-        microbatches = 2 * pp if schedule == "zb-v" else pp
+    schedule = draw(st.sampled_from(list(SCHEDULES) if pp > 1 else ["gpipe", "1f1b"]))
+    chunks, microbatches = counts_of(schedule, pp, draw(st.integers(1, 4)))
     zero = draw(st.sampled_from([0, 0, 1, 2, 3] if pp == 1 else [0, 0, 1])) if dp > 1 else 0
     rank = draw(st.integers(0, tp * pp * dp - 1))
     faults = draw(st.lists(st.sampled_from(_faults(rank, cable)), max_size=2, unique_by=lambda fault: fault["kind"]))
@@ -79,7 +77,7 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
         },
         "pipeline": {
             "schedule": schedule,
-            "chunks": 2 if schedule == "interleaved" else 1,
+            "chunks": chunks,
             "p2p": draw(st.sampled_from(["async", "async", "rendezvous"])) if schedule == "1f1b" else "async",
         },
         "training": {"global_batch": microbatches * dp, "recompute": draw(st.sampled_from(["none", "full"]))},
@@ -324,12 +322,9 @@ def given_costs(draw: st.DrawFn) -> Costs:
     )
 
 
-SWEPT = ["gpipe", "1f1b", "interleaved", "zb-h1", "zb-v", "dualpipe", "chimera", "hanayo", "breadth-first"]
-
-
 @settings(max_examples=40)
 @given(
-    schedule=st.sampled_from(SWEPT),
+    schedule=st.sampled_from([name for name, entry in SCHEDULES.items() if not entry.made_for_times]),
     costs=st.lists(given_costs(), min_size=1, max_size=3),
     slices=st.booleans(),
     tp=st.sampled_from([1, 2]),
@@ -341,9 +336,10 @@ def test_a_sweep_is_each_of_its_cases(
     schedule: str, costs: list[Costs], slices: bool, tp: int, steps: int, blocking: bool, together: bool
 ) -> None:
     """Alike or slice by slice: what events give, to the bit."""
+    chunks, microbatches = counts_of(schedule, 4, 8)
     shape: dict[str, Any] = {
-        "stages": 4, "microbatches": 8, "schedule": schedule, "chunks": 2 if schedule == "interleaved" else 1,
-        "tp": tp, "dp": 2, "steps": steps, "blocking_sends": blocking,
+        "stages": 4, "microbatches": microbatches, "schedule": schedule, "chunks": chunks, "tp": tp, "dp": 2,
+        "steps": steps, "blocking_sends": blocking,
     }  # fmt: skip
     if together:
         shape |= {"optimizer_sync": "all_reduce", "sync": 0.003}

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from test_same_answer import every_way
 
 from simcluster.errors import InputError
-from simcluster.schedules import SCHEDULES, TAKES_CHUNKS
+from simcluster.schedules import SCHEDULES
 
 POLICIES: list[dict[str, Any]] = [
     {"kind": "shortest"},
@@ -68,7 +68,7 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
             "tp": tp, "cp": cp, "pp": pp, "dp": dp, "zero": zero, "ep": ep, "sequence_parallel": tp > 1 and experts,
             "order": dice.choice([("tp", "cp", "dp", "pp"), ("pp", "dp", "cp", "tp"), ("dp", "tp", "pp", "cp")]),
         },
-        "pipeline": {"schedule": schedule, "chunks": 2 if schedule in TAKES_CHUNKS else 1},
+        "pipeline": {"schedule": schedule, "chunks": 2 if SCHEDULES[schedule].takes_chunks else 1},
         "training": {"global_batch": (2 * pp if pp > 1 else dice.choice([1, 3])) * dp},
         "overlap": {
             "grad_reduce": dice.choice([False, True]),

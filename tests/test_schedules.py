@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from contextlib import nullcontext
 from fractions import Fraction
 
 import pytest
@@ -158,6 +159,29 @@ def test_in_flight_peak_is_that_of_the_timeline(schedule: Schedule) -> None:
         assert alive[-1] == 0
         assert max(alive) == timing.peak_in_flight[stage] <= schedule.num_microbatches * schedule.num_chunks
     assert timing.peak_in_flight == peak_in_flight(schedule)
+
+
+@inherited
+def test_what_its_entry_says_of_it_is_so(schedule: Schedule) -> None:
+    """The search prunes by it, so that a wrong fact would lose layouts in silence."""
+    entry, chunks = SCHEDULES[schedule.name], schedule.num_chunks
+    stages, microbatches = schedule.num_stages, schedule.num_microbatches
+    splits = any(action.kind == "W" for row in schedule.rows for action in row)
+    assert entry.splits_backward or not splits
+    assert entry.takes_chunks or entry(stages, microbatches) == schedule
+    assert not entry.in_groups or microbatches % stages == 0
+    if entry.route:
+        assert schedule.routes == (entry.route(stages, chunks if entry.takes_chunks else 1),)
+    if entry.first_forwards:
+        for stage, row in enumerate(schedule.rows):
+            first = next(place for place, action in enumerate(row) if action.kind != "F")
+            assert entry.first_forwards(stages, microbatches, chunks, stage) == first
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_it_takes_chunks_or_refuses_them(name: str) -> None:
+    with nullcontext() if SCHEDULES[name].takes_chunks else pytest.raises(InputError, match="chunk"):
+        assert SCHEDULES[name](4, 8, 4).num_chunks == 4
 
 
 @pytest.mark.parametrize("name", SCHEDULES)

@@ -14,8 +14,6 @@ from simcluster.lowering.program import Meeting, Program
 from simcluster.planning.ops import Work
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.scope import Limited, Scope, fields
-from simcluster.schedules import SCHEDULES, TAKES_CHUNKS, make_schedule
-from simcluster.search.pipelines import SPLIT, route_of
 from simcluster.search.plan_scope import PLAN
 from simcluster.simulating.longest_path import NeedsEventsError, meeting_seconds
 from simcluster.simulating.stage_sweep import ALONE, MEETING
@@ -126,18 +124,3 @@ def test_what_a_longest_path_does_not_know_of_a_program_needs_events() -> None:
 
 def test_the_sweep_of_stages_knows_every_kind_of_work() -> None:
     assert {*ALONE, *MEETING} == {*get_args(Work)}
-
-
-# --- schedules: what the search knows of them by name -----------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", SCHEDULES)
-def test_what_the_search_knows_of_a_schedule_by_its_name_is_so(name: str) -> None:
-    """Of a name on no list it knows no way through the stages, and its bound is the mean of all work."""
-    chunks = 2 if name in TAKES_CHUNKS else 1
-    schedule = make_schedule(name, 4, 8, chunks)
-    splits = any(action.kind == "W" for row in schedule.rows for action in row)
-    route = route_of(name, 4, chunks)
-    assert route is None or schedule.routes == (route,)
-    assert route is None or splits <= (name in SPLIT)
-    assert route_of("eager-1f1b", 4, chunks) is None

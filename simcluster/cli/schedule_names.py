@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from simcluster.errors import InputError
 from simcluster.inputs.schedule_files import function_in, is_csv, is_function, schedule_in_csv
-from simcluster.schedules import SCHEDULES, TAKES_CHUNKS, Schedule, check, make_schedule
+from simcluster.schedules import SCHEDULES, Schedule, check, make_schedule, schedules_with
 from simcluster.schedules.comparison import Played, StageTimes, play_stages
 from simcluster.schedules.interleaved import interleaved
 from simcluster.schedules.zb_auto import Automatic, Goal, automatic
@@ -36,8 +36,10 @@ def played(names: list[str], meant: Meant) -> tuple[list[Played], list[tuple[str
     """
     several = len(names) > 1 or names == ["all"]
     wanted = [(name, each) for name in names for each in (SCHEDULES if name == "all" else [name])]
-    if several and meant.chunks and not any(each in TAKES_CHUNKS for _, each in wanted):
-        raise InputError(f"--chunks {meant.chunks}: none of these takes chunks; {', '.join(TAKES_CHUNKS)} do")
+    if several and meant.chunks and not any(each in schedules_with("takes_chunks") for _, each in wanted):
+        raise InputError(
+            f"--chunks {meant.chunks}: none of these takes chunks; {', '.join(schedules_with('takes_chunks'))} do"
+        )
     shown: list[Played] = []
     refused: list[tuple[str, str]] = []
     for name, each in wanted:
@@ -62,7 +64,7 @@ def _schedule(name: str, meant: Meant, *, several: bool) -> Schedule | Automatic
         return _from_csv_file(name, meant)
     chunks = meant.chunks or 1
     if several and not is_function(name):
-        chunks = (meant.chunks or 2) if name in TAKES_CHUNKS else 1
+        chunks = (meant.chunks or 2) if name in schedules_with("takes_chunks") else 1
     stages, microbatches = _counts(meant, chunks)
     if is_function(name):
         return make_schedule(function_in(name), stages, microbatches, chunks)

@@ -24,6 +24,7 @@ from simcluster.inputs.torchtitan_keys import (
     ROTATIONS,
     SCHEDULES,
 )
+from simcluster.schedules import schedules_with
 
 
 def scenario_from_torchtitan(
@@ -183,7 +184,7 @@ class _Job:
             what = f"{shown(name)} is not modelled; known: {names}"
             raise self._error("parallelism.pipeline_parallel_schedule", what)
         self._assumed.append("layers even on the stages: torchtitan gives the first and the last one less, by default")
-        return {"schedule": known, **({"chunks": 2} if known in ("interleaved", "breadth-first") else {})}
+        return {"schedule": known, **({"chunks": 2} if known in schedules_with("takes_chunks") else {})}
 
     def _training(self, dp: int, pp: int) -> dict[str, Any]:
         values = self._values

@@ -17,7 +17,7 @@ from simcluster.replay.graph import Graph, is_communication
 from simcluster.replay.recorded import Recorded
 from simcluster.replay.reschedule import common, microbatches_of, rescheduled
 from simcluster.replay.trace import BACKWARD, FORWARD, Floats
-from simcluster.schedules import TAKES_CHUNKS, make_schedule
+from simcluster.schedules import make_schedule, schedules_with
 
 QUESTIONS = {
     "last-stage": "last-stage=mean: passes of the last stage scaled to the mean of the other stages (no head, no loss)",
@@ -73,7 +73,7 @@ def in_order(job: Recorded, name: str) -> Recorded:
     name, _, text = name.partition(":")
     if text and not text.isdecimal():
         raise InputError(f"what-if schedule={name}:{text}: chunks are a whole number, as in interleaved:2")
-    chunks = int(text) if text else 2 if name in TAKES_CHUNKS else 1
+    chunks = int(text) if text else 2 if name in schedules_with("takes_chunks") else 1
     graphs = []
     for graph in job.graphs:
         schedule = make_schedule(name, graph.stages, microbatches_of(graph), chunks)

@@ -25,7 +25,7 @@ from simcluster.inputs.import_documents import ENDINGS, expand_import, import_do
 from simcluster.inputs.schedule_files import is_csv, is_function, schedule_in_csv
 from simcluster.scenario.rules import oversize
 from simcluster.scenario.sections import LONG_NAMES
-from simcluster.schedules import TAKES_CHUNKS
+from simcluster.schedules import schedules_with
 from simcluster.schedules.specs import Rows
 from simcluster.topology import Cluster, TopologySpec
 
@@ -59,7 +59,7 @@ def schedule_alone(overrides: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
     given = dict(overrides)
     schedule = given.get("pipeline.schedule")
     name = schedule.get("name") if isinstance(schedule, Mapping) else schedule
-    takes = name in TAKES_CHUNKS or (isinstance(name, str) and is_function(name))
+    takes = name in schedules_with("takes_chunks") or (isinstance(name, str) and is_function(name))
     if schedule is None or takes or "pipeline.chunks" in given or "pipeline" in given:
         return overrides
     return [*overrides, ("pipeline.chunks", 1)]

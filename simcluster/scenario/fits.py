@@ -18,7 +18,7 @@ from simcluster.scenario.job import planned_footprints
 from simcluster.scenario.memory_plan import ELEMENT_BYTES
 from simcluster.scenario.rules import broken_rules
 from simcluster.scenario.schedule_plan import schedule_of
-from simcluster.schedules import Schedule
+from simcluster.schedules import SCHEDULES, Schedule
 
 if TYPE_CHECKING:
     from simcluster.planning.footprint import Footprint
@@ -30,7 +30,6 @@ _WORTH = 0.5  # of the cheapest list's step: costlier ones are not offered besid
 _MOST_TRIALS = 500  # about a second's work; the cheapest lists come first
 _MOST_BY_PASS = 50  # where each pass has its own rows of experts, and each trial takes 20 times as long
 _RECOMPUTE_EVERY = (4, 2, 1)
-_NARROW = ("v-half", "v-min")  # schedules with fewer microbatches in flight than 1F1B
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,9 +220,9 @@ def _narrower(scenario: Scenario) -> Iterator[Change]:
     chunks = {"pipeline.chunks": 1} if scenario.pipeline.chunks > 1 else {}
     if name != "1f1b":
         yield Change({"pipeline.schedule": "1f1b", **chunks}, bubble * (1 - 1 / scenario.pipeline.chunks))
-    for narrow, cost in zip(_NARROW, (0.5, 1.0), strict=True):
-        if name != narrow:
-            yield Change({"pipeline.schedule": narrow, **chunks}, 0.05 + cost * bubble)
+    for narrow, entry in SCHEDULES.items():
+        if entry.bubble_for_memory is not None and name != narrow:
+            yield Change({"pipeline.schedule": narrow, **chunks}, 0.05 + entry.bubble_for_memory * bubble)
 
 
 def _numbers(scenario: Scenario) -> Iterator[Change]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from simcluster.catalogue import catalogue_path
 from simcluster.documents.reading import read_document
+from simcluster.schedules import schedules_with
 
 if TYPE_CHECKING:
     from simcluster.scenario.scenario import Scenario
@@ -133,7 +134,7 @@ def _beyond(scenario: Scenario) -> Iterator[str]:
     if offload.optimizer != "none" or offload.activations:
         yield "offload to the host"
     name = scenario.pipeline.schedule_name
-    if scenario.parallel.pp > 1 and name not in ("1f1b", "interleaved"):
+    if scenario.parallel.pp > 1 and name not in schedules_with("validated"):
         yield f"schedule {name}"
     if any(not fault.neutral for fault in scenario.faults):
         yield "faults"

@@ -13,7 +13,7 @@ from simcluster.documents.near import near_divisors
 from simcluster.errors import InputError
 from simcluster.inputs.schedule_files import is_csv, is_function
 from simcluster.scenario.schedule_plan import AUTO, copies_of, schedule_of, slices_of
-from simcluster.schedules import SCHEDULES, TAKES_CHUNKS, Schedule
+from simcluster.schedules import SCHEDULES, Schedule, schedules_with
 from simcluster.schedules.specs import Rows
 
 if TYPE_CHECKING:
@@ -36,10 +36,10 @@ def schedule_rules(scenario: ScenarioFields) -> Iterator[Complaint]:
     name = scenario.pipeline.schedule_name
     if name not in SCHEDULES:
         yield ("pipeline", "schedule"), _unknown(name)
-    elif chunks > 1 and name not in TAKES_CHUNKS:
-        problem = f"{chunks} chunks need the schedule {listed(TAKES_CHUNKS)}, and it is {name}"
+    elif chunks > 1 and not SCHEDULES[name].takes_chunks:
+        problem = f"{chunks} chunks need the schedule {listed(schedules_with('takes_chunks'))}, and it is {name}"
         yield ("pipeline", "chunks"), f"{problem}; leave chunks out, or change the schedule"
-    elif name == "interleaved" and scenario.parallel.pp == 1:
+    elif SCHEDULES[name].in_groups and scenario.parallel.pp == 1:
         problem = f"{name} needs stages to take turns on, and parallel.pp is 1"
         yield ("pipeline", "schedule"), f"{problem}; use pp 2 or more, or the schedule 1f1b"
 

@@ -15,6 +15,7 @@ from simcluster.errors import InputError
 from simcluster.planning.parallel import AXES
 from simcluster.scenario.model_rules import model_rules
 from simcluster.scenario.pipeline_rules import order_rules, schedule_rules, stage_rules
+from simcluster.schedules import schedules_with
 from simcluster.topology.sizes import MAX_GPUS
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ def _batch(scenario: ScenarioFields) -> Iterator[Complaint]:
     if batch % together:
         fix = listed(near_multiples(together, batch))
         yield ("training", "global_batch"), f"{batch} is not a multiple of {sizes} = {together}; use {fix}"
-    elif scenario.pipeline.schedule == "interleaved" and batch // together % pp:
+    elif scenario.pipeline.schedule in schedules_with("in_groups") and batch // together % pp:
         fix = listed(near_multiples(together * pp, batch))
         what = f"{batch} over {sizes} is {batch // together} microbatches, not a multiple of pp {pp}"
         yield ("training", "global_batch"), f"{what} as {scenario.pipeline.schedule} needs; use {fix}"

@@ -13,7 +13,7 @@ from simcluster.documents.near import near_divisors
 from simcluster.errors import InputError
 from simcluster.planning.parallel import Plan
 from simcluster.planning.step_plan import Slices
-from simcluster.schedules import Schedule, make_schedule
+from simcluster.schedules import Schedule, make_schedule, schedules_with
 from simcluster.schedules.specs import ScheduleChoice, ZbAuto
 from simcluster.schedules.zb_auto import Times
 
@@ -42,7 +42,7 @@ def goes_by_own_times(scenario: ScenarioFields) -> bool:
     what = scenario.pipeline.schedule
     if isinstance(what, ZbAuto):
         return what.forward is None and what.input is None and what.weight is None
-    return what == "zb-auto"
+    return what in schedules_with("made_for_times")
 
 
 def slices_of(scenario: ScenarioFields, schedule: Schedule) -> Slices | None:

@@ -1,9 +1,9 @@
 """Pipeline schedules: a function per schedule that returns data, a checker, and the exact timing of that data.
 
-To add one: write ``mine(num_stages, num_microbatches, num_chunks=1) -> Schedule`` in its own file and name it in
-SCHEDULES; the tests of every schedule then run on it.  One that is not shipped needs no name: ``make_schedule`` takes
-the function, or the Schedule itself.  Planning only: imports nothing of simcluster but its errors (``specs``, which a
-scenario file needs, also the base of documents).
+To add one: write ``mine(num_stages, num_microbatches, num_chunks=1) -> Schedule`` in its own file, and the line
+``"mine": ScheduleEntry(mine)`` in SCHEDULES; the tests of every schedule then run on it.  One that is not shipped needs
+no name: ``make_schedule`` takes the function, or the Schedule itself.  Planning only: imports nothing of simcluster but
+its errors (``specs``, which a scenario file needs, also the base of documents).
 """
 
 from __future__ import annotations
@@ -11,17 +11,18 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from simcluster.errors import InputError
-from simcluster.schedules.actions import Action, Hop, Kind, Route, Schedule
+from simcluster.schedules.actions import Action, Hop, Kind, Route, Schedule, loop_route
 from simcluster.schedules.breadth_first import breadth_first
 from simcluster.schedules.check import check
 from simcluster.schedules.chimera import chimera
 from simcluster.schedules.controllable import v_half, v_min
 from simcluster.schedules.dualpipe import dualpipe
 from simcluster.schedules.dualpipe_v import dualpipe_v
+from simcluster.schedules.entry import Fact, ScheduleEntry, ScheduleFunction, snake
 from simcluster.schedules.gpipe import gpipe
 from simcluster.schedules.hanayo import hanayo
-from simcluster.schedules.interleaved import interleaved
-from simcluster.schedules.one_f_one_b import one_f_one_b
+from simcluster.schedules.interleaved import depth_first_in_groups, interleaved
+from simcluster.schedules.one_f_one_b import depth_first, one_f_one_b
 from simcluster.schedules.timing import Costs, ScheduleTiming, SliceCosts, peak_in_flight, play
 from simcluster.schedules.zb_auto import Times, zb_auto
 from simcluster.schedules.zb_h import zb_h1, zb_h2
@@ -29,13 +30,13 @@ from simcluster.schedules.zb_v import zb_v
 
 __all__ = [
     "SCHEDULES",
-    "TAKES_CHUNKS",
     "Action",
     "Costs",
     "Hop",
     "Kind",
     "Route",
     "Schedule",
+    "ScheduleEntry",
     "ScheduleFunction",
     "ScheduleTiming",
     "SliceCosts",
@@ -52,6 +53,7 @@ __all__ = [
     "peak_in_flight",
     "play",
     "schedule_function",
+    "schedules_with",
     "v_half",
     "v_min",
     "zb_auto",
@@ -61,36 +63,47 @@ __all__ = [
 ]
 
 
-class ScheduleFunction(Protocol):
-    """What a schedule is made by: pure, deterministic, InputError where it cannot be made."""
-
-    def __call__(self, num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Schedule: ...
-
-
-SCHEDULES: dict[str, ScheduleFunction] = {
-    "gpipe": gpipe,
-    "1f1b": one_f_one_b,
-    "interleaved": interleaved,
-    "breadth-first": breadth_first,
-    "zb-h1": zb_h1,
-    "zb-h2": zb_h2,
-    "zb-auto": zb_auto,
-    "zb-v": zb_v,
-    "v-half": v_half,
-    "v-min": v_min,
-    "dualpipe-v": dualpipe_v,
-    "dualpipe": dualpipe,
-    "chimera": chimera,
-    "hanayo": hanayo,
+SCHEDULES: dict[str, ScheduleEntry] = {
+    "gpipe": ScheduleEntry(gpipe, loop_route, splits_backward=False),
+    "1f1b": ScheduleEntry(
+        one_f_one_b, loop_route, splits_backward=False, first_forwards=depth_first, tried_by_search=True, validated=True
+    ),
+    "interleaved": ScheduleEntry(
+        interleaved,
+        loop_route,
+        splits_backward=False,
+        takes_chunks=True,
+        in_groups=True,
+        first_forwards=depth_first_in_groups,
+        tried_by_search=True,
+        validated=True,
+    ),
+    "breadth-first": ScheduleEntry(breadth_first, loop_route, splits_backward=False, takes_chunks=True),
+    "zb-h1": ScheduleEntry(zb_h1, loop_route, first_forwards=depth_first, tried_by_search=True),
+    "zb-h2": ScheduleEntry(zb_h2, loop_route),
+    "zb-auto": ScheduleEntry(zb_auto, loop_route, made_for_times=True),
+    "zb-v": ScheduleEntry(zb_v, snake, tried_by_search=True),
+    "v-half": ScheduleEntry(v_half, snake, bubble_for_memory=0.5, tried_by_search=True),
+    "v-min": ScheduleEntry(v_min, snake, bubble_for_memory=1.0),
+    "dualpipe-v": ScheduleEntry(dualpipe_v, snake),
+    "dualpipe": ScheduleEntry(dualpipe),
+    "chimera": ScheduleEntry(chimera, splits_backward=False),
+    "hanayo": ScheduleEntry(hanayo, snake, splits_backward=False, takes_chunks=True),
 }
 """Every schedule that has a name.  Chunks left at 1 mean the chunks that a schedule has by itself."""
 
-TAKES_CHUNKS = ("interleaved", "breadth-first", "hanayo")
-"""Schedules with as many chunks a stage as one asks for."""
+
+def schedules_with(fact: Fact) -> tuple[str, ...]:
+    """The names of the schedules of which a fact is so.
+
+    >>> schedules_with("takes_chunks")
+    ('interleaved', 'breadth-first', 'hanayo')
+    """
+    return tuple(name for name, entry in SCHEDULES.items() if getattr(entry, fact))
 
 
-def schedule_function(name: str) -> ScheduleFunction:
-    """The function behind a schedule's name; InputError with the names that exist, and the nearest, if it is none."""
+def schedule_function(name: str) -> ScheduleEntry:
+    """The entry behind a schedule's name; InputError with the names that exist, and the nearest, if it is none."""
     if name in SCHEDULES:
         return SCHEDULES[name]
     import difflib  # only for a mistake

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from simcluster.schedules import TAKES_CHUNKS, make_schedule
+from simcluster.schedules import make_schedule, schedules_with
 from simcluster.schedules.actions import Schedule
 from simcluster.schedules.timing import Costs, ScheduleTiming, play
 from simcluster.schedules.zb_auto import Automatic
@@ -107,7 +107,7 @@ def play_schedules(
     """
     return [
         play_stages(
-            make_schedule(each, stages, microbatches, chunks if each in TAKES_CHUNKS else 1)
+            make_schedule(each, stages, microbatches, chunks if each in schedules_with("takes_chunks") else 1)
             if isinstance(each, str)
             else each,
             times,

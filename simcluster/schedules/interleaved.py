@@ -45,6 +45,12 @@ def interleaved(
     )
 
 
+def depth_first_in_groups(num_stages: int, num_microbatches: int, num_chunks: int, stage: int) -> int:
+    """The forwards of a stage before its first backward, in groups of as many microbatches as stages."""
+    ahead = 2 * (num_stages - 1 - stage) + (num_chunks - 1) * num_stages
+    return min(ahead + 1, num_microbatches * num_chunks)
+
+
 def _require_groups(num_stages: int, num_microbatches: int, group: int, *, given: bool) -> None:
     where = f"schedule 'interleaved': {num_microbatches} microbatches on {num_stages} stages"
     if not given and num_microbatches % num_stages:

@@ -29,6 +29,12 @@ def one_f_one_b(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> 
     )
 
 
+def depth_first(num_stages: int, num_microbatches: int, num_chunks: int, stage: int) -> int:
+    """The forwards of a stage before its first backward: those ahead, and the one that the backward follows."""
+    del num_chunks  # one
+    return min(num_stages - stage, num_microbatches)
+
+
 def alternate(forwards: Sequence[Action], backwards: Sequence[Action], warmup: int) -> tuple[Action, ...]:
     """The row of a stage: ``warmup`` forwards (as far as there are), one forward and one backward in turn, the rest."""
     warmup = min(warmup, len(forwards))

@@ -30,12 +30,12 @@ from simcluster.scenario.job import methods_of
 from simcluster.scenario.memory_plan import ELEMENT_BYTES
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.schedule_plan import schedule_of
-from simcluster.schedules import Schedule, play
+from simcluster.schedules import SCHEDULES, Schedule, play
 from simcluster.schedules.actions import Kind
 from simcluster.search.free_links import Call, Way
 from simcluster.search.outlines import Least, Stage, grid_of, shape_of_layout, slice_times
 from simcluster.search.pass_times import PassTimes, Shape, times_of, tp_is_fastest
-from simcluster.search.pipelines import FOR_TIMES, SPLIT, Pipeline, pipeline_of
+from simcluster.search.pipelines import Pipeline, pipeline_of
 from simcluster.search.space import Layout
 
 ROUNDING = 1e-6
@@ -94,7 +94,7 @@ class Bounds:
     def with_schedule(self, layout: Layout) -> float:
         """With the schedule played; InputError if it cannot be."""
         times, stages = self.times(layout), self._outlined(layout)
-        if stages is None or layout.schedule in FOR_TIMES:
+        if stages is None or SCHEDULES[layout.schedule].made_for_times:
             return self.with_ends(layout)
         least = self._least(layout)
         ends = self._schedule_ends(layout, times, least)
@@ -141,7 +141,7 @@ class Bounds:
 
     def _stages_of(self, layout: Layout, pipeline: Pipeline) -> list[Stage]:
         times, many = self.times(layout), self.microbatches(layout)
-        split = layout.schedule in SPLIT
+        split = SCHEDULES[layout.schedule].splits_backward
         slices = slice_times(pipeline, times)
         forward = [each["F"] for each in slices]
         backward = [min(each["B"], each["I"] + each["W"]) if split else each["B"] for each in slices]

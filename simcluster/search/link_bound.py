@@ -17,10 +17,10 @@ import numpy.typing as npt
 from simcluster.planning.ops import Collective, Transfer
 from simcluster.planning.parallel import Plan
 from simcluster.scenario.scenario import Scenario
+from simcluster.schedules import SCHEDULES
 from simcluster.search.bound import ROUNDING, Bounds
 from simcluster.search.free_links import Call, least_seconds
 from simcluster.search.outlines import Stage, grid_of
-from simcluster.search.pipelines import FOR_TIMES
 from simcluster.search.space import Layout
 from simcluster.traffic.methods import activities, phases_of
 from simcluster.traffic.traffic import group_of, patterns
@@ -40,7 +40,7 @@ class LinkBounds(Bounds):
     def with_links(self, layout: Layout) -> float:
         """With what the links must carry of all groups over dp together."""
         known, stages = self.with_schedule(layout), self._outlined(layout)
-        if stages is None or layout.schedule in FOR_TIMES or layout.dp == 1 or layout.zero > 1:
+        if stages is None or SCHEDULES[layout.schedule].made_for_times or layout.dp == 1 or layout.zero > 1:
             return known  # ZeRO 2 and 3 send all the time
         calls = [self._dp_calls(layout, stage) for stage in stages]
         if not any(call for each in calls for call in each):

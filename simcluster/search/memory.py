@@ -22,7 +22,7 @@ from simcluster.scenario.job import planned_footprints
 from simcluster.scenario.memory_plan import overheads_of, recipe_of, shape_of
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.schedule_plan import plan_of, schedule_of
-from simcluster.schedules import Action
+from simcluster.schedules import SCHEDULES, Action
 from simcluster.search.pass_times import Shape
 from simcluster.search.pipelines import Pipeline, pipeline_of
 from simcluster.search.space import Layout
@@ -199,12 +199,8 @@ def _moments(row: Sequence[Action], chunks: int) -> _Moments:
 
 def _alive(layout: Layout, stage: int, many: int) -> int:
     """How many slices' forwards a stage has done when its first backward begins, by the schedule's own rule."""
-    behind = layout.pp - 1 - stage
-    if layout.schedule in ("1f1b", "zb-h1"):
-        return min(behind + 1, many)
-    if layout.schedule == "interleaved":
-        return min(2 * behind + (layout.chunks - 1) * layout.pp + 1, many * layout.chunks)
-    return 1
+    first_forwards = SCHEDULES[layout.schedule].first_forwards
+    return first_forwards(layout.pp, many, layout.chunks, stage) if first_forwards else 1
 
 
 def _kinds(pipeline: Pipeline) -> list[Kind]:

@@ -11,15 +11,8 @@ from typing import NamedTuple
 
 from simcluster.planning.step_plan import Slices
 from simcluster.scenario.scenario import Scenario
-from simcluster.schedules import Schedule
-from simcluster.schedules.actions import Route, loop_route, snake_route
-
-LOOPS = ("gpipe", "1f1b", "interleaved", "breadth-first", "zb-h1", "zb-h2", "zb-auto")
-SNAKES = ("zb-v", "v-half", "v-min", "dualpipe-v")
-SPLIT = ("zb-h1", "zb-h2", "zb-auto", "zb-v", "v-half", "v-min", "dualpipe-v", "dualpipe")
-"""Schedules that split some backwards."""
-FOR_TIMES = ("zb-auto",)
-"""Schedules whose order is made for the times of the run: that for other times says nothing about them."""
+from simcluster.schedules import SCHEDULES, Schedule
+from simcluster.schedules.actions import Route
 
 
 class Held(NamedTuple):
@@ -54,12 +47,9 @@ class Pipeline:
 
 
 def route_of(schedule: str, pp: int, chunks: int) -> Route | None:
-    """The way through the stages; None for schedules that hold the model twice."""
-    if schedule in LOOPS:
-        return loop_route(pp, chunks)
-    if schedule in SNAKES:
-        return snake_route(pp, 2)
-    return snake_route(pp, max(2, chunks)) if schedule == "hanayo" else None
+    """The way through the stages; None for schedules that hold the model twice, or say nothing of it."""
+    route = SCHEDULES[schedule].route
+    return route(pp, chunks) if route else None
 
 
 def pipeline_of(base: Scenario, schedule: str, pp: int, chunks: int) -> Pipeline | None:

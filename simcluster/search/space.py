@@ -19,12 +19,9 @@ from simcluster.scenario.pipeline_rules import schedule_rules, stage_rules
 from simcluster.scenario.rules import broken_rules
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.sections import Recompute
-from simcluster.schedules import SCHEDULES, TAKES_CHUNKS
+from simcluster.schedules import SCHEDULES, schedules_with
 from simcluster.search.pipelines import route_of
 
-SCHEDULES_TRIED = ("1f1b", "interleaved", "zb-h1", "zb-v", "v-half")
-"""1F1B and what shortens its bubble at its memory (zb-h1, zb-v), with chunks (interleaved), or at half of it (v-half).
-Others of ``schedules.SCHEDULES`` are tried where they are named: ``vary={"pipeline.schedule": [...]}``."""
 RECOMPUTE_TRIED = ("none", "selective", "full")
 ORDERS_TRIED = (("tp", "cp", "dp", "pp"), ("tp", "cp", "pp", "dp"))
 """Replicas of a stage side by side, as Megatron-LM has them, or stages of a pipeline."""
@@ -136,7 +133,7 @@ class Space:
         return [
             (name, count)
             for name in self.tried["pipeline.schedule"]
-            for count in ([each for each in chunks if each > 1] if name in TAKES_CHUNKS else ONE_CHUNK)
+            for count in ([each for each in chunks if each > 1] if SCHEDULES[name].takes_chunks else ONE_CHUNK)
         ]
 
     def _combinations(self) -> Iterator[tuple[Layout | None, str, int]]:
@@ -233,7 +230,7 @@ class _Rules:
         """What is wrong with a schedule, as far as stages, chunks and counts say it."""
         if pp == 1 and schedule != "1f1b":
             return REASONS["one stage"]
-        if schedule == "interleaved" and microbatches % pp:
+        if SCHEDULES[schedule].in_groups and microbatches % pp:
             return REASONS["groups"]
         name = ("schedule", pp, schedule, chunks)
         if name not in self._known:
@@ -274,7 +271,8 @@ def broken_keys(scenario: Scenario) -> list[str]:
 
 
 def space_of(base: Scenario, gpus: int, vary: Mapping[str, Sequence[Any]]) -> Space:
-    """The space on so many GPUs; ``vary`` names the values of an axis instead of those that are tried by themselves.
+    """The space on so many GPUs; ``vary`` names the values of an axis instead of those that are tried by themselves
+    (of schedules those with ``tried_by_search``).
 
     InputError for what is no axis, and for no values.
     """
@@ -299,7 +297,7 @@ def space_of(base: Scenario, gpus: int, vary: Mapping[str, Sequence[Any]]) -> Sp
         "parallel.sequence_parallel": (False, True),
         "training.micro_batch": [size for size in divisors(batch) if size <= MOST_SEQUENCES],
         "training.recompute": RECOMPUTE_TRIED,
-        "pipeline.schedule": SCHEDULES_TRIED,
+        "pipeline.schedule": schedules_with("tried_by_search"),
         "pipeline.chunks": divisors(layers),
         "parallel.zero": (0, 1, 2, 3),
         "parallel.order": ORDERS_TRIED,

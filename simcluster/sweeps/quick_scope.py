@@ -40,7 +40,10 @@ _FREE = paths(
 )
 
 
-_ORDERS = tuple(name for name in SCHEDULES if name != "zb-auto")
+def _by_name(scenario: Scenario) -> bool:
+    """Is the schedule known by its name alone?"""
+    schedule = scenario.pipeline.schedule
+    return isinstance(schedule, str) and schedule in SCHEDULES and not SCHEDULES[schedule].made_for_times
 
 
 def _alone(scenario: Scenario) -> bool:
@@ -62,7 +65,7 @@ QUICK = Scope(
         "parallel.cp": Limited("sequences are shared over cp", (1,)),
         "model.moe": Limited("layers have experts", (None,)),
         "memory.offload": Limited("memory is offloaded", (HostMemory(),)),
-        "pipeline.schedule": Limited("the schedule is given, or made for the times of the run", _ORDERS),
+        "pipeline.schedule": Limited("the schedule is given, or made for the times of the run", (), _by_name),
         "pipeline.layers_per_stage": Limited(
             "layers are cut by the times of the run",
             ("even",),

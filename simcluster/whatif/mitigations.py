@@ -13,6 +13,7 @@ from simcluster.errors import InputError
 from simcluster.faults.spec import FaultSpec, acting
 from simcluster.result import Result
 from simcluster.scenario.scenario import Scenario
+from simcluster.schedules import schedules_with
 from simcluster.simulate import replay
 
 
@@ -110,7 +111,7 @@ def without_machine(scenario: Scenario, machine: int) -> tuple[Scenario | None, 
     if dp < 1:
         return None, "the job has a single replica"
     batch, together = training.global_batch, dp * training.micro_batch
-    if scenario.pipeline.schedule == "interleaved":
+    if scenario.pipeline.schedule in schedules_with("in_groups"):
         together *= parallel.pp
     batch = batch // together * together or together
     gpus = dp * replica
