@@ -21,7 +21,7 @@ import simpy
 from simcluster.clock import TICK
 from simcluster.collective_request import arrivals_of, check, size_of, turned
 from simcluster.collectives import ALGORITHMS
-from simcluster.collectives.all_to_all import Parts
+from simcluster.collectives.entry import Parts
 from simcluster.documents.complaints import did_you_mean
 from simcluster.errors import InputError
 from simcluster.nccl import load_platform

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from simcluster.collective import collective_traffics, played
-from simcluster.collectives.all_to_all import Parts
 from simcluster.collectives.description import Floats
+from simcluster.collectives.entry import Parts
 from simcluster.topology import Cluster
 from simcluster.topology.describe import label, switch_levels
 from simcluster.traffic.traffic import Traffic

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from simcluster.clock import on_grid
-from simcluster.collectives.all_to_all import Parts
+from simcluster.collectives.entry import Parts
 from simcluster.documents.complaints import did_you_mean
 from simcluster.errors import InputError
 from simcluster.topology import Cluster

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from simcluster.clock import on_grid
 from simcluster.collective import collective_times, concurrent_times, num_transfers
 from simcluster.collective_loads import limit_of
-from simcluster.collectives import ALGORITHMS, Hop, Phase, Ring
+from simcluster.collectives import ALGORITHMS, CollectiveEntry, Hop, Phase, Ring
 from simcluster.collectives.group import rings_along
 from simcluster.errors import InputError
 from simcluster.scenario.files import load_cluster
@@ -283,7 +283,7 @@ def test_phases_of_different_sizes_are_played_one_after_the_other(monkeypatch: p
     """A tenth there, a fifth back in two rounds: rounds that load the links differently stay apart."""
     there = Phase(rounds=1, hops=(Hop(0, 1, 0.1),), chunks=1, reduces=True)
     back = Phase(rounds=2, hops=(Hop(1, 0, 0.2),), chunks=1, reduces=False)
-    monkeypatch.setitem(ALGORITHMS["all_reduce"], "uneven", lambda group: (there, back))
+    monkeypatch.setitem(ALGORITHMS["all_reduce"], "uneven", CollectiveEntry(lambda group: (there, back)))
     time = collective_times(flat(2), [0, 1], "all_reduce", 50e9, algorithm="uneven")
     assert time.duration == pytest.approx(3 * 5e-6 + 0.1 + 2 * 0.2, rel=1e-12)
 

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from simcluster.clock import TICK
 from simcluster.collective import collective_times, concurrent_times
-from simcluster.collectives import ALGORITHMS, Group
+from simcluster.collectives import Group
 from simcluster.errors import InputError
 from simcluster.nccl import choose, load_platform
 from simcluster.scenario.files import load_cluster
 from simcluster.simulate import simulate
-from simcluster.traffic.methods import SERVE_ALL, Methods, shape_of
+from simcluster.traffic.methods import Methods, shape_of
 
 A100 = load_platform("dgx-a100")
 
@@ -52,16 +52,6 @@ def test_steps_and_flow_agree_at_nccls_pace() -> None:
             for detail in ("flow", "steps")
         )
         assert steps.finishes == flow.finishes
-
-
-@settings(max_examples=50, deadline=None)
-@given(sizes=st.lists(st.integers(1, 5), min_size=1, max_size=5), nvswitch=st.booleans())
-def test_some_algorithms_refuse_no_group(sizes: list[int], nvswitch: bool) -> None:
-    group = machines_of(*sizes, nvswitch=nvswitch)
-    for kind in ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce"):
-        for name in SERVE_ALL:
-            if name in ALGORITHMS[kind]:
-                ALGORITHMS[kind][name](group)
 
 
 def test_in_steps_nccl_is_asked_for_what_has_rounds() -> None:

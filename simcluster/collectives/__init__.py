@@ -1,12 +1,11 @@
-"""Collective algorithms as data.  To add one: a function ``(group) -> phases`` and a line in ALGORITHMS.
+"""Collective algorithms as data.  To add one: a function ``(group) -> phases`` in a file, and an entry in ALGORITHMS.
 
-The function raises InputError for a group that the algorithm cannot serve.  Reading order: ``description`` (hops and
-phases), ``group`` (what an algorithm knows of the cluster), ``ring``, ``hierarchical``, then any.
+The entry says which groups the algorithm cannot serve, and its time in closed form, if there is one.  Reading order:
+``description`` (hops and phases), ``group`` (what an algorithm knows of the cluster), ``entry``, ``ring``,
+``hierarchical``, then any.
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable, Mapping, Sequence
 
 from simcluster.collectives import (
     all_to_all,
@@ -21,44 +20,67 @@ from simcluster.collectives import (
     tree,
 )
 from simcluster.collectives.description import SWITCH, Hop, Phase
+from simcluster.collectives.entry import CollectiveEntry, once, rounds_of_parts, twice
 from simcluster.collectives.group import Group, Ring
 
-Algorithm = Callable[[Group], Sequence[Phase]]
-
 # ALGORITHMS[collective][algorithm]; the root of broadcast and reduce is position 0
-ALGORITHMS: Mapping[str, Mapping[str, Algorithm]] = {
+ALGORITHMS: dict[str, dict[str, CollectiveEntry]] = {
     "all_reduce": {
-        "ring": ring.all_reduce,
-        "tree": tree.all_reduce,
-        "halving_doubling": halving_doubling.all_reduce,
-        "hierarchical": hierarchical.all_reduce,
-        "nvls": nvls.all_reduce,
-        "nvls_tree": nvls_tree.all_reduce,
-        "sharp": sharp.all_reduce,
+        "ring": CollectiveEntry(ring.all_reduce, twice(rounds_of_parts), fewest_bytes=True),
+        "tree": CollectiveEntry(tree.all_reduce, tree.seconds),
+        "halving_doubling": CollectiveEntry(
+            halving_doubling.all_reduce, twice(halving_doubling.seconds), halving_doubling.requires, fewest_bytes=True
+        ),
+        "hierarchical": CollectiveEntry(
+            hierarchical.all_reduce, twice(rounds_of_parts), hierarchical.requires, fewest_bytes=True
+        ),
+        "nvls": CollectiveEntry(nvls.all_reduce, requires=nvls.requires),
+        "nvls_tree": CollectiveEntry(nvls_tree.all_reduce, requires=nvls_tree.requires),
+        "sharp": CollectiveEntry(sharp.all_reduce, once, sharp.requires),
     },
     "reduce_scatter": {
-        "ring": ring.reduce_scatter,
-        "halving_doubling": halving_doubling.reduce_scatter,
-        "hierarchical": hierarchical.reduce_scatter,
-        "nvls": nvls.reduce_scatter,
-        "pat": pat.reduce_scatter,
+        "ring": CollectiveEntry(ring.reduce_scatter, rounds_of_parts, fewest_bytes=True),
+        "halving_doubling": CollectiveEntry(
+            halving_doubling.reduce_scatter, halving_doubling.seconds, halving_doubling.requires, fewest_bytes=True
+        ),
+        "hierarchical": CollectiveEntry(
+            hierarchical.reduce_scatter, rounds_of_parts, hierarchical.requires, fewest_bytes=True
+        ),
+        "nvls": CollectiveEntry(nvls.reduce_scatter, requires=nvls.requires),
+        "pat": CollectiveEntry(pat.reduce_scatter, pat.seconds, fewest_bytes=True),
     },
     "all_gather": {
-        "ring": ring.all_gather,
-        "halving_doubling": halving_doubling.all_gather,
-        "hierarchical": hierarchical.all_gather,
-        "nvls": nvls.all_gather,
-        "pat": pat.all_gather,
+        "ring": CollectiveEntry(ring.all_gather, rounds_of_parts, fewest_bytes=True),
+        "halving_doubling": CollectiveEntry(
+            halving_doubling.all_gather, halving_doubling.seconds, halving_doubling.requires, fewest_bytes=True
+        ),
+        "hierarchical": CollectiveEntry(
+            hierarchical.all_gather, rounds_of_parts, hierarchical.requires, fewest_bytes=True
+        ),
+        "nvls": CollectiveEntry(nvls.all_gather, requires=nvls.requires),
+        "pat": CollectiveEntry(pat.all_gather, pat.seconds, fewest_bytes=True),
     },
-    "broadcast": {"chain": chain.broadcast, "binomial": chain.binomial_broadcast},
-    "reduce": {"chain": chain.reduce, "binomial": chain.binomial_reduce},
+    "broadcast": {
+        "chain": CollectiveEntry(chain.broadcast, chain.chain_seconds),
+        "binomial": CollectiveEntry(chain.binomial_broadcast, chain.binomial_seconds),
+    },
+    "reduce": {
+        "chain": CollectiveEntry(chain.reduce, chain.chain_seconds),
+        "binomial": CollectiveEntry(chain.binomial_reduce, chain.binomial_seconds),
+    },
     "all_to_all": {
-        "direct": all_to_all.direct,
-        "pairwise": all_to_all.pairwise,
-        "hierarchical": all_to_all.hierarchical,
+        "direct": CollectiveEntry(
+            all_to_all.direct, all_to_all.direct_seconds, uneven=all_to_all.direct, fewest_bytes=True
+        ),
+        "pairwise": CollectiveEntry(
+            all_to_all.pairwise, rounds_of_parts, uneven=all_to_all.pairwise, fewest_bytes=True
+        ),
+        "hierarchical": CollectiveEntry(
+            all_to_all.hierarchical, rounds_of_parts, hierarchical.requires, all_to_all.hierarchical
+        ),
     },
-    "send_recv": {"direct": ring.send_recv},
-    "send": {"direct": ring.send},
+    "send_recv": {"direct": CollectiveEntry(ring.send_recv, once, fewest_bytes=True)},
+    "send": {"direct": CollectiveEntry(ring.send, once)},
 }
 
-__all__ = ["ALGORITHMS", "SWITCH", "Algorithm", "Group", "Hop", "Phase", "Ring"]
+__all__ = ["ALGORITHMS", "SWITCH", "CollectiveEntry", "Group", "Hop", "Phase", "Ring"]

@@ -9,16 +9,14 @@ machine (``Group.places``); the message from place i to place j is chunk i N + j
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from simcluster.collectives.description import Columns, Hop, Ints, Lazy, Phase, Table
+from simcluster.collectives.entry import Parts
 from simcluster.collectives.group import Group
 from simcluster.errors import InputError
-
-Parts = Sequence[Sequence[float]]
-"""``parts[i][j]``: what position i has for position j, in any one unit."""
 
 
 def direct(group: Group, parts: Parts | None = None) -> Sequence[Phase]:
@@ -42,6 +40,11 @@ def direct(group: Group, parts: Parts | None = None) -> Sequence[Phase]:
     return (_round(Table(ranks * (ranks - 1) if numbers is None else len(numbers), columns)),)
 
 
+def direct_seconds(ranks: int, latency: float, transfer: float) -> float:
+    """The time of ``direct`` on the uniform network."""
+    return latency + (ranks - 1) / ranks * transfer
+
+
 def pairwise(group: Group, parts: Parts | None = None) -> Sequence[Phase]:
     """N-1 rounds: in round k every rank sends to the one k + 1 places on."""
     ranks, places, share = group.num_ranks, group.places, _shares(group, parts)
@@ -57,11 +60,11 @@ def pairwise(group: Group, parts: Parts | None = None) -> Sequence[Phase]:
 def hierarchical(group: Group, parts: Parts | None = None) -> Sequence[Phase]:
     """Two levels: over NVLink to the rank of the machine that is on the receiver's rail, then along the rail.
 
-    m machines of g ranks, as many in each (InputError otherwise).  First g-1 rounds inside the machines, each with what
-    is for one rail: m messages; then m-1 rounds over the machines, each with what is for one machine: g messages.
+    m machines of g ranks, as many in each.  First g-1 rounds inside the machines, each with what is for one rail: m
+    messages; then m-1 rounds over the machines, each with what is for one machine: g messages.
     (g-1)(alpha1 + S/(g B1)) + (m-1)(alpha2 + S/(m B2)).
     """
-    machines = group.equal_machines("hierarchical")
+    machines = group.machines
     each, many, ranks, places = len(machines[0]), len(machines), group.num_ranks, group.places
     share = _shares(group, parts)
 
@@ -104,14 +107,6 @@ def _shares(group: Group, parts: Parts | None) -> Callable[[int, int], float]:
     if largest == 0:
         raise InputError("all_to_all: all messages are empty; at least one has a size above 0")
     return lambda i, j: parts[places[i]][places[j]] / largest
-
-
-UNEVEN: Mapping[str, Callable[[Group, Parts], Sequence[Phase]]] = {
-    "direct": direct,
-    "pairwise": pairwise,
-    "hierarchical": hierarchical,
-}
-"""Algorithms for messages of given sizes."""
 
 
 def busiest_port(parts: Parts) -> float:

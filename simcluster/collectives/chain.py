@@ -46,6 +46,16 @@ def binomial_reduce(group: Group) -> Sequence[Phase]:
     return tuple(_halving(group, distance, reduces=True) for distance in distances)
 
 
+def chain_seconds(ranks: int, latency: float, transfer: float) -> float:
+    """The time of a pipeline along the chain on the uniform network."""
+    return (ranks - 1) * latency + transfer
+
+
+def binomial_seconds(ranks: int, latency: float, transfer: float) -> float:
+    """The time of a binomial tree on the uniform network."""
+    return (ranks - 1).bit_length() * (latency + transfer)
+
+
 def _links(group: Group, *, leaves_root: bool) -> list[list[Hop]]:
     """The hops of every ring in order, those of place 0 first: all but the one that enters (or leaves) position 0."""
     chains = []

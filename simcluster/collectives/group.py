@@ -1,6 +1,6 @@
 """The ranks of a collective, where their GPUs are, and the rings that can be laid through them.
 
-What an algorithm may know of the cluster.  Imports colours and errors.
+What an algorithm may know of the cluster.  Imports colours.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simcluster.colours import compact
-from simcluster.errors import InputError
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,18 +149,17 @@ class Group:
             orders = [_rail_ring([range(size)], [gate]).order for gate in gates]
         return Walks(many, size, tuple(orders))
 
-    def equal_machines(self, algorithm: str) -> tuple[tuple[int, ...], ...]:
-        """``machines``, if they have equally many ranks.
-
-        Raises InputError otherwise, naming the algorithm that needs it.
-        """
-        sizes = [len(positions) for positions in self.machines]
-        if min(sizes) != max(sizes):
-            raise InputError(
-                f"{algorithm} needs equally many ranks on every machine; this group has {max(sizes)} on one and "
-                f"{min(sizes)} on another: use whole machines, or another algorithm"
+    def unequal(self, algorithm: str) -> str:
+        """Why an algorithm cannot serve it that needs equally many ranks on every machine; "" where there are."""
+        most, least = max(self.sizes), min(self.sizes)
+        return (
+            ""
+            if most == least
+            else (
+                f"{algorithm} needs equally many ranks on every machine; this group has {most} on one and {least} on "
+                f"another: use whole machines, or another algorithm"
             )
-        return self.machines
+        )
 
 
 def _runs(numbers: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -3,16 +3,16 @@
 Closed forms on a uniform network (N = 2^k ranks, port B, alpha per round): all-reduce 2 log2(N) alpha + 2 (N-1)/N S/B,
 reduce-scatter and all-gather half of it (MODELLING.md D.1).  The nearest partner takes the largest part, so that most
 bytes stay in the machine (R. Rabenseifner, "Optimization of collective reduction operations", ICCS 2004: vector
-halving, distance doubling).  Imports errors, description and group.
+halving, distance doubling).  Imports description and group.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from simcluster.collectives.description import Hop, Phase
 from simcluster.collectives.group import Group
-from simcluster.errors import InputError
 
 
 def reduce_scatter(group: Group) -> Sequence[Phase]:
@@ -30,15 +30,26 @@ def all_reduce(group: Group) -> Sequence[Phase]:
     return (*reduce_scatter(group), *all_gather(group))
 
 
-def _rounds(group: Group) -> int:
-    ranks = group.num_ranks
-    rounds = ranks.bit_length() - 1
-    if ranks != 1 << rounds:
-        raise InputError(
+def requires(group: Group) -> str:
+    """A power of two of ranks."""
+    ranks, rounds = group.num_ranks, _rounds(group)
+    return (
+        ""
+        if ranks == 1 << rounds
+        else (
             f"halving_doubling needs a power of two of ranks, and this group has {ranks}: use {1 << rounds} or "
             f"{2 << rounds} of them, or ring"
         )
-    return rounds
+    )
+
+
+def seconds(ranks: int, latency: float, transfer: float) -> float:
+    """The time of a reduce-scatter or all-gather on the uniform network."""
+    return math.log2(ranks) * latency + (ranks - 1) / ranks * transfer
+
+
+def _rounds(group: Group) -> int:
+    return group.num_ranks.bit_length() - 1
 
 
 def _round(group: Group, k: int, *, reduces: bool) -> Phase:

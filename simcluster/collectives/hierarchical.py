@@ -30,12 +30,14 @@ def all_reduce(group: Group) -> Sequence[Phase]:
     return (*reduce_scatter(group), *all_gather(group))
 
 
-def inside(group: Group, *, reduces: bool) -> Phase:
-    """Rings inside the machines, on g parts of m chunks: the l-th rank of a machine has to do with part l + 1.
+def requires(group: Group) -> str:
+    """Equally many ranks on every machine."""
+    return group.unequal("hierarchical")
 
-    Raises InputError when the machines have unequal numbers of ranks.
-    """
-    machines = group.equal_machines("hierarchical")
+
+def inside(group: Group, *, reduces: bool) -> Phase:
+    """Rings inside the machines, on g parts of m chunks: the l-th rank of a machine has to do with part l + 1."""
+    machines = group.machines
     each = len(machines[0])
     hops = (
         hop
@@ -47,7 +49,7 @@ def inside(group: Group, *, reduces: bool) -> Phase:
 
 def _over(group: Group, *, reduces: bool) -> Phase:
     """Rings over the machines: the l-th rank of each, on part l + 1 of the data."""
-    machines = group.equal_machines("hierarchical")
+    machines = group.machines
     each, many = len(machines[0]), len(machines)
     share = 1 / group.num_ranks
     hops = (

@@ -4,7 +4,7 @@ n GPUs on one NVSwitch.  Of an all-reduce every GPU and direction carries S (1 +
 of the sum, in its n-th of the sum and the whole of it.  T = two ways to the switch and back + S (1 + 1/n) / B; a
 reduce-scatter or all-gather takes S / B.  Multimem loads and stores reach B = 309 GB/s of the 450 of an H100's NVLink
 (0.687), from algbw 258, 265, 270, 273 GB/s at n = 5..8 (NVIDIA/nccl issue 1455; MODELLING.md C.4).
-Imports errors, description and group.
+Imports description and group.
 """
 
 from __future__ import annotations
@@ -13,12 +13,11 @@ from collections.abc import Sequence
 
 from simcluster.collectives.description import SWITCH, Hop, Phase
 from simcluster.collectives.group import Group
-from simcluster.errors import InputError
 
 
 def reduce_scatter(group: Group) -> Sequence[Phase]:
     """Every rank reads its n-th of the sum from the switch, which reads the others' data for it."""
-    ranks = _on_one_switch(group)
+    ranks = group.num_ranks
     collected = tuple(Hop(position, SWITCH, 1.0, count=ranks) for position in range(ranks))
     handed = tuple(Hop(SWITCH, position, 1 / ranks, chunk=position) for position in range(ranks))
     return _pipeline((collected, True), (handed, False), chunks=ranks)
@@ -26,7 +25,7 @@ def reduce_scatter(group: Group) -> Sequence[Phase]:
 
 def all_gather(group: Group) -> Sequence[Phase]:
     """Every rank writes its n-th to the switch, which writes it to all others."""
-    ranks = _on_one_switch(group)
+    ranks = group.num_ranks
     written = tuple(Hop(position, SWITCH, 1 / ranks, chunk=position) for position in range(ranks))
     copied = tuple(Hop(SWITCH, position, 1.0, count=ranks) for position in range(ranks))
     return _pipeline((written, False), (copied, False), chunks=ranks)
@@ -43,13 +42,13 @@ def _pipeline(*parts: tuple[Sequence[Hop], bool], chunks: int) -> Sequence[Phase
     return tuple(Phase(rounds=1, hops=hops, chunks=chunks, reduces=adds, pipelined=True) for hops, adds in parts)
 
 
-def _on_one_switch(group: Group) -> int:
-    """Ranks of the group; InputError when they are not on one NVSwitch."""
+def requires(group: Group) -> str:
+    """One NVSwitch that all are on."""
     lost, switches = group.on_switches
     if group.num_ranks > 1 and (len(switches) > 1 or lost):
         where = "are on several machines" if len(group.sizes) > 1 else "have no NVSwitch"
-        raise InputError(
+        return (
             f"nvls reduces in the NVSwitch that all GPUs of the group share, and these {where}: use ring, or GPUs of "
             "one NVLink machine"
         )
-    return group.num_ranks
+    return ""

@@ -3,7 +3,7 @@
 The NVSwitch of a machine adds up what its g GPUs hold and gives each a g-th of the sum; those with the same place in
 their machines add theirs up along two trees, each with half of the g-th, and the way back hands everything out.  One
 pipeline: a NIC carries what a double tree of S/g gives it, and NVLink S (1 + 1/g) and the hop to the NIC.
-Source: NCCL v2.30.7 src/graph/connect.cc and src/device/all_reduce.h.  Imports errors, description, group and tree.
+Source: NCCL v2.30.7 src/graph/connect.cc and src/device/all_reduce.h.  Imports description, group and tree.
 """
 
 from __future__ import annotations
@@ -14,14 +14,12 @@ from functools import cached_property
 from simcluster.collectives.description import SWITCH, Hop, Lazy, Phase
 from simcluster.collectives.group import Group
 from simcluster.collectives.tree import deepest_first, double_tree
-from simcluster.errors import InputError
 
 
 def all_reduce(group: Group) -> Sequence[Phase]:
     """Channels 0 and 1 are the two trees, chunk l of each belongs to the l-th GPU of every machine."""
     if group.num_ranks == 1:
         return ()
-    _check(group)
     return Lazy(4 * len(group.on_switches[1]) + 2, _Phases(group))
 
 
@@ -99,11 +97,12 @@ def _phase(hops: Sequence[Hop], chunks: int, *, reduces: bool) -> Phase:
     return Phase(rounds=1, hops=hops, chunks=chunks, reduces=reduces, pipelined=True)
 
 
-def _check(group: Group) -> None:
-    """InputError when they are not on several NVSwitches with equally many GPUs."""
+def requires(group: Group) -> str:
+    """Several NVSwitches with equally many GPUs on each."""
     lost, sizes = group.on_switches
-    if lost or len(sizes) < 2 or len(set(sizes)) > 1 or min(sizes) < 2:
-        raise InputError(
+    if group.num_ranks > 1 and (lost or len(sizes) < 2 or len(set(sizes)) > 1 or min(sizes) < 2):
+        return (
             "nvls_tree joins several NVSwitches with equally many GPUs of the group on each, at least 2: use nvls on "
             "one switch, tree or ring elsewhere"
         )
+    return ""

@@ -29,6 +29,11 @@ def reduce_scatter(group: Group) -> Sequence[Phase]:
     return _phases(group, back=True)
 
 
+def seconds(ranks: int, latency: float, transfer: float) -> float:
+    """The time on the uniform network."""
+    return (ranks - 1).bit_length() * latency + (ranks - 1) / ranks * transfer
+
+
 def _phases(group: Group, *, back: bool) -> Sequence[Phase]:
     ranks = group.num_ranks
     bits, places = range((ranks - 1).bit_length()), np.array(group.places, dtype=np.int64)

@@ -3,7 +3,7 @@
 Every NIC sends and receives the size once, whatever the number of machines: alpha + S/B with one rank a machine.  With
 g ranks a machine they first reduce-scatter among each other, then each NIC's rail reduces its g-th of the data in a
 tree of switches of its own, then they all-gather.  Source: R. L. Graham et al., "Scalable Hierarchical Aggregation
-Protocol (SHArP)", COMHPC 2016; MODELLING.md C.4.  Imports errors, description, group and hierarchical.
+Protocol (SHArP)", COMHPC 2016; MODELLING.md C.4.  Imports description, group and hierarchical.
 """
 
 from __future__ import annotations
@@ -13,22 +13,23 @@ from collections.abc import Sequence
 from simcluster.collectives.description import SWITCH, Hop, Phase
 from simcluster.collectives.group import Group
 from simcluster.collectives.hierarchical import inside
-from simcluster.errors import InputError
 
 
-def all_reduce(group: Group) -> Sequence[Phase]:
-    """Reduce-scatter inside the machines, reduction and multicast in the fabric, all-gather inside.
-
-    Raises InputError for a group inside one machine, and for unequal numbers of ranks a machine.
-    """
-    if group.num_ranks == 1:
-        return ()
-    machines = group.equal_machines("sharp")
-    if len(machines) == 1:
-        raise InputError(
+def requires(group: Group) -> str:
+    """Several machines with equally many ranks on each."""
+    if group.num_ranks > 1 and len(group.sizes) == 1:
+        return (
             "sharp reduces in the switches between machines, and this group is inside one: use nvls or ring, or ranks "
             "on several machines"
         )
+    return group.unequal("sharp")
+
+
+def all_reduce(group: Group) -> Sequence[Phase]:
+    """Reduce-scatter inside the machines, reduction and multicast in the fabric, all-gather inside."""
+    if group.num_ranks == 1:
+        return ()
+    machines = group.machines
     each, many = len(machines[0]), len(machines)
     parts = [
         (positions[local], (local + 1) % each * many)  # as ``inside`` leaves them

@@ -154,6 +154,17 @@ def _upwards(chains: Sequence[Sequence[int]], parents: Sequence[int], *, share: 
     return hops
 
 
+def seconds(ranks: int, latency: float, transfer: float) -> float:
+    """The time on the uniform network: the busiest port carries half of the size to and from each of its neighbours."""
+    neighbours = [0] * ranks
+    for parents in double_tree(ranks):
+        for node, parent in enumerate(parents):
+            if parent >= 0:
+                neighbours[node] += 1
+                neighbours[parent] += 1
+    return 2 * (ranks - 1).bit_length() * latency + max(neighbours) / 2 * transfer
+
+
 def deepest_first(parents: Sequence[int]) -> list[int]:
     """The nodes of a tree such that every node comes before its parent."""
     parent = np.array([*parents, -1], dtype=np.int64)  # -1 is above a root, and above itself

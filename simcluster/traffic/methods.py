@@ -17,18 +17,13 @@ from functools import cached_property
 from typing import NamedTuple
 
 from simcluster.collectives import ALGORITHMS, Group, Phase
-from simcluster.collectives.all_to_all import UNEVEN, Parts
-from simcluster.errors import InputError
+from simcluster.collectives.entry import Parts
 from simcluster.nccl import ALGORITHMS as NCCL_ALGORITHMS
 from simcluster.nccl import COLLECTIVES, Algorithm, Collective, Platform, choose
 from simcluster.traffic.traffic import Pattern, Traffic
 
 _DESCRIBED: Mapping[tuple[str, str], str] = {("broadcast", "ring"): "chain", ("reduce", "ring"): "chain"}
 """What NCCL calls otherwise than ALGORITHMS does: its ring of a broadcast passes pieces along a chain."""
-
-
-SERVE_ALL = ("ring", "tree")
-"""Algorithms that refuse no group; so need not be tried, which takes 60 ms for 16,384 ranks."""
 
 
 class Pace(NamedTuple):
@@ -114,18 +109,14 @@ class Methods:
 
     def _can(self, group: Group, kind: str, name: str) -> bool:
         """Is the algorithm described, and does it serve this group?"""
-        if name not in ALGORITHMS[kind]:
+        entry = ALGORITHMS[kind].get(name)
+        if entry is None or entry.requires(group):
             return False
-        if name in SERVE_ALL and not self.in_rounds:
+        if not self.in_rounds:
             return True
         asked = (kind, name, group.form)
         if asked not in self._able:
-            try:
-                phases = ALGORITHMS[kind][name](group)
-            except InputError:
-                self._able[asked] = False
-            else:
-                self._able[asked] = not (self.in_rounds and any(phase.pipelined for phase in phases))
+            self._able[asked] = not any(phase.pipelined for phase in entry(group))
         return self._able[asked]
 
     @cached_property
@@ -161,7 +152,7 @@ def _round_of(rounds: Sequence[tuple[int, float]], pace: Pace) -> Pace:
 
 def phases_of(method: Method, group: Group, kind: str, parts: Parts | None = None) -> Sequence[Phase]:
     """The description of a collective done by this method; ``parts`` are the sizes of an uneven all-to-all."""
-    return ALGORITHMS[kind][method.algorithm](group) if parts is None else UNEVEN[method.algorithm](group, parts)
+    return ALGORITHMS[kind][method.algorithm](group, parts)
 
 
 def shape_of(group: Group) -> tuple[int, int]:

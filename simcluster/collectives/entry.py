@@ -1,0 +1,65 @@
+"""What stands in the list of collective algorithms: the phases, the groups that are refused, the time in closed form.
+
+Imports errors, description and group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from simcluster.collectives.description import Phase
+from simcluster.collectives.group import Group
+from simcluster.errors import InputError
+
+Parts = Sequence[Sequence[float]]
+"""Sizes of an uneven all-to-all: ``parts[i][j]`` is what position i has for position j, in any one unit."""
+ClosedForm = Callable[[int, float, float], float]
+"""Seconds on one switch, a machine each: of the ranks, a path's latency in s, and the size over a port's rate in s."""
+
+
+def serves_all(group: Group) -> str:
+    """The refusal of an algorithm that refuses no group: none."""
+    del group
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveEntry:
+    """An algorithm of a collective by its function ``phases``, which may take for granted what ``requires`` asks.
+
+    ``requires`` says why a group cannot be served, and what would work; "" where it can.  ``uneven`` describes an
+    all-to-all of given sizes.  ``fewest_bytes``: no rank sends or receives more than it must without help of switches.
+    """
+
+    phases: Callable[[Group], Sequence[Phase]]
+    closed_form: ClosedForm | None = None
+    requires: Callable[[Group], str] = serves_all
+    uneven: Callable[[Group, Parts], Sequence[Phase]] | None = None
+    fewest_bytes: bool = False
+
+    def __call__(self, group: Group, parts: Parts | None = None) -> Sequence[Phase]:
+        """The description for a group; InputError for one that cannot be served."""
+        if refusal := self.requires(group):
+            raise InputError(refusal)
+        if parts is None:
+            return self.phases(group)
+        if self.uneven is None:
+            raise InputError("this algorithm sends messages of one size only: use direct for those of given sizes")
+        return self.uneven(group, parts)
+
+
+def twice(seconds: ClosedForm) -> ClosedForm:
+    """Of an all-reduce that is a reduce-scatter and an all-gather."""
+    return lambda ranks, latency, transfer: 2 * seconds(ranks, latency, transfer)
+
+
+def once(ranks: int, latency: float, transfer: float) -> float:
+    """The time of one message of the whole size."""
+    del ranks
+    return latency + transfer
+
+
+def rounds_of_parts(ranks: int, latency: float, transfer: float) -> float:
+    """The time of a round for every other rank, with an N-th of the size each."""
+    return (ranks - 1) * (latency + transfer / ranks)
