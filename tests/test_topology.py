@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from ruamel.yaml import YAML
 
 from simcluster.errors import InputError
-from simcluster.topology import Cluster, describe, parse_topology
+from simcluster.topology import TOPOLOGIES, Cluster, describe, parse_topology
 from simcluster.topology.describe import bisection_bandwidth, switch_levels
 
 SHIPPED = sorted((Path(__file__).parent.parent / "topologies").glob("*.yaml"))
@@ -498,3 +498,46 @@ def test_the_picture_says_what_the_cluster_is_with_few_marks(cluster, said, tmp_
     texts = "\n".join(text.get_text() for text in figure.findobj(Text))
     assert [part for part in said if part not in texts] == []
     assert sum(len(ax.lines) + len(ax.patches) for ax in figure.axes) < 200  # folded, whatever the size
+
+
+# --- what every kind of topology obeys, by its example --------------------------------------------------------------
+
+every_kind = pytest.mark.parametrize("kind", TOPOLOGIES)
+
+
+@every_kind
+def test_the_example_is_connected_both_ways(kind):
+    cluster = TOPOLOGIES[kind].small(kind).build()
+    graph = cluster.graph
+    assert len(cluster.gpus) >= 2
+    assert nx.is_strongly_connected(graph)
+    for a, b, data in graph.edges(data=True):
+        assert graph[b][a] == data, f"{a} - {b} has another way back"
+        assert data["bandwidth"] == cluster.capacity[cluster.link_index[a, b]] > 0 <= data["latency"]
+
+
+@every_kind
+def test_routes_of_the_example_are_paths_and_many_at_once_are_one_by_one(kind):
+    cluster = TOPOLOGIES[kind].small(kind).build()
+    pairs = list(itertools.product(range(len(cluster.gpus)), repeat=2))
+    for src, dst in pairs:
+        nodes = nodes_of(cluster, src, dst)
+        assert (nodes[0], nodes[-1]) == (cluster.gpus[src], cluster.gpus[dst])
+        assert [cluster.links[link] for link in cluster.route(src, dst)] == list(itertools.pairwise(nodes))
+        assert not set(nodes[1:-1]) & set(cluster.gpus), "a GPU forwards"
+    src, dst = (np.array(ends) for ends in zip(*pairs, strict=True))
+    row, link, fraction, latency = cluster.routes(src, dst, np.zeros(len(pairs), dtype=np.int64))
+    for number, (one, other) in enumerate(pairs):
+        own = row == number
+        at_once = sorted(zip(link[own].tolist(), fraction[own].tolist(), strict=True))
+        assert at_once == sorted(cluster.spread(one, other, 0))
+        assert latency[number] == cluster.spread_latency(cluster.spread(one, other, 0))
+
+
+@every_kind
+def test_the_example_is_the_same_from_its_document(kind):
+    spec = TOPOLOGIES[kind].small(kind)
+    cluster, again = spec.build(), parse_topology(spec.model_dump(mode="json")).build()
+    assert (again.links, again.host_of) == (cluster.links, cluster.host_of)
+    assert (again.capacity == cluster.capacity).all()
+    assert describe(cluster).lines()

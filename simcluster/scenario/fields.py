@@ -28,7 +28,7 @@ from simcluster.scenario.sections import (
     Pipeline,
     Training,
 )
-from simcluster.topology import Cluster, TopologySpec
+from simcluster.topology import AnyTopology, Cluster
 
 
 class ClusterSpec(Spec):
@@ -37,7 +37,7 @@ class ClusterSpec(Spec):
     ``scale`` are factors on what its parts reach, for what-if.
     """
 
-    topology: TopologySpec
+    topology: AnyTopology
     scale: Scale = Scale()
 
     def with_scale(self, scale: Scale) -> ClusterSpec:

@@ -27,9 +27,9 @@ from simcluster.scenario.rules import oversize
 from simcluster.scenario.sections import LONG_NAMES
 from simcluster.schedules import schedules_with
 from simcluster.schedules.specs import Rows
-from simcluster.topology import Cluster, TopologySpec
+from simcluster.topology import AnyTopology, Cluster, TopologySpec
 
-_TOPOLOGY: TypeAdapter[TopologySpec] = TypeAdapter(TopologySpec)
+_TOPOLOGY: TypeAdapter[TopologySpec] = TypeAdapter(AnyTopology)
 _TOPOLOGY_ENDINGS = (".yaml", ".yml", *ENDINGS)
 
 

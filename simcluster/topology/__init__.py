@@ -1,9 +1,10 @@
 """Clusters: documents that describe a graph of GPUs, switches and links.
 
-A new kind is a spec class with ``build()`` and its name in the union below.  Reading order: ``cluster`` (what comes
-out), ``draft`` (what builders write), ``uniform`` (the smallest ones), ``machine_parts``, ``trees``, ``dragonfly``,
-``fabrics`` (any machine on any fabric), ``machines``, ``explicit``; ``routing`` and ``describe`` work on any of them.
-Of equal machines on trees ``regular`` knows the routes in closed form, and the graph is made only if it is asked for.
+A new kind is a ``TopologySpec`` with fields, ``build()`` and an ``EXAMPLE``, and a line in TOPOLOGIES.  Reading order:
+``spec``, ``cluster`` (what comes out), ``draft`` (what builders write), ``uniform`` (the smallest ones),
+``machine_parts``, ``trees``, ``dragonfly``, ``fabrics`` (any machine on any fabric), ``machines``, ``explicit``;
+``routing`` and ``describe`` work on any of them.  Of equal machines on trees ``regular`` knows the routes in closed
+form, and the graph is made only if it is asked for.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, TypeAlias
 
-from pydantic import Field, TypeAdapter
+from pydantic import TypeAdapter
 
+from simcluster.documents.kinds import OneOf
 from simcluster.topology.cluster import Cluster, Device
 from simcluster.topology.describe import TopologyReport, describe
 from simcluster.topology.dragonfly import DragonflyPlusSpec
@@ -21,13 +23,21 @@ from simcluster.topology.fabrics import MachinesSpec
 from simcluster.topology.links import LinkSpec, RateSpec
 from simcluster.topology.machine_parts import HostSpec, MachineSpec, NicSpec
 from simcluster.topology.machines import DgxSpec, FabricSpec, PcieBoxSpec
+from simcluster.topology.spec import TopologySpec
 from simcluster.topology.trees import FatTreeSpec, RailOnlySpec, RailOptimisedSpec, UplinkSpec
 from simcluster.topology.uniform import FlatSpec, LeafSpineSpec
 
-TopologySpec: TypeAlias = Annotated[
-    MachinesSpec | DgxSpec | PcieBoxSpec | FlatSpec | LeafSpineSpec | GraphSpec, Field(discriminator="kind")
-]
-_ADAPTER: TypeAdapter[TopologySpec] = TypeAdapter(TopologySpec)
+TOPOLOGIES: dict[str, type[TopologySpec]] = {
+    "machines": MachinesSpec,
+    "dgx": DgxSpec,
+    "pcie_box": PcieBoxSpec,
+    "flat": FlatSpec,
+    "leaf_spine": LeafSpineSpec,
+    "graph": GraphSpec,
+}
+"""Every kind of topology, with its spec."""
+AnyTopology: TypeAlias = Annotated[TopologySpec, OneOf(TOPOLOGIES)]
+_ADAPTER: TypeAdapter[TopologySpec] = TypeAdapter(AnyTopology)
 
 
 def parse_topology(document: Mapping[str, object]) -> TopologySpec:
@@ -39,6 +49,8 @@ def parse_topology(document: Mapping[str, object]) -> TopologySpec:
 
 
 __all__ = [
+    "TOPOLOGIES",
+    "AnyTopology",
     "Cluster",
     "Device",
     "DgxSpec",

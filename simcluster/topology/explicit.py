@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 import networkx as nx
 from pydantic import Field, model_validator
@@ -12,7 +12,7 @@ from simcluster.documents.spec import Spec
 from simcluster.errors import InputError
 from simcluster.topology.cluster import Cluster, make_cluster
 from simcluster.topology.links import COMPUTE, Graph, LinkSpec, Name, add_gpus, add_nics, add_switches
-from simcluster.topology.policies import RoutedSpec
+from simcluster.topology.spec import Fields, TopologySpec
 
 _USUAL_MEDIUM = {
     "gpu": "nvlink",
@@ -52,16 +52,20 @@ class EdgeSpec(LinkSpec):
     one_way: bool = False
 
 
-class GraphSpec(RoutedSpec):
+class GraphSpec(TopologySpec):
     """Nodes and links as they are given.
 
     GPUs are placed by ``host``, then in the order of the file.  Where no GPU says its host, GPUs that are connected
     without a switch between them are one machine.
     """
 
+    EXAMPLE: ClassVar[Fields] = {
+        "nodes": [{"name": "a", "kind": "gpu"}, {"name": "b", "kind": "gpu"}, {"name": "s", "kind": "switch"}],
+        "edges": [{"between": [gpu, "s"], "line_rate": "50 GB/s", "latency": "1 us"} for gpu in ("a", "b")],
+    }
+
     kind: Literal["graph"]
     name: Name = "explicit graph"
-    device: Name | dict[str, object]
     nodes: Annotated[tuple[NodeSpec, ...], Field(min_length=1)]
     edges: tuple[EdgeSpec, ...]
 

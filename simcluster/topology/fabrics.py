@@ -5,7 +5,7 @@ To add a fabric: a spec with ``kind`` and ``add(site, ports, machines)``, and it
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self, TypeAlias
+from typing import Annotated, ClassVar, Literal, Self, TypeAlias
 
 from pydantic import Field, model_validator
 
@@ -15,21 +15,27 @@ from simcluster.topology.draft import Draft
 from simcluster.topology.dragonfly import DragonflyPlusSpec
 from simcluster.topology.links import COMPUTE, Count, Name
 from simcluster.topology.machine_parts import MachineSpec, Port
-from simcluster.topology.policies import RoutedSpec
 from simcluster.topology.sizes import check_gpus
+from simcluster.topology.spec import Fields, TopologySpec
 from simcluster.topology.trees import FatTreeSpec, RailOnlySpec, RailOptimisedSpec, Site
 
 AnyFabric: TypeAlias = Annotated[
     FatTreeSpec | RailOptimisedSpec | RailOnlySpec | DragonflyPlusSpec, Field(discriminator="kind")
 ]
 
+_CABLE = {"line_rate": "50 GB/s", "latency": "1 us"}
 
-class MachinesSpec(RoutedSpec):
+
+class MachinesSpec(TopologySpec):
     """``nodes`` machines alike, the ``fabric`` that collectives use, and one for each other network of their NICs."""
+
+    EXAMPLE: ClassVar[Fields] = {
+        "nodes": 3, "machine": {"gpus": 2, "pcie": _CABLE, "nics": [{"count": 2, "link": _CABLE}]},
+        "fabric": {"kind": "fat_tree", "nodes_per_unit": 2},
+    }  # fmt: skip
 
     kind: Literal["machines"]
     name: Name = "cluster"
-    device: Name | dict[str, object]
     nodes: Count
     machine: MachineSpec
     fabric: AnyFabric

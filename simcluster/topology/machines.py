@@ -6,7 +6,7 @@ where nothing contends for it.  ``fabrics`` (kind machines) makes such machines 
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 from pydantic import model_validator
@@ -15,16 +15,18 @@ from simcluster.errors import InputError
 from simcluster.topology.cluster import Cluster, drafted_cluster
 from simcluster.topology.draft import Draft, Recorder
 from simcluster.topology.links import COMPUTE, Count, EdgeData, Graph, LinkSpec, Name, add_gpus, add_nics, connect
-from simcluster.topology.policies import RoutedSpec
 from simcluster.topology.sizes import check_gpus, check_links
+from simcluster.topology.spec import Fields, TopologySpec
 from simcluster.topology.trees import Site, TreeSpec
+
+_CABLE = {"line_rate": "50 GB/s", "latency": "1 us"}
 
 
 class FabricSpec(TreeSpec):
     """The fat tree that the machines hang on: see ``TreeSpec``."""
 
 
-class DgxSpec(RoutedSpec):
+class DgxSpec(TopologySpec):
     """Machines whose GPUs meet in NVSwitches and have one NIC each, on a rail-optimised fat tree.
 
     In each unit there is one leaf per rail: NIC i of every machine goes to leaf i, so GPUs with equal index in their
@@ -32,9 +34,13 @@ class DgxSpec(RoutedSpec):
     NIC - leaf (``nic``).  The PCIe switches that GPUs and NICs share in pairs are not modelled.
     """
 
+    EXAMPLE: ClassVar[Fields] = {
+        "nodes": 3, "gpus_per_node": 2, "nvlink": {"line_rate": "450 GB/s", "latency": "1 us"}, "pcie": _CABLE,
+        "nic": _CABLE, "fabric": {"nodes_per_unit": 2},
+    }  # fmt: skip
+
     kind: Literal["dgx"]
     name: Name = "DGX cluster"
-    device: Name | dict[str, object]
     nodes: Count
     gpus_per_node: Count = 8
     nics_per_node: Count | None = None
@@ -80,16 +86,20 @@ class DgxSpec(RoutedSpec):
         return drafted_cluster(self.name, self.device, draft, self.routing, self.nccl)
 
 
-class PcieBoxSpec(RoutedSpec):
+class PcieBoxSpec(TopologySpec):
     """Machines without NVLink: GPUs under PCIe switches under one host bridge, whose NICs all GPUs share.
 
     Links: GPU - PCIe switch and host bridge - NIC (``pcie``), PCIe switch - host bridge (``upstream``, like ``pcie``
     unless given), NIC - leaf (``nic``).  All machines of a unit are on one leaf.
     """
 
+    EXAMPLE: ClassVar[Fields] = {
+        "nodes": 3, "gpus_per_node": 4, "gpus_per_pcie_switch": 2, "nics_per_node": 2, "pcie": _CABLE, "nic": _CABLE,
+        "fabric": {"nodes_per_unit": 2},
+    }  # fmt: skip
+
     kind: Literal["pcie_box"]
     name: Name = "PCIe boxes"
-    device: Name | dict[str, object]
     nodes: Count
     gpus_per_node: Count
     gpus_per_pcie_switch: Count = 4

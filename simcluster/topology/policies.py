@@ -1,7 +1,6 @@
 """How a path is chosen where several are equally short: the ``routing`` section of a topology.
 
-To add a policy: a spec with ``kind`` and ``picks``, and its name in ``RoutingSpec``.  Imports the base of documents
-and the names of NCCL's platforms.
+To add a policy: a spec with ``kind`` and ``picks``, and its name in ``RoutingSpec``.  Imports the base of documents.
 """
 
 from __future__ import annotations
@@ -10,10 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal, TypeAlias
 
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
 from simcluster.documents.spec import Spec
-from simcluster.nccl import load_platform
 
 Pick: TypeAlias = Callable[[int, int], int]
 """``pick(node, k)``: which of the k ways to go at the node of that number (numbers in natural order of names)."""
@@ -108,21 +106,6 @@ class AdaptiveSpec(_Policy):
 
 RoutingSpec: TypeAlias = Annotated[ShortestSpec | StaticSpec | EcmpSpec | AdaptiveSpec, Field(discriminator="kind")]
 STATIC = StaticSpec(kind="static")
-
-
-NcclPlatform: TypeAlias = Annotated[str, AfterValidator(lambda name: load_platform(name).name)]
-"""The name of one of NCCL's platforms."""
-
-
-class RoutedSpec(Spec):
-    """What every topology document has: how its network routes, and which machines NCCL would take it for.
-
-    ``nccl`` names one of NCCL's platforms (``simcluster.nccl.platforms``); without it the links alone say how long a
-    collective takes.
-    """
-
-    routing: RoutingSpec = STATIC
-    nccl: NcclPlatform | None = None
 
 
 _64_BITS = 2**64 - 1

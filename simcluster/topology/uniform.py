@@ -5,7 +5,7 @@ For oracles and for thinking; real machines are in ``machines``.
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 from pydantic import model_validator
@@ -13,21 +13,27 @@ from pydantic import model_validator
 from simcluster.topology.cluster import Cluster, drafted_cluster
 from simcluster.topology.draft import Draft, Recorder
 from simcluster.topology.links import COMPUTE, Count, Name, RateSpec, add_gpus
-from simcluster.topology.policies import RoutedSpec
 from simcluster.topology.sizes import check_gpus, check_links
+from simcluster.topology.spec import Fields, TopologySpec
 from simcluster.topology.trees import Site
 from simcluster.units import Seconds
 
 
-class FlatSpec(RoutedSpec):
+class FlatSpec(TopologySpec):
     """GPUs with one port each on one ideal switch: the alpha-beta model of the textbooks.
 
     ``link`` is a GPU's port, ``path_latency`` the alpha of a whole GPU to GPU path, half of it on each of its links.
     """
 
+    EXAMPLE: ClassVar[Fields] = {
+        "gpus": 5,
+        "gpus_per_host": 2,
+        "link": {"line_rate": "50 GB/s"},
+        "path_latency": "5 us",
+    }
+
     kind: Literal["flat"]
     name: Name = "flat network"
-    device: Name | dict[str, object]
     gpus: Count
     gpus_per_host: Count = 1
     link: RateSpec
@@ -47,16 +53,20 @@ class FlatSpec(RoutedSpec):
         return drafted_cluster(self.name, self.device, draft, self.routing, self.nccl)
 
 
-class LeafSpineSpec(RoutedSpec):
+class LeafSpineSpec(TopologySpec):
     """GPUs with one port each under leaf switches, and one ``uplink`` from every leaf to every spine.
 
     ``path_latency`` is that of GPU - leaf - spine - leaf - GPU, a quarter on each link; under one leaf a path has two
     of the four.  Oversubscription is gpus_per_leaf x link / (spines x uplink).
     """
 
+    EXAMPLE: ClassVar[Fields] = {
+        "leaves": 3, "gpus_per_leaf": 2, "spines": 2, "path_latency": "6 us",
+        "link": {"line_rate": "50 GB/s"}, "uplink": {"line_rate": "50 GB/s"},
+    }  # fmt: skip
+
     kind: Literal["leaf_spine"]
     name: Name = "leaf-spine network"
-    device: Name | dict[str, object]
     leaves: Count
     gpus_per_leaf: Count
     spines: Count

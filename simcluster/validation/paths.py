@@ -14,7 +14,7 @@ from simcluster.errors import InputError
 from simcluster.scenario.fields import ClusterSpec
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.sections import LONG_NAMES
-from simcluster.topology import TopologySpec
+from simcluster.topology import TOPOLOGIES
 
 _BESIDE_THE_MODELS = {"model": ("preset",), "parallel": tuple(LONG_NAMES)}
 """Keys that files may have although the finished scenario does not: they are replaced when it is read."""
@@ -34,7 +34,7 @@ def check_path(path: str) -> None:
         above = ".".join(parts[:position])
         extra = _BESIDE_THE_MODELS.get(above, ())
         if above == "cluster":
-            models = [ClusterSpec, *_models(cast(Hashable, TopologySpec))]
+            models = [ClusterSpec, *TOPOLOGIES.values()]
         known = list(dict.fromkeys(name for model in models for name in model.model_fields))
         if not models:  # what lies below is free, or a single value
             return

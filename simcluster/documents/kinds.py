@@ -1,0 +1,38 @@
+"""Documents of an open set of kinds, told apart by their key ``kind``.  Imports nothing of simcluster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Annotated, Any, Union
+
+from pydantic import BaseModel, Field, GetCoreSchemaHandler, TypeAdapter
+from pydantic_core import CoreSchema, core_schema
+
+
+class OneOf:
+    """As metadata of an annotation: one of the models in a list by kind, which is looked at when a document is read.
+
+    So that a kind needs a line in the list and nothing else.  Complaints are those of a union of the models.
+    """
+
+    def __init__(self, kinds: Mapping[str, type[BaseModel]]) -> None:
+        self._kinds = kinds
+
+    @property
+    def models(self) -> tuple[type[BaseModel], ...]:
+        """Those of the list, as it is now."""
+        return tuple(self._kinds.values())
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Reads by the list, and writes a model as what it is."""
+        return core_schema.no_info_plain_validator_function(self._read)
+
+    def _read(self, value: object) -> object:
+        return _union(self.models).validate_python(value)
+
+
+@lru_cache(maxsize=8)
+def _union(models: tuple[type[BaseModel], ...]) -> TypeAdapter[Any]:
+    union: Any = Annotated[Union[models], Field(discriminator="kind")]  # noqa: UP007
+    return TypeAdapter(union)

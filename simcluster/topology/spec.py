@@ -1,0 +1,46 @@
+"""What every topology document is: how its network routes, its GPU, and how its cluster is built."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Self, TypeAlias
+
+from pydantic import AfterValidator
+
+from simcluster.documents.spec import Spec
+from simcluster.nccl import load_platform
+from simcluster.topology.cluster import Cluster
+from simcluster.topology.links import Name
+from simcluster.topology.policies import STATIC, RoutingSpec
+
+NcclPlatform: TypeAlias = Annotated[str, AfterValidator(lambda name: load_platform(name).name)]
+"""The name of one of NCCL's platforms."""
+
+Fields: TypeAlias = Mapping[str, Any]
+"""Fields of a document, as they are written."""
+
+
+class TopologySpec(Spec):
+    """A cluster as a document of one ``kind``, which a class below gives fields and ``build``.
+
+    ``nccl`` names one of NCCL's platforms (``simcluster.nccl.platforms``); without it the links alone say how long a
+    collective takes.  ``EXAMPLE`` are the fields of a small one, which the tests of all topologies build.
+    """
+
+    EXAMPLE: ClassVar[Fields]
+
+    routing: RoutingSpec = STATIC
+    nccl: NcclPlatform | None = None
+    kind: str
+    name: Name
+    device: Name | dict[str, object]
+
+    @classmethod
+    def small(cls, kind: str) -> Self:
+        """The example, of H100 unless it says another GPU."""
+        return cls.model_validate({"kind": kind, "device": "h100", **cls.EXAMPLE})
+
+    @abstractmethod
+    def build(self) -> Cluster:
+        """The cluster: its graph of GPUs, switches and links; InputError where GPUs cannot reach each other."""
