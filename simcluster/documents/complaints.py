@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
-from simcluster.documents.kinds import OneOf
+from simcluster.documents.kinds import models_in
 from simcluster.errors import InputError
 
 KeyPath = tuple[str | int, ...]
@@ -119,32 +119,15 @@ def _sentence(kind: str, message: str, value: Any, context: Mapping[str, Any]) -
 
 def _fields_at(target: Any, loc: tuple[str | int, ...]) -> list[str]:
     """Names of the fields of the model at a pydantic location; none if it is not a model."""
-    candidates = _models(target)
+    candidates = models_in(target)
     for part in loc:
         fields = [model.model_fields[str(part)] for model in candidates if str(part) in model.model_fields]
         tagged = [model for model in candidates if _has_tag(model, part)]
         if fields:
-            candidates = [model for field in fields for model in (_listed(field.metadata) or _models(field.annotation))]
+            candidates = [model for field in fields for model in models_in(field.annotation, field.metadata)]
         elif tagged:
             candidates = tagged
     return list(dict.fromkeys(name for model in candidates for name in model.model_fields))
-
-
-def _models(annotation: Any) -> list[type[BaseModel]]:
-    """Models that an annotation may hold: itself, members of a union, items of a list."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    if get_origin(annotation) is Annotated:
-        inner, *metadata = get_args(annotation)
-        return _listed(metadata) or _models(inner)
-    if get_origin(annotation) is not None:  # a union, or the items of a list
-        return [model for part in get_args(annotation) for model in _models(part)]
-    return []
-
-
-def _listed(metadata: Iterable[object]) -> list[type[BaseModel]]:
-    """The models of an open set of kinds."""
-    return [model for each in metadata if isinstance(each, OneOf) for model in each.models]
 
 
 def _has_tag(model: type[BaseModel], tag: object) -> bool:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from typing import Annotated, Any, Union
+from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, Field, GetCoreSchemaHandler, TypeAdapter
 from pydantic_core import CoreSchema, core_schema
@@ -30,6 +30,18 @@ class OneOf:
 
     def _read(self, value: object) -> object:
         return _union(self.models).validate_python(value)
+
+
+def models_in(annotation: object, metadata: Iterable[object] = ()) -> list[type[BaseModel]]:
+    """The models that a field may hold, each once: itself, members of a union, kinds of a list, items of a list."""
+    if listed := [model for each in metadata if isinstance(each, OneOf) for model in each.models]:
+        return listed
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    parts = get_args(annotation)
+    if get_origin(annotation) is Annotated:
+        return models_in(parts[0], parts[1:])
+    return list(dict.fromkeys(model for part in parts for model in models_in(part)))
 
 
 @lru_cache(maxsize=8)

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
+from simcluster.documents.kinds import OneOf
 from simcluster.documents.spec import Spec
 from simcluster.scenario.scenario import Scenario
 
@@ -95,7 +96,7 @@ def fields() -> tuple[str, ...]:
 
 def _walked(spec: type[Spec], before: str) -> Iterator[tuple[str, FieldInfo]]:
     for name, info in spec.model_fields.items():
-        section = _section(info.annotation)
+        section = None if any(isinstance(each, OneOf) for each in info.metadata) else _section(info.annotation)
         if section is None:
             yield f"{before}{name}", info
         else:

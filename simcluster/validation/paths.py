@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from functools import cache
-from typing import Annotated, cast, get_args
+from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator
 
 from simcluster.documents.complaints import did_you_mean
+from simcluster.documents.kinds import models_in
 from simcluster.documents.overrides import ADDS
 from simcluster.errors import InputError
 from simcluster.scenario.fields import ClusterSpec
@@ -46,16 +45,8 @@ def check_path(path: str) -> None:
             inner
             for model in models
             if part in model.model_fields
-            for inner in _models(cast(Hashable, model.model_fields[part].annotation))
+            for inner in models_in(model.model_fields[part].annotation, model.model_fields[part].metadata)
         ]
-
-
-@cache
-def _models(annotation: Hashable) -> tuple[type[BaseModel], ...]:
-    """The models that an annotation may hold: itself, members of a union, items of a list."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return (annotation,)
-    return tuple(dict.fromkeys(model for part in get_args(annotation) for model in _models(part)))
 
 
 def _checked(value: object) -> object:
