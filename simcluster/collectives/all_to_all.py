@@ -113,6 +113,9 @@ def busiest_port(parts: Parts) -> float:
     """Bytes that the busiest rank sends or receives, what it keeps not counted.
 
     Over the bandwidth of a port the least time that uneven sizes take (MODELLING.md D.1).
+
+    >>> busiest_port([[0.0, 5.0], [2.0, 0.0]])
+    5.0
     """
     sends = [math.fsum(row) - row[i] for i, row in enumerate(parts)]
     receives = [math.fsum(row[j] for row in parts) - parts[j][j] for j in range(len(parts))]

@@ -50,7 +50,11 @@ class CollectiveEntry:
 
 
 def twice(seconds: ClosedForm) -> ClosedForm:
-    """Of an all-reduce that is a reduce-scatter and an all-gather."""
+    """Of an all-reduce that is a reduce-scatter and an all-gather.
+
+    >>> twice(rounds_of_parts)(2, 0.0, 1.0)
+    1.0
+    """
     return lambda ranks, latency, transfer: 2 * seconds(ranks, latency, transfer)
 
 
@@ -61,5 +65,9 @@ def once(ranks: int, latency: float, transfer: float) -> float:
 
 
 def rounds_of_parts(ranks: int, latency: float, transfer: float) -> float:
-    """The time of a round for every other rank, with an N-th of the size each."""
+    """The time of a round for every other rank, with an N-th of the size each.
+
+    >>> rounds_of_parts(8, 1.0, 8.0)
+    14.0
+    """
     return (ranks - 1) * (latency + transfer / ranks)

@@ -176,6 +176,9 @@ def rings_along(hosts: Sequence[int], nics: Sequence[Sequence[str]]) -> tuple[Ri
     that same NIC, so that it stays on its rail: from another rank near it, or, where there is none, from the last rank
     by NVLink to the one that it entered at.  With unequal numbers of ranks a machine there is one ring, machine by
     machine.
+
+    >>> [ring.order for ring in rings_along([0, 0, 1, 1], [("a",), ("b",), ("c",), ("d",)])]
+    [(0, 1, 2, 3), (1, 0, 3, 2)]
     """
     members: dict[int, list[int]] = {}
     for position, host in enumerate(hosts):

@@ -31,7 +31,11 @@ def all_reduce(group: Group) -> Sequence[Phase]:
 
 
 def requires(group: Group) -> str:
-    """A power of two of ranks."""
+    """A power of two of ranks.
+
+    >>> requires(Group(hosts=[0] * 6, nics=[()] * 6, nvswitches=[""] * 6))
+    'halving_doubling needs a power of two of ranks, and this group has 6: use 4 or 8 of them, or ring'
+    """
     ranks, rounds = group.num_ranks, _rounds(group)
     return (
         ""
@@ -44,7 +48,11 @@ def requires(group: Group) -> str:
 
 
 def seconds(ranks: int, latency: float, transfer: float) -> float:
-    """The time of a reduce-scatter or all-gather on the uniform network."""
+    """The time of a reduce-scatter or all-gather on the uniform network.
+
+    >>> seconds(8, 1.0, 8.0)
+    10.0
+    """
     return math.log2(ranks) * latency + (ranks - 1) / ranks * transfer
 
 

@@ -115,6 +115,9 @@ def double_tree(size: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Parents of 0 .. size-1 in both trees, -1 for a root.
 
     The first is binary in order with a root above it, 0; the second is it mirrored (even size) or shifted by one (odd).
+
+    >>> double_tree(8)
+    ((-1, 2, 4, 2, 0, 6, 4, 6), (1, 3, 1, 7, 5, 3, 5, -1))
     """
     first, second = _double_tree(size)
     return tuple(first.tolist()), tuple(second.tolist())
@@ -155,7 +158,11 @@ def _upwards(chains: Sequence[Sequence[int]], parents: Sequence[int], *, share: 
 
 
 def seconds(ranks: int, latency: float, transfer: float) -> float:
-    """The time on the uniform network: the busiest port carries half of the size to and from each of its neighbours."""
+    """The time on the uniform network: the busiest port carries half of the size to and from each of its neighbours.
+
+    >>> seconds(8, 0.0, 1.0)
+    2.0
+    """
     neighbours = [0] * ranks
     for parents in double_tree(ranks):
         for node, parent in enumerate(parents):

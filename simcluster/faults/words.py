@@ -11,7 +11,11 @@ _TOLD = 3  # in a title
 
 
 def in_words(fault: FaultSpec | Mapping[str, Any]) -> str:
-    """'slow gpu, rank 37, factor 1.2', of a fault or of what a document says."""
+    """'slow gpu, rank 37, factor 1.2', of a fault or of what a document says.
+
+    >>> in_words({"kind": "slow_gpu", "rank": 37, "factor": 1.2})
+    'slow gpu, rank 37, factor 1.2'
+    """
     fields = dict(fault) if isinstance(fault, Mapping) else fault.model_dump(mode="json")
     kind = str(fields.pop("kind", "fault")).replace("_", " ")
     fields.pop("seed", None)
@@ -20,7 +24,11 @@ def in_words(fault: FaultSpec | Mapping[str, Any]) -> str:
 
 
 def all_in_words(faults: Sequence[FaultSpec | Mapping[str, Any]]) -> str:
-    """Those of a scenario: 'slow gpu, rank 37, factor 1.2; jitter, ...'; nothing of none."""
+    """Those of a scenario: 'slow gpu, rank 37, factor 1.2; jitter, ...'; nothing of none.
+
+    >>> all_in_words([{"kind": "slow_gpu", "rank": rank} for rank in range(5)])
+    'slow gpu, rank 0; slow gpu, rank 1; slow gpu, rank 2; and 2 more'
+    """
     told = [in_words(fault) for fault in faults[:_TOLD]]
     more = len(faults) - len(told)
     return "; ".join([*told, *([f"and {more} more"] if more else [])])

@@ -95,14 +95,22 @@ class Metric:
 def timed(
     unit: Unit, of: Callable[[TimedStep], float], heading: str = "", columns: frozenset[Table] = EVERYWHERE
 ) -> Metric:  # fmt: skip
-    """A metric that follows from the step time and the job."""
+    """A metric that follows from the step time and the job.
+
+    >>> timed("s", lambda step: step.step_time, "step").timed
+    True
+    """
     return Metric(unit, of, heading, columns if heading else NOWHERE, timed=True)
 
 
 def played(
     unit: Unit, of: Callable[[PlayedStep], float], heading: str = "", columns: frozenset[Table] = EVERYWHERE
 ) -> Metric:  # fmt: skip
-    """A metric of a step that was played; with a heading it is in all tables, or those of ``columns``."""
+    """A metric of a step that was played; with a heading it is in all tables, or those of ``columns``.
+
+    >>> sorted(played("s", exposed_communication, "exposed").columns)
+    ['compare', 'plan', 'report', 'sweep']
+    """
     return Metric(unit, of, heading, columns if heading else NOWHERE)
 
 
@@ -166,5 +174,9 @@ def timed_numbers(step: TimedStep) -> dict[str, float]:
 
 
 def columns_of(table: Table) -> dict[str, Metric]:
-    """The metrics that are columns of a table, in their order."""
+    """The metrics that are columns of a table, in their order.
+
+    >>> list(columns_of("plan"))
+    ['tokens_per_s_per_gpu', 'mfu', 'bubble_fraction']
+    """
     return {name: metric for name, metric in METRICS.items() if table in metric.columns}

@@ -103,7 +103,11 @@ def schedules_with(fact: Fact) -> tuple[str, ...]:
 
 
 def schedule_function(name: str) -> ScheduleEntry:
-    """The entry behind a schedule's name; InputError with the names that exist, and the nearest, if it is none."""
+    """The entry behind a schedule's name; InputError with the names that exist, and the nearest, if it is none.
+
+    >>> schedule_function("1f1b")(2, 1).rows[0]
+    (Action(kind='F', microbatch=0, chunk=0), Action(kind='B', microbatch=0, chunk=0))
+    """
     if name in SCHEDULES:
         return SCHEDULES[name]
     import difflib  # only for a mistake
@@ -141,6 +145,9 @@ def make_schedule(
     ``costs`` and ``latency`` are the times of the run, for schedules that are made for times.  What is not shipped is
     checked.  InputError for a name that does not exist, counts that the schedule cannot have or does not have, a broken
     schedule (with the place marked) and a function that returns none.
+
+    >>> make_schedule("zb-v", 2, 4).num_chunks
+    2
     """
     if isinstance(what, str):
         return schedule_function(what)(num_stages, num_microbatches, num_chunks)

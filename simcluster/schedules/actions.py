@@ -140,7 +140,11 @@ class Schedule:
 
 
 def loop_route(num_stages: int, num_chunks: int) -> Route:
-    """Megatron's placement: chunk 0 of every stage in turn, then chunk 1 of every stage, and so on."""
+    """Megatron's placement: chunk 0 of every stage in turn, then chunk 1 of every stage, and so on.
+
+    >>> loop_route(2, 2)
+    ((0, 0), (1, 0), (0, 1), (1, 1))
+    """
     return tuple((stage, chunk) for chunk in range(num_chunks) for stage in range(num_stages))
 
 
@@ -148,6 +152,9 @@ def snake_route(num_stages: int, num_legs: int) -> Route:
     """Down all stages, up again, and so on, without a hop at the turns; two legs are the V of the zero-bubble papers.
 
     Leg j is chunk j of every stage.
+
+    >>> snake_route(2, 2)
+    ((0, 0), (1, 0), (1, 1), (0, 1))
     """
     return tuple(
         (stage if leg % 2 == 0 else num_stages - 1 - stage, leg)
@@ -157,7 +164,11 @@ def snake_route(num_stages: int, num_legs: int) -> Route:
 
 
 def two_ways(num_stages: int) -> tuple[Route, Route]:
-    """The routes of a bidirectional schedule: chunk 0 of every stage downwards, chunk 1 (a second copy) upwards."""
+    """The routes of a bidirectional schedule: chunk 0 of every stage downwards, chunk 1 (a second copy) upwards.
+
+    >>> two_ways(2)
+    (((0, 0), (1, 0)), ((1, 1), (0, 1)))
+    """
     return loop_route(num_stages, 1), tuple((stage, 1) for stage in reversed(range(num_stages)))
 
 
@@ -165,6 +176,9 @@ def parse_row(text: str) -> tuple[tuple[Action, ...], tuple[int, ...]]:
     """A row written as ``F0.0 [F1.0|B0.1] B1.1``: its actions, and the positions where fused pairs begin.
 
     InputError where a word is not an action.
+
+    >>> parse_row("F0 [F1|B0] B1")[1]
+    (1,)
     """
     actions: list[Action] = []
     fused: list[int] = []

@@ -13,6 +13,10 @@ def breadth_first(num_stages: int, num_microbatches: int, num_chunks: int = 1) -
     times of one chunk the makespan is (M v + P - 1)(f + b) for M >= P; all M v chunks are in flight.  Source:
     Lamy-Poirier, arXiv:2211.05953, section 4.1, with B in the reverse order of F as torch's ``ScheduleLoopedBFS``.
     InputError for counts below one.
+
+    >>> from simcluster.schedules.text import order_lines
+    >>> order_lines(breadth_first(2, 2, 2))
+    ['r0 F0.0 F1.0 F0.1 F1.1 B1.1 B0.1 B1.0 B0.0', 'r1 F0.0 F1.0 F0.1 F1.1 B1.1 B0.1 B1.0 B0.0']
     """
     require_counts("breadth-first", num_stages, num_microbatches, num_chunks)
     forwards = [(m, chunk) for chunk in range(num_chunks) for m in range(num_microbatches)]

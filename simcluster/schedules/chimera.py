@@ -14,6 +14,10 @@ def chimera(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Sche
     M (F + B) + (P - 2)(max(F, B) + (k - 1) |B - F|), and P/2 + 1 + min(r, P - 1 - r) microbatches are in flight on
     stage r.  Source: Li and Hoefler, arXiv:2107.06925, section 3.
     InputError for counts below one, or stages or microbatches that are odd.
+
+    >>> from simcluster.schedules.text import order_lines
+    >>> order_lines(chimera(2, 2))
+    ['r0 F0.0 F1.1 B1.1 B0.0', 'r1 F1.1 F0.0 B0.0 B1.1']
     """
     require_counts("chimera", num_stages, num_microbatches, num_chunks)
     require_own_chunks("chimera", num_chunks, 2, "a copy of the model for each direction")

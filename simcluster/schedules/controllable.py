@@ -24,6 +24,10 @@ def v_half(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Sched
     6 M f + (3 P - 4) f for odd P from 3 on; the bubble of 1F1B is 6 (P - 1) f.  Source of the block: Qi et al.,
     arXiv:2405.15362, section 3; its turns, and the order in warm-up and cool-down, are ours.
     InputError for counts below one or chunks other than two.
+
+    >>> from simcluster.schedules.text import order_lines
+    >>> order_lines(v_half(2, 2))[0]
+    'r0 F0.0 F1.0 F0.1 I0.1 F1.1 I1.1 I0.0 W0.1 I1.0 W1.1 W0.0 W1.0'
     """
     require_counts("v-half", num_stages, num_microbatches, num_chunks)
     odd = num_stages % 2
@@ -37,6 +41,10 @@ def v_min(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Schedu
     With f = i = w the times of one chunk and M >= 2 P the makespan is 6 M f + (4 P - 5) f for P from 2 on.  Source of
     the block: Qi et al., arXiv:2405.15362, section 3; its turns, and the order in warm-up and cool-down, are ours.
     InputError for counts below one or chunks other than two.
+
+    >>> from simcluster.schedules.text import order_lines
+    >>> order_lines(v_min(2, 2))[0]
+    'r0 F0.0 F0.1 I0.1 F1.0 W0.1 I0.0 W0.0 F1.1 I1.1 W1.1 I1.0 W1.0'
     """
     require_counts("v-min", num_stages, num_microbatches, num_chunks)
     block = _Block(num_stages, steps=(1, 1, 1, 1), turns=(1, 1, 1) if num_stages % 3 else (3, 1, 3))

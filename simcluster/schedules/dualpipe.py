@@ -15,6 +15,10 @@ def dualpipe(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Sch
     time of a fused pair the makespan is M (F + B) + (P/2 - 1)(F + 2 B - 3 W); at most P + 1 microbatches in flight.
     Source: DeepSeek-V3, arXiv:2412.19437, figure 5 and table 2; its repository DualPipe.
     InputError for counts below one, stages or microbatches that are odd, or fewer than 2 P microbatches.
+
+    >>> from simcluster.schedules.text import order_lines
+    >>> order_lines(dualpipe(2, 4))[0]
+    'r0 F0.0 F2.1 F1.0 B2.1 [F3.1|B0.0] B3.1 I1.0 W1.0'
     """
     require_counts("dualpipe", num_stages, num_microbatches, num_chunks)
     require_own_chunks("dualpipe", num_chunks, 2, "a copy of the model for each direction")

@@ -15,6 +15,10 @@ def dualpipe_v(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> S
     2 M (f + b) + (P - 1)(f + 2 b - 3 w); at most 2 P + 1 half-stages in flight.  Source: DeepSeek's DualPipe repository
     (README and ``dualpipev.py``), after Sea AI Lab's "cut in half"; DualPipe itself: arXiv:2412.19437, section 3.2.
     InputError for counts below one, chunks other than two, or fewer than 2 P microbatches.
+
+    >>> from simcluster.schedules.text import order_lines
+    >>> order_lines(dualpipe_v(2, 4))[0]
+    'r0 F0.0 F1.0 F2.0 F0.1 I0.1 W0.1 F1.1 [F3.0|B1.1] [F2.1|B0.0] B2.1 [F3.1|B1.0] B3.1 I2.0 W2.0 I3.0 W3.0'
     """
     require_counts("dualpipe-v", num_stages, num_microbatches, num_chunks)
     require_own_chunks("dualpipe-v", num_chunks, 2, "down the pipeline and up again")

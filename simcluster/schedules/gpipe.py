@@ -11,6 +11,10 @@ def gpipe(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Schedu
 
     Makespan (M + P - 1)(F + B); all M microbatches are in flight.  Source: Huang et al., arXiv:1811.06965, figure 2.
     InputError for counts below one or several chunks.
+
+    >>> from simcluster.schedules.text import order_lines
+    >>> order_lines(gpipe(2, 3))
+    ['r0 F0 F1 F2 B0 B1 B2', 'r1 F0 F1 F2 B0 B1 B2']
     """
     require_counts("gpipe", num_stages, num_microbatches, num_chunks)
     require_one_chunk("gpipe", num_chunks)

@@ -15,6 +15,10 @@ def hanayo(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Sched
     2 W M (f + b) + 2 (P - 1)(max(f, b) + (k - 1) |b - f|); for M >= P, 2 W P - (P - 1 - r) chunks are in flight on
     stage r.  Source of placement and waves: Liu et al., arXiv:2308.15762; the order is ours.
     InputError for counts below one, or an odd number of chunks other than 1.
+
+    >>> from simcluster.schedules.text import order_lines
+    >>> order_lines(hanayo(2, 2, 2))
+    ['r0 F0.0 F1.0 F0.1 B0.1 F1.1 B1.1 B0.0 B1.0', 'r1 F0.0 F0.1 F1.0 F1.1 B0.1 B0.0 B1.1 B1.0']
     """
     require_counts("hanayo", num_stages, num_microbatches, num_chunks)
     if num_chunks > 1 and num_chunks % 2:

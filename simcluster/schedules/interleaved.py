@@ -27,6 +27,10 @@ def interleaved(
     makespan of pairs that take f + b stays the same, with one chunk more in flight.
     InputError for counts below one; without a group size, microbatches that are no multiple of the stages; with one,
     groups (the last one too) of fewer microbatches than stages (Megatron-LM's rules).
+
+    >>> from simcluster.schedules.text import order_lines
+    >>> order_lines(interleaved(2, 2, 2))
+    ['r0 F0.0 F1.0 F0.1 F1.1 B0.1 B1.1 B0.0 B1.0', 'r1 F0.0 F1.0 F0.1 B0.1 F1.1 B1.1 B0.0 B1.0']
     """
     require_counts("interleaved", num_stages, num_microbatches, num_chunks)
     group = num_stages if group_size is None else group_size

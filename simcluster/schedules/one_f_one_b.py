@@ -14,6 +14,10 @@ def one_f_one_b(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> 
     Makespan (M + P - 1)(F + B) as GPipe, but only min(P - r, M) microbatches in flight on stage r.  Source:
     PipeDream-Flush, Narayanan et al., arXiv:2006.09503, section 3.2; arXiv:2104.04473, figure 4.
     InputError for counts below one or several chunks.
+
+    >>> from simcluster.schedules.text import order_lines
+    >>> order_lines(one_f_one_b(2, 3))
+    ['r0 F0 F1 B0 F2 B1 B2', 'r1 F0 B0 F1 B1 F2 B2']
     """
     require_counts("1f1b", num_stages, num_microbatches, num_chunks)
     require_one_chunk("1f1b", num_chunks)
@@ -30,7 +34,11 @@ def one_f_one_b(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> 
 
 
 def depth_first(num_stages: int, num_microbatches: int, num_chunks: int, stage: int) -> int:
-    """The forwards of a stage before its first backward: those ahead, and the one that the backward follows."""
+    """The forwards of a stage before its first backward: those ahead, and the one that the backward follows.
+
+    >>> [depth_first(4, 8, 1, stage) for stage in range(4)]
+    [4, 3, 2, 1]
+    """
     del num_chunks  # one
     return min(num_stages - stage, num_microbatches)
 

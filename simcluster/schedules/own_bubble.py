@@ -26,7 +26,12 @@ class OwnBubble:
 
 
 def own_bubble(schedule: Schedule) -> OwnBubble:
-    """The schedule played with equal passes (F = I = W, B = 2 F) and nothing else: no messages, no optimizer."""
+    """The schedule played with equal passes (F = I = W, B = 2 F) and nothing else: no messages, no optimizer.
+
+    >>> from simcluster.schedules import gpipe
+    >>> own_bubble(gpipe(4, 12)).describe()
+    '20.0% by the schedule alone, (P-1)/(M+P-1)'
+    """
     stages, microbatches, chunks = schedule.num_stages, schedule.num_microbatches, schedule.num_chunks
     fraction = float(play(schedule, _EQUAL).bubble_over_total)
     whole = all(action.kind in "FB" for row in schedule.rows for action in row)

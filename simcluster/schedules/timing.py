@@ -104,6 +104,10 @@ def play(
     stages differ, or any function.  ``pair(first, second)`` is the duration of a fused pair of these two durations,
     their sum if left out.  Linear in the number of actions.  Supposes what ``check`` tests; InputError on a deadlock,
     and on durations or a latency that are negative or not finite.
+
+    >>> from simcluster.schedules import gpipe
+    >>> play(gpipe(2, 4), Costs(F=1, B=2)).makespan
+    15
     """
     _require_duration(latency, "the latency between stages")
     steps = _all_steps(schedule, costs, latency, pair or operator.add)
@@ -131,6 +135,10 @@ def peak_in_flight(schedule: Schedule) -> tuple[int, ...]:
     """Per stage, the most (microbatch, chunk) activations alive at once, in chunks: from F until the end of B or W.
 
     No costs are needed: a stage runs its row in order, so order alone decides (an end frees before the next start).
+
+    >>> from simcluster.schedules import one_f_one_b
+    >>> peak_in_flight(one_f_one_b(4, 8))
+    (4, 3, 2, 1)
     """
     peaks = []
     for row in schedule.rows:

@@ -58,7 +58,12 @@ def zb_auto(
     weight_memory: float = 1,
     goal: Goal = "span",
 ) -> Schedule:
-    """The schedule of ``automatic``, without what it knows about it."""
+    """The schedule of ``automatic``, without what it knows about it.
+
+    >>> from simcluster.schedules.text import order_lines
+    >>> order_lines(zb_auto(2, 3, memory_limit=2))
+    ['r0 F0 F1 I0 W0 F2 I1 W1 I2 W2', 'r1 F0 I0 F1 I1 W0 F2 I2 W1 W2']
+    """
     return automatic(
         num_stages, num_microbatches, num_chunks, costs=costs, latency=latency, memory_limit=memory_limit,
         weight_memory=weight_memory, goal=goal,

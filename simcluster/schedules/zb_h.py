@@ -12,6 +12,10 @@ def zb_h1(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Schedu
     Makespan M (F + B) + (P - 1) max(F, I, F + I - W) for M >= P; at most P microbatches in flight, now on every stage.
     The paper's (P - 1)(F + I - W) is the case W <= min(F, I).  Source: Qi et al., arXiv:2401.10241, section 2.
     InputError for counts below one or several chunks.
+
+    >>> from simcluster.schedules.text import order_lines
+    >>> order_lines(zb_h1(2, 3))
+    ['r0 F0 F1 I0 W0 F2 I1 W1 I2 W2', 'r1 F0 I0 F1 I1 W0 F2 I2 W1 W2']
     """
     return _split_1f1b("zb-h1", num_stages, num_microbatches, num_chunks, depth=1)
 
@@ -22,6 +26,10 @@ def zb_h2(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Schedu
     For M >= 2 P - 1 the makespan is M (F + B) + (P - 1) max(F, I - F, F + I - 2 W) and the longest span of a stage, for
     W <= F, M (F + B) + max(0, (P - 1)(F + I - 2 W)); 2 P - 1 microbatches are in flight on every stage.
     Source: Qi et al., arXiv:2401.10241, section 2.  InputError for counts below one or several chunks.
+
+    >>> from simcluster.schedules.text import order_lines
+    >>> order_lines(zb_h2(2, 3))
+    ['r0 F0 F1 F2 I0 W0 I1 W1 I2 W2', 'r1 F0 I0 F1 I1 F2 I2 W0 W1 W2']
     """
     return _split_1f1b("zb-h2", num_stages, num_microbatches, num_chunks, depth=2)
 

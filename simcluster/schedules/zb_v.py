@@ -14,6 +14,10 @@ def zb_v(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Schedul
     makespan 6 M f + (P - 1) f; at most 2 P half-stages in flight on every stage.  A shorter step is the same schedule
     with the microbatches that it lacks left out.  Source: Qi et al., arXiv:2401.10241, section 6.
     InputError for counts below one or chunks other than two.
+
+    >>> from simcluster.schedules.text import order_lines
+    >>> order_lines(zb_v(2, 2))[0]
+    'r0 F0.0 F1.0 F0.1 I0.1 W0.1 F1.1 I1.1 W1.1 I0.0 W0.0 I1.0 W1.0'
     """
     require_counts("zb-v", num_stages, num_microbatches, num_chunks)
     require_own_chunks("zb-v", num_chunks, 2, "down the pipeline and up again")

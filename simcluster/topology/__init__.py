@@ -44,6 +44,11 @@ def parse_topology(document: Mapping[str, object]) -> TopologySpec:
     """The topology that a YAML document describes; ``.build()`` makes its cluster.
 
     pydantic.ValidationError (with the path of each wrong key) for a document that is not one.
+
+    >>> port = {"line_rate": "50 GB/s"}
+    >>> flat = {"kind": "flat", "device": "h100", "gpus": 4, "link": port, "path_latency": "5 us"}
+    >>> parse_topology(flat).build().gpus
+    ('gpu0', 'gpu1', 'gpu2', 'gpu3')
     """
     return _ADAPTER.validate_python(document)
 
