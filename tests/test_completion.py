@@ -34,11 +34,15 @@ def paths_of(annotation: Any, path: str) -> Iterator[tuple[str, list[str]]]:
     """Every dotted path below one, with the words that stand there."""
     from pydantic import BaseModel
 
+    from simcluster.documents.kinds import OneOf
+
     words: list[str] = []
     for part in parts_of(annotation):
         if isinstance(part, type) and issubclass(part, BaseModel):
             for name, field in part.model_fields.items():
-                yield from paths_of(field.annotation, f"{path}.{name}" if path else name)
+                kinds = [kind for each in field.metadata if isinstance(each, OneOf) for kind in each.models]
+                for inner in kinds or [field.annotation]:
+                    yield from paths_of(inner, f"{path}.{name}" if path else name)
         elif get_origin(part) is Literal:
             words += [str(value).lower() if value is True else str(value) for value in get_args(part)]
         elif part is bool:
@@ -66,7 +70,7 @@ def words_text() -> str:
     from simcluster.nccl import platform_names
     from simcluster.scenario.scenario import Scenario
     from simcluster.schedules import SCHEDULES
-    from simcluster.topology import TopologySpec
+    from simcluster.topology import TOPOLOGIES
     from simcluster.whatif.sensitivities import RESOURCES
 
     found: dict[str, list[str]] = {}
@@ -76,8 +80,9 @@ def words_text() -> str:
     below = "cluster.topology."  # a file's parameters stand beside its name
     found = {(f"cluster.{path.removeprefix(below)}" if path.startswith(below) else path): words
              for path, words in found.items()}  # fmt: skip
-    for path, _ in paths_of(TopologySpec, "cluster"):
-        found.setdefault(path, [])
+    for spec in TOPOLOGIES.values():
+        for path, _ in paths_of(spec, "cluster"):
+            found.setdefault(path, [])
     algorithms = {f"collectives.{kind}": ["auto", *known] for kind, known in ALGORITHMS.items()}
     found |= {path: words for path, words in algorithms.items() if path in found}
     found |= {
