@@ -18,10 +18,11 @@ _OPTION = re.compile(r"--?[A-Za-z][\w-]*(?:=.*)?", re.DOTALL)
 
 
 class Parser(argparse.ArgumentParser):
-    """Whole option names only, and errors as InputError; commands' parsers are of this class too."""
+    """Whole option names only, errors as InputError, texts as written; commands' parsers are of this class too."""
 
     def __init__(self, **settings: Any) -> None:
-        super().__init__(**{"allow_abbrev": False, **settings})
+        layout = argparse.RawDescriptionHelpFormatter  # examples stay as they are written
+        super().__init__(**{"allow_abbrev": False, "formatter_class": layout, **settings})
 
     def error(self, message: str) -> NoReturn:
         raise InputError(f"{message}; see {self.prog} --help")

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from simcluster.cli.common import format_table
 from simcluster.errors import InputError
 
 if TYPE_CHECKING:
@@ -33,7 +34,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="measure a GPU with PyTorch and write a device file",
         description="Measure how fast a GPU runs the kernels of training, and write a device that scenarios can name.",
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("-o", "--output", required=True, metavar="FILE.yaml", help="the device file; its raw table "
                         "lies beside it as FILE.jsonl")  # fmt: skip
@@ -143,7 +143,6 @@ def _fitted(args: argparse.Namespace, path: Path, name: str) -> DeviceFit:
 def _told(fit: DeviceFit, output: Path) -> list[str]:
     from simcluster.calibration.fit import root_mean_square
     from simcluster.calibration.written import observations
-    from simcluster.cli.common import format_table
 
     machine = fit.table.machine
     rows = [

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from simcluster.cli.arguments import did_you_mean
 from simcluster.cli.common import add_override_arguments
 from simcluster.errors import InputError
 
@@ -41,7 +42,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="play or write execution traces of MLCommons Chakra (ASTRA-sim)",
         description="Play execution traces on a cluster, or write those of a scenario.",
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("action", metavar="ACTION", help="play or write")
     parser.add_argument("what", metavar="TRACES|SCENARIO", help="the traces to play, or the scenario to write")
@@ -64,8 +64,6 @@ def run(args: argparse.Namespace) -> int:
         return _play(args)
     if args.action == "write":
         return _write(args)
-    from simcluster.cli.arguments import did_you_mean
-
     hint = did_you_mean(args.action, ("play", "write"))
     raise InputError(f"unknown action {args.action!r}{hint}; simcluster chakra plays or writes: play, write")
 

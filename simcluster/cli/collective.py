@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from simcluster.cli import health
-from simcluster.cli.common import add_override_arguments
+from simcluster.cli.common import add_override_arguments, cluster_overrides_of
 from simcluster.errors import InputError
 
 if TYPE_CHECKING:
@@ -40,7 +40,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="time one collective by itself, as nccl-tests does",
         description="Play one collective where nothing else runs; a range of sizes gives the table of nccl-tests.",
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("name", nargs="?", metavar="NAME", help="all_reduce, reduce_scatter, all_gather, send, ...")
     parser.add_argument("--size", metavar="S[:T]", help="1GiB, or 1MiB:8GiB for all doublings")
@@ -124,7 +123,6 @@ def _check_given(args: argparse.Namespace) -> None:
 
 def _job(args: argparse.Namespace) -> Job:
     from simcluster.cli.collective_output import ROOTED, Job
-    from simcluster.cli.common import cluster_overrides_of
     from simcluster.collective import methods_for
     from simcluster.inputs.size_matrix import read_sizes
 

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from simcluster.cli.common import add_override_arguments, format_difference
+from simcluster.cli.common import add_override_arguments, format_difference, format_table, on_one_line
 from simcluster.errors import InputError
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="put scenarios, or variations of one, side by side",
         description="Replay several scenarios, or every combination of varied values, and attribute the difference.",
         epilog=EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "scenarios", nargs="+", metavar="SCENARIO", help="a scenario file, or the name of one that ships"
@@ -129,7 +128,6 @@ def _with_refused(table: pd.DataFrame, played: Outcomes) -> pd.DataFrame:
 
 def _text(table: pd.DataFrame, causes: pd.DataFrame, played: Outcomes) -> str:
     """How variants are laid out, numbers of every one, then where each one's difference from the first went."""
-    from simcluster.cli.common import format_table
     from simcluster.compare import attribution
     from simcluster.show.cells import cells, headings
     from simcluster.units import format_seconds
@@ -199,8 +197,6 @@ def _layouts(played: Outcomes) -> list[str]:
 
 def _refused(played: Outcomes) -> list[str]:
     """Why variants could not be played."""
-    from simcluster.cli.common import on_one_line
-
     reasons = [f"  {name}: {on_one_line(str(why))}" for name, why in played.items() if isinstance(why, InputError)]
     return ["\n".join(["refused", *reasons])] if reasons else []
 
@@ -221,8 +217,6 @@ def _communication(causes: pd.DataFrame, first: str) -> list[str]:
 
 def _differences(parts: pd.DataFrame, total: str = "") -> str:
     """Columns that differ anywhere, a line for every variant but the first; with their sum if that has a name."""
-    from simcluster.cli.common import format_table
-
     shown = [name for name in parts.columns if (parts[name].abs() > 1e-12).any()]
     lines = [
         [str(name), *map(format_difference, [*row[shown], *([float(row.sum())] if total else [])])]

@@ -57,7 +57,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="print a script with which the shell completes commands, options, names and paths",
         description="Print the completion script of a shell.",
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("shell", choices=SHELLS, metavar="SHELL", help="bash, zsh or fish")
     parser.add_argument("--line", metavar="TEXT", help="what could stand at the end of this line (the script asks)")

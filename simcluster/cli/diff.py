@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from simcluster.cli.common import add_override_arguments, format_difference
+from simcluster.cli.common import add_override_arguments, format_difference, format_table
 from simcluster.errors import InputError
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="say why one step takes longer than another",
         description="The difference of two steps by cause and by stage, summing to it exactly, and in words.",
         epilog=EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("base", metavar="A", help="a scenario, or a result saved with run --json")
     parser.add_argument("other", metavar="B", nargs="?", help="another; left out: A with what --set changes")
@@ -95,7 +94,6 @@ def _value(value: object) -> str:
 
 
 def _causes(found: Difference) -> str:
-    from simcluster.cli.common import format_table
     from simcluster.whatif.difference import phrase
 
     whole = found.base.step_time
@@ -111,8 +109,6 @@ def _causes(found: Difference) -> str:
 
 
 def _stages(found: Difference) -> str:
-    from simcluster.cli.common import format_table
-
     if len(found.stages) < 2:
         counts = len(found.base.stages), len(found.other.stages)
         return f"no table by stage: A has {counts[0]} stages, B {counts[1]}" if counts[0] != counts[1] else ""

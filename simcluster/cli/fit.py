@@ -6,6 +6,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Any
 
+from simcluster.cli.common import format_table
 from simcluster.errors import InputError
 
 if TYPE_CHECKING:
@@ -37,7 +38,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="fit the declared constants again on measured rows",
         description="Least squares of the declared constants on the declared rows, beside what is used today.",
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--file", metavar="FITS", help="a fit file (default: the one that ships)")
     parser.add_argument("--only", nargs="+", default=[], metavar="FIT", help="these fits of the file")
@@ -89,8 +89,6 @@ def _progress(fit: str, what: str) -> None:
 
 
 def _told(outcome: Outcome, *, all_rows: bool) -> list[str]:
-    from simcluster.cli.common import format_table
-
     head = f"{outcome.name}: {outcome.fit.about}" if outcome.fit.about else outcome.name
     if outcome.skipped:
         return [head, f"  skipped: {outcome.skipped}"]
@@ -135,8 +133,6 @@ def _errors(outcome: Outcome, which: str) -> list[float]:
 
 
 def _cross_validated(left_out: tuple[LeftOut, ...]) -> list[str]:
-    from simcluster.cli.common import format_table
-
     if not left_out:
         return []
     rows = [

@@ -42,7 +42,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="make a scenario from the arguments or config of another tool",
         description="Turn what Megatron-LM, Megatron-Bridge, torchtitan, transformers or ASTRA-sim reads into ours.",
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("kind", metavar="KIND", help=", ".join(KINDS))
     parser.add_argument("file", metavar="FILE", help="the file, - for stdin")

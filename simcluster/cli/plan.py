@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from simcluster.cli.common import add_override_arguments
+from simcluster.cli.common import add_override_arguments, format_table, output_path, write_text
 from simcluster.errors import InputError
 
 if TYPE_CHECKING:
@@ -38,7 +38,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="find the best layouts of a job",
         description="Find the best layouts of a job on so many GPUs: the best of all there are, not of a sample.",
         epilog=EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("scenario", help="a scenario file, or the name of one that ships")
     add_override_arguments(parser, "change the scenario; also --a.b c")
@@ -151,8 +150,6 @@ def _executor(text: str | None) -> int:
 
 
 def _document_path(name: str) -> Path:
-    from simcluster.cli.common import output_path
-
     path = output_path(name)
     if path.suffix not in (".yaml", ".yml"):
         raise InputError(f"cannot write {name}: a scenario ends in .yaml")
@@ -161,7 +158,6 @@ def _document_path(name: str) -> Path:
 
 def _write(path: Path, found: Found) -> None:
     """The winner as a scenario of its own."""
-    from simcluster.cli.common import write_text
     from simcluster.report.yaml_text import yaml_text
 
     write_text(path, yaml_text(found.scenario.document()))
@@ -185,7 +181,6 @@ def frame(found: Found) -> pd.DataFrame:
 
 def text_of(found: Found) -> str:
     """What a person reads."""
-    from simcluster.cli.common import format_table
     from simcluster.search.changes import overrides, written
     from simcluster.search.words import why
 

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from simcluster.cli.common import add_override_arguments
+from simcluster.cli.common import add_override_arguments, format_table
 from simcluster.errors import InputError
 
 if TYPE_CHECKING:
@@ -44,7 +44,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="replay a recorded job, find its stragglers, ask what if",
         description="Replay an op-level trace of a real job as events, and measure what straggles.",
         epilog=EXAMPLES + _questions(),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("trace", help="the recorded trace (.parquet), or a folder of PyTorch profiles")
     parser.add_argument("--steps", metavar="N,N", help="replay only these steps, as in 16,17")
@@ -179,8 +178,6 @@ def _answer(found: Straggling) -> list[str]:
 
 
 def _who(found: Straggling) -> list[str]:
-    from simcluster.cli.common import format_table
-
     rows = [[name, f"{value:.4f}"] for name, value in found.by_type.items()]
     lines = ["slowdown by what the op type alone does", *format_table(("op type", "S"), rows).splitlines(), ""]
     stages = [[f"stage {stage}", f"{value:.4f}"] for stage, value in enumerate(found.by_stage)]
@@ -199,7 +196,6 @@ def _share(found: Mitigation) -> str:
 
 
 def _answers(answers: list[Answer]) -> list[str]:
-    from simcluster.cli.common import format_table
     from simcluster.units import format_seconds
 
     if not answers:

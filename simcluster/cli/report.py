@@ -37,7 +37,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         description="Write one self-contained HTML page about scenarios or saved results: what was run, the answer, "
         "where the time went, timeline, memory, links, stragglers, schedule, and the scenario to copy.",
         epilog=EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "runs", nargs="+", metavar="SCENARIO|RESULT", help="a scenario, or a result saved with run --json (.json)"

@@ -42,7 +42,6 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
         help="pipeline schedules as grids: their bubbles and in-flight peaks, compared and drawn",
         description="Print pipeline schedules: the order on each stage, the same in time, bubble and in-flight peak.",
         epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "names", nargs="*", metavar="NAME", help="a schedule, such as 1f1b or zb-v; several are compared"

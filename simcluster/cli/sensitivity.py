@@ -6,7 +6,7 @@ import argparse
 import math
 from typing import TYPE_CHECKING
 
-from simcluster.cli.common import add_override_arguments
+from simcluster.cli.common import add_override_arguments, format_difference, format_table
 from simcluster.errors import InputError
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         description="How much shorter a step gets with more of each resource, and how much longer with less: "
         "played, and by its critical path.",
         epilog=EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("scenario", help="a scenario file, or the name of one that ships")
     add_override_arguments(parser, "change the scenario; also --a.b c")
@@ -94,7 +93,6 @@ def _price(text: str) -> tuple[str, float]:
 
 
 def _text(name: str, found: list[Sensitivity], *, priced: bool) -> str:
-    from simcluster.cli.common import format_difference, format_table
     from simcluster.units import format_seconds
     from simcluster.whatif.sensitivities import RESOURCES
 

@@ -33,7 +33,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="play several jobs on one cluster at once",
         description="Play several jobs on one cluster, each alone and all at once, and say how much each is slowed.",
         epilog=EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("jobs", help="a file that names the cluster and the jobs")
     add_override_arguments(parser, "change the file; also --cluster.nodes 32, --jobs.0.set.training.micro_batch 4")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from simcluster.cli.common import add_override_arguments
+from simcluster.cli.common import add_override_arguments, format_table
 
 if TYPE_CHECKING:
     from simcluster.replay import Straggling
@@ -33,7 +33,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="what makes a step long: each cause by playing the step without it",
         description="Play a scenario's step, find what makes it longer than it need be, and who waits for whom.",
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("scenario", help="a scenario file, or the name of one that ships")
     add_override_arguments(parser, "change the scenario; also --a.b c")
@@ -95,7 +94,6 @@ def _answer(result: Result, found: Stragglers) -> list[str]:
 
 
 def _causes(found: Stragglers) -> list[str]:
-    from simcluster.cli.common import format_table
     from simcluster.units import format_seconds
 
     if not found.causes:
@@ -116,8 +114,6 @@ def _causes(found: Stragglers) -> list[str]:
 
 
 def _where(found: Stragglers) -> list[str]:
-    from simcluster.cli.common import format_table
-
     estimated = found.estimated
     types = [[name, f"{value:.4f}"] for name, value in estimated.by_type.items() if value >= 1.0005][:_WORST]
     stages = [[f"stage {stage}", f"{value:.4f}"] for stage, value in enumerate(estimated.by_stage)]
@@ -142,7 +138,6 @@ def _shares(estimated: Straggling) -> list[str]:
 
 
 def _waits(result: Result) -> list[str]:
-    from simcluster.cli.common import format_table
     from simcluster.units import format_seconds
 
     longest = result.waits[:_WAITS]
@@ -158,7 +153,6 @@ def _waits(result: Result) -> list[str]:
 
 
 def _tried(result: Result, tried: list[Mitigation]) -> list[str]:
-    from simcluster.cli.common import format_table
     from simcluster.units import format_seconds
 
     if not tried:

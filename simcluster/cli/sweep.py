@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from simcluster.cli.common import add_override_arguments
+from simcluster.cli.common import add_override_arguments, format_table, on_one_line, write_table
 from simcluster.collector import collector_off
 from simcluster.errors import InputError
 
@@ -41,7 +41,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="play many variants of a scenario",
         description="Play every combination of varied values, each row on disk as soon as it is finished.",
         epilog=EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("study", metavar="STUDY", help="a study with vary or a table, or a scenario and --vary")
     parser.add_argument(
@@ -122,8 +121,6 @@ def run(args: argparse.Namespace) -> int:
 
 def write_at_once(path: Path, table: pd.DataFrame) -> None:
     """The whole table or none: written beside, then put in its place."""
-    from simcluster.cli.common import write_table
-
     beside = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
     try:
         write_table(beside, table)
@@ -213,8 +210,6 @@ def _ranked(best: Fastest) -> dict[str, object]:
 
 
 def _text(summary: dict[str, object], table: pd.DataFrame, paths: list[str], output: Path, best: Fastest) -> str:
-    from simcluster.cli.common import on_one_line
-
     lines = [
         f"{summary['variants']:,} variants: {summary['ok']:,} played, {summary['refused']:,} refused, "
         f"{summary['failed']:,} failed ({summary['played_now']:,} now, the others before); {output}"
@@ -252,7 +247,6 @@ _WAYS = {
 
 def _rows(shown: Sequence[Room], table: pd.DataFrame, paths: list[str]) -> str:
     """A line for each."""
-    from simcluster.cli.common import format_table
     from simcluster.show.cells import cells, headings
     from simcluster.units import format_seconds
 

@@ -20,7 +20,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="describe a cluster: counts, bandwidths, bisection, longest path; draw it",
         description="Build the cluster that a topology file describes, say what it is, and draw it by its hierarchy.",
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("topology", metavar="FILE", help="a topology file, or the name of one that ships")
     add_override_arguments(parser, "change the file; also nodes=128")

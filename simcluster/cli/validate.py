@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from simcluster.cli.common import add_override_arguments
+from simcluster.cli.common import add_override_arguments, format_table
 from simcluster.errors import InputError
 
 if TYPE_CHECKING:
@@ -39,7 +39,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="put predictions beside published or own measurements",
         description="Simulate every row of tables of measured runs, and say how far the prediction is from each.",
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("studies", nargs="+", metavar="STUDY", help="a study file, or the name of one that ships")
     add_override_arguments(parser, "change the scenario of all rows; also --a.b c")
@@ -129,8 +128,6 @@ def _told(report: Report, *, all_rows: bool) -> list[str]:
 
 
 def _steps(report: Report, all_rows: bool) -> list[str]:
-    from simcluster.cli.common import format_table
-
     (part,) = report.parts
     if part.score is None:
         return ["no row could be simulated"]
@@ -149,8 +146,6 @@ def _steps(report: Report, all_rows: bool) -> list[str]:
 
 def _by(part: Part) -> list[str]:
     """The score for each value of the columns that the study names."""
-    from simcluster.cli.common import format_table
-
     rows = [[f"{column} {value}", *_score_cells(score)] for column, value, score in part.by]
     return ["", *format_table(["of these", "rows", "error", "worst", "bias"], rows).splitlines()] if rows else []
 
@@ -166,8 +161,6 @@ def _compared(point: Point, *, memory: bool = False) -> list[str]:
 
 def _worst(points: Sequence[Point]) -> list[str]:
     """Where the predicted steps went in the rows that are furthest off."""
-    from simcluster.cli.common import format_table
-
     names = [
         name
         for name in points[0].breakdown
@@ -183,8 +176,6 @@ def _worst(points: Sequence[Point]) -> list[str]:
 
 
 def _collectives(report: Report, all_rows: bool) -> list[str]:
-    from simcluster.cli.common import format_table
-
     rows = [
         [
             f"{part.name}, {part.collective}",
@@ -209,8 +200,6 @@ def _collectives(report: Report, all_rows: bool) -> list[str]:
 
 def _sizes(report: Report) -> list[str]:
     """Every size of every set."""
-    from simcluster.cli.common import format_table
-
     lines: list[str] = []
     for part in report.parts:
         rows = [[*_compared(point), point.note] for point in part.points]

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from simcluster.cli.common import format_table
+
 if TYPE_CHECKING:
     from simcluster.replay import Recorded
     from simcluster.replay.trace import Floats
@@ -15,7 +17,6 @@ _WAITS = 5
 
 def waits_table(ranks: Sequence[int], seconds: Floats) -> list[str]:
     """The longest waits of a rank for another."""
-    from simcluster.cli.common import format_table
     from simcluster.replay.waiting import longest
     from simcluster.units import format_seconds
 
