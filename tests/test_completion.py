@@ -61,8 +61,8 @@ def parts_of(annotation: Any) -> list[Any]:
 
 def words_text() -> str:
     """What words.txt has to say."""
+    from simcluster.catalogue import presets
     from simcluster.catalogue.devices import device_names
-    from simcluster.catalogue.models import preset_names
     from simcluster.cli.import_ import KINDS as IMPORTS
     from simcluster.collectives import ALGORITHMS
     from simcluster.devices.software import software_names
@@ -91,7 +91,7 @@ def words_text() -> str:
         "collectives.nccl": ["auto", "none", *platform_names()],
         "cluster.topology": shipped_names("topologies"),
         "cluster.device": list(device_names()),
-        "model.preset": list(preset_names()),
+        "model.preset": list(presets("models.yaml")),
         "software": list(software_names()),
         "overlap.interference": ["none", "auto"],
     }

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
+from simcluster.catalogue import presets
 from simcluster.catalogue.devices import device_names
-from simcluster.catalogue.links import link_document, link_names
+from simcluster.catalogue.links import link_document
 from simcluster.documents.reading import parse_document, read_document, validate
 from simcluster.errors import InputError
 from simcluster.scenario.files import load_cluster
@@ -377,7 +378,7 @@ def test_every_gpu_reaches_every_other_one(kind, nodes, per_switch, nics, trays)
 # --- presets --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", link_names())
+@pytest.mark.parametrize("name", presets("links.yaml"))
 def test_every_preset_is_a_link_with_its_source(name):
     spec = TypeAdapter(LinkSpec).validate_python({"preset": name})
     assert spec.line_rate > 1e9

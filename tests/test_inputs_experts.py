@@ -12,7 +12,8 @@ from test_inputs_megatron import GPT_345M, bridge, imported
 from test_inputs_torchtitan import changed
 from test_inputs_torchtitan import imported as torchtitan
 
-from simcluster.catalogue.models import model_document, preset_names
+from simcluster.catalogue import presets
+from simcluster.catalogue.models import model_document
 from simcluster.cli import main
 from simcluster.errors import InputError
 from simcluster.inputs.expert_layers import places
@@ -476,7 +477,7 @@ def test_a_list_in_yaml() -> None:
     assert bridge(text).document["model"]["moe"]["first_dense_layers"] == 4
 
 
-@pytest.mark.parametrize("name", [name for name in preset_names() if "moe" in model_document(name)])
+@pytest.mark.parametrize("name", [name for name in presets("models.yaml") if "moe" in model_document(name)])
 def test_recipes_of_mixtures_are_the_presets(name: str) -> None:
     text = f"{name.replace('-', '_')}_pretrain_config train.micro_batch_size=1 train.global_batch_size=64"
     ours, preset = load_text(bridge(text).text("x")).model, Model(**model_document(name))
@@ -562,7 +563,9 @@ def test_presets_have_their_published_parameters(name: str, total: int, active: 
 
 def test_presets_are_what_their_configs_say() -> None:
     configs = {name.lower(): config for name, (config, _) in MIXTURES.items()}
-    compared = [name for name in preset_names() if name in configs and name != "mixtral-8x22b"]  # another vocabulary
+    compared = [
+        name for name in presets("models.yaml") if name in configs and name != "mixtral-8x22b"
+    ]  # another vocabulary
     assert len(compared) == 7
     for name in compared:
         fields = model_from_config(configs[name], sequence_length=4096)

@@ -7,16 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simcluster.catalogue.models import model_document, preset_names
+from simcluster.catalogue import presets
+from simcluster.catalogue.models import model_document
 from simcluster.errors import InputError
 from simcluster.model.flops import (
     hardware_flops_per_sequence,
-    korthikanti_flops_per_sequence,
     layer_flops,
     lm_head_flops,
     model_flops_per_sequence,
-    narayanan_flops_per_sequence,
-    six_n_flops_per_sequence,
     torchtitan_flops_per_sequence,
 )
 from simcluster.model.shards import (
@@ -119,7 +117,7 @@ def test_a_missing_size_is_an_error() -> None:
 
 
 def test_every_preset_is_a_valid_model_of_its_name() -> None:
-    assert preset_names() == (
+    assert tuple(presets("models.yaml")) == (
         "gpt3-175b",
         "megatron-22b",
         "megatron-530b",
@@ -141,7 +139,7 @@ def test_every_preset_is_a_valid_model_of_its_name() -> None:
         "gpt-oss-20b",
         "gpt-oss-120b",
     )
-    for name in preset_names():
+    for name in presets("models.yaml"):
         assert preset(name).name == name
 
 
@@ -198,6 +196,16 @@ def test_llama_2_of_7b_and_13b_is_llama_over_sequences_of_twice_the_length() -> 
         assert longer == model_document(second)
 
 
+def korthikanti_flops_per_sequence(model: Model) -> float:
+    """Model FLOPs with the whole attention square (arXiv:2205.05198, appendix A; also what PaLM counts)."""
+    return model_flops_per_sequence(model.model_copy(update={"causal": False}))
+
+
+def narayanan_flops_per_sequence(model: Model) -> float:
+    """Hardware FLOPs under full recompute, whole square (arXiv:2104.04473, equation 3)."""
+    return hardware_flops_per_sequence(model.model_copy(update={"causal": False}), "full")
+
+
 @pytest.mark.parametrize("name", ["gpt3-175b", "megatron-22b", "megatron-530b", "megatron-1t"])
 def test_gpt_parameters_are_equation_2_of_narayanan_plus_the_final_norm(name: str) -> None:
     model = preset(name)
@@ -229,7 +237,9 @@ def test_stages_hold_the_model_and_a_second_copy_of_a_tied_table(model: Model, t
 
 def test_llama_70b_on_one_of_eight_ranks() -> None:
     model = preset("llama3-70b")
-    assert layer_parameters_per_tp_rank(model, 8) == (parameters(model).per_layer - 2 * 8192) // 8 + 2 * 8192
+    count = parameters(model)
+    layer = count.attention + count.mlp + count.norm
+    assert layer_parameters_per_tp_rank(model, 8) == (layer - 2 * 8192) // 8 + 2 * 8192
     assert embedding_parameters_per_tp_rank(model, 8) == 129024 // 8 * 8192
 
 
@@ -337,7 +347,7 @@ def test_model_flops_of_one_token(name: str, giga: float) -> None:
 def test_one_run_has_several_mfus() -> None:
     model = preset("llama3-8b")
     assert round(torchtitan_flops_per_sequence(model) / 8192 / 1e9, 3) == 57.914
-    assert round(six_n_flops_per_sequence(model) / 8192 / 1e9, 3) == 48.182
+    assert round(6.0 * parameters(model).active / 1e9, 3) == 48.182  # 6 N D
 
 
 def test_torchtitan_counts_a_tied_table_once() -> None:

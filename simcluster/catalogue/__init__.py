@@ -1,10 +1,20 @@
-"""Data that ships with simcluster: presets with their sources.  ``catalogue_path`` finds a file of it."""
+"""Data that ships with simcluster: presets by name with their sources, a file of them for each kind."""
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
+from typing import Any
+
+from simcluster.documents.reading import read_document
 
 
 def catalogue_path(name: str) -> Path:
     """Where a catalogue file lies, e.g. ``catalogue_path("models.yaml")``."""
     return Path(__file__).parent / name
+
+
+@cache
+def presets(name: str) -> dict[str, Any]:
+    """The entries of a catalogue file by name, in its order, e.g. ``presets("models.yaml")``; not to be changed."""
+    return read_document(catalogue_path(name)).data

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from simcluster.catalogue import catalogue_path
+from simcluster.catalogue import presets
 from simcluster.documents.complaints import did_you_mean
-from simcluster.documents.reading import read_document
 from simcluster.errors import InputError
 
 
@@ -51,7 +50,7 @@ def overlaid(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, An
 def _catalogue() -> dict[str, dict[str, Any]]:
     """Every entry with what it stands on filled in."""
     filled: dict[str, dict[str, Any]] = {}
-    for name, entry in read_document(catalogue_path("devices.yaml")).data.items():
+    for name, entry in presets("devices.yaml").items():
         own = {key: value for key, value in entry.items() if key != "base"}
         filled[name] = overlaid(filled[entry["base"]], own) if "base" in entry else own
     return filled

@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
-from simcluster.catalogue import catalogue_path
+from simcluster.catalogue import presets
 from simcluster.documents.complaints import did_you_mean
-from simcluster.documents.reading import read_document
 from simcluster.errors import InputError
-
-
-def link_names() -> tuple[str, ...]:
-    """The presets that ship, in the order of the catalogue."""
-    return tuple(_catalogue())
 
 
 def link_document(name: object) -> dict[str, Any]:
@@ -21,15 +14,10 @@ def link_document(name: object) -> dict[str, Any]:
 
     Raises InputError for a name that is not in the catalogue.
     """
-    catalogue = _catalogue()
+    catalogue = presets("links.yaml")
     if not isinstance(name, str) or name not in catalogue:
         raise InputError(
             f"there is no link preset {name!r}{did_you_mean(str(name).lower(), catalogue)}; "
             f"those that ship: {', '.join(catalogue)}; or write line_rate, efficiency and latency out"
         )
     return dict(catalogue[name])
-
-
-@cache
-def _catalogue() -> dict[str, dict[str, Any]]:
-    return read_document(catalogue_path("links.yaml")).data

@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 from copy import deepcopy
-from functools import cache
 from typing import Any
 
-from simcluster.catalogue import catalogue_path
+from simcluster.catalogue import presets
 from simcluster.documents.complaints import did_you_mean
-from simcluster.documents.reading import read_document
 from simcluster.errors import InputError
-
-
-def preset_names() -> tuple[str, ...]:
-    """The model presets that ship, in the order of the catalogue."""
-    return tuple(_catalogue())
 
 
 def model_document(name: str) -> dict[str, Any]:
@@ -22,15 +15,10 @@ def model_document(name: str) -> dict[str, Any]:
 
     Raises InputError for a name that is not in the catalogue.
     """
-    presets = _catalogue()
-    if not isinstance(name, str) or name not in presets:
+    known = presets("models.yaml")
+    if not isinstance(name, str) or name not in known:
         raise InputError(
-            f"there is no model preset {name!r}; those that ship: {', '.join(presets)}; "
-            f"or give the path of a config.json{did_you_mean(str(name).lower(), presets)}"
+            f"there is no model preset {name!r}; those that ship: {', '.join(known)}; "
+            f"or give the path of a config.json{did_you_mean(str(name).lower(), known)}"
         )
-    return {"name": name, **deepcopy(presets[name])}
-
-
-@cache
-def _catalogue() -> dict[str, dict[str, Any]]:
-    return read_document(catalogue_path("models.yaml")).data
+    return {"name": name, **deepcopy(known[name])}

@@ -12,14 +12,12 @@ gradients, what the optimizer does in passes of its own.  Pure; imports the cata
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BeforeValidator
 
-from simcluster.catalogue import catalogue_path
+from simcluster.catalogue import presets
 from simcluster.documents.complaints import did_you_mean
-from simcluster.documents.reading import read_document
 from simcluster.documents.spec import Spec
 from simcluster.errors import InputError
 from simcluster.units import Seconds
@@ -94,14 +92,14 @@ def latest_of(members: int) -> float:
 
 def software_names() -> tuple[str, ...]:
     """Those that ship."""
-    return (IDEAL, *_catalogue())
+    return (IDEAL, *presets("software.yaml"))
 
 
 def load_software(name: object) -> Software | None:
     """The software of that name, None for ``ideal``; InputError with those there are."""
     if name == IDEAL:
         return None
-    known = _catalogue()
+    known = presets("software.yaml")
     if not isinstance(name, str) or name not in known:
         raise InputError(
             f"there is no software {name!r}{did_you_mean(name, software_names())}; those that ship: "
@@ -110,18 +108,13 @@ def load_software(name: object) -> Software | None:
     return Software.model_validate({"name": name, **known[name]})
 
 
-@cache
-def _catalogue() -> Mapping[str, Any]:
-    return read_document(catalogue_path("software.yaml")).data
-
-
 def _named(value: object) -> object:
     if isinstance(value, str):
         return load_software(value)
     if isinstance(value, Mapping) and "base" in value:
         base = value["base"]
         load_software(base)  # complains
-        under = {key: of_it for key, of_it in _catalogue().get(base, {}).items() if key != "source"}
+        under = {key: of_it for key, of_it in presets("software.yaml").get(base, {}).items() if key != "source"}
         return {**under, **{key: own for key, own in value.items() if key != "base"}}
     return value
 

@@ -154,24 +154,6 @@ def _every_second_product(model: Model) -> float:
     return 2.0 * model.sequence_length * model.hidden_size * again
 
 
-def korthikanti_flops_per_sequence(model: Model) -> float:
-    """Model FLOPs with the whole attention square: 72 L s h^2 (1 + s/(6 h) + V/(12 h L)) for a GPT.
-
-    arXiv:2205.05198, appendix A; also what PaLM counts.  Here from the shapes, so that it holds for any model.
-    """
-    square = model.model_copy(update={"causal": False})
-    return model_flops_per_sequence(square)
-
-
-def narayanan_flops_per_sequence(model: Model) -> float:
-    """Hardware FLOPs under full recompute, whole square: 96 L s h^2 (1 + s/(6 h) + V/(16 h L)) for a GPT.
-
-    arXiv:2104.04473, equation 3.  Its TFLOP/s therefore compare with HFU, not with MFU.
-    """
-    square = model.model_copy(update={"causal": False})
-    return hardware_flops_per_sequence(square, "full")
-
-
 def torchtitan_flops_per_sequence(model: Model) -> float:
     """Model FLOPs as torchtitan reports them: per token 6 x (parameters but the embedding) + 12 L q s.
 
@@ -184,8 +166,3 @@ def torchtitan_flops_per_sequence(model: Model) -> float:
     widths = model.heads * (model.head_dim + model.value_dim)
     per_token = 6.0 * multiplied + 6.0 * model.layers * widths * model.sequence_length
     return per_token * model.sequence_length
-
-
-def six_n_flops_per_sequence(model: Model) -> float:
-    """The rule of thumb 6 N D: six FLOP per parameter that a token meets, attention left out, embedding counted."""
-    return 6.0 * parameters(model).active * model.sequence_length
