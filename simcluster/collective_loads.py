@@ -95,25 +95,6 @@ class CollectiveLoads:
     levels: tuple[Level, ...]
 
 
-def collective_loads(
-    cluster: Cluster,
-    groups: Sequence[Sequence[int]],
-    kind: str,
-    size: float | Parts,
-    *,
-    algorithm: str = "auto",
-    nccl: str = "auto",
-    root: int = 0,
-) -> CollectiveLoads:
-    """What a collective of ``size`` bytes puts on every link when all groups run it at once.
-
-    Errors as those of ``collective.collective_times``.
-    """
-    return loads_of(
-        cluster, collective_traffics(cluster, groups, kind, size, algorithm=algorithm, nccl=nccl, root=root)
-    )
-
-
 def loads_of(cluster: Cluster, traffics: Sequence[Sequence[Traffic]]) -> CollectiveLoads:
     """What activities put on every link: of every group one after the other, of all groups at once."""
     moved: dict[int, float] = {}
@@ -150,7 +131,10 @@ def limit_of(
     nccl: str = "auto",
     root: int = 0,
 ) -> Limit:
-    """The links that the collective keeps busy longest when all groups run it at once; errors as above."""
+    """The links that the collective keeps busy longest when all groups run it at once.
+
+    Errors as those of ``collective.collective_times``.
+    """
     return limit_among(
         cluster, collective_traffics(cluster, groups, kind, size, algorithm=algorithm, nccl=nccl, root=root)
     )

@@ -77,25 +77,13 @@ def result_of(variant: Variant) -> Result:
     return simulate(variant if isinstance(variant, Scenario) else load(variant))
 
 
-def variations(
-    path: str | Path, overrides: Sequence[Any], vary: Iterable[tuple[str, Sequence[Any]]]
-) -> dict[str, Scenario]:
-    """Every combination of the varied values, named by what was varied; the file itself if nothing is.
-
-    InputError for the first that cannot be.
-    """
-    found: dict[str, Scenario] = {}
-    for name, scenario in possible_variations(path, overrides, vary).items():
-        if isinstance(scenario, InputError):
-            raise scenario
-        found[name] = scenario
-    return found
-
-
 def possible_variations(
     path: str | Path, overrides: Sequence[Any], vary: Iterable[tuple[str, Sequence[Any]]]
 ) -> dict[str, Scenario | InputError]:
-    """The same, with the reason in the place of each combination that cannot be; InputError if the file cannot be."""
+    """Every combination of the varied values, named by what was varied; the file itself if nothing is.
+
+    The reason is in the place of each combination that cannot be; InputError if the file cannot be.
+    """
     grid = list(vary)
     if not grid:
         scenario = load(path, overrides)

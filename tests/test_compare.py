@@ -11,12 +11,13 @@ import pytest
 
 import simcluster
 from simcluster.cli import main
-from simcluster.compare import attribution, variations
+from simcluster.compare import attribution, possible_variations
 from simcluster.measuring.metrics import BREAKDOWN
 
 
 def test_the_difference_is_attributed_to_the_last_picosecond() -> None:
-    scenarios = variations("tiny_3d", (), [("parallel.zero", [0, 1]), ("training.recompute", ["none", "full"])])
+    vary = [("parallel.zero", [0, 1]), ("training.recompute", ["none", "full"])]
+    scenarios = possible_variations("tiny_3d", (), vary)
     assert list(scenarios) == [
         "zero 0, recompute none",
         "zero 0, recompute full",

@@ -12,13 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simcluster.collective import collective_traffics, concurrent_times
-from simcluster.collective_loads import collective_loads, utilisation_over_time
+from simcluster.collective_loads import CollectiveLoads, loads_of, utilisation_over_time
 from simcluster.errors import InputError
 from simcluster.loads import LINK_COLUMNS, hottest, link_table, utilisation
 from simcluster.result import Result
 from simcluster.scenario.files import load_cluster
 from simcluster.show.links_plot import plot_links
 from simcluster.simulate import simulate
+from simcluster.topology import Cluster
 
 DGX = {"topology": "dgx_a100", "nodes": 4, "gpus_per_node": 2, "fabric": {"nodes_per_unit": 2}}
 POLICIES = [{"kind": "static"}, {"kind": "ecmp", "seed": 4, "queue_pairs": 3}, {"kind": "adaptive"}]
@@ -152,6 +153,10 @@ def test_the_picture_shows_the_table(tiny: Tiny, tmp_path: Path) -> None:
 
 
 # --- a single collective --------------------------------------------------------------------------------------------
+
+
+def collective_loads(cluster: Cluster, *what: Any, **how: Any) -> CollectiveLoads:
+    return loads_of(cluster, collective_traffics(cluster, *what, **how))
 
 
 def test_a_ring_loads_every_nic_alike() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,8 @@ from test_fold import documents
 
 from simcluster.errors import InputError
 from simcluster.lowering.lower import Choices, lower
-from simcluster.measuring.host_copies import exposed_seconds
+from simcluster.lowering.program import Program
+from simcluster.measuring.timeline import Floats
 from simcluster.planned import plan_job
 from simcluster.planning.offload import trips
 from simcluster.planning.ops import Compute, Op, Segment
@@ -34,6 +36,21 @@ TICK = 2.0**-10
 """Seconds: times of the closed forms are whole numbers of it, so that sums are exact."""
 RATE = 2.0**30
 """B/s of the PCIe link of ``ONE_GPU``; no latency."""
+
+
+def exposed_seconds(program: Program, end: Floats) -> dict[int, float]:
+    """Seconds that each rank's main lane waited for copies from the host, and for nothing else, over the whole run."""
+    copies = {op for op, rows in enumerate(program.rows) if any(row.stream == "h2d" for row in program.row_sets[rows])}
+    found: dict[int, float] = dict.fromkeys(program.lane_rank, 0.0)
+    for lane, rank, name in zip(program.lanes, program.lane_rank, program.lane_name, strict=True):
+        if name != "main":
+            continue
+        for before, op in pairwise([-1, *lane]):
+            waited = [other for other in program.after[op] if other in copies]
+            others = [other for other in (before, *program.after[op]) if other >= 0 and other not in copies]
+            ready = max((float(end[other]) for other in others), default=0.0)
+            found[rank] += max([0.0, *(float(end[other]) - ready for other in waited)])
+    return found
 
 
 def one_gpu(rate: str = "1 GiB/s") -> dict[str, Any]:

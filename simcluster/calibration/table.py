@@ -63,11 +63,6 @@ class Measurement:
     temperature: float = 0.0
     failed: str = ""
 
-    @property
-    def dispersion(self) -> float:
-        """Half the distance between the quartiles, as a fraction of the median."""
-        return (self.high - self.low) / 2 / self.seconds if self.seconds else 0.0
-
 
 @dataclass(frozen=True, slots=True)
 class Table:

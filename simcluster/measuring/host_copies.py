@@ -10,13 +10,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 
-from simcluster.lowering.program import Program
 from simcluster.measuring.metrics import inside
-from simcluster.measuring.timeline import Floats, Spans
+from simcluster.measuring.timeline import Spans
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,21 +39,6 @@ def copies_of(spans: Spans, weights: Mapping[int, int], direction: str, *, steps
         length = np.diff(edges)
         found += weight * np.array([own.bytes[way].sum(), length[on_wire].sum(), length[on_wire & computing].sum()])
     return Copies(*(found / (sum(weights.values()) * steps)).tolist())
-
-
-def exposed_seconds(program: Program, end: Floats) -> dict[int, float]:
-    """Seconds that each rank's main lane waited for copies from the host, and for nothing else, over the whole run."""
-    copies = {op for op, rows in enumerate(program.rows) if any(row.stream == "h2d" for row in program.row_sets[rows])}
-    found: dict[int, float] = dict.fromkeys(program.lane_rank, 0.0)
-    for lane, rank, name in zip(program.lanes, program.lane_rank, program.lane_name, strict=True):
-        if name != "main":
-            continue
-        for before, op in pairwise([-1, *lane]):
-            waited = [other for other in program.after[op] if other in copies]
-            others = [other for other in (before, *program.after[op]) if other >= 0 and other not in copies]
-            ready = max((float(end[other]) for other in others), default=0.0)
-            found[rank] += max([0.0, *(float(end[other]) - ready for other in waited)])
-    return found
 
 
 def activations_in_host(spans: Spans, rank: int) -> float:

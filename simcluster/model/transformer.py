@@ -217,11 +217,6 @@ class ParameterCount:
     everywhere: int = 0
 
     @property
-    def per_layer(self) -> int:
-        """Of a layer without experts."""
-        return self.attention + self.mlp + self.norm
-
-    @property
     def embedding(self) -> int:
         return self.token_embedding + self.position_embedding + self.embedding_norm
 

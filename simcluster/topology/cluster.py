@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Device: TypeAlias = str | Mapping[str, object]
-NODE_KINDS = ("gpu", "nvswitch", "pcie", "nic", "switch", "host")
 
 
 @dataclass(frozen=True, eq=False)
