@@ -8,9 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from simcluster.cli import common
+from simcluster.cli import common, waits
 from simcluster.cli.common import format_table
-from simcluster.cli.waits import draw_waits, waits_document, waits_table
 from simcluster.errors import InputError
 from simcluster.units import format_bytes, format_bytes_per_second, format_seconds
 
@@ -53,23 +52,20 @@ def run(args: argparse.Namespace, steps: Sequence[int] | None) -> int:
     answers = [ask(job, question) for question in args.what_if]
     found, ranks, parts, calls = measure(job), breakdown(job), layers(job), reached(job, cluster)
     seconds = waited(job)
-    times, events = job.events()
-    if (times != found.replayed).any():
-        raise RuntimeError("the event engine and the longest path disagree on a replayed step")
+    events = waits.played_as_events(job, found)
     written = _export(job, args) if args.export else []
     _draw(job, found, paths)
     if args.json != "-":
         blocks = [
-            _answer(job, found), _ranks(job, found, ranks), waits_table(job.ranks, seconds), _types(found),
-            _layers(job, parts), _calls(calls),
-            _answers(answers), written, [f"note: {note}" for note in job.notes],
-            [f"replayed {len(job.steps)} steps as {events:,} events; what-ifs and slowdowns by longest paths through "
-             "the same program, which give the same times to the bit"],
+            _answer(job, found), _ranks(job, found, ranks), waits.waits_table(job.ranks, seconds),
+            waits.types_table(found, _MOST), _layers(job, parts), _calls(calls),
+            waits.answers_table(answers), written, [f"note: {note}" for note in job.notes],
+            [waits.played_line(job, events)],
         ]  # fmt: skip
         print("\n\n".join("\n".join(lines) for lines in blocks if lines))
     if args.json:
         document = _document(job, found, ranks, parts, calls, answers, events)
-        common.write_json(args.json, {**document, "waits": waits_document(job.ranks, seconds)})
+        common.write_json(args.json, {**document, "waits": waits.waits_document(job.ranks, seconds)})
     return 0
 
 
@@ -87,13 +83,9 @@ def _draw(job: ProfiledJob, found: Straggling, paths: Mapping[str, Path | None])
         if paths["timeline"]:
             common.write_table(paths["timeline"], table)
         if paths["gantt"]:
-            from simcluster.show.gantt import gantt, save_figure
-
-            first = table[table["step"] == job.steps[0]]
-            title = f"{job.name}, step {job.steps[0]}, replayed"
-            save_figure(gantt(first, title=title, num_ranks=len(job.ranks)), paths["gantt"])
+            waits.draw_step(job, table, paths["gantt"])
     if paths["matrix"]:
-        draw_waits(job, paths["matrix"])
+        waits.draw_waits(job, paths["matrix"])
     if paths["heatmap"]:
         _draw_heatmap(job, found, paths["heatmap"])
 
@@ -126,18 +118,15 @@ def _export(job: ProfiledJob, args: argparse.Namespace) -> list[str]:
 
 
 def _answer(job: ProfiledJob, found: Straggling) -> list[str]:
-    def line(name: str, seconds: float, text: str) -> str:
-        return f"  {name:<14}{format_seconds(seconds):>9}   {text}".rstrip()
-
+    line = waits.seconds_line
     kind = "GPUs" if job.steps_of_ranks[0].on_device else "CPUs"
     steps = f"step{'s' * (len(job.steps) > 1)} {', '.join(map(str, job.steps[:8]))}" + ", ..." * (len(job.steps) > 8)
-    low, high = found.by_step.min(), found.by_step.max()
     return [
         f"{job.name}: profiles of {len(job.ranks)} rank{'s' * (len(job.ranks) > 1)} on {kind}, {steps}",
         line("measured", found.measured.mean(), "mean of a step, first start to last end"),
         line("replayed", found.replayed.mean(), f"mean error {found.error:.2%}"),
         line("T_ideal", found.ideal.mean(), "if every op took what is typical of it over ranks and steps"),
-        f"  {'S':<14}{found.slowdown:>9.4f}   slowdown by stragglers (single steps {low:.3f} to {high:.3f})",
+        waits.slowdown_line(found),
     ]
 
 
@@ -164,11 +153,6 @@ def _ranks(job: ProfiledJob, found: Straggling, ranks: Sequence[RankTime]) -> li
 
 def _of(shown: int, count: int) -> str:
     return f" ({shown} of {count})" if shown < count else ""
-
-
-def _types(found: Straggling) -> list[str]:
-    rows = [[name, f"{value:.4f}"] for name, value in list(found.by_type.items())[:_MOST]]
-    return ["slowdown by what the op type alone does", *format_table(("op type", "S"), rows).splitlines()]
 
 
 def _layers(job: ProfiledJob, parts: Sequence[LayerTime]) -> list[str]:
@@ -218,14 +202,6 @@ def _known(value: float | None, text: Any) -> str:
     return "-" if value is None or math.isnan(value) else str(text(value))
 
 
-def _answers(answers: Sequence[Answer]) -> list[str]:
-    if not answers:
-        return []
-    rows = [[answer.question, format_seconds(answer.after), f"{answer.change:+.2%}"] for answer in answers]
-    header = ("what if", "step", "change")
-    return format_table(header, [["as recorded", format_seconds(answers[0].before), ""], *rows]).splitlines()
-
-
 def _document(
     job: ProfiledJob, found: Straggling, ranks: Sequence[RankTime], parts: Sequence[LayerTime],
     calls: Sequence[Reached], answers: Sequence[Answer], events: int,
@@ -243,9 +219,5 @@ def _document(
             for part in parts
         ],
         "collectives": [call.to_dict() for call in calls],
-        "what_if": [
-            {"question": a.question, "step_time_s": a.after, "before_s": a.before, "change": a.change} for a in answers
-        ],
-        "notes": list(job.notes),
-        "engine": {"events": events, "slowdowns": "longest paths through the same program"},
+        **waits.played_document(job, answers, events),
     }  # fmt: skip

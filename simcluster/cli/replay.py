@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from simcluster.cli import waits
 from simcluster.cli.common import add_override_arguments, format_table
 from simcluster.errors import InputError
 
@@ -77,7 +78,6 @@ def _questions() -> str:
 def run(args: argparse.Namespace) -> int:
     """Read, check where results go, replay, measure, print, write."""
     from simcluster.cli import common, drawing
-    from simcluster.cli.waits import draw_waits, waits_document, waits_table
     from simcluster.kineto import is_profile
     from simcluster.replay import load_trace, measure
     from simcluster.replay.waiting import waited
@@ -105,7 +105,7 @@ def run(args: argparse.Namespace) -> int:
     job = load_trace(args.trace, _steps(args.steps))
     answers = [ask(job, question) for question in args.what_if]
     found = measure(job)
-    events = _played_as_events(job, found)
+    events = waits.played_as_events(job, found)
     schedule = own_schedule(job)
     seconds = waited(job)
     if args.json != "-":
@@ -113,26 +113,27 @@ def run(args: argparse.Namespace) -> int:
             _job(job, schedule),
             _answer(found),
             _who(found),
-            waits_table(job.ranks, seconds),
+            waits.waits_table(job.ranks, seconds),
             _answers(answers),
             [f"note: {n}" for n in job.notes],
+            [waits.played_line(job, events)],
         ]
-        blocks.append([f"replayed {len(job.steps)} steps as {events:,} events; what-ifs and slowdowns by longest paths "
-                       "through the same program, which give the same times to the bit"])  # fmt: skip
         print("\n\n".join("\n".join(lines) for lines in blocks if lines))
-    if timeline:
+    if timeline or gantt:
         from simcluster.replay.spans import spans
 
-        common.write_table(timeline, spans(job).frame())
-    if gantt:
-        _draw_step(job, gantt)
+        table = spans(job).frame()
+        if timeline:
+            common.write_table(timeline, table)
+        if gantt:
+            waits.draw_step(job, table, gantt)
     if heatmap:
         _draw_heatmap(job, found, heatmap)
     if matrix:
-        draw_waits(job, matrix)
+        waits.draw_waits(job, matrix)
     if args.json:
         document = _document(job, found, answers, schedule, events)
-        common.write_json(args.json, {**document, "waits": waits_document(job.ranks, seconds)})
+        common.write_json(args.json, {**document, "waits": waits.waits_document(job.ranks, seconds)})
     return 0
 
 
@@ -145,14 +146,6 @@ def _steps(text: str | None) -> list[int] | None:
         raise InputError(f"--steps {text!r}: steps are whole numbers with commas between them, as in 16,17") from None
 
 
-def _played_as_events(job: Recorded, found: Straggling) -> int:
-    """Every step on the event engine too: both ways must agree to the bit."""
-    times, events = job.events()
-    if (times != found.replayed).any():
-        raise RuntimeError("the event engine and the longest path disagree on a replayed step")
-    return events
-
-
 def _job(job: Recorded, schedule: str) -> list[str]:
     order = f", {schedule}" if schedule else ""
     microbatches = max(int(graph.microbatch.max()) for graph in job.graphs) + 1
@@ -163,23 +156,17 @@ def _job(job: Recorded, schedule: str) -> list[str]:
 
 
 def _answer(found: Straggling) -> list[str]:
-    from simcluster.units import format_seconds
-
-    def line(name: str, seconds: float, text: str) -> str:
-        return f"  {name:<14}{format_seconds(seconds):>9}   {text}".rstrip()
-
-    low, high = found.by_step.min(), found.by_step.max()
+    line = waits.seconds_line
     return [
         line("measured", found.measured.mean(), "mean of a step"),
         line("replayed", found.replayed.mean(), f"mean error {found.error:.2%}: delays between ops are left out"),
         line("T_ideal", found.ideal.mean(), "if every op took what is typical of its type"),
-        f"  {'S':<14}{found.slowdown:>9.4f}   slowdown by stragglers (single steps {low:.3f} to {high:.3f})",
+        waits.slowdown_line(found),
     ]
 
 
 def _who(found: Straggling) -> list[str]:
-    rows = [[name, f"{value:.4f}"] for name, value in found.by_type.items()]
-    lines = ["slowdown by what the op type alone does", *format_table(("op type", "S"), rows).splitlines(), ""]
+    lines = [*waits.types_table(found), ""]
     stages = [[f"stage {stage}", f"{value:.4f}"] for stage, value in enumerate(found.by_stage)]
     ranked = sorted(enumerate(found.by_replica.tolist()), key=lambda entry: -entry[1])
     replicas = [[f"dp rank {dp}", f"{value:.4f}"] for dp, value in ranked[:_WORST]]
@@ -196,26 +183,10 @@ def _share(found: Mitigation) -> str:
 
 
 def _answers(answers: list[Answer]) -> list[str]:
-    from simcluster.units import format_seconds
-
-    if not answers:
-        return []
-    rows = [[answer.question, format_seconds(answer.after), f"{answer.change:+.2%}"] for answer in answers]
-    header = ["what if", "step", "change"]
-    lines = format_table(header, [["as recorded", format_seconds(answers[0].before), ""], *rows]).splitlines()
+    lines = waits.answers_table(answers)
     if any("schedule=" in answer.question for answer in answers):
         lines.append(_ASSUMED)
     return lines
-
-
-def _draw_step(job: Recorded, path: Path) -> None:
-    from simcluster.replay.spans import spans
-    from simcluster.show.gantt import gantt, save_figure
-
-    table = spans(job).frame()
-    first = table[table["step"] == job.steps[0]]
-    figure = gantt(first, title=f"{job.name}, step {job.steps[0]}, replayed", num_ranks=len(job.ranks))
-    save_figure(figure, path)
 
 
 def _draw_heatmap(job: Recorded, found: Straggling, path: Path) -> None:
@@ -240,9 +211,5 @@ def _document(job: Recorded, found: Straggling, answers: list[Answer], schedule:
         "stages": job.stages,
         "schedule": schedule or None,
         **found.to_dict(),
-        "what_if": [
-            {"question": a.question, "step_time_s": a.after, "before_s": a.before, "change": a.change} for a in answers
-        ],
-        "notes": list(job.notes),
-        "engine": {"events": events, "slowdowns": "longest paths through the same program"},
+        **waits.played_document(job, answers, events),
     }

@@ -1,4 +1,4 @@
-"""Who waits for whom in a recorded job, in words, as JSON and as a picture: for replays of traces and of profiles."""
+"""What replays of traces and of profiles say alike of slowdowns, waits and what-ifs: words, JSON and pictures."""
 
 from __future__ import annotations
 
@@ -9,10 +9,80 @@ from typing import TYPE_CHECKING, Any
 from simcluster.cli.common import format_table
 
 if TYPE_CHECKING:
-    from simcluster.replay import Recorded
+    import pandas as pd
+
+    from simcluster.replay import Recorded, Straggling
     from simcluster.replay.trace import Floats
+    from simcluster.replay.whatif import Answer
 
 _WAITS = 5
+
+
+def played_as_events(job: Recorded, found: Straggling) -> int:
+    """Every step on the event engine too: both ways must agree to the bit.  Returns how many events."""
+    times, events = job.events()
+    if (times != found.replayed).any():
+        raise RuntimeError("the event engine and the longest path disagree on a replayed step")
+    return events
+
+
+def played_line(job: Recorded, events: int) -> str:
+    """How the job was replayed."""
+    return (
+        f"replayed {len(job.steps)} steps as {events:,} events; what-ifs and slowdowns by longest paths through "
+        "the same program, which give the same times to the bit"
+    )
+
+
+def seconds_line(name: str, seconds: float, text: str) -> str:
+    """A number of the head, with what it is."""
+    from simcluster.units import format_seconds
+
+    return f"  {name:<14}{format_seconds(seconds):>9}   {text}".rstrip()
+
+
+def slowdown_line(found: Straggling) -> str:
+    """S, and its range over the steps."""
+    low, high = found.by_step.min(), found.by_step.max()
+    return f"  {'S':<14}{found.slowdown:>9.4f}   slowdown by stragglers (single steps {low:.3f} to {high:.3f})"
+
+
+def types_table(found: Straggling, most: int | None = None) -> list[str]:
+    """The slowdown by each type of op, the largest first."""
+    rows = [[name, f"{value:.4f}"] for name, value in list(found.by_type.items())[:most]]
+    return ["slowdown by what the op type alone does", *format_table(("op type", "S"), rows).splitlines()]
+
+
+def answers_table(answers: Sequence[Answer]) -> list[str]:
+    """Every question with the step that it gives; nothing where none was asked."""
+    from simcluster.units import format_seconds
+
+    if not answers:
+        return []
+    rows = [[answer.question, format_seconds(answer.after), f"{answer.change:+.2%}"] for answer in answers]
+    first = ["as recorded", format_seconds(answers[0].before), ""]
+    return format_table(("what if", "step", "change"), [first, *rows]).splitlines()
+
+
+def played_document(job: Recorded, answers: Sequence[Answer], events: int) -> dict[str, Any]:
+    """Answers, notes and how it was played, for JSON."""
+    asked = [
+        {"question": a.question, "step_time_s": a.after, "before_s": a.before, "change": a.change} for a in answers
+    ]
+    return {
+        "what_if": asked,
+        "notes": list(job.notes),
+        "engine": {"events": events, "slowdowns": "longest paths through the same program"},
+    }
+
+
+def draw_step(job: Recorded, table: pd.DataFrame, path: Path) -> None:
+    """The first replayed step of a timeline."""
+    from simcluster.show.gantt import gantt, save_figure
+
+    first = table[table["step"] == job.steps[0]]
+    title = f"{job.name}, step {job.steps[0]}, replayed"
+    save_figure(gantt(first, title=title, num_ranks=len(job.ranks)), path)
 
 
 def waits_table(ranks: Sequence[int], seconds: Floats) -> list[str]:

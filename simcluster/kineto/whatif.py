@@ -5,10 +5,10 @@ A question is written KEY=VALUE, several at once with + between them: ``worker=2
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -16,8 +16,8 @@ from simcluster.errors import InputError
 from simcluster.kineto.job import ProfiledJob
 from simcluster.kineto.rebuild import COPY, HOST, Profiled
 from simcluster.replay.graph import is_communication
-from simcluster.replay.trace import Mask
-from simcluster.replay.whatif import Answer
+from simcluster.replay.trace import Floats, Mask
+from simcluster.replay.whatif import Answer, factor, key_and_value
 
 QUESTIONS = {
     "links": "links=2x: collectives and messages twice as fast, from the last arrival on",
@@ -28,8 +28,6 @@ QUESTIONS = {
     "layer": "layer=NAME: compute of this layer takes no time",
 }
 """What can be asked, by key."""
-
-_FACTOR = re.compile(r"([0-9]*\.?[0-9]+)x?")
 
 
 def ask(job: ProfiledJob, question: str) -> Answer:
@@ -42,13 +40,7 @@ def ask(job: ProfiledJob, question: str) -> Answer:
 def changed(job: ProfiledJob, question: str) -> ProfiledJob:
     """The job with what a question changes."""
     for part in question.split("+"):
-        key, equals, value = part.strip().partition("=")
-        if key == "rank":
-            key = "worker"
-        if key not in QUESTIONS or not equals or not value:
-            near = difflib.get_close_matches(key, QUESTIONS, n=1)
-            guess = f"did you mean {near[0]!r}? " if near else ""
-            raise InputError(f"what-if {part!r}: {guess}ask profiles one of\n  " + "\n  ".join(QUESTIONS.values()))
+        key, value = key_and_value(re.sub(r"^\s*rank=", "worker=", part), QUESTIONS, "ask profiles")
         job = _CHANGES[key](job, value, part)
     return job
 
@@ -66,35 +58,21 @@ def _is_host(graph: Profiled) -> Mask:
 
 
 def _faster(job: ProfiledJob, value: str, part: str, chosen: Callable[[Profiled], Mask]) -> ProfiledJob:
-    match = _FACTOR.fullmatch(value)
-    if match is None or float(match[1]) <= 0:
-        raise InputError(f"what-if {part!r}: give how many times as fast, as in 2x")
-    factor = float(match[1])
+    times = factor(value, part)
+    return _where(job, chosen, lambda graph: graph.seconds / times)
+
+
+def _where(job: ProfiledJob, chosen: Callable[[Profiled], Mask], seconds: Callable[[Profiled], Floats]) -> ProfiledJob:
+    """The job in which the chosen ops take other seconds."""
     graphs = [
-        replace(graph, seconds=np.where(chosen(graph)[:, None], graph.seconds / factor, graph.seconds))
+        replace(graph, seconds=np.where(chosen(graph)[:, None], seconds(graph), graph.seconds))
         for graph in job.steps_of_ranks
     ]
     return replace(job, graphs=tuple(graphs))
-
-
-def _links(job: ProfiledJob, value: str, part: str) -> ProfiledJob:
-    return _faster(job, value, part, _is_comm)
-
-
-def _compute(job: ProfiledJob, value: str, part: str) -> ProfiledJob:
-    return _faster(job, value, part, _is_compute)
-
-
-def _host(job: ProfiledJob, value: str, part: str) -> ProfiledJob:
-    return _faster(job, value, part, _is_host)
 
 
 def _typical(job: ProfiledJob, chosen: Callable[[Profiled], Mask]) -> ProfiledJob:
-    graphs = [
-        replace(graph, seconds=np.where(chosen(graph)[:, None], job.typical_of(graph), graph.seconds))
-        for graph in job.steps_of_ranks
-    ]
-    return replace(job, graphs=tuple(graphs))
+    return _where(job, chosen, job.typical_of)
 
 
 def _worker(job: ProfiledJob, value: str, part: str) -> ProfiledJob:
@@ -116,17 +94,17 @@ def _layer(job: ProfiledJob, value: str, part: str) -> ProfiledJob:
     known = list(dict.fromkeys(label.layer for graph in job.steps_of_ranks for label in graph.labels if label.layer))
     if value not in known:
         raise InputError(f"what-if {part!r}: no op is of that layer; the profiles name {', '.join(known) or 'none'}")
-    graphs = []
-    for graph in job.steps_of_ranks:
-        own = np.array([label.layer == value for label in graph.labels], dtype=bool) & _is_compute(graph)
-        graphs.append(replace(graph, seconds=np.where(own[:, None], 0.0, graph.seconds)))
-    return replace(job, graphs=tuple(graphs))
+
+    def own(graph: Profiled) -> Mask:
+        return np.array([label.layer == value for label in graph.labels], dtype=bool) & _is_compute(graph)
+
+    return _where(job, own, lambda graph: np.zeros_like(graph.seconds))
 
 
 _CHANGES: dict[str, Callable[[ProfiledJob, str, str], ProfiledJob]] = {
-    "links": _links,
-    "compute": _compute,
-    "host": _host,
+    "links": partial(_faster, chosen=_is_comm),
+    "compute": partial(_faster, chosen=_is_compute),
+    "host": partial(_faster, chosen=_is_host),
     "worker": _worker,
     "type": _type,
     "layer": _layer,

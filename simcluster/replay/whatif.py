@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from simcluster.errors import InputError
 from simcluster.replay.graph import Graph, is_communication
 from simcluster.replay.recorded import Recorded
 from simcluster.replay.reschedule import common, microbatches_of, rescheduled
-from simcluster.replay.trace import BACKWARD, FORWARD, Floats
+from simcluster.replay.trace import BACKWARD, FORWARD, Floats, Mask
 from simcluster.schedules import make_schedule, schedules_with
 
 QUESTIONS = {
@@ -52,11 +53,7 @@ def ask(job: Recorded, question: str) -> Answer:
     """The answer to one question; InputError for one that cannot be read or that this job has no answer to."""
     changed, order = job, ""
     for part in question.split("+"):
-        key, equals, value = part.strip().partition("=")
-        if key not in QUESTIONS or not equals or not value:
-            near = difflib.get_close_matches(key, QUESTIONS, n=1)
-            guess = f"did you mean {near[0]!r}? " if near else ""
-            raise InputError(f"what-if {part!r}: {guess}ask one of\n  " + "\n  ".join(QUESTIONS.values()))
+        key, value = key_and_value(part, QUESTIONS, "ask")
         if key == "schedule":
             order = value
         else:
@@ -66,6 +63,24 @@ def ask(job: Recorded, question: str) -> Answer:
         changed = in_order(changed, order)
     after = changed.times(lambda graph: graph.seconds)
     return Answer(question, float(before.mean()), float(after.mean()))
+
+
+def key_and_value(part: str, known: Mapping[str, str], ask: str) -> tuple[str, str]:
+    """One change of a question, KEY=VALUE; InputError with what can be asked for any other."""
+    key, _, value = part.strip().partition("=")
+    if key not in known or not value:
+        near = difflib.get_close_matches(key, known, n=1)
+        guess = f"did you mean {near[0]!r}? " if near else ""
+        raise InputError(f"what-if {part!r}: {guess}{ask} one of\n  " + "\n  ".join(known.values()))
+    return key, value
+
+
+def factor(value: str, part: str) -> float:
+    """How many times as fast, as in 2x; InputError for what is none."""
+    match = _FACTOR.fullmatch(value)
+    if match is None or float(match[1]) <= 0:
+        raise InputError(f"what-if {part!r}: give how many times as fast, as in 2x")
+    return float(match[1])
 
 
 def in_order(job: Recorded, name: str) -> Recorded:
@@ -91,9 +106,7 @@ def _with(job: Recorded, seconds: Callable[[Graph], Floats]) -> Recorded:
     return replace(job, graphs=tuple(graphs))
 
 
-def _typical_where(
-    job: Recorded, chosen: Callable[[Graph], np.ndarray[tuple[int, ...], np.dtype[np.bool_]]]
-) -> Recorded:
+def _typical_where(job: Recorded, chosen: Callable[[Graph], Mask]) -> Recorded:
     return _with(job, lambda graph: np.where(chosen(graph)[:, None], job.typical_of(graph), graph.seconds))
 
 
@@ -101,13 +114,6 @@ def _number(value: str, count: int, part: str, what: str) -> int:
     if not value.strip().isdecimal() or int(value) >= count:
         raise InputError(f"what-if {part!r}: give a {what} from 0 to {count - 1}")
     return int(value)
-
-
-def _factor(value: str, part: str) -> float:
-    match = _FACTOR.fullmatch(value)
-    if match is None or float(match[1]) <= 0:
-        raise InputError(f"what-if {part!r}: give how many times as fast, as in 2x")
-    return float(match[1])
 
 
 def _last_stage(job: Recorded, value: str, part: str) -> Recorded:
@@ -155,18 +161,12 @@ def _type(job: Recorded, value: str, part: str) -> Recorded:
     return _typical_where(job, lambda graph: np.array(graph.types) == value)
 
 
-def _links(job: Recorded, value: str, part: str) -> Recorded:
-    return _faster(job, _factor(value, part), communication=True)
+def _faster(job: Recorded, value: str, part: str, *, communication: bool) -> Recorded:
+    times = factor(value, part)
 
-
-def _compute(job: Recorded, value: str, part: str) -> Recorded:
-    return _faster(job, _factor(value, part), communication=False)
-
-
-def _faster(job: Recorded, factor: float, *, communication: bool) -> Recorded:
     def seconds(graph: Graph) -> Floats:
         chosen = np.array([is_communication(optype) == communication for optype in graph.optype])
-        return np.where(chosen[:, None], graph.seconds / factor, graph.seconds)
+        return np.where(chosen[:, None], graph.seconds / times, graph.seconds)
 
     return _with(job, seconds)
 
@@ -177,6 +177,6 @@ _CHANGES: dict[str, Callable[[Recorded, str, str], Recorded]] = {
     "worker": _worker,
     "dp": _dp,
     "type": _type,
-    "links": _links,
-    "compute": _compute,
+    "links": partial(_faster, communication=True),
+    "compute": partial(_faster, communication=False),
 }
