@@ -267,7 +267,7 @@ def test_what_cannot_be_sent_is_said_at_once() -> None:
 
 
 def test_the_bar_tells_rate_and_time_left() -> None:
-    bar = Bar(shown=False)
+    bar = Bar()
     bar(10, 100, 0)
     bar._begun = (0.0, 10)
     bar.done = 30

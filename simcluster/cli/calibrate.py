@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simcluster.cli.common import format_table
+from simcluster.cli.terminal import progress
 from simcluster.errors import InputError
 
 if TYPE_CHECKING:
@@ -113,17 +114,12 @@ def _measure(args: argparse.Namespace, path: Path) -> int:
     cases = cases_for(args.dtype, on_gpu=bench.on_gpu, quick=args.quick)
     left = sum(case not in table.done for case in cases)
     print(f"{bench.machine.device}: {left} of {len(cases)} cases to measure; {path} has the rest", file=sys.stderr)
-    bench.measure_all(cases, table, _progress if sys.stderr.isatty() else _quiet)
+    bench.measure_all(cases, table, _progress)
     return len(cases)
 
 
 def _progress(done: int, cases: int, last: Measurement) -> None:
-    end = "" if done < cases else "\r\x1b[K"
-    print(f"\r\x1b[K{done} of {cases}: {last.case.label}", end=end, file=sys.stderr, flush=True)
-
-
-def _quiet(done: int, cases: int, last: Measurement) -> None:
-    return
+    progress(f"{done} of {cases}: {last.case.label}" if done < cases else "")
 
 
 def _fitted(args: argparse.Namespace, path: Path, name: str) -> DeviceFit:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import TYPE_CHECKING, Any
 
 from simcluster.cli.common import format_table
+from simcluster.cli.terminal import progress
 from simcluster.errors import InputError
 
 if TYPE_CHECKING:
@@ -66,8 +66,9 @@ def run(args: argparse.Namespace) -> int:
         data=data_folder(args.data),
         workers=args.workers,
         cross_validate=not args.no_cross_validation,
-        progress=_progress if sys.stderr.isatty() else _quiet,
+        progress=lambda fit, what: progress(f"{fit}: {what}"),
     )
+    progress()
     if args.json != "-":
         for outcome in outcomes:
             print("\n".join(_told(outcome, all_rows=args.rows)), end="\n\n")
@@ -75,14 +76,6 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         common.write_json(args.json, {"file": file.document.source, "fits": [_as_json(each) for each in outcomes]})
     return 0
-
-
-def _quiet(fit: str, what: str) -> None:
-    return
-
-
-def _progress(fit: str, what: str) -> None:
-    print(f"\r\x1b[K{fit}: {what}", end="", file=sys.stderr, flush=True)
 
 
 # --- for people -------------------------------------------------------------------------------------------------------

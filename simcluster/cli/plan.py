@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from simcluster.cli.common import add_override_arguments, format_table, output_path, write_text
+from simcluster.cli.terminal import progress
 from simcluster.errors import InputError
 
 if TYPE_CHECKING:
@@ -27,8 +27,6 @@ interleaved (every number of chunks), zb-h1, zb-v and v-half, sequence paralleli
 before dp; --vary names other values of any of these. A layout is played only if a lower bound of its step leaves it a
 chance. With -o a search that was killed goes on where it was: run the same command again.
 """
-ROWS = ".rows"
-"""Behind the output's name: the database of the layouts that were played."""
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -76,7 +74,6 @@ def run(args: argparse.Namespace) -> int:
     picture = drawing.figure_path(args.pareto) if args.pareto else None
     document = _document_path(args.write) if args.write else None
     common.check_json_path(args.json)
-    show = Shown(sys.stderr.isatty())
     scenario = load(args.scenario, common.overrides_of(args))
     found = plan(
         scenario,
@@ -90,9 +87,9 @@ def run(args: argparse.Namespace) -> int:
         front=picture is not None,
         executor=_executor(args.executor),
         store=output.with_name(output.name + ROWS) if output else None,
-        progress=show,
+        progress=_shown,
     )
-    show.end()
+    progress()
     if output:
         write_at_once(output, frame(found))
     left_out = sorted({fault.kind for fault in scenario.faults} - {"sequence_lengths"})
@@ -109,25 +106,10 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-class Shown:
+def _shown(played: int, limit: float, bound: float) -> None:
     """How far the search is, on a terminal."""
-
-    def __init__(self, shown: bool) -> None:
-        self._shown = shown
-
-    def __call__(self, played: int, limit: float, bound: float) -> None:
-        if self._shown:
-            left = max(0.0, 1 - bound / limit) if limit else 1.0
-            sys.stderr.write(
-                f"\r\033[K{played:,} played, the bound of the next is {left:.2%} below the last of the best"
-            )
-            sys.stderr.flush()
-
-    def end(self) -> None:
-        """The line goes."""
-        if self._shown:
-            sys.stderr.write("\r\033[K")
-            sys.stderr.flush()
+    left = max(0.0, 1 - bound / limit) if limit else 1.0
+    progress(f"{played:,} played, the bound of the next is {left:.2%} below the last of the best")
 
 
 def _gpus(text: str | None) -> list[int] | None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simcluster.cli.common import add_override_arguments, format_table, on_one_line, write_table
+from simcluster.cli.terminal import progress
 from simcluster.collector import collector_off
 from simcluster.errors import InputError
 
@@ -92,22 +93,22 @@ def run(args: argparse.Namespace) -> int:
     )
     measure = {None: measured, "exact": quickly, "bounds": bounded}[args.quick]
     store = output.with_name(output.name + ROWS)
-    bar = Bar(sys.stderr.isatty())
+    bar = Bar()
 
-    def progress(done: int, total: int, wrong: int) -> None:
+    def shown(done: int, total: int, wrong: int) -> None:
         bar(done, total, wrong)
         if done:
             import pandas  # noqa: F401  # takes 0.3 s, which is needed at the end: meanwhile others play
 
     try:
         swept = run_sweep(
-            made, executor=_executor(args.executor), store=store, retry=args.retry, measure=measure, progress=progress
+            made, executor=_executor(args.executor), store=store, retry=args.retry, measure=measure, progress=shown
         )
     except KeyboardInterrupt:
-        bar.end()
+        progress()
         print(f"{bar.done:,} of {bar.total:,} rows are safe in {store}; run the same command to go on", file=sys.stderr)
         raise
-    bar.end()
+    progress()
     table = swept.frame()
     write_at_once(output, table)
     best = fastest(swept, table, headroom, _BEST)
@@ -144,18 +145,15 @@ def _executor(text: str | None) -> int | str | None:
 class Bar:
     """How far a sweep is, on a terminal: rows, rate, and the time that is left."""
 
-    def __init__(self, shown: bool) -> None:
+    def __init__(self) -> None:
         self.done = self.total = 0
-        self._shown = shown
         self._begun: tuple[float, int] | None = None
 
     def __call__(self, done: int, total: int, wrong: int) -> None:
         now = time.monotonic()
         self.done, self.total = done, total
         self._begun = self._begun or (now, done)
-        if self._shown:
-            sys.stderr.write(f"\r\033[K{self.line(now, wrong)}")
-            sys.stderr.flush()
+        progress(self.line(now, wrong))
 
     def line(self, now: float, wrong: int) -> str:
         """What it shows at an instant of the monotonic clock."""
@@ -166,12 +164,6 @@ class Bar:
         if rate:
             text += f"  {rate:.1f} a second, {_clock((self.total - self.done) / rate)} left"
         return text + (f"  {wrong:,} without a result" if wrong else "")
-
-    def end(self) -> None:
-        """The bar goes."""
-        if self._shown:
-            sys.stderr.write("\r\033[K")
-            sys.stderr.flush()
 
 
 def _clock(seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""What people see on a terminal and programs do not: colours.  Imports nothing heavy."""
+"""What people see on a terminal and programs do not: colours and progress.  Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -18,3 +18,9 @@ def styled(text: str, style: Style, stream: TextIO | None = None) -> str:
 def has_colours(stream: TextIO) -> bool:
     """A terminal that shows colours, whose user has not said otherwise (https://no-color.org)."""
     return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb" and stream.isatty()
+
+
+def progress(text: str = "") -> None:
+    """One line on stderr in place of the one before, nothing to clear it; only where stderr is a terminal."""
+    if sys.stderr.isatty():
+        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import TYPE_CHECKING
 
 from simcluster.cli.common import add_override_arguments, format_table
+from simcluster.cli.terminal import progress
 from simcluster.errors import InputError
 
 if TYPE_CHECKING:
@@ -65,8 +65,7 @@ def run(args: argparse.Namespace) -> int:
     files = [load_study(path, overrides) for path in args.studies]
     if args.residuals:
         common.output_path(args.residuals)
-    progress = _progress if sys.stderr.isatty() else _quiet
-    reports = validate_studies(files, data=data_folder(args.data), workers=args.workers, progress=progress)
+    reports = validate_studies(files, data=data_folder(args.data), workers=args.workers, progress=_progress)
     together = overall(reports)
     if args.json != "-":
         for report in reports:
@@ -98,13 +97,8 @@ def _learn(reports: Sequence[Report], path: str) -> None:
     Path(path).write_text(told(table_of(residuals), covered(residuals), command), encoding="utf-8")
 
 
-def _quiet(name: str, done: int, rows: int) -> None:
-    return
-
-
 def _progress(name: str, done: int, rows: int) -> None:
-    end = "\r" if done < rows else "\r\x1b[K"
-    print(f"\r{name}: row {done} of {rows}", end=end, file=sys.stderr, flush=True)
+    progress(f"{name}: row {done} of {rows}" if done < rows else "")
 
 
 # --- a study for people -----------------------------------------------------------------------------------------------
