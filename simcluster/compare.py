@@ -67,7 +67,7 @@ def _results_of(variants: Sequence[Variant], names: Sequence[str] | None) -> tup
     if names is not None and len(names) != len(variants):
         raise InputError(f"{len(names)} names for {len(variants)} variants; give one name each")
     results = [result_of(variant) for variant in variants]
-    return results, _distinct(names if names is not None else [result.scenario.name for result in results])
+    return results, distinct(names if names is not None else [result.scenario.name for result in results])
 
 
 def result_of(variant: Variant) -> Result:
@@ -107,7 +107,7 @@ def play_all(scenarios: Iterable[tuple[str, Scenario | InputError]]) -> Outcomes
     """Play each variant that can be; names that come twice get a number.  InputError where none of them can be."""
     pairs = list(scenarios)
     found: Outcomes = {}
-    for name, (_, scenario) in zip(_distinct([name for name, _ in pairs]), pairs, strict=True):
+    for name, (_, scenario) in zip(distinct([name for name, _ in pairs]), pairs, strict=True):
         try:
             found[name] = scenario if isinstance(scenario, InputError) else simulate(scenario)
         except InputError as problem:  # a schedule that cannot be cut, for one
@@ -124,7 +124,7 @@ def attribution(table: pd.DataFrame) -> pd.DataFrame:
     return parts - parts.iloc[0]
 
 
-def _distinct(names: Sequence[str]) -> list[str]:
+def distinct(names: Sequence[str]) -> list[str]:
     """Names with a number behind those that come twice."""
     seen: dict[str, int] = {}
     found = []

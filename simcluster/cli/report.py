@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,6 +59,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(args: argparse.Namespace) -> int:
     """Check everything that was named, play or read it, write the page."""
     from simcluster.cli import common
+    from simcluster.compare import distinct
     from simcluster.documents.overrides import expand_vary
     from simcluster.report import page
     from simcluster.saved import is_saved
@@ -80,7 +82,8 @@ def run(args: argparse.Namespace) -> int:
     entries: list[Entry] = []
     for name in args.runs:
         entries += [_saved(name, timelines.get(name))] if name in saved else _played(name, overrides, vary, args.ranks)
-    entries = _named_apart(entries)
+    names = distinct([entry.name for entry in entries])
+    entries = [replace(entry, name=name) for entry, name in zip(entries, names, strict=True)]
     common.write_text(output, page(entries, title=args.title))
     if args.json != "-":
         print(
@@ -120,19 +123,6 @@ def _saved(path: str, timeline: Mapping[str, Any] | None) -> Entry:
     from simcluster.saved import read_saved
 
     return entry_of_saved(read_saved(path), origin=path, columns=timeline)
-
-
-def _named_apart(entries: Sequence[Entry]) -> list[Entry]:
-    """Entries with a number behind names that come twice."""
-    from dataclasses import replace
-
-    seen: dict[str, int] = {}
-    found = []
-    for entry in entries:
-        seen[entry.name] = seen.get(entry.name, 0) + 1
-        count = seen[entry.name]
-        found.append(entry if count == 1 else replace(entry, name=f"{entry.name} ({count})"))
-    return found
 
 
 def read_timeline(path: Path) -> dict[str, Any]:
