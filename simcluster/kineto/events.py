@@ -9,18 +9,17 @@ there the operators are the work, and ``gloo:...`` annotations the collectives.
 
 from __future__ import annotations
 
-import gc
 import gzip
 import json
 import math
 import re
 import zlib
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
+from simcluster.collector import collector_off
 from simcluster.errors import InputError
 from simcluster.kineto.comm import Comm, Groups, comm_of, is_comm
 
@@ -106,25 +105,9 @@ class Profile:
     on_device: bool = False  # has it kernels, rather than operators of a CPU alone?
 
 
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Without the search for cycles, which takes six times as long as reading and finds none in JSON."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
-
-
+@collector_off()  # the search for cycles takes six times as long as reading, and finds none in JSON
 def read_profile(path: Path) -> Profile:
     """A file of one rank.  InputError for one that is cut, is no such trace, or holds times that are none."""
-    with _no_collection():
-        return _profile(path)
-
-
-def _profile(path: Path) -> Profile:
     document = _document(path)
     events = document.get("traceEvents") if isinstance(document, dict) else document
     if not isinstance(events, list):
