@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from simcluster.cli import common
 from simcluster.cli.common import format_table
 from simcluster.cli.terminal import progress
 from simcluster.errors import InputError
@@ -55,8 +56,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Measure, or read; then fit and write."""
-    from simcluster.cli import common
-
     output = common.output_path(args.output)
     if output.suffix not in (".yaml", ".yml"):
         raise InputError(f"-o {args.output}: a device file ends in .yaml, as in my_gpu.yaml")

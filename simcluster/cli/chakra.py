@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from simcluster.cli import common
 from simcluster.cli.arguments import did_you_mean
 from simcluster.cli.common import add_override_arguments
 from simcluster.errors import InputError
@@ -70,7 +71,6 @@ def run(args: argparse.Namespace) -> int:
 
 def _play(args: argparse.Namespace) -> int:
     from simcluster.chakra import play_traces, read_traces
-    from simcluster.cli import common
 
     if args.output:
         raise InputError("--output is for chakra write; --nodes or --json write what was played")
@@ -132,7 +132,6 @@ def _write(args: argparse.Namespace) -> int:
     from simcluster import load, simulate
     from simcluster.chakra import write_run
     from simcluster.chakra.writing import require_writable
-    from simcluster.cli import common
     from simcluster.units import format_seconds
 
     for name in ("cluster", "device", "groups", "nodes"):

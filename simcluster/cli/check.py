@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from simcluster.cli import common
 from simcluster.cli.common import add_override_arguments
 from simcluster.cli.terminal import Style, styled
 from simcluster.errors import InputError
@@ -41,7 +42,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Simulate, go through the points, print them."""
-    from simcluster.cli import common
     from simcluster.scenario.scenario import load
     from simcluster.simulate import simulate
     from simcluster.whatif.preflight import checklist

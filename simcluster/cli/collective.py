@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from simcluster.cli import health
+from simcluster.cli import collisions, common, drawing, health
 from simcluster.cli.common import add_override_arguments, cluster_overrides_of
 from simcluster.errors import InputError
 
@@ -66,7 +66,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(args: argparse.Namespace) -> int:
     """Build the cluster, play each size, print and write."""
     from simcluster.cli import collective_output as output
-    from simcluster.cli import collisions, common, drawing
 
     if args.measured:
         return health.run(args)

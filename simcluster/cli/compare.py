@@ -6,6 +6,8 @@ import argparse
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from simcluster import plots
+from simcluster.cli import common, drawing
 from simcluster.cli.common import add_override_arguments, format_difference, format_table, on_one_line
 from simcluster.errors import InputError
 
@@ -50,7 +52,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Replay all variants that can be; print the table; draw."""
-    from simcluster.cli import common, drawing
     from simcluster.compare import compare, differences, play_all, possible_variations
     from simcluster.documents.overrides import expand_vary
     from simcluster.raising import held_between
@@ -96,8 +97,6 @@ def _draw(
     """The pictures that were asked for, of the variants that were played."""
     if not pictures:
         return
-    from simcluster import plots
-
     if "gantt" in pictures:
         from simcluster.show.gantt import compare_gantts, save_figure  # matplotlib: only when something is drawn
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from simcluster import plots
+from simcluster.cli import common, drawing
 from simcluster.cli.common import add_override_arguments, format_difference, format_table
 from simcluster.errors import InputError
 
@@ -37,8 +39,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Play or read both, print where the difference went, draw it."""
-    from simcluster import plots
-    from simcluster.cli import common, drawing
     from simcluster.saved import is_saved
     from simcluster.scenario.scenario import load
     from simcluster.whatif.difference import diff

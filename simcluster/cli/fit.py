@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
+from simcluster.cli import common
 from simcluster.cli.common import format_table
 from simcluster.cli.terminal import progress
 from simcluster.errors import InputError
@@ -50,7 +51,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Load and check everything, then fit and print."""
-    from simcluster.cli import common
     from simcluster.validation.fitting import chosen, load_fits
     from simcluster.validation.fitting_run import run_fits
     from simcluster.validation.tables import data_folder

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import asdict
 
+from simcluster.cli import common
 from simcluster.errors import InputError
 
 
@@ -23,7 +24,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Read the log, print a line a size and the verdict."""
-    from simcluster.cli import common
     from simcluster.nccl.log import health, overall, read_log
     from simcluster.nccl.platforms import load_platform, platform_names
     from simcluster.units import format_bytes, format_seconds

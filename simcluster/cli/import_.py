@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from simcluster.cli import common
 from simcluster.cli.common import add_override_arguments
 from simcluster.errors import InputError
 
@@ -57,7 +58,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Read, translate, check that it loads, write."""
-    from simcluster.cli import common
     from simcluster.documents.complaints import did_you_mean
 
     if args.kind not in KINDS:
@@ -125,7 +125,6 @@ def _text(name: str) -> str:
 def _scenario(args: argparse.Namespace, text: str) -> Imported:
     from dataclasses import replace
 
-    from simcluster.cli import common
     from simcluster.documents.overrides import apply_overrides
     from simcluster.documents.reading import Document
     from simcluster.inputs.megatron import scenario_from_arguments

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from simcluster import plots
+from simcluster.cli import common, drawing
 from simcluster.cli.common import add_override_arguments, format_table, output_path, write_text
 from simcluster.cli.terminal import progress
 from simcluster.errors import InputError
@@ -63,8 +65,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Search, print the best and why."""
-    from simcluster import plots
-    from simcluster.cli import common, drawing
     from simcluster.cli.sweep import ROWS, write_at_once
     from simcluster.documents.overrides import expand_vary
     from simcluster.scenario.scenario import load

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from simcluster.cli import common, waits
+from simcluster.cli import common, drawing, waits
 from simcluster.cli.common import format_table
 from simcluster.errors import InputError
 from simcluster.units import format_bytes, format_bytes_per_second, format_seconds
@@ -28,7 +28,6 @@ _MOST = 12
 
 def run(args: argparse.Namespace, steps: Sequence[int] | None) -> int:
     """Read the profiles, replay, measure, print, write."""
-    from simcluster.cli import drawing
     from simcluster.kineto import load_profiles
     from simcluster.kineto.bandwidth import reached
     from simcluster.kineto.breakdown import breakdown, layers

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from simcluster.cli import waits
+from simcluster.cli import common, drawing, waits
 from simcluster.cli.common import add_override_arguments, format_table
 from simcluster.errors import InputError
 
@@ -77,7 +77,6 @@ def _questions() -> str:
 
 def run(args: argparse.Namespace) -> int:
     """Read, check where results go, replay, measure, print, write."""
-    from simcluster.cli import common, drawing
     from simcluster.kineto import is_profile
     from simcluster.replay import load_trace, measure
     from simcluster.replay.waiting import waited

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from simcluster.cli import common, drawing
 from simcluster.cli.common import add_override_arguments
 from simcluster.errors import InputError
 
@@ -58,7 +59,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Check everything that was named, play or read it, write the page."""
-    from simcluster.cli import common
     from simcluster.compare import distinct
     from simcluster.documents.overrides import expand_vary
     from simcluster.report import page
@@ -98,7 +98,6 @@ def _played(
     path: str, overrides: Sequence[tuple[str, Any]], vary: Sequence[tuple[str, Sequence[Any]]], ranks: str | None
 ) -> list[Entry]:
     """A scenario's runs: one, or one for each combination of varied values that can be."""
-    from simcluster.cli import common, drawing
     from simcluster.compare import play_all, possible_variations
     from simcluster.report import entry_of_result
 

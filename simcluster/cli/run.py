@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from simcluster import plots
+from simcluster.cli import common, drawing, tracing
 from simcluster.cli.common import add_override_arguments
 from simcluster.cli.tracing import add_trace_arguments
 
@@ -65,7 +67,6 @@ def run(args: argparse.Namespace) -> int:
     import sys
     import time
 
-    from simcluster.cli import common, drawing, tracing
     from simcluster.scenario.scenario import load
     from simcluster.show.explanation import explanation
     from simcluster.show.summary import replicas, summary
@@ -107,8 +108,6 @@ def run(args: argparse.Namespace) -> int:
 
 def _paths(args: argparse.Namespace, scenario: Scenario) -> dict[str, Path]:
     """Where the pictures that were asked for go, by option; refused before the work is done if they cannot."""
-    from simcluster.cli import drawing
-
     checks: dict[str, Callable[[str], Path | None]] = {
         **dict.fromkeys(("gantt", "critical", "overlap", "levels", "roofline"), drawing.figure_path),
         "links": drawing.links_path,
@@ -131,9 +130,6 @@ class _Drawn(NamedTuple):
 
 def _draw(name: str, path: Path, what: _Drawn) -> None:
     """Write one of the pictures, or the table that may be in its place."""
-    from simcluster import plots
-    from simcluster.cli import drawing
-
     result, title = what.result, what.result.scenario.name
     if name == "gantt":
         drawing.draw(result, path, what.window, what.ranks)

@@ -6,6 +6,8 @@ import argparse
 import math
 from typing import TYPE_CHECKING
 
+from simcluster import plots
+from simcluster.cli import common, drawing
 from simcluster.cli.common import add_override_arguments, format_difference, format_table
 from simcluster.errors import InputError
 
@@ -45,8 +47,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Play the scenario with more of each resource; print what that gives."""
-    from simcluster import plots
-    from simcluster.cli import common, drawing
     from simcluster.scenario.scenario import load
     from simcluster.simulate import replay
     from simcluster.whatif.sensitivities import more_memory, sensitivity

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from simcluster.cli import common, drawing
 from simcluster.cli.common import add_override_arguments
 
 if TYPE_CHECKING:
@@ -42,7 +43,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Load, play, print, draw."""
-    from simcluster.cli import common, drawing
     from simcluster.jobs_file import load_jobs
     from simcluster.together import simulate_together
     from simcluster.units import format_seconds

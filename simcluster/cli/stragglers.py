@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
+from simcluster import plots
+from simcluster.cli import common, drawing
 from simcluster.cli.common import add_override_arguments, format_table
 
 if TYPE_CHECKING:
@@ -44,7 +46,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Load, check where results go, play, print, draw, write."""
-    from simcluster.cli import common, drawing
     from simcluster.scenario.scenario import load
     from simcluster.simulate import simulate
     from simcluster.whatif.mitigations import what_pays
@@ -62,8 +63,6 @@ def run(args: argparse.Namespace) -> int:
             blocks.append(_tried(result, tried))
         print("\n\n".join("\n".join(lines) for lines in blocks if lines))
     if heatmap or matrix:
-        from simcluster import plots
-
         if heatmap:
             plots.save_figure(plots.stragglers(result, found), heatmap)
         if matrix:

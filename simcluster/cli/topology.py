@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from simcluster.cli import common, drawing
 from simcluster.cli.common import add_override_arguments
 
 EXAMPLES = """examples:
@@ -31,7 +32,6 @@ def run(args: argparse.Namespace) -> int:
     """Build, describe, draw, write."""
     from dataclasses import asdict
 
-    from simcluster.cli import common, drawing
     from simcluster.plots import save_figure, topology
     from simcluster.scenario.files import load_cluster
     from simcluster.topology import describe

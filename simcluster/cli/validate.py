@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from simcluster.cli import common, drawing
 from simcluster.cli.common import add_override_arguments, format_table
 from simcluster.cli.terminal import progress
 from simcluster.errors import InputError
@@ -54,7 +55,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Load and check all studies, then simulate, print, draw."""
-    from simcluster.cli import common, drawing
     from simcluster.validation import data_folder, load_study, overall, validate_studies
 
     if args.workers < 1:
