@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -175,8 +176,6 @@ def _median(values: list[float]) -> float:
 
 
 def _as_json(fit: DeviceFit) -> dict[str, Any]:
-    from dataclasses import asdict
-
     from simcluster.calibration.written import observations
 
     return {

@@ -141,7 +141,6 @@ def write_table(path: Path, table: pd.DataFrame) -> None:
 def peak_memory() -> str:
     """The most memory that this process has held, for people."""
     import resource
-    import sys
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return f"{peak / (1e6 if sys.platform == 'darwin' else 1e3):.0f} MB"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -73,8 +75,6 @@ def draw(result: Result, path: Path, window: tuple[float, float] | None, ranks: 
 
 def faults_line(scenario: Scenario) -> str:
     """Further lines of a title: with which faults it was played; nothing where there are none."""
-    import textwrap
-
     from simcluster.faults.words import all_in_words
 
     return "\n" + textwrap.fill(f"faults: {all_in_words(scenario.faults)}", _TITLE_WIDTH) if scenario.faults else ""
@@ -122,8 +122,6 @@ def replicas_path(name: str | None, scenario: Scenario) -> Path | None:
 
 def play_replicas(scenario: Scenario) -> tuple[Result, Distribution]:
     """The step without chance, and all replicas of it with."""
-    from dataclasses import replace
-
     from simcluster.simulate import simulate
     from simcluster.whatif.montecarlo import monte_carlo, without_chance
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -123,8 +125,6 @@ def _text(name: str) -> str:
 
 
 def _scenario(args: argparse.Namespace, text: str) -> Imported:
-    from dataclasses import replace
-
     from simcluster.documents.overrides import apply_overrides
     from simcluster.documents.reading import Document
     from simcluster.inputs.megatron import scenario_from_arguments
@@ -156,8 +156,6 @@ def _scenario(args: argparse.Namespace, text: str) -> Imported:
 
 def _cluster(name: str, output: str | None) -> dict[str, Any]:
     """The cluster section: the name that ships, or the path from where the scenario will lie."""
-    import os
-
     if not Path(name).exists():
         return {"topology": name}
     folder = Path(output).parent if output else Path()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -126,8 +127,6 @@ def _saved(path: str, timeline: Mapping[str, Any] | None) -> Entry:
 
 def read_timeline(path: Path) -> dict[str, Any]:
     """The columns of a timeline in a file; InputError for a file that cannot be one."""
-    from importlib.util import find_spec
-
     if path.suffix not in (".csv", ".parquet"):
         raise InputError(f"--timeline {path}: a timeline ends in .csv or .parquet")
     if path.suffix == ".parquet" and not find_spec("pyarrow"):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -64,9 +66,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Load, check where results go, replay, print, write."""
-    import sys
-    import time
-
     from simcluster.scenario.scenario import load
     from simcluster.show.explanation import explanation
     from simcluster.show.summary import replicas, summary

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import math
+import sys
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -148,8 +149,6 @@ def _times(args: argparse.Namespace) -> StageTimes:
 
 
 def _write_csv(name: str, schedule: Schedule) -> None:
-    import sys
-
     from simcluster.schedules.torch_csv import to_csv, torch_can_run
 
     write_text(output_path(name), to_csv(schedule))

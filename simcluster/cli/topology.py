@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import asdict
 
 from simcluster.cli import common, drawing
 from simcluster.cli.common import add_override_arguments
@@ -30,8 +31,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Build, describe, draw, write."""
-    from dataclasses import asdict
-
     from simcluster.plots import save_figure, topology
     from simcluster.scenario.files import load_cluster
     from simcluster.topology import describe

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from simcluster.cli import common, drawing
@@ -86,8 +87,6 @@ def run(args: argparse.Namespace) -> int:
 
 def _learn(reports: Sequence[Report], path: str) -> None:
     """Write the table of intervals, and say what it is worth."""
-    from pathlib import Path
-
     from simcluster.validation.residuals import covered, residuals_of, table_of, told
 
     residuals = residuals_of(reports)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from simcluster.measuring.timeline import Spans
+from simcluster.measuring.timeline import COLUMNS, Spans
 from simcluster.report.blob import Blob
 from simcluster.show.palette import STREAMS
 
@@ -96,15 +96,9 @@ def some_ranks(spans: Spans, most: int) -> tuple[Spans, list[int]]:
 
 def only(spans: Spans, mask: npt.NDArray[np.bool_]) -> Spans:
     """The spans where the mask holds."""
-    return with_columns(spans.words, {name: getattr(spans, name)[mask] for name in COLUMNS})
-
-
-COLUMNS = (
-    "op", "step", "rank", "stream", "kind", "name", "layer", "stage", "chunk", "microbatch", "group", "bytes", "ready",
-    "start", "end",
-)  # fmt: skip
+    return Spans(spans.words, *(getattr(spans, name)[mask] for name in ("op", *COLUMNS)))
 
 
 def with_columns(words: tuple[str, ...], columns: Mapping[str, npt.NDArray[Any]]) -> Spans:
     """Spans with these columns."""
-    return Spans(words, *(columns[name] for name in COLUMNS))
+    return Spans(words, *(columns[name] for name in ("op", *COLUMNS)))
