@@ -40,7 +40,7 @@ def moved(segment: Segment) -> Counter[str]:
 
 
 def work(segment: Segment) -> float:
-    return sum(op.work[0] for op in segment.ops if op.stream == "compute")  # type: ignore[misc]
+    return sum(op.work.seconds for op in segment.ops if op.stream == "compute")
 
 
 @pytest.mark.parametrize("by", WAYS)

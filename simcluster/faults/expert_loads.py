@@ -13,7 +13,7 @@ import numpy as np
 
 from simcluster.faults.draws import Floats
 from simcluster.faults.spec import FaultSpec, acting, with_items
-from simcluster.planning.ops import EXPERTS, Change, Collective, Compute, Item, Op, Segment, StageProgram
+from simcluster.planning.ops import EXPERTS, Change, Collective, Item, Op, Segment, StageProgram
 from simcluster.planning.parallel import Plan
 
 TRAVELS = ("dispatch", "combine", "dispatch_grad", "combine_grad")
@@ -79,12 +79,11 @@ class ExpertLoads:
         work = op.work
         if op.routed:
             op = replace(op, memory=grown(op.memory, op.routed, self._of(rank, item, op.layer)[0]))
-        if isinstance(work, Compute) and op.name == EXPERTS:
-            load, _ = self._of(rank, item, op.layer)
-            return replace(op, work=work._replace(seconds=work.seconds * load))
+        if op.name == EXPERTS:
+            return op.with_work(work.slowed(self._of(rank, item, op.layer)[0]))
         if isinstance(work, Collective) and op.name in TRAVELS:
             own, fullest = self._of(rank, item, op.layer)
-            return replace(op, work=work._replace(load=fullest if work.axis == "ep" else own))
+            return op.with_work(replace(work, load=fullest if work.axis == "ep" else own))
         return op
 
     def _of(self, rank: int, item: Item, layer: int) -> tuple[float, float]:

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 from simcluster.faults.draws import Factors, stream
 from simcluster.faults.spec import Setting, retimed, with_items
 from simcluster.faults.where import Number, OnRanks
-from simcluster.planning.ops import Compute, Item, Segment, StageProgram
+from simcluster.planning.ops import Item, Segment, StageProgram
 from simcluster.units import Seconds
 
 
@@ -58,7 +58,7 @@ class Jitter(OnRanks):
 
     def _segment(self, rank: int, segment: Segment, moment: Hashable, setting: Setting) -> Segment:
         """A segment with the draws of a moment."""
-        computing = [index for index, op in enumerate(segment.ops) if isinstance(op.work, Compute)]
+        computing = [index for index, op in enumerate(segment.ops) if op.work.sensitivity is not None]
         if not computing:
             return segment
         chance = stream(setting.seed, "jitter", self.seed, self.colour(rank, setting), moment)

@@ -9,7 +9,7 @@ asked for it (``acting``), whatever their kinds.  Imports planning's ops, profil
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -19,7 +19,7 @@ from simcluster.documents.complaints import Complaint
 from simcluster.documents.spec import Spec
 from simcluster.errors import InputError
 from simcluster.faults.draws import Floats
-from simcluster.planning.ops import Compute, Item, Segment, StageProgram
+from simcluster.planning.ops import Item, Segment, StageProgram
 from simcluster.planning.parallel import Plan
 from simcluster.planning.profiles import Profile
 from simcluster.topology import Cluster
@@ -73,16 +73,12 @@ def with_items(program: StageProgram, change: Callable[[Item], Item]) -> StagePr
 
 def retimed(segment: Segment, factors: Sequence[float], added: Sequence[float] = (), *, load: float = 1.0) -> Segment:
     """A segment whose computations take factor times as long and what is added (s); ``load`` is their attention's."""
-    ops = []
-    for index, op in enumerate(segment.ops):
-        work = op.work
-        if isinstance(work, Compute):
-            seconds = (work.seconds + (load - 1.0) * work.attention) * factors[index]
-            seconds += added[index] if added else 0.0
-            attention = work.attention * load * factors[index]
-            op = replace(op, work=work._replace(seconds=seconds, attention=attention))
-        ops.append(op)
-    return Segment(tuple(ops))
+    return Segment(
+        tuple([
+            op.with_work(op.work.slowed(factor, more, load))
+            for op, factor, more in zip(segment.ops, factors, added or [0.0] * len(factors), strict=True)
+        ])
+    )  # fmt: skip
 
 
 class FaultSpec(Spec):

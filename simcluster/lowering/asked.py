@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from operator import itemgetter
 
-from simcluster.planning.ops import MAIN, Collective, Compute, Copy, Host, Receive, StageProgram, Transfer, Work
+from simcluster.errors import InputError
+from simcluster.planning.ops import MAIN, WORKS, StageProgram, Work
 
 Call = tuple[str, float]
 """What the network is asked for: a kind of collective (or "send") and its size in bytes."""
@@ -43,19 +44,20 @@ class Asked:
 
     def _op(self, stage: int, work: Work) -> str:
         """Note one op; its axis, "" for compute."""
-        if isinstance(work, Transfer):
-            calls = self.sends.setdefault((stage, work.to_stage), {})
-            if work.seconds < 0:
-                calls["send", work.size] = None
-            return "pp"
-        if isinstance(work, Copy):
-            calls = self.copies.setdefault((stage, work.direction), {})
-            if work.seconds < 0:
-                calls["copy", work.size] = None
+        if type(work) not in WORKS:
+            raise InputError(f"{type(work).__name__} is no kind of work that planning/ops.WORKS names: {work}")
+        group = work.group(stage)
+        if group is None or work.joins:
             return ""
-        if isinstance(work, Compute | Receive | Host):
-            return ""
-        self.axes[work.axis] = None
-        if isinstance(work, Collective):
-            self._calls.setdefault((work.axis, stage), {})[work.kind, work.size] = None
-        return work.axis
+        if isinstance(group, str):
+            self.axes[group] = None
+            calls = self._calls.setdefault((group, stage), {})
+        elif group[0] == "send":
+            calls = self.sends.setdefault((group[1], group[2]), {})
+        elif group[0] == "copy":
+            calls = self.copies.setdefault((stage, group[1]), {})
+        else:
+            raise InputError(f"no player knows the group {group} of {work}")
+        if work.moves:
+            calls[work.moves, work.size] = None
+        return group if isinstance(group, str) else "pp" if group[0] == "send" else ""

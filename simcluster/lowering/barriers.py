@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
-from simcluster.planning.ops import MAIN, Collective, Item, StageProgram
+from simcluster.planning.ops import MAIN, Item, StageProgram
 
 _PASSES = 2  # each narrows down when items are under way; what is known is true at any time
 
@@ -68,8 +68,7 @@ class _Order:
     def _of_axis(self, item: Item) -> bool:
         known = self._is_barrier.get(id(item.segment))
         if known is None:
-            works = (op.work for op in item.segment.ops)
-            known = any(isinstance(work, Collective) and work.axis == self._axis for work in works)
+            known = any(op.work.axis == self._axis for op in item.segment.ops)
             self._is_barrier[id(item.segment)] = known
         return known
 

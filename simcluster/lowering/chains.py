@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from simcluster.lowering.program import Pace, SpanRow
 from simcluster.lowering.rhythm import Chain
-from simcluster.planning.ops import Collective, Compute, Copy, Op, Receive, Segment, Timed, Transfer
+from simcluster.planning.ops import Op, Segment
 
 Duration = Callable[[Op], float | None]
 """Seconds of an op that depends on nothing but its lane; None for one that others have a say in."""
@@ -62,20 +62,20 @@ def singly(
         seconds = None if pressure is not None and pressure(op) else duration(op)
         pace = None if pressure is None else _pace(op, seconds or 0.0)
         row = _row(op, 0.0, seconds or 0.0, traffic, pace=pace)
-        rows = () if isinstance(op.work, Receive) else (row,)
+        rows = () if op.work.joins else (row,)
         found.append(Piece(op.lane, index, seconds, rows, op.after))
     return tuple(found)
 
 
 def _pace(op: Op, seconds: float) -> Pace:
     """How a row goes on that has no other lane beside it in its chain."""
-    return Pace(seconds, op.work.sensitivity if isinstance(op.work, Compute) else None)
+    return Pace(seconds, op.work.sensitivity)
 
 
 def _paced(segment: Segment, seconds: Sequence[float], traffic: Numbered, pressure: Pressure) -> Piece:
     """Everything in one event, with the segment's own communication slowing down the computation beside it."""
     paces = [
-        Pace(length, op.work.sensitivity if isinstance(op.work, Compute) else None, pressure(op), op.lane, op.after)
+        Pace(length, op.work.sensitivity, pressure(op), op.lane, op.after)
         for op, length in zip(segment.ops, seconds, strict=True)
     ]
     alone = Chain(paces).under(0.0)
@@ -126,7 +126,7 @@ def _split(
         if seconds is None:
             after = tuple(piece_of[earlier] for earlier in op.after)
             pace = _pace(op, 0.0) if paced else None
-            rows = () if isinstance(op.work, Receive) else (_row(op, 0.0, 0.0, traffic, pace=pace),)
+            rows = () if op.work.joins else (_row(op, 0.0, 0.0, traffic, pace=pace),)
             found.append(Piece(op.lane, index, None, rows, after))
             continue
         run.append((index, op, seconds))
@@ -140,10 +140,8 @@ def _row(
     op: Op, start: float, end: float, traffic: Numbered, lane: str = "", after: tuple[int, ...] = (),
     pace: Pace | None = None,
 ) -> SpanRow:  # fmt: skip
-    size = op.work.size if isinstance(op.work, Collective | Transfer | Copy) else 0.0
-    size *= op.work.load if isinstance(op.work, Collective) else 1.0
-    axis = op.work.axis if isinstance(op.work, Collective | Timed) else ""
-    moved = traffic(op)
+    work = op.work
     return SpanRow(
-        op.stream, op.kind, op.name, op.layer, axis, size, start, end, moved, op.memory, pace, lane, after
+        op.stream, op.kind, op.name, op.layer, work.axis, work.size * work.load, start, end, traffic(op), op.memory,
+        pace, lane, after,
     )  # fmt: skip

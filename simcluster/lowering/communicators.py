@@ -311,7 +311,8 @@ class Communicators:
         first = self._count
         self.kinds.append(Kind(kind, first, table, like, drawn, form, colour, places, in_rows(rows), blocking, turned))
         self._named.setdefault(kind, []).append(self.kinds[-1])
-        self._of_stage[kind, int(self.stage_of[table[0, 0]])] = first
+        for stage in self.stage_of[table[0, [0, -1]]].tolist():  # of a pair that of both
+            self._of_stage[kind, stage] = first
 
     def _make(
         self,

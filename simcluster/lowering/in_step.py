@@ -13,10 +13,10 @@ from typing import NamedTuple
 from simcluster.lowering.blocks import Before, blocks_of
 from simcluster.lowering.chains import Piece
 from simcluster.lowering.program import InStep, Part
-from simcluster.planning.ops import MAIN, Collective, Segment, Timed
+from simcluster.planning.ops import MAIN, Segment, Work
 
 
-def may_go_in_step(segment: Segment, parts: Sequence[Piece]) -> tuple[int, tuple[Collective | Timed, ...]]:
+def may_go_in_step(segment: Segment, parts: Sequence[Piece]) -> tuple[int, tuple[Work, ...]]:
     """From which piece of a segment on its ranks go in step if they do all of these works in one group; -1: never."""
     meets = [index for index, part in enumerate(parts) if part.seconds is None]
     if len(meets) < 2 or segment.ops[0].lane != MAIN:
@@ -24,8 +24,7 @@ def may_go_in_step(segment: Segment, parts: Sequence[Piece]) -> tuple[int, tuple
     begins = blocks_of(_before(parts))
     first = next((index for index in meets[:-1] if index in begins), -1)
     works = [segment.ops[parts[index].first].work for index in meets if index >= first]
-    met = [work for work in works if isinstance(work, Collective | Timed)]
-    return (-1, ()) if first < 0 or len(met) < len(works) else (first, tuple(dict.fromkeys(met)))
+    return (first, tuple(dict.fromkeys(works))) if first >= 0 and all(work.axis for work in works) else (-1, ())
 
 
 def _before(parts: Sequence[Piece]) -> Before:

@@ -13,7 +13,7 @@ from simcluster.lowering.between import Between
 from simcluster.lowering.chains import Piece, pieces, singly
 from simcluster.lowering.in_step import may_go_in_step, with_lead
 from simcluster.lowering.program import Meeting, Part, SpanRow
-from simcluster.planning.ops import Collective, Compute, Copy, Host, Op, Receive, Segment, Timed, Transfer
+from simcluster.planning.ops import Op, Segment, Work
 
 NOBODY, ITSELF, SENDER = -1, -2, -3
 """Whom a piece meets, if not a group: nobody; nobody, but it has a meeting of its own; who sends, and makes it."""
@@ -62,7 +62,7 @@ class Played(NamedTuple):
 class _Works(NamedTuple):
     """What ops of a segment do with others, one of each group, and for every op its place there, -1 if it does none."""
 
-    apart: tuple[Collective | Timed | Transfer | Receive | Copy, ...]
+    apart: tuple[Work, ...]
     places: tuple[int, ...]
 
 
@@ -75,7 +75,7 @@ class _Pattern(NamedTuple):
 
     pieces: tuple[Piece, ...]
     first: int
-    works: tuple[Collective | Timed, ...]
+    works: tuple[Work, ...]
 
 
 class Segments:
@@ -103,10 +103,9 @@ class Segments:
 
     def played(self, rank: int, segment: Segment) -> Played:
         """The segment as this rank plays it."""
-        works = self._works.get(segment)
+        between, works = self._between, self._works.get(segment)
         if works is None:
-            works = self._works[segment] = _works_of(segment)
-        between = self._between
+            works = self._works[segment] = _works_of(segment, between.stage(rank))
         groups = tuple([between.group(between.communicator(work, rank)) for work in works.apart])
         name = segment, between.slowness(rank), self._feels(rank), groups
         known = self._known.get(name)
@@ -122,7 +121,7 @@ class Segments:
         rows = [_moving(piece.rows, moved) for piece in found]
         met = [self._met(rank, piece, segment.ops[piece.first]) for piece in found]
         meetings = [
-            _NONE if number < 0 or self._in_steps or isinstance(op.work, Receive) else between.meeting(number, op)
+            _NONE if number < 0 or self._in_steps or op.work.joins else between.meeting(number, op)
             for number, op in met
         ]
         meets, of_groups = self._groups(found, met, meetings)
@@ -173,10 +172,7 @@ class Segments:
 
     def _met(self, rank: int, piece: Piece, op: Op) -> tuple[int, Op]:
         """On which communicator a piece meets others, -1 for none, and with which op."""
-        if piece.seconds is not None:
-            return -1, op
-        assert not isinstance(op.work, Compute | Host)
-        return self._between.communicator(op.work, rank), op
+        return -1 if piece.seconds is not None else self._between.communicator(op.work, rank), op
 
     def _groups(
         self, found: Sequence[Piece], met: Sequence[tuple[int, Op]], meetings: Sequence[Meeting]
@@ -187,7 +183,7 @@ class Segments:
         for piece, (number, op), meeting in zip(found, met, meetings, strict=True):
             if number < 0:
                 meets.append(NOBODY)
-            elif isinstance(op.work, Receive):
+            elif op.work.joins:
                 meets.append(SENDER)
             elif meeting.parties == 1:
                 meets.append(ITSELF)
@@ -231,14 +227,9 @@ def _part(
     )
 
 
-def _works_of(segment: Segment) -> _Works:
-    """What a segment's ops do with others."""
-    whom = [None if isinstance(op.work, Compute | Host) else _whom(op.work) for op in segment.ops]
+def _works_of(segment: Segment, stage: int) -> _Works:
+    """What a segment's ops do with others, on any of its stages."""
+    whom = [op.work.group(stage) for op in segment.ops]
     apart = {each: op.work for each, op in zip(whom, segment.ops, strict=True) if each is not None}
     place = {each: number for number, each in enumerate(apart)}
-    return _Works(tuple(apart.values()), tuple([-1 if each is None else place[each] for each in whom]))  # type: ignore[arg-type]
-
-
-def _whom(work: Collective | Timed | Transfer | Receive | Copy) -> Hashable:
-    """What decides on which communicator of a rank something is done."""
-    return work.axis if isinstance(work, Collective | Timed) else (type(work), work[0])
+    return _Works(tuple(apart.values()), tuple([-1 if each is None else place[each] for each in whom]))

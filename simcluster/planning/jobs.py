@@ -7,13 +7,13 @@ parallel and traffic's types.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
 from simcluster.collectives.description import Floats, Ints
-from simcluster.planning.ops import Item, Op, Receive, Segment, StageProgram, Transfer
+from simcluster.planning.ops import Item, Segment, StageProgram
 from simcluster.planning.parallel import Plan, Ranks
 from simcluster.traffic.traffic import Fabric, Spread
 
@@ -130,11 +130,4 @@ def _shifted_item(item: Item, by: int, segments: dict[int, Segment]) -> Item:
 
 
 def _shifted_segment(segment: Segment, by: int) -> Segment:
-    def shifted(op: Op) -> Op:
-        if isinstance(op.work, Receive):
-            return replace(op, work=Receive(op.work.from_stage + by))
-        if not isinstance(op.work, Transfer):
-            return op
-        return replace(op, work=op.work._replace(to_stage=op.work.to_stage + by))
-
-    return Segment(tuple(shifted(op) for op in segment.ops)) if by else segment
+    return Segment(tuple(op.with_work(op.work.shifted(by)) for op in segment.ops)) if by else segment

@@ -8,8 +8,8 @@ without waiting for anything outside; an *item* is one playing of a segment.  A 
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Literal, NamedTuple
 
 MAIN = "main"
 EXPERTS = "experts"
@@ -17,39 +17,108 @@ EXPERTS = "experts"
 Direction = Literal["d2h", "h2d"]
 """Which way a copy goes: from device to host, or back."""
 
+Group = str | tuple[Literal["send"], int, int] | tuple[Literal["copy"], Direction]
+"""Who does something together: the rank's group on an axis, a pair of ranks (of stage, to stage), a rank and its host's
+memory."""
 
-class Compute(NamedTuple):
+
+class Work:
+    """What an op does: what all who play or change ops ask of it, answered for what a rank does by itself.
+
+    A new kind is a frozen class with the answers that differ (those of a field too: ``size: float = field()``), and an
+    example in ``WORKS``.
+    """
+
+    __slots__ = ()
+    axis: str = ""  # on which it is done together, "" for none
+    size: float = 0.0  # bytes
+    load: float = 1.0  # how many times they travel
+    sensitivity: float | None = None  # what a computation feels of communication beside it; None: it is none
+    attention: float = 0.0  # of a computation's seconds
+    joins: ClassVar[bool] = False  # does it only take part in what another's op does?  Then it leaves no span
+
+    @property
+    def seconds(self) -> float:
+        """How long it is known to take at full speed; -1: that is for links, or others, to say."""
+        return -1.0
+
+    @property
+    def moves(self) -> str:
+        """What it asks of links: a kind of collective, "send" or "copy"; "" for nothing."""
+        return ""
+
+    def group(self, stage: int) -> Group | None:
+        """With whom a rank of the stage does it; None: by itself, in its seconds."""
+        return self.axis or None
+
+    def parties(self, members: int) -> int:
+        """How many of a group's ops have to arrive before it begins."""
+        return members
+
+    def presses(self, lane: str) -> bool:
+        """Does it slow down computation, on this lane?  What blocks all its ranks has none beside it."""
+        return self.axis != "" and lane != MAIN
+
+    def slowed(self, factor: float, added: float = 0.0, load: float = 1.0) -> Work:
+        """As faults make it: ``factor`` times as long and ``added`` seconds longer, its attention ``load`` times."""
+        return self
+
+    def shifted(self, stages: int) -> Work:
+        """The same where so many other stages come first."""
+        return self
+
+    def free(self) -> Work:
+        """The same in no time, moving nothing: who waits for whom stays."""
+        return Timed(self.axis, 0.0) if self.axis else Host(0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Compute(Work):
     """Kernels on one GPU at full speed, in seconds; ``sensitivity`` is how much they feel of communication beside them.
 
     1 is in full: they take (1 + pressure) x seconds beside a communication of that pressure (interference.py).
     ``attention`` is the part of the seconds that grows with the squares of the lengths of documents (faults/data.py).
     """
 
-    seconds: float
+    seconds: float = field()
     sensitivity: float = 1.0
     attention: float = 0.0
 
+    def slowed(self, factor: float, added: float = 0.0, load: float = 1.0) -> Compute:
+        seconds = (self.seconds + (load - 1.0) * self.attention) * factor + added
+        return Compute(seconds, self.sensitivity, self.attention * load * factor)
 
-class Collective(NamedTuple):
+    def free(self) -> Compute:
+        return Compute(0.0, self.sensitivity)
+
+
+@dataclass(frozen=True, slots=True)
+class Collective(Work):
     """``kind`` of ``size`` bytes (the full buffer) over the rank's group on ``axis``.
 
     ``load`` times as many travel: more than the library, which chooses by the size, was told of.
     """
 
     kind: str
-    axis: str
-    size: float
+    axis: str = field()
+    size: float = field()
     load: float = 1.0
 
+    @property
+    def moves(self) -> str:
+        return self.kind
 
-class Timed(NamedTuple):
+
+@dataclass(frozen=True, slots=True)
+class Timed(Work):
     """A collective over the rank's group on ``axis`` of known duration: it waits for all, then takes ``seconds``."""
 
-    axis: str
-    seconds: float
+    axis: str = field()
+    seconds: float = field()
 
 
-class Transfer(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Transfer(Work):
     """``size`` bytes to the rank of ``to_stage`` with the same place on the other axes.
 
     ``seconds``, if not -1, is its known duration: then no link is used.  ``rendezvous``: it begins when the receiver
@@ -57,22 +126,53 @@ class Transfer(NamedTuple):
     """
 
     to_stage: int
-    size: float
+    size: float = field()
     seconds: float = -1.0
     rendezvous: bool = False
 
+    @property
+    def moves(self) -> str:
+        return "send" if self.seconds < 0 else ""
 
-class Receive(NamedTuple):
+    def group(self, stage: int) -> Group:
+        return "send", stage, self.to_stage
+
+    def parties(self, members: int) -> int:
+        return 1 + self.rendezvous
+
+    def presses(self, lane: str) -> bool:
+        return True
+
+    def shifted(self, stages: int) -> Transfer:
+        return replace(self, to_stage=self.to_stage + stages)
+
+    def free(self) -> Transfer:
+        return replace(self, seconds=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Receive(Work):
     """The receiver's side of a Transfer at a rendezvous, from the rank of ``from_stage`` with the same place.
 
     The key of its item is ("receive", the key of the sender's item); both items have no other op.  It leaves no span of
     its own: what the receiver sees of a transfer belongs to the op that waits for it.
     """
 
+    joins: ClassVar[bool] = True
     from_stage: int
 
+    def group(self, stage: int) -> Group:
+        return "send", self.from_stage, stage
 
-class Copy(NamedTuple):
+    def shifted(self, stages: int) -> Receive:
+        return Receive(self.from_stage + stages)
+
+    def free(self) -> Receive:
+        return self  # it ends with what it receives
+
+
+@dataclass(frozen=True, slots=True)
+class Copy(Work):
     """``size`` bytes between the GPU and its host's memory, over the rank's own way there (``Cluster.host_way``).
 
     ``direction`` is "d2h" to the host or "h2d" from it.  Done by a copy engine: no SM is taken, computation goes on.
@@ -80,17 +180,36 @@ class Copy(NamedTuple):
     """
 
     direction: Direction
-    size: float
+    size: float = field()
     seconds: float = -1.0
 
+    @property
+    def moves(self) -> str:
+        return "copy" if self.seconds < 0 else ""
 
-class Host(NamedTuple):
+    def group(self, stage: int) -> Group:
+        return "copy", self.direction
+
+    def free(self) -> Copy:
+        return replace(self, seconds=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Host(Work):
     """Work of the host's processors for the rank, in seconds; a slow GPU does not slow it down."""
 
-    seconds: float
+    seconds: float = field()
 
 
-Work = Compute | Collective | Timed | Transfer | Receive | Copy | Host
+WORKS: dict[type[Work], Work] = {
+    type(work): work
+    for work in (
+        Compute(2e-3), Collective("all_gather", "dp", 4e6), Timed("dp", 1e-3), Transfer(1, 4e6, rendezvous=True),
+        Receive(0), Copy("d2h", 4e6), Host(1e-3),
+    )
+}  # fmt: skip
+"""Every kind of work that may be planned, with an example (a Receive answers the Transfer): all tests of kinds play
+these."""
 
 
 class Change(NamedTuple):
@@ -124,6 +243,10 @@ class Op:
     after: tuple[int, ...] = ()
     memory: tuple[Change, ...] = ()
     routed: tuple[Change, ...] = ()
+
+    def with_work(self, work: Work) -> Op:
+        """The op with this in place of its work."""
+        return self if work is self.work else replace(self, work=work)
 
 
 @dataclass(frozen=True, eq=False, slots=True)

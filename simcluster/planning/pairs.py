@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from simcluster.planning.ops import MAIN, Collective, Need, Op, Segment, Timed
+from simcluster.planning.ops import MAIN, Need, Op, Segment
 from simcluster.planning.replicas import Part
 
 
@@ -95,7 +95,7 @@ def _lane(op: Op) -> str:
     """
     if op.lane != MAIN:
         return f"pair {op.lane}"
-    return f"pair {op.work.axis}" if isinstance(op.work, Collective | Timed) else MAIN
+    return f"pair {op.work.axis}" if op.work.axis else MAIN
 
 
 def _waits(ops: Sequence[Op], lanes: Sequence[str]) -> list[tuple[int, ...]]:

@@ -62,7 +62,7 @@ class OpsInMaking:
             self._issued += len(kernels) * self._issue.kernel
             work = self._work(kernels)
             if self._issue.gap:
-                work = work._replace(seconds=work.seconds + len(kernels) * self._issue.gap)
+                work = replace(work, seconds=work.seconds + len(kernels) * self._issue.gap)
             self._add(work, "compute", kind, name, layer)
 
     def collective(self, kind: str, name: str, size: float, layer: int = -1, axis: str = "tp") -> None:
@@ -167,8 +167,8 @@ class OpsInMaking:
         first, last = self._ops[0], self._ops[-1]
         if len(self._ops) == 1:
             assert isinstance(first.work, Compute), first
-            return [replace(first, work=first.work._replace(seconds=max(first.work.seconds, self._issued)))]
-        done = first.work.seconds if isinstance(first.work, Compute) else 0.0
+            return [replace(first, work=replace(first.work, seconds=max(first.work.seconds, self._issued)))]
+        done = 0.0 if first.work.sensitivity is None else first.work.seconds
         host = Op(Host(max(self._issued - done, 0.0)), "host", "launch", "launch", lane="host", after=(0,))
         return [*self._ops[:-1], host, replace(last, after=(*last.after, len(self._ops) - 1))]
 

@@ -25,7 +25,6 @@ import simpy
 
 from simcluster.clock import on_grid
 from simcluster.errors import DeadlockError
-from simcluster.planning.ops import Collective, Compute, Copy, Host, Receive, Timed, Transfer
 from simcluster.planning.profiles import STEADY, Profile
 from simcluster.reference.communication import Communication
 from simcluster.reference.instants import AtEndOfInstant
@@ -157,19 +156,19 @@ class Player:
             node.ready = node.start = env.now
             node.last = node
             work = node.op.work
-            if isinstance(work, Compute):
-                yield from self._compute(node, work)
-            elif isinstance(work, Host):
+            if work.group(node.stage) is not None:
+                yield from self._communicate(node)
+            elif work.sensitivity is None:
                 yield env.timeout(on_grid(work.seconds))
             else:
-                yield from self._communicate(node)
+                yield from self._compute(node, work.seconds, work.sensitivity)
             node.end = env.now
             self._over[node].succeed()
 
-    def _compute(self, node: Node, work: Compute) -> Process:
+    def _compute(self, node: Node, seconds: float, sensitivity: float) -> Process:
         """Compute at the rate of every moment; at an instant the last word counts."""
         env, rank = self._env, self._ranks[node.rank]
-        before = now = Left(on_grid(work.seconds * rank.slowness), env.now, 1.0)
+        before = now = Left(on_grid(seconds * rank.slowness), env.now, 1.0)
         settled = env.now  # ``before`` is what was left as of all instants before this one
         rank.computing += 1
         rank.tell()
@@ -183,7 +182,7 @@ class Player:
                 yield rank.changed
             if env.now > settled:
                 before, settled = now, env.now
-            now = before.at(env.now, rank.factor(work.sensitivity))
+            now = before.at(env.now, rank.factor(sensitivity))
         rank.computing -= 1
         rank.tell()
 
@@ -191,15 +190,15 @@ class Player:
         """Arrive; the last to come begins what all wait for."""
         members = self._communication.members(node)
         work, (key, index) = node.op.work, node.key
-        if isinstance(work, Receive) and isinstance(key, tuple):
+        if work.joins and isinstance(key, tuple):
             _, key = key  # it names its send
         meeting = self._meetings.setdefault((members, key, index), Meeting(self._env.event()))
         meeting.there.append(node)
-        if self._in_steps and isinstance(work, Collective) and meeting.steps is None:
+        if self._in_steps and work.axis and work.moves and meeting.steps is None:
             rounds = self._communication.rounds(work, members)
             meeting.steps = Stepwise(self._env, self._network, self._cluster, members, rounds)
         steps = meeting.steps
-        if len(meeting.there) == self._communication.parties(node, members):
+        if len(meeting.there) == work.parties(len(members)):
             self._all_there(meeting)
             if steps is None:
                 self._env.process(self._move(meeting, members))
@@ -219,15 +218,13 @@ class Player:
 
     def _move(self, meeting: Meeting, members: tuple[int, ...]) -> Process:
         """The communication from its last arrival to its end."""
-        op = next(node.op for node in meeting.there if not isinstance(node.op.work, Receive))
-        work = op.work
-        assert isinstance(work, Collective | Timed | Transfer | Copy), work
+        op = next(node.op for node in meeting.there if not node.op.work.joins)
         ranks = [self._ranks[rank] for rank in members]
         flight = Flight(self._communication.pressure(op, members), self._communication.drag(op), ranks)
         for rank in ranks:
             rank.flights.append(flight)
             rank.tell()
-        for traffic in self._communication.traffics(work, members):
+        for traffic in self._communication.traffics(op.work, members):
             flight.activity = self._network.begin(traffic, flight.factor())
             yield from self._network.move(flight.activity)
         for rank in ranks:

@@ -27,7 +27,7 @@ def least_seconds(
     for stage, wanted in enumerate(calls):
         items = []
         for number, call in enumerate(dict.fromkeys(wanted)):
-            op = Op(call, "pp" if isinstance(call, Transfer) else call.axis, "call", "call")
+            op = Op(call, call.axis or "pp", "call", "call")
             items.append(Item(Segment((op,)), number))
         programs.append(StageProgram(stage, {MAIN: items}))
     communicators = Communicators(programs, plan, cluster, methods)
@@ -36,9 +36,7 @@ def least_seconds(
     for stage, (wanted, ranks) in enumerate(zip(calls, plan.stage_ranks(), strict=True)):
         by_kind: dict[object, list[Call]] = {}
         for call in dict.fromkeys(wanted):
-            by_kind.setdefault(("send", stage, call.to_stage) if isinstance(call, Transfer) else call.axis, []).append(
-                call
-            )
+            by_kind.setdefault(call.group(stage), []).append(call)
         least: dict[Call, float] = {}
         for kind, those in by_kind.items():
             numbers = dict.fromkeys(communicators.number(kind, rank) for rank in ranks.tolist())
@@ -65,11 +63,7 @@ class Way:
 
     def seconds(self, stage: int, call: Call) -> float:
         """What a send or a collective takes at the least on a stage."""
-        ranks: tuple[int, ...]
-        if isinstance(call, Transfer):
-            ranks, kind = (self._ranks[stage], self._ranks[call.to_stage]), "send"
-        else:
-            ranks, kind = self._group(call.axis, stage), call.kind
+        kind, ranks = call.moves, self._members(call, stage)
         group = group_of(self._cluster, ranks)
         method = self._methods.of(group, kind, call.size)
         name = ranks, kind, method.algorithm
@@ -77,8 +71,11 @@ class Way:
             self._known[name] = patterns(self._cluster, ranks, phases_of(method, group, kind))
         return _alone(activities(self._known[name], call.size, method), self._capacity)
 
-    def _group(self, axis: str, stage: int) -> tuple[int, ...]:
-        """The group of the stage's rank."""
+    def _members(self, call: Call, stage: int) -> tuple[int, ...]:
+        """The group or pair of the stage's rank."""
+        if isinstance(call, Transfer):
+            return self._ranks[stage], self._ranks[call.to_stage]
+        axis = call.axis
         if (axis, stage) not in self._groups:
             groups = self._plan.groups(axis)
             here = (groups == self._ranks[stage]).any(axis=1)
@@ -109,8 +106,8 @@ class _Alone:
         found: list[Hashable] = []
         known: dict[Hashable, None] = {}
         for call in calls:
-            method = None if isinstance(call, Transfer) else self._communicators.method(number, call.kind, call.size)
-            name = (call.kind, method.algorithm) if method and isinstance(call, Collective) else "send"
+            method = self._communicators.method(number, call.moves, call.size) if call.axis else None
+            name = (call.moves, method.algorithm) if method else "send"
             found.append(method)
             if name not in known:
                 known[name] = None
@@ -124,5 +121,4 @@ class _Alone:
     def _traffics(self, number: int, call: Call) -> Sequence[Traffic]:
         if number not in self._usages:
             self._usages[number] = self._communicators.bindings.usages(number)
-        what = "send" if isinstance(call, Transfer) else call.kind
-        return self._communicators.traffics(number, what, call.size, self._usages[number])
+        return self._communicators.traffics(number, call.moves, call.size, self._usages[number])

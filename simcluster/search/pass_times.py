@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from simcluster.errors import InputError
 from simcluster.faults.ranks import mean_attention
 from simcluster.model.layers import RankShape
 from simcluster.planning.ops import Collective, Compute, Host, Segment
@@ -152,6 +153,10 @@ def _segments(job: Job, shape: RankShape) -> dict[tuple[str, Kind], Segment]:
     return found
 
 
+PROVED = (Compute, Collective, Host)
+"""What a pass may do of which the bounds are proved."""
+
+
 def _longest(segment: Segment, least: Mapping[Collective, float], attention: float) -> float:
     """Seconds from its first op to its last, by its lanes and what ops wait for; without the host's lane.
 
@@ -163,13 +168,12 @@ def _longest(segment: Segment, least: Mapping[Collective, float], attention: flo
     for op in segment.ops:
         begin = max([lanes.get(op.lane, 0.0), *(ends[other] for other in op.after)])
         work = op.work
-        if isinstance(work, Compute | Host):
-            seconds = 0.0 if op.lane == "host" else work.seconds
-            if isinstance(work, Compute):
-                seconds -= (1.0 - attention) * work.attention
-        else:
-            assert isinstance(work, Collective), work
+        if type(work) not in PROVED:
+            raise InputError(f"plan: the bounds are not proved for {type(work).__name__}, which {op.name} does")
+        if isinstance(work, Collective):
             seconds = least[work]
+        else:
+            seconds = 0.0 if op.lane == "host" else work.seconds - (1.0 - attention) * work.attention
         ends.append(begin + seconds)
         lanes[op.lane] = ends[-1]
     return ends[-1]

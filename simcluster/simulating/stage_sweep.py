@@ -15,7 +15,19 @@ import numpy as np
 import numpy.typing as npt
 
 from simcluster.errors import InputError
-from simcluster.planning.ops import Collective, Compute, Copy, Host, Item, Op, Receive, StageProgram, Timed, Transfer
+from simcluster.planning.ops import (
+    Collective,
+    Compute,
+    Copy,
+    Host,
+    Item,
+    Op,
+    Receive,
+    StageProgram,
+    Timed,
+    Transfer,
+    Work,
+)
 from simcluster.planning.parallel import Layout
 
 Floats = npt.NDArray[np.float64]
@@ -178,24 +190,20 @@ class StageSweep:
         return found
 
 
-MEETING = (Collective, Timed, Transfer, Receive)
-"""Work that meets that of other ranks (of transfers, those at a rendezvous)."""
-ALONE = (Compute, Copy, Host)
-"""Work that a rank does by itself, in the seconds that are given."""
+PROVED = (Compute, Collective, Timed, Transfer, Receive, Copy, Host)
+"""The kinds of work that a sweep is proved for."""
 
 
-def _meets(work: object, key: Hashable, index: int) -> Hashable:
+def _meets(work: Work, key: Hashable, index: int) -> Hashable:
     """The name under which an op meets others; None for one that meets none.  InputError for work of a kind unknown."""
-    if not isinstance(work, (*MEETING, *ALONE)):
+    if type(work) not in PROVED:
         raise InputError(f"the sweep of replicas does not know {type(work).__name__}; use method events")
-    if isinstance(work, Collective | Timed):
-        return work.axis, key, index
-    if isinstance(work, Transfer) and work.rendezvous:
-        return "send", key, index
-    if isinstance(work, Receive):
+    if work.joins:
         assert isinstance(key, tuple), key
         return "send", key[1], index
-    return None
+    if work.moves == "send" or not work.axis:
+        return ("send", key, index) if work.moves == "send" and work.parties(2) > 1 else None
+    return work.axis, key, index
 
 
 class _Places:

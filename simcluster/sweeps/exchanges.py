@@ -16,7 +16,7 @@ from simcluster.planning.replicas import Replicas
 from simcluster.planning.segments import Pass
 from simcluster.planning.step_plan import Job
 from simcluster.schedules import Schedule
-from simcluster.sweeps.alike import Call, Calls, Drawn
+from simcluster.sweeps.alike import Call, Calls, Drawn, NotQuickError, quick_works
 from simcluster.sweeps.crossings import Crossings
 from simcluster.sweeps.links import Contenders
 from simcluster.sweeps.skeleton import Costed, Last, Sent, Work
@@ -116,8 +116,8 @@ def passes_calls(collectives: Sequence[Collective], stages: int) -> Calls:
 def _calls(ends: Sequence[Sequence[tuple[Hashable, Op]]]) -> Iterator[Call]:
     for stage, ops in enumerate(ends):
         for _, op in ops:
-            if isinstance(op.work, Collective):
-                yield Call(stage, op.work.axis, op.work.kind, op.work.size)
+            if op.work.moves:
+                yield Call(stage, op.work.axis, op.work.moves, op.work.size)
 
 
 def _ends(job: Job) -> list[list[tuple[Hashable, Op]]]:
@@ -132,7 +132,11 @@ def _ends(job: Job) -> list[list[tuple[Hashable, Op]]]:
             continue
         lanes = Lanes(stage, pipelined=job.plan.pp > 1)
         Replicas(job, lanes).finish(0)
-        found.append([(item.key, op) for item in lanes.program().lanes[MAIN] for op in item.segment.ops])
+        items = lanes.program().lanes
+        if list(items) != [MAIN]:
+            raise NotQuickError("something goes on beside the end of a step")
+        found.append([(item.key, op) for item in items[MAIN] for op in item.segment.ops])
+        quick_works(op.work for _, op in found[-1])
     return found
 
 

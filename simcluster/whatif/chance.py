@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from simcluster.faults import Jitter
 from simcluster.faults.draws import Streams
-from simcluster.planning.ops import Compute, Item, Op
+from simcluster.planning.ops import Item, Op, Work
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -66,7 +66,7 @@ class Chance:
     def seconds(self, stage: int, number: int, planned: Floats) -> Floats:
         """Durations [place, replica of the block] of an op that is ``planned`` [place, 1] to take so long."""
         item, op = self._ops[stage][number]
-        if not isinstance(op.work, Compute):
+        if op.work.sensitivity is None:
             return planned
         found, more = planned, None
         if self._documents and op.work.attention and item.microbatch >= 0:
@@ -85,7 +85,7 @@ class Chance:
             found = found * (drawn if len(here) == len(drawn) else _only(drawn, here, 1.0))
         return found if more is None else found + more
 
-    def _uneven(self, item: Item, work: Compute) -> Floats:
+    def _uneven(self, item: Item, work: Work) -> Floats:
         """What multiplies the planned seconds of an op, as its microbatch has other documents."""
         assert self._documents is not None
         planned = self._documents.planned[item.step]

@@ -7,13 +7,13 @@ is still a meeting.  Imports the door, results and ops.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 from simcluster.errors import InputError
 from simcluster.measuring.critical_path import kind_of
 from simcluster.measuring.metrics import BESIDE, EXPOSED
-from simcluster.planning.ops import Collective, Compute, Op, Receive, Segment, StageProgram, Timed
+from simcluster.planning.ops import Op, Segment, StageProgram
 from simcluster.result import Result
 from simcluster.run import Run
 from simcluster.simulate import replay
@@ -98,7 +98,9 @@ def freed_where(programs: Iterable[StageProgram], chosen: Callable[[Op], bool]) 
 
     def of(segment: Segment) -> Segment:
         if id(segment) not in segments:
-            segments[id(segment)] = Segment(tuple(_free(op) if chosen(op) else op for op in segment.ops))
+            segments[id(segment)] = Segment(
+                tuple(op.with_work(op.work.free()) if chosen(op) else op for op in segment.ops)
+            )
         return segments[id(segment)]
 
     return [
@@ -120,14 +122,3 @@ def _names(stream: str, kind: str) -> list[str]:
     if stream != "compute":
         return [COMMUNICATION, stream, kind_of(stream, kind)]
     return ["backward", kind] if kind in _PARTS_OF_BACKWARD else [kind]
-
-
-def _free(op: Op) -> Op:
-    work = op.work
-    if isinstance(work, Receive):  # ends with what it receives
-        return op
-    if isinstance(work, Collective):
-        return replace(op, work=Timed(work.axis, 0.0))
-    if isinstance(work, Compute):
-        return replace(op, work=work._replace(seconds=0.0, attention=0.0))
-    return replace(op, work=work._replace(seconds=0.0))
