@@ -80,10 +80,10 @@ class ExpertLoads:
         if op.routed:
             op = replace(op, memory=grown(op.memory, op.routed, self._of(rank, item, op.layer)[0]))
         if op.name == EXPERTS:
-            return op.with_work(work.slowed(self._of(rank, item, op.layer)[0]))
+            return replace(op, work=work.slowed(self._of(rank, item, op.layer)[0]))
         if isinstance(work, Collective) and op.name in TRAVELS:
             own, fullest = self._of(rank, item, op.layer)
-            return op.with_work(replace(work, load=fullest if work.axis == "ep" else own))
+            return replace(op, work=replace(work, load=fullest if work.axis == "ep" else own))
         return op
 
     def _of(self, rank: int, item: Item, layer: int) -> tuple[float, float]:

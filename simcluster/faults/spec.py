@@ -73,12 +73,8 @@ def with_items(program: StageProgram, change: Callable[[Item], Item]) -> StagePr
 
 def retimed(segment: Segment, factors: Sequence[float], added: Sequence[float] = (), *, load: float = 1.0) -> Segment:
     """A segment whose computations take factor times as long and what is added (s); ``load`` is their attention's."""
-    return Segment(
-        tuple([
-            op.with_work(op.work.slowed(factor, more, load))
-            for op, factor, more in zip(segment.ops, factors, added or [0.0] * len(factors), strict=True)
-        ])
-    )  # fmt: skip
+    changes = iter(zip(factors, added or [0.0] * len(factors), strict=True))
+    return segment.with_works(lambda op: op.work.slowed(*next(changes), load))
 
 
 class FaultSpec(Spec):

@@ -82,10 +82,6 @@ class Between:
         """What always multiplies the rank's compute times."""
         return self._ranks.slowness[rank]
 
-    def stage(self, rank: int) -> int:
-        """The rank's stage."""
-        return self._ranks.stage[rank]
-
     def communicator(self, work: Work, rank: int) -> int:
         """The communicator that an op of a rank uses."""
         return self._communicators.number(work.group(self._ranks.stage[rank]), rank)
@@ -160,10 +156,8 @@ class Between:
     def _make(self, number: int, work: Work, *, beside: bool) -> Meeting:
         parties = work.parties(self.parties(number))
         traffics, interference = self._traffics(number, work), self._interference
-        if not interference or not beside:
-            return Meeting(parties, traffics)
-        pressure = interference.pressure(self._beside(number, work, interference))
-        if not pressure and not interference.drag:
+        pressure = interference.pressure(self._beside(number, work, interference)) if interference and beside else 0.0
+        if not interference or not beside or not (pressure or interference.drag):
             return Meeting(parties, traffics)
         classes = self._classes
         played = dict.fromkeys(

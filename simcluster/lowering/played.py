@@ -105,7 +105,7 @@ class Segments:
         """The segment as this rank plays it."""
         between, works = self._between, self._works.get(segment)
         if works is None:
-            works = self._works[segment] = _works_of(segment, between.stage(rank))
+            works = self._works[segment] = _works_of(segment)
         groups = tuple([between.group(between.communicator(work, rank)) for work in works.apart])
         name = segment, between.slowness(rank), self._feels(rank), groups
         known = self._known.get(name)
@@ -119,7 +119,10 @@ class Segments:
         pattern, moved = self._pattern(rank, segment, groups)
         found, first = pattern.pieces, pattern.first
         rows = [_moving(piece.rows, moved) for piece in found]
-        met = [self._met(rank, piece, segment.ops[piece.first]) for piece in found]
+        met = [
+            (-1 if piece.seconds is not None else between.communicator(op.work, rank), op)
+            for piece, op in [(piece, segment.ops[piece.first]) for piece in found]
+        ]
         meetings = [
             _NONE if number < 0 or self._in_steps or op.work.joins else between.meeting(number, op)
             for number, op in met
@@ -169,10 +172,6 @@ class Segments:
             first, works = may_go_in_step(segment, found) if self._goes_in_step else (-1, ())
             known = self._patterns[name] = _Pattern(found, first if self._varying else with_lead(found, first), works)
         return known, iter([number for number in moved if number >= 0])
-
-    def _met(self, rank: int, piece: Piece, op: Op) -> tuple[int, Op]:
-        """On which communicator a piece meets others, -1 for none, and with which op."""
-        return -1 if piece.seconds is not None else self._between.communicator(op.work, rank), op
 
     def _groups(
         self, found: Sequence[Piece], met: Sequence[tuple[int, Op]], meetings: Sequence[Meeting]
@@ -227,9 +226,9 @@ def _part(
     )
 
 
-def _works_of(segment: Segment, stage: int) -> _Works:
-    """What a segment's ops do with others, on any of its stages."""
-    whom = [op.work.group(stage) for op in segment.ops]
+def _works_of(segment: Segment) -> _Works:
+    """What a segment's ops do with others."""
+    whom = [op.work.group(0) for op in segment.ops]  # any stage tells them apart: no send is with a receive
     apart = {each: op.work for each, op in zip(whom, segment.ops, strict=True) if each is not None}
     place = {each: number for number, each in enumerate(apart)}
     return _Works(tuple(apart.values()), tuple([-1 if each is None else place[each] for each in whom]))

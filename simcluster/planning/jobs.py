@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 
 import numpy as np
 
 from simcluster.collectives.description import Floats, Ints
-from simcluster.planning.ops import Item, Segment, StageProgram
+from simcluster.planning.ops import Item, StageProgram
 from simcluster.planning.parallel import Plan, Ranks
 from simcluster.traffic.traffic import Fabric, Spread
 
@@ -116,18 +116,10 @@ def joint_programs(programs: Sequence[Sequence[StageProgram]], plan: JointPlan) 
 
 def _shifted(program: StageProgram, by: int) -> StageProgram:
     """The program of a stage that has ``by`` other jobs' stages before it."""
-    segments: dict[int, Segment] = {}
-    lanes = {name: [_shifted_item(item, by, segments) for item in items] for name, items in program.lanes.items()}
-    return StageProgram(program.stage + by, lanes)
+    segment_of = cache(lambda segment: segment.with_works(lambda op: op.work.shifted(by)))
 
+    def shifted(item: Item) -> Item:
+        needs = tuple(need._replace(stage=need.stage + by) for need in item.needs)
+        return item._replace(segment=segment_of(item.segment), needs=needs)
 
-def _shifted_item(item: Item, by: int, segments: dict[int, Segment]) -> Item:
-    segment = segments.get(id(item.segment))
-    if segment is None:
-        segment = segments[id(item.segment)] = _shifted_segment(item.segment, by)
-    needs = tuple(need._replace(stage=need.stage + by) for need in item.needs)
-    return item._replace(segment=segment, needs=needs)
-
-
-def _shifted_segment(segment: Segment, by: int) -> Segment:
-    return Segment(tuple(op.with_work(op.work.shifted(by)) for op in segment.ops)) if by else segment
+    return StageProgram(program.stage + by, {name: list(map(shifted, items)) for name, items in program.lanes.items()})

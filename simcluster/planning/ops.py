@@ -7,9 +7,9 @@ without waiting for anything outside; an *item* is one playing of a segment.  A 
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 MAIN = "main"
 EXPERTS = "experts"
@@ -18,8 +18,7 @@ Direction = Literal["d2h", "h2d"]
 """Which way a copy goes: from device to host, or back."""
 
 Group = str | tuple[Literal["send"], int, int] | tuple[Literal["copy"], Direction]
-"""Who does something together: the rank's group on an axis, a pair of ranks (of stage, to stage), a rank and its host's
-memory."""
+"""An axis; "send" with the stage of the sender and the receiver's; "copy", to or from the host's memory."""
 
 
 class Work:
@@ -30,12 +29,13 @@ class Work:
     """
 
     __slots__ = ()
+    kind: str = ""  # of collective, "send" or "copy"
     axis: str = ""  # on which it is done together, "" for none
     size: float = 0.0  # bytes
     load: float = 1.0  # how many times they travel
     sensitivity: float | None = None  # what a computation feels of communication beside it; None: it is none
     attention: float = 0.0  # of a computation's seconds
-    joins: ClassVar[bool] = False  # does it only take part in what another's op does?  Then it leaves no span
+    joins: bool = False  # does it only take part in what another's op does?  Then it leaves no span
 
     @property
     def seconds(self) -> float:
@@ -44,8 +44,8 @@ class Work:
 
     @property
     def moves(self) -> str:
-        """What it asks of links: a kind of collective, "send" or "copy"; "" for nothing."""
-        return ""
+        """What it asks of links: its kind, "" for nothing, in its known seconds."""
+        return self.kind if self.seconds < 0 else ""
 
     def group(self, stage: int) -> Group | None:
         """With whom a rank of the stage does it; None: by itself, in its seconds."""
@@ -69,7 +69,7 @@ class Work:
 
     def free(self) -> Work:
         """The same in no time, moving nothing: who waits for whom stays."""
-        return Timed(self.axis, 0.0) if self.axis else Host(0.0)
+        return Timed(self.axis, 0.0) if self.axis else replace(self.slowed(0.0), seconds=0.0)  # type: ignore[type-var]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +88,6 @@ class Compute(Work):
         seconds = (self.seconds + (load - 1.0) * self.attention) * factor + added
         return Compute(seconds, self.sensitivity, self.attention * load * factor)
 
-    def free(self) -> Compute:
-        return Compute(0.0, self.sensitivity)
-
 
 @dataclass(frozen=True, slots=True)
 class Collective(Work):
@@ -99,14 +96,10 @@ class Collective(Work):
     ``load`` times as many travel: more than the library, which chooses by the size, was told of.
     """
 
-    kind: str
+    kind: str = field()
     axis: str = field()
     size: float = field()
     load: float = 1.0
-
-    @property
-    def moves(self) -> str:
-        return self.kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,14 +118,11 @@ class Transfer(Work):
     has posted its Receive, too; otherwise the receiver is always ready.
     """
 
+    kind = "send"
     to_stage: int
     size: float = field()
     seconds: float = -1.0
     rendezvous: bool = False
-
-    @property
-    def moves(self) -> str:
-        return "send" if self.seconds < 0 else ""
 
     def group(self, stage: int) -> Group:
         return "send", stage, self.to_stage
@@ -146,9 +136,6 @@ class Transfer(Work):
     def shifted(self, stages: int) -> Transfer:
         return replace(self, to_stage=self.to_stage + stages)
 
-    def free(self) -> Transfer:
-        return replace(self, seconds=0.0)
-
 
 @dataclass(frozen=True, slots=True)
 class Receive(Work):
@@ -158,7 +145,7 @@ class Receive(Work):
     its own: what the receiver sees of a transfer belongs to the op that waits for it.
     """
 
-    joins: ClassVar[bool] = True
+    joins = True
     from_stage: int
 
     def group(self, stage: int) -> Group:
@@ -179,19 +166,13 @@ class Copy(Work):
     ``seconds``, if not -1, is its known duration: then no link is used.
     """
 
+    kind = "copy"
     direction: Direction
     size: float = field()
     seconds: float = -1.0
 
-    @property
-    def moves(self) -> str:
-        return "copy" if self.seconds < 0 else ""
-
     def group(self, stage: int) -> Group:
         return "copy", self.direction
-
-    def free(self) -> Copy:
-        return replace(self, seconds=0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,14 +183,10 @@ class Host(Work):
 
 
 WORKS: dict[type[Work], Work] = {
-    type(work): work
-    for work in (
-        Compute(2e-3), Collective("all_gather", "dp", 4e6), Timed("dp", 1e-3), Transfer(1, 4e6, rendezvous=True),
-        Receive(0), Copy("d2h", 4e6), Host(1e-3),
-    )
+    Compute: Compute(2e-3), Collective: Collective("all_gather", "dp", 4e6), Timed: Timed("dp", 1e-3),
+    Transfer: Transfer(1, 4e6, rendezvous=True), Receive: Receive(0), Copy: Copy("d2h", 4e6), Host: Host(1e-3),
 }  # fmt: skip
-"""Every kind of work that may be planned, with an example (a Receive answers the Transfer): all tests of kinds play
-these."""
+"""Every kind of work, with an example (a Receive answers the Transfer) that all tests of kinds play."""
 
 
 class Change(NamedTuple):
@@ -244,10 +221,6 @@ class Op:
     memory: tuple[Change, ...] = ()
     routed: tuple[Change, ...] = ()
 
-    def with_work(self, work: Work) -> Op:
-        """The op with this in place of its work."""
-        return self if work is self.work else replace(self, work=work)
-
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Segment:
@@ -266,6 +239,11 @@ class Segment:
             assert all(earlier < index for earlier in op.after), op
             assert op.lane == lane or (op.after and index in joined), op
         assert self.ops[-1].lane == lane, self.ops[-1]
+
+    def with_works(self, change: Callable[[Op], Work]) -> Segment:
+        """The same ops with other works."""
+        ops = zip(self.ops, map(change, self.ops), strict=True)
+        return Segment(tuple([op if op.work is work else replace(op, work=work) for op, work in ops]))
 
 
 class Need(NamedTuple):

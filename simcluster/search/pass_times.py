@@ -81,7 +81,7 @@ def times_of(base: Scenario, layout: Layout, shapes: Sequence[Shape]) -> dict[Sh
     attention = mean_attention(base.faults, base.seed, batch_of(base), base.dp)
     found = {}
     for shape, (segments, job, probe) in made.items():
-        seconds = {name: _longest(segment, least, attention) for name, segment in segments.items()}
+        seconds = {name: longest(segment, least, attention) for name, segment in segments.items()}
         sums = {
             part: {kind: seconds.get((part, kind), 0.0) for kind in KINDS}
             for part in ("plain", "again", "embedding", "lm_head", "boundary")
@@ -157,7 +157,7 @@ PROVED = (Compute, Collective, Host)
 """What a pass may do of which the bounds are proved."""
 
 
-def _longest(segment: Segment, least: Mapping[Collective, float], attention: float) -> float:
+def longest(segment: Segment, least: Mapping[Collective, float], attention: float) -> float:
     """Seconds from its first op to its last, by its lanes and what ops wait for; without the host's lane.
 
     ``attention``: the part of whole sequences' that packed documents leave, the mean of all microbatches, which a

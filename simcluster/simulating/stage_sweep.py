@@ -27,7 +27,7 @@ from simcluster.planning.ops import (
     Timed,
     Transfer,
     Work,
-)
+)  # fmt: skip
 from simcluster.planning.parallel import Layout
 
 Floats = npt.NDArray[np.float64]
@@ -201,9 +201,9 @@ def _meets(work: Work, key: Hashable, index: int) -> Hashable:
     if work.joins:
         assert isinstance(key, tuple), key
         return "send", key[1], index
-    if work.moves == "send" or not work.axis:
-        return ("send", key, index) if work.moves == "send" and work.parties(2) > 1 else None
-    return work.axis, key, index
+    if work.axis:
+        return work.axis, key, index
+    return ("send", key, index) if work.parties(1) > 1 else None
 
 
 class _Places:

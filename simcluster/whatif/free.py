@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 
 from simcluster.errors import InputError
 from simcluster.measuring.critical_path import kind_of
 from simcluster.measuring.metrics import BESIDE, EXPOSED
-from simcluster.planning.ops import Op, Segment, StageProgram
+from simcluster.planning.ops import Op, StageProgram
 from simcluster.result import Result
 from simcluster.run import Run
 from simcluster.simulate import replay
@@ -94,20 +94,12 @@ def freed(programs: Iterable[StageProgram], kind: str) -> list[StageProgram]:
 
 def freed_where(programs: Iterable[StageProgram], chosen: Callable[[Op], bool]) -> list[StageProgram]:
     """The programs with the chosen ops free."""
-    segments: dict[int, Segment] = {}
-
-    def of(segment: Segment) -> Segment:
-        if id(segment) not in segments:
-            segments[id(segment)] = Segment(
-                tuple(op.with_work(op.work.free()) if chosen(op) else op for op in segment.ops)
-            )
-        return segments[id(segment)]
-
+    freed = cache(lambda segment: segment.with_works(lambda op: op.work.free() if chosen(op) else op.work))
     return [
         StageProgram(
             program.stage,
             {
-                lane: [item._replace(segment=of(item.segment)) for item in items]
+                lane: [item._replace(segment=freed(item.segment)) for item in items]
                 for lane, items in program.lanes.items()
             },
         )

@@ -1,0 +1,176 @@
+"""Every kind of work is asked, not looked up: what ``WORKS`` names is played alike by all, or refused by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import tiny_scenario
+
+from simcluster.errors import InputError
+from simcluster.measuring.timeline import COLUMNS
+from simcluster.planning import ops
+from simcluster.planning.ops import MAIN, WORKS, Item, Op, Segment, StageProgram, Timed, Work
+from simcluster.reference.communication import Communication
+from simcluster.reference.nodes import lanes_of
+from simcluster.reference.plain import Player
+from simcluster.run import Run
+from simcluster.scenario.scenario import Scenario
+from simcluster.search.pass_times import longest
+from simcluster.simulate import plan, replay
+from simcluster.simulating.stage_sweep import StageSweep
+from simcluster.sweeps.alike import quick_works
+
+every_kind = pytest.mark.parametrize("work", WORKS.values(), ids=lambda work: type(work).__name__)
+lanes = pytest.mark.parametrize("lane", [MAIN, "beside"])
+
+
+RANKS = range(4)
+
+
+@cache
+def job(*, steps: bool = False, disturbed: bool = False) -> Scenario:
+    sections: dict[str, Any] = {"collectives": {"detail": "steps"}} if steps else {}
+    if disturbed:
+        sections = {
+            "overlap": {"interference": {"kind": "factor", "compute": 0.2, "communication": 0.1}},
+            "faults": [{"kind": "slow_gpu", "rank": 1, "factor": 1.3}],
+        }
+    return tiny_scenario(
+        gpus=4, cluster={"topology": "dgx_h100", "nodes": 2, "gpus_per_node": 2}, parallel={"pp": 2, "dp": 2},
+        model={"layers": 2}, **sections,
+    )  # fmt: skip
+
+
+def stream(work: Work) -> str:
+    group = work.group(0)
+    if isinstance(group, tuple):
+        return group[1] if group[0] == "copy" else "pp"
+    return group or ("host" if work.sensitivity is None else "compute")
+
+
+def with_work(programs: Sequence[StageProgram], work: Work, lane: str) -> list[StageProgram]:
+    """Programs that do it at the end of their main lanes, or on a lane of its own from the beginning.
+
+    What goes from stage 0 to stage 1 is done with all that goes the same way.
+    """
+    pair = [
+        each for each in (*WORKS.values(), work) if work.axis == "" and each.group(int(each.joins)) == ("send", 0, 1)
+    ]
+    found = []
+    for program in programs:
+        doing = [work]
+        if isinstance(work.group(0), tuple) and stream(work) == "pp":
+            doing = [each for each in dict.fromkeys(pair) if each.joins == (program.stage == 1)]
+        own = {name: list(items) for name, items in program.lanes.items()}
+        for each in doing:
+            op = Op(each, stream(each), "mine", "mine", lane=lane)
+            key = ("receive", "mine") if each.joins else "mine"
+            own.setdefault(lane, []).append(Item(Segment((op,)), key))
+        found.append(StageProgram(program.stage, own))
+    return found
+
+
+def spans(run: Run, rank: int) -> dict[str, Any]:
+    return run.timeline_of(rank)[list(COLUMNS)].to_dict("list")  # type: ignore[no-any-return]
+
+
+def is_played_alike(work: Work, lane: str, scenario: Scenario) -> None:
+    """The reference does it, and so do the events, whatever is folded or collapsed; it takes its time."""
+    change = partial(with_work, work=work, lane=lane)
+    plain = replay(scenario.model_copy(update={"engine": "reference"}), change=change)
+    mine = [seconds for rank in RANKS for seconds in durations(plain, rank)]
+    assert mine and all(each >= max(work.seconds, 1e-9) * (1 - 1e-9) for each in mine)
+    for options in ({}, {"folded": False, "collapsed": False}):
+        fast = replay(scenario, change=change, **options)
+        assert fast.step_time == plain.step_time
+        assert [spans(fast, rank) for rank in RANKS] == [spans(plain, rank) for rank in RANKS]
+    if lane == MAIN:
+        assert plain.step_time > replay(scenario).step_time
+
+
+def durations(run: Run, rank: int) -> list[float]:
+    table = run.timeline_of(rank)
+    return (table.end - table.start)[table.name == "mine"].tolist()  # type: ignore[no-any-return]
+
+
+@every_kind
+@lanes
+def test_the_reference_and_events_play_every_kind(work: Work, lane: str) -> None:
+    is_played_alike(work, lane, job(disturbed=True))
+
+
+@every_kind
+def test_in_steps_every_kind_is_played_too(work: Work) -> None:
+    is_played_alike(work, "beside", job(steps=True))
+
+
+@every_kind
+def test_a_path_plays_every_kind_that_shares_no_link(work: Work) -> None:
+    scenario, change = job(), partial(with_work, work=work, lane=MAIN)
+    path = replay(scenario.model_copy(update={"engine": "path"}), change=change)
+    assert path.step_time == replay(scenario.model_copy(update={"engine": "reference"}), change=change).step_time
+
+
+def sweeps_alike(work: Work) -> None:
+    """With the durations of the reference the sweep of replicas takes as long."""
+    scenario = job()
+    made = plan(scenario, partial(with_work, work=work, lane=MAIN))
+    layout, cluster, choices = made.job.plan, scenario.cluster.built, made.choices
+    sweep = StageSweep(made.programs, layout)
+    stages = layout.stages()
+    nodes = lanes_of([made.programs[stages[rank]] for rank in RANKS], layout)
+    communication = Communication(layout, cluster, choices.methods, choices.interference)
+    Player(nodes, cluster, communication, [1.0] * len(RANKS), {}, {}, in_steps=False)
+    of = {(node.rank, node.key): node.end - node.start for lane in nodes.values() for node in lane}
+
+    def seconds(stage: int, number: int, start: object) -> Any:
+        item, op = sweep.ops[stage][number]
+        index = next(place for place, each in enumerate(item.segment.ops) if each is op)
+        return np.array([[of[rank, (item.key, index)]] for rank in sweep.stage_ranks[stage].tolist()])
+
+    last = max(node.end for lane in nodes.values() for node in lane)
+    assert sweep(seconds, 1).tolist() == pytest.approx([last], rel=1e-12)
+
+
+def refuses(work: Work, what: Any) -> bool:
+    """Is it refused, by its name?"""
+    try:
+        what()
+    except InputError as error:
+        assert type(work).__name__ in str(error)
+        return True
+    return False
+
+
+@every_kind
+def test_the_sweep_of_replicas_plays_every_kind_or_refuses_it(work: Work) -> None:
+    refuses(work, lambda: sweeps_alike(work))
+
+
+@every_kind
+def test_shortcuts_know_what_passes_are_made_of(work: Work) -> None:
+    op = Op(work, stream(work), "mine", "mine")
+    refused = refuses(work, lambda: quick_works([work]))
+    assert refuses(work, lambda: longest(Segment((op,)), {work: 1.0}, 1.0)) == refused  # type: ignore[dict-item]
+    assert refused == (type(work).__name__ not in ("Compute", "Collective", "Host"))
+
+
+@every_kind
+def test_changes_of_works_keep_what_they_do_not_change(work: Work) -> None:
+    free = work.free()
+    assert work.joins or (free.seconds == 0.0 and free.moves == "" and free.group(0) == work.group(0))
+    assert work.shifted(0) == work
+    assert work.shifted(2).group(3 if work.joins else 2) in (work.group(0), ("send", 2, 3))
+    assert work.slowed(1.0) == work
+    assert len({work, work.slowed(1.0)}) == 1
+    assert (work.seconds >= 0) == (work.group(0) is None or isinstance(work, Timed))
+
+
+def test_every_kind_of_this_package_is_named() -> None:
+    there = {each for each in vars(ops).values() if isinstance(each, type) and issubclass(each, Work)}
+    assert there - {Work} == set(WORKS)
+    assert all(type(example) is kind for kind, example in WORKS.items())
