@@ -210,14 +210,11 @@ class Between:
 
     def _rate(self, number: int, work: Work) -> float:
         """B/s that a GPU sends while its group has all links to itself, other groups of its class away as well."""
-        sent, alone = work.size, 0.0
+        sent, alone, communicators = work.size, on_grid(work.seconds), self._communicators
         if work.axis:
-            sent *= work.load * bus_factor(cast(Any, work.moves), len(self._communicators.ranks(number)))
-        if not work.moves:
-            alone = self._alone_seconds(number, work)
-        else:
-            for each in self._communicators.traffics(
-                number, work.moves, work.size, self._communicators.usages(number)
-            ):  # fmt: skip
-                alone += replace(each, round_bytes=work.load * each.round_bytes).alone_seconds(self._rates)
+            sent *= work.load * bus_factor(cast(Any, work.moves), len(communicators.ranks(number)))
+        if work.moves:
+            traffics = communicators.traffics(number, work.moves, work.size, communicators.usages(number))
+            loaded = [replace(each, round_bytes=work.load * each.round_bytes) for each in traffics]
+            alone = sum(each.alone_seconds(self._rates) for each in loaded)
         return float(sent / alone) if alone > 0 else 0.0

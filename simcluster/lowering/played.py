@@ -119,10 +119,10 @@ class Segments:
         pattern, moved = self._pattern(rank, segment, groups)
         found, first = pattern.pieces, pattern.first
         rows = [_moving(piece.rows, moved) for piece in found]
-        met = [
-            (-1 if piece.seconds is not None else between.communicator(op.work, rank), op)
-            for piece, op in [(piece, segment.ops[piece.first]) for piece in found]
-        ]
+        met = []
+        for piece in found:
+            op = segment.ops[piece.first]
+            met.append((between.communicator(op.work, rank) if piece.seconds is None else -1, op))
         meetings = [
             _NONE if number < 0 or self._in_steps or op.work.joins else between.meeting(number, op)
             for number, op in met

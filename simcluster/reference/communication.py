@@ -63,13 +63,10 @@ class Communication:
         way = work.group(0)  # a copy's is the same on all stages
         if isinstance(way, tuple) and way[0] == "copy":
             return (copy_pattern(self._cluster, members[0], way[1]).traffic(work.size),)
-        kind, load = work.moves, work.load
         group = group_of(self._cluster, members)
-        method = self._methods.of(group, kind, work.size)
-        parts = patterns(self._cluster, members, phases_of(method, group, kind))
-        return tuple(
-            replace(traffic, round_bytes=load * traffic.round_bytes) for traffic in activities(parts, work.size, method)
-        )
+        method = self._methods.of(group, work.moves, work.size)
+        found = activities(patterns(self._cluster, members, phases_of(method, group, work.moves)), work.size, method)
+        return tuple(replace(traffic, round_bytes=work.load * traffic.round_bytes) for traffic in found)
 
     def rounds(self, work: Work, members: tuple[int, ...]) -> Rounds:
         """The same for playing it round by round."""
@@ -81,7 +78,7 @@ class Communication:
     def pressure(self, op: Op, members: tuple[int, ...]) -> float:
         """How much longer a computation takes beside it that feels it in full; 0 for what blocks its ranks anyway."""
         work, interference = op.work, self._interference
-        if interference is None or not op.work.presses(op.lane):
+        if interference is None or not work.presses(op.lane):
             return 0.0
         hosts = {self._cluster.host_of[rank] for rank in members}
         sent = self._sent(work, members) if interference.by_rate else 0.0
@@ -93,11 +90,9 @@ class Communication:
 
     def _sent(self, work: Work, members: tuple[int, ...]) -> float:
         """B/s that a GPU sends while the group has all links to itself."""
-        size, alone = work.size, 0.0
+        size, alone = work.size, on_grid(work.seconds)
         if work.axis:
             size *= work.load * bus_factor(cast(Any, work.moves), len(members))
         if work.moves:
             alone = sum(traffic.alone_seconds(self._capacity) for traffic in self.traffics(work, members))
-        else:
-            alone = on_grid(work.seconds)
         return size / alone if alone > 0 else 0.0

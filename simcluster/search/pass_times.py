@@ -153,10 +153,6 @@ def _segments(job: Job, shape: RankShape) -> dict[tuple[str, Kind], Segment]:
     return found
 
 
-PROVED = (Compute, Collective, Host)
-"""What a pass may do of which the bounds are proved."""
-
-
 def longest(segment: Segment, least: Mapping[Collective, float], attention: float) -> float:
     """Seconds from its first op to its last, by its lanes and what ops wait for; without the host's lane.
 
@@ -168,8 +164,9 @@ def longest(segment: Segment, least: Mapping[Collective, float], attention: floa
     for op in segment.ops:
         begin = max([lanes.get(op.lane, 0.0), *(ends[other] for other in op.after)])
         work = op.work
-        if type(work) not in PROVED:
-            raise InputError(f"plan: the bounds are not proved for {type(work).__name__}, which {op.name} does")
+        if type(work) not in (Compute, Collective, Host):
+            what = f"{type(work).__name__} ({op.name}); compare some, as in simcluster compare SCENARIO --vary tp=1,2"
+            raise InputError(f"plan: layouts are searched without {what}")
         if isinstance(work, Collective):
             seconds = least[work]
         else:

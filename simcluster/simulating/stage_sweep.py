@@ -15,19 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from simcluster.errors import InputError
-from simcluster.planning.ops import (
-    Collective,
-    Compute,
-    Copy,
-    Host,
-    Item,
-    Op,
-    Receive,
-    StageProgram,
-    Timed,
-    Transfer,
-    Work,
-)  # fmt: skip
+from simcluster.planning import ops
+from simcluster.planning.ops import Item, Op, StageProgram, Work
 from simcluster.planning.parallel import Layout
 
 Floats = npt.NDArray[np.float64]
@@ -190,7 +179,7 @@ class StageSweep:
         return found
 
 
-PROVED = (Compute, Collective, Timed, Transfer, Receive, Copy, Host)
+PROVED = (ops.Compute, ops.Collective, ops.Timed, ops.Transfer, ops.Receive, ops.Copy, ops.Host)
 """The kinds of work that a sweep is proved for."""
 
 

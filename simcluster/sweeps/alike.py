@@ -21,19 +21,7 @@ from simcluster.lowering.chains import Piece, pieces
 from simcluster.lowering.communicators import Communicators
 from simcluster.lowering.fold import partition
 from simcluster.lowering.program import Meeting, Program
-from simcluster.planning.ops import (
-    MAIN,
-    Collective,
-    Compute,
-    Host,
-    Item,
-    Need,
-    Op,
-    Segment,
-    StageProgram,
-    Transfer,
-    Work,
-)  # fmt: skip
+from simcluster.planning.ops import MAIN, Collective, Compute, Item, Need, Op, Segment, StageProgram, Transfer
 from simcluster.planning.parallel import Plan, Ranks
 from simcluster.topology import Cluster
 from simcluster.traffic.fairness import Usage
@@ -43,13 +31,6 @@ from simcluster.traffic.traffic import Traffic, group_of
 
 class NotQuickError(InputError):
     """The scenario has no quick way; the message says why."""
-
-
-def quick_works(works: Iterable[Work]) -> None:
-    """NotQuickError for work of a kind that the quick way is not proved for in passes and at the end of a step."""
-    for work in works:
-        if type(work) not in (Compute, Collective, Host):
-            raise NotQuickError(f"the quick way is not proved for {type(work).__name__}")
 
 
 class Call(NamedTuple):

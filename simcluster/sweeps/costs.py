@@ -25,8 +25,8 @@ from simcluster.scenario.memory_plan import shape_of
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.schedule_plan import plan_of
 from simcluster.schedules import Schedule
-from simcluster.sweeps.alike import Drawn, Network, NotQuickError, quick_works
-from simcluster.sweeps.exchanges import Exchanges, Stages, hops_of, passes_calls
+from simcluster.sweeps.alike import Drawn, Network, NotQuickError
+from simcluster.sweeps.exchanges import Exchanges, Stages, hops_of, passes_calls, proved
 from simcluster.sweeps.skeleton import Costed, Sent, Work
 
 Known = TypeVar("Known")
@@ -122,9 +122,9 @@ class _PassCosts:
         self._undisturbed = interference_on(device, scenario.overlap.interference) is None
         self._repeats = self._undisturbed and scenario.software is None and every == 1
         everything = Pass((0,), embedding=True, lm_head=True, boundary=scenario.parallel.tp > 1)
-        works = [op.work for kind in "FBIW" for op in self._segment(kind, everything).ops]
-        quick_works(works)
-        self.collectives = tuple(dict.fromkeys(work for work in works if isinstance(work, Collective)))
+        ops = [op for kind in "FBIW" for op in self._segment(kind, everything).ops]
+        proved(ops)
+        self.collectives = tuple(dict.fromkeys(op.work for op in ops if isinstance(op.work, Collective)))
         self._known: dict[Hashable, Costed] = {}
         self._numbers: dict[Hashable, int] = {}
         self._signatures: dict[Drawn, list[int]] = {}

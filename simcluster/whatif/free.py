@@ -94,12 +94,12 @@ def freed(programs: Iterable[StageProgram], kind: str) -> list[StageProgram]:
 
 def freed_where(programs: Iterable[StageProgram], chosen: Callable[[Op], bool]) -> list[StageProgram]:
     """The programs with the chosen ops free."""
-    freed = cache(lambda segment: segment.with_works(lambda op: op.work.free() if chosen(op) else op.work))
+    made_free = cache(lambda segment: segment.with_works(lambda op: op.work.free() if chosen(op) else op.work))
     return [
         StageProgram(
             program.stage,
             {
-                lane: [item._replace(segment=freed(item.segment)) for item in items]
+                lane: [item._replace(segment=made_free(item.segment)) for item in items]
                 for lane, items in program.lanes.items()
             },
         )
