@@ -60,7 +60,7 @@ def test_all_who_only_ask_play_it(registered: None, lane: str) -> None:
 def test_it_is_planned_in_one_place(registered: None, planned: None) -> None:
     plain = simulate(job(), engine="reference")
     spans = plain.timeline_of(0)
-    assert (spans.kind == "write").sum() == 2  # one a microbatch
+    assert (spans.kind == "write").sum() == 1  # one a microbatch
     assert simulate(job()).step_time == plain.step_time
 
 
