@@ -24,8 +24,8 @@ Group = str | tuple[Literal["send"], int, int] | tuple[Literal["copy"], Directio
 class Work:
     """What an op does: what all who play or change ops ask of it, answered for what a rank does by itself.
 
-    A new kind is a frozen class with the answers that differ (those of a field too: ``size: float = field()``), and an
-    example in ``WORKS``.
+    A new kind is a frozen class with the answers that differ, and an example in ``WORKS``.  A field that has the name
+    of an answer is written ``size: float = field()``: else the answer here would be its default.
     """
 
     __slots__ = ()
@@ -68,7 +68,7 @@ class Work:
         return self
 
     def free(self) -> Work:
-        """The same in no time, moving nothing: who waits for whom stays."""
+        """The same in no time, moving nothing: who waits for whom stays.  A kind by itself has the field ``seconds``."""
         return Timed(self.axis, 0.0) if self.axis else replace(self.slowed(0.0), seconds=0.0)  # type: ignore[type-var]
 
 
@@ -162,7 +162,7 @@ class Receive(Work):
 class Copy(Work):
     """``size`` bytes between the GPU and its host's memory, over the rank's own way there (``Cluster.host_way``).
 
-    ``direction`` is "d2h" to the host or "h2d" from it.  Done by a copy engine: no SM is taken, computation goes on.
+    ``direction`` is "d2h" to the host or "h2d" from it.  A copy engine does it: no SM is taken, nor is HBM counted.
     ``seconds``, if not -1, is its known duration: then no link is used.
     """
 
