@@ -68,7 +68,7 @@ class Work:
         return self
 
     def free(self) -> Work:
-        """The same in no time, moving nothing: who waits for whom stays.  A kind by itself has the field ``seconds``."""
+        """The same in no time, moving nothing: who waits for whom stays.  Without an axis: of a field ``seconds``."""
         return Timed(self.axis, 0.0) if self.axis else replace(self.slowed(0.0), seconds=0.0)  # type: ignore[type-var]
 
 
