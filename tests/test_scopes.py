@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 
 from simcluster import load
 from simcluster.faults import FAULTS
 from simcluster.lowering.program import Meeting, Program
-from simcluster.planning.ops import Work
+from simcluster.planning.ops import WORKS
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.scope import Limited, Scope, fields
 from simcluster.search.plan_scope import PLAN
 from simcluster.simulating.longest_path import NeedsEventsError, meeting_seconds
-from simcluster.simulating.stage_sweep import ALONE, MEETING
+from simcluster.simulating.stage_sweep import PROVED
 from simcluster.sweeps.quick_scope import QUICK
 from simcluster.whatif.chance_scope import REPLICAS
 
@@ -123,4 +123,4 @@ def test_what_a_longest_path_does_not_know_of_a_program_needs_events() -> None:
 
 
 def test_the_sweep_of_stages_knows_every_kind_of_work() -> None:
-    assert {*ALONE, *MEETING} == {*get_args(Work)}
+    assert {*PROVED} == {*WORKS}
