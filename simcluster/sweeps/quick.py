@@ -10,6 +10,7 @@ so (NotQuickError) and gives no number.  Imports the door and what lies under it
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -101,15 +102,16 @@ class QuickWay:
         stepped = walk.step(costed, crossings.seconds, exchanges.last)
         pressed = any(each.meeting and (each.meeting.pressure or each.meeting.drag) for each in costed)
         met = crossings.met(stepped.begins, lambda name: walk.begins(name, stepped))
-        first = () if pressed or crossings.instant else next(met, None)
-        if first is None:
+        handed_on = pressed or crossings.instant  # what only the engine can tell
+        since = 0.0 if handed_on else next(met, math.inf)
+        if since == math.inf:
             return Quick(stepped.total, "path", "")
         why = _PRESSED if pressed else _MET
         if bound:
             return Quick(stepped.total, "bound", why)
-        if first:
-            contenders = exchanges.contenders(crossings)
-            total = contended(walk, stepped, exchanges.last, crossings, contenders, (first, *met))
+        if not handed_on:
+            contenders, since = exchanges.contenders(crossings), min([since, *met])
+            total = contended(walk, stepped, exchanges.last, crossings, contenders, since)
             if total < MOST_SECONDS:
                 return Quick(total, "events", why)
         skeleton = self.skeletons.once(order, lambda: Skeleton(schedule, overlap=overlap.pipeline))
