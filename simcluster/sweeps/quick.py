@@ -1,11 +1,11 @@
-"""The step time of a scenario by a short way, to the bit what a full run says: for sweeps over many variants.
+"""The step time of a scenario by a short way, to the bit what a full run says: an accelerator for sweeps of variants.
 
-Where all ranks of a stage do the same (no faults, a regular cluster), a step is that of one rank a stage.  What its
-parts take is known from the same kernels, collectives and links as in a full run, and kept between variants that share
-them: passes by model, split and microbatch, the network by the layout, the order of ops by the schedule.  Then it is a
-longest path (``stepping``), and from where transfers meet on a link on what these make of it (``contended``).  There is
-no timeline, so neither breakdown nor memory.  Where the short way is not proved to be exact (``quick_scope``) it says
-so (NotQuickError) and gives no number.  Imports the door and what lies under it.
+``quick_step`` is its door.  Where all ranks of a stage do the same (no faults, a regular cluster), a step is that of
+one rank a stage.  What its parts take is known from the same kernels, collectives and links as in a full run, and kept
+between variants that share them: passes by model, split and microbatch, the network by the layout, the order of ops by
+the schedule.  Then it is a longest path (``stepping``), and from where transfers meet on a link on what these make of
+it (``contended``).  There is no timeline, so neither breakdown nor memory.  Where the short way is not proved to be
+exact (``quick_scope``) it says so (NotQuickError) and gives no number.  Imports the door and what lies under it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ class _Timed:
 
 
 def quick_step(scenario: Scenario, *, bound: bool = False) -> Quick:
-    """The step time that ``simulate`` gives, to the bit; NotQuickError where only that can tell.
+    """The step time that ``simulate`` gives, to the bit: an accelerator for one rank a stage; NotQuickError where it is
+    not proved to be exact (``quick_scope``), or only a full run can tell.
 
     With ``bound``, what needs events is not played but as a path on which nothing holds anything back: a lower bound,
     marked as such, and several times as fast.
