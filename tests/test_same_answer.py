@@ -27,12 +27,10 @@ from simcluster.schedules import SCHEDULES
 from simcluster.simulate import replay, simulate
 from simcluster.simulating.encounters import Encounters
 from simcluster.simulating.engine import play
-from simcluster.simulating.longest_path import LongestPath, NeedsEventsError
+from simcluster.simulating.longest_path import NeedsEventsError
 from simcluster.simulating.players import play_by, play_path
 from simcluster.simulating.record import Record
 from simcluster.traffic.traffic import Traffic
-from simcluster.whatif import cost_sweep
-from simcluster.whatif.cost_sweep import CostSweep
 
 ECMP = {"kind": "ecmp", "seed": 3, "queue_pairs": 2}
 CLUSTERS: list[tuple[dict[str, Any], list[str]]] = [  # with one cable of each, near the first GPUs
@@ -242,14 +240,9 @@ def test_when_transfers_hold_each_other_back(program: Program, path: bool) -> No
     _equal(found, play(program, LINKS))
 
 
-def test_encounters_of_many_cases() -> None:
-    program = transfers(0.0, 0.0)
-    path = LongestPath(program, LINKS)
-    later = np.array([0.0, 0.1, 0.25, 0.3])
-    seconds = np.stack([np.zeros(4), np.full(4, -1.0), later, np.full(4, -1.0)])
-    starts = path.of_meetings(path(seconds))
-    assert starts.tolist() == [[0.0] * 4, later.tolist()]
-    assert Encounters(program, LINKS).first(starts).tolist() == [0.0, 0.1, np.inf, np.inf]
+def test_transfers_meet_from_the_later_begin_on() -> None:
+    found = Encounters(transfers(0.0, 0.0), LINKS)
+    assert [found.first(np.array([0.0, later])) for later in (0.0, 0.1, 0.25, 0.3)] == [0.0, 0.1, np.inf, np.inf]
 
 
 @pytest.mark.parametrize(
@@ -301,7 +294,7 @@ def test_the_result_says_which(tiny: Tiny) -> None:
         engine_of(collectives={"detail": "steps"}, engine="path")
 
 
-# --- many costs at once ---------------------------------------------------------------------------------------------
+# --- given times --------------------------------------------------------------------------------------------------
 
 
 @st.composite
@@ -322,20 +315,19 @@ def given_costs(draw: st.DrawFn) -> Costs:
     )
 
 
-@settings(max_examples=40)
+@settings(max_examples=30)
 @given(
     schedule=st.sampled_from([name for name, entry in SCHEDULES.items() if not entry.made_for_times]),
-    costs=st.lists(given_costs(), min_size=1, max_size=3),
-    slices=st.booleans(),
+    costs=given_costs(),
     tp=st.sampled_from([1, 2]),
     steps=st.sampled_from([1, 2]),
     blocking=st.booleans(),
     together=st.booleans(),
 )
-def test_a_sweep_is_each_of_its_cases(
-    schedule: str, costs: list[Costs], slices: bool, tp: int, steps: int, blocking: bool, together: bool
+def test_given_times_are_a_longest_path(
+    schedule: str, costs: Costs, tp: int, steps: int, blocking: bool, together: bool
 ) -> None:
-    """Alike or slice by slice: what events give, to the bit."""
+    """What events give, to the bit."""
     chunks, microbatches = counts_of(schedule, 4, 8)
     shape: dict[str, Any] = {
         "stages": 4, "microbatches": microbatches, "schedule": schedule, "chunks": chunks, "tp": tp, "dp": 2,
@@ -343,26 +335,14 @@ def test_a_sweep_is_each_of_its_cases(
     }  # fmt: skip
     if together:
         shape |= {"optimizer_sync": "all_reduce", "sync": 0.003}
-    sweep = CostSweep(**shape)
-    cases: list[Costs | list[Costs]] = [*costs]
-    if slices:
-        cases = [[each] * len(sweep.schedule.routes[0]) for each in costs]
-    found = sweep.step_times(cases).tolist()
-    assert found == [simulate_costs(each, **shape, engine="events").step_time for each in cases]
-    assert (sweep.play(cases).total / steps).tolist() == found
+    path = simulate_costs(costs, **shape, engine="path")
+    _equal(path.record, simulate_costs(costs, **shape, engine="events").record)
 
 
 def test_slices_that_differ() -> None:
     slices = [Costs(forward=1.0 + number, backward=2.0, send=0.125 * number) for number in range(8)]
     shape: dict[str, Any] = {"stages": 4, "microbatches": 8, "schedule": "interleaved", "chunks": 2}
-    found = CostSweep(**shape).step_times([slices, slices[::-1]]).tolist()
-    assert found == [simulate_costs(each, **shape, engine="events").step_time for each in (slices, slices[::-1])]
-    assert cost_sweep.cost_sweep("1f1b", 4, 8) is cost_sweep.cost_sweep("1f1b", 4, 8)
-
-
-def test_a_sweep_refuses_gradients_in_buckets() -> None:
-    """They are ops of their own, which the program that all cases share does not have."""
-    beside = Costs(forward=1.0, backward=2.0, grad_reduce=0.5, grad_buckets=2)
-    for cases in ([beside], [[beside] * 2]):
-        with pytest.raises(InputError, match="grad_buckets: all cases share one program"):
-            CostSweep(stages=2, microbatches=2, dp=2).step_times(cases)
+    found = [[simulate_costs(each, **shape, engine=engine).step_time for each in (slices, slices[::-1])]
+             for engine in ("path", "events")]  # fmt: skip
+    assert found[0] == found[1]
+    assert found[0][0] != found[0][1]

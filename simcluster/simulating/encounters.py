@@ -12,7 +12,6 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from simcluster.lowering.program import Program
 from simcluster.simulating.longest_path import Floats, Ints, alone_seconds
@@ -46,11 +45,8 @@ class Encounters:
         self._begin, self._end, self._part = table[:, 1], table[:, 2], table[:, 3]
         self._meeting: Ints = table[:, 4].astype(np.int64)
 
-    def first(self, starts: Floats) -> Floats:
-        """Seconds per case at which a transfer is first held back, infinite for never; ``starts`` [meeting, case]."""
-        return np.array([self._first(starts[:, case]) for case in range(starts.shape[1])])
-
-    def _first(self, starts: npt.NDArray[np.float64]) -> float:
+    def first(self, starts: Floats) -> float:
+        """Seconds at which a transfer is first held back, infinite for never; ``starts`` [meeting]."""
         if not len(self._link):
             return math.inf
         begin, end = starts[self._meeting] + self._begin, starts[self._meeting] + self._end

@@ -1,10 +1,10 @@
-"""A program as one longest path: when everything begins and ends, for many cases of durations at once, without events.
+"""A program as one longest path: when everything begins and ends, without events.  An accelerator of the engine.
 
 The same rules as the engine's, so the same times to the bit (durations lie on the clock's grid): an op follows the one
 before it on its lane and those that it waits for; a meeting begins with its last arrival and takes what its transfers
 take with their links to themselves.  Whether they have, ``encounters`` tells from the times that come out
-(MODELLING.md I.5).  Ops are gone through level by level, each behind all that it waits for; one case alone is faster
-op by op (``Once``).  Imports the program, traffic, errors, numpy.
+(MODELLING.md I.5).  One case goes op by op (``Once``); many cases of durations, of recorded jobs, go level by level,
+each behind all that it waits for (``LongestPath``).  Imports the program, traffic, errors, numpy.
 """
 
 from __future__ import annotations
@@ -47,15 +47,14 @@ class Played:
 class LongestPath:
     """The order in which a program's ops can be timed; made once, used for many cases.
 
-    ``capacity`` is B/s per link; left out, nothing may cross a link.  Raises NeedsEventsError for what is no longest
-    path (step by step, interference, speeds that change, transfers without capacity), InputError for ops that wait for
-    each other.
+    Raises NeedsEventsError for what is no longest path (step by step, interference, speeds that change, transfers over
+    links), InputError for ops that wait for each other.
     """
 
-    def __init__(self, program: Program, capacity: Sequence[float] | None = None) -> None:
-        self.meeting_seconds: Floats = np.array(meeting_seconds(program, capacity), dtype=np.float64)
+    def __init__(self, program: Program) -> None:
+        own = meeting_seconds(program, None)
         before = _before(program)
-        order = Once(program, self.meeting_seconds.tolist()).order
+        order = Once(program, own).order
         self._levels, nodes = _levels([each if isinstance(each, list) else [each] for each in order], before)
         self._first = np.array([ops[0] for ops in nodes], dtype=np.int64)
         self._node = np.empty(len(before), dtype=np.int64)
@@ -63,7 +62,7 @@ class LongestPath:
             self._node[ops] = number
         meeting = np.array(program.meeting, dtype=np.int64)[self._first]
         self._meets = np.flatnonzero(meeting >= 0)
-        self._meeting = meeting[self._meets]
+        self._meeting_seconds = np.array(own)[meeting[self._meets]][:, None]
         members = [op for ops in nodes if len(ops) > 1 for op in ops]
         self._waiting = np.array([op for op in members if before[op]], dtype=np.int64)
         self._opening = np.array([op for op in members if not before[op]], dtype=np.int64)
@@ -71,35 +70,25 @@ class LongestPath:
         counts = [len(before[op]) for op in self._waiting]
         self._offsets = np.concatenate([[0], np.cumsum(counts[:-1])]).astype(np.int64) if counts else None
 
-    def __call__(self, seconds: Floats, meeting_seconds: Floats | None = None) -> Played:
-        """Times for durations [op, case]; those of ops that meet are the meeting's own.
-
-        ``meeting_seconds`` [meeting, case or 1] take the place of the meetings' own.
-        """
-        start, end = self._sweep(seconds, meeting_seconds)
+    def __call__(self, seconds: Floats) -> Played:
+        """Times for durations [op, case]; those of ops that meet are the meeting's own."""
+        start, end = self._sweep(seconds)
         ready = start[self._node]  # of all but those that wait for others in a meeting
         if self._offsets is not None:
             ready[self._waiting] = np.maximum.reduceat(end[self._awaited], self._offsets, axis=0)
         ready[self._opening] = 0.0
         return Played(ready, start[self._node], end[self._node])
 
-    def total(self, seconds: Floats, meeting_seconds: Floats | None = None) -> Floats:
+    def total(self, seconds: Floats) -> Floats:
         """Seconds per case until everything is over: as the total of what the call returns, and less work."""
-        return np.asarray(self._sweep(seconds, meeting_seconds)[1].max(axis=0))
+        return np.asarray(self._sweep(seconds)[1].max(axis=0))
 
-    def of_meetings(self, played: Played) -> Floats:
-        """When each meeting begins [meeting, case]."""
-        starts = np.zeros((len(self.meeting_seconds), played.start.shape[1]))
-        starts[self._meeting] = played.start[self._first[self._meets]]
-        return starts
-
-    def _sweep(self, seconds: Floats, meeting_seconds: Floats | None) -> tuple[Floats, Floats]:
+    def _sweep(self, seconds: Floats) -> tuple[Floats, Floats]:
         """Start and end of every node; the last one is the beginning of time."""
         count, cases = len(self._first), seconds.shape[1]
-        own = self.meeting_seconds[:, None] if meeting_seconds is None else meeting_seconds
         start, end = np.zeros((count + 1, cases)), np.zeros((count + 1, cases))
         end[:count] = seconds[self._first]  # durations, until the ends are known
-        end[self._meets] = own[self._meeting]
+        end[self._meets] = self._meeting_seconds
         for low, high, awaited in self._levels:
             begin = start[low:high]
             end.take(awaited, axis=0).max(axis=0, out=begin)

@@ -58,11 +58,11 @@ def play_path(program: Program, capacity: Sequence[float]) -> Record:
         program = whole(program)
     once = Once(program, meeting_seconds(program, capacity))
     ready, start, end = np.array(once.ready), np.array(once.start), np.array(once.end)
-    begins = np.zeros((len(program.meetings), 1))
+    begins = np.zeros(len(program.meetings))
     meeting = np.array(program.meeting, dtype=np.int64)
     meets = meeting >= 0
-    begins[meeting[meets], 0] = start[meets]
-    first = float(Encounters(program, capacity).first(begins)[0])
+    begins[meeting[meets]] = start[meets]
+    first = Encounters(program, capacity).first(begins)
     if first < math.inf:
         raise NeedsEventsError(f"transfers hold each other back on a link, the first at {first:.6g} s")
     columns = Columns(ready, start, end, np.array(once.last, dtype=np.int64))

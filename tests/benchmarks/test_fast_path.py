@@ -1,4 +1,4 @@
-"""How fast the longest path is: one configuration of a pipeline, thousands of them, and the same beside the engine.
+"""How fast the longest path is: one configuration of a pipeline in a sweep, and programs beside the engine.
 
 ``python -m pytest -m benchmark -s tests/benchmarks/test_fast_path.py``
 
@@ -12,27 +12,28 @@ from __future__ import annotations
 import gc
 import os
 import platform
+import sys
 import time
 from collections.abc import Callable
-from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parent))
+
+from table_cases import SCHEDULES, deep, warm
+
 import simcluster
-from simcluster.fixed import Costs, simulate_costs
-from simcluster.simulate import replay
-from simcluster.simulating.encounters import Encounters
+from simcluster.simulate import replay, simulate
 from simcluster.simulating.engine import play
-from simcluster.simulating.longest_path import LongestPath
 from simcluster.simulating.players import play_path
-from simcluster.whatif.cost_sweep import CostSweep, cost_sweep
+from simcluster.sweeps.quick import quick_step
 
 pytestmark = pytest.mark.benchmark
 
 AIM = 2.0e-3  # seconds a configuration, P = 16, M = 16
 RUNS = 7
-SCHEDULES = {"gpipe": 1, "1f1b": 1, "interleaved": 4, "zb-h1": 1, "zb-v": 1, "dualpipe": 1}  # with their chunks
 
 
 def best(action: Callable[[], object], runs: int = RUNS) -> float:
@@ -46,36 +47,21 @@ def best(action: Callable[[], object], runs: int = RUNS) -> float:
     return min(found)
 
 
-def costs_of(count: int) -> list[Costs]:
-    return [Costs(forward=0.010 + 1e-6 * case, backward=0.020, send=0.0001) for case in range(count)]
-
-
 def machine() -> str:
     return f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
 
 
-def test_a_configuration_with_given_times() -> None:
-    """16 stages, 16 microbatches (zb-v and dualpipe: 32), other times in each configuration."""
+def test_a_configuration_as_sweeps_play_it() -> None:
+    """16 stages, 16 microbatches (zb-v: 32): the quick way, all seen before, in processor time; and in full."""
     print(f"\n{machine()}; ms a configuration, warm")
-    print(f"{'schedule':12} {'ops':>6} {'plan once':>10} {'one':>8} {'of 1,000':>9} {'events':>8} {'cold':>8}")
-    for name, chunks in SCHEDULES.items():
-        microbatches = 32 if name in ("zb-v", "dualpipe") else 16
-        shape: dict[str, Any] = {"stages": 16, "microbatches": microbatches, "schedule": name, "chunks": chunks}
-        planned = best(lambda shape=shape: CostSweep(**shape), 3)  # type: ignore[misc]
-        sweep = cost_sweep(name, 16, microbatches, chunks)
-        few, many = costs_of(1), costs_of(1000)
-        # the name is looked up, the costs checked and rounded, the order replayed
-        one = best(lambda few=few, key=(name, 16, microbatches, chunks): cost_sweep(*key).step_times(few))  # type: ignore[misc]
-        thousand = best(partial(sweep.step_times, many), 3) / len(many)
-        events = best(partial(play, simulate_costs(few[0], **shape).lowered.program, []), 3)
-        cold = best(lambda shape=shape, few=few: simulate_costs(few[0], **shape), 3)  # type: ignore[misc]
-        print(
-            f"{name:12} {len(sweep.program.seconds):6,d} {1e3 * planned:10.1f} {1e3 * one:8.3f} {1e3 * thousand:9.4f} "
-            f"{1e3 * events:8.1f} {1e3 * cold:8.1f}"
-        )
-        expected = [simulate_costs(each, **shape, engine="events").step_time for each in many[::250]]
-        assert sweep.step_times(many).tolist()[::250] == expected
-        assert one <= AIM, f"{name}: {1e3 * one:.2f} ms"
+    for name, chunks, microbatches in SCHEDULES:
+        variants = deep(name, chunks, microbatches)
+        clock, paths = warm(variants)
+        quick = clock.cpu / len(variants)
+        full = best(lambda one=variants[0]: simulate(one), 3)  # type: ignore[misc]
+        print(f"{name:12} {1e3 * quick:8.3f}, in full {1e3 * full:8.1f}{'' if paths else '; some as events'}")
+        assert quick_step(variants[0]).step_time == simulate(variants[0]).step_time
+        assert quick <= AIM or not paths, f"{name}: {1e3 * quick:.2f} ms"
 
 
 CASES = {
@@ -100,10 +86,6 @@ def test_a_scenario_both_ways(name: str) -> None:
     )
     if not isinstance(kind, str):
         assert kind.end.tolist() == record.end.tolist()
-        prepared = LongestPath(program, capacity), Encounters(program, capacity)
-        print(
-            f"  prepared: {1e3 * best(lambda: _many(prepared, record, program), 3) / 200:.2f} ms for each of 200 cases"
-        )
 
 
 def _path_or_reason(program: Any, capacity: Any) -> Any:
@@ -111,13 +93,3 @@ def _path_or_reason(program: Any, capacity: Any) -> Any:
         return play_path(program, capacity)
     except simcluster.errors.InputError as error:
         return str(error)
-
-
-def _many(prepared: tuple[LongestPath, Encounters], record: Any, program: Any) -> None:
-    """200 cases in which the ops take a little longer, and whether transfers then hold each other back."""
-    import numpy as np
-
-    path, encounters = prepared
-    factors = 1.0 + np.arange(200) / 1024
-    played = path(np.array(program.seconds)[:, None] * factors)
-    encounters.first(path.of_meetings(played))
