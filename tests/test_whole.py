@@ -141,8 +141,11 @@ def test_who_asks_for_the_step_time_sees_no_op(
 
 
 def test_as_a_path_every_op_is_played(tiny: Tiny) -> None:
-    """Whether transfers meet can be told of ops alone."""
-    found = replay(slow(tiny, interference="none"))
+    """Whether transfers meet can be told of ops alone; unless that is asked for the engine plays ranks in step."""
+    scenario = slow(tiny, interference="none")
+    by_itself, found = replay(scenario), replay(scenario.model_copy(update={"engine": "path"}))
+    assert (by_itself.record.kind, by_itself.step_time) == ("events", found.step_time)
+    assert "played together" in by_itself.record.why
     assert found.lowered.played.in_step
     assert found.record.kind == "path"
     events = play(found.lowered.played, found.lowered.capacity)

@@ -1,6 +1,9 @@
 """Two ways to play a program, which give the same times to the bit: as events, or as one longest path where it is one.
 
-Each is the other's oracle (MODELLING.md I.5).  Imports the engine, the longest path and encounters.
+The path is an accelerator for programs without ops that ranks do in step (a pipeline of 64 stages, 512 microbatches and
+4 chunks from given times takes 2.0 s in place of 4.3); where there are any it would have to expand them, and the engine
+plays them together (175B on 64 GPUs, one of them slow: 0.24 s, as a path 0.90).  Imports the engine, the longest path
+and encounters.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from simcluster.simulating.record import Record, when_over
 PlayedAs = Literal["auto", "events", "path"]
 """How a program is played: as ``events``, as one longest ``path``, or as that where it is exact (``auto``)."""
 
+_IN_STEP = "ranks that do the same at the same time are played together"
 _EXACT = "the order of all ops is fixed, and no transfer holds another back"
 
 
@@ -41,7 +45,7 @@ def play_by(
     why = "engine: events"
     if engine != "events":
         try:
-            return play_path(program, capacity)
+            return play_path(program, capacity, expands=engine == "path")
         except NeedsEventsError as error:
             why = str(error)
         except InputError:  # ops that wait for each other: events can tell who waits for what
@@ -51,10 +55,15 @@ def play_by(
     return replace(play(program, capacity, steps), why=why)
 
 
-def play_path(program: Program, capacity: Sequence[float]) -> Record:
-    """The record of the program as a longest path; NeedsEventsError, with the reason, if that is not exact."""
+def play_path(program: Program, capacity: Sequence[float], *, expands: bool = True) -> Record:
+    """The record of the program as a longest path; NeedsEventsError, with the reason, if that is not exact.
+
+    With ops that ranks do in step it ``expands`` them, or raises NeedsEventsError, too.
+    """
     if program.in_step:
         meeting_seconds(replace(program, meetings=[*program.all_meetings()]), capacity)  # soon told where it is none
+        if not expands:
+            raise NeedsEventsError(_IN_STEP)
         program = whole(program)
     once = Once(program, meeting_seconds(program, capacity))
     ready, start, end = np.array(once.ready), np.array(once.start), np.array(once.end)
