@@ -1,0 +1,133 @@
+"""The sweep of replicas beside the reference: the same step to the bit, whatever every op takes in every replica."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import tiny_scenario
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_same_answer import documents
+
+from simcluster.errors import InputError
+from simcluster.job import plan_job
+from simcluster.planning.ops import (
+    MAIN,
+    Collective,
+    Compute,
+    Item,
+    Need,
+    Op,
+    Receive,
+    Segment,
+    StageProgram,
+    Timed,
+    Transfer,
+)
+from simcluster.planning.parallel import Plan
+from simcluster.planning.stages import stage_programs
+from simcluster.reference.communication import Communication
+from simcluster.reference.nodes import lanes_of
+from simcluster.reference.plain import Player
+from simcluster.scenario.scenario import Scenario
+from simcluster.simulating.stage_sweep import StageSweep
+from simcluster.traffic.methods import Methods
+
+REPLICAS = 2
+TICK = 2.0**-10
+
+
+def certain(document: dict[str, Any]) -> dict[str, Any]:
+    """A drawn scenario without faults: what chance makes of it is drawn here."""
+    return {**document, "faults": [], "overlap": {**document["overlap"], "interference": "none"}}
+
+
+class Drawn:
+    """What ops take in each replica: of a communication the same for all its members, else each rank its own."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = np.random.default_rng(seed)
+        self._known: dict[object, Any] = {}
+
+    def of(self, stage: int, number: int, item: Item, op: Op, ranks: int) -> Any:
+        """Seconds [rank of the stage or 1, replica]."""
+        alone = not isinstance(op.work, Collective | Timed | Transfer | Receive)
+        name: object = (stage, number)
+        if isinstance(op.work, Collective | Timed):
+            name = op.work.axis, item.key, [each is op for each in item.segment.ops].index(True)
+        if isinstance(op.work, Transfer | Receive):
+            name = item.key if isinstance(op.work, Transfer) else item.key[1]  # type: ignore[index]
+        if name not in self._known:
+            self._known[name] = TICK * self._random.integers(0, 9, (ranks if alone else 1, REPLICAS))
+        return self._known[name]
+
+
+def ops_of(program: StageProgram) -> Iterator[tuple[Item, Op]]:
+    """In the order in which the sweep numbers them."""
+    return ((item, op) for items in program.lanes.values() for item in items for op in item.segment.ops)
+
+
+def fixed(program: StageProgram, seconds: list[float]) -> StageProgram:
+    """The program of a rank whose ops take so long."""
+    left = iter(seconds)
+
+    def given_time(op: Op) -> Op:
+        own, work = next(left), op.work
+        if isinstance(work, Collective | Timed):
+            return replace(op, work=Timed(work.axis, own))
+        if isinstance(work, Transfer):
+            return replace(op, work=work._replace(seconds=own))
+        return op if isinstance(work, Receive) else replace(op, work=Compute(own))
+
+    lanes = {
+        name: [item._replace(segment=Segment(tuple(map(given_time, item.segment.ops)))) for item in items]
+        for name, items in program.lanes.items()
+    }
+    return replace(program, lanes=lanes)
+
+
+def by_reference(scenario: Scenario, programs: list[StageProgram], layout: Plan, seconds: list[Any]) -> list[float]:
+    """The step of each replica, played one by one."""
+    cluster, found = scenario.cluster.built, []
+    places = {int(rank): (stage, place) for stage, ranks in enumerate(layout.stage_ranks())
+              for place, rank in enumerate(ranks)}  # fmt: skip
+    for replica in range(REPLICAS):
+        own = []
+        for rank in range(layout.num_ranks):
+            stage, place = places[rank]
+            mine = [each[place % len(each), replica] for each in seconds[stage]]
+            own.append(fixed(programs[stage], mine))
+        lanes = lanes_of(own, layout)
+        communication = Communication(layout, cluster, Methods({}), None)
+        Player(lanes, cluster, communication, [1.0] * layout.num_ranks, {}, {}, in_steps=False)
+        found.append(max(node.end for nodes in lanes.values() for node in nodes))
+    return found
+
+
+@settings(max_examples=6)
+@given(document=documents().map(certain), seed=st.integers(0, 2**32 - 1))
+def test_the_sweep_is_the_reference_replica_by_replica(document: dict[str, Any], seed: int) -> None:
+    scenario = tiny_scenario(**document)
+    planned, _ = plan_job(scenario, scenario.cluster.device)
+    programs, layout = stage_programs(planned), planned.plan
+    sweep, drawn = StageSweep(programs, layout), Drawn(seed)
+    seconds = [
+        [drawn.of(stage, number, *each, len(ranks)) for number, each in enumerate(ops_of(program))]
+        for stage, (program, ranks) in enumerate(zip(programs, sweep.stage_ranks, strict=True))
+    ]
+    found = sweep(lambda stage, number, start: seconds[stage][number], REPLICAS)
+    assert found.tolist() == by_reference(scenario, programs, layout, seconds)
+
+
+def test_a_sweep_says_that_ops_wait_for_each_other() -> None:
+    """Before anything is played."""
+    planned, _ = plan_job(tiny_scenario(), tiny_scenario().cluster.device)
+    programs = stage_programs(planned)
+    first, *_, last = lane = programs[0].lanes[MAIN]
+    lane[0] = first._replace(needs=(Need(0, last.key),))
+    with pytest.raises(InputError, match="ops wait for each other"):
+        StageSweep(programs, planned.plan)
