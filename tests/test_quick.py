@@ -20,6 +20,7 @@ from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.variants import Base, Variant
 from simcluster.schedules import SCHEDULES
 from simcluster.sweeps.alike import NotQuickError
+from simcluster.sweeps.contended import Contest
 from simcluster.sweeps.quick import Quick, quick_step
 from simcluster.sweeps.quick_rows import bounded, changed, quickly
 
@@ -108,30 +109,34 @@ def test_quick_is_exact_or_says_that_it_is_not(made: Scenario) -> None:
         assert least.kind == "bound" or least.step_time == expected
 
 
-MEETING = [  # efficiency of NICs, tp, pp, dp, schedule, chunks, sends overlapped
-    (0.02, 1, 4, 8, "1f1b", 1, True),
-    (0.05, 4, 4, 2, "interleaved", 2, True),
-    (0.05, 2, 4, 4, "zb-v", 1, True),
-    (0.05, 2, 4, 4, "zb-v", 1, False),
-    (0.1, 1, 4, 8, "interleaved", 2, True),
-    (0.02, 4, 4, 2, "zb-h1", 1, True),
+MEETING = [  # efficiency of NICs, tp, pp, dp, schedule, chunks, sends overlapped; plays until nobody else meets
+    (0.02, 1, 4, 8, "1f1b", 1, True, 2),
+    (0.05, 4, 4, 2, "interleaved", 2, True, 3),
+    (0.05, 2, 4, 4, "zb-v", 1, True, 3),
+    (0.05, 2, 4, 4, "zb-v", 1, False, 2),
+    (0.1, 1, 4, 8, "interleaved", 2, True, 3),
+    (0.02, 4, 4, 2, "zb-h1", 1, True, 1),
 ]
 
 
 @pytest.mark.parametrize("case", MEETING)
 def test_transfers_that_meet(case: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     """Where they hold each other back the short way is exact, too, and does not hand it over to the engine."""
-    efficiency, tp, pp, dp, schedule, chunks, overlap = case
+    efficiency, tp, pp, dp, schedule, chunks, overlap, plays = case
     base = {"cluster.nodes": 4, "gpus": 32, "cluster.nic.efficiency": efficiency, "overlap.interference": "none",
             "overlap.pipeline": overlap, "parallel.sequence_parallel": False, "parallel.zero": 1,
             "parallel.tp": tp, "parallel.pp": pp, "parallel.dp": dp, "pipeline.schedule": schedule,
             "pipeline.chunks": chunks, "training.global_batch": 192, "training.micro_batch": 1}  # fmt: skip
     made = scenario(**{**SMALL, **base})
     expected, least = simulate(made).step_time, quick_step(made, bound=True)
+    played = []
+    once = Contest.play
+    monkeypatch.setattr(Contest, "play", lambda self, *args, **how: played.append(how) or once(self, *args, **how))
     monkeypatch.setattr("simcluster.sweeps.quick.play_by", None)
     assert quick_step(made) == Quick(expected, "events", least.why)
     assert least.kind == "bound"
     assert least.step_time <= expected
+    assert len(played) == plays
 
 
 @pytest.mark.parametrize("many", [1, 2, 3, 5, 16])

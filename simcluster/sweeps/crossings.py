@@ -69,27 +69,35 @@ class Crossings:
         """The pairs as columns of the numbers of their uses."""
         uses = {use: place for place, use in enumerate(dict.fromkeys(chain.from_iterable(self.pairs)))}
         names = {name: place for place, name in enumerate(dict.fromkeys(name for name, _, _ in uses))}
-        self._names = list(names)
+        self.names = list(names)
         self._name = [names[name] for name, _, _ in uses]
         self._within = np.array([bounds for _, *bounds in uses])
         self._sides = np.array([[uses[one], uses[other]] for one, other in self.pairs], dtype=np.int64)
 
-    def met(self, bounds: Mapping[Hashable, Bounds], begins: Callable[[Hashable], Floats]) -> Iterator[float]:
-        """Since when two kinds of transfers are under way together on such a link, for one pair of kinds after the
-        other that ever are."""
+    def met(
+        self, bounds: Mapping[Hashable, Bounds], begins: Callable[[Hashable], Floats]
+    ) -> Iterator[tuple[float, Hashable, Hashable]]:
+        """Transfers of which kinds are under way together on such a link, and since when they first are."""
         begun = cache(begins)
-        for one, other in self._near(bounds):
-            since = meet(_shifted(begun(one[0]), one), _shifted(begun(other[0]), other))
+        windows = self.windows(bounds)
+        for one, other in self.near(windows, windows):
+            since = meet(shifted(begun(one[0]), one), shifted(begun(other[0]), other))
             if since < math.inf:
-                yield since
+                yield since, one[0], other[0]
 
-    def _near(self, bounds: Mapping[Hashable, Bounds]) -> list[tuple[Use, Use]]:
-        """The pairs of which there may be transfers at one time, told from when the first and the last of each begin.
-        Most are not: all 300 of them are looked at for the price of one meet()."""
+    def windows(self, bounds: Mapping[Hashable, Bounds], *, whole: bool = False) -> Floats:
+        """Of every use from when to when there is one of its transfers, [use, 2], told from when these begin; or their
+        ``whole`` time, told from when the first begins and the last ends."""
+        if not self.pairs:
+            return np.zeros((0, 2))
+        found = np.array([bounds.get(name, _NEVER) for name in self.names])[self._name]
+        return found if whole else found + self._within
+
+    def near(self, ones: Floats, others: Floats) -> list[tuple[Use, Use]]:
+        """The pairs whose windows overlap.  Most do not: all 300 of them are looked at for the price of one meet()."""
         if not self.pairs:
             return []
-        windows = np.array([bounds.get(name, _NEVER) for name in self._names])[self._name] + self._within
-        one, other = windows[self._sides[:, 0]], windows[self._sides[:, 1]]
+        one, other = ones[self._sides[:, 0]], others[self._sides[:, 1]]
         both = (one[:, 1] > other[:, 0]) & (other[:, 1] > one[:, 0])
         return [self.pairs[number] for number in np.flatnonzero(both).tolist()]
 
@@ -97,7 +105,7 @@ class Crossings:
 _NEVER: Bounds = math.inf, -math.inf
 
 
-def _shifted(begins: Floats, use: Use) -> Intervals:
+def shifted(begins: Floats, use: Use) -> Intervals:
     """From when to when transfers are on a link that they use, given when they begin."""
     return begins + use[1], begins + use[2]
 

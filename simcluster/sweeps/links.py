@@ -7,7 +7,7 @@ all steps.  Imports crossings, fairness and the clock.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable, Sequence
 from heapq import heappop, heappush
 from itertools import chain, product
 
@@ -21,8 +21,7 @@ class Contenders:
     """The transfers of a step that may hold each other back, numbered; and how fast they move beside each other.
 
     A meeting whose traffics come one after the other has a number for each; ``first`` is that of its first, by name,
-    ``meeting`` that first number for all of them, and ``more`` says that another comes behind.  ``rivals`` are those
-    that each may meet, as bits.
+    ``meeting`` that first number for all of them, and ``more`` says that another comes behind.
     """
 
     def __init__(self, crossings: Crossings) -> None:
@@ -36,14 +35,18 @@ class Contenders:
             self.meeting += [len(self.traffics)] * len(traffics)
             self.more += [*(True for _ in traffics[1:]), False]
             self.traffics += traffics
-        self.rivals = [0] * len(self.traffics)
-        for one, other in crossings.rivals:
-            for mine, theirs in product(self._numbers(one), self._numbers(other)):
-                self.rivals[mine] |= 1 << theirs
-                self.rivals[theirs] |= 1 << mine
         self._capacity = crossings.capacity
         self._rates: dict[int, list[tuple[int, float, float]]] = {}
         self._undisturbed: dict[int, tuple[float, float, float]] = {}
+
+    def bits(self, pairs: Iterable[tuple[Hashable, Hashable]]) -> list[int]:
+        """Of every number those that it may meet if these may."""
+        found = [0] * len(self.traffics)
+        for one, other in pairs:
+            for mine, theirs in product(self._numbers(one), self._numbers(other)):
+                found[mine] |= 1 << theirs
+                found[theirs] |= 1 << mine
+        return found
 
     def _numbers(self, name: Hashable) -> range:
         first = end = self.first[name]
@@ -91,8 +94,8 @@ class Links:
     ``rivals`` are of each the others that it may meet there, as bits.
     """
 
-    def __init__(self, contenders: Contenders) -> None:
-        self._contenders, self._rivals = contenders, contenders.rivals
+    def __init__(self, contenders: Contenders, rivals: Sequence[int]) -> None:
+        self._contenders, self._rivals = contenders, rivals
         count = len(contenders.traffics)
         self._latency = [traffic.latency_seconds for traffic in contenders.traffics]
         self._rounds = [float(traffic.rounds) for traffic in contenders.traffics]

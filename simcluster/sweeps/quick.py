@@ -10,7 +10,6 @@ exact (``quick_scope``) it says so (NotQuickError) and gives no number.  Imports
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -103,16 +102,15 @@ class QuickWay:
         stepped = walk.step(costed, crossings.seconds, exchanges.last)
         pressed = any(each.meeting and (each.meeting.pressure or each.meeting.drag) for each in costed)
         met = crossings.met(stepped.begins, lambda name: walk.begins(name, stepped))
-        handed_on = pressed or crossings.instant  # what only the engine can tell
-        since = 0.0 if handed_on else next(met, math.inf)
-        if since == math.inf:
+        first = () if pressed or crossings.instant else next(met, None)
+        if first is None:
             return Quick(stepped.total, "path", "")
         why = _PRESSED if pressed else _MET
         if bound:
             return Quick(stepped.total, "bound", why)
-        if not handed_on:
-            contenders, since = exchanges.contenders(crossings), min([since, *met])
-            total = contended(walk, stepped, exchanges.last, crossings, contenders, since)
+        if first:
+            contenders = exchanges.contenders(crossings)
+            total = contended(walk, stepped, exchanges.last, crossings, contenders, (first, *met))
             if total < MOST_SECONDS:
                 return Quick(total, "events", why)
         skeleton = self.skeletons.once(order, lambda: Skeleton(schedule, overlap=overlap.pipeline))

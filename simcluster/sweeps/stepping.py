@@ -175,9 +175,9 @@ class Walk:
             return stepped.ends[self.sent[number]] - stepped.own[number]
         return np.array(stepped.begins[name][:1])
 
-    def left(self, ends: Floats, since: float, follow: Sequence[bool]) -> list[tuple[float, Iterator[ToDo]]]:
+    def left(self, ends: Floats, since: float, follow: Sequence[float]) -> list[tuple[float, Iterator[ToDo]]]:
         """Of every stage: since when it is free, and what it has to do from the first action on that is not over at an
-        instant, or whose send is not; ``follow`` says by work whether sends that are not over are followed."""
+        instant, or whose send is not; ``follow`` says by work from which end on a send is followed."""
         starts, stops = self._starts[:-1], self._starts[1:]
         late = np.flatnonzero(ends[self._op + self._sends] > since)
         first = np.minimum(np.append(late, stops[-1])[late.searchsorted(starts)], stops)
@@ -192,7 +192,7 @@ class Walk:
             np.where(known, 0, needed).tolist(),
             sent.tolist(),
             np.where(behind, rest + 1, 0).tolist(),
-            (behind & (ends[rest + behind] > since) & np.array(follow)[sent]).tolist(),
+            (behind & (ends[rest + behind] > np.array(follow)[sent])).tolist(),
         )
         bounds = pairwise([0, *np.cumsum(stops - first).tolist()])
         return [
