@@ -300,9 +300,6 @@ class _NoFabric:
     def spread(self, src: int, dst: int, flow: int = 0) -> Spread:
         return ()
 
-    def together(self, src: Ints, dst: Ints, flow: Ints, weight: Floats) -> tuple[Floats, float]:
-        return np.zeros(0), 0.0
-
     def routes(self, src: Ints, dst: Ints, flow: Ints) -> tuple[Ints, Ints, Floats, Floats]:
         return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros(len(src))
 

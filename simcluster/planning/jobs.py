@@ -34,11 +34,6 @@ class PlacedFabric:
         """Links from rank to rank, with the fraction of the flow's bytes on each."""
         return self.fabric.spread(self.gpus[src], self.gpus[dst], flow)
 
-    def together(self, src: Ints, dst: Ints, flow: Ints, weight: Floats) -> tuple[Floats, float]:
-        """What every link carries of many flows from rank to rank, and the longest of their latencies."""
-        gpus = np.array(self.gpus, dtype=np.int64)
-        return self.fabric.together(gpus[src], gpus[dst], flow, weight)
-
     def routes(self, src: Ints, dst: Ints, flow: Ints) -> tuple[Ints, Ints, Floats, Floats]:
         """Links of many flows from rank to rank."""
         gpus = np.array(self.gpus, dtype=np.int64)

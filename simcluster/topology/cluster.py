@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import networkx as nx
 import numpy as np
 
-from simcluster.colours import different, mixed, sums
+from simcluster.colours import bits, different, mixed, sums
 from simcluster.errors import InputError
 from simcluster.per_link import PerLink
 from simcluster.topology.draft import Draft
@@ -107,13 +107,6 @@ class Cluster:
         """
         return self.router.spread(src, dst, flow)
 
-    def together(
-        self, src: NDArray[np.int64], dst: NDArray[np.int64], flow: NDArray[np.int64], weight: NDArray[np.float64]
-    ) -> tuple[NDArray[np.float64], float]:
-        """What every link carries of many flows, each with its weight, and the longest of their latencies (s)."""
-        load, slowest = self.router.crowd.together(src, dst, flow, weight, self.latency)
-        return load, self.spread_latency(self.spread(int(src[slowest]), int(dst[slowest]), int(flow[slowest])))
-
     def routes(
         self, src: NDArray[np.int64], dst: NDArray[np.int64], flow: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
@@ -142,25 +135,15 @@ class Cluster:
         """``spread_latency`` of many ways: of ``rows``, given by the links of each in ascending order."""
         if not len(link):
             return np.zeros(rows)
-        sorts, sort_of = self._latency_sorts
-        if fraction.min() == 1.0:
-            kind, seconds = sort_of[link], sorts
-        else:
-            seconds, kind = np.unique(fraction * self.latency[link], return_inverse=True)
+        seconds = fraction * self.latency[link]
         starts = np.concatenate([[0], np.cumsum(np.bincount(row, minlength=rows))])
-        whole = sums(mixed(np.arange(len(seconds)))[kind], starts)
+        whole = sums(mixed(bits(seconds)), starts)
         kinds = different(whole)
         alike = np.searchsorted(kinds, whole)
         first = np.empty(len(kinds), dtype=np.int64)
         first[alike[::-1]] = np.arange(rows)[::-1]
-        each = [math.fsum(seconds[kind[starts[place] : starts[place + 1]]].tolist()) for place in first.tolist()]
+        each = [math.fsum(seconds[starts[place] : starts[place + 1]].tolist()) for place in first.tolist()]
         return np.array(each)[alike]
-
-    @cached_property
-    def _latency_sorts(self) -> tuple[NDArray[np.float64], NDArray[np.integer[Any]]]:
-        """The different latencies of links, and which of them each link has."""
-        as_wired = self.latency is self.wiring.latency
-        return self.wiring.latency_sorts if as_wired else np.unique(self.latency, return_inverse=True)
 
     def spread_latency(self, spread: Spread) -> float:
         """Seconds that a flow's bytes need along their links: the mean over the bytes.

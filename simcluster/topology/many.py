@@ -1,4 +1,4 @@
-"""A policy's choices for many flows at once, for ``crowd`` (what links carry) and ``paths`` (which links).
+"""A policy's choices for many flows at once, for ``paths``.
 
 Imports ``policies`` and ``ways``.
 """

@@ -1,7 +1,7 @@
 """The links of very many flows, flow by flow: the routes of ``routing`` in arrays.
 
 Where all machines are alike, a way inside one is found once for all; from switch to switch flows that are at one switch
-and bound for one switch are looked at together, as in ``crowd``.  What is not so regular is routed one by one.
+and bound for one switch are looked at together.  What is not so regular is routed one by one.
 Imports ``alike``, ``colours``, ``hops``, ``many``, ``per_link``, ``policies`` and ``ways``.
 """
 
@@ -14,7 +14,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from simcluster.colours import compact, firsts
+from simcluster.colours import compact, firsts, numbered
 from simcluster.per_link import Few, LinkRows, PerLink
 from simcluster.topology.alike import Ends, Floats, Ints, Machines
 from simcluster.topology.hops import Hops
@@ -85,7 +85,7 @@ class Paths:
         if self._machines is not None:
             together = self._machines.machine[src] == self._machines.machine[dst]
             parts.append(self._inside(np.flatnonzero(left & together), src, dst, left))
-            if self._shares and not self._policy.pxn:
+            if not self._policy.pxn:
                 parts.append(self._across(np.flatnonzero(left & ~together), src, dst, number, left))
         parts.append(self._one_by_one(np.flatnonzero(left), src, dst, number))
         return _merged([part for part in parts if len(part[0])], len(src))
@@ -212,7 +212,7 @@ class Paths:
 
     def _across(self, flows: Ints, src: Ints, dst: Ints, number: Ints, left: NDArray[np.bool_]) -> Rows:
         """Flows between machines, of GPUs that leave and are entered in one way; those done are taken from ``left``."""
-        ends = self._ends
+        ends, count = self._ends, len(src)
         leave, enter = ends.out_leaf[src[flows]], ends.in_leaf[dst[flows]]
         plain = (leave >= 0) & (enter >= 0)
         plain[plain] = ends.part[leave[plain]] == ends.part[enter[plain]]
@@ -228,7 +228,24 @@ class Paths:
             columns.append(links)
             fractions.append(share)
         table = np.stack(columns, axis=1)
-        return _flat(flows, table, table >= 0, np.array(fractions))
+        found = _flat(flows, table, table >= 0, np.array(fractions))
+        if self._shares:
+            return found
+        return _merged([found, self._sprayed(flows, src, dst, leave[plain] * len(ends.switches) + enter[plain])], count)
+
+    def _sprayed(self, flows: Ints, src: Ints, dst: Ints, key: Ints) -> Rows:
+        """The links from leaf to leaf of flows that are split evenly at each switch: alike for all with one ``key``."""
+        which, firsts_of = numbered(key)
+        ways = []
+        for first in firsts_of.tolist():
+            spread = self._spread(int(src[first]), int(dst[first]), 0)
+            ends = {*self._ends.out_links[src[first]].tolist(), *self._ends.in_links[dst[first]].tolist()}
+            ways.append([each for each in spread if each[0] not in ends])
+        links, fractions = np.array([each for way in ways for each in way]).reshape(-1, 2).T
+        counts = np.array([len(way) for way in ways], dtype=np.int64)
+        begin, many = (np.cumsum(counts) - counts)[which], counts[which]
+        row = np.arange(int(many.sum())) + np.repeat(begin - (np.cumsum(many) - many), many)
+        return np.repeat(flows, many), links.astype(np.int64)[row], fractions[row]
 
     def _over_fabric(
         self, columns: Sequence[Ints], leave: Ints, enter: Ints
@@ -297,14 +314,15 @@ def _flat(flows: Ints, links: Ints, there: NDArray[np.bool_], fractions: Floats)
 
 
 def _merged(parts: Sequence[Rows], flows: int) -> Rows:
-    """Rows by flow, of parts that are so and have no flow in common."""
+    """Rows by flow, of parts that are so."""
     if len(parts) == 1:
         return parts[0]
     counts = [np.bincount(part[0], minlength=flows) for part in parts]
-    start = np.cumsum(sum(counts, np.zeros(flows, dtype=np.int64)))
-    size = int(start[-1]) if flows else 0
+    total = sum(counts, np.zeros(flows, dtype=np.int64))
+    begin, size = np.cumsum(total) - total, int(total.sum())
     flow, link, fraction = np.empty(size, dtype=np.int64), np.empty(size, dtype=np.int64), np.empty(size)
     for part, count in zip(parts, counts, strict=True):
-        place = np.arange(len(part[0])) + np.repeat((start - count) - (np.cumsum(count) - count), count)
+        place = np.arange(len(part[0])) + np.repeat(begin - (np.cumsum(count) - count), count)
         flow[place], link[place], fraction[place] = part
+        begin = begin + count
     return flow, link, fraction

@@ -16,7 +16,7 @@ numbered leaf by leaf; on a rail-optimised fabric it is not, and the plain index
 d equal mod 8) over an eighth of the spines.  Inside a machine, which no switch has a say in, d is the GPU index, and of
 equally short ways the one with the fastest next link is taken: NVSwitch before a PCIe switch.
 
-Imports errors, ``policies``, ``ways``, ``crowd`` and ``paths``.
+Imports errors, ``policies``, ``ways`` and ``paths``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ from typing import TypeAlias
 import networkx as nx
 
 from simcluster.errors import InputError
-from simcluster.topology.crowd import Crowd
 from simcluster.topology.paths import Paths
 from simcluster.topology.policies import STATIC, Flow, Pick, RoutingSpec
 from simcluster.topology.ways import WHOLE, Doors, Port, Signature, Ways, signature_of, split
@@ -89,11 +88,6 @@ class Router:
         else:
             self._spray(src, dst, units)
         return tuple([(link, part / WHOLE) for link, part in units.items()])
-
-    @cached_property
-    def crowd(self) -> Crowd:
-        """The same for very many flows at once."""
-        return Crowd(self._ways, self._gpus, self._link_index, self._policy, self.spread)
 
     @cached_property
     def paths(self) -> Paths:

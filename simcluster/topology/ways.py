@@ -119,15 +119,6 @@ class Ways:
             path.append(candidates[dst % len(candidates)])
         return path, ties
 
-    def machine_of(self) -> Ints:
-        """For every GPU the number of its machine: GPUs with a way between them past no switch, either way."""
-        inside: nx.Graph[str] = nx.Graph(
-            (node, other) for node, onto in self._next.items() for other in onto if not {node, other} & self.switches
-        )
-        inside.add_nodes_from(self._gpus)
-        of_node = {node: number for number, part in enumerate(nx.connected_components(inside)) for node in part}
-        return np.array([of_node[gpu] for gpu in self._gpus], dtype=np.int64)
-
     def nvlink_mates(self, gpu: int) -> list[int]:
         """GPUs linked to this one directly or by one NVSwitch, in order."""
         name = self._gpus[gpu]

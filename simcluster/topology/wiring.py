@@ -6,7 +6,7 @@ Imports ``draft``, ``links``, ``policies``, ``regular`` and ``routing``.
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Floats: TypeAlias = NDArray[np.float64]
-    Sorts: TypeAlias = tuple[Floats, NDArray[np.integer[Any]]]
 
 
 class Wired:
@@ -43,11 +42,6 @@ class Wired:
         """Is there such a node?"""
         return node in self.graph
 
-    @cached_property
-    def latency_sorts(self) -> Sorts:
-        """The different latencies of links, and which of them each link has."""
-        return np.unique(self.latency, return_inverse=True)
-
     @property
     def paths(self) -> Paths:
         """Routes of many flows."""
@@ -64,8 +58,6 @@ class Drafted:
             _constant(np.array([data[key] for data in draft.sorts], dtype=np.float64)[sort])
             for key in ("bandwidth", "latency")
         )
-        seconds, which = np.unique([data["latency"] for data in draft.sorts], return_inverse=True)
-        self.latency_sorts: Sorts = seconds, which.astype(np.min_scalar_type(len(which)))[sort]
         self.regular = Regular.of(draft, routing, self._spread)
 
     def _spread(self, src: int, dst: int, number: int) -> Spread:

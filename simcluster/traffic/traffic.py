@@ -28,7 +28,6 @@ class Fabric(Protocol):
     def spread_latency(self, spread: Spread) -> float: ...
     def routes(self, src: Ints, dst: Ints, flow: Ints) -> tuple[Ints, Ints, Floats, Floats]: ...
     def latencies(self, row: Ints, link: Ints, fraction: Floats, rows: int) -> Floats: ...
-    def together(self, src: Ints, dst: Ints, flow: Ints, weight: Floats) -> tuple[Floats, float]: ...
     def uplinks(self, gpu: int) -> tuple[str, ...]: ...
     def nvswitch(self, gpu: int) -> str: ...
     def switch_ways(self, gpus: Sequence[int], turn: int) -> tuple[tuple[Spread, Spread], ...]: ...
@@ -45,7 +44,7 @@ class Seated(Protocol):
 
 
 _MANY = 512  # ranks of a group from which on names are not made before they are asked for
-_ROOM = 1 << 20  # hops at a time: some hundred MB
+_ROOM = 1 << 16  # hops at a time: some hundred MB
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,14 +196,17 @@ def _many(fabric: Fabric, gpus: Sequence[int], hops: Table, rounds: int) -> Patt
     assert rounds == 1
     place = np.array(gpus, dtype=np.int64)
     share = max(float(part.share.max()) for part in hops.parts(_ROOM))
-    found = [
-        fabric.together(place[part.source], place[part.target], part.lane, part.share / share)
-        for part in hops.parts(_ROOM)
-    ]
-    load = np.sum([loads for loads, _ in found], axis=0)
+    loads, latency = [], 0.0
+    for part in hops.parts(_ROOM):
+        row, link, fraction, latencies = fabric.routes(place[part.source], place[part.target], part.lane)
+        loads.append(np.bincount(link, (part.share / share)[row] * fraction))
+        latency = max(latency, float(latencies.max()))
+    load = np.zeros(max(map(len, loads)))
+    for each in loads:
+        load[: len(each)] += each
     used = np.flatnonzero(load)
     usage = tuple(zip(used.tolist(), load[used].tolist(), strict=True))
-    return Pattern(usage, share, 1, max(latency for _, latency in found))
+    return Pattern(usage, share, 1, latency)
 
 
 def _pipeline(fabric: Fabric, gpus: Sequence[int], phases: Sequence[Phase]) -> Pattern:
