@@ -95,67 +95,6 @@ class _Run(NamedTuple):
 _run = partial(tuple.__new__, _Run)  # of a tuple of all: half the time of a call of _Run
 
 
-class Alone:
-    """A block of a single row, in seconds from its begin: what ``Inside`` makes of it, in a third of the time.
-
-    Most blocks in which something changes are such (8,000 of 11,400 changes in Llama 3 405B on 16,384 GPUs).
-    """
-
-    __slots__ = ("_pace", "_run", "_whose", "next", "running")
-
-    next: float
-    """When the row will end if nothing changes, or ended."""
-
-    def __init__(self, rows: Rows, block: int, regime: Regime) -> None:
-        row = rows.blocks[block]
-        self._pace, self._whose = rows.paces[row], rows.whose[row]
-        self.next = self._pace.seconds
-        self._run = _Run(row, self.next, 0.0, 1.0, self.next)
-        self.running = True
-        self.change(0.0, regime)
-
-    def copy(self) -> Alone:
-        """The same state, to go on from here."""
-        other: Alone = object.__new__(Alone)
-        other._pace, other._whose = self._pace, self._whose
-        other._run, other.next, other.running = self._run, self.next, self.running
-        return other
-
-    @property
-    def now(self) -> float:
-        """When it was over."""
-        return self.next
-
-    def times(self) -> Times:
-        """Start and end of the row, once it is over."""
-        return [(0.0, self.next)]
-
-    def end_of(self, _: int) -> float:
-        """When the row will end if nothing changes, or ended."""
-        return self.next
-
-    @property
-    def computes(self) -> bool:
-        """Is it a computation?"""
-        return self._pace.sensitivity is not None
-
-    def to(self, now: float) -> None:
-        """Go on to this instant."""
-        if self.next <= now:
-            self.running = False
-
-    def change(self, now: float, regime: Regime) -> None:
-        """From this instant on, which is before its end, that is what slows it down from outside."""
-        sensitivity = self._pace.sensitivity
-        if sensitivity is None:
-            return
-        pressure, slowness = regime[self._whose]
-        if self._pace.pressure > pressure:
-            pressure = self._pace.pressure
-        self._run = self._run.slowed(now, (1.0 + sensitivity * pressure) * slowness)
-        self.next = self._run.end
-
-
 class Inside:
     """A block row by row, from its begin at ``now``: ``running`` rows; none when it is over.
 

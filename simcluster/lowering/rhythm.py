@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simcluster.clock import on_grid
-from simcluster.lowering.blocks import Alone, Before, Inside, Regime, Rows, Times, before_by_lanes, blocks_of
+from simcluster.lowering.blocks import Before, Inside, Regime, Rows, Times, before_by_lanes, blocks_of
 from simcluster.lowering.program import Pace
 from simcluster.planning.profiles import STEADY, Profile
 
@@ -96,9 +96,9 @@ class Undisturbed:
             now = over
         self.last = now
         self._arrays: tuple[Floats, Floats] | None = None
-        self._states: dict[int, tuple[list[float], list[Alone | Inside]]] = {}  # of blocks that were entered
+        self._states: dict[int, tuple[list[float], list[Inside]]] = {}  # of blocks that were entered
 
-    def inside(self, block: int, after: float) -> Alone | Inside:
+    def inside(self, block: int, after: float) -> Inside:
         """The block, so many seconds after its begin, row by row, to go on from there."""
         states = self._states.get(block)
         if states is None:
@@ -106,13 +106,10 @@ class Undisturbed:
         instants, found = states
         return found[bisect_right(instants, after) - 1].copy()
 
-    def _all_states(self, block: int) -> tuple[list[float], list[Alone | Inside]]:
-        blocks = self._rows.blocks
-        if blocks[block + 1] == blocks[block] + 1:
-            return [0.0], [Alone(self._rows, block, self.regime)]
+    def _all_states(self, block: int) -> tuple[list[float], list[Inside]]:
         inside = Inside(self._rows, block, 0.0, self.regime)
         instants: list[float] = []
-        found: list[Alone | Inside] = []
+        found: list[Inside] = []
         while inside.running:
             instants.append(inside.now)
             found.append(inside.copy())
@@ -157,7 +154,7 @@ class Playing:
         self._block = 0  # this one is under way,
         self._since = now  # since this instant,
         # row by row if something has changed since then, or ranks do not begin at once
-        self._inside: Alone | Inside | None = Inside(chain.rows, 0, 0.0, self._known.regime, late) if late else None
+        self._inside: Inside | None = Inside(chain.rows, 0, 0.0, self._known.regime, late) if late else None
         # what has been played: since an instant blocks from one to another as known, or the rows of one block
         self._log: list[tuple[float, int, int, Undisturbed] | tuple[float, Times]] = []
         self._go(now)
@@ -250,10 +247,8 @@ class Playing:
         if self._inside is None:
             shift = self._since - known.begins[block]
             return [shift + known.end[row] for row in last]
-        ahead = self._inside
-        if isinstance(ahead, Inside):
-            ahead = ahead.copy()
-            ahead.to_end()
+        ahead = self._inside.copy()
+        ahead.to_end()
         if block == len(known.begins) - 2:
             return [self._since + ahead.end_of(row) for row in last]
         shift = self._since + ahead.next - known.begins[block + 1]
@@ -294,7 +289,7 @@ class Playing:
         if inside.next <= after:
             self._go(now)
 
-    def _enter(self, now: float) -> Alone | Inside:
+    def _enter(self, now: float) -> Inside:
         """The block that is under way row by row, at this instant, which has been reached."""
         if self._inside is None:
             self._inside = self._known.inside(self._block, now - self._since)
