@@ -1,0 +1,253 @@
+"""What every accelerator buys: rows of the table of benchmarks with one of them switched off alone.
+
+``python tests/benchmarks/ablation.py [ROW [SWITCH ...]]`` prints factors of processor time over the row with all on
+(cluster, planning, simulation), the least of several runs that take turns; "wrong" if the answer is another.  A switch
+that says nothing of any row (1.0) is one to delete.
+"""
+# ruff: noqa: T201
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from table_cases import CASES
+
+RUNS, LIMIT, LONG = 3, 100, 4.0  # the least of so many; wall seconds of one; processor seconds of what runs once
+Switch = Callable[[], AbstractContextManager[None]]
+
+
+def _patched(where: str, name: str, value: Any) -> Switch:
+    """Puts something else in the place of ``where.name``: a module's, or a class's of a module."""
+
+    @contextmanager
+    def patch() -> Iterator[None]:
+        module, _, inside = where.partition(":")
+        owner = __import__(f"simcluster.{module}", fromlist=["_"])
+        owner = getattr(owner, inside) if inside else owner
+        before = getattr(owner, name)
+        setattr(owner, name, value)
+        try:
+            yield
+        finally:
+            setattr(owner, name, before)
+
+    return patch
+
+
+def _all(*patches: Switch) -> Switch:
+    @contextmanager
+    def patch() -> Iterator[None]:
+        with ExitStack() as stack:
+            for each in patches:
+                stack.enter_context(each())
+            yield
+
+    return patch
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    return None
+
+
+def _unfolded(colours: Any, bindings: Any, links: Any, heeded: Any) -> Any:
+    from simcluster.lowering.fold import unfolded
+
+    return unfolded(len(colours), bindings, len(links))
+
+
+def _not_alike(*_: Any, **__: Any) -> None:
+    from simcluster.lowering.window import NotAlikeError
+
+    raise NotAlikeError
+
+
+def _singly(*arguments: Any) -> Any:
+    from simcluster.lowering.chains import singly
+
+    return singly(*arguments)
+
+
+def _all_tight(bindings: Any, *_: Any) -> Any:
+    import numpy as np
+
+    return np.ones(len(bindings.link), dtype=bool)
+
+
+def _one_by_one(self: Any, src: Any, dst: Any, number: Any) -> Any:
+    import numpy as np
+
+    return self._one_by_one(np.flatnonzero(src != dst), src, dst, number)
+
+
+def _graphs(name: str, device: Any, draft: Any, routing: Any, nccl: Any = None) -> Any:
+    from simcluster.topology.cluster import make_cluster
+
+    return make_cluster(name, device, draft.graph(), routing, nccl)
+
+
+def _followed(number: int, members: Any, now: float, courses: Any) -> Any:
+    from simcluster.simulating.followed import Followed
+
+    lanes, places, _, _ = zip(*members, strict=True)
+    return Followed(number, places, lanes, now, courses.chain)
+
+
+def _after(self: Any, changes: Any) -> Any:
+    playing = self._playing.copy()
+    playing.press_steadily(changes)
+    return type(self)(playing, slowed=True)
+
+
+def _each(fabric: Any, members: Any, phases: Any, *, timed: bool = True) -> Any:
+    from simcluster.traffic.drawing import _each
+
+    return _each(fabric, members, phases)
+
+
+def _plainly(scenario: Any) -> Any:
+    from simcluster.simulate import replay
+
+    return replay(scenario)
+
+
+SWITCHES: dict[str, Switch] = {
+    "all on": nullcontext,
+    "symmetry: fold": _all(
+        _patched("lowering.views:Views", "classes", _nothing), _patched("lowering.lower", "partition", _unfolded)
+    ),
+    "symmetry: quotient": _patched("lowering.views:Views", "classes", _nothing),
+    "symmetry: cells": _patched("lowering.views", "cells_of", _not_alike),
+    "symmetry: tight links": _patched("lowering.communicators", "tight_rows", _all_tight),
+    "symmetry: barriers": _patched("lowering.communicators", "lone_axes", lambda programs, axes: ()),
+    "symmetry: felt links": _patched("lowering.between", "felt", lambda *_: {}),
+    "chains": _patched("lowering.played", "pieces", _singly),
+    "chains: lockstep": _patched("lowering.played", "may_go_in_step", lambda *_: (-1, ())),
+    "chains: lead to lockstep": _patched("lowering.played", "with_lead", lambda _, first: first),
+    "chains: courses shared": _patched("simulating.courses:Course", "after", _after),
+    "chains: looked at late": _all(
+        _patched("simulating.pacing", "Steady", _followed),
+        _patched("lowering.played", "with_lead", lambda _, first: first),
+    ),
+    "bulk: regular clusters": _all(
+        *(_patched(f"topology.{where}", "drafted_cluster", _graphs) for where in ("fabrics", "machines", "uniform"))
+    ),
+    "bulk: routes": _patched("topology.paths:Paths", "rows", _one_by_one),
+    "bulk: hop columns": _all(
+        _patched("lowering.pictures", "drawn_at_once", _nothing), _patched("lowering.pictures", "drawn", _each)
+    ),
+    "bulk: chained trees": _patched("traffic.drawing", "chained_trees", _nothing),
+    "rates: water filling": _all(
+        _patched("traffic.fairness", "_MANY", 1 << 60), _patched("traffic.fairness", "_PATIENCE", 1 << 60)
+    ),
+    "rates: free links": _patched("traffic.fairness:Shares", "join_free", lambda *_: False),
+    "search: optimistic fold": _patched("search.playing", "replay_on_trust", _plainly),
+    "collector off": _patched("collector", "gc", SimpleNamespace(isenabled=lambda: False, disable=lambda: None)),
+}
+
+
+def some_configurations() -> Any:
+    """Fifty of the 1,000 of the table."""
+    from table_cases import configurations
+
+    from simcluster.scenario.variants import Base, Variant
+    from simcluster.sweeps.quick_rows import quickly
+
+    document, grid = configurations()
+    base = Base(document)
+    return [quickly(Variant(base, tuple(changes.items())))["step_time_s"] for changes in grid[::20]]
+
+
+def searched() -> Any:
+    """Layouts on leaves that replicas do not fill, as a search plays them."""
+    from simcluster import load
+    from simcluster.search.plan import alone
+    from simcluster.search.playing import replay_on_trust
+
+    found = []
+    for tp in (8, 4):
+        layout = {"gpus": 1024, "cluster.nodes": 128, "parallel.tp": tp, "parallel.pp": 16, "parallel.dp": 64 // tp,
+                  "training.global_batch": 1536, "pipeline.schedule": "1f1b", "pipeline.chunks": 1}  # fmt: skip
+        found.append(replay_on_trust(alone(load("gpt3_175b_64xa100", layout))).step_time)
+    return found
+
+
+def scenario_case(name: str) -> Callable[[], Any]:
+    """A shipped scenario's step."""
+
+    def case() -> Any:
+        from simcluster import load, simulate
+
+        return simulate(load(name)).step_time
+
+    return case
+
+
+ROWS: dict[str, Callable[[], Any]] = {
+    **{name: (lambda name=name: CASES[name]().more.partition("step")[2]) for name in (  # type: ignore[misc]
+        "16,384 GPUs", "131,072 GPUs", "one slow GPU", "one slow link", "16 slow GPUs", "512 ranks unfolded",
+        "fast path, P=16, M=16", "P=64, M=512, v=4", "ring of 1,024 in flow", "ring of 1,024 in steps",
+    )},
+    "50 configurations": some_configurations,
+    "2 layouts of 1,024 GPUs": searched,
+    **{name: scenario_case(name) for name in (
+        "gpt3_175b_64xa100", "mixtral_8x7b_128xh100", "hsdp_7b_128xa100", "slow_gpu", "tiny_3d"
+    )},
+}  # fmt: skip
+
+
+Found = tuple[float, str]
+"""Processor seconds and the answer; infinitely many for what takes too long."""
+
+
+def run(row: str, switch: str) -> Found:
+    """A row with this switched off."""
+
+    def late(*_: Any) -> None:
+        raise TimeoutError
+
+    signal.signal(signal.SIGALRM, late)
+    signal.alarm(LIMIT)
+    try:
+        with SWITCHES[switch]():
+            begun = time.process_time()
+            answer = ROWS[row]()
+            return time.process_time() - begun, repr(answer)
+    except TimeoutError:
+        return float("inf"), ""
+    finally:
+        signal.alarm(0)
+
+
+def measured(row: str, switches: list[str]) -> dict[str, Found]:
+    """The least of several runs of each; one after the other, so that all suffer alike from who shares the machine."""
+    found: dict[str, Found] = {}
+    for number in range(RUNS):
+        for switch in switches:
+            if not number or found[switch][0] < LONG:
+                found[switch] = min(run(row, switch), found.get(switch, (float("inf"), "")))
+    return found
+
+
+def main(rows: list[str], switches: list[str]) -> None:
+    """Print row by row the seconds with all on, and the factors of what is switched off."""
+    scenario_case("tiny_dp")()  # what is imported
+    for row in rows:
+        found = measured(row, ["all on", *switches])
+        seconds, answer = found["all on"]
+        print(f"\n{row}: {seconds:.3g} s\n", flush=True)
+        for switch in switches:
+            factor = f"> {LIMIT} s" if found[switch][0] == float("inf") else f"{found[switch][0] / seconds:.2f}"
+            print(f"| {switch} | {factor}{'' if found[switch][1] in ('', answer) else ' wrong'} |", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:2] or list(ROWS), sys.argv[2:] or list(SWITCHES)[1:])
