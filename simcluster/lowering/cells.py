@@ -1,4 +1,6 @@
-"""Orbits of a job that is alike but for some ranks and links: its window is drawn once for each, as a *cell*.
+"""Accelerator: the quotient of a job of which some ranks and links differ, proved for what its window is proved for.
+
+Such a job is looked at as its window shows it: several times, once for each of its cells.
 
 Where something is wrong with a job, no shift brings it onto itself.  But it is made of as many copies of its window as
 there are turns (``window``), and these differ only where something is wrong with their own ranks and links.  A group's

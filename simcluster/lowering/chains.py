@@ -1,4 +1,6 @@
-"""Chains: consecutive ops that wait for nothing outside become one event, with offsets to expand it afterwards.
+"""Accelerator: consecutive ops that wait for nothing outside collapse to one event, proved for every op.
+
+Such a chain has offsets, to expand it afterwards.
 
 Exact, because durations lie on the clock's grid, where addition is associative.  Pure; imports ops, program rows
 and rhythm.

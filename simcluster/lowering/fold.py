@@ -1,4 +1,6 @@
-"""The equitable partition of ranks: those that behave alike are a class, for which one representative plays.
+"""Accelerator: the equitable partition of ranks, groups and links, proved for every job that is not played in steps.
+
+One representative plays for all ranks of a class, which behave alike.
 
 The coarsest equitable partition of ranks, groups and links by colour refinement: start from what makes them differ by
 themselves (stage, speed, capacity), then split classes whose members see different classes around them, until nothing

@@ -1,4 +1,6 @@
-"""Lockstep regions: which ops of ranks that meet again and again go in step, and can be played as one chain.  Pure.
+"""Accelerator: lockstep regions, proved for groups of one stage on links of their own, in flow, without drag.
+
+Ranks that meet again and again go in step, so that their ops can be played as one chain.  Pure.
 
 A stretch in step begins with a meeting of a segment that all before it lead to and all behind it wait for, or with the
 computation that leads to that, and goes to the segment's end; all its meetings are of one group, of ranks of one stage,

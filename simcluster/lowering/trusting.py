@@ -1,4 +1,6 @@
-"""Ranks folded on trust: links hold nobody up until a run shows that they do, and only those that it shows.
+"""Accelerator: optimistic folding, checked after the run, proved for jobs without faults.
+
+Links hold nobody up until a run shows that they do, and only those that it shows.
 
 What a link carries makes ranks differ (``fold``) where that can ever slow one of them down.  With hashed routes that
 is nearly everywhere, though hardly any transfers really meet.  So fold first as if they never did, play that, and look

@@ -1,4 +1,6 @@
-"""The quotient of a job whose replicas and machines are alike: a part of it, the window, tells all of it.
+"""Accelerator: the quotient of a job by its symmetries, proved for data-parallel and rail shifts of regular clusters.
+
+A window is a part of a job that tells all of it: where replicas are alike, and their machines, so is all that they do.
 
 Shifting every replica by some along the data-parallel axis brings a job on a regular cluster onto itself; so does
 shifting every rank along the tensor-parallel axis, where that is from rail to rail of every machine.  The ranks of so

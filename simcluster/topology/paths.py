@@ -1,4 +1,4 @@
-"""The links of very many flows, flow by flow: the routes of ``routing`` in arrays.
+"""Accelerator: the routes of very many flows in arrays, proved for every policy; what is not regular goes one by one.
 
 Where all machines are alike, a way inside one is found once for all; from switch to switch flows that are at one switch
 and bound for one switch are looked at together.  What is not so regular is routed one by one.
