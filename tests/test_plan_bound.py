@@ -85,6 +85,15 @@ def test_no_bound_is_above_what_is_played(flags: dict[str, Any], data: st.DataOb
     assert steps[2] <= steps[3] <= step
 
 
+def test_a_stage_sends_its_gradient_on_before_it_reduces_its_own_under_zero_2() -> None:
+    """The stage before goes on meanwhile: its backward does not wait for the reduction."""
+    scenario = base(parallel__zero=1, parallel__dp=2, overlap__grad_reduce=False, cluster__nodes=4)
+    layouts = space_of(scenario, 8, {"parallel.zero": (2,), "pipeline.schedule": ("1f1b",)}).found[0]
+    layout = next(each for each in layouts if each.pp == 2 and each.tp == 1 and each.micro_batch == 2)
+    bounds = LinkBounds(scenario, layouts)
+    assert bounds.with_ends(layout) <= bounds.with_links(layout) <= step_of(scenario, layout)
+
+
 def test_a_schedule_made_for_the_times_of_the_run_is_not_bounded_by_another() -> None:
     """zb-auto for equal times is slower here than the one that is played, by up to 2.6 %."""
     for layers, tp, pp, dp in ((4, 2, 4, 1), (4, 1, 4, 2), (8, 2, 4, 1)):

@@ -306,7 +306,7 @@ class Bounds:
         self, layout: Layout, times: PassTimes, least: Sequence[Mapping[Call, float]], which: str = ""
     ) -> list[float]:
         """When the last action of every stage is over, at the least; ``which`` names another ``least``."""
-        name = (*layout[:9], layout.order, layout.zero == 2, which)
+        name = (*layout[:9], layout.order, which)
         if name not in self._played:
             schedule = schedule_of(layout.on(self.base))
             pipeline = self.pipeline(layout)
@@ -336,9 +336,6 @@ class Bounds:
             found = slices[number][kind]
             before = number - 1 if kind == "F" else number + 1
             after = number + 1 if kind == "F" else number - 1
-            if layout.zero == 2 and kind in ("B", "W") and self.base.fsdp.sync_every_microbatch:
-                each = self._each_calls(layout, stage)
-                found += least[stage][each[chunk]] if each else 0.0
             if kind == "W":
                 return found
             if times.gathered and 0 <= before < len(route) and route[before][0] != stage:
