@@ -17,9 +17,9 @@ import pytest
 from conftest import Table, Tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from test_loads import collective_loads
 
 from simcluster.collective import collective_times, concurrent_times
-from simcluster.collective_loads import collective_loads
 from simcluster.errors import InputError
 from simcluster.scenario.files import load_cluster
 from simcluster.simulate import simulate

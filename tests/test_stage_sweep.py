@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from test_same_answer import documents
 
 from simcluster.errors import InputError
-from simcluster.job import plan_job
+from simcluster.planned import plan_job
 from simcluster.planning.ops import (
     MAIN,
     Collective,
@@ -80,7 +80,7 @@ def fixed(program: StageProgram, seconds: list[float]) -> StageProgram:
         if isinstance(work, Collective | Timed):
             return replace(op, work=Timed(work.axis, own))
         if isinstance(work, Transfer):
-            return replace(op, work=work._replace(seconds=own))
+            return replace(op, work=replace(work, seconds=own))
         return op if isinstance(work, Receive) else replace(op, work=Compute(own))
 
     lanes = {
