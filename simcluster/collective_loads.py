@@ -16,7 +16,7 @@ from simcluster.collective import collective_traffics, played
 from simcluster.collectives.description import Floats
 from simcluster.collectives.entry import Parts
 from simcluster.topology import Cluster
-from simcluster.topology.describe import label, switch_levels
+from simcluster.topology.levels import label, switch_levels
 from simcluster.traffic.traffic import Traffic
 
 Link = tuple[str, str]

@@ -19,7 +19,7 @@ from simcluster.errors import InputError
 from simcluster.result import Result
 from simcluster.run import Run
 from simcluster.topology import Cluster
-from simcluster.topology.describe import label
+from simcluster.topology.levels import label
 from simcluster.traffic.traffic import Traffic
 
 if TYPE_CHECKING:

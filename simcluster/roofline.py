@@ -18,7 +18,7 @@ from simcluster.model.layers import attention_block, embedding_block, lm_head_bl
 from simcluster.model.mixture_sections import mixture
 from simcluster.result import Result
 from simcluster.scenario.memory_plan import shape_of
-from simcluster.topology import describe
+from simcluster.topology.describe import describe
 
 PHASES = ("forward", "recompute", "input_grad", "weight_grad")
 

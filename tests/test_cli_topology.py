@@ -9,7 +9,7 @@ import pytest
 
 from simcluster import cli, plots
 from simcluster.scenario.files import load_cluster
-from simcluster.topology import describe
+from simcluster.topology.describe import describe
 
 SHIPPED = sorted((Path(__file__).parent.parent / "topologies").glob("*.yaml"))
 

@@ -17,8 +17,8 @@ from simcluster.catalogue.links import link_document
 from simcluster.documents.reading import parse_document, read_document, validate
 from simcluster.errors import InputError
 from simcluster.scenario.files import load_cluster
-from simcluster.topology import AnyTopology, LinkSpec, RateSpec, describe, parse_topology
-from simcluster.topology.describe import bisection_bandwidth
+from simcluster.topology import AnyTopology, LinkSpec, RateSpec, parse_topology
+from simcluster.topology.describe import bisection_bandwidth, describe
 from simcluster.topology.links import compute_part
 
 SHIPPED = sorted((Path(__file__).parent.parent / "topologies").glob("*.yaml"))

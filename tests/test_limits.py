@@ -16,7 +16,7 @@ from simcluster.loads import link_table
 from simcluster.roofline import Roofline, roofline
 from simcluster.show.link_levels_plot import link_levels
 from simcluster.simulate import simulate
-from simcluster.topology.describe import label
+from simcluster.topology.levels import label
 
 BUSY = ("forward", "backward", "recompute", "input_grad", "weight_grad")
 JOBS = {

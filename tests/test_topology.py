@@ -16,8 +16,9 @@ from pydantic import ValidationError
 from ruamel.yaml import YAML
 
 from simcluster.errors import InputError
-from simcluster.topology import TOPOLOGIES, Cluster, describe, parse_topology
-from simcluster.topology.describe import bisection_bandwidth, switch_levels
+from simcluster.topology import TOPOLOGIES, Cluster, parse_topology
+from simcluster.topology.describe import bisection_bandwidth, describe
+from simcluster.topology.levels import switch_levels
 
 SHIPPED = sorted((Path(__file__).parent.parent / "topologies").glob("*.yaml"))
 sizes = st.integers(1, 6)

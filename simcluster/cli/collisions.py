@@ -66,7 +66,7 @@ def write_links(
     from simcluster.collective_loads import utilisation_over_time
     from simcluster.show.gantt import save_figure
     from simcluster.show.links_plot import LinkRow, plot_rows
-    from simcluster.topology.describe import label
+    from simcluster.topology.levels import label
 
     links = loads.links[:_MOST_DRAWN]
     edges, matrix = utilisation_over_time(cluster, traffics, [load.link for load in links])

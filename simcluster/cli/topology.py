@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     """Build, describe, draw, write."""
     from simcluster.plots import save_figure, topology
     from simcluster.scenario.files import load_cluster
-    from simcluster.topology import describe
+    from simcluster.topology.describe import describe
 
     picture = drawing.figure_path(args.plot) if args.plot else None
     common.check_json_path(args.json)

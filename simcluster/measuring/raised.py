@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from simcluster.measuring.calls import Call
 from simcluster.topology import Cluster
-from simcluster.topology.describe import label
+from simcluster.topology.levels import label
 from simcluster.topology.links import resource_of
 from simcluster.traffic.fairness import Usage
 from simcluster.traffic.methods import AS_MEASURED, PaceFactors

@@ -19,7 +19,7 @@ from simcluster.loads import link_table
 from simcluster.result import Result
 from simcluster.show.palette import COMPUTE_KINDS, LANE_SURROUND, QUIET_TEXT, STREAMS, TEXT
 from simcluster.show.topology_parts import Point, box, colour_of_kind
-from simcluster.topology.describe import label
+from simcluster.topology.levels import label
 from simcluster.topology.links import compute_part
 from simcluster.units import format_bytes_per_second
 

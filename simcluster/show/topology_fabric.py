@@ -30,7 +30,7 @@ from simcluster.show.topology_parts import (
     row,
 )
 from simcluster.topology.cluster import Cluster
-from simcluster.topology.describe import switch_levels
+from simcluster.topology.levels import switch_levels
 from simcluster.topology.links import Graph
 from simcluster.units import format_bytes_per_second
 

@@ -14,8 +14,9 @@ from simcluster.show.topology_fabric import draw_fabric, fabric_of
 from simcluster.show.topology_machine import draw_machine, machine_kinds
 from simcluster.show.topology_parts import MEDIUM_NAMES, NODE_NAMES, Scale, colour_of_kind, colour_of_medium
 from simcluster.topology.cluster import Cluster
-from simcluster.topology.describe import TopologyReport, describe
+from simcluster.topology.describe import describe
 from simcluster.topology.links import compute_part
+from simcluster.topology.report import TopologyReport
 from simcluster.units import format_bytes_per_second, format_seconds
 
 _MOST_KINDS = 2

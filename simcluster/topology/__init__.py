@@ -16,7 +16,6 @@ from pydantic import TypeAdapter
 
 from simcluster.documents.kinds import OneOf
 from simcluster.topology.cluster import Cluster, Device
-from simcluster.topology.describe import TopologyReport, describe
 from simcluster.topology.dragonfly import DragonflyPlusSpec
 from simcluster.topology.explicit import GraphSpec
 from simcluster.topology.fabrics import MachinesSpec
@@ -74,9 +73,7 @@ __all__ = [
     "RailOnlySpec",
     "RailOptimisedSpec",
     "RateSpec",
-    "TopologyReport",
     "TopologySpec",
     "UplinkSpec",
-    "describe",
     "parse_topology",
 ]
