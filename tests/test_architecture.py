@@ -99,24 +99,7 @@ def within(module: str, *parts: str) -> bool:
     return any(module == f"simcluster.{part}" or module.startswith(f"simcluster.{part}.") for part in parts)
 
 
-# --- libraries behind fences ------------------------------------------------------------------------------------------
-
-FENCES = {
-    "simpy": ("simulating", "reference", "collective"),
-    "matplotlib": ("show", "plots"),  # plots names a type of it
-    "pandas": ("measuring", "loads", "run", "result", "compare", "sweeps", "cli", "show", "plots"),
-    "ruamel": ("documents.reading",),
-    "networkx": ("topology", "inputs", "show"),
-    "torch": ("calibration",),
-    "scipy": ("calibration",),
-}
-
-
-@pytest.mark.parametrize("library", FENCES)
-def test_libraries_stay_where_they_belong(library: str) -> None:
-    users = [module for module in MODULES if library in imports(module)]
-    assert users, f"nobody uses {library}: take it out of the dependencies"
-    assert [module for module in users if not within(module, *FENCES[library])] == []
+# --- libraries and directions ---------------------------------------------------------------------------------------
 
 
 def test_heavy_libraries_are_imported_when_needed() -> None:
@@ -125,103 +108,10 @@ def test_heavy_libraries_are_imported_when_needed() -> None:
         assert not imports(module, lazy=False) & {"matplotlib", "pandas"} or within(module, "show"), module
 
 
-# --- directions -------------------------------------------------------------------------------------------------------
-
-# What each module may not reach by any way.  Planning never meets the clock; the engine knows no model; metrics read
-# the table alone; only the door and what is above it sees all.
-PLANNING = (
-    "units",
-    "clock",
-    "colours",
-    "model",
-    "devices",
-    "planning",
-    "schedules",
-    "collectives",
-    "faults",
-    "traffic",
-    "lowering",
-)
-EVENTS = tuple(
-    f"simulating.{name}"
-    for name in ("agenda", "dragging", "engine", "followed", "network", "pacing", "stepwise", "tasks")
-)
-DOOR = ("simcluster.simulate", "simcluster.planned", "simcluster.played")
-CLOCK = ("simpy", *DOOR, *(f"simcluster.{name}" for name in EVENTS))
-MODEL_SIDE = tuple(
-    f"simcluster.{name}"
-    for name in (
-        "model.transformer",
-        "schedules",
-        "scenario",
-        "planning.stages",
-        "planning.segments",
-        "planning.parallel",
-        "run",
-        "result",
-        "devices",
-    )
-)
-LOWERING = ("simcluster.lowering.fold", "simcluster.lowering.lower")
-ABOVE = ("simcluster.run", "simcluster.result", "simcluster.scenario", "matplotlib", "pandas")
-ABOVE_MEASURING = (
-    "simcluster.run",
-    "simcluster.result",
-    "simcluster.scenario",
-    "simcluster.devices.device",
-    "simcluster.schedules",
-)
-NEVER = {
-    **dict.fromkeys(PLANNING, (*CLOCK, *ABOVE)),
-    "simulating": ("simcluster.run", "simcluster.result", "simcluster.scenario", "simcluster.simulate"),
-    **dict.fromkeys((*EVENTS, "traffic.fairness"), (*MODEL_SIDE, *LOWERING)),
-    "measuring": (*CLOCK, *ABOVE_MEASURING),
-    "reference": ("simcluster.simulate", "simcluster.run", "simcluster.result", *LOWERING, *CLOCK[4:]),
-    **dict.fromkeys(("scenario", "topology", "inputs", "documents"), CLOCK),
-}
-# Layers of planning: each may reach those before it.
-LAYERS = ("model", "devices", "planning", "lowering")
-
-
-@pytest.mark.parametrize("part", NEVER)
-def test_one_way(part: str) -> None:
-    members = [module for module in MODULES if within(module, part)]
-    assert members, f"simcluster.{part} is gone: take it out of this list"
-    for module in members:
-        assert sorted(reached(module) & set(NEVER[part])) == [], module
-
-
-def test_planning_comes_in_layers() -> None:
-    for place, layer in enumerate(LAYERS):
-        for module in MODULES:
-            if within(module, layer):
-                later = [name for name in reached(module) if within(name, *LAYERS[place + 1 :])]
-                assert not later, f"{module} reaches {sorted(later)}"
-
-
 def test_nothing_imports_the_command_line_but_itself() -> None:
     for module in MODULES:
         if not within(module, "cli", "__main__"):
             assert not [name for name in imports(module) if within(name, "cli")], module
-
-
-def test_the_spine_does_not_know_what_hangs_on_it() -> None:
-    spine = (
-        "simulate",
-        "planned",
-        "played",
-        "scenario",
-        "planning",
-        "lowering",
-        "simulating",
-        "measuring",
-        "run",
-        "result",
-    )
-    above = ("show", "compare", "cli", "plots", "validation", "whatif", "replay", "kineto", "traces")
-    for module in MODULES:
-        if within(module, *spine):
-            assert not [name for name in reached(module) if within(name, *above)], module
 
 
 def test_no_module_imports_itself_in_a_circle() -> None:
@@ -279,14 +169,6 @@ def test_files_and_functions_are_short_enough_to_read() -> None:
 
 def test_every_module_says_what_it_is_for() -> None:
     assert [module for module in MODULES if not ast.get_docstring(tree(module))] == []
-
-
-def test_planning_neither_prints_nor_reads_files() -> None:
-    for module in MODULES:
-        if within(module, *PLANNING) and not within(module, "devices"):  # the catalogue is a file
-            calls = {ast.unparse(node.func) for node in nodes(module) if isinstance(node, ast.Call)}
-            assert not calls & {"print", "open", "input"}, module
-            assert not imports(module) & {"random", "time", "datetime", "os", "sys", "subprocess", "logging"}, module
 
 
 def test_nothing_depends_on_the_order_of_a_set() -> None:

@@ -129,9 +129,10 @@ def _report(played: Played, cluster: Cluster) -> list[str]:
 
 
 def _write(args: argparse.Namespace) -> int:
-    from simcluster import load, simulate
     from simcluster.chakra import write_run
     from simcluster.chakra.writing import require_writable
+    from simcluster.scenario.scenario import load
+    from simcluster.simulate import simulate
     from simcluster.units import format_seconds
 
     for name in ("cluster", "device", "groups", "nodes"):
