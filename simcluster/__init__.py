@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from simcluster import plots as plots
+    from simcluster.base.errors import InputError as InputError
     from simcluster.collective import collective_times as collective_times
     from simcluster.compare import compare as compare
     from simcluster.compare import differences as differences
-    from simcluster.errors import InputError as InputError
     from simcluster.fixed import Costs as Costs
     from simcluster.fixed import simulate_costs as simulate_costs
     from simcluster.measuring.distribution import compare_replicas as compare_replicas
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "Costs": "simcluster.fixed",
-    "InputError": "simcluster.errors",
+    "InputError": "simcluster.base.errors",
     "Result": "simcluster.result",
     "Scenario": "simcluster.scenario.scenario",
     "collective_times": "simcluster.collective",

@@ -10,7 +10,7 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 from simcluster.measuring.attribution import attribute
 from simcluster.measuring.metrics import BREAKDOWN
 from simcluster.measuring.numbers import METRICS

@@ -12,9 +12,9 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from simcluster.base.errors import InputError
+from simcluster.base.gc_paused import collector_off
 from simcluster.collectives.description import Floats, Ints
-from simcluster.collector import collector_off
-from simcluster.errors import InputError
 from simcluster.lowering.lower import Choices, lower
 from simcluster.planning.fixed_costs import Costs, StageCosts, planning_times, require_seconds
 from simcluster.planning.fixed_passes import pass_of, pieces_of, reduction_of, send_of

@@ -9,10 +9,10 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from simcluster.base.errors import InputError
 from simcluster.documents.overrides import apply_overrides
 from simcluster.documents.reading import Document, read_document, validate
 from simcluster.documents.spec import Spec
-from simcluster.errors import InputError
 from simcluster.scenario.fields import ClusterSpec
 from simcluster.scenario.files import resolve
 from simcluster.scenario.scenario import Scenario, load, scenario_path

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from simcluster.clock import TICK
-from simcluster.errors import InputError
+from simcluster.base.clock import TICK
+from simcluster.base.errors import InputError
 from simcluster.result import Result
 from simcluster.run import Run
 from simcluster.topology import Cluster

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from simcluster.errors import DeadlockError
+from simcluster.base.errors import DeadlockError
 from simcluster.lowering.between import StepsOf
 from simcluster.planned import Planned, PreparedStep
 from simcluster.reference.communication import Communication

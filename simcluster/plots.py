@@ -127,8 +127,8 @@ def critical(result: Result, free: Sequence[Free] | None = None, *, title: str |
 
     ``free`` is what `simcluster.what_if_free` found; left out, it is played now.
     """
+    from simcluster.base.units import format_seconds
     from simcluster.show.critical_plot import plot_critical
-    from simcluster.units import format_seconds
     from simcluster.whatif.free import what_if_free
 
     text = title or f"{result.scenario.name}: what its {format_seconds(result.step_time)} a step wait for"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from simcluster.collector import collector_off
+from simcluster.base.gc_paused import collector_off
 from simcluster.faults.where import OnLinks
 from simcluster.lowering.trusting import Trust
 from simcluster.planned import Change, Planned, plan, prepare

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from simcluster.base.errors import InputError
+from simcluster.base.profiles import Profile
 from simcluster.devices.device import Device, load_device
-from simcluster.errors import InputError
 from simcluster.faults.capacities import with_permanent
 from simcluster.faults.of_jobs import in_cluster, joint_capacities, joint_disturbances, own_machines
 from simcluster.faults.ranks import rank_disturbances, slowness
@@ -24,7 +25,6 @@ from simcluster.lowering.lower import Choices, lower
 from simcluster.measuring.steady import Floats, mean_step, step_ends
 from simcluster.planned import choices_of, plan_job
 from simcluster.planning.jobs import JointPlan, PlacedFabric, joint_programs
-from simcluster.planning.profiles import Profile
 from simcluster.planning.stages import stage_programs
 from simcluster.result import Result
 from simcluster.scenario.job import batch_of

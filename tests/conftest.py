@@ -13,8 +13,8 @@ import pandas as pd
 import pytest
 from hypothesis import settings
 
+from simcluster.base.errors import InputError
 from simcluster.documents import reading
-from simcluster.errors import InputError
 from simcluster.run import Run
 from simcluster.scenario.scenario import Scenario, from_document
 from simcluster.schedules import SCHEDULES, make_schedule

@@ -19,10 +19,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simcluster.clock import TICK, on_grid
+from simcluster.base.clock import TICK, on_grid
+from simcluster.base.errors import InputError
 from simcluster.collective import BUS_FACTOR, collective_times, concurrent_times
 from simcluster.collectives import ALGORITHMS, SWITCH, Group, Hop, Phase, all_to_all, chain, tree
-from simcluster.errors import InputError
 from simcluster.scenario.files import load_cluster
 from simcluster.topology import Cluster, parse_topology
 from simcluster.traffic.methods import Methods

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from simcluster import cli
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 from simcluster.scenario.files import load_cluster
 from simcluster.scenario.scenario import load
 

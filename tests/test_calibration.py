@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from simcluster.base.errors import InputError
 from simcluster.calibration.cases import Case, case_from, cases_for
 from simcluster.calibration.constants import changed, value_at
 from simcluster.calibration.fit import DeviceFit, fit_device
@@ -28,7 +29,6 @@ from simcluster.calibration.written import device_text
 from simcluster.cli import main
 from simcluster.devices.device import AttentionKernel, Device, load_device
 from simcluster.documents.reading import shipped_folder
-from simcluster.errors import InputError
 from simcluster.scenario.files import load_cluster
 from simcluster.scenario.scenario import from_document, load
 

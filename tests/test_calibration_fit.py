@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from simcluster.base.errors import InputError
 from simcluster.cli import main
 from simcluster.documents.reading import shipped_folder
-from simcluster.errors import InputError
 from simcluster.scenario.scenario import load
 from simcluster.simulate import simulate
 from simcluster.validation.fitting import load_fits, shipped_fits

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simcluster.clock import TICK, on_grid
+from simcluster.base.clock import TICK, on_grid
 from simcluster.lowering.chains import Piece, pieces
 from simcluster.lowering.program import Meeting, Program, SpanRow
 from simcluster.measuring.timeline import expand

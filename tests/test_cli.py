@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from simcluster import cli
+from simcluster.base.errors import InputError
+from simcluster.base.units import format_seconds, format_seconds_round
 from simcluster.cli import common
-from simcluster.errors import InputError
-from simcluster.units import format_seconds, format_seconds_round
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from simcluster import load_cluster
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 from simcluster.scenario.files import load_topology
 from simcluster.topology import Cluster, parse_topology
 from simcluster.topology.cluster import drafted_cluster, make_cluster

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simcluster.clock import on_grid
+from simcluster.base.clock import on_grid
+from simcluster.base.errors import InputError
 from simcluster.collective import collective_times, concurrent_times, num_transfers
 from simcluster.collective_loads import limit_of
 from simcluster.collectives import ALGORITHMS, CollectiveEntry, Hop, Phase, Ring
 from simcluster.collectives.group import rings_along
-from simcluster.errors import InputError
 from simcluster.scenario.files import load_cluster
 from simcluster.topology import Cluster, parse_topology
 from simcluster.traffic.traffic import group_of, group_rings, patterns

@@ -9,9 +9,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from test_in_step import TICKS, chains
 
+from simcluster.base.profiles import STEADY
 from simcluster.lowering.program import Pace
 from simcluster.lowering.rhythm import Chain, Playing
-from simcluster.planning.profiles import STEADY
 from simcluster.simulating.agenda import Agenda, Instant, Lane, Lanes, Timer, at_end_of_instant
 from simcluster.simulating.courses import Courses
 from simcluster.simulating.followed import Followed

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_fold import documents
 
-from simcluster.clock import on_grid
+from simcluster.base.clock import on_grid
 from simcluster.fixed import Costs, simulate_costs
 from simcluster.run import Run
 from simcluster.simulate import simulate

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from simcluster.base.errors import InputError
 from simcluster.devices.device import (
     Device,
     TilesMatmul,
@@ -27,7 +28,6 @@ from simcluster.devices.updates import (
     sharded_copy_seconds,
     zero_gradients_seconds,
 )
-from simcluster.errors import InputError
 from simcluster.model.kernels import Kernel
 from simcluster.model.recipes import RECIPES
 

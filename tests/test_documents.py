@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import Field
 
+from simcluster.base.errors import InputError
 from simcluster.documents.overrides import apply_overrides, expand_vary, parse_override
 from simcluster.documents.reading import (
     Document,
@@ -24,7 +25,6 @@ from simcluster.documents.reading import (
     validate,
 )
 from simcluster.documents.spec import Spec
-from simcluster.errors import InputError
 
 keys = st.from_regex(r"[a-z][a-z_]{0,8}", fullmatch=True)
 scalars = st.none() | st.booleans() | st.integers(-(10**12), 10**12) | st.text("ab c:#-'", max_size=8)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from simcluster.base.errors import InputError
 from simcluster.devices.device import kernel_seconds, load_device
-from simcluster.errors import InputError
 from simcluster.model.flops import hardware_flops_per_sequence, model_flops_per_sequence
 from simcluster.model.kernels import Block, Kernel
 from simcluster.model.layers import RankShape, attention_block, lm_head_block, mlp_block

@@ -9,8 +9,8 @@ from conftest import Table, Tiny
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simcluster.clock import on_grid
-from simcluster.errors import DeadlockError, InputError
+from simcluster.base.clock import on_grid
+from simcluster.base.errors import DeadlockError, InputError
 from simcluster.lowering.program import Meeting, Program, SpanRow
 from simcluster.simulate import simulate
 from simcluster.simulating.engine import play

@@ -87,7 +87,7 @@ import networkx as nx
 
 from simcluster.topology import TOPOLOGIES, RateSpec, TopologySpec
 from simcluster.topology.cluster import make_cluster
-from simcluster.units import Seconds
+from simcluster.base.units import Seconds
 
 
 class TorusSpec(TopologySpec):

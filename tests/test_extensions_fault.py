@@ -13,7 +13,7 @@ import pytest
 from conftest import Tiny
 from pydantic import Field
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 from simcluster.faults.where import During, OnLinks
 from simcluster.search.plan_scope import PLAN
 from simcluster.simulate import simulate

@@ -10,7 +10,7 @@ from test_ops import MAIN, is_played_alike, job
 
 from simcluster import monte_carlo, simulate
 from simcluster import plan as search
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 from simcluster.planning.ops import WORKS, Op, Segment, Work
 from simcluster.planning.segments import Pass, Passes
 from simcluster.sweeps.alike import NotQuickError

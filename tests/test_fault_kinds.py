@@ -12,7 +12,7 @@ from typing import Any, Literal
 import pytest
 from conftest import Table, Tiny, tiny_scenario
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 from simcluster.faults import FAULTS, FaultSpec, placed
 from simcluster.faults.spec import EFFECTS
 from simcluster.faults.where import OnLinks, OnRanks

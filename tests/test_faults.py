@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_fold import CABLES, documents
 
-from simcluster.clock import TICK
-from simcluster.errors import InputError
+from simcluster.base.clock import TICK
+from simcluster.base.errors import InputError
 from simcluster.result import Result
 from simcluster.scenario.scenario import Scenario, from_document
 from simcluster.simulate import replay, simulate

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 from simcluster.faults import Fault
 from simcluster.faults.experts import ExpertImbalance
 from simcluster.faults.ranks import RankPrograms

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.interpolate import CubicSpline
 
+from simcluster.base.errors import InputError
 from simcluster.calibration.least_squares import Loss, Solution, least_squares
 from simcluster.cli import main
-from simcluster.errors import InputError
 from simcluster.validation.fitting import Fit, load_fits
 from simcluster.validation.fitting_responses import Responses, Surface, asker
 from simcluster.validation.fitting_rows import Answer, Sample, Settings, samples_of

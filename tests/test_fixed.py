@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simcluster.clock import on_grid
-from simcluster.errors import InputError
+from simcluster.base.clock import on_grid
+from simcluster.base.errors import InputError
 from simcluster.fixed import Costs, simulate_costs
 from simcluster.run import Run
 from simcluster.schedules import Costs as ActionCosts

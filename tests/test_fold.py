@@ -12,7 +12,7 @@ from conftest import Table, Tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simcluster.colours import mixed
+from simcluster.base.multiset_hash import mixed
 from simcluster.lowering.fold import Communicator, fold, unfolded
 from simcluster.scenario.scenario import Scenario
 from simcluster.simulate import simulate

@@ -17,7 +17,7 @@ from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 
 from simcluster import plots
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 from simcluster.show import gantt_panel, palette
 from simcluster.show.gantt_boxes import Boxes, boxes_of, column_colours, count_joined, joined
 

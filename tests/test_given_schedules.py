@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from simcluster.base.clock import on_grid
+from simcluster.base.errors import InputError
 from simcluster.cli import main
-from simcluster.clock import on_grid
-from simcluster.errors import InputError
 from simcluster.fixed import Costs, seconds_between_steps, simulate_costs
 from simcluster.schedules import SCHEDULES, Kind, SliceCosts, one_f_one_b, peak_in_flight, play, zb_auto
 from simcluster.schedules import Costs as ActionCosts

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import simcluster
+from simcluster.base.errors import InputError
 from simcluster.cli import main
-from simcluster.errors import InputError
 from simcluster.scenario.fits import held
 from simcluster.scenario.headroom import HEADROOM, OVER, TIGHT, headroom_of, mark, usable
 from simcluster.whatif.preflight import preflight

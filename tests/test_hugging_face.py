@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from simcluster.base.errors import InputError
 from simcluster.catalogue.models import model_document
-from simcluster.errors import InputError
 from simcluster.inputs.hugging_face import model_from_config, model_from_config_file, read_config
 from simcluster.model.transformer import Model, parameters
 

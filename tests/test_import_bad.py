@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from simcluster import cli
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 from simcluster.inputs.topology_files import import_topology
 from simcluster.scenario.files import load_cluster
 from simcluster.scenario.scenario import load_text

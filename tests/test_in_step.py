@@ -9,17 +9,17 @@ from conftest import Tiny
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simcluster.clock import on_grid
+from simcluster.base.clock import on_grid
+from simcluster.base.profiles import STEADY
+from simcluster.base.windows import Window
 from simcluster.lowering.blocks import Inside, Rows, before_by_lanes, blocks_of
 from simcluster.lowering.program import Pace
 from simcluster.lowering.rhythm import Chain, Playing
 from simcluster.planning.ops import MAIN
-from simcluster.planning.profiles import STEADY
 from simcluster.result import Result
 from simcluster.simulate import replay
 from simcluster.simulating.engine import play
 from simcluster.simulating.record import Record
-from simcluster.windows import Window
 
 # --- blocks -----------------------------------------------------------------------------------------------------------
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from simcluster.base.errors import InputError
 from simcluster.cli import main
 from simcluster.collective import collective_times
-from simcluster.errors import InputError
 from simcluster.inputs.astra_network import Dimension, groups_along, parse_network
 from simcluster.inputs.topology_files import import_topology
 from simcluster.scenario.files import load_cluster

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 pytest.importorskip("google.protobuf")
 
+from simcluster.base.errors import InputError
 from simcluster.chakra import Node, Trace, play_traces, read_traces, write_run, write_traces, writing
 from simcluster.chakra.messages import framed, messages
 from simcluster.cli import main
-from simcluster.errors import InputError
 from simcluster.inputs.astra_network import parse_network
 from simcluster.scenario.files import load_cluster
 from simcluster.scenario.scenario import load

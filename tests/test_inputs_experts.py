@@ -12,10 +12,10 @@ from test_inputs_megatron import GPT_345M, bridge, imported
 from test_inputs_torchtitan import changed
 from test_inputs_torchtitan import imported as torchtitan
 
+from simcluster.base.errors import InputError
 from simcluster.catalogue import presets
 from simcluster.catalogue.models import model_document
 from simcluster.cli import main
-from simcluster.errors import InputError
 from simcluster.inputs.expert_layers import places
 from simcluster.inputs.hugging_face import model_from_config
 from simcluster.inputs.layer_lists import parse_layer_list

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from simcluster.base.errors import InputError
 from simcluster.cli import main
-from simcluster.errors import InputError
 from simcluster.inputs import megatron_options as tables
 from simcluster.inputs.arguments import parse_arguments
 from simcluster.inputs.imported import Imported

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 from simcluster.inputs.imported import Imported
 from simcluster.inputs.torchtitan import scenario_from_torchtitan
 from simcluster.scenario.scenario import Scenario, load_text

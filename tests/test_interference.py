@@ -15,11 +15,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from test_fold import documents
 
-from simcluster.clock import TICK, on_grid
+from simcluster.base.clock import TICK, on_grid
+from simcluster.base.errors import InputError
 from simcluster.devices.device import kernels_seconds, load_device
 from simcluster.devices.interference import Beside, Factor, Interference, MemoryBandwidth, Multiprocessors
 from simcluster.devices.sensitivity import interference_on, sensitivity_on
-from simcluster.errors import InputError
 from simcluster.lowering.chains import pieces
 from simcluster.lowering.program import Meeting, Pace, Program, SpanRow
 from simcluster.measuring.timeline import expand

@@ -20,8 +20,8 @@ from gpu_profiles import GROUP_ARGS, Job, Rank, documents, played, step_seconds,
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from simcluster.base.errors import InputError
 from simcluster.cli import main
-from simcluster.errors import InputError
 from simcluster.kineto import ProfiledJob, load_profiles
 from simcluster.kineto.bandwidth import reached
 from simcluster.kineto.breakdown import breakdown, layers, slowdown_by_type

@@ -11,9 +11,9 @@ from conftest import Tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from simcluster.base.errors import InputError
 from simcluster.collective import collective_traffics, concurrent_times
 from simcluster.collective_loads import CollectiveLoads, loads_of, utilisation_over_time
-from simcluster.errors import InputError
 from simcluster.loads import LINK_COLUMNS, hottest, link_table, utilisation
 from simcluster.result import Result
 from simcluster.scenario.files import load_cluster

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from simcluster.base.errors import InputError
 from simcluster.catalogue.models import model_document
-from simcluster.errors import InputError
 from simcluster.model.layers import RankShape
 from simcluster.model.memory import (
     activation_bytes_per_layer,

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from simcluster.base.errors import InputError
 from simcluster.cli import main
-from simcluster.errors import InputError
 from simcluster.scenario.job import planned_footprints
 from simcluster.scenario.scenario import from_document
 from simcluster.validation import Report, load_study, overall, validate_studies

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 import simcluster
 from simcluster import plots
+from simcluster.base.errors import InputError
 from simcluster.cli import main
-from simcluster.errors import InputError
 from simcluster.fixed import Costs, simulate_costs
 from simcluster.lowering.program import Meeting, Program, SpanRow
 from simcluster.measuring.memory_timeline import COLUMNS, POOLS, MemoryTimeline, memory_timeline

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simcluster.clock import TICK
+from simcluster.base.clock import TICK
+from simcluster.base.errors import InputError
 from simcluster.collective import collective_times, concurrent_times
 from simcluster.collectives import Group
-from simcluster.errors import InputError
 from simcluster.nccl import choose, load_platform
 from simcluster.scenario.files import load_cluster
 from simcluster.simulate import simulate

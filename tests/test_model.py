@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from simcluster.base.errors import InputError
 from simcluster.catalogue import presets
 from simcluster.catalogue.models import model_document
-from simcluster.errors import InputError
 from simcluster.model.flops import (
     hardware_flops_per_sequence,
     layer_flops,

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from simcluster import load
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 from simcluster.measuring.distribution import Distribution, compare_replicas, half_width
 from simcluster.whatif.montecarlo import monte_carlo, without_chance
 

@@ -11,7 +11,7 @@ import simpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simcluster.clock import TICK
+from simcluster.base.clock import TICK
 from simcluster.simulating.network import Network
 from simcluster.traffic.fairness import Shares
 from simcluster.traffic.traffic import Traffic

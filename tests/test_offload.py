@@ -13,7 +13,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from test_fold import documents
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 from simcluster.lowering.lower import Choices, lower
 from simcluster.lowering.program import Program
 from simcluster.measuring.timeline import Floats

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from conftest import tiny_scenario
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 from simcluster.measuring.timeline import COLUMNS
 from simcluster.planning import ops
 from simcluster.planning.ops import MAIN, WORKS, Item, Op, Segment, StageProgram, Timed, Work

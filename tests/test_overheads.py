@@ -9,8 +9,8 @@ from conftest import Tiny, tiny_scenario
 from hypothesis import given
 from hypothesis import strategies as st
 
+from simcluster.base.errors import InputError
 from simcluster.catalogue.models import model_document
-from simcluster.errors import InputError
 from simcluster.model.flops import hardware_flops_per_sequence, layer_flops, model_flops_per_sequence
 from simcluster.model.layers import RankShape
 from simcluster.model.memory import (

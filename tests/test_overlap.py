@@ -11,7 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from test_fold import documents
 
-from simcluster.clock import on_grid
+from simcluster.base.clock import on_grid
 from simcluster.fixed import Costs, _NoFabric, simulate_costs
 from simcluster.lowering.lower import Choices, lower
 from simcluster.measuring.metrics import EXPOSED

@@ -9,7 +9,7 @@ from conftest import Tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 from simcluster.planning.ops import MAIN, Collective, Compute, Op, Segment
 from simcluster.planning.pairs import Piece, in_turns, pieces_of
 from simcluster.result import Result

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 from simcluster.planning.parallel import AXES, Plan
 
 SIZES = st.sampled_from([1, 2, 3, 4])

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from simcluster.base.units import parse_bytes_per_second
 from simcluster.catalogue.links import link_document
 from simcluster.cli import main
 from simcluster.scenario.files import load_cluster
-from simcluster.units import parse_bytes_per_second
 
 CODING = 128 / 130
 PACKET = 24

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simcluster import load_cluster
+from simcluster.base.link_columns import LinkRows, PerLink
 from simcluster.collectives.description import Phase
 from simcluster.collectives.group import Walks
 from simcluster.collectives.tree import Chained
-from simcluster.per_link import LinkRows, PerLink
 from simcluster.topology import Cluster
 from simcluster.topology.alike import ByMachine
 from simcluster.traffic.chained import chained_trees

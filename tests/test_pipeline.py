@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import simcluster
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 from simcluster.planned import plan_job
 from simcluster.planning.ops import Collective
 from simcluster.planning.stages import stage_programs

@@ -11,7 +11,7 @@ import pytest
 
 import simcluster
 from simcluster import cli
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 from simcluster.scenario.headroom import HEADROOM
 from simcluster.scenario.scenario import Scenario
 from simcluster.search.memory import Memory

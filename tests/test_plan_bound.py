@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import simcluster
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 from simcluster.scenario.fits import held
 from simcluster.scenario.scenario import Scenario
 from simcluster.schedules import SCHEDULES

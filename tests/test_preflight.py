@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 import simcluster
+from simcluster.base.units import format_seconds
 from simcluster.cli import main
 from simcluster.scenario.fits import applied
 from simcluster.simulate import simulate
-from simcluster.units import format_seconds
 from simcluster.whatif.candidates import against_exposed
 from simcluster.whatif.preflight import checklist, preflight, worst
 from simcluster.whatif.preflight_points import CHECKS, Point, _contention

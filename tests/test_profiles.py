@@ -12,14 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_interference import Row, program, spans
 
-from simcluster.clock import TICK
-from simcluster.errors import DeadlockError
+from simcluster.base.clock import TICK
+from simcluster.base.errors import DeadlockError
+from simcluster.base.profiles import STEADY, Profile, Spells, product, stretched
+from simcluster.base.windows import Window
 from simcluster.lowering.program import Meeting, Program, SpanRow
-from simcluster.planning.profiles import STEADY, Profile, Spells, product, stretched
 from simcluster.simulating.engine import play
 from simcluster.simulating.network import Network
 from simcluster.traffic.traffic import Traffic
-from simcluster.windows import Window
 
 quarters = st.integers(0, 40).map(lambda number: number / 4)
 

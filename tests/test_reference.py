@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from test_same_answer import documents as layouts
 from test_same_answer_everywhere import documents as corners
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 from simcluster.measuring.timeline import COLUMNS
 from simcluster.reference.fair import Demand, fair_rates
 from simcluster.simulate import replay, simulate

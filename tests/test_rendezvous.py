@@ -9,7 +9,7 @@ from conftest import Table, Tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simcluster.errors import DeadlockError
+from simcluster.base.errors import DeadlockError
 from simcluster.lowering.lower import Choices, Lowered, lower
 from simcluster.model.transformer import Model
 from simcluster.planning.ops import Compute, Op, Segment

@@ -17,8 +17,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from simcluster.base.errors import InputError
 from simcluster.cli import main
-from simcluster.errors import InputError
 from simcluster.fixed import Costs, simulate_costs
 from simcluster.lowering.program import Meeting, Program, SpanRow
 from simcluster.measuring.metrics import step_time

@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 from report_pages import many_spans, small_entry
 from test_gantt import _MISSING_CONE, lab
 
+from simcluster.base.errors import InputError
 from simcluster.cli import main
 from simcluster.compare import differences
-from simcluster.errors import InputError
 from simcluster.measuring.timeline import COLUMNS
 from simcluster.report import Entry, colours, entry_of_result, entry_of_saved, page, trust
 from simcluster.report.blob import Blob

@@ -19,8 +19,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_loads import collective_loads
 
+from simcluster.base.errors import InputError
 from simcluster.collective import collective_times, concurrent_times
-from simcluster.errors import InputError
 from simcluster.scenario.files import load_cluster
 from simcluster.simulate import simulate
 from simcluster.topology import Cluster, parse_topology

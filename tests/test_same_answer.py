@@ -15,7 +15,7 @@ from conftest import Tiny, counts_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simcluster.errors import DeadlockError, InputError
+from simcluster.base.errors import DeadlockError, InputError
 from simcluster.fixed import Costs, simulate_costs
 from simcluster.lowering.program import Meeting, Program, SpanRow
 from simcluster.measuring.timeline import COLUMNS

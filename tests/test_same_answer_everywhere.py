@@ -11,7 +11,7 @@ from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 from test_same_answer import every_way
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 from simcluster.schedules import SCHEDULES
 
 POLICIES: list[dict[str, Any]] = [

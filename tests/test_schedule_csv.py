@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 from simcluster.schedules import (
     SCHEDULES,
     Action,

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from simcluster.base.errors import InputError
 from simcluster.cli import main
-from simcluster.errors import InputError
 from simcluster.schedules import Costs, gpipe, interleaved, one_f_one_b, play
 from simcluster.schedules.actions import parse_row
 from simcluster.schedules.grid import common_unit, grid, order_lines

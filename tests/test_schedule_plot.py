@@ -8,7 +8,7 @@ import pytest
 from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 from simcluster.schedules import SCHEDULES, chimera, dualpipe, dualpipe_v, gpipe, interleaved, one_f_one_b, zb_h2
 from simcluster.schedules.comparison import Played, StageTimes, play_stages
 from simcluster.show.palette import colour_of

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 from simcluster.schedules import (
     SCHEDULES,
     Costs,

@@ -11,7 +11,7 @@ from conftest import Table, Tiny, tiny_scenario
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 from simcluster.lowering.lower import Choices, lower
 from simcluster.model.transformer import Model
 from simcluster.planned import plan_job

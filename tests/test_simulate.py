@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import simcluster
-from simcluster.clock import TICK
+from simcluster.base.clock import TICK
 from simcluster.devices.device import device_document
 from simcluster.result import Result, numbers
 from simcluster.scenario.scenario import Scenario

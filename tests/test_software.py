@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from simcluster.base.errors import InputError
 from simcluster.devices.software import Software, latest_of, load_software, software_names
-from simcluster.errors import InputError
 from simcluster.lowering.chains import pieces
 from simcluster.model.kernels import Kernel
 from simcluster.planning.ops import Collective, Compute, Host, Op

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_same_answer import documents
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 from simcluster.planned import plan_job
 from simcluster.planning.ops import (
     MAIN,

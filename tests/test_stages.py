@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 from simcluster.model.shards import layer_parameters_per_tp_rank, stage_parameters_per_tp_rank
 from simcluster.model.transformer import Model
 from simcluster.planning.ops import MAIN, Collective, Compute, Item, Op, Segment, StageProgram, Transfer

@@ -9,11 +9,11 @@ import simpy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simcluster.clock import TICK, on_grid
+from simcluster.base.clock import TICK, on_grid
+from simcluster.base.errors import InputError
 from simcluster.collective import collective_times, concurrent_times
 from simcluster.collective_loads import limit_of
 from simcluster.collectives import Hop, Phase
-from simcluster.errors import InputError
 from simcluster.scenario.files import load_cluster
 from simcluster.simulating.network import Network
 from simcluster.simulating.stepwise import Stepwise

@@ -18,13 +18,13 @@ import pytest
 from conftest import AtOnce
 
 import simcluster
+from simcluster.base.errors import InputError
+from simcluster.base.store import Store
 from simcluster.cli import main
 from simcluster.cli.sweep import Bar
-from simcluster.errors import InputError
 from simcluster.result import VERSION
 from simcluster.scenario.variants import Base, Variant
 from simcluster.sweeps.playing import Row
-from simcluster.sweeps.store import Store
 from simcluster.sweeps.study import MAX_VARIANTS, load_sweep, make_sweep
 from simcluster.sweeps.sweep import run_sweep, sweep
 

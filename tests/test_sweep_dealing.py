@@ -17,13 +17,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
+from simcluster.base.processes import Crew, context
 from simcluster.scenario.variants import Base, Variant
 from simcluster.sweeps.dealing import Deal, in_order
 from simcluster.sweeps.playing import Row
 from simcluster.sweeps.study import make_sweep
 from simcluster.sweeps.sweep import sweep
-from simcluster.whatif.processes import Crew, context
 
 VARY = {"parallel.zero": [0, 1], "training.micro_batch": [1, 2], "parallel.tp": [1, 2], "parallel.pp": [1, 2]}
 
@@ -118,7 +118,7 @@ def test_a_crew_answers_raises_and_replaces_who_has_died() -> None:
 LEFT = """
 import sys, time
 sys.path.insert(0, sys.argv[1])
-from simcluster.whatif.processes import Crew
+from simcluster.base.processes import Crew
 if __name__ == "__main__":
     crew = Crew(abs, 2)
     print(*(process.pid for process, _ in crew._members), flush=True)

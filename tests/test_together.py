@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import simcluster
+from simcluster.base.errors import InputError
+from simcluster.base.units import format_seconds
 from simcluster.cli import main
 from simcluster.cli.share import EXAMPLE
-from simcluster.errors import InputError
 from simcluster.jobs_file import load_jobs
 from simcluster.scenario.scenario import Scenario, from_document
 from simcluster.together import Placed, Shared, simulate_together
-from simcluster.units import format_seconds
 
 
 def jobs_file(folder: Path, first: list[int], second: list[int], oversubscription: float = 4) -> Path:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from ruamel.yaml import YAML
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 from simcluster.topology import TOPOLOGIES, Cluster, parse_topology
 from simcluster.topology.describe import bisection_bandwidth, describe
 from simcluster.topology.levels import switch_levels

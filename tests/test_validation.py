@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import simcluster
+from simcluster.base.errors import InputError
 from simcluster.cli import main
-from simcluster.errors import InputError
 from simcluster.planning.facts import Facts
 from simcluster.validation import Point, geometric_score, load_study, overall, relative_score, validate_studies
 from simcluster.validation.collectives import PREDICTORS, Call

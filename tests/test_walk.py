@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simcluster.clock import on_grid
-from simcluster.errors import InputError
+from simcluster.base.clock import on_grid
+from simcluster.base.errors import InputError
 from simcluster.lowering.program import Meeting
 from simcluster.schedules import Action, Schedule, make_schedule
 from simcluster.schedules.actions import loop_route

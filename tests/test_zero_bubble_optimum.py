@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 from simcluster.schedules import Costs, Kind, check, peak_in_flight, play, zb_auto, zb_h1, zb_h2
 from simcluster.schedules.zb_auto import ALWAYS_PROVED, Automatic, Goal, automatic
 from simcluster.schedules.zb_rounds import Rounds, Taste

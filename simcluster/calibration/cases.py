@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 
 Kind = Literal["matmul", "attention", "memory", "launch", "host_copy", "beside"]
 DTYPES = ("bf16", "fp16", "fp32")

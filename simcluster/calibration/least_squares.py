@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 
 Vector = NDArray[np.float64]
 Residuals = Callable[[tuple[float, ...]], Vector]

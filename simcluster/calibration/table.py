@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from simcluster.base.errors import InputError
 from simcluster.calibration.cases import Case, case_from
-from simcluster.errors import InputError
 
 FORMAT = "simcluster calibration 1"
 _SAME = ("device", "kind", "multiprocessors", "torch", "cuda", "driver", "threads")  # of a table that is gone on with

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from simcluster.base.errors import InputError
 from simcluster.calibration.cases import ELEMENT_BYTES, Case
-from simcluster.errors import InputError
 
 Run = Callable[[int], object]
 """Issues a case once, on the tensors of a round."""

@@ -8,9 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from simcluster.calibration.fit import DeviceFit, root_mean_square
-from simcluster.calibration.table import Table
-from simcluster.units import (
+from simcluster.base.units import (
     format_bytes_per_second,
     format_seconds,
     parse_bytes,
@@ -18,6 +16,8 @@ from simcluster.units import (
     parse_flop_per_second,
     parse_seconds,
 )
+from simcluster.calibration.fit import DeviceFit, root_mean_square
+from simcluster.calibration.table import Table
 
 _QUANTITY = re.compile(r"([0-9.e+-]+) (B|B/s|FLOP/s|s)")
 _LARGE = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
+from simcluster.base.errors import InputError
 from simcluster.catalogue import presets
 from simcluster.documents.complaints import did_you_mean
-from simcluster.errors import InputError
 
 
 def device_names() -> tuple[str, ...]:

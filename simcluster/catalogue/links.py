@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from simcluster.base.errors import InputError
 from simcluster.catalogue import presets
 from simcluster.documents.complaints import did_you_mean
-from simcluster.errors import InputError
 
 
 def link_document(name: object) -> dict[str, Any]:

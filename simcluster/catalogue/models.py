@@ -5,9 +5,9 @@ from __future__ import annotations
 from copy import deepcopy
 from typing import Any
 
+from simcluster.base.errors import InputError
 from simcluster.catalogue import presets
 from simcluster.documents.complaints import did_you_mean
-from simcluster.errors import InputError
 
 
 def model_document(name: str) -> dict[str, Any]:

@@ -14,9 +14,9 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from simcluster.base.clock import on_grid
+from simcluster.base.errors import InputError
 from simcluster.chakra.trace import COLLECTIVES, Node, Trace
-from simcluster.clock import on_grid
-from simcluster.errors import InputError
 from simcluster.lowering.program import Meeting, Program, SpanRow
 from simcluster.traffic.traffic import Traffic
 

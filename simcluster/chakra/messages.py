@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
+from simcluster.base.errors import InputError
 from simcluster.chakra.trace import KINDS
-from simcluster.errors import InputError
 
 _MAX_MESSAGE = 16_000_000
 _SCALARS = {

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from simcluster.base.errors import InputError
 from simcluster.chakra.graph import COPIES, lower
 from simcluster.chakra.trace import Node, Trace
 from simcluster.devices.device import Device, load_device
-from simcluster.errors import InputError
 from simcluster.inputs.astra_network import Dimension, groups_along
 from simcluster.nccl import load_platform
 from simcluster.simulating.engine import play

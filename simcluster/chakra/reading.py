@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from simcluster.base.errors import InputError
 from simcluster.chakra.messages import frames, messages
 from simcluster.chakra.trace import KINDS, Node, Trace, Value
 from simcluster.documents.complaints import shown
 from simcluster.documents.reading import unique_keys
-from simcluster.errors import InputError
 
 MAX_BYTES = 256_000_000
 """Of one rank's file, unpacked: about 2 million nodes."""

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 
 Value = bool | int | float | str | bytes | tuple[bool | int | float | str | bytes, ...]
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from simcluster.base.errors import InputError
 from simcluster.chakra.messages import framed, messages
 from simcluster.chakra.reading import MAX_NODES
 from simcluster.chakra.trace import COLLECTIVES, KINDS, Node, Trace, Value
-from simcluster.errors import InputError
 from simcluster.planning.offload import HOST
 
 if TYPE_CHECKING:

@@ -23,9 +23,9 @@ import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
+from simcluster.base.errors import InputError
 from simcluster.cli.arguments import Parser, did_you_mean
 from simcluster.cli.terminal import styled
-from simcluster.errors import InputError
 
 COMMANDS = (
     "run",

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 
 _DOTTED_OPTION = re.compile(r"--([A-Za-z_]\w*(?:\.\w+)+\+?)(?:=(.*))?", re.DOTALL)
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*(?:\.\w+)*\+?=.*", re.DOTALL)

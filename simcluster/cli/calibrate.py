@@ -8,10 +8,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from simcluster.base.errors import InputError
 from simcluster.cli import common
 from simcluster.cli.common import format_table
 from simcluster.cli.terminal import progress
-from simcluster.errors import InputError
 
 if TYPE_CHECKING:
     from simcluster.calibration.fit import DeviceFit

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from simcluster.base.errors import InputError
 from simcluster.cli import common
 from simcluster.cli.arguments import did_you_mean
 from simcluster.cli.common import add_override_arguments
-from simcluster.errors import InputError
 
 if TYPE_CHECKING:
     from simcluster.chakra import Played
@@ -108,7 +108,7 @@ def _cluster(args: argparse.Namespace, overrides: list[tuple[str, Any]]) -> tupl
 
 
 def _report(played: Played, cluster: Cluster) -> list[str]:
-    from simcluster.units import format_seconds
+    from simcluster.base.units import format_seconds
 
     found = played.to_dict()
 
@@ -129,11 +129,11 @@ def _report(played: Played, cluster: Cluster) -> list[str]:
 
 
 def _write(args: argparse.Namespace) -> int:
+    from simcluster.base.units import format_seconds
     from simcluster.chakra import write_run
     from simcluster.chakra.writing import require_writable
     from simcluster.scenario.scenario import load
     from simcluster.simulate import simulate
-    from simcluster.units import format_seconds
 
     for name in ("cluster", "device", "groups", "nodes"):
         if getattr(args, name):

@@ -7,10 +7,10 @@ import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from simcluster.base.errors import InputError
 from simcluster.cli import common
 from simcluster.cli.common import add_override_arguments
 from simcluster.cli.terminal import Style, styled
-from simcluster.errors import InputError
 
 if TYPE_CHECKING:
     from simcluster.result import Result
@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _text(result: Result, found: Checklist, own: Sequence[str]) -> str:
-    from simcluster.units import format_seconds
+    from simcluster.base.units import format_seconds
 
     points = found.points
     width = max(len(point.name) for point in points)
@@ -102,7 +102,7 @@ def _command(remedy: Remedy, own: Sequence[str]) -> str:
 
 
 def _step(remedy: Remedy, result: Result) -> str:
-    from simcluster.units import format_seconds
+    from simcluster.base.units import format_seconds
 
     held, capacity = remedy.memory, result.facts.memory
     slower = ": it keeps the rule, and is slower" if remedy.change > 0 else ""

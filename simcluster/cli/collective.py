@@ -6,9 +6,9 @@ import argparse
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from simcluster.base.errors import InputError
 from simcluster.cli import collisions, common, drawing, health
 from simcluster.cli.common import add_override_arguments, cluster_overrides_of
-from simcluster.errors import InputError
 
 if TYPE_CHECKING:
     from simcluster.cli.collective_output import Job, Row
@@ -206,7 +206,7 @@ def _sizes(text: str) -> list[int]:
 
 
 def _size(text: str) -> int:
-    from simcluster.units import parse_bytes
+    from simcluster.base.units import parse_bytes
 
     size = parse_bytes(text)
     if not 1 <= size <= 1e18 or size != int(size):

@@ -82,7 +82,7 @@ def headline(job: Job, row: Row) -> list[str]:
 
 def summary(job: Job, row: Row) -> list[str]:
     """One size for a person, with what limits it."""
-    from simcluster.units import format_bytes, format_bytes_per_second
+    from simcluster.base.units import format_bytes, format_bytes_per_second
 
     time, limit = row.slowest, row.limit
     ranks = len(time.gpus)
@@ -111,7 +111,7 @@ def summary(job: Job, row: Row) -> list[str]:
 
 def _nccl_lines(time: CollectiveTime) -> list[str]:
     """What NCCL picked and why, and what it makes of the call by itself."""
-    from simcluster.units import format_bytes_per_second
+    from simcluster.base.units import format_bytes_per_second
 
     method = time.method
     if method.pace is None:

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 
 if TYPE_CHECKING:
     from simcluster.collective_loads import CollectiveLoads, Level, LinkLoad
@@ -25,7 +25,7 @@ LINK_COLUMNS = ("link_from", "link_to", "medium", "capacity", "bytes", "busy_s",
 
 def hottest_lines(loads: CollectiveLoads) -> list[str]:
     """The levels with a link above the mean, and the hottest of those links; one line if there is none."""
-    from simcluster.units import format_bytes, format_bytes_per_second
+    from simcluster.base.units import format_bytes, format_bytes_per_second
 
     uneven = [level for level in loads.levels if level.collisions > _JUST_ABOVE]
     if not uneven:

@@ -10,8 +10,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from simcluster.base.errors import InputError
 from simcluster.cli.terminal import styled
-from simcluster.errors import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -79,7 +79,7 @@ def on_one_line(error: str) -> str:
 
 def format_difference(seconds: float) -> str:
     """Seconds more or less with a unit that keeps the number readable: +38.66 us; what is below 1 ps is 0."""
-    from simcluster.units import format_seconds
+    from simcluster.base.units import format_seconds
 
     return "0" if abs(seconds) <= 1e-12 else f"{'-' if seconds < 0 else '+'}{format_seconds(abs(seconds))}"
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from simcluster import plots
+from simcluster.base.errors import InputError
 from simcluster.cli import common, drawing
 from simcluster.cli.common import add_override_arguments, format_difference, format_table, on_one_line
-from simcluster.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -127,9 +127,9 @@ def _with_refused(table: pd.DataFrame, played: Outcomes) -> pd.DataFrame:
 
 def _text(table: pd.DataFrame, causes: pd.DataFrame, played: Outcomes) -> str:
     """How variants are laid out, numbers of every one, then where each one's difference from the first went."""
+    from simcluster.base.units import format_seconds
     from simcluster.compare import attribution
     from simcluster.show.cells import cells, headings
-    from simcluster.units import format_seconds
 
     found = {
         str(name): [

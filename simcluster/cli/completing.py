@@ -12,9 +12,9 @@ from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
+from simcluster.base.errors import InputError
 from simcluster.cli import COMMANDS, parser_of
 from simcluster.cli.arguments import Parser, is_override_option
-from simcluster.errors import InputError
 
 WORDS = Path(__file__).with_name("words.txt")
 """A line for each scenario path with the words that it can be, and for each list of names, with a + before."""

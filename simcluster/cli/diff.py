@@ -6,9 +6,9 @@ import argparse
 from typing import TYPE_CHECKING
 
 from simcluster import plots
+from simcluster.base.errors import InputError
 from simcluster.cli import common, drawing
 from simcluster.cli.common import add_override_arguments, format_difference, format_table
-from simcluster.errors import InputError
 
 if TYPE_CHECKING:
     from simcluster.whatif.difference import Difference

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from simcluster.base.errors import InputError
 from simcluster.cli.common import output_path, table_path, write_table
-from simcluster.errors import InputError
 
 if TYPE_CHECKING:
     from simcluster.measuring.distribution import Distribution
@@ -29,7 +29,7 @@ def figure_path(name: str) -> Path:
 
 def window_of(text: str | None) -> tuple[float, float] | None:
     """ "1.2 s:1.3 s" in seconds."""
-    from simcluster.units import parse_seconds
+    from simcluster.base.units import parse_seconds
 
     if text is None:
         return None
@@ -60,8 +60,8 @@ def draw(result: Result, path: Path, window: tuple[float, float] | None, ranks: 
     """The Gantt chart of a result."""
     import pandas as pd
 
+    from simcluster.base.units import format_seconds
     from simcluster.show.gantt import gantt, save_figure
-    from simcluster.units import format_seconds
     from simcluster.whatif.montecarlo import without_chance
 
     timeline, total = result.timeline, result.facts.ranks

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
+from simcluster.base.errors import InputError
 from simcluster.cli import common
 from simcluster.cli.common import format_table
 from simcluster.cli.terminal import progress
-from simcluster.errors import InputError
 
 if TYPE_CHECKING:
     from simcluster.validation.fitting_run import FitRow, LeftOut, Outcome, Played

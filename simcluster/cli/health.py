@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from dataclasses import asdict
 
+from simcluster.base.errors import InputError
 from simcluster.cli import common
-from simcluster.errors import InputError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,9 +24,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Read the log, print a line a size and the verdict."""
+    from simcluster.base.units import format_bytes, format_seconds
     from simcluster.nccl.log import health, overall, read_log
     from simcluster.nccl.platforms import load_platform, platform_names
-    from simcluster.units import format_bytes, format_seconds
 
     if args.platform is None:
         raise InputError(f"--measured needs --platform, one of {', '.join(platform_names())}")

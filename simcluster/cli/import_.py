@@ -9,9 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from simcluster.base.errors import InputError
 from simcluster.cli import common
 from simcluster.cli.common import add_override_arguments
-from simcluster.errors import InputError
 
 if TYPE_CHECKING:
     from simcluster.inputs.imported import Imported

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from simcluster import plots
+from simcluster.base.errors import InputError
 from simcluster.cli import common, drawing
 from simcluster.cli.common import add_override_arguments, format_table, output_path, write_text
 from simcluster.cli.terminal import progress
-from simcluster.errors import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -122,7 +122,7 @@ def _gpus(text: str | None) -> list[int] | None:
 
 
 def _executor(text: str | None) -> int:
-    from simcluster.whatif.processes import cores
+    from simcluster.base.processes import cores
 
     if text is None:
         return cores()
@@ -212,10 +212,10 @@ def _of_whole(found: Found) -> str:
 
 
 def _row(found: Found, place: str, each: Ranked) -> list[str]:
+    from simcluster.base.units import format_seconds
     from simcluster.scenario.headroom import mark
     from simcluster.search.words import name_of
     from simcluster.show.cells import cells
-    from simcluster.units import format_seconds
 
     row = each.row
     score = [f"{each.score:,.4g}"] if found.objective == "cost" else []

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from simcluster.base.errors import InputError
+from simcluster.base.units import format_bytes, format_bytes_per_second, format_seconds
 from simcluster.cli import common, drawing, waits
 from simcluster.cli.common import format_table
-from simcluster.errors import InputError
-from simcluster.units import format_bytes, format_bytes_per_second, format_seconds
 
 if TYPE_CHECKING:
     from simcluster.kineto import ProfiledJob

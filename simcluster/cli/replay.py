@@ -6,9 +6,9 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from simcluster.base.errors import InputError
 from simcluster.cli import common, drawing, waits
 from simcluster.cli.common import add_override_arguments, format_table
-from simcluster.errors import InputError
 
 if TYPE_CHECKING:
     from simcluster.replay import Recorded, Straggling

@@ -9,9 +9,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from simcluster.base.errors import InputError
 from simcluster.cli import common, drawing
 from simcluster.cli.common import add_override_arguments
-from simcluster.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -10,8 +10,8 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from simcluster.base.errors import InputError
 from simcluster.cli.common import check_json_path, output_path, write_json, write_text
-from simcluster.errors import InputError
 
 if TYPE_CHECKING:
     from simcluster.cli.schedule_names import Meant

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass, replace
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 from simcluster.inputs.schedule_files import function_in, is_csv, is_function, schedule_in_csv
 from simcluster.schedules import SCHEDULES, Schedule, check, make_schedule, schedules_with
 from simcluster.schedules.comparison import Played, StageTimes, play_stages

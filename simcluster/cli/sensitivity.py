@@ -7,9 +7,9 @@ import math
 from typing import TYPE_CHECKING
 
 from simcluster import plots
+from simcluster.base.errors import InputError
 from simcluster.cli import common, drawing
 from simcluster.cli.common import add_override_arguments, format_difference, format_table
-from simcluster.errors import InputError
 
 if TYPE_CHECKING:
     from simcluster.whatif.sensitivities import MoreMemory, Sensitivity
@@ -93,7 +93,7 @@ def _price(text: str) -> tuple[str, float]:
 
 
 def _text(name: str, found: list[Sensitivity], *, priced: bool) -> str:
-    from simcluster.units import format_seconds
+    from simcluster.base.units import format_seconds
     from simcluster.whatif.sensitivities import RESOURCES
 
     rows = []
@@ -136,7 +136,7 @@ def _change(each: Sensitivity) -> str:
 
 
 def _memory(ways: list[MoreMemory], capacity: float, before: float) -> str:
-    from simcluster.units import format_seconds
+    from simcluster.base.units import format_seconds
 
     lines = []
     for way in ways:

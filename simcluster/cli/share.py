@@ -43,9 +43,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Load, play, print, draw."""
+    from simcluster.base.units import format_seconds
     from simcluster.jobs_file import load_jobs
     from simcluster.together import simulate_together
-    from simcluster.units import format_seconds
 
     placed, cluster = load_jobs(args.jobs, common.overrides_of(args))
     gantt = drawing.figure_path(args.gantt) if args.gantt else None
@@ -93,8 +93,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _draw(names: Sequence[str], shared: Sequence[Shared], path: Path) -> None:
     """The jobs in one window of time, while all are there: two measured steps of the longest."""
+    from simcluster.base.units import format_seconds
     from simcluster.show.gantt import compare_gantts, save_figure
-    from simcluster.units import format_seconds
 
     longest = max(shared, key=lambda each: each.step_time)
     begin, end = longest.window

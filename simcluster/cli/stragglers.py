@@ -73,8 +73,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _answer(result: Result, found: Stragglers) -> list[str]:
+    from simcluster.base.units import format_seconds
     from simcluster.show.layout import layout
-    from simcluster.units import format_seconds
 
     def line(name: str, value: str, text: str) -> str:
         return f"  {name:<12}{value:>9}   {text}".rstrip()
@@ -93,7 +93,7 @@ def _answer(result: Result, found: Stragglers) -> list[str]:
 
 
 def _causes(found: Stragglers) -> list[str]:
-    from simcluster.units import format_seconds
+    from simcluster.base.units import format_seconds
 
     if not found.causes:
         return ["nothing straggles: no faults, and no stage that others wait for"]
@@ -137,7 +137,7 @@ def _shares(estimated: Straggling) -> list[str]:
 
 
 def _waits(result: Result) -> list[str]:
-    from simcluster.units import format_seconds
+    from simcluster.base.units import format_seconds
 
     longest = result.waits[:_WAITS]
     if not longest:
@@ -152,7 +152,7 @@ def _waits(result: Result) -> list[str]:
 
 
 def _tried(result: Result, tried: list[Mitigation]) -> list[str]:
-    from simcluster.units import format_seconds
+    from simcluster.base.units import format_seconds
 
     if not tried:
         return ["what pays: nothing of what is known to help applies here"]

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from simcluster.base.errors import InputError
+from simcluster.base.gc_paused import collector_off
 from simcluster.cli import common
 from simcluster.cli.common import add_override_arguments, format_table, on_one_line, write_table
 from simcluster.cli.terminal import progress
-from simcluster.collector import collector_off
-from simcluster.errors import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -131,7 +131,7 @@ def write_at_once(path: Path, table: pd.DataFrame) -> None:
 
 
 def _executor(text: str | None) -> int | str | None:
-    from simcluster.whatif.processes import cores
+    from simcluster.base.processes import cores
 
     if text is None:
         return cores() if cores() > 1 else None
@@ -239,8 +239,8 @@ _WAYS = {
 
 def _rows(shown: Sequence[Room], table: pd.DataFrame, paths: list[str]) -> str:
     """A line for each."""
+    from simcluster.base.units import format_seconds
     from simcluster.show.cells import cells, headings
-    from simcluster.units import format_seconds
 
     lines = []
     for each in shown:

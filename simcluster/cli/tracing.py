@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 
 if TYPE_CHECKING:
     from simcluster.result import Result

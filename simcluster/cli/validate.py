@@ -6,10 +6,10 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from simcluster.base.errors import InputError
 from simcluster.cli import common, drawing
 from simcluster.cli.common import add_override_arguments, format_table
 from simcluster.cli.terminal import progress
-from simcluster.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -144,7 +144,7 @@ def _by(part: Part) -> list[str]:
 
 
 def _compared(point: Point, *, memory: bool = False) -> list[str]:
-    from simcluster.units import format_seconds
+    from simcluster.base.units import format_seconds
 
     if memory:
         return [point.label, *(f"{size / 1e9:.2f} GB" for size in (point.measured, point.predicted)),

@@ -36,7 +36,7 @@ def played_line(job: Recorded, events: int) -> str:
 
 def seconds_line(name: str, seconds: float, text: str) -> str:
     """A number of the head, with what it is."""
-    from simcluster.units import format_seconds
+    from simcluster.base.units import format_seconds
 
     return f"  {name:<14}{format_seconds(seconds):>9}   {text}".rstrip()
 
@@ -55,7 +55,7 @@ def types_table(found: Straggling, most: int | None = None) -> list[str]:
 
 def answers_table(answers: Sequence[Answer]) -> list[str]:
     """Every question with the step that it gives; nothing where none was asked."""
-    from simcluster.units import format_seconds
+    from simcluster.base.units import format_seconds
 
     if not answers:
         return []
@@ -87,8 +87,8 @@ def draw_step(job: Recorded, table: pd.DataFrame, path: Path) -> None:
 
 def waits_table(ranks: Sequence[int], seconds: Floats) -> list[str]:
     """The longest waits of a rank for another."""
+    from simcluster.base.units import format_seconds
     from simcluster.replay.waiting import longest
-    from simcluster.units import format_seconds
 
     found = longest(seconds, _WAITS)
     if not found:

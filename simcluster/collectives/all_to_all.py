@@ -13,10 +13,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from simcluster.base.errors import InputError
 from simcluster.collectives.description import Columns, Hop, Ints, Lazy, Phase, Table
 from simcluster.collectives.entry import Parts
 from simcluster.collectives.group import Group
-from simcluster.errors import InputError
 
 
 def direct(group: Group, parts: Parts | None = None) -> Sequence[Phase]:

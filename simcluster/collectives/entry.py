@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from simcluster.base.errors import InputError
 from simcluster.collectives.description import Phase
 from simcluster.collectives.group import Group
-from simcluster.errors import InputError
 
 Parts = Sequence[Sequence[float]]
 """Sizes of an uneven all-to-all: ``parts[i][j]`` is what position i has for position j, in any one unit."""

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from simcluster.colours import compact
+from simcluster.base.multiset_hash import compact
 
 
 @dataclass(frozen=True, slots=True)

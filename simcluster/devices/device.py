@@ -16,15 +16,15 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from simcluster.base.errors import InputError
+from simcluster.base.units import Bytes, BytesPerSecond, FlopPerSecond, Seconds
 from simcluster.catalogue.devices import device_document, device_names
 from simcluster.devices.files import described, is_device_file
 from simcluster.devices.interference import InterferenceSpec
 from simcluster.documents.complaints import did_you_mean, listed
 from simcluster.documents.reading import Document, validate
 from simcluster.documents.spec import Spec
-from simcluster.errors import InputError
 from simcluster.model.kernels import Kernel
-from simcluster.units import Bytes, BytesPerSecond, FlopPerSecond, Seconds
 
 __all__ = [
     "AttentionKernel",

@@ -11,9 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from simcluster.base.errors import InputError
 from simcluster.catalogue.devices import device_document, overlaid
 from simcluster.documents.reading import Document, read_document
-from simcluster.errors import InputError
 
 _ENDINGS = (".yaml", ".yml")
 

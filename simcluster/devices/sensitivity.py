@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Literal
 
+from simcluster.base.errors import InputError
 from simcluster.devices.device import Device, kernels_seconds
 from simcluster.devices.interference import (
     Factor,
@@ -16,7 +17,6 @@ from simcluster.devices.interference import (
     MemoryBandwidth,
     Multiprocessors,
 )
-from simcluster.errors import InputError
 from simcluster.model.kernels import Kernel
 
 Choice = Literal["none", "auto"] | InterferenceSpec

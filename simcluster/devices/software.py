@@ -16,11 +16,11 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator
 
+from simcluster.base.errors import InputError
+from simcluster.base.units import Seconds
 from simcluster.catalogue import presets
 from simcluster.documents.complaints import did_you_mean
 from simcluster.documents.spec import Spec
-from simcluster.errors import InputError
-from simcluster.units import Seconds
 
 IDEAL = "ideal"
 """Software that costs nothing: everything is issued in time."""

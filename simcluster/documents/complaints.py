@@ -11,8 +11,8 @@ from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
+from simcluster.base.errors import InputError
 from simcluster.documents.kinds import models_in
-from simcluster.errors import InputError
 
 KeyPath = tuple[str | int, ...]
 Complaint = tuple[KeyPath, str]

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from simcluster.base.errors import InputError
 from simcluster.documents.complaints import KeyPath, dotted, shown
 from simcluster.documents.reading import Document, Mark, parse_value
-from simcluster.errors import InputError
 
 ADDS = "+"
 """Behind a path: the value is added to the list that is there."""

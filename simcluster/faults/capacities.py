@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from simcluster.base.profiles import Profile, Watched, product
 from simcluster.faults.spec import FaultSpec, acting
 from simcluster.faults.where import OnLinks
-from simcluster.planning.profiles import Profile, Watched, product
 from simcluster.topology import Cluster
 
 

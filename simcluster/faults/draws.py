@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field, model_validator
 
+from simcluster.base.errors import InputError
 from simcluster.documents.spec import Spec
-from simcluster.errors import InputError
 
 Floats = npt.NDArray[np.float64]
 _EULER = 0.5772156649015329

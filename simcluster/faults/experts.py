@@ -17,9 +17,9 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
+from simcluster.base.errors import InputError
 from simcluster.documents.complaints import Complaint
 from simcluster.documents.spec import Spec
-from simcluster.errors import InputError
 from simcluster.faults.draws import Floats, stream
 from simcluster.faults.spec import FaultSpec
 from simcluster.faults.where import Number

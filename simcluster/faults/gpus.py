@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 from simcluster.faults.where import During, OnRanks
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import ClassVar, Literal
 
+from simcluster.base.units import Seconds
 from simcluster.faults.draws import Factors, stream
 from simcluster.faults.spec import Setting, retimed, with_items
 from simcluster.faults.where import Number, OnRanks
 from simcluster.planning.ops import Item, Segment, StageProgram
-from simcluster.units import Seconds
 
 
 class Jitter(OnRanks):

@@ -7,11 +7,11 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
+from simcluster.base.profiles import Profile, Spells
+from simcluster.base.units import BytesPerSecond, Seconds
 from simcluster.faults.draws import stream
 from simcluster.faults.where import SHORTEST_PERIOD, During, Number, OnLinks, window
-from simcluster.planning.profiles import Profile, Spells
-from simcluster.units import BytesPerSecond, Seconds
 
 
 class SlowLink(OnLinks, During):

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
+from simcluster.base.errors import InputError
+from simcluster.base.profiles import Profile
+from simcluster.base.windows import Window
 from simcluster.documents.complaints import Complaint
 from simcluster.documents.spec import Spec
-from simcluster.errors import InputError
 from simcluster.faults.draws import Floats
 from simcluster.planning.ops import Item, Segment, StageProgram
 from simcluster.planning.parallel import Plan
-from simcluster.planning.profiles import Profile
 from simcluster.topology import Cluster
-from simcluster.windows import Window
 
 EFFECTS = ("slowness", "left", "attention", "expert_loads", "program")
 """Methods of ``FaultSpec`` that change a step: a kind of fault overrides one at least, or it is refused by its name."""

@@ -10,12 +10,12 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import Field
 
+from simcluster.base.units import Seconds
 from simcluster.documents.complaints import Complaint
 from simcluster.faults.draws import Factors, Streams
 from simcluster.faults.spec import Setting
 from simcluster.faults.where import Number, OnRanks
 from simcluster.planning.ops import MAIN, Host, Item, Op, Segment, StageProgram
-from simcluster.units import Seconds
 
 _KEY = "stall"
 _STREAMS = Streams()

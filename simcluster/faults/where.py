@@ -8,14 +8,14 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
-from simcluster.clock import on_grid
+from simcluster.base.clock import on_grid
+from simcluster.base.errors import InputError
+from simcluster.base.profiles import Profile
+from simcluster.base.units import Seconds
+from simcluster.base.windows import Window
 from simcluster.documents.complaints import Complaint
-from simcluster.errors import InputError
 from simcluster.faults.spec import FaultSpec
-from simcluster.planning.profiles import Profile
 from simcluster.topology import Cluster
-from simcluster.units import Seconds
-from simcluster.windows import Window
 
 Number = Annotated[int, Field(strict=True, ge=0)]
 """Of a rank, a machine or a step, from 0."""

@@ -10,7 +10,7 @@ import re
 import shlex
 from dataclasses import dataclass, field
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 
 _MAX_CHARACTERS = 200_000
 _SHELL = re.compile(r"\$\{[^}]*\}?|\$\([^)]*\)?|\$\w+|`[^`]*`?")

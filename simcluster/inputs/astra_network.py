@@ -23,9 +23,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from simcluster.base.errors import InputError
 from simcluster.documents.complaints import did_you_mean, listed, shown
 from simcluster.documents.reading import Document, parse_document
-from simcluster.errors import InputError
 from simcluster.inputs.graph_document import GraphDocument, Wire
 from simcluster.inputs.import_parameters import ImportSpec
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 
 MAX_BYTES = 16_000_000
 """A dump of a 72-GPU NVLink domain is under 100 kB, the ibnetdiscover listing of 10,000 ports about 2 MB."""

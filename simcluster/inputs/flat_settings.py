@@ -7,8 +7,8 @@ import tomllib
 from collections.abc import Mapping
 from typing import Any
 
+from simcluster.base.errors import InputError
 from simcluster.documents.reading import unique_keys
-from simcluster.errors import InputError
 
 _MAX_CHARACTERS = 1_000_000
 _MAX_DEPTH = 8

@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from simcluster.base.errors import InputError
 from simcluster.catalogue.links import link_document
-from simcluster.errors import InputError
 from simcluster.inputs.graph_document import Wire
 from simcluster.inputs.import_parameters import ImportSpec
 

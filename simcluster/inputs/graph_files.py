@@ -18,12 +18,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from simcluster.base.errors import InputError
+from simcluster.base.units import parse_bytes_per_second, parse_seconds
 from simcluster.documents.complaints import did_you_mean, shown
-from simcluster.errors import InputError
 from simcluster.inputs.graph_document import GraphDocument, Wire
 from simcluster.inputs.import_parameters import ImportSpec
 from simcluster.inputs.xml_tree import Element
-from simcluster.units import parse_bytes_per_second, parse_seconds
 
 PARAMETERS = ()
 KINDS = ("gpu", "nvswitch", "pcie", "nic", "switch", "host")

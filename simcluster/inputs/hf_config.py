@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 
 _LARGEST = 10**9
 _MOST_LAYERS = 100_000

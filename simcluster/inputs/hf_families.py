@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 from simcluster.inputs.hf_config import Config
 from simcluster.inputs.hf_mixtures import (
     deepseek_v2,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 from simcluster.inputs.expert_layers import MOST_LAYERS, places
 from simcluster.inputs.hf_config import Config
 

@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 from simcluster.inputs.files import decode, read_bytes
 
 

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from simcluster.base.errors import InputError
 from simcluster.documents.complaints import listed
 from simcluster.documents.reading import Document, unique_keys, validate
-from simcluster.errors import InputError
 from simcluster.inputs.hf_config import Config
 from simcluster.inputs.hf_families import FAMILIES, Family
 from simcluster.model.transformer import Model, ParameterCount, parameters

@@ -12,7 +12,8 @@ import re
 from collections import Counter
 from dataclasses import dataclass, field
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
+from simcluster.base.natural import natural
 from simcluster.inputs.generations import (
     SWITCH_LATENCY,
     Generation,
@@ -25,7 +26,6 @@ from simcluster.inputs.generations import (
 )
 from simcluster.inputs.graph_document import GraphDocument, Wire
 from simcluster.inputs.import_parameters import ImportSpec
-from simcluster.topology.natural import natural
 
 PARAMETERS = ("hosts", "nics", "gpus_per_nic", "nvlinks_per_gpu", "nvlink", "pcie", "nic")
 

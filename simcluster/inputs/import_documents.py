@@ -10,9 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from simcluster.base.errors import InputError
 from simcluster.documents.complaints import KeyPath
 from simcluster.documents.reading import Document, validate
-from simcluster.errors import InputError
 
 ENDINGS = (".xml", ".graphml", ".json", ".txt", ".out", ".log", ".ibnetdiscover", ".topo")
 """Endings that are never those of a topology file in YAML."""

@@ -11,11 +11,11 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from simcluster.base.errors import InputError
+from simcluster.base.units import BytesPerSecond, Seconds
 from simcluster.documents.spec import Spec
-from simcluster.errors import InputError
 from simcluster.inputs.graph_document import Wire
 from simcluster.topology.links import Count, Fraction, Name
-from simcluster.units import BytesPerSecond, Seconds
 
 
 def _as_list(value: object) -> object:

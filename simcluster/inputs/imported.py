@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 
 Parameters = ParamSpec("Parameters")
 Made = TypeVar("Made")

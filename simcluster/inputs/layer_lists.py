@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 from simcluster.inputs.expert_layers import MOST_LAYERS
 
 _TOKEN = re.compile(r"\s*(?:(\d+)|([][()+*,]))")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 from simcluster.inputs.generations import SWITCH_LATENCY
 from simcluster.inputs.graph_document import GraphDocument, Wire
 from simcluster.inputs.import_parameters import FabricParameters, ImportSpec

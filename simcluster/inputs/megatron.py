@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 from simcluster.inputs.arguments import parse_arguments
 from simcluster.inputs.imported import Imported
 from simcluster.inputs.megatron_mixtures import add_experts, add_latent_attention, overlaps_batches, overlaps_experts

@@ -11,9 +11,9 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
+from simcluster.base.errors import InputError
 from simcluster.documents.complaints import did_you_mean
 from simcluster.documents.reading import parse_document
-from simcluster.errors import InputError
 from simcluster.inputs.flat_settings import flattened
 from simcluster.inputs.imported import Imported, Problems, guess
 from simcluster.inputs.megatron import scenario_from_options

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
+from simcluster.base.errors import InputError
 from simcluster.catalogue.models import model_document
 from simcluster.documents.complaints import listed, shown
-from simcluster.errors import InputError
 from simcluster.model.transformer import Model
 
 _RECIPE = re.compile(r"(llama3|llama31|llama3_1)_(8b|70b|405b)(_\w+)?")

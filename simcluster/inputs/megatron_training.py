@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 from simcluster.inputs.option_values import Options
 
 

@@ -12,7 +12,7 @@ import itertools
 from collections import Counter
 from dataclasses import dataclass
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 from simcluster.inputs.generations import (
     NIC_LATENCY,
     PCIE_LATENCY,

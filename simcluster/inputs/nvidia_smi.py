@@ -12,7 +12,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 from simcluster.inputs.generations import (
     Generation,
     generation_of,

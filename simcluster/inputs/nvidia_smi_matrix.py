@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 
 CLASSES = ("PIX", "PXB", "PHB", "NODE", "SYS")
 """Classes of PCIe paths, from the nearest to the farthest."""

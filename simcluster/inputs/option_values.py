@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from simcluster.base.errors import InputError
 from simcluster.documents.complaints import did_you_mean, listed
-from simcluster.errors import InputError
 from simcluster.inputs.arguments import for_a_shell
 from simcluster.inputs.imported import Problems, guess
 from simcluster.inputs.layer_lists import Value, parse_layer_list

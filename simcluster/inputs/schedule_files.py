@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 from simcluster.inputs.files import decode, read_bytes
 from simcluster.schedules import Schedule, ScheduleFunction
 from simcluster.schedules.torch_csv import from_csv

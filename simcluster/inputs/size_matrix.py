@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import csv
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
+from simcluster.base.units import parse_bytes
 from simcluster.inputs.files import decode, read_bytes
-from simcluster.units import parse_bytes
 
 _MOST = 1e18
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 from simcluster.inputs import astra_network, graph_files, ibnetdiscover, nccl_xml, nvidia_smi, nvidia_smi_matrix
 from simcluster.inputs.files import decode, read_bytes
 from simcluster.inputs.graph_document import GraphDocument

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from xml.parsers import expat
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 
 _MAX_DEPTH = 64  # PCIe hierarchies are under 10 levels deep
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from simcluster.base.errors import InputError
 from simcluster.collective import BUS_FACTOR, collective_times
 from simcluster.collectives import ALGORITHMS
-from simcluster.errors import InputError
 from simcluster.kineto.job import ProfiledJob
 
 if TYPE_CHECKING:

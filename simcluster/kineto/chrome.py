@@ -16,7 +16,7 @@ from itertools import chain, repeat
 from pathlib import Path
 from typing import IO, Any, cast
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 
 ENDINGS = (".json", ".json.gz")
 FIRST_CORRELATION = 2**31

@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from simcluster.collector import collector_off
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
+from simcluster.base.gc_paused import collector_off
 from simcluster.kineto.comm import Comm, Groups, comm_of, is_comm
 
 Event = Mapping[str, Any]

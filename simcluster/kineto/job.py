@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 from simcluster.kineto.clocks import Ends, align
 from simcluster.kineto.events import Op, Profile, read_profile
 from simcluster.kineto.labels import Labels

@@ -6,7 +6,7 @@ import math
 from collections.abc import Hashable, Mapping, Sequence
 from typing import NamedTuple
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 from simcluster.kineto.comm import MESSAGES, Comm
 from simcluster.kineto.events import Op, Profile
 

@@ -12,7 +12,7 @@ from functools import partial
 
 import numpy as np
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 from simcluster.kineto.job import ProfiledJob
 from simcluster.kineto.rebuild import COPY, HOST, Profiled
 from simcluster.replay.graph import is_communication

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from operator import itemgetter
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 from simcluster.planning.ops import MAIN, WORKS, StageProgram, Work
 
 Call = tuple[str, float]

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
-from simcluster.clock import on_grid
+from simcluster.base.clock import on_grid
 from simcluster.lowering.program import Pace
 
 Times = list[tuple[float, float]]

@@ -26,10 +26,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from simcluster.colours import firsts, mixed, numbered, ordered, places
+from simcluster.base.link_columns import PerLink
+from simcluster.base.multiset_hash import firsts, mixed, numbered, ordered, places
 from simcluster.lowering.kinds import Kind
 from simcluster.lowering.window import Few, NotAlikeError, Window
-from simcluster.per_link import PerLink
 from simcluster.traffic.bindings import Bindings, Floats, Ints, Load
 
 

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from simcluster.base.multiset_hash import firsts, mixed, numbered, rows_alike
 from simcluster.collectives import Phase
-from simcluster.colours import firsts, mixed, numbered, rows_alike
 from simcluster.lowering.asked import Asked, Call
 from simcluster.lowering.barriers import lone_axes
 from simcluster.lowering.forms import Form, Forms, Rows, rows_of

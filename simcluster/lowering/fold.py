@@ -18,7 +18,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from simcluster.colours import Hashes, bits, compact, count, mixed, numbered, ordered, sums
+from simcluster.base.multiset_hash import Hashes, bits, compact, count, mixed, numbered, ordered, sums
 from simcluster.traffic.bindings import Bindings, Bools, Communicator, Floats, Ints
 from simcluster.traffic.fairness import Usage
 

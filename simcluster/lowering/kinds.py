@@ -9,7 +9,7 @@ from itertools import groupby
 
 import numpy as np
 
-from simcluster.colours import ordered
+from simcluster.base.multiset_hash import ordered
 from simcluster.lowering.forms import Rows
 from simcluster.planning.parallel import Ranks
 from simcluster.traffic.bindings import Bindings, Ints

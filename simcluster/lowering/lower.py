@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from simcluster.collector import collector_off
+from simcluster.base.gc_paused import collector_off
 from simcluster.devices.interference import Interference
 from simcluster.lowering.between import Between, Ranks, StepsOf
 from simcluster.lowering.communicators import Communicators

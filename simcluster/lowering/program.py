@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from simcluster.base.profiles import Profile
 from simcluster.planning.ops import MAIN, Change
-from simcluster.planning.profiles import Profile
 from simcluster.traffic.traffic import Traffic
 
 

@@ -19,10 +19,10 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from simcluster.clock import on_grid
+from simcluster.base.clock import on_grid
+from simcluster.base.profiles import STEADY, Profile
 from simcluster.lowering.blocks import Before, Inside, Regime, Rows, Times, before_by_lanes, blocks_of
 from simcluster.lowering.program import Pace
-from simcluster.planning.profiles import STEADY, Profile
 
 Floats = npt.NDArray[np.float64]
 

@@ -10,7 +10,7 @@ from collections.abc import Hashable, Iterator, Sequence
 
 import numpy as np
 
-from simcluster.colours import mixed
+from simcluster.base.multiset_hash import mixed
 from simcluster.lowering.cells import Cells, Odd, cells_of
 from simcluster.lowering.communicators import Communicators
 from simcluster.lowering.fold import Classes

@@ -14,7 +14,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from simcluster.collector import collector_off
+from simcluster.base.gc_paused import collector_off
 from simcluster.lowering.program import Meeting, Part, Program, SpanRow
 
 Ints = npt.NDArray[np.int64]

@@ -27,8 +27,8 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from simcluster.colours import places
-from simcluster.per_link import PerLink
+from simcluster.base.link_columns import PerLink
+from simcluster.base.multiset_hash import places
 from simcluster.planning.parallel import Layout, Plan
 from simcluster.traffic.bindings import Floats, Ints
 from simcluster.traffic.traffic import Fabric

@@ -13,12 +13,12 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from simcluster.colours import compact, mixed, numbered
+from simcluster.base.link_columns import PerLink
+from simcluster.base.multiset_hash import compact, mixed, numbered
 from simcluster.lowering.cells import Odd
 from simcluster.lowering.communicators import Communicators
 from simcluster.lowering.fold import Carried, Classes, carried, carried_by, classes_of, coloured
 from simcluster.lowering.window import NotAlikeError
-from simcluster.per_link import PerLink
 from simcluster.traffic.bindings import Bindings, Floats, Ints, Load
 from simcluster.traffic.drawing import OnMost
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from simcluster.base.units import format_bytes_per_second
 from simcluster.measuring.calls import Call
 from simcluster.topology import Cluster
 from simcluster.topology.levels import label
@@ -22,7 +23,6 @@ from simcluster.topology.links import resource_of
 from simcluster.traffic.fairness import Usage
 from simcluster.traffic.methods import AS_MEASURED, PaceFactors
 from simcluster.traffic.traffic import Traffic
-from simcluster.units import format_bytes_per_second
 
 _Name = TypeVar("_Name")
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 
 _LARGEST = 10**9  # far beyond any model; products of four such counts still fit a float
 

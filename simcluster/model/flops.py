@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 from simcluster.model.transformer import Model, Recompute, parameters
 
 AttentionBackward = Literal["model", "flash"]

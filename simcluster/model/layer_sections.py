@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Literal
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 from simcluster.model.kernels import Kernel, Section
 from simcluster.model.shards import tensor_shard
 from simcluster.model.transformer import Model, Recompute

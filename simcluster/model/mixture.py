@@ -9,8 +9,8 @@ from typing import Annotated, Self
 
 from pydantic import BeforeValidator, StrictBool, model_validator
 
+from simcluster.base.errors import InputError
 from simcluster.documents.spec import Spec
-from simcluster.errors import InputError
 from simcluster.model.defaults import Count, natural
 
 Natural = Annotated[int, BeforeValidator(natural)]

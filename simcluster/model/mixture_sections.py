@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 from simcluster.model.kernels import Kernel, Section
 from simcluster.model.layer_sections import (
     FP32_BYTES,

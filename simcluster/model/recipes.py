@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from simcluster.base.errors import InputError
 from simcluster.documents.complaints import did_you_mean
-from simcluster.errors import InputError
 
 
 @dataclass(frozen=True, slots=True)

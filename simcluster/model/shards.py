@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 from simcluster.model.defaults import listed
 from simcluster.model.mixture import mlp_parameters
 from simcluster.model.transformer import (

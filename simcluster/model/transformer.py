@@ -11,8 +11,8 @@ from typing import Literal, Self
 
 from pydantic import StrictBool, model_validator
 
+from simcluster.base.errors import InputError
 from simcluster.documents.spec import Spec
-from simcluster.errors import InputError
 from simcluster.model.defaults import Count, derived_fields, listed
 from simcluster.model.mixture import Mla, Moe, mlp_parameters
 

@@ -9,8 +9,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from simcluster.base.errors import InputError
 from simcluster.documents.complaints import did_you_mean, listed
-from simcluster.errors import InputError
 from simcluster.nccl.constants import ALGORITHMS, COLLECTIVES, PROTOCOLS, Algorithm, Collective, Protocol
 from simcluster.nccl.platforms import Graph, Platform
 

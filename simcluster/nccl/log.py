@@ -12,12 +12,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
+from simcluster.base.units import format_bytes
 from simcluster.nccl.case import bus_factor
 from simcluster.nccl.constants import ALGORITHMS, COLLECTIVES, GB, US, Collective
 from simcluster.nccl.platforms import Platform
 from simcluster.nccl.predictor import choose
-from simcluster.units import format_bytes
 
 _PREFIX = re.compile(r"^(?:\[\d+,\d+\]\s*<std(?:out|err)>:\s?|\d+:\s)")  # mpirun --tag-output, srun --label
 _PROGRAM = re.compile(r"\b([a-z]+(?:_[a-z]+)*)_perf\b")

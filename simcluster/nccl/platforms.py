@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal
 
+from simcluster.base.errors import InputError
 from simcluster.documents.complaints import did_you_mean
-from simcluster.errors import InputError
 from simcluster.nccl.constants import GB, TABLES, US, Architecture, Tables
 
 

@@ -22,7 +22,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 from simcluster.nccl.case import Case, Prediction, check_group, check_known, check_size, ll128_unavailable, unavailable
 from simcluster.nccl.constants import ALGORITHMS, BUFFER, COLLECTIVES, PROTOCOLS, Algorithm, Collective, Protocol
 from simcluster.nccl.platforms import Platform

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 from simcluster.nccl.case import Case, Prediction, check_size, unavailable
 from simcluster.nccl.constants import (
     COLLNET_DIRECT_RANK,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from simcluster.base.profiles import Profile
 from simcluster.planning.ops import StageProgram
-from simcluster.planning.profiles import Profile
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 from simcluster.schedules import Kind, Schedule
 from simcluster.schedules.zb_auto import Times
 

@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 
 AXES = ("tp", "cp", "dp", "pp")
 Ranks = npt.NDArray[np.int64]

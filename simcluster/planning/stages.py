@@ -12,7 +12,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from simcluster.collector import collector_off
+from simcluster.base.gc_paused import collector_off
 from simcluster.planning.boundaries import Boundaries, Key
 from simcluster.planning.lanes import Lanes
 from simcluster.planning.offload import OffloadedActivations

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Literal, Protocol
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 from simcluster.model.transformer import Model
 from simcluster.planning.ops import Segment
 from simcluster.planning.parallel import Plan

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
-from simcluster.clock import on_grid
+from simcluster.base.clock import on_grid
 from simcluster.collectives import Phase
 from simcluster.devices.interference import Beside, Interference
 from simcluster.nccl import bus_factor

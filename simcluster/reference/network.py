@@ -12,8 +12,8 @@ from collections.abc import Generator, Mapping, Sequence
 
 import simpy
 
-from simcluster.clock import on_grid
-from simcluster.planning.profiles import Profile
+from simcluster.base.clock import on_grid
+from simcluster.base.profiles import Profile
 from simcluster.reference.fair import Demand, fair_rates
 from simcluster.reference.instants import AtEndOfInstant
 from simcluster.traffic.traffic import Traffic

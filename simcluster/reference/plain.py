@@ -23,9 +23,9 @@ from typing import NamedTuple
 
 import simpy
 
-from simcluster.clock import on_grid
-from simcluster.errors import DeadlockError
-from simcluster.planning.profiles import STEADY, Profile
+from simcluster.base.clock import on_grid
+from simcluster.base.errors import DeadlockError
+from simcluster.base.profiles import STEADY, Profile
 from simcluster.reference.communication import Communication
 from simcluster.reference.instants import AtEndOfInstant
 from simcluster.reference.network import Activity, Network, Process

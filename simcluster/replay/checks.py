@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 from simcluster.replay.doubts import doubts
 from simcluster.replay.trace import BACKWARD, FORWARD, MESSAGES, NORM, SCOPES, WEIGHT, Mask, Trace
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 from simcluster.replay.trace import BACKWARD, FORWARD, MESSAGES, NORM, SCOPES, WEIGHT, Ints, Trace
 
 _COUNTED = (FORWARD, BACKWARD, WEIGHT, NORM, "optimizer", *MESSAGES, *SCOPES)

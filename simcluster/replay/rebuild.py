@@ -12,7 +12,7 @@ from collections import defaultdict
 
 import numpy as np
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 from simcluster.replay.beside import beside_compute
 from simcluster.replay.graph import MAIN, Graph, Lane
 from simcluster.replay.pipeline import Pass, Pipeline

@@ -14,7 +14,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 from simcluster.replay.graph import MAIN, Graph, GraphMaker
 from simcluster.replay.trace import BACKWARD, FORWARD, MESSAGES, WEIGHT, Floats
 from simcluster.schedules import SCHEDULES, Action, Hop, Schedule, schedule_function

@@ -12,10 +12,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
+from simcluster.base.units import format_seconds
 from simcluster.replay.graph import Graph, is_communication
 from simcluster.replay.trace import Floats
-from simcluster.units import format_seconds
 
 _TOLERANCE = 1e-3  # seconds before the last arrival that a member may end: what one machine's clocks differ by
 _ROUNDS = 50

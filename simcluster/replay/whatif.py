@@ -13,7 +13,7 @@ from functools import partial
 
 import numpy as np
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 from simcluster.replay.graph import Graph, is_communication
 from simcluster.replay.recorded import Recorded
 from simcluster.replay.reschedule import common, microbatches_of, rescheduled

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 from simcluster.planning.parallel import Plan
 from simcluster.replay.trace import BACKWARD, BLOCKING, COLUMNS, FORWARD, METADATA, WEIGHT, Trace, trace_of
 

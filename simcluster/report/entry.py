@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 from simcluster.loads import hottest, utilisation
 from simcluster.measuring.account import Account
 from simcluster.measuring.timeline import COLUMNS, Spans

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 from simcluster.report import colours, details, summary, trust
 from simcluster.report.blob import Blob
 from simcluster.report.entry import Entry, MemoryCurve

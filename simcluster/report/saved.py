@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
+from simcluster.base.units import format_seconds
 from simcluster.measuring.numbers import METRICS
 from simcluster.measuring.timeline import COLUMNS, Spans
 from simcluster.report.entry import Entry
@@ -17,7 +18,6 @@ from simcluster.report.packing import with_columns
 from simcluster.report.words import MEMORY
 from simcluster.saved import Saved
 from simcluster.scenario.scenario import Scenario, from_document
-from simcluster.units import format_seconds
 
 TEXTS = ("stream", "kind", "name", "group")
 _TIMES = ("ready", "start", "end")

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from simcluster.base.units import format_seconds
 from simcluster.faults.words import all_in_words
 from simcluster.measuring.metrics import BREAKDOWN
 from simcluster.measuring.numbers import columns_of
@@ -16,7 +17,6 @@ from simcluster.report.entry import Entry
 from simcluster.report.html import Markup, element, joined, table, void
 from simcluster.show.layout import layout
 from simcluster.show.names import PARTS
-from simcluster.units import format_seconds
 from simcluster.whatif.difference import Difference, phrase, settings_between
 
 _SMALL = 0.005  # of the largest change: what is smaller is told together

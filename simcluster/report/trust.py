@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from simcluster.base.units import format_seconds
 from simcluster.report import words
 from simcluster.report.entry import Entry
 from simcluster.report.html import Markup, element, joined, table
 from simcluster.scenario.likely import ANY, Validated, likely, nearest
-from simcluster.units import format_seconds
 
 _NEAREST = 6
 

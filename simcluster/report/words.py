@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from simcluster.base.units import format_seconds
 from simcluster.measuring.numbers import Unit
 from simcluster.show.cells import written
 from simcluster.show.names import INTERFERENCE, PARTS, REASONS
-from simcluster.units import format_seconds
 
 MEMORY = {
     "parameters": "parameters",

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from simcluster.base.units import format_seconds
 from simcluster.scenario.memory_plan import shape_of
-from simcluster.units import format_seconds
 
 if TYPE_CHECKING:
     from simcluster.planning.footprint import Footprint

@@ -13,13 +13,13 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from simcluster.base.errors import InputError
 from simcluster.catalogue.models import model_document
 from simcluster.devices.device import Device
 from simcluster.devices.files import described, names_device_file
 from simcluster.documents.complaints import KeyPath, did_you_mean, shown
 from simcluster.documents.overrides import apply_overrides
 from simcluster.documents.reading import Document, Mark, read_document, read_json, shipped_names, shipped_path, validate
-from simcluster.errors import InputError
 from simcluster.inputs.histograms import histogram_in
 from simcluster.inputs.import_documents import ENDINGS, expand_import, import_document, is_importable, rooted
 from simcluster.inputs.schedule_files import is_csv, is_function, schedule_in_csv

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from itertools import combinations, product
 from typing import TYPE_CHECKING, Any
 
+from simcluster.base.errors import InputError
 from simcluster.documents.near import divisors
-from simcluster.errors import InputError
 from simcluster.scenario.job import planned_footprints
 from simcluster.scenario.memory_plan import ELEMENT_BYTES
 from simcluster.scenario.rules import broken_rules

@@ -7,7 +7,7 @@ the same part is left free either way.
 
 from __future__ import annotations
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 
 HEADROOM = 0.1
 """The part that is left free unless another is asked for: below it a run is "tight", and no search recommends it."""

@@ -12,6 +12,7 @@ from typing import Any, Self
 
 from pydantic import model_validator
 
+from simcluster.base.errors import InputError
 from simcluster.documents.complaints import RuleError, did_you_mean
 from simcluster.documents.overrides import parse_override
 from simcluster.documents.reading import (
@@ -22,7 +23,6 @@ from simcluster.documents.reading import (
     shipped_names,
     validate,
 )
-from simcluster.errors import InputError
 from simcluster.scenario.complete import complete
 from simcluster.scenario.fields import ScenarioFields
 from simcluster.scenario.files import resolve

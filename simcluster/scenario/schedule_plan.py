@@ -8,9 +8,9 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from simcluster.base.errors import InputError
 from simcluster.documents.complaints import listed
 from simcluster.documents.near import near_divisors
-from simcluster.errors import InputError
 from simcluster.planning.parallel import Plan
 from simcluster.planning.step_plan import Slices
 from simcluster.schedules import Schedule, make_schedule, schedules_with

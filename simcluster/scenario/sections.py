@@ -10,14 +10,14 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, StrictBool
 
+from simcluster.base.errors import InputError
+from simcluster.base.units import Bytes, BytesPerSecond, Seconds
 from simcluster.collectives import ALGORITHMS
 from simcluster.devices.interference import InterferenceSpec
 from simcluster.documents.complaints import did_you_mean, listed, shown
 from simcluster.documents.spec import Spec
-from simcluster.errors import InputError
 from simcluster.nccl import platform_names
 from simcluster.schedules.specs import Rows, ScheduleChoice
-from simcluster.units import Bytes, BytesPerSecond, Seconds
 
 Count = Annotated[int, Field(strict=True, ge=1, le=10**9)]
 """How many of something: a whole number from 1, as in the file (8, not "8" nor 8.0)."""

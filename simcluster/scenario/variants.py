@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from simcluster.base.errors import InputError
 from simcluster.documents.reading import read_document
-from simcluster.errors import InputError
 from simcluster.scenario.scenario import Scenario, from_document, load, scenario_path
 
 

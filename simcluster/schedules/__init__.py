@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 from simcluster.schedules.actions import Action, Hop, Kind, Route, Schedule, loop_route
 from simcluster.schedules.breadth_first import breadth_first
 from simcluster.schedules.check import check

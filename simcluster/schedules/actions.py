@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, cast
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 
 Kind = Literal["F", "B", "I", "W"]
 Hop = tuple[int, int]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 from simcluster.schedules.actions import Action, Hop, Schedule
 from simcluster.schedules.text import marked_lines
 from simcluster.schedules.timing import play

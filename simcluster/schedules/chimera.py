@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 from simcluster.schedules.actions import Action, Schedule, two_ways
 from simcluster.schedules.check import require_counts, require_own_chunks
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 from simcluster.schedules.actions import Schedule, snake_route
 from simcluster.schedules.check import require_counts, require_own_chunks
 from simcluster.schedules.row_writer import RowWriter

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 from simcluster.schedules.actions import Schedule
 from simcluster.schedules.text import order_lines
 from simcluster.schedules.timing import Costs, ScheduleTiming, Time, play

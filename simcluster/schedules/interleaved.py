@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 from simcluster.schedules.actions import Action, Schedule, loop_route
 from simcluster.schedules.check import require_counts
 from simcluster.schedules.one_f_one_b import alternate

@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Discriminator, Field, StrictBool, Tag
 
+from simcluster.base.errors import InputError
 from simcluster.documents.spec import Spec
-from simcluster.errors import InputError
 from simcluster.schedules import SCHEDULES, make_schedule
 from simcluster.schedules.actions import Route, Schedule, loop_route, parse_row
 from simcluster.schedules.interleaved import interleaved

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import cast
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 from simcluster.schedules.actions import Action, Hop, Kind, Route, Schedule
 from simcluster.schedules.check import check
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, Literal, get_args
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 from simcluster.schedules.actions import Kind, Schedule
 from simcluster.schedules.check import require_counts, require_one_chunk
 from simcluster.schedules.timing import Costs, ScheduleTiming, play

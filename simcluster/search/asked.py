@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, NamedTuple, get_args
 
+from simcluster.base.errors import InputError
+from simcluster.base.units import parse_bytes
 from simcluster.documents.complaints import did_you_mean, listed
-from simcluster.errors import InputError
 from simcluster.scenario.fits import remedies
 from simcluster.scenario.headroom import HEADROOM, check_headroom, headroom_of, usable
 from simcluster.scenario.scenario import Scenario
@@ -17,7 +18,6 @@ from simcluster.search.changes import overrides, written
 from simcluster.search.frontier import Frontier, Known
 from simcluster.search.plan_scope import PLAN
 from simcluster.search.space import Layout, Space
-from simcluster.units import parse_bytes
 
 Objective = Literal["step_time", "cost", "tokens_per_s_per_gpu"]
 OBJECTIVES: tuple[Objective, ...] = get_args(Objective)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 from simcluster.search.link_bound import LinkBounds
 from simcluster.search.memory import Memory
 from simcluster.search.space import REASONS, Layout, broken_keys

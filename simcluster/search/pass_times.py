@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 from simcluster.faults.ranks import mean_attention
 from simcluster.model.layers import RankShape
 from simcluster.planning.ops import Collective, Compute, Host, Segment

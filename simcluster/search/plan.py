@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
+from simcluster.base.store import Store
 from simcluster.result import VERSION
 from simcluster.scenario.launchable import launch_words
 from simcluster.scenario.scenario import Scenario, from_document, load
@@ -23,7 +24,6 @@ from simcluster.search.memory import Memory
 from simcluster.search.playing import Player, Progress, Row, workers_of
 from simcluster.search.ranking import program
 from simcluster.search.space import Layout, Space, space_of
-from simcluster.sweeps.store import Store
 
 PRUNED = "slower: the bound alone is at or above the last of the best"
 _MOST_TIGHT = 3

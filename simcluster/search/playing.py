@@ -14,7 +14,9 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
+from simcluster.base.processes import context
+from simcluster.base.store import Store
 from simcluster.lowering.trusting import Trust
 from simcluster.measuring.numbers import columns_of, exposed_communication, timed_numbers
 from simcluster.result import Result
@@ -25,8 +27,6 @@ from simcluster.search.ranking import Ranking
 from simcluster.search.space import Layout
 from simcluster.simulate import replay
 from simcluster.simulating.crowds import crowded
-from simcluster.sweeps.store import Store
-from simcluster.whatif.processes import context
 
 Row = dict[str, Any]
 Progress = Callable[[int, float, float], object]

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, get_args
 
+from simcluster.base.errors import InputError
 from simcluster.documents.complaints import did_you_mean, listed, shown
 from simcluster.documents.near import divisors
-from simcluster.errors import InputError
 from simcluster.scenario.pipeline_rules import schedule_rules, stage_rules
 from simcluster.scenario.rules import broken_rules
 from simcluster.scenario.scenario import Scenario

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from simcluster.base.units import format_seconds
 from simcluster.measuring.numbers import Table, Unit, columns_of
-from simcluster.units import format_seconds
 
 _WRITTEN: Mapping[Unit, Callable[[float], str]] = {
     "s": format_seconds,

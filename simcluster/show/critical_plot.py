@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from simcluster.base.units import format_seconds
 from simcluster.show.palette import QUIET_TEXT, STREAMS, TEXT, Colour, colour_of, rgb
-from simcluster.units import format_seconds
 from simcluster.whatif.free import COMMUNICATION, Free
 
 _ROW_HEIGHT = 0.36

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from simcluster.base.units import format_seconds
 from simcluster.measuring.overlap import Key, Overlap
-from simcluster.units import format_seconds
 
 if TYPE_CHECKING:
     from simcluster.run import Run

@@ -19,13 +19,13 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, ScalarFormatter
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
+from simcluster.base.units import format_seconds
 from simcluster.show import palette
 from simcluster.show.gantt_legend import draw_footer, footer_of
 from simcluster.show.gantt_panel import Lanes, Panel, draw_panel, make_panel, picture_of, streams_of
 from simcluster.show.gantt_rows import Rows, choose_rows
 from simcluster.show.ruler import Ruler
-from simcluster.units import format_seconds
 
 DPI = 150
 FORMATS = ("png", "svg", "pdf")

@@ -16,11 +16,11 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 
+from simcluster.base.units import format_bytes
 from simcluster.show import palette
 from simcluster.show.gantt_boxes import Boxes, Floats, boxes_of, column_colours, count_joined, joined
 from simcluster.show.gantt_rows import RowChoice
 from simcluster.show.ruler import Ruler
-from simcluster.units import format_bytes
 
 RASTER_ABOVE = 200_000  # boxes: drawing 1e6 polygons takes 7 s, a raster of them 0.3 s
 VECTOR_UP_TO = 20_000  # boxes: above, an SVG or PDF holds a picture of them (an SVG of 1e5 boxes is 17 MB)

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 
 Rows = Literal["rank", "stage"]
 Stages = tuple[int, ...]

@@ -14,14 +14,14 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LinearSegmentedColormap, PowerNorm
 from matplotlib.figure import Figure
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
+from simcluster.base.units import format_bytes_per_second
 from simcluster.loads import link_table
 from simcluster.result import Result
 from simcluster.show.palette import COMPUTE_KINDS, LANE_SURROUND, QUIET_TEXT, STREAMS, TEXT
 from simcluster.show.topology_parts import Point, box, colour_of_kind
 from simcluster.topology.levels import label
 from simcluster.topology.links import compute_part
-from simcluster.units import format_bytes_per_second
 
 _FILL = LinearSegmentedColormap.from_list(
     "load", [LANE_SURROUND, "#56B4E9", COMPUTE_KINDS["backward"], STREAMS["tp"]]

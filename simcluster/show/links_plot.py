@@ -13,11 +13,11 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
+from simcluster.base.units import format_bytes_per_second
 from simcluster.loads import Floats, Link, hottest, utilisation
 from simcluster.result import Result
 from simcluster.show.palette import COMPUTE_KINDS, LANE_SURROUND, QUIET_TEXT, STREAMS, TEXT
-from simcluster.units import format_bytes_per_second
 
 _FILL = LinearSegmentedColormap.from_list("utilisation", ["#FFFFFF", COMPUTE_KINDS["forward"], STREAMS["dp"]])
 _ROW_HEIGHT = 0.26

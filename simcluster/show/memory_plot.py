@@ -11,11 +11,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
+from simcluster.base.units import format_seconds
 from simcluster.measuring.memory_timeline import POOLS, Floats, Peak
 from simcluster.result import Result
 from simcluster.show.palette import LANE_SURROUND, MEMORY, QUIET_TEXT, TEXT
-from simcluster.units import format_seconds
 
 _GB = 1e9
 _MOST_RANKS = 12

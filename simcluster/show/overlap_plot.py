@@ -12,12 +12,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
+from simcluster.base.units import format_seconds
 from simcluster.measuring.critical_path import kind_of
 from simcluster.measuring.overlap import Key, Overlap
 from simcluster.run import Run
 from simcluster.show.palette import COMPUTE_KINDS, QUIET_TEXT, STREAMS, TEXT, WAITING, WAITING_HATCH, rgb, tinted
-from simcluster.units import format_seconds
 
 _ROW_HEIGHT = 0.27
 _MOST_ROWS = 30

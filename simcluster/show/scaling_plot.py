@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter, NullLocator
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 from simcluster.show.palette import COMPUTE_KINDS, QUIET_TEXT, STREAMS, TEXT
 
 _NEEDED = ("gpus", "step_time_s", "tokens_per_s_per_gpu")

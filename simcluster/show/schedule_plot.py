@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.patheffects import withStroke
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 from simcluster.schedules import Schedule
 from simcluster.schedules.comparison import Played
 from simcluster.show.palette import IDLE, QUIET_TEXT, TEXT, Colour, colour_of, text_on

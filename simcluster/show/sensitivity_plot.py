@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from matplotlib.figure import Figure
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 from simcluster.show.palette import COMPUTE_KINDS, QUIET_TEXT, STREAMS, TEXT, WAITING
 from simcluster.whatif.sensitivities import RESOURCES, TIMES, Sensitivity
 

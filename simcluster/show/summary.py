@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from simcluster.base.units import format_bytes, format_seconds
 from simcluster.faults.words import all_in_words
 from simcluster.measuring.metrics import BREAKDOWN
 from simcluster.scenario.fits import MOST_CHANGES
 from simcluster.scenario.recipe_told import recipe_words
 from simcluster.show.layout import layout
 from simcluster.show.names import PARTS
-from simcluster.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from simcluster.measuring.distribution import Distribution

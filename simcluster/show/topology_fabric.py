@@ -15,6 +15,7 @@ import networkx as nx
 from matplotlib.axes import Axes
 from matplotlib.patches import Arc
 
+from simcluster.base.units import format_bytes_per_second
 from simcluster.show.palette import QUIET_TEXT, TEXT, rgb
 from simcluster.show.topology_parts import (
     Bundle,
@@ -32,7 +33,6 @@ from simcluster.show.topology_parts import (
 from simcluster.topology.cluster import Cluster
 from simcluster.topology.levels import switch_levels
 from simcluster.topology.links import Graph
-from simcluster.units import format_bytes_per_second
 
 _MOST_COLUMNS = 4
 _MOST_ICONS = 8

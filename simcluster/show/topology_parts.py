@@ -13,9 +13,9 @@ from typing import TypeAlias
 from matplotlib.axes import Axes
 from matplotlib.patches import FancyBboxPatch
 
+from simcluster.base.units import format_bytes_per_second
 from simcluster.show.palette import TEXT, Colour, rgb, text_on, tinted
 from simcluster.topology.links import Graph
-from simcluster.units import format_bytes_per_second
 
 Point: TypeAlias = tuple[float, float]
 

@@ -11,11 +11,11 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
+from simcluster.base.units import format_seconds
 from simcluster.measuring.attribution import CAUSES
 from simcluster.show.names import INTERFERENCE, PARTS, REASONS
 from simcluster.show.palette import COMPUTE_KINDS, QUIET_TEXT, STREAMS, TEXT, WAITING, WAITING_HATCH
-from simcluster.units import format_seconds
 
 _SMALL = 0.005  # of the largest change: what is smaller is drawn together
 _ROW_HEIGHT = 0.34

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from simcluster.base.profiles import STEADY
 from simcluster.lowering.rhythm import Chain, Floats, Playing
-from simcluster.planning.profiles import STEADY
 
 Pressures = tuple[float, ...]
 """What presses on each of a chain's ranks from outside."""

@@ -13,7 +13,7 @@ from functools import partial
 import numpy as np
 import simpy
 
-from simcluster.errors import DeadlockError
+from simcluster.base.errors import DeadlockError
 from simcluster.lowering.program import Meeting, Program
 from simcluster.lowering.slowed import SlowedRows
 from simcluster.simulating.agenda import Lane, Lanes, Timer

@@ -9,8 +9,8 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from simcluster.base.profiles import STEADY
 from simcluster.lowering.rhythm import Chain, Playing
-from simcluster.planning.profiles import STEADY
 from simcluster.simulating.agenda import Lane
 from simcluster.simulating.courses import RowEnds, Timed
 from simcluster.simulating.tasks import Place, Task

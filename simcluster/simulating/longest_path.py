@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 from simcluster.lowering.program import Program
 from simcluster.traffic.traffic import Traffic
 

@@ -16,8 +16,8 @@ from types import MappingProxyType
 
 import simpy
 
-from simcluster.clock import on_grid
-from simcluster.planning.profiles import Profile
+from simcluster.base.clock import on_grid
+from simcluster.base.profiles import Profile
 from simcluster.simulating.agenda import Agenda, Instant, at_end_of_instant
 from simcluster.traffic.fairness import Sharer, Shares
 from simcluster.traffic.traffic import Traffic

@@ -16,10 +16,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import simpy
 
+from simcluster.base.profiles import STEADY
 from simcluster.lowering.program import Meeting, Pace, Program
 from simcluster.lowering.rhythm import Chain
 from simcluster.lowering.slowed import RowColumns, columns_of
-from simcluster.planning.profiles import STEADY
 from simcluster.simulating.agenda import Agenda, Instant, Lane, Lanes, at_end_of_instant
 from simcluster.simulating.courses import Courses, Timed
 from simcluster.simulating.followed import Followed

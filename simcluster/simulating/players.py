@@ -15,8 +15,8 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from simcluster.collector import collector_off
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
+from simcluster.base.gc_paused import collector_off
 from simcluster.lowering.program import Program
 from simcluster.lowering.whole import whole
 from simcluster.simulating.encounters import Encounters

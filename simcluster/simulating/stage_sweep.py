@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 from simcluster.planning import ops
 from simcluster.planning.ops import Item, Op, StageProgram, Work
 from simcluster.planning.parallel import Layout

@@ -12,9 +12,9 @@ import math
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from simcluster.base.errors import InputError
 from simcluster.collectives.description import Hop, Phase
 from simcluster.collectives.rounds import repeated_rounds
-from simcluster.errors import InputError
 from simcluster.simulating.network import Network
 from simcluster.traffic.traffic import Fabric, Spread, Traffic, hop_spread, usage_of
 

@@ -12,8 +12,8 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from simcluster.base.profiles import Profile
 from simcluster.lowering.program import Meeting
-from simcluster.planning.profiles import Profile
 from simcluster.simulating.agenda import Lane
 from simcluster.simulating.courses import Change, Course, Courses, Timed
 from simcluster.simulating.network import Activity

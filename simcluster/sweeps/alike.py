@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from simcluster.base.errors import InputError
 from simcluster.collectives import Group
 from simcluster.devices.interference import Interference
-from simcluster.errors import InputError
 from simcluster.lowering.between import Between
 from simcluster.lowering.between import Ranks as Where
 from simcluster.lowering.chains import Piece, pieces

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, TypeVar
 
+from simcluster.base.errors import InputError
 from simcluster.devices.sensitivity import interference_on
-from simcluster.errors import InputError
 from simcluster.planned import by_own_times, choices_of
 from simcluster.planning.ops import Collective, Segment
 from simcluster.planning.segments import Pass, Passes

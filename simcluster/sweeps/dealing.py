@@ -14,10 +14,10 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
+from simcluster.base.processes import Crew
 from simcluster.sweeps.playing import Finished, Measure, Numbered, check_sendable, play_chunk
 from simcluster.sweeps.study import Sweep
-from simcluster.whatif.processes import Crew
 
 _CHUNK_SECONDS = 0.1  # what a process plays before it says so: rows that a kill may cost, and the wait at the end
 _MOST_TOGETHER = 32

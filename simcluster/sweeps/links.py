@@ -11,7 +11,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from heapq import heappop, heappush
 from itertools import chain, product
 
-from simcluster.clock import on_grid
+from simcluster.base.clock import on_grid
 from simcluster.sweeps.crossings import Crossings
 from simcluster.traffic.fairness import fair_rates
 from simcluster.traffic.traffic import Traffic

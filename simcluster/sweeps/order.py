@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 from simcluster.schedules import Action, Schedule
 from simcluster.sweeps.skeleton import Part, Sent, Work, part_of
 

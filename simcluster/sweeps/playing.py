@@ -12,8 +12,8 @@ from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from itertools import islice
 from typing import Any
 
-from simcluster.collector import collector_off
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
+from simcluster.base.gc_paused import collector_off
 from simcluster.result import numbers
 from simcluster.scenario.variants import Variant
 from simcluster.simulate import simulate

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from simcluster.collector import collector_off
+from simcluster.base.gc_paused import collector_off
 from simcluster.measuring.numbers import timed_numbers
 from simcluster.planning.facts import Facts
 from simcluster.scenario.fields import ClusterSpec

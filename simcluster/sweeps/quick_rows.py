@@ -8,8 +8,8 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
+from simcluster.base.errors import InputError
 from simcluster.documents.reading import read_document
-from simcluster.errors import InputError
 from simcluster.scenario.files import schedule_alone
 from simcluster.scenario.scenario import Scenario, load, scenario_path
 from simcluster.scenario.variants import Variant

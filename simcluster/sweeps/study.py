@@ -22,10 +22,10 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, TypeAdapter, model_validator
 
+from simcluster.base.errors import InputError
 from simcluster.documents.complaints import did_you_mean
 from simcluster.documents.reading import Document, read_document, validate
 from simcluster.documents.spec import Spec
-from simcluster.errors import InputError
 from simcluster.scenario.scenario import scenario_path
 from simcluster.scenario.variants import Base, Variant
 from simcluster.validation.paths import ScenarioPath, check_path

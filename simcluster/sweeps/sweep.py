@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
+from simcluster.base.store import Store
 from simcluster.result import VERSION
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.variants import Base
 from simcluster.sweeps.dealing import in_order, play_dealt
 from simcluster.sweeps.playing import Finished, Measure, Numbered, Row, measured, play_on, play_serially
-from simcluster.sweeps.store import Store
 from simcluster.sweeps.study import Sweep, make_sweep
 
 if TYPE_CHECKING:

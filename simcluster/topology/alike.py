@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from simcluster.colours import compact, numbered, rows_alike
+from simcluster.base.multiset_hash import compact, numbered, rows_alike
 from simcluster.topology.ways import Port, Ways
 
 Ints: TypeAlias = NDArray[np.int64]

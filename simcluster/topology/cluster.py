@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import networkx as nx
 import numpy as np
 
-from simcluster.colours import bits, different, mixed, sums
-from simcluster.errors import InputError
-from simcluster.per_link import PerLink
+from simcluster.base.errors import InputError
+from simcluster.base.link_columns import PerLink
+from simcluster.base.multiset_hash import bits, different, mixed, sums
 from simcluster.topology.draft import Draft
 from simcluster.topology.host_ways import HostWays
 from simcluster.topology.policies import STATIC, RoutingSpec

@@ -8,8 +8,8 @@ from typing import Annotated, ClassVar, Literal, Self
 import networkx as nx
 from pydantic import Field, model_validator
 
+from simcluster.base.errors import InputError
 from simcluster.documents.spec import Spec
-from simcluster.errors import InputError
 from simcluster.topology.cluster import Cluster, make_cluster
 from simcluster.topology.links import COMPUTE, Graph, LinkSpec, Name, add_gpus, add_nics, add_switches
 from simcluster.topology.spec import Fields, TopologySpec

@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from simcluster.colours import mixed, numbered
+from simcluster.base.multiset_hash import mixed, numbered
 from simcluster.topology.alike import Ends, Ints
 
 _ROOM = 1 << 22  # entries of a table that replaces a search

@@ -16,7 +16,7 @@ from itertools import pairwise
 
 import networkx as nx
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 
 Hops = tuple[tuple[int, float], ...]
 """(link, fraction of the bytes), as ``routing.Spread``."""

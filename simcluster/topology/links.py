@@ -13,9 +13,9 @@ from typing import Annotated, Any, TypeAlias
 import networkx as nx
 from pydantic import Field, model_validator
 
+from simcluster.base.units import BytesPerSecond, Seconds
 from simcluster.catalogue.links import link_document
 from simcluster.documents.spec import Spec
-from simcluster.units import BytesPerSecond, Seconds
 
 Count: TypeAlias = Annotated[int, Field(strict=True, ge=1)]
 Fraction: TypeAlias = Annotated[float, Field(strict=True, gt=0, le=1)]

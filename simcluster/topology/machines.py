@@ -11,7 +11,7 @@ from typing import ClassVar, Literal, Self
 import numpy as np
 from pydantic import model_validator
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 from simcluster.topology.cluster import Cluster, drafted_cluster
 from simcluster.topology.draft import Draft, Recorder
 from simcluster.topology.links import COMPUTE, Count, EdgeData, Graph, LinkSpec, Name, add_gpus, add_nics, connect

@@ -14,8 +14,8 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from simcluster.colours import compact, firsts, numbered
-from simcluster.per_link import Few, LinkRows, PerLink
+from simcluster.base.link_columns import Few, LinkRows, PerLink
+from simcluster.base.multiset_hash import compact, firsts, numbered
 from simcluster.topology.alike import Ends, Floats, Ints, Machines
 from simcluster.topology.hops import Hops
 from simcluster.topology.many import of_equal_keys, shares_of, turns

@@ -17,13 +17,13 @@ import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
+from simcluster.base.natural import natural
 from simcluster.topology.alike import Ends, Floats, Machines, components
 from simcluster.topology.draft import Draft
 from simcluster.topology.hops import Hops
 from simcluster.topology.host_ways import HostWays
 from simcluster.topology.links import Graph, compute_part
-from simcluster.topology.natural import natural
 from simcluster.topology.paths import Paths
 from simcluster.topology.policies import RoutingSpec
 from simcluster.topology.turns import (

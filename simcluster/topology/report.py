@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from simcluster.units import format_bytes_per_second, format_seconds
+from simcluster.base.units import format_bytes_per_second, format_seconds
 
 _INDENT = 13
 

@@ -30,7 +30,7 @@ from typing import TypeAlias
 
 import networkx as nx
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 from simcluster.topology.paths import Paths
 from simcluster.topology.policies import STATIC, Flow, Pick, RoutingSpec
 from simcluster.topology.ways import WHOLE, Doors, Port, Signature, Ways, signature_of, split

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 
 MAX_GPUS = 200_000
 """Largest cluster: its graph, where it has to be built, is a gigabyte or so, and some ten seconds."""

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import networkx as nx
 
-from simcluster.errors import InputError
-from simcluster.topology.natural import natural
+from simcluster.base.errors import InputError
+from simcluster.base.natural import natural
 
 Way = tuple[tuple[int, float], ...]
 """(link, 1.0) in order: a flow's links with the fraction of its bytes on each, here all of them."""

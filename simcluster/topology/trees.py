@@ -15,14 +15,14 @@ from typing import Annotated, Literal, Self
 import numpy as np
 from pydantic import AfterValidator, model_validator
 
+from simcluster.base.errors import InputError
+from simcluster.base.units import BytesPerSecond, Seconds
 from simcluster.documents.complaints import RuleError
 from simcluster.documents.spec import Spec
-from simcluster.errors import InputError
 from simcluster.topology.draft import Draft, Ints
 from simcluster.topology.links import COMPUTE, Count, EdgeData, Fraction, Name, PresetSpec, edge_data
 from simcluster.topology.machine_parts import Port
 from simcluster.topology.sizes import check_links
-from simcluster.units import BytesPerSecond, Seconds
 
 
 def _above_zero(ratio: float) -> float:

@@ -16,8 +16,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from simcluster.colours import compact
-from simcluster.per_link import LinkRows, PerLink
+from simcluster.base.link_columns import LinkRows, PerLink
+from simcluster.base.multiset_hash import compact
 from simcluster.topology.alike import ByMachine, Ends, Floats, Machines
 from simcluster.topology.hops import Hops
 from simcluster.topology.policies import RoutingSpec

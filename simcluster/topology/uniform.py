@@ -10,13 +10,13 @@ from typing import ClassVar, Literal, Self
 import numpy as np
 from pydantic import model_validator
 
+from simcluster.base.units import Seconds
 from simcluster.topology.cluster import Cluster, drafted_cluster
 from simcluster.topology.draft import Draft, Recorder
 from simcluster.topology.links import COMPUTE, Count, Name, RateSpec, add_gpus
 from simcluster.topology.sizes import check_gpus, check_links
 from simcluster.topology.spec import Fields, TopologySpec
 from simcluster.topology.trees import Site
-from simcluster.units import Seconds
 
 
 class FlatSpec(TopologySpec):

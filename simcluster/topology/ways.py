@@ -17,7 +17,7 @@ import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
-from simcluster.topology.natural import natural
+from simcluster.base.natural import natural
 
 Ints: TypeAlias = NDArray[np.int64]
 WHOLE = 2**40

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 from simcluster.kineto.chrome import ENDINGS
 from simcluster.kineto.chrome import write_trace as write_file
 from simcluster.kineto.rank_file import head_of, make_folder

@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from simcluster.colours import compact, ordered
+from simcluster.base.multiset_hash import compact, ordered
 from simcluster.traffic.fairness import Usage
 
 Ints = npt.NDArray[np.int64]

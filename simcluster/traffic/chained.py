@@ -14,9 +14,9 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
+from simcluster.base.link_columns import PerLink
 from simcluster.collectives.description import Ints, Phase
 from simcluster.collectives.tree import Chained
-from simcluster.per_link import PerLink
 from simcluster.traffic.traffic import Fabric
 
 

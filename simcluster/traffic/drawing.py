@@ -12,8 +12,8 @@ from itertools import groupby
 
 import numpy as np
 
+from simcluster.base.link_columns import PerLink
 from simcluster.collectives.description import SWITCH, Columned, Listed, Phase, Table
-from simcluster.per_link import PerLink
 from simcluster.traffic.bindings import Floats, Ints
 from simcluster.traffic.chained import chained_trees
 from simcluster.traffic.hop_columns import HopColumns, added_up, usages

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from simcluster.base.multiset_hash import compact
 from simcluster.collectives.description import Columned, Hop, Listed, Phase
-from simcluster.colours import compact
 from simcluster.traffic.bindings import Bools, Floats, Ints
 from simcluster.traffic.traffic import Fabric
 

@@ -10,7 +10,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from simcluster.clock import on_grid
+from simcluster.base.clock import on_grid
 from simcluster.collectives.description import SWITCH, Floats, Hop, Ints, Phase, Table
 from simcluster.collectives.group import Group, Named, Ring, rings_along
 from simcluster.traffic.fairness import Usage, solo_rate

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 
+from simcluster.base.errors import InputError
+from simcluster.base.units import format_bytes
 from simcluster.collective import collective_times
 from simcluster.documents.complaints import listed
-from simcluster.errors import InputError
 from simcluster.nccl import ALGORITHMS, COLLECTIVES, Algorithm, Platform, choose, load_platform
 from simcluster.scenario.files import load_cluster
 from simcluster.topology import Cluster
-from simcluster.units import format_bytes
 from simcluster.validation.expressions import Cell
 from simcluster.validation.measured import positive
 from simcluster.validation.reports import Part, Refused, Report

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from simcluster.base.errors import InputError
 from simcluster.calibration.constants import changed, value_at
 from simcluster.devices.device import Device, kernel_seconds, load_device
-from simcluster.errors import InputError
 from simcluster.model.kernels import Kernel
 from simcluster.planning.facts import Facts
 from simcluster.result import Result

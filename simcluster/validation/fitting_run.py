@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 from simcluster.validation.fitting import Fit, FitFile, FittedConstant
 from simcluster.validation.fitting_responses import Ask, Responses, Values, asker
 from simcluster.validation.fitting_rows import Sample, samples_of

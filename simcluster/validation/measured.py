@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from simcluster.base.errors import InputError
 from simcluster.documents.complaints import listed
 from simcluster.documents.spec import Spec
-from simcluster.errors import InputError
 from simcluster.nccl import bus_factor
 from simcluster.planning.facts import Facts
 from simcluster.validation.expressions import Cell, name_of, parse_formula

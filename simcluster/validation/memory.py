@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 from simcluster.planning.footprint import Footprint
 from simcluster.scenario.job import planned_footprints
 from simcluster.validation.measured import positive

@@ -8,8 +8,8 @@ from typing import Any, Literal, Self
 
 from pydantic import model_validator
 
+from simcluster.base.errors import InputError
 from simcluster.documents.spec import Spec
-from simcluster.errors import InputError
 from simcluster.planning.footprint import Footprint
 from simcluster.validation.paths import ScenarioPath
 

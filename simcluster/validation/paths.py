@@ -6,10 +6,10 @@ from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator
 
+from simcluster.base.errors import InputError
 from simcluster.documents.complaints import did_you_mean
 from simcluster.documents.kinds import models_in
 from simcluster.documents.overrides import ADDS
-from simcluster.errors import InputError
 from simcluster.scenario.fields import ClusterSpec
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.sections import LONG_NAMES

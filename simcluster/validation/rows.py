@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 from simcluster.validation.expressions import Cell, name_of, whole
 
 _INTEGER = re.compile(r"[+-]?\d{1,18}")

@@ -7,6 +7,7 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
+from simcluster.base.processes import context
 from simcluster.validation.collectives import report_collectives
 from simcluster.validation.memory import report_memory
 from simcluster.validation.reports import Report
@@ -22,7 +23,6 @@ from simcluster.validation.schedules import (
 from simcluster.validation.steps import Played, StepsPlan, Task, plan_steps, play, report_steps
 from simcluster.validation.study import Memory, Steps, StudyFile
 from simcluster.validation.tables import Missing, read_table
-from simcluster.whatif.processes import context
 
 Progress = Callable[[str, int, int], object]
 """Called with a study's name, how many of its rows are done, and how many there are."""

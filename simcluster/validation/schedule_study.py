@@ -6,8 +6,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from simcluster.base.errors import InputError
 from simcluster.documents.spec import Spec
-from simcluster.errors import InputError
 from simcluster.schedules import schedule_function
 from simcluster.validation.study_head import FormulaText, Fraction, StudyHead
 

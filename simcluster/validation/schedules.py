@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 from simcluster.fixed import Costs, OptimizerSync, seconds_between_steps, simulate_costs
 from simcluster.schedules.specs import Interleaved, ZbAuto
 from simcluster.validation.expressions import Cell, parse_formula

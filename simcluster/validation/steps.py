@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from simcluster.base.errors import InputError
 from simcluster.documents.complaints import listed
-from simcluster.errors import InputError
 from simcluster.planning.facts import Facts
 from simcluster.scenario.launchable import launch_note
 from simcluster.scenario.likely import Kind, kind_of

@@ -15,12 +15,12 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, TypeAdapter, model_validator
 
+from simcluster.base.errors import InputError
+from simcluster.base.units import Bytes
 from simcluster.documents.complaints import KeyPath, did_you_mean, listed
 from simcluster.documents.reading import Document, Mark, read_document, shipped_folder, validate
 from simcluster.documents.spec import Spec
-from simcluster.errors import InputError
 from simcluster.nccl import Algorithm, Collective, load_platform
-from simcluster.units import Bytes
 from simcluster.validation.measured import Measured, MeasuredTime
 from simcluster.validation.memory_study import MeasuredBytes
 from simcluster.validation.paths import ScenarioPath

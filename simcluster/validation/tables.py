@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from simcluster.base.errors import InputError
 from simcluster.documents.complaints import did_you_mean, listed
-from simcluster.errors import InputError
 from simcluster.validation.expressions import Formula, parse_formula, whole
 from simcluster.validation.rows import Row, read_csv, texts_of
 from simcluster.validation.study import StudyFile

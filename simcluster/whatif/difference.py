@@ -12,6 +12,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
+from simcluster.base.units import format_seconds
 from simcluster.measuring.account import WAITING, Account
 from simcluster.measuring.attribution import attribute, stage_differences
 from simcluster.measuring.raised import Held
@@ -20,7 +21,6 @@ from simcluster.result import Result
 from simcluster.saved import Saved, is_saved, read_saved
 from simcluster.scenario.scenario import Scenario, load
 from simcluster.simulate import simulate
-from simcluster.units import format_seconds
 from simcluster.whatif.recipe_change import RecipeChange, recipe_change
 
 Side = str | Path | Scenario | Result | Saved

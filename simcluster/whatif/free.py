@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 from simcluster.measuring.critical_path import kind_of
 from simcluster.measuring.metrics import BESIDE, EXPOSED
 from simcluster.planning.ops import Op, StageProgram

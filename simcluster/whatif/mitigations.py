@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 from simcluster.faults.spec import FaultSpec, acting
 from simcluster.result import Result
 from simcluster.scenario.scenario import Scenario

@@ -19,7 +19,8 @@ from typing import Literal, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
+from simcluster.base.processes import Apart, cores
 from simcluster.faults import BackgroundLoad, FaultSpec, HostStall, Jitter, SequenceLengths, placed
 from simcluster.faults.capacities import with_permanent
 from simcluster.faults.spec import Batch
@@ -37,7 +38,6 @@ from simcluster.topology import Cluster
 from simcluster.whatif.chance import BLOCK, Chance, Documents
 from simcluster.whatif.chance_scope import REPLICAS
 from simcluster.whatif.pauses import Loaded, Slowed, Stalled
-from simcluster.whatif.processes import Apart, cores
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

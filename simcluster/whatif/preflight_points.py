@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from simcluster.base.units import format_seconds
 from simcluster.documents.near import divisors
 from simcluster.measuring.metrics import EXPOSED
 from simcluster.measuring.overlap import Key
@@ -18,7 +19,6 @@ from simcluster.planned import prepare
 from simcluster.result import Result
 from simcluster.scenario.headroom import HEADROOM
 from simcluster.scenario.schedule_plan import schedule_of, slices_of
-from simcluster.units import format_seconds
 from simcluster.whatif.candidates import against_bubble, against_exposed, against_memory, against_sharding, into_domain
 from simcluster.whatif.remedies import Remedy, Values, Verdict
 from simcluster.whatif.sensitivities import scaled

@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
+from simcluster.base.units import format_seconds
 from simcluster.model.recipes import Recipe
 from simcluster.scenario.memory_plan import recipe_of
 from simcluster.scenario.recipe_told import change_words
 from simcluster.scenario.scenario import Scenario, from_document
 from simcluster.simulate import simulate
-from simcluster.units import format_seconds
 
 _PATH = "training.memory_recipe"
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 from simcluster.result import Result
 from simcluster.scenario.fits import applied
 from simcluster.scenario.scenario import Scenario

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 from simcluster.faults import Fault
 from simcluster.faults.words import in_words
 from simcluster.planned import Planned, plan

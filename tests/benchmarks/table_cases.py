@@ -123,7 +123,7 @@ def deep(schedule: str, chunks: int, microbatches: int) -> list[Scenario]:
 
 def warm(variants: list[Scenario]) -> tuple[Clock, bool]:
     """The quick steps of variants whose parts have all been seen before; and is each one longest path?"""
-    from simcluster.collector import collector_off
+    from simcluster.base.gc_paused import collector_off
     from simcluster.sweeps.quick import quick_step
 
     with collector_off():
@@ -229,7 +229,7 @@ def configurations() -> tuple[dict[str, Any], list[dict[str, Any]]]:
 
 def swept(bound: bool, processes: int = 1) -> Figures:
     """The 1,000 configurations, played in this process, or as a sweep on several with its store of rows."""
-    from simcluster.collector import collector_off
+    from simcluster.base.gc_paused import collector_off
     from simcluster.scenario.variants import Base, Variant
     from simcluster.sweeps.quick_rows import bounded, quickly
     from simcluster.sweeps.study import make_sweep

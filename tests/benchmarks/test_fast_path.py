@@ -91,5 +91,5 @@ def test_a_scenario_both_ways(name: str) -> None:
 def _path_or_reason(program: Any, capacity: Any) -> Any:
     try:
         return play_path(program, capacity)
-    except simcluster.errors.InputError as error:
+    except simcluster.base.errors.InputError as error:
         return str(error)

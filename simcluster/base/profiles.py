@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from simcluster.clock import on_grid
-from simcluster.windows import Window
+from simcluster.base.clock import on_grid
+from simcluster.base.windows import Window
 
 
 class Profile(Protocol):

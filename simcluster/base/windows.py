@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from simcluster.clock import on_grid
+from simcluster.base.clock import on_grid
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from typing import Generic, TypeVar
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 
 T = TypeVar("T")
 Task = TypeVar("Task")
@@ -23,7 +23,7 @@ Answer = TypeVar("Answer")
 
 _WORKER = """
 import pickle
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 try:
     answer = pickle.load(sys.stdin.buffer)()
 except InputError as error:

@@ -15,7 +15,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from simcluster.colours import compact, firsts
+from simcluster.base.multiset_hash import compact, firsts
 
 Ints = npt.NDArray[np.int64]
 Few = npt.NDArray[np.int32]

@@ -13,7 +13,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, PlainSerializer
 
-from simcluster.errors import InputError
+from simcluster.base.errors import InputError
 
 _PREFIXES = {
     "": 1.0,
