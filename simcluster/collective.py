@@ -23,7 +23,7 @@ from simcluster.base.errors import InputError
 from simcluster.collective_request import arrivals_of, check, size_of, turned
 from simcluster.collectives import ALGORITHMS
 from simcluster.collectives.entry import Parts
-from simcluster.documents.complaints import did_you_mean
+from simcluster.documents.diagnostics import did_you_mean
 from simcluster.nccl import load_platform
 from simcluster.simulating.network import Network
 from simcluster.simulating.stepwise import Stepwise

@@ -10,7 +10,7 @@ import numpy as np
 from simcluster.base.clock import on_grid
 from simcluster.base.errors import InputError
 from simcluster.collectives.entry import Parts
-from simcluster.documents.complaints import did_you_mean
+from simcluster.documents.diagnostics import did_you_mean
 from simcluster.topology import Cluster
 
 

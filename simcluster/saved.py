@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from simcluster.base.errors import InputError
-from simcluster.documents.complaints import shown
+from simcluster.documents.diagnostics import shown
 from simcluster.inputs.files import decode, read_bytes
 from simcluster.measuring.account import Account
 from simcluster.result import VERSION

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from simcluster.base.errors import InputError
-from simcluster.documents.near import near_divisors, near_multiples
+from simcluster.documents.suggestions import near_divisors, near_multiples
 from simcluster.faults import SlowGpu, SlowLink
 from simcluster.model.transformer import Model
 from simcluster.planning.parallel import Plan

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from simcluster.base.errors import InputError
-from simcluster.documents.complaints import did_you_mean, listed
+from simcluster.documents.diagnostics import did_you_mean, listed
 
 
 def value_at(model: Any, path: str) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.catalogue import presets
-from simcluster.documents.complaints import did_you_mean
+from simcluster.documents.diagnostics import did_you_mean
 
 
 def device_names() -> tuple[str, ...]:

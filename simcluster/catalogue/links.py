@@ -6,7 +6,7 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.catalogue import presets
-from simcluster.documents.complaints import did_you_mean
+from simcluster.documents.diagnostics import did_you_mean
 
 
 def link_document(name: object) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import Any
 from simcluster.base.errors import InputError
 from simcluster.chakra.messages import frames, messages
 from simcluster.chakra.trace import KINDS, Node, Trace, Value
-from simcluster.documents.complaints import shown
+from simcluster.documents.diagnostics import shown
 from simcluster.documents.reading import unique_keys
 
 MAX_BYTES = 256_000_000

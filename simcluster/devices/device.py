@@ -21,7 +21,7 @@ from simcluster.base.units import Bytes, BytesPerSecond, FlopPerSecond, Seconds
 from simcluster.catalogue.devices import device_document, device_names
 from simcluster.devices.files import described, is_device_file
 from simcluster.devices.interference import InterferenceSpec
-from simcluster.documents.complaints import did_you_mean, listed
+from simcluster.documents.diagnostics import did_you_mean, listed
 from simcluster.documents.reading import Document, validate
 from simcluster.documents.spec import Spec
 from simcluster.model.kernels import Kernel

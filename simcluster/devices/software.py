@@ -19,7 +19,7 @@ from pydantic import BeforeValidator
 from simcluster.base.errors import InputError
 from simcluster.base.units import Seconds
 from simcluster.catalogue import presets
-from simcluster.documents.complaints import did_you_mean
+from simcluster.documents.diagnostics import did_you_mean
 from simcluster.documents.spec import Spec
 
 IDEAL = "ideal"

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from simcluster.base.errors import InputError
-from simcluster.documents.complaints import KeyPath, dotted, shown
+from simcluster.documents.diagnostics import KeyPath, dotted, shown
 from simcluster.documents.reading import Document, Mark, parse_value
 
 ADDS = "+"

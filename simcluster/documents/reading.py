@@ -17,7 +17,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from simcluster.base.errors import InputError
-from simcluster.documents.complaints import Complaint, KeyPath, RuleError, complaints, did_you_mean, dotted, shown
+from simcluster.documents.diagnostics import (
+    Complaint,
+    KeyPath,
+    RuleError,
+    complaints,
+    did_you_mean,
+    dotted,
+    shown,
+)
 
 if TYPE_CHECKING:
     from ruamel.yaml.nodes import Node

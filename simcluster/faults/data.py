@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
-from simcluster.documents.complaints import Complaint
+from simcluster.documents.diagnostics import Complaint
 from simcluster.faults.draws import Floats, Lengths, stream
 from simcluster.faults.spec import Batch, FaultSpec
 from simcluster.faults.where import Number

@@ -18,7 +18,7 @@ import numpy as np
 from pydantic import Field
 
 from simcluster.base.errors import InputError
-from simcluster.documents.complaints import Complaint
+from simcluster.documents.diagnostics import Complaint
 from simcluster.documents.spec import Spec
 from simcluster.faults.draws import Floats, stream
 from simcluster.faults.spec import FaultSpec

@@ -18,7 +18,7 @@ import numpy as np
 from simcluster.base.errors import InputError
 from simcluster.base.profiles import Profile
 from simcluster.base.windows import Window
-from simcluster.documents.complaints import Complaint
+from simcluster.documents.diagnostics import Complaint
 from simcluster.documents.spec import Spec
 from simcluster.faults.draws import Floats
 from simcluster.planning.ops import Item, Segment, StageProgram

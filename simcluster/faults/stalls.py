@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 from pydantic import Field
 
 from simcluster.base.units import Seconds
-from simcluster.documents.complaints import Complaint
+from simcluster.documents.diagnostics import Complaint
 from simcluster.faults.draws import Factors, Streams
 from simcluster.faults.spec import Setting
 from simcluster.faults.where import Number, OnRanks

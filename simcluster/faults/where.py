@@ -13,7 +13,7 @@ from simcluster.base.errors import InputError
 from simcluster.base.profiles import Profile
 from simcluster.base.units import Seconds
 from simcluster.base.windows import Window
-from simcluster.documents.complaints import Complaint
+from simcluster.documents.diagnostics import Complaint
 from simcluster.faults.spec import FaultSpec
 from simcluster.topology import Cluster
 

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from simcluster.base.errors import InputError
-from simcluster.documents.complaints import did_you_mean, listed, shown
+from simcluster.documents.diagnostics import did_you_mean, listed, shown
 from simcluster.documents.reading import Document, parse_document
 from simcluster.inputs.graph_document import GraphDocument, Wire
 from simcluster.inputs.import_parameters import ImportSpec

@@ -20,7 +20,7 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.base.units import parse_bytes_per_second, parse_seconds
-from simcluster.documents.complaints import did_you_mean, shown
+from simcluster.documents.diagnostics import did_you_mean, shown
 from simcluster.inputs.graph_document import GraphDocument, Wire
 from simcluster.inputs.import_parameters import ImportSpec
 from simcluster.inputs.xml_tree import Element

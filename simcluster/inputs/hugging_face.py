@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from simcluster.base.errors import InputError
-from simcluster.documents.complaints import listed
+from simcluster.documents.diagnostics import listed
 from simcluster.documents.reading import Document, unique_keys, validate
 from simcluster.inputs.hf_config import Config
 from simcluster.inputs.hf_families import FAMILIES, Family

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from simcluster.base.errors import InputError
-from simcluster.documents.complaints import KeyPath
+from simcluster.documents.diagnostics import KeyPath
 from simcluster.documents.reading import Document, validate
 
 ENDINGS = (".xml", ".graphml", ".json", ".txt", ".out", ".log", ".ibnetdiscover", ".topo")

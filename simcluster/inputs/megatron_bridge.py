@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from simcluster.base.errors import InputError
-from simcluster.documents.complaints import did_you_mean
+from simcluster.documents.diagnostics import did_you_mean
 from simcluster.documents.reading import parse_document
 from simcluster.inputs.flat_settings import flattened
 from simcluster.inputs.imported import Imported, Problems, guess

@@ -6,7 +6,7 @@ import re
 
 from simcluster.base.errors import InputError
 from simcluster.catalogue.models import model_document
-from simcluster.documents.complaints import listed, shown
+from simcluster.documents.diagnostics import listed, shown
 from simcluster.model.transformer import Model
 
 _RECIPE = re.compile(r"(llama3|llama31|llama3_1)_(8b|70b|405b)(_\w+)?")

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from simcluster.base.errors import InputError
-from simcluster.documents.complaints import did_you_mean, listed
+from simcluster.documents.diagnostics import did_you_mean, listed
 from simcluster.inputs.arguments import for_a_shell
 from simcluster.inputs.imported import Problems, guess
 from simcluster.inputs.layer_lists import Value, parse_layer_list

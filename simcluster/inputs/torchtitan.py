@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from simcluster.base.errors import InputError
-from simcluster.documents.complaints import listed, shown
+from simcluster.documents.diagnostics import listed, shown
 from simcluster.inputs.flat_settings import flattened, parse_toml_or_json
 from simcluster.inputs.imported import Imported, Problems, guess
 from simcluster.inputs.torchtitan_keys import (

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from simcluster.base.errors import InputError
-from simcluster.documents.complaints import did_you_mean
+from simcluster.documents.diagnostics import did_you_mean
 from simcluster.nccl.constants import GB, TABLES, US, Architecture, Tables
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from simcluster.base.errors import InputError
-from simcluster.documents.complaints import RuleError
+from simcluster.documents.diagnostics import RuleError
 from simcluster.faults import placed
 from simcluster.inputs.schedule_files import function_in, is_function
 from simcluster.scenario.rules import broken_rules, oversize

@@ -17,7 +17,7 @@ from simcluster.base.errors import InputError
 from simcluster.catalogue.models import model_document
 from simcluster.devices.device import Device
 from simcluster.devices.files import described, names_device_file
-from simcluster.documents.complaints import KeyPath, did_you_mean, shown
+from simcluster.documents.diagnostics import KeyPath, did_you_mean, shown
 from simcluster.documents.overrides import apply_overrides
 from simcluster.documents.reading import Document, Mark, read_document, read_json, shipped_names, shipped_path, validate
 from simcluster.inputs.histograms import histogram_in

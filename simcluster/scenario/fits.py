@@ -13,7 +13,7 @@ from itertools import combinations, product
 from typing import TYPE_CHECKING, Any
 
 from simcluster.base.errors import InputError
-from simcluster.documents.near import divisors
+from simcluster.documents.suggestions import divisors
 from simcluster.scenario.job import planned_footprints
 from simcluster.scenario.memory_plan import ELEMENT_BYTES
 from simcluster.scenario.rules import broken_rules

@@ -9,8 +9,8 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from simcluster.documents.complaints import Complaint, listed
-from simcluster.documents.near import near_divisors
+from simcluster.documents.diagnostics import Complaint, listed
+from simcluster.documents.suggestions import near_divisors
 from simcluster.model.shards import split_widths
 
 if TYPE_CHECKING:

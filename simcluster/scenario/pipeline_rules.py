@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from simcluster.base.errors import InputError
-from simcluster.documents.complaints import Complaint, did_you_mean, listed
-from simcluster.documents.near import near_divisors
+from simcluster.documents.diagnostics import Complaint, did_you_mean, listed
+from simcluster.documents.suggestions import near_divisors
 from simcluster.inputs.schedule_files import is_csv, is_function
 from simcluster.scenario.schedule_plan import AUTO, copies_of, schedule_of, slices_of
 from simcluster.schedules import SCHEDULES, Schedule, schedules_with

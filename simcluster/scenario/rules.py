@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from simcluster.base.errors import InputError
 from simcluster.devices.sensitivity import interference_on
-from simcluster.documents.complaints import Complaint, listed
-from simcluster.documents.near import divisors, near_divisors, near_multiples
+from simcluster.documents.diagnostics import Complaint, listed
+from simcluster.documents.suggestions import divisors, near_divisors, near_multiples
 from simcluster.planning.parallel import AXES
 from simcluster.scenario.model_rules import model_rules
 from simcluster.scenario.pipeline_rules import order_rules, schedule_rules, stage_rules

@@ -13,7 +13,7 @@ from typing import Any, Self
 from pydantic import model_validator
 
 from simcluster.base.errors import InputError
-from simcluster.documents.complaints import RuleError, did_you_mean
+from simcluster.documents.diagnostics import RuleError, did_you_mean
 from simcluster.documents.overrides import parse_override
 from simcluster.documents.reading import (
     Document,

@@ -9,8 +9,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from simcluster.base.errors import InputError
-from simcluster.documents.complaints import listed
-from simcluster.documents.near import near_divisors
+from simcluster.documents.diagnostics import listed
+from simcluster.documents.suggestions import near_divisors
 from simcluster.planning.parallel import Plan
 from simcluster.planning.step_plan import Slices
 from simcluster.schedules import Schedule, make_schedule, schedules_with

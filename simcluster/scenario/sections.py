@@ -14,7 +14,7 @@ from simcluster.base.errors import InputError
 from simcluster.base.units import Bytes, BytesPerSecond, Seconds
 from simcluster.collectives import ALGORITHMS
 from simcluster.devices.interference import InterferenceSpec
-from simcluster.documents.complaints import did_you_mean, listed, shown
+from simcluster.documents.diagnostics import did_you_mean, listed, shown
 from simcluster.documents.spec import Spec
 from simcluster.nccl import platform_names
 from simcluster.schedules.specs import Rows, ScheduleChoice

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple, get_args
 
 from simcluster.base.errors import InputError
 from simcluster.base.units import parse_bytes
-from simcluster.documents.complaints import did_you_mean, listed
+from simcluster.documents.diagnostics import did_you_mean, listed
 from simcluster.scenario.fits import remedies
 from simcluster.scenario.headroom import HEADROOM, check_headroom, headroom_of, usable
 from simcluster.scenario.scenario import Scenario

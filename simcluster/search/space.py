@@ -13,8 +13,8 @@ from functools import cached_property
 from typing import Any, NamedTuple, get_args
 
 from simcluster.base.errors import InputError
-from simcluster.documents.complaints import did_you_mean, listed, shown
-from simcluster.documents.near import divisors
+from simcluster.documents.diagnostics import did_you_mean, listed, shown
+from simcluster.documents.suggestions import divisors
 from simcluster.scenario.pipeline_rules import schedule_rules, stage_rules
 from simcluster.scenario.rules import broken_rules
 from simcluster.scenario.scenario import Scenario

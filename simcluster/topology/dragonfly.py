@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 
-from simcluster.documents.complaints import Complaint, listed
+from simcluster.documents.diagnostics import Complaint, listed
 from simcluster.documents.spec import Spec
 from simcluster.topology.links import Count, EdgeData
 from simcluster.topology.machine_parts import Port

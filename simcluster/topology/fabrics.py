@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Literal, Self, TypeAlias
 
 from pydantic import Field, model_validator
 
-from simcluster.documents.complaints import Complaint, RuleError, did_you_mean
+from simcluster.documents.diagnostics import Complaint, RuleError, did_you_mean
 from simcluster.topology.cluster import Cluster, drafted_cluster
 from simcluster.topology.draft import Draft
 from simcluster.topology.dragonfly import DragonflyPlusSpec

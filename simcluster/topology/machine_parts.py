@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from simcluster.base.errors import InputError
-from simcluster.documents.complaints import RuleError
+from simcluster.documents.diagnostics import RuleError
 from simcluster.documents.spec import Spec
 from simcluster.topology.draft import Draft, Recorder
 from simcluster.topology.links import COMPUTE, EdgeData, Graph, LinkSpec, Name, add_gpus, add_nics, connect

@@ -17,7 +17,7 @@ from pydantic import AfterValidator, model_validator
 
 from simcluster.base.errors import InputError
 from simcluster.base.units import BytesPerSecond, Seconds
-from simcluster.documents.complaints import RuleError
+from simcluster.documents.diagnostics import RuleError
 from simcluster.documents.spec import Spec
 from simcluster.topology.draft import Draft, Ints
 from simcluster.topology.links import COMPUTE, Count, EdgeData, Fraction, Name, PresetSpec, edge_data

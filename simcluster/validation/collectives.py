@@ -9,14 +9,14 @@ from functools import cache
 from simcluster.base.errors import InputError
 from simcluster.base.units import format_bytes
 from simcluster.collective import collective_times
-from simcluster.documents.complaints import listed
+from simcluster.documents.diagnostics import listed
+from simcluster.documents.expressions import Cell
+from simcluster.documents.rows import Row
 from simcluster.nccl import ALGORITHMS, COLLECTIVES, Algorithm, Platform, choose, load_platform
 from simcluster.scenario.files import load_cluster
 from simcluster.topology import Cluster
-from simcluster.validation.expressions import Cell
 from simcluster.validation.measured import positive
 from simcluster.validation.reports import Part, Refused, Report
-from simcluster.validation.rows import Row
 from simcluster.validation.scores import Point, geometric_score
 from simcluster.validation.study import Collectives, MeasuredSet, StudyFile
 from simcluster.validation.tables import check_columns, check_formulas, selected

@@ -16,7 +16,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from simcluster.base.errors import InputError
 from simcluster.base.units import parse_bytes, parse_bytes_per_second, parse_flop_per_second, parse_seconds
 from simcluster.calibration.least_squares import Loss
-from simcluster.documents.complaints import did_you_mean, listed
+from simcluster.documents.diagnostics import did_you_mean, listed
 from simcluster.documents.reading import Document, read_document, shipped_folder, validate
 from simcluster.documents.spec import Spec
 from simcluster.validation.paths import check_path

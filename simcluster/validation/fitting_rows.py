@@ -13,16 +13,16 @@ from typing import Any, Protocol
 from simcluster.base.errors import InputError
 from simcluster.calibration.constants import changed, value_at
 from simcluster.devices.device import Device, kernel_seconds, load_device
+from simcluster.documents.expressions import Cell, parse_formula
+from simcluster.documents.rows import Row, read_csv
 from simcluster.model.kernels import Kernel
 from simcluster.planning.facts import Facts
 from simcluster.result import Result
 from simcluster.scenario.fields import ClusterSpec
 from simcluster.scenario.scenario import Scenario
 from simcluster.simulate import simulate
-from simcluster.validation.expressions import Cell, parse_formula
 from simcluster.validation.fitting import DEVICE, SOFTWARE, STUDY_CONSTANTS, FitFile, KernelRows, StudyRows
 from simcluster.validation.measured import Measured
-from simcluster.validation.rows import Row, read_csv
 from simcluster.validation.schedule_study import Constant, Schedules
 from simcluster.validation.schedules import ScheduleTask, plan_schedules, play_schedule
 from simcluster.validation.steps import Task, plan_steps, scenario_of

@@ -11,11 +11,11 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from simcluster.base.errors import InputError
-from simcluster.documents.complaints import listed
+from simcluster.documents.diagnostics import listed
+from simcluster.documents.expressions import Cell, name_of, parse_formula
 from simcluster.documents.spec import Spec
 from simcluster.nccl import bus_factor
 from simcluster.planning.facts import Facts
-from simcluster.validation.expressions import Cell, name_of, parse_formula
 from simcluster.validation.paths import ScenarioPath
 
 Quantity = Literal[

@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 from simcluster.base.errors import InputError
+from simcluster.documents.rows import Row
 from simcluster.planning.footprint import Footprint
 from simcluster.scenario.job import planned_footprints
 from simcluster.validation.measured import positive
 from simcluster.validation.memory_study import MeasuredBytes
 from simcluster.validation.reports import Refused, Report, report_of
-from simcluster.validation.rows import Row
 from simcluster.validation.scores import Point
 from simcluster.validation.steps import Task, check_asked, scenario_of, task_of
 from simcluster.validation.study import Memory, StudyFile

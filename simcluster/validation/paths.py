@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import BaseModel, BeforeValidator
 
 from simcluster.base.errors import InputError
-from simcluster.documents.complaints import did_you_mean
+from simcluster.documents.diagnostics import did_you_mean
 from simcluster.documents.kinds import models_in
 from simcluster.documents.overrides import ADDS
 from simcluster.scenario.fields import ClusterSpec

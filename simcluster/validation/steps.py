@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from simcluster.base.errors import InputError
-from simcluster.documents.complaints import listed
+from simcluster.documents.diagnostics import listed
+from simcluster.documents.expressions import parse_formula
+from simcluster.documents.rows import Row
 from simcluster.planning.facts import Facts
 from simcluster.scenario.launchable import launch_note
 from simcluster.scenario.likely import Kind, kind_of
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.variants import Base
 from simcluster.simulate import simulate
-from simcluster.validation.expressions import parse_formula
 from simcluster.validation.reports import Refused, Report, report_of
-from simcluster.validation.rows import Row
 from simcluster.validation.scores import Point
 from simcluster.validation.study import Column, OnScenarios, Steps, StudyFile
 from simcluster.validation.tables import check_columns, check_formulas, selected

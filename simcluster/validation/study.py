@@ -17,7 +17,7 @@ from pydantic import BeforeValidator, Field, TypeAdapter, model_validator
 
 from simcluster.base.errors import InputError
 from simcluster.base.units import Bytes
-from simcluster.documents.complaints import KeyPath, did_you_mean, listed
+from simcluster.documents.diagnostics import KeyPath, did_you_mean, listed
 from simcluster.documents.reading import Document, Mark, read_document, shipped_folder, validate
 from simcluster.documents.spec import Spec
 from simcluster.nccl import Algorithm, Collective, load_platform

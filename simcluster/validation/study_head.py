@@ -6,9 +6,9 @@ from typing import Annotated, Self
 
 from pydantic import BeforeValidator, Field, StrictBool, StrictFloat, StrictInt, StrictStr, model_validator
 
-from simcluster.documents.complaints import Complaint, RuleError
+from simcluster.documents.diagnostics import Complaint, RuleError
+from simcluster.documents.expressions import parse_formula
 from simcluster.documents.spec import Spec
-from simcluster.validation.expressions import parse_formula
 
 
 def _formula(value: object) -> object:

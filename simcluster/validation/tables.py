@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from simcluster.base.errors import InputError
-from simcluster.documents.complaints import did_you_mean, listed
-from simcluster.validation.expressions import Formula, parse_formula, whole
-from simcluster.validation.rows import Row, read_csv, texts_of
+from simcluster.documents.diagnostics import did_you_mean, listed
+from simcluster.documents.expressions import Formula, parse_formula, whole
+from simcluster.documents.rows import Row, read_csv, texts_of
 from simcluster.validation.study import StudyFile
 from simcluster.validation.study_head import InlineTable
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from simcluster.documents.near import divisors
+from simcluster.documents.suggestions import divisors
 from simcluster.result import Result
 from simcluster.scenario.scenario import Scenario
 from simcluster.whatif.remedies import Values

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from simcluster.base.units import format_seconds
-from simcluster.documents.near import divisors
+from simcluster.documents.suggestions import divisors
 from simcluster.measuring.metrics import EXPOSED
 from simcluster.measuring.overlap import Key
 from simcluster.measuring.replanned import path_seconds_under

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from simcluster.base.errors import InputError
-from simcluster.documents.complaints import did_you_mean, listed
+from simcluster.documents.diagnostics import did_you_mean, listed
 from simcluster.measuring.raised import Held
 from simcluster.measuring.replanned import path_seconds_under
 from simcluster.raising import LINKS, held_between

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from simcluster.base.errors import InputError
-from simcluster.documents.complaints import did_you_mean, listed
+from simcluster.documents.diagnostics import did_you_mean, listed
 
 Cell = bool | int | float | str | None
 """What a table holds at one place; None where it holds nothing."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from simcluster.base.errors import InputError
-from simcluster.validation.expressions import Cell, name_of, whole
+from simcluster.documents.expressions import Cell, name_of, whole
 
 _INTEGER = re.compile(r"[+-]?\d{1,18}")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
