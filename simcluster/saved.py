@@ -10,7 +10,7 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import shown
-from simcluster.inputs.files import decode, read_bytes
+from simcluster.importers.files import decode, read_bytes
 from simcluster.measuring.account import Account
 from simcluster.result import VERSION
 

@@ -8,7 +8,7 @@ import pytest
 
 from simcluster.base.errors import InputError
 from simcluster.catalogue.models import model_document
-from simcluster.inputs.hugging_face import model_from_config, model_from_config_file, read_config
+from simcluster.importers.hugging_face import model_from_config, model_from_config_file, read_config
 from simcluster.model.transformer import Model, parameters
 
 LLAMA_8B: dict[str, Any] = {

@@ -11,7 +11,7 @@ import pytest
 
 from simcluster import cli
 from simcluster.base.errors import InputError
-from simcluster.inputs.topology_files import import_topology
+from simcluster.importers.topology_files import import_topology
 from simcluster.scenario.files import load_cluster
 from simcluster.scenario.scenario import load_text
 

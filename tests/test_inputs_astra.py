@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from simcluster.base.errors import InputError
 from simcluster.cli import main
 from simcluster.collective import collective_times
-from simcluster.inputs.astra_network import Dimension, groups_along, parse_network
-from simcluster.inputs.topology_files import import_topology
+from simcluster.importers.astra_network import Dimension, groups_along, parse_network
+from simcluster.importers.topology_files import import_topology
 from simcluster.scenario.files import load_cluster
 from simcluster.scenario.scenario import load_text
 from simcluster.topology import Cluster
@@ -85,8 +85,8 @@ def test_every_network_has_its_links_and_reaches_everything(dimensions: list[tup
     for _, count in dimensions:
         npus *= count
     links = npus + sum(dimension.links * npus // dimension.npus for dimension in found)
-    from simcluster.inputs.astra_network import network_document
-    from simcluster.inputs.import_parameters import ImportSpec
+    from simcluster.importers.astra_network import network_document
+    from simcluster.importers.import_parameters import ImportSpec
     from simcluster.topology.explicit import GraphSpec
 
     document = network_document(found, ImportSpec(kind="import", files=("net.yml",)), "h100", "net").document()

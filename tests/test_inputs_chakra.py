@@ -17,7 +17,7 @@ from simcluster.base.errors import InputError
 from simcluster.chakra import Node, Trace, play_traces, read_traces, write_run, write_traces, writing
 from simcluster.chakra.messages import framed, messages
 from simcluster.cli import main
-from simcluster.inputs.astra_network import parse_network
+from simcluster.importers.astra_network import parse_network
 from simcluster.scenario.files import load_cluster
 from simcluster.scenario.scenario import load
 from simcluster.simulate import simulate

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simcluster.base.errors import InputError
-from simcluster.inputs.hugging_face import assumptions_of_config, model_from_config, parameters_of_config
+from simcluster.importers.hugging_face import assumptions_of_config, model_from_config, parameters_of_config
 from simcluster.model.flops import layer_flops
 from simcluster.model.layers import RankShape, attention_block, embedding_block, mlp_block
 from simcluster.model.memory import activation_bytes_per_layer

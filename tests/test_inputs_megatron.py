@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from simcluster.base.errors import InputError
 from simcluster.cli import main
-from simcluster.inputs import megatron_options as tables
-from simcluster.inputs.arguments import parse_arguments
-from simcluster.inputs.imported import Imported
-from simcluster.inputs.megatron import scenario_from_arguments
-from simcluster.inputs.megatron_bridge import scenario_from_bridge
+from simcluster.importers import megatron_options as tables
+from simcluster.importers.arguments import parse_arguments
+from simcluster.importers.imported import Imported
+from simcluster.importers.megatron import scenario_from_arguments
+from simcluster.importers.megatron_bridge import scenario_from_bridge
 from simcluster.model.transformer import Model, parameters
 from simcluster.scenario.scenario import Scenario, load, load_text
 

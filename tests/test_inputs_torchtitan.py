@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simcluster.base.errors import InputError
-from simcluster.inputs.imported import Imported
-from simcluster.inputs.torchtitan import scenario_from_torchtitan
+from simcluster.importers.imported import Imported
+from simcluster.importers.torchtitan import scenario_from_torchtitan
 from simcluster.scenario.scenario import Scenario, load_text
 
 LLAMA_8B = """

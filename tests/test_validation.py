@@ -20,10 +20,10 @@ from simcluster.base.errors import InputError
 from simcluster.cli import main
 from simcluster.documents.expressions import name_of, parse_formula
 from simcluster.planning.facts import Facts
+from simcluster.scenario.paths import check_path
 from simcluster.validation import Point, geometric_score, load_study, overall, relative_score, validate_studies
 from simcluster.validation.collectives import PREDICTORS, Call
 from simcluster.validation.measured import Measured, MeasuredTime
-from simcluster.validation.paths import check_path
 from simcluster.validation.steps import Task, plan_steps
 from simcluster.validation.study import Steps
 from simcluster.validation.study_head import InlineTable

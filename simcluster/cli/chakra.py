@@ -14,7 +14,7 @@ from simcluster.cli.common import add_override_arguments
 
 if TYPE_CHECKING:
     from simcluster.chakra import Played
-    from simcluster.inputs.astra_network import Dimension
+    from simcluster.importers.astra_network import Dimension
     from simcluster.topology import Cluster
 
 EXAMPLES = """examples:
@@ -94,8 +94,8 @@ def _play(args: argparse.Namespace) -> int:
 
 def _cluster(args: argparse.Namespace, overrides: list[tuple[str, Any]]) -> tuple[Cluster, Sequence[Dimension]]:
     """The cluster, and the dimensions of an ASTRA-sim network."""
-    from simcluster.inputs.astra_network import is_astra_network, parse_network
-    from simcluster.inputs.files import decode, read_bytes
+    from simcluster.importers.astra_network import is_astra_network, parse_network
+    from simcluster.importers.files import decode, read_bytes
     from simcluster.scenario.files import load_cluster
 
     if args.device:

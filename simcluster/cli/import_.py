@@ -14,7 +14,7 @@ from simcluster.cli import common
 from simcluster.cli.common import add_override_arguments
 
 if TYPE_CHECKING:
-    from simcluster.inputs.imported import Imported
+    from simcluster.importers.imported import Imported
 
 KINDS = ("megatron", "megatron-bridge", "torchtitan", "hugging-face", "astra-network")
 EXAMPLES = """examples:
@@ -111,7 +111,7 @@ def _summary(found: Imported) -> str:
 
 def _text(name: str) -> str:
     """The text of the file, or of stdin."""
-    from simcluster.inputs.files import decode, read_bytes
+    from simcluster.importers.files import decode, read_bytes
 
     if name != "-":
         raw = read_bytes(name)
@@ -127,9 +127,9 @@ def _text(name: str) -> str:
 def _scenario(args: argparse.Namespace, text: str) -> Imported:
     from simcluster.documents.overrides import apply_overrides
     from simcluster.documents.reading import Document
-    from simcluster.inputs.megatron import scenario_from_arguments
-    from simcluster.inputs.megatron_bridge import scenario_from_bridge
-    from simcluster.inputs.torchtitan import scenario_from_torchtitan
+    from simcluster.importers.megatron import scenario_from_arguments
+    from simcluster.importers.megatron_bridge import scenario_from_bridge
+    from simcluster.importers.torchtitan import scenario_from_torchtitan
     from simcluster.scenario.scenario import from_document
 
     _refuse(args, "device", "sequence_length")
@@ -184,13 +184,13 @@ def _sized(name: str, cluster: dict[str, Any], gpus: int | None) -> dict[str, An
 
 
 def _model(args: argparse.Namespace, text: str) -> Imported:
-    from simcluster.inputs.hugging_face import (
+    from simcluster.importers.hugging_face import (
         assumptions_of_config,
         model_from_config,
         parameters_of_config,
         parse_config,
     )
-    from simcluster.inputs.imported import Imported
+    from simcluster.importers.imported import Imported
 
     _refuse(args, "cluster", "gpus", "device")
     if args.sequence_length is not None and args.sequence_length < 1:
@@ -210,9 +210,9 @@ def _model(args: argparse.Namespace, text: str) -> Imported:
 
 
 def _topology(args: argparse.Namespace, text: str) -> Imported:
-    from simcluster.inputs.astra_network import network_document, parse_network
-    from simcluster.inputs.import_parameters import ImportSpec
-    from simcluster.inputs.imported import Imported
+    from simcluster.importers.astra_network import network_document, parse_network
+    from simcluster.importers.import_parameters import ImportSpec
+    from simcluster.importers.imported import Imported
 
     _refuse(args, "cluster", "gpus", "sequence_length")
     if not args.device:

@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass, replace
 
 from simcluster.base.errors import InputError
-from simcluster.inputs.schedule_files import function_in, is_csv, is_function, schedule_in_csv
+from simcluster.importers.schedule_files import function_in, is_csv, is_function, schedule_in_csv
 from simcluster.schedules import SCHEDULES, Schedule, check, make_schedule, schedules_with
 from simcluster.schedules.comparison import Played, StageTimes, play_stages
 from simcluster.schedules.interleaved import interleaved

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import RuleError
 from simcluster.faults import placed
-from simcluster.inputs.schedule_files import function_in, is_function
+from simcluster.importers.schedule_files import function_in, is_function
 from simcluster.scenario.rules import broken_rules, oversize
 from simcluster.schedules import make_schedule
 from simcluster.schedules.specs import Rows

@@ -20,9 +20,9 @@ from simcluster.devices.files import described, names_device_file
 from simcluster.documents.diagnostics import KeyPath, did_you_mean, shown
 from simcluster.documents.overrides import apply_overrides
 from simcluster.documents.reading import Document, Mark, read_document, read_json, shipped_names, shipped_path, validate
-from simcluster.inputs.histograms import histogram_in
-from simcluster.inputs.import_documents import ENDINGS, expand_import, import_document, is_importable, rooted
-from simcluster.inputs.schedule_files import is_csv, is_function, schedule_in_csv
+from simcluster.importers.histograms import histogram_in
+from simcluster.importers.import_documents import ENDINGS, expand_import, import_document, is_importable, rooted
+from simcluster.importers.schedule_files import is_csv, is_function, schedule_in_csv
 from simcluster.scenario.rules import oversize
 from simcluster.scenario.sections import LONG_NAMES
 from simcluster.schedules import schedules_with
@@ -224,7 +224,7 @@ def _resolve_model(document: Document) -> Document:
 
 
 def _config(path: Path, given: Mapping[str, Any]) -> dict[str, Any]:
-    from simcluster.inputs.hugging_face import model_from_config  # only where a file is named
+    from simcluster.importers.hugging_face import model_from_config  # only where a file is named
 
     length = given.get("sequence_length")
     fields = model_from_config(read_json(path), sequence_length=length if isinstance(length, int) else None)

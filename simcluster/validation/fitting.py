@@ -19,7 +19,7 @@ from simcluster.calibration.least_squares import Loss
 from simcluster.documents.diagnostics import did_you_mean, listed
 from simcluster.documents.reading import Document, read_document, shipped_folder, validate
 from simcluster.documents.spec import Spec
-from simcluster.validation.paths import check_path
+from simcluster.scenario.paths import check_path
 from simcluster.validation.study_head import FormulaText
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z_][\w-]*$")]

@@ -16,7 +16,7 @@ from simcluster.documents.expressions import Cell, name_of, parse_formula
 from simcluster.documents.spec import Spec
 from simcluster.nccl import bus_factor
 from simcluster.planning.facts import Facts
-from simcluster.validation.paths import ScenarioPath
+from simcluster.scenario.paths import ScenarioPath
 
 Quantity = Literal[
     "step_time", "tokens_per_s", "tokens_per_s_per_gpu", "samples_per_s", "flop_per_s_per_gpu", "mfu", "hfu"

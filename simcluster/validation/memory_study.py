@@ -11,7 +11,7 @@ from pydantic import model_validator
 from simcluster.base.errors import InputError
 from simcluster.documents.spec import Spec
 from simcluster.planning.footprint import Footprint
-from simcluster.validation.paths import ScenarioPath
+from simcluster.scenario.paths import ScenarioPath
 
 _UNITS: Mapping[str, float] = MappingProxyType({"GB": 1e9, "GiB": 2.0**30, "MB": 1e6, "MiB": 2.0**20})
 

@@ -21,9 +21,9 @@ from simcluster.documents.diagnostics import KeyPath, did_you_mean, listed
 from simcluster.documents.reading import Document, Mark, read_document, shipped_folder, validate
 from simcluster.documents.spec import Spec
 from simcluster.nccl import Algorithm, Collective, load_platform
+from simcluster.scenario.paths import ScenarioPath
 from simcluster.validation.measured import Measured, MeasuredTime
 from simcluster.validation.memory_study import MeasuredBytes
-from simcluster.validation.paths import ScenarioPath
 from simcluster.validation.schedule_study import Schedules
 from simcluster.validation.study_head import FormulaText, Fraction, StudyHead
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from simcluster.base.errors import InputError
-from simcluster.inputs.files import decode, read_bytes
+from simcluster.importers.files import decode, read_bytes
 from simcluster.schedules import Schedule, ScheduleFunction
 from simcluster.schedules.torch_csv import from_csv
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from simcluster.inputs.expert_layers import places
-from simcluster.inputs.layer_lists import Value
-from simcluster.inputs.option_values import Options
+from simcluster.importers.expert_layers import places
+from simcluster.importers.layer_lists import Value
+from simcluster.importers.option_values import Options
 
 
 def window_of(run: Options, layers: int, sequence: int) -> dict[str, int]:

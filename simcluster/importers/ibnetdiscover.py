@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from simcluster.base.errors import InputError
 from simcluster.base.natural import natural
-from simcluster.inputs.generations import (
+from simcluster.importers.generations import (
     SWITCH_LATENCY,
     Generation,
     generation_of,
@@ -24,8 +24,8 @@ from simcluster.inputs.generations import (
     to_nvswitch,
     usual,
 )
-from simcluster.inputs.graph_document import GraphDocument, Wire
-from simcluster.inputs.import_parameters import ImportSpec
+from simcluster.importers.graph_document import GraphDocument, Wire
+from simcluster.importers.import_parameters import ImportSpec
 
 PARAMETERS = ("hosts", "nics", "gpus_per_nic", "nvlinks_per_gpu", "nvlink", "pcie", "nic")
 

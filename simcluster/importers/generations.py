@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 from simcluster.base.errors import InputError
 from simcluster.catalogue.links import link_document
-from simcluster.inputs.graph_document import Wire
-from simcluster.inputs.import_parameters import ImportSpec
+from simcluster.importers.graph_document import Wire
+from simcluster.importers.import_parameters import ImportSpec
 
 NVSWITCH_LATENCY = 1.7e-6  # of the two links GPU - NVSwitch - GPU each half
 NVLINK_LATENCY = 3.4e-6  # GPU - GPU without a switch

@@ -11,9 +11,9 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import listed, shown
-from simcluster.inputs.flat_settings import flattened, parse_toml_or_json
-from simcluster.inputs.imported import Imported, Problems, guess
-from simcluster.inputs.torchtitan_keys import (
+from simcluster.importers.flat_settings import flattened, parse_toml_or_json
+from simcluster.importers.imported import Imported, Problems, guess
+from simcluster.importers.torchtitan_keys import (
     DEFAULTS,
     FLOAT8,
     MAY_MATTER,

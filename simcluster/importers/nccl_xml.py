@@ -13,7 +13,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from simcluster.base.errors import InputError
-from simcluster.inputs.generations import (
+from simcluster.importers.generations import (
     NIC_LATENCY,
     PCIE_LATENCY,
     Generation,
@@ -25,10 +25,10 @@ from simcluster.inputs.generations import (
     to_nvswitch,
     usual,
 )
-from simcluster.inputs.graph_document import Wire
-from simcluster.inputs.import_parameters import ImportSpec
-from simcluster.inputs.machine import Node, Port, System
-from simcluster.inputs.nccl_elements import (
+from simcluster.importers.graph_document import Wire
+from simcluster.importers.import_parameters import ImportSpec
+from simcluster.importers.machine import Node, Port, System
+from simcluster.importers.nccl_elements import (
     BUS_ID,
     HOME,
     between_cpus,
@@ -39,7 +39,7 @@ from simcluster.inputs.nccl_elements import (
     pcie_lanes,
     positive,
 )
-from simcluster.inputs.xml_tree import Element
+from simcluster.importers.xml_tree import Element
 
 PARAMETERS = ("nodes", "fabric", "nics", "nvlinks_per_gpu", "nvlink", "pcie", "socket", "nic")
 

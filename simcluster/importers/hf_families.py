@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from simcluster.base.errors import InputError
-from simcluster.inputs.hf_config import Config
-from simcluster.inputs.hf_mixtures import (
+from simcluster.importers.hf_config import Config
+from simcluster.importers.hf_mixtures import (
     deepseek_v2,
     deepseek_v3,
     glm4_moe,

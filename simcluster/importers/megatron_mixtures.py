@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from simcluster.inputs.expert_layers import places
-from simcluster.inputs.option_values import Options
+from simcluster.importers.expert_layers import places
+from simcluster.importers.option_values import Options
 
 _EXPERTS = (
     *("moe-router-topk", "moe-ffn-hidden-size", "moe-shared-expert-intermediate-size", "moe-layer-freq"),

@@ -27,8 +27,8 @@ def is_importable(path: str | Path) -> bool:
         return _is_astra_network(path)
     if path.suffix in ENDINGS:
         return True
-    from simcluster.inputs.files import read_bytes
-    from simcluster.inputs.topology_files import form_of
+    from simcluster.importers.files import read_bytes
+    from simcluster.importers.topology_files import form_of
 
     try:
         return form_of(read_bytes(path), str(path)) is not None
@@ -45,7 +45,7 @@ def _is_astra_network(path: Path) -> bool:
         return False
     if b"npus_count" not in head:
         return False
-    from simcluster.inputs.astra_network import is_astra_network
+    from simcluster.importers.astra_network import is_astra_network
 
     return is_astra_network(head.decode("utf-8", errors="replace"))
 
@@ -75,8 +75,8 @@ def expand_import(document: Document, where: KeyPath = ()) -> Document:
         fields = fields[key]
     if fields.get("kind") != "import":
         return document
-    from simcluster.inputs.import_parameters import ImportSpec
-    from simcluster.inputs.topology_files import import_topology
+    from simcluster.importers.import_parameters import ImportSpec
+    from simcluster.importers.topology_files import import_topology
 
     depth = len(where)
     below = {path[depth:]: mark for path, mark in document.marks.items() if path[:depth] == where and path != where}

@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from simcluster.base.errors import InputError
 from simcluster.base.units import BytesPerSecond, Seconds
 from simcluster.documents.spec import Spec
-from simcluster.inputs.graph_document import Wire
+from simcluster.importers.graph_document import Wire
 from simcluster.topology.links import Count, Fraction, Name
 
 

@@ -26,8 +26,8 @@ from typing import Any
 from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import did_you_mean, listed, shown
 from simcluster.documents.reading import Document, parse_document
-from simcluster.inputs.graph_document import GraphDocument, Wire
-from simcluster.inputs.import_parameters import ImportSpec
+from simcluster.importers.graph_document import GraphDocument, Wire
+from simcluster.importers.import_parameters import ImportSpec
 
 PARAMETERS = ()
 KINDS = ("Ring", "Switch", "FullyConnected")

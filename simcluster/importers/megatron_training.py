@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from simcluster.base.errors import InputError
-from simcluster.inputs.option_values import Options
+from simcluster.importers.option_values import Options
 
 
 def training_of(run: Options, gpus: int | None, parallel: dict[str, Any]) -> dict[str, Any]:

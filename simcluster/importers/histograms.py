@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from simcluster.base.errors import InputError
-from simcluster.inputs.files import decode, read_bytes
+from simcluster.importers.files import decode, read_bytes
 
 
 def histogram_in(path: str | Path) -> dict[str, Any]:

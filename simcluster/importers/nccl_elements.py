@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from simcluster.inputs.import_parameters import ImportSpec
-from simcluster.inputs.xml_tree import Element
+from simcluster.importers.import_parameters import ImportSpec
+from simcluster.importers.xml_tree import Element
 
 _LANE = {"2.5": 0.25e9, "5": 0.5e9, "8": 1e9, "16": 2e9, "32": 4e9, "64": 8e9}  # GT/s: B/s of payload slots, each way
 _SPEED = re.compile(r"(\d+(?:\.\d+)?) *GT/s(?: PCIe)?")

@@ -7,10 +7,10 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import did_you_mean, listed
-from simcluster.inputs.arguments import for_a_shell
-from simcluster.inputs.imported import Problems, guess
-from simcluster.inputs.layer_lists import Value, parse_layer_list
-from simcluster.inputs.megatron_options import (
+from simcluster.importers.arguments import for_a_shell
+from simcluster.importers.imported import Problems, guess
+from simcluster.importers.layer_lists import Value, parse_layer_list
+from simcluster.importers.megatron_options import (
     MAPPED,
     NO_EFFECT,
     NO_EFFECT_PREFIXES,

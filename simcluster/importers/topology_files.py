@@ -11,13 +11,20 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from simcluster.base.errors import InputError
-from simcluster.inputs import astra_network, graph_files, ibnetdiscover, nccl_xml, nvidia_smi, nvidia_smi_matrix
-from simcluster.inputs.files import decode, read_bytes
-from simcluster.inputs.graph_document import GraphDocument
-from simcluster.inputs.import_parameters import ImportSpec
-from simcluster.inputs.machine import System, join
-from simcluster.inputs.nccl_elements import nccl_device
-from simcluster.inputs.xml_tree import Element, not_hwloc, parse_xml
+from simcluster.importers import (
+    astra_network,
+    graph_files,
+    ibnetdiscover,
+    nccl_xml,
+    nvidia_smi,
+    nvidia_smi_matrix,
+)
+from simcluster.importers.files import decode, read_bytes
+from simcluster.importers.graph_document import GraphDocument
+from simcluster.importers.import_parameters import ImportSpec
+from simcluster.importers.machine import System, join
+from simcluster.importers.nccl_elements import nccl_device
+from simcluster.importers.xml_tree import Element, not_hwloc, parse_xml
 
 Form = Literal["xml", "json", "matrix", "listing", "astra"]
 Device = str | dict[str, object]

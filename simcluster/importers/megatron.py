@@ -11,13 +11,18 @@ from dataclasses import replace
 from typing import Any
 
 from simcluster.base.errors import InputError
-from simcluster.inputs.arguments import parse_arguments
-from simcluster.inputs.imported import Imported
-from simcluster.inputs.megatron_mixtures import add_experts, add_latent_attention, overlaps_batches, overlaps_experts
-from simcluster.inputs.megatron_options import VOCABULARIES
-from simcluster.inputs.megatron_training import attention_of, recompute_of, require_adam, training_of
-from simcluster.inputs.megatron_windows import window_of
-from simcluster.inputs.option_values import Options
+from simcluster.importers.arguments import parse_arguments
+from simcluster.importers.imported import Imported
+from simcluster.importers.megatron_mixtures import (
+    add_experts,
+    add_latent_attention,
+    overlaps_batches,
+    overlaps_experts,
+)
+from simcluster.importers.megatron_options import VOCABULARIES
+from simcluster.importers.megatron_training import attention_of, recompute_of, require_adam, training_of
+from simcluster.importers.megatron_windows import window_of
+from simcluster.importers.option_values import Options
 
 _TOKENIZER = "GPT2BPETokenizer"
 _NEEDED = (

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from simcluster.base.errors import InputError
-from simcluster.inputs.generations import SWITCH_LATENCY
-from simcluster.inputs.graph_document import GraphDocument, Wire
-from simcluster.inputs.import_parameters import FabricParameters, ImportSpec
+from simcluster.importers.generations import SWITCH_LATENCY
+from simcluster.importers.graph_document import GraphDocument, Wire
+from simcluster.importers.import_parameters import FabricParameters, ImportSpec
 
 MAX_GPUS = 32_768
 """An imported cluster is written out node by node; larger ones want a builder."""

@@ -21,9 +21,9 @@ from typing import Any
 from simcluster.base.errors import InputError
 from simcluster.base.units import parse_bytes_per_second, parse_seconds
 from simcluster.documents.diagnostics import did_you_mean, shown
-from simcluster.inputs.graph_document import GraphDocument, Wire
-from simcluster.inputs.import_parameters import ImportSpec
-from simcluster.inputs.xml_tree import Element
+from simcluster.importers.graph_document import GraphDocument, Wire
+from simcluster.importers.import_parameters import ImportSpec
+from simcluster.importers.xml_tree import Element
 
 PARAMETERS = ()
 KINDS = ("gpu", "nvswitch", "pcie", "nic", "switch", "host")

@@ -9,7 +9,7 @@ import csv
 
 from simcluster.base.errors import InputError
 from simcluster.base.units import parse_bytes
-from simcluster.inputs.files import decode, read_bytes
+from simcluster.importers.files import decode, read_bytes
 
 _MOST = 1e18
 

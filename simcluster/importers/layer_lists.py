@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from simcluster.base.errors import InputError
-from simcluster.inputs.expert_layers import MOST_LAYERS
+from simcluster.importers.expert_layers import MOST_LAYERS
 
 _TOKEN = re.compile(r"\s*(?:(\d+)|([][()+*,]))")
 _MOST_CHARACTERS = 10_000

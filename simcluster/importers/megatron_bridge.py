@@ -14,11 +14,11 @@ from typing import Any
 from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import did_you_mean
 from simcluster.documents.reading import parse_document
-from simcluster.inputs.flat_settings import flattened
-from simcluster.inputs.imported import Imported, Problems, guess
-from simcluster.inputs.megatron import scenario_from_options
-from simcluster.inputs.megatron_options import MAPPED, NO_EFFECT, NOT_MODELLED, REFUSED, REFUSED_PREFIXES
-from simcluster.inputs.megatron_recipes import known_recipe, recipe_options
+from simcluster.importers.flat_settings import flattened
+from simcluster.importers.imported import Imported, Problems, guess
+from simcluster.importers.megatron import scenario_from_options
+from simcluster.importers.megatron_options import MAPPED, NO_EFFECT, NOT_MODELLED, REFUSED, REFUSED_PREFIXES
+from simcluster.importers.megatron_recipes import known_recipe, recipe_options
 
 _SECTIONS = ("model", "train", "optimizer", "ddp", "comm_overlap", "dataset", "tokenizer", "mixed_precision")
 _NO_EFFECT_SECTIONS = (

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import listed
 from simcluster.documents.reading import Document, unique_keys, validate
-from simcluster.inputs.hf_config import Config
-from simcluster.inputs.hf_families import FAMILIES, Family
+from simcluster.importers.hf_config import Config
+from simcluster.importers.hf_families import FAMILIES, Family
 from simcluster.model.transformer import Model, ParameterCount, parameters
 
 __all__ = [

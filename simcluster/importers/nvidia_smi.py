@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from simcluster.base.errors import InputError
-from simcluster.inputs.generations import (
+from simcluster.importers.generations import (
     Generation,
     generation_of,
     nvlink_wire,
@@ -23,10 +23,10 @@ from simcluster.inputs.generations import (
     to_nvswitch,
     usual,
 )
-from simcluster.inputs.graph_document import Wire
-from simcluster.inputs.import_parameters import ImportSpec
-from simcluster.inputs.machine import Port, System
-from simcluster.inputs.nvidia_smi_matrix import CLASSES, Matrix, is_gpu
+from simcluster.importers.graph_document import Wire
+from simcluster.importers.import_parameters import ImportSpec
+from simcluster.importers.machine import Port, System
+from simcluster.importers.nvidia_smi_matrix import CLASSES, Matrix, is_gpu
 
 PARAMETERS = ("nodes", "fabric", "nics", "nvswitch", "nvlink", "pcie", "socket", "nic")
 
