@@ -28,9 +28,9 @@ from simcluster.nccl import load_platform
 from simcluster.simulating.network import Network
 from simcluster.simulating.stepwise import Stepwise
 from simcluster.topology import Cluster
-from simcluster.traffic.drawing import drawn_at_once, patterns_of
-from simcluster.traffic.felt import narrowest
+from simcluster.traffic.link_usage import drawn_at_once, patterns_of
 from simcluster.traffic.methods import Method, Methods, activities, phases_of, round_of
+from simcluster.traffic.redundant_links import narrowest
 from simcluster.traffic.traffic import Pattern, Traffic, group_of, patterns
 
 Detail = Literal["flow", "steps"]

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simcluster.traffic.fairness import Sharer, Shares, Usage, fair_rates, solo_rate
-from simcluster.traffic.filling import Filling
+from simcluster.traffic.water_filling import Filling
 
 Usages = Mapping[int, Usage]
 
@@ -162,7 +162,7 @@ def beginning(*, many: int, patience: float = 20_000, groups: int = 64) -> Itera
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("simcluster.traffic.fairness._MANY", many)
         patch.setattr("simcluster.traffic.fairness._PATIENCE", patience)
-        patch.setattr("simcluster.traffic.filling._GROUPS", groups)
+        patch.setattr("simcluster.traffic.water_filling._GROUPS", groups)
         yield
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from simcluster.planned import prepare
 from simcluster.traffic.fairness import Usage, fair_rates, solo_rate
-from simcluster.traffic.felt import felt, narrowest
+from simcluster.traffic.redundant_links import felt, narrowest
 
 CAPACITIES = [48e9, 48e9, 48e9, 50e9, 24e9, 449.3e9]
 

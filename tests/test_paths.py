@@ -11,8 +11,8 @@ from simcluster import load_cluster
 from simcluster.collectives import ALGORITHMS, description
 from simcluster.collectives.description import Listed
 from simcluster.topology import Cluster
-from simcluster.traffic.drawing import drawn
 from simcluster.traffic.group_layouts import Places
+from simcluster.traffic.link_usage import drawn
 from simcluster.traffic.traffic import group_of, patterns
 
 CLUSTERS: list[tuple[str, dict[str, Any]]] = [

@@ -18,8 +18,8 @@ from simcluster.collectives.group import Walks
 from simcluster.collectives.tree import Chained
 from simcluster.topology import Cluster
 from simcluster.topology.alike import ByMachine
-from simcluster.traffic.chained import chained_trees
-from simcluster.traffic.drawing import OnMost, drawn
+from simcluster.traffic.chain_trees import chained_trees
+from simcluster.traffic.link_usage import OnMost, drawn
 
 
 @st.composite

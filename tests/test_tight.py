@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from simcluster.lowering.tight import tight_rows
 from simcluster.scenario.scenario import Scenario
 from simcluster.simulate import simulate
-from simcluster.traffic.bindings import Bindings, Communicator
 from simcluster.traffic.fairness import Usage, fair_rates
+from simcluster.traffic.incidence import Bindings, Communicator
 
 
 @st.composite

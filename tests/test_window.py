@@ -20,7 +20,7 @@ from simcluster.lowering.window import Window
 from simcluster.planned import PreparedStep, prepare
 from simcluster.scenario.scenario import Scenario
 from simcluster.simulate import simulate
-from simcluster.traffic.drawing import drawn
+from simcluster.traffic.link_usage import drawn
 from simcluster.traffic.traffic import group_of
 
 CLUSTERS: list[dict[str, Any]] = [  # machines of 2 GPUs, so that small jobs cover several units

@@ -17,9 +17,9 @@ from simcluster.lowering.fold import Classes
 from simcluster.lowering.program import Meeting, Program
 from simcluster.nccl import bus_factor
 from simcluster.planning.ops import Op, Work
-from simcluster.traffic.bindings import Floats
-from simcluster.traffic.felt import felt
+from simcluster.traffic.incidence import Floats
 from simcluster.traffic.methods import Pace, round_of
+from simcluster.traffic.redundant_links import felt
 from simcluster.traffic.traffic import Traffic
 
 

@@ -30,7 +30,7 @@ from simcluster.base.link_columns import PerLink
 from simcluster.base.multiset_hash import firsts, mixed, numbered, ordered, places
 from simcluster.lowering.kinds import Kind
 from simcluster.lowering.window import Few, NotAlikeError, Window
-from simcluster.traffic.bindings import Bindings, Floats, Ints, Load
+from simcluster.traffic.incidence import Bindings, Floats, Ints, Load
 
 
 @dataclass(frozen=True, eq=False)

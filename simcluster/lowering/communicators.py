@@ -22,9 +22,9 @@ from simcluster.lowering.tight import tight_rows
 from simcluster.lowering.window import NotAlikeError, Window
 from simcluster.planning.ops import StageProgram
 from simcluster.planning.parallel import Layout, Ranks
-from simcluster.traffic.bindings import Bindings, Bools, Communicator, Floats, Ints, joined
-from simcluster.traffic.drawing import Drawn, single
 from simcluster.traffic.fairness import Usage
+from simcluster.traffic.incidence import Bindings, Bools, Communicator, Floats, Ints, joined
+from simcluster.traffic.link_usage import Drawn, single
 from simcluster.traffic.methods import Method, Methods, activities, phases_of
 from simcluster.traffic.traffic import Fabric, Traffic, copy_pattern, group_of, hosts_of
 

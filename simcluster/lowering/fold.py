@@ -19,8 +19,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from simcluster.base.multiset_hash import Hashes, bits, compact, count, mixed, numbered, ordered, sums
-from simcluster.traffic.bindings import Bindings, Bools, Communicator, Floats, Ints
 from simcluster.traffic.fairness import Usage
+from simcluster.traffic.incidence import Bindings, Bools, Communicator, Floats, Ints
 
 __all__ = ["Classes", "Communicator", "fold", "partition", "unfolded"]
 

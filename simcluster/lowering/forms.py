@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from simcluster.lowering.asked import Call
-from simcluster.traffic.bindings import Floats, Ints
-from simcluster.traffic.drawing import Drawn
 from simcluster.traffic.fairness import Usage
+from simcluster.traffic.incidence import Floats, Ints
+from simcluster.traffic.link_usage import Drawn
 from simcluster.traffic.methods import Method
 from simcluster.traffic.traffic import Pattern
 

@@ -12,7 +12,7 @@ import numpy as np
 from simcluster.base.multiset_hash import ordered
 from simcluster.lowering.forms import Rows
 from simcluster.planning.parallel import Ranks
-from simcluster.traffic.bindings import Bindings, Ints
+from simcluster.traffic.incidence import Bindings, Ints
 
 
 @dataclass(frozen=True, eq=False)

@@ -30,7 +30,7 @@ from simcluster.lowering.whole import whole
 from simcluster.planning.disturbances import UNDISTURBED, Disturbances
 from simcluster.planning.ops import StageProgram
 from simcluster.planning.parallel import Layout
-from simcluster.traffic.bindings import Floats
+from simcluster.traffic.incidence import Floats
 from simcluster.traffic.methods import Methods
 from simcluster.traffic.traffic import Fabric
 

@@ -13,9 +13,9 @@ import numpy as np
 from simcluster.collectives import Group, Phase
 from simcluster.lowering.window import Few, NotAlikeError, Window
 from simcluster.planning.parallel import Ranks
-from simcluster.traffic.bindings import Ints
-from simcluster.traffic.drawing import Drawn, drawn, drawn_at_once, drawn_turning
 from simcluster.traffic.group_layouts import Places
+from simcluster.traffic.incidence import Ints
+from simcluster.traffic.link_usage import Drawn, drawn, drawn_at_once, drawn_turning
 from simcluster.traffic.methods import Method, phases_of
 from simcluster.traffic.traffic import Fabric, group_of
 

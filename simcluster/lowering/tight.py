@@ -13,7 +13,7 @@ from collections.abc import Collection
 import numpy as np
 
 from simcluster.base.multiset_hash import bits, compact, mixed, ordered, sums
-from simcluster.traffic.bindings import Bindings, Bools, Floats, Ints
+from simcluster.traffic.incidence import Bindings, Bools, Floats, Ints
 
 _MANY = 64  # a user with more links is not gone through link by link
 

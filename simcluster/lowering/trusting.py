@@ -17,8 +17,8 @@ from collections.abc import Collection, Hashable, Sequence
 import numpy as np
 
 from simcluster.lowering.fold import Classes, partition
-from simcluster.traffic.bindings import Bindings, Bools, Floats, Ints
 from simcluster.traffic.fairness import Usage
+from simcluster.traffic.incidence import Bindings, Bools, Floats, Ints
 
 Crowd = tuple[Usage, int]
 """What a class of groups uses, and the class of links there that was crowded while it did."""

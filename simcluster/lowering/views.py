@@ -19,8 +19,8 @@ from simcluster.lowering.window_classes import classes_in_window
 from simcluster.planning.disturbances import UNDISTURBED, Disturbances
 from simcluster.planning.ops import StageProgram
 from simcluster.planning.parallel import Layout
-from simcluster.traffic.bindings import Bindings, Floats, Ints
 from simcluster.traffic.fairness import Usage
+from simcluster.traffic.incidence import Bindings, Floats, Ints
 from simcluster.traffic.methods import Methods
 from simcluster.traffic.traffic import Fabric
 

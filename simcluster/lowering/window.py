@@ -30,7 +30,7 @@ import numpy.typing as npt
 from simcluster.base.link_columns import PerLink
 from simcluster.base.multiset_hash import places
 from simcluster.planning.parallel import Layout, Plan
-from simcluster.traffic.bindings import Floats, Ints
+from simcluster.traffic.incidence import Floats, Ints
 from simcluster.traffic.traffic import Fabric
 
 Few = npt.NDArray[np.int32]

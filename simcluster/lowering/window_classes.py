@@ -19,8 +19,8 @@ from simcluster.lowering.cells import Odd
 from simcluster.lowering.communicators import Communicators
 from simcluster.lowering.fold import Carried, Classes, carried, carried_by, classes_of, coloured
 from simcluster.lowering.window import NotAlikeError
-from simcluster.traffic.bindings import Bindings, Floats, Ints, Load
-from simcluster.traffic.drawing import OnMost
+from simcluster.traffic.incidence import Bindings, Floats, Ints, Load
+from simcluster.traffic.link_usage import OnMost
 
 Few = npt.NDArray[np.int32]
 

@@ -14,7 +14,7 @@ import numpy as np
 from simcluster.lowering.lower import Lowered
 from simcluster.lowering.trusting import Crowd
 from simcluster.simulating.record import Record
-from simcluster.traffic.bindings import Bools, Floats, Ints
+from simcluster.traffic.incidence import Bools, Floats, Ints
 from simcluster.traffic.traffic import Traffic
 
 _ROOM = 1e-9

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simcluster.base.multiset_hash import compact, numbered, rows_alike
-from simcluster.topology.ways import Port, Ways
+from simcluster.topology.access_paths import Port, Ways
 
 Ints: TypeAlias = NDArray[np.int64]
 Floats: TypeAlias = NDArray[np.float64]

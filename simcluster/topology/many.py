@@ -11,8 +11,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from simcluster.topology.access_paths import WHOLE, split
 from simcluster.topology.policies import Flow, RoutingSpec
-from simcluster.topology.ways import WHOLE, split
 
 Ints: TypeAlias = NDArray[np.int64]
 

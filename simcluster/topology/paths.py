@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 from simcluster.base.link_columns import Few, LinkRows, PerLink
 from simcluster.base.multiset_hash import compact, firsts, numbered
+from simcluster.topology.access_paths import Ways
 from simcluster.topology.alike import Ends, Floats, Ints, Machines
 from simcluster.topology.hops import Hops
 from simcluster.topology.many import of_equal_keys, shares_of, turns
 from simcluster.topology.policies import RoutingSpec
-from simcluster.topology.ways import Ways
 
 Spread: TypeAlias = tuple[tuple[int, float], ...]
 Pairs: TypeAlias = Mapping[tuple[int, int], int]

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from simcluster.base.errors import InputError
 from simcluster.base.natural import natural
+from simcluster.topology.access_paths import Ways
 from simcluster.topology.alike import Ends, Floats, Machines, components
 from simcluster.topology.draft import Draft
 from simcluster.topology.hops import Hops
@@ -36,7 +37,6 @@ from simcluster.topology.turns import (
     stay_together,
     step_of,
 )
-from simcluster.topology.ways import Ways
 
 Ints: TypeAlias = NDArray[np.int64]
 Spread: TypeAlias = tuple[tuple[int, float], ...]

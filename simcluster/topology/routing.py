@@ -31,9 +31,9 @@ from typing import TypeAlias
 import networkx as nx
 
 from simcluster.base.errors import InputError
+from simcluster.topology.access_paths import WHOLE, Doors, Port, Signature, Ways, signature_of, split
 from simcluster.topology.paths import Paths
 from simcluster.topology.policies import STATIC, Flow, Pick, RoutingSpec
-from simcluster.topology.ways import WHOLE, Doors, Port, Signature, Ways, signature_of, split
 
 Spread: TypeAlias = tuple[tuple[int, float], ...]
 """(link, fraction of the bytes) of a flow."""

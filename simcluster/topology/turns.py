@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 
 from simcluster.base.link_columns import LinkRows, PerLink
 from simcluster.base.multiset_hash import compact
+from simcluster.topology.access_paths import Ways
 from simcluster.topology.alike import ByMachine, Ends, Floats, Machines
 from simcluster.topology.hops import Hops
 from simcluster.topology.policies import RoutingSpec
-from simcluster.topology.ways import Ways
 
 Ints: TypeAlias = NDArray[np.int64]
 Few: TypeAlias = NDArray[np.int32]

@@ -230,7 +230,7 @@ class Shares(Generic[AnySharer]):
 
     def _guess(self) -> list[int]:
         """Levels and rates as numpy finds them in one go, for all links; those that do not fit to the bit."""
-        from simcluster.traffic.filling import Filling
+        from simcluster.traffic.water_filling import Filling
 
         all_users = self._users
         links = [link for link, users in enumerate(all_users) if users]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from simcluster.base.multiset_hash import mixed, numbered, rows_alike
-from simcluster.traffic.bindings import Ints
+from simcluster.traffic.incidence import Ints
 from simcluster.traffic.traffic import Fabric, Seated
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from simcluster.base.multiset_hash import compact
 from simcluster.collectives.description import Columned, Hop, Listed, Phase
-from simcluster.traffic.bindings import Bools, Floats, Ints
+from simcluster.traffic.incidence import Bools, Floats, Ints
 from simcluster.traffic.traffic import Fabric
 
 _UNITS = 2.0**20  # weights that are multiples of 1 / this are added up without rounding, in any order

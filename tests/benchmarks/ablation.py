@@ -108,7 +108,7 @@ def _after(self: Any, changes: Any) -> Any:
 
 
 def _each(fabric: Any, members: Any, phases: Any, *, timed: bool = True) -> Any:
-    from simcluster.traffic.drawing import _each
+    from simcluster.traffic.link_usage import _each
 
     return _each(fabric, members, phases)
 

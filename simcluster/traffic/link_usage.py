@@ -14,9 +14,9 @@ import numpy as np
 
 from simcluster.base.link_columns import PerLink
 from simcluster.collectives.description import SWITCH, Columned, Listed, Phase, Table
-from simcluster.traffic.bindings import Floats, Ints
-from simcluster.traffic.chained import chained_trees
+from simcluster.traffic.chain_trees import chained_trees
 from simcluster.traffic.hop_columns import HopColumns, added_up, usages
+from simcluster.traffic.incidence import Floats, Ints
 from simcluster.traffic.traffic import Fabric, Pattern, patterns
 
 
