@@ -18,9 +18,9 @@ from simcluster.collectives.description import Floats, Ints
 from simcluster.lowering.lower import Choices, lower
 from simcluster.planning.fixed_costs import Costs, StageCosts, planning_times, require_seconds
 from simcluster.planning.fixed_passes import pass_of, pieces_of, reduction_of, send_of
-from simcluster.planning.lanes import Lanes
 from simcluster.planning.ops import MAIN, Compute, Item, Need, Op, Segment, StageProgram, Timed
 from simcluster.planning.parallel import Plan
+from simcluster.planning.program_builder import Lanes
 from simcluster.run import Run
 from simcluster.schedules import Action, Hop, Schedule, ScheduleFunction, ScheduleMaker, make_schedule
 from simcluster.simulating.players import PlayedAs, play_by

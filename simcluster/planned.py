@@ -15,9 +15,9 @@ from simcluster.lowering.lower import Choices, Lowered, lower
 from simcluster.lowering.trusting import Trust
 from simcluster.lowering.views import Views
 from simcluster.planning.facts import Facts
+from simcluster.planning.job import Job
 from simcluster.planning.ops import StageProgram
 from simcluster.planning.stages import stage_programs
-from simcluster.planning.step_plan import Job
 from simcluster.scenario.job import disturbances_of, facts_with_memory, job_of, methods_of, slowness
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.schedule_plan import goes_by_own_times, schedule_of

@@ -13,7 +13,7 @@ from simcluster.measuring.numbers import hfu, mfu, numbers_of
 from simcluster.measuring.wait_matrix import WaitMatrix, wait_matrix
 from simcluster.planning.facts import Facts
 from simcluster.planning.footprint import Footprint
-from simcluster.planning.step_plan import Job
+from simcluster.planning.job import Job
 from simcluster.raising import held_by_scale
 from simcluster.run import Run
 from simcluster.scenario.cautions import cautions

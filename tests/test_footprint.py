@@ -16,8 +16,8 @@ from simcluster.model.memory import activation_bytes_per_layer, head_activation_
 from simcluster.model.recipes import recipe_named
 from simcluster.model.transformer import Model, parameters
 from simcluster.planning.footprint import Footprint, stage_footprint
+from simcluster.planning.job import Slices
 from simcluster.planning.parallel import Plan
-from simcluster.planning.step_plan import Slices
 from simcluster.schedules import schedule_function
 from simcluster.simulate import simulate
 

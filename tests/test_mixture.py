@@ -20,8 +20,8 @@ from simcluster.model.layers import RankShape
 from simcluster.model.memory import activation_parts
 from simcluster.model.mixture_sections import mixture
 from simcluster.model.transformer import Model, parameters
-from simcluster.planning.held import of_layers, of_stage
 from simcluster.planning.ops import Collective, Segment
+from simcluster.planning.owned_parameters import of_layers, of_stage
 from simcluster.planning.parallel import Plan
 from simcluster.planning.segments import Pass, Passes
 

@@ -18,11 +18,11 @@ from simcluster.lowering.lower import Choices, lower
 from simcluster.lowering.program import Program
 from simcluster.measuring.timeline import Floats
 from simcluster.planned import plan_job
+from simcluster.planning.job import Job, Offload
 from simcluster.planning.offload import trips
 from simcluster.planning.ops import Compute, Op, Segment
 from simcluster.planning.segments import Pass
 from simcluster.planning.stages import stage_programs
-from simcluster.planning.step_plan import Job, Offload
 from simcluster.result import Result
 from simcluster.run import Run
 from simcluster.scenario.job import planned_footprints

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from simcluster.base.errors import DeadlockError
 from simcluster.lowering.lower import Choices, Lowered, lower
 from simcluster.model.transformer import Model
+from simcluster.planning.job import DataParallel, Job, Slices
 from simcluster.planning.ops import Compute, Op, Segment
 from simcluster.planning.parallel import Plan
 from simcluster.planning.segments import Pass
 from simcluster.planning.stages import stage_programs
-from simcluster.planning.step_plan import DataParallel, Job, Slices
 from simcluster.run import Run
 from simcluster.schedules import SCHEDULES, Schedule, make_schedule, schedule_function
 from simcluster.simulate import simulate

@@ -15,12 +15,12 @@ from simcluster.base.errors import InputError
 from simcluster.lowering.lower import Choices, lower
 from simcluster.model.transformer import Model
 from simcluster.planned import plan_job
+from simcluster.planning.job import DataParallel, Job, Sharding, Slices
 from simcluster.planning.ops import Collective, Compute, Item, Op, Segment, StageProgram, Timed
 from simcluster.planning.parallel import Plan
 from simcluster.planning.segments import Pass
 from simcluster.planning.sharded_units import units_of
 from simcluster.planning.stages import stage_programs
-from simcluster.planning.step_plan import DataParallel, Job, Sharding, Slices
 from simcluster.result import Result
 from simcluster.run import Run
 from simcluster.scenario.job import planned_footprints

@@ -11,9 +11,9 @@ from collections.abc import Hashable, Mapping, Sequence
 from simcluster.base.profiles import Profile, product
 from simcluster.faults.capacities import capacity_profiles
 from simcluster.faults.spec import FaultSpec
-from simcluster.planning.disturbances import Disturbances
 from simcluster.planning.jobs import JointPlan
 from simcluster.planning.ops import StageProgram
+from simcluster.planning.perturbations import Disturbances
 from simcluster.topology import Cluster
 
 

@@ -15,8 +15,8 @@ from simcluster.base.profiles import Profile, product
 from simcluster.faults.draws import Floats
 from simcluster.faults.expert_loads import ExpertLoads
 from simcluster.faults.spec import Batch, FaultSpec, Setting, acting, retimed, with_items
-from simcluster.planning.disturbances import Disturbances
 from simcluster.planning.ops import Item, StageProgram
+from simcluster.planning.perturbations import Disturbances
 
 
 def slowness(faults: Sequence[FaultSpec], host_of: Sequence[int]) -> list[float]:

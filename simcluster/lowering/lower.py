@@ -27,9 +27,9 @@ from simcluster.lowering.templates import StageOps, Template, taken
 from simcluster.lowering.trusting import Trust
 from simcluster.lowering.views import Views
 from simcluster.lowering.whole import whole
-from simcluster.planning.disturbances import UNDISTURBED, Disturbances
 from simcluster.planning.ops import StageProgram
 from simcluster.planning.parallel import Layout
+from simcluster.planning.perturbations import UNDISTURBED, Disturbances
 from simcluster.traffic.incidence import Floats
 from simcluster.traffic.methods import Methods
 from simcluster.traffic.traffic import Fabric

@@ -16,9 +16,9 @@ from simcluster.lowering.communicators import Communicators
 from simcluster.lowering.fold import Classes
 from simcluster.lowering.window import NotAlikeError, Window, windows_of
 from simcluster.lowering.window_classes import classes_in_window
-from simcluster.planning.disturbances import UNDISTURBED, Disturbances
 from simcluster.planning.ops import StageProgram
 from simcluster.planning.parallel import Layout
+from simcluster.planning.perturbations import UNDISTURBED, Disturbances
 from simcluster.traffic.fairness import Usage
 from simcluster.traffic.incidence import Bindings, Floats, Ints
 from simcluster.traffic.methods import Methods

@@ -17,9 +17,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from simcluster.planning.lanes import Lanes
+from simcluster.planning.job import Job
 from simcluster.planning.ops import MAIN, Item, Need, Op, Receive, Segment, Transfer
-from simcluster.planning.step_plan import Job
+from simcluster.planning.program_builder import Lanes
 from simcluster.schedules import Action, Hop
 
 Key = tuple[str, int, int, int]

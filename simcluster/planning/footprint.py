@@ -14,11 +14,11 @@ from simcluster.model.layers import RankShape
 from simcluster.model.recipes import Recipe, state_bytes
 from simcluster.model.transformer import Model
 from simcluster.planning.buffers import Overheads
-from simcluster.planning.held import of_stage
+from simcluster.planning.job import Offload, Slices
 from simcluster.planning.offload import trips
+from simcluster.planning.owned_parameters import of_stage
 from simcluster.planning.parallel import Plan
 from simcluster.planning.residency import Level, Profile, Residencies, Visit, peak_of_row, profile, residencies, visits
-from simcluster.planning.step_plan import Offload, Slices
 from simcluster.planning.uneven_peak import UnevenExperts, uneven_peak
 from simcluster.schedules import Action, Schedule
 

@@ -22,9 +22,9 @@ from functools import partial
 from typing import NamedTuple
 
 from simcluster.planning.boundaries import Boundaries
-from simcluster.planning.lanes import Lanes
+from simcluster.planning.job import Job
 from simcluster.planning.ops import MAIN, Change, Compute, Copy, Direction, Host, Item, Need, Op, Segment
-from simcluster.planning.step_plan import Job
+from simcluster.planning.program_builder import Lanes
 from simcluster.schedules import Action
 
 HOST = "host"

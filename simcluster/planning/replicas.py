@@ -17,13 +17,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from simcluster.model.shards import embedding_parameters_per_tp_rank, lm_head_parameters_per_tp_rank
-from simcluster.planning.held import Held, of_layers
-from simcluster.planning.lanes import Lanes
+from simcluster.planning.job import Job
 from simcluster.planning.offload import Reduced
 from simcluster.planning.ops import Change, Item, Need
+from simcluster.planning.owned_parameters import Held, of_layers
+from simcluster.planning.program_builder import Lanes
 from simcluster.planning.segments import Pass
 from simcluster.planning.step_end import block_all, end_step
-from simcluster.planning.step_plan import Job
 from simcluster.schedules import Action
 
 

@@ -21,12 +21,12 @@ Pure; imports ops, the model and the step's plan.
 
 from __future__ import annotations
 
-from simcluster.planning.lanes import Lanes
+from simcluster.planning.job import Job
 from simcluster.planning.ops import MAIN, Change, Compute, Item, Need, Op, Segment
+from simcluster.planning.program_builder import Lanes
 from simcluster.planning.replicas import Part
 from simcluster.planning.sharded_units import Stretch, stretches_of, units_of, uses_of, window_of
 from simcluster.planning.step_end import end_step
-from simcluster.planning.step_plan import Job
 from simcluster.schedules import Action
 
 Key = tuple[object, ...]

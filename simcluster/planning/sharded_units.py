@@ -12,10 +12,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from simcluster.model.shards import embedding_parameters_per_tp_rank, lm_head_parameters_per_tp_rank
-from simcluster.planning.held import Held, of_layers
+from simcluster.planning.job import Job
+from simcluster.planning.owned_parameters import Held, of_layers
 from simcluster.planning.replicas import buckets_of
 from simcluster.planning.segments import Pass
-from simcluster.planning.step_plan import Job
 from simcluster.schedules import Action
 
 

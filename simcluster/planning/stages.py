@@ -14,13 +14,13 @@ from functools import partial
 
 from simcluster.base.gc_paused import collector_off
 from simcluster.planning.boundaries import Boundaries, Key
-from simcluster.planning.lanes import Lanes
+from simcluster.planning.job import Job
 from simcluster.planning.offload import OffloadedActivations
 from simcluster.planning.ops import MAIN, Item, Need, Segment, StageProgram
 from simcluster.planning.pairs import Half, Piece, in_turns, on_main, pieces_of
+from simcluster.planning.program_builder import Lanes
 from simcluster.planning.replicas import Part, Replicas
 from simcluster.planning.sharded import Sharded
-from simcluster.planning.step_plan import Job
 from simcluster.schedules import Action
 
 

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from simcluster.model.shards import lm_head_parameters_per_tp_rank
-from simcluster.planning.lanes import Lanes
+from simcluster.planning.job import Job
 from simcluster.planning.offload import Reduced, host_update, stream_update
 from simcluster.planning.ops import MAIN, Change, Compute, Item, Need, Op, Segment
-from simcluster.planning.step_plan import Job
+from simcluster.planning.program_builder import Lanes
 
 _NORM_BYTES = 4.0  # one fp32 number
 

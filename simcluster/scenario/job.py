@@ -20,12 +20,12 @@ from simcluster.faults.ranks import slowness as slow_ranks
 from simcluster.faults.spec import Batch, Setting
 from simcluster.faults.where import OnLinks
 from simcluster.model.flops import hardware_flops_per_sequence, model_flops_per_sequence
-from simcluster.planning.disturbances import UNDISTURBED, Disturbances
 from simcluster.planning.facts import Facts
 from simcluster.planning.footprint import Footprint
+from simcluster.planning.job import Job, Slices
 from simcluster.planning.parallel import Plan
+from simcluster.planning.perturbations import UNDISTURBED, Disturbances
 from simcluster.planning.segments import Passes, by_heart
-from simcluster.planning.step_plan import Job, Slices
 from simcluster.scenario.memory_plan import footprints_of, offload_of, platform_of, recipe_of, shape_of
 from simcluster.scenario.schedule_plan import plan_of, schedule_of, slices_of
 from simcluster.scenario.updates_plan import data_parallel_of, issue_of

@@ -16,10 +16,10 @@ from simcluster.model.recipes import Recipe, recipe_named
 from simcluster.nccl import Platform, load_platform
 from simcluster.planning.buffers import Overheads, nccl_buffer_bytes
 from simcluster.planning.footprint import Footprint, stage_footprint
+from simcluster.planning.job import Job, Offload
 from simcluster.planning.parallel import Plan
 from simcluster.planning.residency import LAYER, residencies
 from simcluster.planning.sharded_units import unsharded_peak
-from simcluster.planning.step_plan import Job, Offload
 
 if TYPE_CHECKING:
     from simcluster.scenario.scenario import Scenario

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import listed
 from simcluster.documents.suggestions import near_divisors
+from simcluster.planning.job import Slices
 from simcluster.planning.parallel import Plan
-from simcluster.planning.step_plan import Slices
 from simcluster.schedules import Schedule, make_schedule, schedules_with
 from simcluster.schedules.specs import ScheduleChoice, ZbAuto
 from simcluster.schedules.zb_auto import Times

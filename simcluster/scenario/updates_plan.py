@@ -20,9 +20,9 @@ from simcluster.devices.updates import (
     zero_gradients_seconds,
 )
 from simcluster.model.recipes import Recipe
+from simcluster.planning.job import DataParallel, Sharding
 from simcluster.planning.parallel import Plan
 from simcluster.planning.segment_ops import NO_TIME, Issue
-from simcluster.planning.step_plan import DataParallel, Sharding
 from simcluster.scenario.memory_plan import ELEMENT_BYTES
 
 if TYPE_CHECKING:

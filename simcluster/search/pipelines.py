@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from simcluster.planning.step_plan import Slices
+from simcluster.planning.job import Slices
 from simcluster.scenario.scenario import Scenario
 from simcluster.schedules import SCHEDULES, Schedule
 from simcluster.schedules.actions import Route

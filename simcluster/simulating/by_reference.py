@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from simcluster.lowering.program import Program
-from simcluster.planning.disturbances import Disturbances
 from simcluster.planning.ops import StageProgram
 from simcluster.planning.parallel import Layout
+from simcluster.planning.perturbations import Disturbances
 from simcluster.reference.communication import Communication
 from simcluster.reference.nodes import Lanes, Node, lanes_of
 from simcluster.reference.plain import Player

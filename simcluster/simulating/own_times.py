@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from simcluster.lowering.lower import Choices, lower
+from simcluster.planning.job import Job, Slices, balanced
 from simcluster.planning.ops import MAIN, Item, Need, Op, Segment, StageProgram, Transfer
 from simcluster.planning.segments import Pass
-from simcluster.planning.step_plan import Job, Slices, balanced
 from simcluster.schedules.actions import Kind
 from simcluster.schedules.zb_auto import Times
 from simcluster.simulating.engine import play

@@ -17,9 +17,9 @@ from typing import Any, TypeVar
 from simcluster.base.errors import InputError
 from simcluster.devices.sensitivity import interference_on
 from simcluster.planned import by_own_times, choices_of
+from simcluster.planning.job import Job
 from simcluster.planning.ops import Collective, Segment
 from simcluster.planning.segments import Pass, Passes
-from simcluster.planning.step_plan import Job
 from simcluster.scenario.job import job_of, passes_of
 from simcluster.scenario.memory_plan import shape_of
 from simcluster.scenario.scenario import Scenario

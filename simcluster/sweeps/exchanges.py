@@ -10,11 +10,11 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from simcluster.planning.lanes import Lanes
+from simcluster.planning.job import Job
 from simcluster.planning.ops import MAIN, Collective, Compute, Host, Op, Segment, Transfer
+from simcluster.planning.program_builder import Lanes
 from simcluster.planning.replicas import Replicas
 from simcluster.planning.segments import Pass
-from simcluster.planning.step_plan import Job
 from simcluster.schedules import Schedule
 from simcluster.sweeps.alike import Call, Calls, Drawn, NotQuickError
 from simcluster.sweeps.crossings import Crossings
