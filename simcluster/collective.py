@@ -24,9 +24,9 @@ from simcluster.collective_request import arrivals_of, check, size_of, turned
 from simcluster.collectives import ALGORITHMS
 from simcluster.collectives.entry import Parts
 from simcluster.documents.diagnostics import did_you_mean
+from simcluster.engine.network import Network
+from simcluster.engine.stepwise import Stepwise
 from simcluster.nccl import load_platform
-from simcluster.simulating.network import Network
-from simcluster.simulating.stepwise import Stepwise
 from simcluster.topology import Cluster
 from simcluster.traffic.link_usage import drawn_at_once, patterns_of
 from simcluster.traffic.methods import Method, Methods, activities, phases_of, round_of

@@ -15,7 +15,8 @@ import numpy as np
 from simcluster.base.errors import InputError
 from simcluster.base.gc_paused import collector_off
 from simcluster.collectives.description import Floats, Ints
-from simcluster.lowering.lower import Choices, lower
+from simcluster.engine.choose import PlayedAs, play_by
+from simcluster.engine.lower import Choices, lower
 from simcluster.planning.fixed_costs import Costs, StageCosts, planning_times, require_seconds
 from simcluster.planning.fixed_passes import pass_of, pieces_of, reduction_of, send_of
 from simcluster.planning.ops import MAIN, Compute, Item, Need, Op, Segment, StageProgram, Timed
@@ -23,7 +24,6 @@ from simcluster.planning.parallel import Plan
 from simcluster.planning.program_builder import Lanes
 from simcluster.run import Run
 from simcluster.schedules import Action, Hop, Schedule, ScheduleFunction, ScheduleMaker, make_schedule
-from simcluster.simulating.players import PlayedAs, play_by
 from simcluster.traffic.methods import Methods
 from simcluster.traffic.traffic import Spread
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from simcluster.lowering.lower import Lowered
+from simcluster.engine.lower import Lowered
+from simcluster.engine.record import Record
 from simcluster.measuring.account import Account
 from simcluster.measuring.contention import free_seconds, slowed_seconds
 from simcluster.measuring.critical_path import CriticalPath, critical_path
@@ -17,7 +18,6 @@ from simcluster.measuring.metrics import StepTime, mean_breakdown, step_time
 from simcluster.measuring.overlap import Overlaps, overlaps
 from simcluster.measuring.timeline import Spans, expand
 from simcluster.measuring.waits import Wait, waits
-from simcluster.simulating.record import Record
 
 if TYPE_CHECKING:
     import pandas as pd

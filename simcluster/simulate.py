@@ -10,13 +10,13 @@ from collections.abc import Callable, Sequence
 
 from simcluster.base.gc_paused import collector_off
 from simcluster.faults.where import OnLinks
-from simcluster.lowering.trusting import Trust
-from simcluster.planned import Change, Planned, plan, prepare
-from simcluster.played import play
 from simcluster.result import Result
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.sections import Engine
 from simcluster.schedules import Schedule, ScheduleFunction
+from simcluster.step.planned import Change, Planned, plan, prepare
+from simcluster.step.play import play
+from simcluster.symmetry.optimistic import Trust
 
 
 def simulate(

@@ -17,19 +17,19 @@ import numpy as np
 from simcluster.base.errors import InputError
 from simcluster.base.profiles import Profile
 from simcluster.devices.device import Device, load_device
+from simcluster.engine.choose import play_by
+from simcluster.engine.lower import Choices, lower
 from simcluster.faults.capacities import with_permanent
 from simcluster.faults.of_jobs import in_cluster, joint_capacities, joint_disturbances, own_machines
 from simcluster.faults.ranks import rank_disturbances, slowness
 from simcluster.faults.spec import Setting
-from simcluster.lowering.lower import Choices, lower
 from simcluster.measuring.steady import Floats, mean_step, step_ends
-from simcluster.planned import choices_of, plan_job
 from simcluster.planning.jobs import JointPlan, PlacedFabric, joint_programs
 from simcluster.planning.stages import stage_programs
 from simcluster.result import Result
 from simcluster.scenario.job import batch_of
 from simcluster.scenario.scenario import Scenario
-from simcluster.simulating.players import play_by
+from simcluster.step.planned import choices_of, plan_job
 from simcluster.topology import Cluster
 
 _MEASURED = 8

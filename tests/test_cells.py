@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from test_window import CLUSTERS, assert_same, documents
 
 from simcluster import load_cluster
-from simcluster.lowering.cells import Odd
-from simcluster.lowering.views import Apart, Views
-from simcluster.planned import PreparedStep, prepare
 from simcluster.scenario.scenario import Scenario
 from simcluster.simulate import replay, simulate
+from simcluster.step.planned import PreparedStep, prepare
+from simcluster.symmetry.orbits import Odd
+from simcluster.symmetry.quotients import Apart, Views
 
 JOB = {"gpus": 32, "parallel": {"tp": 2, "dp": 16, "zero": 1}, "training": {"global_batch": 32}}
 

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simcluster.base.clock import TICK, on_grid
-from simcluster.lowering.chains import Piece, pieces
-from simcluster.lowering.program import Meeting, Program, SpanRow
+from simcluster.engine.engine import play
 from simcluster.measuring.timeline import expand
 from simcluster.planning.ops import MAIN, Compute, Op, Segment, Timed
-from simcluster.simulating.engine import play
+from simcluster.programs.collapse import Piece, pieces
+from simcluster.programs.program import Meeting, Program, SpanRow
 from simcluster.traffic.traffic import Traffic
 
 

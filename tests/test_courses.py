@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from test_in_step import TICKS, chains
 
 from simcluster.base.profiles import STEADY
-from simcluster.lowering.program import Pace
-from simcluster.lowering.rhythm import Chain, Playing
-from simcluster.simulating.agenda import Agenda, Instant, Lane, Lanes, Timer, at_end_of_instant
-from simcluster.simulating.courses import Courses
-from simcluster.simulating.followed import Followed
-from simcluster.simulating.tasks import Member, Place, Several, Single, Task
+from simcluster.engine.calendar import Agenda, Instant, Lane, Lanes, Timer, at_end_of_instant
+from simcluster.engine.compute_tasks import Member, Place, Several, Single, Task
+from simcluster.engine.trajectories import Courses
+from simcluster.engine.varying_speed import Followed
+from simcluster.programs.chain import Chain, Playing
+from simcluster.programs.program import Pace
 
 PRESSURES = st.sampled_from([0.0, 0.2, 0.7])
 LANE: Lane = (None for _ in ())

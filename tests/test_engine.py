@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from simcluster.base.clock import on_grid
 from simcluster.base.errors import DeadlockError, InputError
-from simcluster.lowering.program import Meeting, Program, SpanRow
+from simcluster.engine.engine import play
+from simcluster.engine.record import Record
+from simcluster.programs.program import Meeting, Program, SpanRow
 from simcluster.simulate import simulate
-from simcluster.simulating.engine import play
-from simcluster.simulating.record import Record
 from simcluster.traffic.traffic import Traffic
 
 

@@ -9,7 +9,7 @@ from conftest import Tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simcluster.planned import prepare
+from simcluster.step.planned import prepare
 from simcluster.traffic.fairness import Usage, fair_rates, solo_rate
 from simcluster.traffic.redundant_links import felt, narrowest
 

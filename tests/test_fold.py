@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simcluster.base.multiset_hash import mixed
-from simcluster.lowering.fold import Communicator, fold, unfolded
 from simcluster.scenario.scenario import Scenario
 from simcluster.simulate import simulate
+from simcluster.symmetry.equitable_partition import Communicator, fold, unfolded
 
 TOPOLOGIES: list[dict[str, Any]] = [
     {"topology": "dgx_a100", "nodes": 2, "gpus_per_node": 4},
@@ -322,7 +322,7 @@ def test_colours_that_meet_by_chance_are_told_apart(monkeypatch: pytest.MonkeyPa
         checked.append(salt)
         return mixed(values, salt) & np.uint64(3) if 29 <= salt < 60 else mixed(values, salt)
 
-    monkeypatch.setattr("simcluster.lowering.fold.mixed", poor)
+    monkeypatch.setattr("simcluster.symmetry.equitable_partition.mixed", poor)
     assert fold(ranks, found, []) == right
     assert max(checked) >= 200  # it had to begin again
     assert len(right.rank_representatives) == 8  # no two are as far from rank 5 on the same side of it

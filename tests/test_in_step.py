@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from simcluster.base.clock import on_grid
 from simcluster.base.profiles import STEADY
 from simcluster.base.windows import Window
-from simcluster.lowering.blocks import Inside, Rows, before_by_lanes, blocks_of
-from simcluster.lowering.program import Pace
-from simcluster.lowering.rhythm import Chain, Playing
+from simcluster.engine.engine import play
+from simcluster.engine.record import Record
 from simcluster.planning.ops import MAIN
+from simcluster.programs.blocks import Inside, Rows, before_by_lanes, blocks_of
+from simcluster.programs.chain import Chain, Playing
+from simcluster.programs.program import Pace
 from simcluster.result import Result
 from simcluster.simulate import replay
-from simcluster.simulating.engine import play
-from simcluster.simulating.record import Record
 
 # --- blocks -----------------------------------------------------------------------------------------------------------
 

@@ -20,14 +20,14 @@ from simcluster.base.errors import InputError
 from simcluster.devices.device import kernels_seconds, load_device
 from simcluster.devices.interference import Beside, Factor, Interference, MemoryBandwidth, Multiprocessors
 from simcluster.devices.sensitivity import interference_on, sensitivity_on
-from simcluster.lowering.chains import pieces
-from simcluster.lowering.program import Meeting, Pace, Program, SpanRow
+from simcluster.engine.engine import play
+from simcluster.engine.record import Record
 from simcluster.measuring.timeline import expand
 from simcluster.model.kernels import Kernel
 from simcluster.planning.ops import MAIN, Compute, Op, Segment, Timed
+from simcluster.programs.collapse import pieces
+from simcluster.programs.program import Meeting, Pace, Program, SpanRow
 from simcluster.simulate import simulate
-from simcluster.simulating.engine import play
-from simcluster.simulating.record import Record
 from simcluster.traffic.traffic import Traffic
 
 Row = tuple[float, float | None]

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simcluster.base.clock import TICK
-from simcluster.simulating.network import Network
+from simcluster.engine.network import Network
 from simcluster.traffic.fairness import Shares
 from simcluster.traffic.traffic import Traffic
 

@@ -14,22 +14,22 @@ from hypothesis import strategies as st
 from test_fold import documents
 
 from simcluster.base.errors import InputError
-from simcluster.lowering.lower import Choices, lower
-from simcluster.lowering.program import Program
+from simcluster.engine.engine import play
+from simcluster.engine.lower import Choices, lower
 from simcluster.measuring.timeline import Floats
-from simcluster.planned import plan_job
 from simcluster.planning.job import Job, Offload
 from simcluster.planning.offload import trips
 from simcluster.planning.ops import Compute, Op, Segment
 from simcluster.planning.segments import Pass
 from simcluster.planning.stages import stage_programs
+from simcluster.programs.program import Program
 from simcluster.result import Result
 from simcluster.run import Run
 from simcluster.scenario.job import planned_footprints
 from simcluster.scenario.scenario import Scenario
 from simcluster.schedules import SCHEDULES, make_schedule
 from simcluster.simulate import simulate
-from simcluster.simulating.engine import play
+from simcluster.step.planned import plan_job
 from simcluster.traffic.methods import Methods
 
 TICK = 2.0**-10

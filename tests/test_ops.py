@@ -11,6 +11,7 @@ import pytest
 from conftest import tiny_scenario
 
 from simcluster.base.errors import InputError
+from simcluster.engine.stage_sweep import StageSweep
 from simcluster.measuring.timeline import COLUMNS
 from simcluster.planning import ops
 from simcluster.planning.ops import MAIN, WORKS, Item, Op, Segment, StageProgram, Timed, Work
@@ -21,7 +22,6 @@ from simcluster.run import Run
 from simcluster.scenario.scenario import Scenario
 from simcluster.search.pass_times import longest
 from simcluster.simulate import plan, replay
-from simcluster.simulating.stage_sweep import StageSweep
 from simcluster.sweeps.exchanges import proved
 
 every_kind = pytest.mark.parametrize("work", WORKS.values(), ids=lambda work: type(work).__name__)

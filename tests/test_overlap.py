@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from test_fold import documents
 
 from simcluster.base.clock import on_grid
+from simcluster.engine.engine import play
+from simcluster.engine.lower import Choices, lower
 from simcluster.fixed import Costs, _NoFabric, simulate_costs
-from simcluster.lowering.lower import Choices, lower
 from simcluster.measuring.metrics import EXPOSED
 from simcluster.measuring.overlap import Key, Overlap
 from simcluster.planning.ops import MAIN, Compute, Item, Need, Op, Segment, StageProgram, Timed
@@ -21,7 +22,6 @@ from simcluster.planning.parallel import Plan
 from simcluster.result import Result
 from simcluster.run import Run
 from simcluster.simulate import simulate
-from simcluster.simulating.engine import play
 from simcluster.traffic.methods import Methods
 
 Interval = tuple[float, float]

@@ -16,7 +16,6 @@ from simcluster.faults.draws import stream
 from simcluster.faults.ranks import mean_attention
 from simcluster.faults.spec import Batch
 from simcluster.model.flops import hardware_flops_per_sequence, layer_flops, model_flops_per_sequence
-from simcluster.planned import plan
 from simcluster.result import Result
 from simcluster.scenario.scenario import load
 from simcluster.search.link_bound import LinkBounds
@@ -24,6 +23,7 @@ from simcluster.search.plan import alone
 from simcluster.search.space import Layout
 from simcluster.show.summary import summary
 from simcluster.simulate import replay, simulate
+from simcluster.step.planned import plan
 from simcluster.sweeps.alike import NotQuickError
 from simcluster.sweeps.quick import quick_step
 

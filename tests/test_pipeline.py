@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 import simcluster
 from simcluster.base.errors import InputError
-from simcluster.planned import plan_job
 from simcluster.planning.ops import Collective
 from simcluster.planning.stages import stage_programs
 from simcluster.scenario.scenario import from_document, load
@@ -22,6 +21,7 @@ from simcluster.schedules import SCHEDULES, Schedule, make_schedule, peak_in_fli
 from simcluster.schedules.specs import Rows
 from simcluster.schedules.torch_csv import to_csv
 from simcluster.simulate import simulate
+from simcluster.step.planned import plan_job
 
 DGX = {"topology": "dgx_a100", "nodes": 2, "gpus_per_node": 4}
 PIPE: dict[str, Any] = {"cluster": DGX, "gpus": 4, "parallel": {"pp": 4}, "training": {"global_batch": 8}}

@@ -16,9 +16,9 @@ from simcluster.base.clock import TICK
 from simcluster.base.errors import DeadlockError
 from simcluster.base.profiles import STEADY, Profile, Spells, product, stretched
 from simcluster.base.windows import Window
-from simcluster.lowering.program import Meeting, Program, SpanRow
-from simcluster.simulating.engine import play
-from simcluster.simulating.network import Network
+from simcluster.engine.engine import play
+from simcluster.engine.network import Network
+from simcluster.programs.program import Meeting, Program, SpanRow
 from simcluster.traffic.traffic import Traffic
 
 quarters = st.integers(0, 40).map(lambda number: number / 4)

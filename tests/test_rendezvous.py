@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simcluster.base.errors import DeadlockError
-from simcluster.lowering.lower import Choices, Lowered, lower
+from simcluster.engine.engine import play
+from simcluster.engine.lower import Choices, Lowered, lower
 from simcluster.model.transformer import Model
 from simcluster.planning.job import DataParallel, Job, Slices
 from simcluster.planning.ops import Compute, Op, Segment
@@ -20,7 +21,6 @@ from simcluster.planning.stages import stage_programs
 from simcluster.run import Run
 from simcluster.schedules import SCHEDULES, Schedule, make_schedule, schedule_function
 from simcluster.simulate import simulate
-from simcluster.simulating.engine import play
 from simcluster.topology.uniform import FlatSpec
 from simcluster.traffic.methods import Methods
 

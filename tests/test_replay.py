@@ -19,10 +19,12 @@ from hypothesis import strategies as st
 
 from simcluster.base.errors import InputError
 from simcluster.cli import main
+from simcluster.engine.engine import play
+from simcluster.engine.longest_path import LongestPath
 from simcluster.fixed import Costs, simulate_costs
-from simcluster.lowering.program import Meeting, Program, SpanRow
 from simcluster.measuring.metrics import step_time
 from simcluster.planning.parallel import Plan
+from simcluster.programs.program import Meeting, Program, SpanRow
 from simcluster.replay import Recorded, Trace, load_trace, measure, read_trace, recorded, trace_of
 from simcluster.replay.measure import worst_workers
 from simcluster.replay.spans import spans
@@ -31,8 +33,6 @@ from simcluster.replay.waiting import recorded_matrix, waited
 from simcluster.replay.whatif import QUESTIONS, ask, in_order, own_schedule
 from simcluster.replay.written import save_trace, trace_of_run, write_trace
 from simcluster.simulate import simulate
-from simcluster.simulating.engine import play
-from simcluster.simulating.longest_path import LongestPath
 from simcluster.traffic.traffic import Traffic
 
 ROOT = Path(__file__).parents[1]

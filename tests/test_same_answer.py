@@ -16,20 +16,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simcluster.base.errors import DeadlockError, InputError
+from simcluster.engine.choose import play_by, play_path
+from simcluster.engine.engine import play
+from simcluster.engine.longest_path import NeedsEventsError
+from simcluster.engine.overlaps import Encounters
+from simcluster.engine.record import Record
 from simcluster.fixed import Costs, simulate_costs
-from simcluster.lowering.program import Meeting, Program, SpanRow
 from simcluster.measuring.timeline import COLUMNS
 from simcluster.planning.ops import MAIN
+from simcluster.programs.program import Meeting, Program, SpanRow
 from simcluster.result import Result
 from simcluster.run import Run
 from simcluster.scenario.scenario import Scenario
 from simcluster.schedules import SCHEDULES
 from simcluster.simulate import replay, simulate
-from simcluster.simulating.encounters import Encounters
-from simcluster.simulating.engine import play
-from simcluster.simulating.longest_path import NeedsEventsError
-from simcluster.simulating.players import play_by, play_path
-from simcluster.simulating.record import Record
 from simcluster.traffic.traffic import Traffic
 
 ECMP = {"kind": "ecmp", "seed": 3, "queue_pairs": 2}

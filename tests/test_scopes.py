@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from simcluster import load
+from simcluster.engine.longest_path import NeedsEventsError, meeting_seconds
+from simcluster.engine.stage_sweep import PROVED
 from simcluster.faults import FAULTS
-from simcluster.lowering.program import Meeting, Program
 from simcluster.planning.ops import WORKS
+from simcluster.programs.program import Meeting, Program
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.scope import Limited, Scope, fields
 from simcluster.search.plan_scope import PLAN
-from simcluster.simulating.longest_path import NeedsEventsError, meeting_seconds
-from simcluster.simulating.stage_sweep import PROVED
 from simcluster.sweeps.quick_scope import QUICK
 from simcluster.whatif.chance_scope import REPLICAS
 

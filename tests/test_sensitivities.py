@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 import simcluster
 from simcluster.cli import main
 from simcluster.measuring.replanned import path_seconds_under
-from simcluster.planned import prepare
 from simcluster.simulate import replay
+from simcluster.step.planned import prepare
 from simcluster.whatif.sensitivities import RESOURCES, Sensitivity, more_memory, scaled, sensitivity
 
 BY = 0.01

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simcluster.base.errors import InputError
-from simcluster.lowering.lower import Choices, lower
+from simcluster.engine.engine import play
+from simcluster.engine.lower import Choices, lower
 from simcluster.model.transformer import Model
-from simcluster.planned import plan_job
 from simcluster.planning.job import DataParallel, Job, Sharding, Slices
 from simcluster.planning.ops import Collective, Compute, Item, Op, Segment, StageProgram, Timed
 from simcluster.planning.parallel import Plan
@@ -27,7 +27,7 @@ from simcluster.scenario.job import planned_footprints
 from simcluster.scenario.scenario import Scenario
 from simcluster.schedules import schedule_function
 from simcluster.simulate import simulate
-from simcluster.simulating.engine import play
+from simcluster.step.planned import plan_job
 from simcluster.traffic.methods import Methods
 
 TICK = 2.0**-20  # of given times: on the clock's grid, so that sums are exact

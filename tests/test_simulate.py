@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 import simcluster
 from simcluster.base.clock import TICK
 from simcluster.devices.device import device_document
+from simcluster.engine.choose import play_by
+from simcluster.engine.record import Record
 from simcluster.result import Result, numbers
 from simcluster.scenario.scenario import Scenario
 from simcluster.simulate import simulate
-from simcluster.simulating.players import play_by
-from simcluster.simulating.record import Record
 
 ROOT = Path(__file__).parent.parent
 GPT3 = ROOT / "scenarios" / "gpt3_175b_64xa100.yaml"
@@ -291,7 +291,7 @@ def test_the_step_without_faults_is_played_for_who_asks(tiny: Tiny, monkeypatch:
         played.append(len(args))
         return play_by(*args)
 
-    monkeypatch.setattr(importlib.import_module("simcluster.played"), "play_by", counted)
+    monkeypatch.setattr(importlib.import_module("simcluster.step.play"), "play_by", counted)
     result = simulate(tiny(**PLAIN, faults=[{**SLOW, "rank": 3}]))
     assert result.step_time > 0
     assert len(played) == 1

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from simcluster.base.errors import InputError
 from simcluster.devices.software import Software, latest_of, load_software, software_names
-from simcluster.lowering.chains import pieces
 from simcluster.model.kernels import Kernel
 from simcluster.planning.ops import Collective, Compute, Host, Op
 from simcluster.planning.segment_ops import Issue, OpsInMaking
+from simcluster.programs.collapse import pieces
 from simcluster.scenario.scenario import from_document, load
 from simcluster.simulate import simulate
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from test_same_answer import documents
 
 from simcluster.base.errors import InputError
-from simcluster.planned import plan_job
+from simcluster.engine.stage_sweep import StageSweep
 from simcluster.planning.ops import (
     MAIN,
     Collective,
@@ -34,7 +34,7 @@ from simcluster.reference.communication import Communication
 from simcluster.reference.nodes import lanes_of
 from simcluster.reference.plain import Player
 from simcluster.scenario.scenario import Scenario
-from simcluster.simulating.stage_sweep import StageSweep
+from simcluster.step.planned import plan_job
 from simcluster.traffic.methods import Methods
 
 REPLICAS = 2

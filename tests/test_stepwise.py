@@ -14,9 +14,9 @@ from simcluster.base.errors import InputError
 from simcluster.collective import collective_times, concurrent_times
 from simcluster.collective_loads import limit_of
 from simcluster.collectives import Hop, Phase
+from simcluster.engine.network import Network
+from simcluster.engine.stepwise import Stepwise
 from simcluster.scenario.files import load_cluster
-from simcluster.simulating.network import Network
-from simcluster.simulating.stepwise import Stepwise
 from simcluster.topology import Cluster, parse_topology
 
 RINGS = ("all_reduce", "reduce_scatter", "all_gather")

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simcluster.lowering.chains import pieces as events
 from simcluster.model.kernels import Kernel, in_pieces
 from simcluster.model.layers import RankShape
 from simcluster.model.transformer import Model
 from simcluster.planning.ops import Collective, Compute, Op, Segment
 from simcluster.planning.segment_ops import OpsInMaking
 from simcluster.planning.segments import Pass, Passes
+from simcluster.programs.collapse import pieces as events
 from simcluster.scenario.scenario import load
 from simcluster.simulate import simulate
 

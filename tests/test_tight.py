@@ -10,9 +10,9 @@ from conftest import Tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simcluster.lowering.tight import tight_rows
 from simcluster.scenario.scenario import Scenario
 from simcluster.simulate import simulate
+from simcluster.symmetry.bottleneck_links import tight_rows
 from simcluster.traffic.fairness import Usage, fair_rates
 from simcluster.traffic.incidence import Bindings, Communicator
 

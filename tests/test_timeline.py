@@ -9,10 +9,10 @@ import pandas as pd
 import pytest
 from conftest import Tiny
 
-from simcluster.lowering.program import Meeting, Program, SpanRow
+from simcluster.engine.engine import play
 from simcluster.measuring.timeline import COLUMNS, Spans, expand
+from simcluster.programs.program import Meeting, Program, SpanRow
 from simcluster.simulate import simulate
-from simcluster.simulating.engine import play
 from simcluster.traffic.traffic import Traffic
 
 PIPELINE: dict[str, Any] = {

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from test_same_answer import _spans, documents
 
 import simcluster
-from simcluster.lowering.trusting import Trust
+from simcluster.engine.contention_check import _held_back, crowded
 from simcluster.search.plan import alone
 from simcluster.search.playing import replay_on_trust
 from simcluster.simulate import replay
-from simcluster.simulating.crowds import _held_back, crowded
+from simcluster.symmetry.optimistic import Trust
 
 
 @settings(max_examples=12)

@@ -15,11 +15,11 @@ from simcluster.model.layers import RankShape, attention_block, lm_head_block, m
 from simcluster.model.recipes import RECIPES
 from simcluster.model.shards import padded_vocab
 from simcluster.model.transformer import Model
-from simcluster.planned import choices_of, plan_job
 from simcluster.planning.segments import Pass
 from simcluster.scenario.scenario import from_document, load
 from simcluster.simulate import simulate
-from simcluster.simulating.own_times import OwnTimes
+from simcluster.step.planned import choices_of, plan_job
+from simcluster.step.planning_by_times import OwnTimes
 from simcluster.validation import Report, load_study, validate_studies
 from simcluster.validation.study import Steps, StudyFile
 from simcluster.validation.study_head import InlineTable

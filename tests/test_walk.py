@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from simcluster.base.clock import on_grid
 from simcluster.base.errors import InputError
-from simcluster.lowering.program import Meeting
+from simcluster.engine.engine import play
+from simcluster.programs.program import Meeting
 from simcluster.schedules import Action, Schedule, make_schedule
 from simcluster.schedules.actions import loop_route
-from simcluster.simulating.engine import play
 from simcluster.sweeps.crossings import Intervals, meet
 from simcluster.sweeps.skeleton import Costed, Last, Sent, Skeleton, Work
 from simcluster.sweeps.stepping import Walk

@@ -16,8 +16,8 @@ from test_fold import documents
 
 import simcluster
 from simcluster import fixed
+from simcluster.engine.lower import Lowered, lower
 from simcluster.fixed import Costs, simulate_costs
-from simcluster.lowering.lower import Lowered, lower
 from simcluster.planning.ops import StageProgram
 from simcluster.run import Run
 from simcluster.schedules import Schedule, schedule_function

@@ -13,15 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simcluster import simulate
-from simcluster.lowering import played
-from simcluster.lowering.program import Program
-from simcluster.lowering.whole import first_ops, whole
-from simcluster.planned import prepare
+from simcluster.engine import segment_lowering as played
+from simcluster.engine.engine import play
+from simcluster.engine.lockstep import Expanded
+from simcluster.programs.expand import first_ops, whole
+from simcluster.programs.program import Program
 from simcluster.run import Run
 from simcluster.scenario.scenario import Scenario
 from simcluster.simulate import replay
-from simcluster.simulating.engine import play
-from simcluster.simulating.lockstep import Expanded
+from simcluster.step.planned import prepare
 
 CLUSTER = {"topology": "dgx_a100", "nodes": 4, "gpus_per_node": 4}
 RANKS = st.integers(0, 15)

@@ -12,14 +12,14 @@ from conftest import Table, Tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import simcluster.lowering.window as windows
+import simcluster.symmetry.quotient as windows
 from simcluster import load_cluster
 from simcluster.collectives import ALGORITHMS, Group
 from simcluster.collectives.description import Columned
-from simcluster.lowering.window import Window
-from simcluster.planned import PreparedStep, prepare
 from simcluster.scenario.scenario import Scenario
 from simcluster.simulate import simulate
+from simcluster.step.planned import PreparedStep, prepare
+from simcluster.symmetry.quotient import Window
 from simcluster.traffic.link_usage import drawn
 from simcluster.traffic.traffic import group_of
 
@@ -81,9 +81,9 @@ def both(scenario: Scenario) -> tuple[Window | None, PreparedStep, PreparedStep]
             yield each
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("simcluster.lowering.views.windows_of", kept)
+        patch.setattr("simcluster.symmetry.quotients.windows_of", kept)
         seen = prepare(scenario)
-        patch.setattr("simcluster.lowering.views.windows_of", lambda *_: ())
+        patch.setattr("simcluster.symmetry.quotients.windows_of", lambda *_: ())
         return found[-1], seen, prepare(scenario)
 
 

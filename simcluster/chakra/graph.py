@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from simcluster.base.clock import on_grid
 from simcluster.base.errors import InputError
 from simcluster.chakra.trace import COLLECTIVES, Node, Trace
-from simcluster.lowering.program import Meeting, Program, SpanRow
+from simcluster.programs.program import Meeting, Program, SpanRow
 from simcluster.traffic.traffic import Traffic
 
 Cost = Callable[[tuple[int, ...], str, float], tuple[Traffic, ...]]

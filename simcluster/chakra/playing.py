@@ -13,9 +13,9 @@ from simcluster.base.errors import InputError
 from simcluster.chakra.graph import COPIES, lower
 from simcluster.chakra.trace import Node, Trace
 from simcluster.devices.device import Device, load_device
+from simcluster.engine.engine import play
 from simcluster.importers.astra_network import Dimension, groups_along
 from simcluster.nccl import load_platform
-from simcluster.simulating.engine import play
 from simcluster.topology import Cluster
 from simcluster.traffic.methods import Methods, activities, phases_of
 from simcluster.traffic.traffic import Traffic, copy_pattern, group_of, patterns

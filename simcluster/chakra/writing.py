@@ -14,7 +14,7 @@ from simcluster.chakra.trace import COLLECTIVES, KINDS, Node, Trace, Value
 from simcluster.planning.offload import HOST
 
 if TYPE_CHECKING:
-    from simcluster.lowering.program import SpanRow
+    from simcluster.programs.program import SpanRow
     from simcluster.run import Run
 
 _COPIES = {"d2h": "mem_store", "h2d": "mem_load"}

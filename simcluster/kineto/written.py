@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from simcluster.engine.longest_path import Played
 from simcluster.kineto.chrome import FIRST_CORRELATION, arguments, complete, named, nanoseconds, write_trace
 from simcluster.kineto.comm import Comm
 from simcluster.kineto.device_written import (
@@ -26,7 +27,6 @@ from simcluster.kineto.rank_file import comm_arguments, head_of, make_folder
 from simcluster.kineto.rebuild import Profiled
 from simcluster.replay.graph import MAIN
 from simcluster.replay.recorded import Part
-from simcluster.simulating.longest_path import Played
 
 BEFORE, _BETWEEN, EARLY = 1_000_000, 100_000, 1000
 """Nanoseconds before the first step, between steps, and from a step's marker to its first launch."""

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simcluster.lowering.communicators import Communicators
-from simcluster.lowering.lower import Lowered
+from simcluster.engine.lower import Lowered
 from simcluster.measuring.timeline import Ints, Spans
+from simcluster.symmetry.communicators import Communicators
 from simcluster.traffic.traffic import Traffic
 
 

@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from simcluster.base.profiles import STEADY, stretched
-from simcluster.lowering.communicators import Communicators
-from simcluster.lowering.lower import Lowered
-from simcluster.lowering.program import Program, RowTimes
-from simcluster.lowering.slowed import columns_of, within
+from simcluster.engine.lower import Lowered
 from simcluster.measuring.timeline import Floats, Ints, Spans
+from simcluster.programs.program import Program, RowTimes
+from simcluster.programs.slowed import columns_of, within
+from simcluster.symmetry.communicators import Communicators
 
 
 def free_seconds(lowered: Lowered, spans: Spans, first_rank: int = 0) -> Floats:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from simcluster.lowering.lower import Lowered
-from simcluster.lowering.program import Program
+from simcluster.engine.lower import Lowered
 from simcluster.measuring.contention import free_seconds
 from simcluster.measuring.critical_path import CriticalPath
 from simcluster.measuring.timeline import Floats, Ints, Spans
+from simcluster.programs.program import Program
 
 
 def path_seconds_under(path: CriticalPath, run: Lowered, other: Lowered, first_rank: int = 0) -> float | None:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from simcluster.lowering.program import Program, RowTimes
-from simcluster.lowering.slowed import columns_of, within
+from simcluster.programs.program import Program, RowTimes
+from simcluster.programs.slowed import columns_of, within
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from simcluster.lowering.program import Program
 from simcluster.planning.ops import MAIN
+from simcluster.programs.program import Program
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from simcluster.lowering.program import Meeting, Program, SpanRow
+from simcluster.programs.program import Meeting, Program, SpanRow
 from simcluster.replay.graph import MAIN, Graph, is_communication
 from simcluster.replay.trace import BACKWARD, FORWARD, MESSAGES, SCOPES, Floats, Ints
 from simcluster.traffic.traffic import Traffic

@@ -10,11 +10,11 @@ from functools import cached_property
 
 import numpy as np
 
+from simcluster.engine.engine import play
+from simcluster.engine.longest_path import LongestPath, Played
 from simcluster.replay.graph import Graph, is_communication
 from simcluster.replay.lowering import Lowered, lower
 from simcluster.replay.trace import Floats, Mask
-from simcluster.simulating.engine import play
-from simcluster.simulating.longest_path import LongestPath, Played
 
 _TOGETHER = 4_000_000
 """Durations that are swept at once: most ops of a pipeline wait for one other, so a sweep of one case is all overhead;

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
-from simcluster.lowering.communicators import Communicators
 from simcluster.planning.ops import MAIN, Collective, Item, Op, Segment, StageProgram, Transfer
 from simcluster.planning.parallel import Plan
+from simcluster.symmetry.communicators import Communicators
 from simcluster.topology import Cluster
 from simcluster.traffic.fairness import Usage, solo_rate
 from simcluster.traffic.methods import Methods, activities, phases_of

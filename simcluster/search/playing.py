@@ -17,7 +17,7 @@ from typing import Any
 from simcluster.base.errors import InputError
 from simcluster.base.processes import context
 from simcluster.base.store import Store
-from simcluster.lowering.trusting import Trust
+from simcluster.engine.contention_check import crowded
 from simcluster.measuring.numbers import columns_of, exposed_communication, timed_numbers
 from simcluster.result import Result
 from simcluster.scenario.scenario import Scenario, from_document
@@ -26,7 +26,7 @@ from simcluster.search.frontier import Candidate, Frontier
 from simcluster.search.ranking import Ranking
 from simcluster.search.space import Layout
 from simcluster.simulate import replay
-from simcluster.simulating.crowds import crowded
+from simcluster.symmetry.optimistic import Trust
 
 Row = dict[str, Any]
 Progress = Callable[[int, float, float], object]

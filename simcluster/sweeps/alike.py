@@ -15,14 +15,14 @@ import numpy as np
 from simcluster.base.errors import InputError
 from simcluster.collectives import Group
 from simcluster.devices.interference import Interference
-from simcluster.lowering.between import Between
-from simcluster.lowering.between import Ranks as Where
-from simcluster.lowering.chains import Piece, pieces
-from simcluster.lowering.communicators import Communicators
-from simcluster.lowering.fold import partition
-from simcluster.lowering.program import Meeting, Program
+from simcluster.engine.communication import Between
+from simcluster.engine.communication import Ranks as Where
 from simcluster.planning.ops import MAIN, Collective, Compute, Item, Need, Op, Segment, StageProgram, Transfer
 from simcluster.planning.parallel import Plan, Ranks
+from simcluster.programs.collapse import Piece, pieces
+from simcluster.programs.program import Meeting, Program
+from simcluster.symmetry.communicators import Communicators
+from simcluster.symmetry.equitable_partition import partition
 from simcluster.topology import Cluster
 from simcluster.traffic.fairness import Usage
 from simcluster.traffic.methods import Method, Methods, activities

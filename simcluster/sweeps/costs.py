@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 
 from simcluster.base.errors import InputError
 from simcluster.devices.sensitivity import interference_on
-from simcluster.planned import by_own_times, choices_of
 from simcluster.planning.job import Job
 from simcluster.planning.ops import Collective, Segment
 from simcluster.planning.segments import Pass, Passes
@@ -25,6 +24,7 @@ from simcluster.scenario.memory_plan import shape_of
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.schedule_plan import plan_of
 from simcluster.schedules import Schedule
+from simcluster.step.planned import by_own_times, choices_of
 from simcluster.sweeps.alike import Drawn, Network, NotQuickError
 from simcluster.sweeps.exchanges import Exchanges, Stages, hops_of, passes_calls, proved
 from simcluster.sweeps.skeleton import Costed, Sent, Work

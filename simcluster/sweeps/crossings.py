@@ -14,7 +14,7 @@ from itertools import chain
 import numpy as np
 import numpy.typing as npt
 
-from simcluster.lowering.program import Meeting
+from simcluster.programs.program import Meeting
 
 Floats = npt.NDArray[np.float64]
 

@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from simcluster.base.gc_paused import collector_off
+from simcluster.engine.choose import play_by
 from simcluster.measuring.numbers import timed_numbers
 from simcluster.planning.facts import Facts
 from simcluster.scenario.fields import ClusterSpec
 from simcluster.scenario.job import facts_of
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.schedule_plan import schedule_of
-from simcluster.simulating.players import play_by
 from simcluster.sweeps.alike import NotQuickError
 from simcluster.sweeps.contended import MOST_SECONDS, contended
 from simcluster.sweeps.costs import Kept, Shared, StepCosts

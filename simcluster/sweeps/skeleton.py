@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from simcluster.lowering.program import Meeting, Program, SpanRow
 from simcluster.planning.ops import MAIN
+from simcluster.programs.program import Meeting, Program, SpanRow
 from simcluster.schedules import Action, Schedule
 
 

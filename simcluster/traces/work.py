@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from simcluster.lowering.program import RowTimes, SpanRow
 from simcluster.measuring.metrics import EXPOSED
 from simcluster.planning.ops import MAIN
+from simcluster.programs.program import RowTimes, SpanRow
 from simcluster.run import Run
 
 RECEIVE, HOST = "recv", "host"

@@ -21,6 +21,8 @@ import numpy.typing as npt
 
 from simcluster.base.errors import InputError
 from simcluster.base.processes import Apart, cores
+from simcluster.engine.durations import ProgramOf, durations, paces
+from simcluster.engine.stage_sweep import StageSweep
 from simcluster.faults import BackgroundLoad, FaultSpec, HostStall, Jitter, SequenceLengths, placed
 from simcluster.faults.capacities import with_permanent
 from simcluster.faults.spec import Batch
@@ -32,8 +34,6 @@ from simcluster.result import Result
 from simcluster.scenario.job import batch_of, disturbances_of
 from simcluster.scenario.scenario import Scenario
 from simcluster.simulate import replay
-from simcluster.simulating.frozen import ProgramOf, durations, paces
-from simcluster.simulating.stage_sweep import StageSweep
 from simcluster.topology import Cluster
 from simcluster.whatif.chance import BLOCK, Chance, Documents
 from simcluster.whatif.chance_scope import REPLICAS

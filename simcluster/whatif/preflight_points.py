@@ -15,10 +15,10 @@ from simcluster.measuring.metrics import EXPOSED
 from simcluster.measuring.overlap import Key
 from simcluster.measuring.replanned import path_seconds_under
 from simcluster.model.transformer import parameters
-from simcluster.planned import prepare
 from simcluster.result import Result
 from simcluster.scenario.headroom import HEADROOM
 from simcluster.scenario.schedule_plan import schedule_of, slices_of
+from simcluster.step.planned import prepare
 from simcluster.whatif.candidates import against_bubble, against_exposed, against_memory, against_sharding, into_domain
 from simcluster.whatif.remedies import Remedy, Values, Verdict
 from simcluster.whatif.sensitivities import scaled

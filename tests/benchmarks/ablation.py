@@ -59,19 +59,19 @@ def _nothing(*_: Any, **__: Any) -> None:
 
 
 def _unfolded(colours: Any, bindings: Any, links: Any, heeded: Any) -> Any:
-    from simcluster.lowering.fold import unfolded
+    from simcluster.symmetry.equitable_partition import unfolded
 
     return unfolded(len(colours), bindings, len(links))
 
 
 def _not_alike(*_: Any, **__: Any) -> None:
-    from simcluster.lowering.window import NotAlikeError
+    from simcluster.symmetry.quotient import NotAlikeError
 
     raise NotAlikeError
 
 
 def _singly(*arguments: Any) -> Any:
-    from simcluster.lowering.chains import singly
+    from simcluster.programs.collapse import singly
 
     return singly(*arguments)
 
@@ -95,7 +95,7 @@ def _graphs(name: str, device: Any, draft: Any, routing: Any, nccl: Any = None) 
 
 
 def _followed(number: int, members: Any, now: float, courses: Any) -> Any:
-    from simcluster.simulating.followed import Followed
+    from simcluster.engine.varying_speed import Followed
 
     lanes, places, _, _ = zip(*members, strict=True)
     return Followed(number, places, lanes, now, courses.chain)

@@ -174,8 +174,8 @@ def streams(count: int) -> Figures:
     """Events of the engine: so many lanes of ops one after the other, against as many bare SimPy processes."""
     import simpy
 
-    from simcluster.lowering.program import Program
-    from simcluster.simulating.engine import play
+    from simcluster.engine.engine import play
+    from simcluster.programs.program import Program
 
     each = max(8, 65536 // count)
     program = Program(row_sets=[()])

@@ -25,9 +25,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 from table_cases import SCHEDULES, deep, warm
 
 import simcluster
+from simcluster.engine.choose import play_path
+from simcluster.engine.engine import play
 from simcluster.simulate import replay, simulate
-from simcluster.simulating.engine import play
-from simcluster.simulating.players import play_path
 from simcluster.sweeps.quick import quick_step
 
 pytestmark = pytest.mark.benchmark

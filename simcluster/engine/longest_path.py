@@ -1,0 +1,275 @@
+"""A program as one longest path: when everything begins and ends, without events.  An accelerator of the engine.
+
+The same rules as the engine's, so the same times to the bit (durations lie on the clock's grid): an op follows the one
+before it on its lane and those that it waits for; a meeting begins with its last arrival and takes what its transfers
+take with their links to themselves.  Whether they have, ``encounters`` tells from the times that come out
+(MODELLING.md I.5).  One case goes op by op (``Once``); many cases of durations, of recorded jobs, go level by level,
+each behind all that it waits for (``LongestPath``).  Imports the program, traffic, errors, numpy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from functools import cache
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from simcluster.base.errors import InputError
+from simcluster.programs.program import Program
+from simcluster.traffic.traffic import Traffic
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+
+class NeedsEventsError(InputError):
+    """What is no longest path; the message says why."""
+
+
+@dataclass(frozen=True)
+class Played:
+    """Seconds per op and case, as the engine records them."""
+
+    ready: Floats
+    start: Floats
+    end: Floats
+
+    @property
+    def total(self) -> Floats:
+        """Seconds per case: the last end."""
+        return np.asarray(self.end.max(axis=0, initial=0.0))
+
+
+class LongestPath:
+    """The order in which a program's ops can be timed; made once, used for many cases.
+
+    Raises NeedsEventsError for what is no longest path (step by step, interference, speeds that change, transfers over
+    links), InputError for ops that wait for each other.
+    """
+
+    def __init__(self, program: Program) -> None:
+        own = meeting_seconds(program, None)
+        before = _before(program)
+        order = Once(program, own).order
+        self._levels, nodes = _levels([each if isinstance(each, list) else [each] for each in order], before)
+        self._first = np.array([ops[0] for ops in nodes], dtype=np.int64)
+        self._node = np.empty(len(before), dtype=np.int64)
+        for number, ops in enumerate(nodes):
+            self._node[ops] = number
+        meeting = np.array(program.meeting, dtype=np.int64)[self._first]
+        self._meets = np.flatnonzero(meeting >= 0)
+        self._meeting_seconds = np.array(own)[meeting[self._meets]][:, None]
+        members = [op for ops in nodes if len(ops) > 1 for op in ops]
+        self._waiting = np.array([op for op in members if before[op]], dtype=np.int64)
+        self._opening = np.array([op for op in members if not before[op]], dtype=np.int64)
+        self._awaited = self._node[np.array([other for op in self._waiting for other in before[op]], dtype=np.int64)]
+        counts = [len(before[op]) for op in self._waiting]
+        self._offsets = np.concatenate([[0], np.cumsum(counts[:-1])]).astype(np.int64) if counts else None
+
+    def __call__(self, seconds: Floats) -> Played:
+        """Times for durations [op, case]; those of ops that meet are the meeting's own."""
+        start, end = self._sweep(seconds)
+        ready = start[self._node]  # of all but those that wait for others in a meeting
+        if self._offsets is not None:
+            ready[self._waiting] = np.maximum.reduceat(end[self._awaited], self._offsets, axis=0)
+        ready[self._opening] = 0.0
+        return Played(ready, start[self._node], end[self._node])
+
+    def total(self, seconds: Floats) -> Floats:
+        """Seconds per case until everything is over: as the total of what the call returns, and less work."""
+        return np.asarray(self._sweep(seconds)[1].max(axis=0))
+
+    def _sweep(self, seconds: Floats) -> tuple[Floats, Floats]:
+        """Start and end of every node; the last one is the beginning of time."""
+        count, cases = len(self._first), seconds.shape[1]
+        start, end = np.zeros((count + 1, cases)), np.zeros((count + 1, cases))
+        end[:count] = seconds[self._first]  # durations, until the ends are known
+        end[self._meets] = self._meeting_seconds
+        for low, high, awaited in self._levels:
+            begin = start[low:high]
+            end.take(awaited, axis=0).max(axis=0, out=begin)
+            end[low:high] += begin
+        return start, end
+
+
+def alone_seconds(traffic: Traffic, capacity: Sequence[float] | None) -> float:
+    """What a transfer takes with its links to itself, as the network would have it."""
+    if not traffic.usage and not traffic.round_bytes:
+        return traffic.latency_seconds
+    if capacity is None:
+        raise NeedsEventsError("longest path: transfers over links that others share need the engine's events")
+    if traffic.round_bytes and traffic.alone_rate(capacity) <= 0:
+        raise NeedsEventsError("a transfer crosses a link that carries nothing")
+    return traffic.alone_seconds(capacity) if traffic.round_bytes else traffic.latency_seconds
+
+
+def meeting_seconds(program: Program, capacity: Sequence[float] | None) -> list[float]:
+    """What every meeting takes once all have arrived; NeedsEventsError where that depends on what is beside it."""
+    for name, _ in _others(program, _OF_PROGRAM):
+        if getattr(program, name):
+            raise NeedsEventsError(_WHY.get(name, f"the program has {name}"))
+    known: dict[int, float] = {}  # by the identity of the traffics, which meetings share
+    found = []
+    for meeting in program.meetings:
+        for name, nothing in _others(meeting, _OF_MEETING):
+            if getattr(meeting, name) != nothing:
+                raise NeedsEventsError(_WHY.get(name, f"a meeting has {name}"))
+        seconds = known.get(id(meeting.traffics))
+        if seconds is None:
+            seconds = sum(alone_seconds(traffic, capacity) for traffic in meeting.traffics)
+            known[id(meeting.traffics)] = seconds
+        found.append(seconds)
+    return found
+
+
+_OF_PROGRAM = frozenset((
+    "seconds", "meeting", "position", "after", "lane", "rows", "step", "chunk", "microbatch", "lanes", "lane_rank",
+    "lane_name", "lane_stage", "meetings", "row_sets", "traffics", "receives", "in_step",
+))  # fmt: skip
+"""Columns of a program that a longest path goes by, or that change no time (``whole`` has unfolded ``in_step``)."""
+_OF_MEETING = frozenset(("parties", "traffics", "ranks"))
+_WHY = {
+    **dict.fromkeys(("speeds", "capacities"), "GPUs or links change their speed as time goes on (faults)"),
+    "steps": "collectives are played step by step",
+    **dict.fromkeys(("pressure", "drag"), "communication slows down the computation beside it (overlap.interference)"),
+}
+
+
+def _others(thing: object, known: frozenset[str]) -> tuple[tuple[str, object], ...]:
+    """Fields that a longest path does not go by, with what they are where nothing is said."""
+    kind: Any = type(thing)
+    return _others_of(kind, known)
+
+
+@cache
+def _others_of(kind: Any, known: frozenset[str]) -> tuple[tuple[str, object], ...]:
+    return tuple((each.name, each.default) for each in fields(kind) if each.name not in known)
+
+
+class Once:
+    """One case, op by op: as fast as it can be found in which ``order`` ops can be timed (lists of those that meet).
+
+    Lanes are gone along until an op waits for one that has no end yet; whichever lane comes first, times are the same.
+    ``last`` is the op that arrived last at an op's meeting, of equals the first; itself elsewhere.  Raises InputError
+    for ops that wait for each other.
+    """
+
+    def __init__(self, program: Program, meeting_seconds: Sequence[float]) -> None:
+        count = len(program.seconds)
+        self.ready, self.start, self.end = [0.0] * count, [0.0] * count, [-1.0] * count
+        self.last = list(range(count))
+        self.order: list[int | list[int]] = []
+        self._program = program
+        self._meeting_seconds = meeting_seconds
+        alone = [meeting.parties == 1 for meeting in program.meetings]  # as if they were computed
+        met = enumerate(program.meeting)
+        self._meets = [-1 if number < 0 or alone[number] else number for number in program.meeting]
+        self._seconds = [
+            program.seconds[op] if number < 0 or not alone[number] else meeting_seconds[number] for op, number in met
+        ]
+        self._next = [0] * len(program.lanes)
+        self._free = [0.0] * len(program.lanes)
+        self._waiting: dict[int, list[int]] = {}  # lanes by the op that their next one waits for
+        self._arrived: dict[int, list[int]] = {}  # by meeting
+        self._todo = list(range(len(program.lanes)))
+        self._go_on()
+        if min(self.end, default=0.0) < 0:
+            stuck = [op for op, end in enumerate(self.end) if end < 0]
+            raise InputError(f"{len(stuck)} ops wait for each other, the first {program.describe(stuck[0])}")
+
+    def _go_on(self) -> None:
+        """Along lanes as far as they go."""
+        program, ready, start, end = self._program, self.ready, self.start, self.end
+        after, meeting, seconds, lanes = program.after, self._meets, self._seconds, program.lanes
+        order, waiting, todo, reached, free = self.order, self._waiting, self._todo, self._next, self._free
+        while todo:
+            lane = todo.pop()
+            ops, now = lanes[lane], free[lane]
+            for at in range(reached[lane], len(ops)):
+                op = ops[at]
+                begin = now
+                for other in after[op]:
+                    done = end[other]
+                    if done < 0:
+                        waiting.setdefault(other, []).append(lane)
+                        reached[lane], free[lane] = at, now
+                        break
+                    if done > begin:
+                        begin = done
+                else:
+                    ready[op] = start[op] = begin
+                    if meeting[op] < 0:
+                        now = end[op] = begin + seconds[op]
+                        order.append(op)
+                        if op in waiting:
+                            todo += waiting.pop(op)
+                        continue
+                    reached[lane] = at + 1
+                    self._meet(meeting[op], op)
+                break
+
+    def _meet(self, number: int, op: int) -> None:
+        """Arrive; with the last one the meeting is timed, and all go on."""
+        members = self._arrived.setdefault(number, [])
+        members.append(op)
+        if len(members) < self._program.meetings[number].parties:
+            return
+        ready, lanes = self.ready, self._program.lane
+        begin = max([ready[member] for member in members])
+        last = min([member for member in members if ready[member] == begin])
+        over = begin + self._meeting_seconds[number]
+        for member in members:
+            self.start[member], self.end[member], self.last[member] = begin, over, last
+            self._free[lanes[member]] = over
+            self._todo.append(lanes[member])
+            if member in self._waiting:
+                self._todo += self._waiting.pop(member)
+        self.order.append(members)
+
+
+def _before(program: Program) -> list[list[int]]:
+    """What every op waits for: the one before it on its lane, and those it names."""
+    before = [list(others) for others in program.after]
+    for ops in program.lanes:
+        for one, other in pairwise(ops):
+            before[other].append(one)
+    return before
+
+
+Level = tuple[int, int, Ints]
+"""Nodes ``low`` to ``high``, and the nodes that they wait for, one column each; short ones filled up with the beginning
+of time, which is the node behind all others."""
+
+
+def _levels(nodes: list[list[int]], before: list[list[int]]) -> tuple[list[Level], list[list[int]]]:
+    """The levels behind the first, and the nodes (ops, or those that meet) in their order."""
+    node_of = [-1] * len(before)
+    awaited: list[list[int]] = []
+    depth: list[int] = []
+    for number, ops in enumerate(nodes):
+        found = list(dict.fromkeys(node_of[other] for op in ops for other in before[op]))
+        awaited.append(found)
+        depth.append(1 + max((depth[other] for other in found), default=-1))
+        for op in ops:
+            node_of[op] = number
+    order = sorted(range(len(nodes)), key=depth.__getitem__)
+    place = [0] * len(nodes)
+    for at, number in enumerate(order):
+        place[number] = at
+    levels: list[Level] = []
+    low = 0
+    while low < len(order):
+        high = low
+        while high < len(order) and depth[order[high]] == depth[order[low]]:
+            high += 1
+        columns = [[place[other] for other in awaited[number]] for number in order[low:high]]
+        width = max(map(len, columns))
+        if width:
+            filled = [column + [len(nodes)] * (width - len(column)) for column in columns]
+            levels.append((low, high, np.ascontiguousarray(np.array(filled, dtype=np.int64).T)))
+        low = high
+    return levels, [nodes[number] for number in order]

@@ -1,0 +1,82 @@
+"""Do transfers of a program ever hold each other back?  Told from when its meetings began, after the fact.
+
+A transfer that has its links to itself, or shares them with others that leave room, moves at the rate that it has
+alone, and then the times that were assumed are those of the network: rates are the only solution of max-min fairness,
+and one in which nobody is held back is a solution.  Transfers of which one ends as the other begins do not meet.
+Zero bytes count as an encounter with whatever is under way.  Pure; imports the program and the longest path.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from simcluster.engine.longest_path import Floats, Ints, alone_seconds
+from simcluster.programs.program import Program
+from simcluster.traffic.traffic import Traffic
+
+_ROOM = 1e-9
+"""The part of a link that must be left over: more than any rounding on the way."""
+
+_END, _POINT_BEGIN, _POINT_END, _BEGIN = range(4)
+"""What comes first of equal instants: what takes no time stands between all ends and begins."""
+
+
+class Encounters:
+    """The transfers of a program on the links that more than one of them may load beyond what they carry."""
+
+    def __init__(self, program: Program, capacity: Sequence[float]) -> None:
+        parts: list[Floats] = [np.zeros((0, 5))]  # link, begin and end in the meeting, part of the link, meeting
+        numbers: dict[int, list[int]] = {}  # of the meetings by the identity of the traffics that they share
+        for number, meeting in enumerate(program.meetings):
+            numbers.setdefault(id(meeting.traffics), []).append(number)
+        for alike in numbers.values():
+            uses = np.array(_uses(program.meetings[alike[0]].traffics, capacity)).reshape(-1, 4)
+            each = np.repeat(np.array(alike, dtype=np.float64), len(uses))[:, None]
+            parts.append(np.concatenate([np.tile(uses, (len(alike), 1)), each], axis=1))
+        table = np.concatenate(parts)
+        link = table[:, 0].astype(np.int64)
+        crowded = np.bincount(link, table[:, 3], minlength=1) > 1.0 - _ROOM
+        several = np.bincount(link, minlength=1) > 1
+        table = table[(crowded & several)[link]]
+        self._link: Ints = table[:, 0].astype(np.int64)
+        self._begin, self._end, self._part = table[:, 1], table[:, 2], table[:, 3]
+        self._meeting: Ints = table[:, 4].astype(np.int64)
+
+    def first(self, starts: Floats) -> float:
+        """Seconds at which a transfer is first held back, infinite for never; ``starts`` [meeting]."""
+        if not len(self._link):
+            return math.inf
+        begin, end = starts[self._meeting] + self._begin, starts[self._meeting] + self._end
+        point = begin == end
+        order = np.lexsort((begin, self._link))
+        later = begin[order][1:] < end[order][:-1]  # quick: neighbours that follow each other cannot meet
+        if not (later | point[order][1:] | point[order][:-1])[np.diff(self._link[order]) == 0].any():
+            return math.inf
+        instant = np.concatenate([end, begin])
+        what = np.concatenate([np.where(point, _POINT_END, _END), np.where(point, _POINT_BEGIN, _BEGIN)])
+        link = np.concatenate([self._link, self._link])
+        order = np.lexsort((what, instant, link))
+        sign = np.repeat([-1.0, 1.0], len(begin))[order]
+        # every link's sums come back to 0 at its last end, so that all links can be summed up in one row
+        count = np.cumsum(sign)
+        load = np.cumsum(sign * np.concatenate([self._part, self._part])[order])
+        points = np.cumsum(sign * np.concatenate([point, point])[order])
+        held = (count > 1.5) & ((load > 1.0 - _ROOM) | (points > 0.5))
+        return float(instant[order][held].min(initial=math.inf))
+
+
+def _uses(traffics: Sequence[Traffic], capacity: Sequence[float]) -> list[tuple[int, float, float, float]]:
+    """What each link carries of a meeting's transfers, one after the other: (link, begin, end, part of the link)."""
+    found = []
+    at = 0.0
+    for traffic in traffics:
+        end = at + alone_seconds(traffic, capacity)
+        if traffic.usage:
+            rate = traffic.alone_rate(capacity)
+            begin = at + traffic.latency_seconds
+            found += [(link, begin, end, flows * rate / capacity[link]) for link, flows in traffic.usage]
+        at = end
+    return found

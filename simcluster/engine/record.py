@@ -1,0 +1,94 @@
+"""The record of a played program: when each lane was over, and all else when somebody looks.
+
+Ops that ranks do in step are played as one and told one by one (``lowering.whole``), which nobody pays for who wants
+the step time alone.  Imports the program, lockstep and pacing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from simcluster.engine.interference import rows_of
+from simcluster.engine.lockstep import Columns, Expanded, Forms, Gone
+from simcluster.engine.trajectories import Timed
+from simcluster.programs.program import Program, RowTimes
+from simcluster.programs.slowed import RowColumns, joined
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Record:
+    """Seconds per op of the whole program, once somebody asks: when it could have begun by itself, when it began, when
+    it ended; ``last`` is the op that arrived last at its meeting, of equals the first op (itself elsewhere).
+
+    ``lanes`` is when the last op of each lane ended (0 without any).  ``events`` counts what SimPy played.  ``slowed``
+    has, for every op that communication beside it slowed down, when its rows started and ended, in seconds from its
+    start.  ``kind`` is how the program was played, as "events" or as one longest "path", and ``why`` not otherwise."""
+
+    lanes: Floats
+    told: Callable[[], Columns]
+    events: int
+    slowed: Mapping[int, RowTimes] = field(default_factory=dict)
+    kind: str = "events"
+    why: str = ""
+
+    @cached_property
+    def columns(self) -> Columns:
+        """Times per op."""
+        return self.told()
+
+    @property
+    def ready(self) -> Floats:
+        """When each op could have begun by itself."""
+        return self.columns.ready
+
+    @property
+    def start(self) -> Floats:
+        """When it began."""
+        return self.columns.start
+
+    @property
+    def end(self) -> Floats:
+        """When it ended."""
+        return self.columns.end
+
+    @property
+    def last(self) -> npt.NDArray[np.int64]:
+        """The op that arrived last at its meeting."""
+        return self.columns.last
+
+
+class Told:
+    """What is told of all ops one by one: from the times of what a program ``played``, and of the stretches in it that
+    are ``gone``; ``slowed`` are the ops played by one rank that were."""
+
+    def __init__(
+        self, program: Program, forms: Forms, gone: Gone, slowed: Mapping[int, Timed], played: Columns
+    ) -> None:  # fmt: skip
+        self._program, self._forms, self._gone, self._slowed, self._played = program, forms, gone, slowed, played
+
+    @cached_property
+    def _expanded(self) -> Expanded:
+        return Expanded(self._program, self._forms, self._gone, self._played)
+
+    def columns(self) -> Columns:
+        """Times per op."""
+        return self._expanded.columns if self._program.in_step else self._played
+
+    def slowed(self) -> RowColumns:
+        """The rows of what did not go on as planned."""
+        alone = rows_of(self._slowed)
+        if not self._program.in_step:
+            return alone
+        return joined([alone._replace(ops=self._expanded.first[alone.ops]), self._expanded.slowed()])
+
+
+def when_over(program: Program, end: Sequence[float]) -> Floats:
+    """When each lane was over, by the ends of a program's ops."""
+    return np.array([end[ops[-1]] if ops else 0.0 for ops in program.lanes], dtype=np.float64)

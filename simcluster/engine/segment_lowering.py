@@ -1,0 +1,234 @@
+"""Lowered segments: a segment's pieces as ranks play it, whom they meet, and from where on the ranks go in step.
+
+Ranks of one speed whose groups are alike play it in the same way, which is found once.  Pure; imports ops, program,
+chains, between and in_step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import NamedTuple, TypeVar
+
+from simcluster.engine.communication import Between
+from simcluster.planning.ops import Op, Segment, Work
+from simcluster.programs.collapse import Piece, pieces, singly
+from simcluster.programs.lockstep_regions import may_go_in_step, with_lead
+from simcluster.programs.program import Meeting, Part, SpanRow
+
+NOBODY, ITSELF, SENDER = -1, -2, -3
+"""Whom a piece meets, if not a group: nobody; nobody, but it has a meeting of its own; who sends, and makes it."""
+
+_NONE = Meeting(0, ())
+
+_T = TypeVar("_T")
+
+Group = tuple[int, tuple[int, ...]]
+"""The class of a group, and the ops of a segment (by their indices) in which its members meet."""
+
+
+class Shape(NamedTuple):
+    """What decides the columns of a segment's pieces, but for their rows and the numbers of their meetings.
+
+    ``waits`` has the pieces that wait for others of the segment, with those; ``meets`` whom every piece meets: NOBODY,
+    ITSELF, SENDER, or a place in ``Played.groups``; the piece ``in_step``, the last one, is a stretch that ranks go
+    through in step, -1: there is none.  ``all_lanes``, in order of first use, are also those inside a stretch.
+    """
+
+    all_lanes: tuple[str, ...]
+    lanes: tuple[str, ...]
+    seconds: tuple[float, ...]
+    waits: tuple[tuple[int, tuple[int, ...]], ...]
+    meets: tuple[int, ...]
+    in_step: int
+
+
+class Played(NamedTuple):
+    """A segment as ranks play it; equal shapes are one object.
+
+    Of every piece its rows, the communicator (-1 for none) and the op with which it meets others, and the meeting that
+    these make (of no parties where there is none; in steps every one is another).  ``steady`` is the class of the
+    group that goes in step, ``part`` what this rank does there.
+    """
+
+    shape: Shape
+    rows: tuple[tuple[SpanRow, ...], ...]
+    met: tuple[tuple[int, Op], ...]
+    meetings: tuple[Meeting, ...]
+    groups: tuple[Group, ...]
+    steady: int
+    part: Part | None
+
+
+class _Works(NamedTuple):
+    """What ops of a segment do with others, one of each group, and for every op its place there, -1 if it does none."""
+
+    apart: tuple[Work, ...]
+    places: tuple[int, ...]
+
+
+class _Pattern(NamedTuple):
+    """How a segment goes wherever its ops take as long and press as hard on computation beside them.
+
+    Rows that move something have 0 for what.  From piece ``first`` on ranks go in step if they do all ``works`` in one
+    group, -1: never.
+    """
+
+    pieces: tuple[Piece, ...]
+    first: int
+    works: tuple[Work, ...]
+
+
+class Segments:
+    """The segments of a job as its ranks play them.
+
+    ``feels`` says whether a rank's computation may be slowed down as time goes on, ``dragging`` whether computation
+    slows down communication, ``varying`` whether a rank changes its own speed; ``collapsed``: in few pieces;
+    ``in_steps``: collectives are played step by step.
+    """
+
+    def __init__(
+        self, between: Between, feels: Callable[[int], bool], *,
+        dragging: bool, varying: bool, collapsed: bool, in_steps: bool,
+    ) -> None:  # fmt: skip
+        self._between, self._feels, self._varying, self._in_steps = between, feels, varying, in_steps
+        self._pieces = pieces if collapsed else singly
+        self._goes_in_step = collapsed and not in_steps and not dragging
+        self._works: dict[Segment, _Works] = {}
+        self._known: dict[Hashable, Played] = {}
+        self._patterns: dict[Hashable, _Pattern] = {}
+        self._shapes: dict[Shape, Shape] = {}
+        self._seconds: dict[Hashable, float | None] = {}  # what is done with others takes, by what it is and the group
+        self._pressure: dict[Hashable, float] = {}
+        self._moved: dict[Hashable, int] = {}
+
+    def played(self, rank: int, segment: Segment) -> Played:
+        """The segment as this rank plays it."""
+        between, works = self._between, self._works.get(segment)
+        if works is None:
+            works = self._works[segment] = _works_of(segment)
+        groups = tuple([between.group(between.communicator(work, rank)) for work in works.apart])
+        name = segment, between.slowness(rank), self._feels(rank), groups
+        known = self._known.get(name)
+        if known is None:
+            known = self._known[name] = self._play(rank, segment, [*groups, -1])
+        return known
+
+    def _play(self, rank: int, segment: Segment, groups: Sequence[int]) -> Played:
+        """The segment as it is played by ranks whose groups are of these classes."""
+        between = self._between
+        pattern, moved = self._pattern(rank, segment, groups)
+        found, first = pattern.pieces, pattern.first
+        rows = [_moving(piece.rows, moved) for piece in found]
+        met = []
+        for piece in found:
+            op = segment.ops[piece.first]
+            met.append((between.communicator(op.work, rank) if piece.seconds is None else -1, op))
+        meetings = [
+            _NONE if number < 0 or self._in_steps or op.work.joins else between.meeting(number, op)
+            for number, op in met
+        ]
+        meets, of_groups = self._groups(found, met, meetings)
+        seconds = [-1.0 if piece.seconds is None else piece.seconds for piece in found]
+        steady = list(dict.fromkeys([between.steady_group(rank, work) for work in pattern.works]))
+        part = None
+        if len(steady) == 1 and steady[0] >= 0:
+            part = _part(found[first:], meetings[first:], rows[first:], first)
+            found, met, rows = found[: first + 1], met[: first + 1], rows[: first + 1]
+            meetings, seconds = [*meetings[:first], _NONE], [*seconds[:first], -1.0]
+            meets = (*meets[:first], NOBODY)
+            of_groups = of_groups[: max(meets) + 1]  # they are numbered in the order of pieces
+        shape = Shape(
+            tuple(dict.fromkeys([piece.lane for piece in pattern.pieces])),
+            tuple([piece.lane for piece in found]),
+            tuple(seconds),
+            tuple([(index, piece.after) for index, piece in enumerate(found) if piece.after]),
+            meets,
+            first if part else -1,
+        )
+        return Played(
+            self._shapes.setdefault(shape, shape), tuple(rows), tuple(met), tuple(meetings), of_groups,
+            steady[0] if part else -1, part,
+        )  # fmt: skip
+
+    def _pattern(self, rank: int, segment: Segment, groups: Sequence[int]) -> tuple[_Pattern, Iterator[int]]:
+        """How the segment goes on a rank, and what those of its rows move that move something."""
+        between, ops, feels, own = self._between, segment.ops, self._feels(rank), segment.ops[0].lane
+        places = self._works[segment].places
+        names = [place >= 0 and (op.work, op.lane, own, groups[place]) for op, place in zip(ops, places, strict=True)]
+        seconds = _each(ops, names, self._seconds, lambda op: between.seconds(rank, op, own))
+        pressure = _each(ops, names, self._pressure, lambda op: between.pressure(rank, op)) if feels else []
+        moved = _each(ops, names, self._moved, lambda op: between.moved(rank, op))
+        moves = [min(number, 0) for number in moved]
+        name = segment, feels, tuple(seconds), tuple(pressure), tuple(moves)
+        known = self._patterns.get(name)
+        if known is None:
+            place = {id(op): place for place, op in enumerate(ops)}
+            found = self._pieces(
+                segment,
+                lambda op: seconds[place[id(op)]],
+                lambda op: moves[place[id(op)]],
+                (lambda op: pressure[place[id(op)]]) if feels else None,
+            )
+            first, works = may_go_in_step(segment, found) if self._goes_in_step else (-1, ())
+            known = self._patterns[name] = _Pattern(found, first if self._varying else with_lead(found, first), works)
+        return known, iter([number for number in moved if number >= 0])
+
+    def _groups(
+        self, found: Sequence[Piece], met: Sequence[tuple[int, Op]], meetings: Sequence[Meeting]
+    ) -> tuple[tuple[int, ...], tuple[Group, ...]]:
+        """Whom every piece meets, and the groups among them."""
+        meets = []
+        groups: dict[int, list[int]] = {}
+        for piece, (number, op), meeting in zip(found, met, meetings, strict=True):
+            if number < 0:
+                meets.append(NOBODY)
+            elif op.work.joins:
+                meets.append(SENDER)
+            elif meeting.parties == 1:
+                meets.append(ITSELF)
+            else:
+                group = self._between.group(number)
+                groups.setdefault(group, []).append(piece.first)
+                meets.append(list(groups).index(group))
+        return tuple(meets), tuple([(group, tuple(ops)) for group, ops in groups.items()])
+
+
+def _each(
+    ops: Sequence[Op], names: Sequence[Hashable], known: dict[Hashable, _T], value: Callable[[Op], _T]
+) -> list[_T]:  # fmt: skip
+    """What is said of every op, looked up by its name if it has one."""
+    found = []
+    for op, name in zip(ops, names, strict=True):
+        if not name:
+            found.append(value(op))
+            continue
+        if name not in known:
+            known[name] = value(op)
+        found.append(known[name])
+    return found
+
+
+def _moving(rows: Sequence[SpanRow], moved: Iterator[int]) -> tuple[SpanRow, ...]:
+    """The rows with the numbers of what they move."""
+    return tuple([row if row.traffic < 0 else row._replace(traffic=next(moved)) for row in rows])
+
+
+def _part(
+    found: Sequence[Piece], meetings: Sequence[Meeting], rows: Sequence[tuple[SpanRow, ...]], first: int
+) -> Part:  # fmt: skip
+    """A stretch of these pieces, of which there are ``first`` before it."""
+    return Part(
+        tuple([piece.lane for piece in found]),
+        tuple([-1.0 if piece.seconds is None else piece.seconds for piece in found]),
+        tuple([tuple([earlier - first for earlier in piece.after]) for piece in found]),
+        tuple([meeting if meeting.parties else None for meeting in meetings]),
+        tuple(rows),
+    )
+
+
+def _works_of(segment: Segment) -> _Works:
+    """What a segment's ops do with others."""
+    whom = [op.work.group(0) for op in segment.ops]  # any stage tells them apart: no send is with a receive
+    apart = {each: op.work for each, op in zip(whom, segment.ops, strict=True) if each is not None}
+    place = {each: number for number, each in enumerate(apart)}
+    return _Works(tuple(apart.values()), tuple([-1 if each is None else place[each] for each in whom]))

@@ -1,0 +1,1 @@
+"""A scenario's step: planned, prepared, played."""

@@ -1,0 +1,122 @@
+"""A scenario planned, and its step made ready to be played: the job, its stages' programs, and the ops they come to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from simcluster.base.gc_paused import collector_off
+from simcluster.devices.device import Device
+from simcluster.devices.sensitivity import interference_on
+from simcluster.engine.lower import Choices, Lowered, lower
+from simcluster.faults import Fault
+from simcluster.faults.capacities import with_permanent
+from simcluster.faults.where import OnLinks
+from simcluster.planning.facts import Facts
+from simcluster.planning.job import Job
+from simcluster.planning.ops import StageProgram
+from simcluster.planning.stages import stage_programs
+from simcluster.scenario.job import disturbances_of, facts_with_memory, job_of, methods_of, slowness
+from simcluster.scenario.scenario import Scenario
+from simcluster.scenario.schedule_plan import goes_by_own_times, schedule_of
+from simcluster.step.planning_by_times import OwnTimes
+from simcluster.symmetry.optimistic import Trust
+from simcluster.symmetry.quotients import Views
+from simcluster.topology import Cluster
+
+Change = Callable[[Sequence[StageProgram]], Sequence[StageProgram]]
+"""Makes other programs of a job's: what if some of their ops were different?"""
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What a scenario's faults do not change: the job, its stages' programs, how its collectives are done, and the
+    windows through which it may be looked at; and what is known of the job under its own ``faults``."""
+
+    job: Job
+    facts: Facts
+    faults: Sequence[Fault]
+    programs: Sequence[StageProgram]
+    choices: Choices
+    views: Views
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedStep:
+    """A scenario's step before the clock starts: the program, what is known of the job, and the cluster with what is
+    wrong with it for ever."""
+
+    lowered: Lowered
+    facts: Facts
+    cluster: Cluster
+
+
+@collector_off()
+def plan(scenario: Scenario, change: Change = list) -> Planned:
+    """Plan the scenario, whatever faults it has, with its programs changed if a change is given."""
+    job, facts = plan_job(scenario, scenario.cluster.device)
+    programs, choices = change(stage_programs(job)), choices_of(scenario)
+    views = Views(programs, job.plan, scenario.cluster.built, choices.methods)
+    return Planned(job, facts, scenario.faults, programs, choices, views)
+
+
+def prepare(
+    scenario: Scenario,
+    planned: Planned | None = None,
+    *,
+    folded: bool = True,
+    collapsed: bool = True,
+    watched: Sequence[OnLinks] = (),
+    trust: Trust | None = None,
+) -> PreparedStep:
+    """Lower a scenario, which may be planned already, to a program, with the faults that it has now.
+
+    The links of ``watched`` faults are played apart from others, as if something could happen on them; ``trust`` says
+    which links may hold somebody up, of a scenario without faults.
+    """
+    planned = planned or plan(scenario)
+    job, facts, cluster = planned.job, planned.facts, with_permanent(scenario.faults, scenario.cluster.built)
+    if scenario.faults != planned.faults:
+        facts = facts_with_memory(scenario, scenario.cluster.device, job)
+    lowered = lower(
+        planned.programs,
+        job.plan,
+        cluster,
+        cluster.capacity,
+        slowness=slowness(scenario),
+        choices=replace(planned.choices, folded=folded, collapsed=collapsed),
+        disturbances=disturbances_of(scenario, job.plan, cluster, watched),
+        trust=trust,
+        views=planned.views,
+    )
+    return PreparedStep(lowered, facts, cluster)
+
+
+def plan_job(scenario: Scenario, device: Device) -> tuple[Job, Facts]:
+    """Everything that is known before the clock starts."""
+    job = by_own_times(scenario, job_of(scenario, device))
+    return job, facts_with_memory(scenario, device, job)
+
+
+def by_own_times(scenario: Scenario, job: Job) -> Job:
+    """The scenario's job with the cut and the schedule that the times of the run make, where it asks for them."""
+    cut = scenario.pipeline.layers_per_stage == "auto"
+    if not cut and not goes_by_own_times(scenario):
+        return job
+    cluster, methods = scenario.cluster.built, replace(methods_of(scenario), in_rounds=False)
+    if cut:
+        job = replace(job, slices=OwnTimes(job, cluster, methods).cut())
+    if goes_by_own_times(scenario):
+        job = replace(job, schedule=schedule_of(scenario, *OwnTimes(job, cluster, methods).of_schedule()))
+    return job
+
+
+def choices_of(scenario: Scenario, *, folded: bool = True) -> Choices:
+    """How the scenario wants its collectives played."""
+    in_steps = scenario.collectives.detail == "steps"
+    return Choices(
+        methods=methods_of(scenario),
+        steps=in_steps,
+        folded=folded,
+        interference=None if in_steps else interference_on(scenario.cluster.device, scenario.overlap.interference),
+    )

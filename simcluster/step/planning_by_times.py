@@ -1,0 +1,95 @@
+"""Times of parts of a step, played by themselves on the run's own cluster: what is arranged by times goes by them.
+
+Automatic cuts of the model and schedules made for times need to know what a layer or a pass takes before the step is
+planned.  Every rank of every stage plays the parts one after the other, so collectives over tp take what they take
+when all groups run them, on links that nothing else uses.  Imports lowering and the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from simcluster.engine.engine import play
+from simcluster.engine.lower import Choices, lower
+from simcluster.planning.job import Job, Slices, balanced
+from simcluster.planning.ops import MAIN, Item, Need, Op, Segment, StageProgram, Transfer
+from simcluster.planning.segments import Pass
+from simcluster.schedules.actions import Kind
+from simcluster.schedules.zb_auto import Times
+from simcluster.topology import Cluster
+from simcluster.traffic.methods import Methods
+
+
+@dataclass(frozen=True, slots=True)
+class OwnTimes:
+    """What passes and sends of a job take on its cluster, without faults."""
+
+    job: Job
+    cluster: Cluster
+    methods: Methods
+
+    def cut(self) -> Slices:
+        """The layers cut so that the slowest slice's F and B are as short as they can be."""
+        model, schedule, passes = self.job.model, self.job.schedule, self.job.passes
+        sorts = {model.has_experts(layer): layer for layer in range(model.layers)}
+        parts = (Pass((), embedding=True), Pass((), lm_head=True), *(Pass((layer,)) for layer in sorts.values()))
+        segments = [make(part) for part in parts for make in (passes.forward, passes.backward)]
+        longest = [max(times) for times in zip(*self._played([segments] * self.job.plan.pp), strict=True)]
+        first, last, *layers = (sum(longest[place : place + 2]) for place in range(0, len(longest), 2))
+        seconds = dict(zip(sorts, layers, strict=True))
+        each = [seconds[model.has_experts(layer)] for layer in range(model.layers)]
+        return balanced(each, first, last, len(schedule.routes[0]),
+                        empty_ends=schedule.may_have_empty_ends)  # fmt: skip
+
+    def of_schedule(self) -> tuple[Times, float]:
+        """F, I and W of each stage's first chunk, and the slowest send to the next stage."""
+        job, passes = self.job, self.job.passes
+        makers = {"F": passes.forward, "I": passes.input_grad, "W": passes.weight_grad}
+        parts = [
+            replace(job.whole(stage, 0), boundary=job.gather_boundary and stage > 0) for stage in range(job.plan.pp)
+        ]
+        played = self._played([[make(part) for make in makers.values()] for part in parts])
+        seconds = {(kind, stage): time for stage, times in enumerate(played)
+                   for kind, time in zip(makers, times, strict=True)}  # fmt: skip
+
+        def costs(kind: Kind, stage: int, chunk: int) -> float:
+            return seconds[kind, stage]
+
+        return costs, self._longest_send()
+
+    def _longest_send(self) -> float:
+        """The longest time from one stage to the next, one boundary after the other."""
+        programs, pp = [], self.job.plan.pp
+        for stage in range(pp):
+            items = []
+            if stage < pp - 1:
+                send = Segment((Op(Transfer(stage + 1, self.job.send_bytes), "pp", "send", "activation"),))
+                needs = (Need(stage - 1, ("send", stage - 1)),) if stage else ()
+                items.append(Item(send, ("send", stage), needs, microbatch=0))
+            programs.append(StageProgram(stage, {MAIN: items}))
+        return max((time for times in self._seconds(programs) for time in times), default=0.0)
+
+    def _played(self, segments: Sequence[Sequence[Segment]]) -> list[list[float]]:
+        """Seconds of the segments of each stage, one after the other."""
+        programs = []
+        for stage, mine in enumerate(segments):
+            items = [Item(segment, number, microbatch=number) for number, segment in enumerate(mine)]
+            programs.append(StageProgram(stage, {MAIN: items}))
+        return self._seconds(programs)
+
+    def _seconds(self, programs: Sequence[StageProgram]) -> list[list[float]]:
+        """How long each item takes on its stage's slowest rank; items are known by their microbatch."""
+        plan, capacity = self.job.plan, self.cluster.capacity.tolist()
+        slowness = [1.0] * plan.num_ranks
+        lowered = lower(programs, plan, self.cluster, capacity, slowness=slowness, choices=Choices(self.methods))
+        record, program = play(lowered.program, lowered.capacity), lowered.program
+        spans: dict[tuple[int, int, int], tuple[float, float]] = {}
+        for op, lane in enumerate(program.lane):
+            name = program.lane_stage[lane], program.microbatch[op], program.lane_rank[lane]
+            begin, end = spans.get(name, (record.start[op], record.end[op]))
+            spans[name] = min(begin, record.start[op]), max(end, record.end[op])
+        found: list[list[float]] = [[0.0] * len(program.lanes[MAIN]) for program in programs]
+        for (stage, number, _), (begin, end) in spans.items():
+            found[stage][number] = max(found[stage][number], float(end - begin))
+        return found

@@ -1,0 +1,58 @@
+"""A prepared step, played: as the scenario's engine says, with what can be done where its ops wait for each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from simcluster.base.errors import DeadlockError
+from simcluster.engine.by_reference import play_plainly
+from simcluster.engine.choose import play_by
+from simcluster.engine.communication import StepsOf
+from simcluster.engine.network import Network
+from simcluster.engine.record import Record
+from simcluster.engine.stepwise import Stepwise
+from simcluster.reference.communication import Communication
+from simcluster.scenario.job import disturbances_of, slowness
+from simcluster.scenario.scenario import Scenario
+from simcluster.step.planned import Planned, PreparedStep
+from simcluster.topology import Cluster
+
+
+def play(scenario: Scenario, planned: Planned, prepared: PreparedStep) -> Record:
+    """When the ops of a prepared step begin and end.
+
+    Raises DeadlockError when ops are left that can never begin, and InputError for an engine that would not be exact.
+    """
+    try:
+        if scenario.engine == "reference":
+            return _by_reference(scenario, planned, prepared)
+        lowered = prepared.lowered
+        steps = [partial(_stepwise, prepared.cluster, steps) for steps in lowered.steps]
+        return play_by(scenario.engine, lowered.played, lowered.capacity, steps)
+    except DeadlockError as error:
+        if scenario.pipeline.p2p == "async":
+            raise
+        raise DeadlockError(
+            f"{error}\n  The order of {planned.job.schedule.name} does not work in blocking pairs (pipeline.p2p: "
+            f"rendezvous): a send waits for a receive that comes later; use pipeline.p2p: async, or another schedule"
+        ) from None
+
+
+def _by_reference(scenario: Scenario, planned: Planned, prepared: PreparedStep) -> Record:
+    """The step as the reference interpreter plays it."""
+    choices, layout, cluster = planned.choices, planned.job.plan, prepared.cluster
+    return play_plainly(
+        prepared.lowered.program,
+        planned.programs,
+        layout,
+        cluster,
+        Communication(layout, cluster, choices.methods, choices.interference),
+        slowness(scenario),
+        disturbances_of(scenario, layout, cluster),
+        in_steps=choices.steps,
+    )
+
+
+def _stepwise(cluster: Cluster, steps: StepsOf, network: Network, on_done: Callable[[int], object]) -> Stepwise:
+    return Stepwise(network, cluster, steps.gpus, steps.phases, steps.size, on_done, steps.pace)
