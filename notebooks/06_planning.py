@@ -22,7 +22,7 @@ import pandas as pd
 from IPython.display import Markdown
 
 import simcluster
-from simcluster.loads import link_table
+from simcluster.results.loads import link_table
 from simcluster.scenario.scenario import from_document
 from simcluster.whatif.preflight import preflight
 

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from simcluster.compare import differences as differences
     from simcluster.fixed import Costs as Costs
     from simcluster.fixed import simulate_costs as simulate_costs
-    from simcluster.measuring.distribution import compare_replicas as compare_replicas
-    from simcluster.result import Result as Result
+    from simcluster.results.distribution import compare_replicas as compare_replicas
+    from simcluster.results.result import Result as Result
     from simcluster.scenario.files import load_cluster as load_cluster
     from simcluster.scenario.scenario import Scenario as Scenario
     from simcluster.scenario.scenario import load as load
@@ -44,11 +44,11 @@ if TYPE_CHECKING:
 _HOME = {
     "Costs": "simcluster.fixed",
     "InputError": "simcluster.base.errors",
-    "Result": "simcluster.result",
+    "Result": "simcluster.results.result",
     "Scenario": "simcluster.scenario.scenario",
     "collective_times": "simcluster.collective",
     "compare": "simcluster.compare",
-    "compare_replicas": "simcluster.measuring.distribution",
+    "compare_replicas": "simcluster.results.distribution",
     "diff": "simcluster.whatif.difference",
     "differences": "simcluster.compare",
     "load": "simcluster.scenario.scenario",

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simcluster.base.errors import InputError
-from simcluster.measuring.attribution import attribute
-from simcluster.measuring.metrics import BREAKDOWN
-from simcluster.measuring.numbers import METRICS
-from simcluster.result import Result
+from simcluster.results.attribution import attribute
+from simcluster.results.metrics import BREAKDOWN
+from simcluster.results.numbers import METRICS
+from simcluster.results.result import Result
 from simcluster.scenario.scenario import Scenario, load
 from simcluster.simulate import simulate
 

@@ -22,7 +22,7 @@ from simcluster.planning.fixed_passes import pass_of, pieces_of, reduction_of, s
 from simcluster.planning.ops import MAIN, Compute, Item, Need, Op, Segment, StageProgram, Timed
 from simcluster.planning.parallel import Plan
 from simcluster.planning.program_builder import Lanes
-from simcluster.run import Run
+from simcluster.results.played import Run
 from simcluster.schedules import Action, Hop, Schedule, ScheduleFunction, ScheduleMaker, make_schedule
 from simcluster.traffic.methods import Methods
 from simcluster.traffic.traffic import Spread

@@ -10,9 +10,9 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-    from simcluster.measuring.distribution import Distribution
-    from simcluster.result import Result
-    from simcluster.run import Run
+    from simcluster.results.distribution import Distribution
+    from simcluster.results.played import Run
+    from simcluster.results.result import Result
     from simcluster.schedules.comparison import Played
     from simcluster.search.plan import Found
     from simcluster.topology import Cluster

@@ -16,7 +16,7 @@ from simcluster.devices.device import kernel_seconds
 from simcluster.model.kernels import Block, Section
 from simcluster.model.layers import attention_block, embedding_block, lm_head_block, mixture_edges, mlp_block
 from simcluster.model.mixture_sections import mixture
-from simcluster.result import Result
+from simcluster.results.result import Result
 from simcluster.scenario.memory_plan import shape_of
 from simcluster.topology.describe import describe
 

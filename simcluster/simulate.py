@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from simcluster.base.gc_paused import collector_off
 from simcluster.faults.where import OnLinks
-from simcluster.result import Result
+from simcluster.results.result import Result
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.sections import Engine
 from simcluster.schedules import Schedule, ScheduleFunction

@@ -23,10 +23,10 @@ from simcluster.faults.capacities import with_permanent
 from simcluster.faults.of_jobs import in_cluster, joint_capacities, joint_disturbances, own_machines
 from simcluster.faults.ranks import rank_disturbances, slowness
 from simcluster.faults.spec import Setting
-from simcluster.measuring.steady import Floats, mean_step, step_ends
 from simcluster.planning.jobs import JointPlan, PlacedFabric, joint_programs
 from simcluster.planning.stages import stage_programs
-from simcluster.result import Result
+from simcluster.results.result import Result
+from simcluster.results.steady import Floats, mean_step, step_ends
 from simcluster.scenario.job import batch_of
 from simcluster.scenario.scenario import Scenario
 from simcluster.step.planned import choices_of, plan_job

@@ -15,7 +15,7 @@ from hypothesis import settings
 
 from simcluster.base.errors import InputError
 from simcluster.documents import reading
-from simcluster.run import Run
+from simcluster.results.played import Run
 from simcluster.scenario.scenario import Scenario, from_document
 from simcluster.schedules import SCHEDULES, make_schedule
 

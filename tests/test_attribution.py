@@ -14,9 +14,9 @@ from test_fold import documents
 import simcluster
 from simcluster import plots
 from simcluster.cli import main
-from simcluster.measuring import attribution
-from simcluster.measuring.attribution import CAUSES, grouped
-from simcluster.result import Result
+from simcluster.results import attribution
+from simcluster.results.attribution import CAUSES, grouped
+from simcluster.results.result import Result
 from simcluster.scenario.scenario import Scenario
 from simcluster.simulate import simulate
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from simcluster.base.clock import TICK, on_grid
 from simcluster.engine.engine import play
-from simcluster.measuring.timeline import expand
 from simcluster.planning.ops import MAIN, Compute, Op, Segment, Timed
 from simcluster.programs.collapse import Piece, pieces
 from simcluster.programs.program import Meeting, Program, SpanRow
+from simcluster.results.timeline import expand
 from simcluster.traffic.traffic import Traffic
 
 

@@ -12,7 +12,7 @@ import pytest
 import simcluster
 from simcluster.cli import main
 from simcluster.compare import attribution, possible_variations
-from simcluster.measuring.metrics import BREAKDOWN
+from simcluster.results.metrics import BREAKDOWN
 
 
 def test_the_difference_is_attributed_to_the_last_picosecond() -> None:
@@ -138,7 +138,7 @@ def test_bad_arguments_are_refused_before_the_work(
 def test_the_versions_agree() -> None:
     import tomllib
 
-    from simcluster.result import VERSION
+    from simcluster.results.result import VERSION
 
     project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))
     assert project["project"]["version"] == VERSION

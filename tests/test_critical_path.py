@@ -15,7 +15,7 @@ from test_fold import documents
 
 from simcluster.base.clock import on_grid
 from simcluster.fixed import Costs, simulate_costs
-from simcluster.run import Run
+from simcluster.results.played import Run
 from simcluster.simulate import simulate
 from simcluster.whatif.free import what_if_free
 

@@ -14,9 +14,9 @@ from test_fold import documents
 
 import simcluster
 from simcluster.cli import main
-from simcluster.measuring.account import WAITING, Account
-from simcluster.result import VERSION
-from simcluster.saved import read_saved
+from simcluster.results.account import WAITING, Account
+from simcluster.results.file import read_saved
+from simcluster.results.result import VERSION
 from simcluster.simulate import simulate
 from simcluster.whatif.difference import diff, settings_between
 

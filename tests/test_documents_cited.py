@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from simcluster import load, simulate
-from simcluster.measuring.distribution import Distribution
-from simcluster.measuring.timeline import COLUMNS
+from simcluster.results.distribution import Distribution
+from simcluster.results.timeline import COLUMNS
 from simcluster.whatif.free import what_if_free
 from simcluster.whatif.montecarlo import monte_carlo
 

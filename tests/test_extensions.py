@@ -19,7 +19,7 @@ import simcluster
 from simcluster.cli import main
 from simcluster.collective import collective_times
 from simcluster.collectives import ALGORITHMS
-from simcluster.measuring.numbers import METRICS
+from simcluster.results.numbers import METRICS
 from simcluster.scenario.variants import Base, Variant
 from simcluster.schedules import SCHEDULES, make_schedule
 from simcluster.search.plan import plan
@@ -122,7 +122,7 @@ TOPOLOGIES["torus"] = TorusSpec
 
 METRIC = '''
 """By how much the busiest kind of time is above the mean of all kinds."""
-from simcluster.measuring.numbers import METRICS, played
+from simcluster.results.numbers import METRICS, played
 
 
 def dominance(step):

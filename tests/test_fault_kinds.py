@@ -16,7 +16,7 @@ from simcluster.base.errors import InputError
 from simcluster.faults import FAULTS, FaultSpec, placed
 from simcluster.faults.spec import EFFECTS
 from simcluster.faults.where import OnLinks, OnRanks
-from simcluster.result import Result
+from simcluster.results.result import Result
 from simcluster.scenario.scenario import from_document
 from simcluster.search.plan_scope import PLAN
 from simcluster.simulate import simulate

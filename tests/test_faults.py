@@ -15,7 +15,7 @@ from test_fold import CABLES, documents
 
 from simcluster.base.clock import TICK
 from simcluster.base.errors import InputError
-from simcluster.result import Result
+from simcluster.results.result import Result
 from simcluster.scenario.scenario import Scenario, from_document
 from simcluster.simulate import replay, simulate
 
@@ -187,7 +187,7 @@ def test_throttling_costs_its_share_of_the_time(tiny: Tiny) -> None:
 
 def test_slowness_by_a_fault_is_no_interference(tiny: Tiny) -> None:
     """What a GPU that is slow at times loses is computation, not contention with communication."""
-    from simcluster.measuring.attribution import attribute
+    from simcluster.results.attribution import attribute
 
     overlap = {"grad_reduce": True, "interference": {"kind": "factor", "compute": 0.5}}
     job: dict[str, Any] = {"cluster": {"topology": "flat", "gpus": 4}, "overlap": overlap}

@@ -14,7 +14,7 @@ from simcluster.faults import placed
 from simcluster.faults.expert_loads import grown
 from simcluster.faults.experts import ExpertImbalance
 from simcluster.planning.ops import Change
-from simcluster.result import Result
+from simcluster.results.result import Result
 from simcluster.scenario.fits import applied, held, remedies
 from simcluster.scenario.job import planned_footprints
 from simcluster.scenario.scenario import from_document

@@ -18,7 +18,7 @@ from simcluster.planning.ops import MAIN
 from simcluster.programs.blocks import Inside, Rows, before_by_lanes, blocks_of
 from simcluster.programs.chain import Chain, Playing
 from simcluster.programs.program import Pace
-from simcluster.result import Result
+from simcluster.results.result import Result
 from simcluster.simulate import replay
 
 # --- blocks -----------------------------------------------------------------------------------------------------------

@@ -22,11 +22,11 @@ from simcluster.devices.interference import Beside, Factor, Interference, Memory
 from simcluster.devices.sensitivity import interference_on, sensitivity_on
 from simcluster.engine.engine import play
 from simcluster.engine.record import Record
-from simcluster.measuring.timeline import expand
 from simcluster.model.kernels import Kernel
 from simcluster.planning.ops import MAIN, Compute, Op, Segment, Timed
 from simcluster.programs.collapse import pieces
 from simcluster.programs.program import Meeting, Pace, Program, SpanRow
+from simcluster.results.timeline import expand
 from simcluster.simulate import simulate
 from simcluster.traffic.traffic import Traffic
 

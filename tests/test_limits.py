@@ -12,7 +12,7 @@ from conftest import Tiny
 import simcluster
 from simcluster import cli, plots
 from simcluster.base.errors import InputError
-from simcluster.loads import link_table
+from simcluster.results.loads import link_table
 from simcluster.roofline import Roofline, roofline
 from simcluster.show.link_levels_plot import link_levels
 from simcluster.simulate import simulate

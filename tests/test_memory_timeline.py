@@ -17,7 +17,6 @@ from simcluster import plots
 from simcluster.base.errors import InputError
 from simcluster.cli import main
 from simcluster.fixed import Costs, simulate_costs
-from simcluster.measuring.memory_timeline import COLUMNS, POOLS, MemoryTimeline, memory_timeline
 from simcluster.model.layers import RankShape
 from simcluster.model.memory import (
     activation_bytes_per_layer,
@@ -30,7 +29,8 @@ from simcluster.model.memory import (
 )
 from simcluster.planning.ops import Change
 from simcluster.programs.program import Meeting, Program, SpanRow
-from simcluster.result import Result
+from simcluster.results.memory_timeline import COLUMNS, POOLS, MemoryTimeline, memory_timeline
+from simcluster.results.result import Result
 from simcluster.schedules import SCHEDULES, make_schedule
 from simcluster.simulate import simulate
 

@@ -11,9 +11,9 @@ from conftest import Tiny
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simcluster.measuring.metrics import BREAKDOWN, StepTime, step_time
-from simcluster.measuring.timeline import Spans
-from simcluster.result import Result
+from simcluster.results.metrics import BREAKDOWN, StepTime, step_time
+from simcluster.results.result import Result
+from simcluster.results.timeline import Spans
 from simcluster.simulate import simulate
 
 Row = tuple[int, str, str, int, float, float, float]  # rank, stream, kind, microbatch, ready, start, end

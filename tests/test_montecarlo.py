@@ -11,7 +11,7 @@ import pytest
 
 from simcluster import load
 from simcluster.base.errors import InputError
-from simcluster.measuring.distribution import Distribution, compare_replicas, half_width
+from simcluster.results.distribution import Distribution, compare_replicas, half_width
 from simcluster.whatif.montecarlo import monte_carlo, without_chance
 
 REPLICAS: dict[str, Any] = {

@@ -9,7 +9,7 @@ import pytest
 
 import simcluster
 from simcluster import cli
-from simcluster.result import Result
+from simcluster.results.result import Result
 from simcluster.scenario.launchable import launch_words
 from simcluster.scenario.scenario import Scenario
 from simcluster.validation.steps import Task, play

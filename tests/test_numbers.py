@@ -10,8 +10,8 @@ import pytest
 
 import simcluster
 from simcluster.cli import main
-from simcluster.measuring.numbers import METRICS, NOWHERE, Metric, PlayedStep, Table, columns_of, played, timed
-from simcluster.result import Result
+from simcluster.results.numbers import METRICS, NOWHERE, Metric, PlayedStep, Table, columns_of, played, timed
+from simcluster.results.result import Result
 from simcluster.scenario.variants import Base, Variant
 from simcluster.search.plan import plan
 from simcluster.show.cells import UNKNOWN, cells, headings

@@ -16,15 +16,15 @@ from test_fold import documents
 from simcluster.base.errors import InputError
 from simcluster.engine.engine import play
 from simcluster.engine.lower import Choices, lower
-from simcluster.measuring.timeline import Floats
 from simcluster.planning.job import Job, Offload
 from simcluster.planning.offload import trips
 from simcluster.planning.ops import Compute, Op, Segment
 from simcluster.planning.segments import Pass
 from simcluster.planning.stages import stage_programs
 from simcluster.programs.program import Program
-from simcluster.result import Result
-from simcluster.run import Run
+from simcluster.results.played import Run
+from simcluster.results.result import Result
+from simcluster.results.timeline import Floats
 from simcluster.scenario.job import planned_footprints
 from simcluster.scenario.scenario import Scenario
 from simcluster.schedules import SCHEDULES, make_schedule

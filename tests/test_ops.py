@@ -12,13 +12,13 @@ from conftest import tiny_scenario
 
 from simcluster.base.errors import InputError
 from simcluster.engine.stage_sweep import StageSweep
-from simcluster.measuring.timeline import COLUMNS
 from simcluster.planning import ops
 from simcluster.planning.ops import MAIN, WORKS, Item, Op, Segment, StageProgram, Timed, Work
 from simcluster.reference.communication import Communication
 from simcluster.reference.nodes import lanes_of
 from simcluster.reference.plain import Player
-from simcluster.run import Run
+from simcluster.results.played import Run
+from simcluster.results.timeline import COLUMNS
 from simcluster.scenario.scenario import Scenario
 from simcluster.search.pass_times import longest
 from simcluster.simulate import plan, replay

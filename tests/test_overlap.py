@@ -15,12 +15,12 @@ from simcluster.base.clock import on_grid
 from simcluster.engine.engine import play
 from simcluster.engine.lower import Choices, lower
 from simcluster.fixed import Costs, _NoFabric, simulate_costs
-from simcluster.measuring.metrics import EXPOSED
-from simcluster.measuring.overlap import Key, Overlap
 from simcluster.planning.ops import MAIN, Compute, Item, Need, Op, Segment, StageProgram, Timed
 from simcluster.planning.parallel import Plan
-from simcluster.result import Result
-from simcluster.run import Run
+from simcluster.results.metrics import EXPOSED
+from simcluster.results.overlap import Key, Overlap
+from simcluster.results.played import Run
+from simcluster.results.result import Result
 from simcluster.simulate import simulate
 from simcluster.traffic.methods import Methods
 

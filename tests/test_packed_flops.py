@@ -16,7 +16,7 @@ from simcluster.faults.draws import stream
 from simcluster.faults.ranks import mean_attention
 from simcluster.faults.spec import Batch
 from simcluster.model.flops import hardware_flops_per_sequence, layer_flops, model_flops_per_sequence
-from simcluster.result import Result
+from simcluster.results.result import Result
 from simcluster.scenario.scenario import load
 from simcluster.search.link_bound import LinkBounds
 from simcluster.search.plan import alone

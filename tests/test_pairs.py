@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from simcluster.base.errors import InputError
 from simcluster.planning.ops import MAIN, Collective, Compute, Op, Segment
 from simcluster.planning.pairs import Piece, in_turns, pieces_of
-from simcluster.result import Result
+from simcluster.results.result import Result
 from simcluster.scenario.scenario import Scenario
 from simcluster.search.plan import plan
 from simcluster.simulate import simulate

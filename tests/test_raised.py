@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 import simcluster
 from simcluster.cli import main
-from simcluster.measuring.calls import Call, calls
-from simcluster.measuring.raised import Held, Raise, held_back
+from simcluster.results.calls import Call, calls
+from simcluster.results.raised import Held, Raise, held_back
 from simcluster.scenario.files import load_cluster
 from simcluster.simulate import replay
 from simcluster.traffic.traffic import Traffic, usage_of

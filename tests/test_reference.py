@@ -17,8 +17,8 @@ from test_same_answer import documents as layouts
 from test_same_answer_everywhere import documents as corners
 
 from simcluster.base.errors import InputError
-from simcluster.measuring.timeline import COLUMNS
 from simcluster.reference.fair import Demand, fair_rates
+from simcluster.results.timeline import COLUMNS
 from simcluster.simulate import replay, simulate
 
 

@@ -18,7 +18,7 @@ from simcluster.planning.ops import Compute, Op, Segment
 from simcluster.planning.parallel import Plan
 from simcluster.planning.segments import Pass
 from simcluster.planning.stages import stage_programs
-from simcluster.run import Run
+from simcluster.results.played import Run
 from simcluster.schedules import SCHEDULES, Schedule, make_schedule, schedule_function
 from simcluster.simulate import simulate
 from simcluster.topology.uniform import FlatSpec

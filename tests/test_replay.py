@@ -22,7 +22,6 @@ from simcluster.cli import main
 from simcluster.engine.engine import play
 from simcluster.engine.longest_path import LongestPath
 from simcluster.fixed import Costs, simulate_costs
-from simcluster.measuring.metrics import step_time
 from simcluster.planning.parallel import Plan
 from simcluster.programs.program import Meeting, Program, SpanRow
 from simcluster.replay import Recorded, Trace, load_trace, measure, read_trace, recorded, trace_of
@@ -32,6 +31,7 @@ from simcluster.replay.trace import BACKWARD, COLUMNS, FORWARD
 from simcluster.replay.waiting import recorded_matrix, waited
 from simcluster.replay.whatif import QUESTIONS, ask, in_order, own_schedule
 from simcluster.replay.written import save_trace, trace_of_run, write_trace
+from simcluster.results.metrics import step_time
 from simcluster.simulate import simulate
 from simcluster.traffic.traffic import Traffic
 

@@ -23,7 +23,6 @@ from test_gantt import _MISSING_CONE, lab
 from simcluster.base.errors import InputError
 from simcluster.cli import main
 from simcluster.compare import differences
-from simcluster.measuring.timeline import COLUMNS
 from simcluster.report import Entry, colours, entry_of_result, entry_of_saved, page, trust
 from simcluster.report.blob import Blob
 from simcluster.report.html import element, json_block
@@ -31,7 +30,8 @@ from simcluster.report.ideal import ideal_spans
 from simcluster.report.packing import packed, some_ranks
 from simcluster.report.words import signed_seconds
 from simcluster.report.yaml_text import yaml_text
-from simcluster.saved import read_saved
+from simcluster.results.file import read_saved
+from simcluster.results.timeline import COLUMNS
 from simcluster.scenario.likely import nearest
 from simcluster.scenario.scenario import load_text
 from simcluster.show import palette

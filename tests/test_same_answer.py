@@ -22,11 +22,11 @@ from simcluster.engine.longest_path import NeedsEventsError
 from simcluster.engine.overlaps import Encounters
 from simcluster.engine.record import Record
 from simcluster.fixed import Costs, simulate_costs
-from simcluster.measuring.timeline import COLUMNS
 from simcluster.planning.ops import MAIN
 from simcluster.programs.program import Meeting, Program, SpanRow
-from simcluster.result import Result
-from simcluster.run import Run
+from simcluster.results.played import Run
+from simcluster.results.result import Result
+from simcluster.results.timeline import COLUMNS
 from simcluster.scenario.scenario import Scenario
 from simcluster.schedules import SCHEDULES
 from simcluster.simulate import replay, simulate

@@ -14,7 +14,7 @@ from simcluster.devices.software import load_software, software_names
 from simcluster.model.core_sections import fused_core
 from simcluster.model.flops import layer_flops
 from simcluster.model.layer_sections import local_sizes
-from simcluster.result import Result
+from simcluster.results.result import Result
 from simcluster.scenario.job import planned_footprints
 from simcluster.scenario.memory_plan import shape_of
 from simcluster.scenario.scenario import Scenario

@@ -21,8 +21,8 @@ from simcluster.planning.parallel import Plan
 from simcluster.planning.segments import Pass
 from simcluster.planning.sharded_units import units_of
 from simcluster.planning.stages import stage_programs
-from simcluster.result import Result
-from simcluster.run import Run
+from simcluster.results.played import Run
+from simcluster.results.result import Result
 from simcluster.scenario.job import planned_footprints
 from simcluster.scenario.scenario import Scenario
 from simcluster.schedules import schedule_function

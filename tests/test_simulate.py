@@ -20,7 +20,7 @@ from simcluster.base.clock import TICK
 from simcluster.devices.device import device_document
 from simcluster.engine.choose import play_by
 from simcluster.engine.record import Record
-from simcluster.result import Result, numbers
+from simcluster.results.result import Result, numbers
 from simcluster.scenario.scenario import Scenario
 from simcluster.simulate import simulate
 

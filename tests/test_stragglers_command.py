@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from simcluster.cli import main
-from simcluster.measuring.wait_matrix import wait_matrix
-from simcluster.measuring.waits import Wait
 from simcluster.planning.parallel import Plan
 from simcluster.replay.written import trace_of_result
+from simcluster.results.wait_matrix import wait_matrix
+from simcluster.results.waits import Wait
 from simcluster.simulate import simulate
 from simcluster.whatif.mitigations import slow_machines, what_pays, without_machine
 

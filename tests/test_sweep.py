@@ -22,7 +22,7 @@ from simcluster.base.errors import InputError
 from simcluster.base.store import Store
 from simcluster.cli import main
 from simcluster.cli.sweep import Bar
-from simcluster.result import VERSION
+from simcluster.results.result import VERSION
 from simcluster.scenario.variants import Base, Variant
 from simcluster.sweeps.playing import Row
 from simcluster.sweeps.study import MAX_VARIANTS, load_sweep, make_sweep

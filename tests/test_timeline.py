@@ -10,8 +10,8 @@ import pytest
 from conftest import Tiny
 
 from simcluster.engine.engine import play
-from simcluster.measuring.timeline import COLUMNS, Spans, expand
 from simcluster.programs.program import Meeting, Program, SpanRow
+from simcluster.results.timeline import COLUMNS, Spans, expand
 from simcluster.simulate import simulate
 from simcluster.traffic.traffic import Traffic
 

@@ -6,7 +6,7 @@ import pytest
 from conftest import Tiny
 
 from simcluster.fixed import Costs, simulate_costs
-from simcluster.measuring.waits import Wait
+from simcluster.results.waits import Wait
 from simcluster.simulate import simulate
 
 

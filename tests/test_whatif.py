@@ -19,7 +19,7 @@ from simcluster import fixed
 from simcluster.engine.lower import Lowered, lower
 from simcluster.fixed import Costs, simulate_costs
 from simcluster.planning.ops import StageProgram
-from simcluster.run import Run
+from simcluster.results.played import Run
 from simcluster.schedules import Schedule, schedule_function
 from simcluster.simulate import replay, simulate
 from simcluster.whatif.free import freed, kinds_of, path_seconds, what_if_free

@@ -18,7 +18,7 @@ from simcluster.engine.engine import play
 from simcluster.engine.lockstep import Expanded
 from simcluster.programs.expand import first_ops, whole
 from simcluster.programs.program import Program
-from simcluster.run import Run
+from simcluster.results.played import Run
 from simcluster.scenario.scenario import Scenario
 from simcluster.simulate import replay
 from simcluster.step.planned import prepare

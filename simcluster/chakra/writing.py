@@ -15,7 +15,7 @@ from simcluster.planning.offload import HOST
 
 if TYPE_CHECKING:
     from simcluster.programs.program import SpanRow
-    from simcluster.run import Run
+    from simcluster.results.played import Run
 
 _COPIES = {"d2h": "mem_store", "h2d": "mem_load"}
 _EXACT = "simcluster_seconds"

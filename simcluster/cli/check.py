@@ -13,7 +13,7 @@ from simcluster.cli.common import add_override_arguments
 from simcluster.cli.terminal import Style, styled
 
 if TYPE_CHECKING:
-    from simcluster.result import Result
+    from simcluster.results.result import Result
     from simcluster.whatif.preflight import Checklist, Point
     from simcluster.whatif.remedies import Remedy
 

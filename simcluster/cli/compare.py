@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from simcluster.compare import Outcomes
-    from simcluster.measuring.raised import Held
-    from simcluster.result import Result
+    from simcluster.results.raised import Held
+    from simcluster.results.result import Result
 
 EXAMPLE = """examples:
   simcluster compare gpt3_175b_64xa100 --vary pipeline.schedule=gpipe,1f1b,interleaved --gantt schedules.png
@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     """Replay all variants that can be; print the table; draw."""
     from simcluster.compare import compare, differences, play_all, possible_variations
     from simcluster.documents.overrides import expand_vary
-    from simcluster.raising import held_between
+    from simcluster.results.raising import held_between
 
     vary = [expand_vary(text) for text in args.vary]
     overrides = common.overrides_of(args, *args.scenarios)

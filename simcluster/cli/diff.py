@@ -39,7 +39,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Play or read both, print where the difference went, draw it."""
-    from simcluster.saved import is_saved
+    from simcluster.results.file import is_saved
     from simcluster.scenario.scenario import load
     from simcluster.whatif.difference import diff
 

@@ -11,8 +11,8 @@ from simcluster.base.errors import InputError
 from simcluster.cli.common import output_path, table_path, write_table
 
 if TYPE_CHECKING:
-    from simcluster.measuring.distribution import Distribution
-    from simcluster.result import Result
+    from simcluster.results.distribution import Distribution
+    from simcluster.results.result import Result
     from simcluster.scenario.scenario import Scenario
 
 _FIGURES = (".png", ".svg", ".pdf")
@@ -102,7 +102,7 @@ def links_path(name: str) -> Path:
 
 def write_links(result: Result, path: Path) -> None:
     """What every link carried, as a table or a picture by the file's ending."""
-    from simcluster.loads import link_table
+    from simcluster.results.loads import link_table
 
     if path.suffix == ".csv":
         write_table(path, link_table(result))

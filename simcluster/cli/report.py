@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
     from simcluster.compare import distinct
     from simcluster.documents.overrides import expand_vary
     from simcluster.report import page
-    from simcluster.saved import is_saved
+    from simcluster.results.file import is_saved
 
     output = common.output_path(args.output)
     if output.suffix.lower() not in (".html", ".htm"):
@@ -120,7 +120,7 @@ def _played(
 
 def _saved(path: str, timeline: Mapping[str, Any] | None) -> Entry:
     from simcluster.report import entry_of_saved
-    from simcluster.saved import read_saved
+    from simcluster.results.file import read_saved
 
     return entry_of_saved(read_saved(path), origin=path, columns=timeline)
 
@@ -160,7 +160,7 @@ def _parquet(path: Path) -> pd.DataFrame:
     import pandas as pd
     from pyarrow.parquet import ParquetFile  # type: ignore[import-untyped]
 
-    from simcluster.measuring.timeline import COLUMNS
+    from simcluster.results.timeline import COLUMNS
 
     with ParquetFile(path) as file:
         rows, names = file.metadata.num_rows, file.schema_arrow.names

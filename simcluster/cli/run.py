@@ -15,8 +15,8 @@ from simcluster.cli.common import add_override_arguments
 from simcluster.cli.tracing import add_trace_arguments
 
 if TYPE_CHECKING:
-    from simcluster.measuring.distribution import Distribution
-    from simcluster.result import Result
+    from simcluster.results.distribution import Distribution
+    from simcluster.results.result import Result
     from simcluster.scenario.scenario import Scenario
     from simcluster.whatif.free import Free
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from simcluster.base.errors import InputError
 
 if TYPE_CHECKING:
-    from simcluster.result import Result
+    from simcluster.results.result import Result
     from simcluster.scenario.scenario import Scenario
     from simcluster.traces.rank_events import Begins
 

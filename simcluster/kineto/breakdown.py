@@ -17,9 +17,9 @@ import numpy as np
 from simcluster.kineto.job import ProfiledJob
 from simcluster.kineto.labels import Label
 from simcluster.kineto.rebuild import COPY, HOST, Profiled
-from simcluster.measuring.metrics import inside
 from simcluster.replay.graph import Graph, is_communication
 from simcluster.replay.trace import Floats, Mask
+from simcluster.results.metrics import inside
 
 
 @dataclass(frozen=True)

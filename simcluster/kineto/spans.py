@@ -13,8 +13,8 @@ import numpy as np
 from simcluster.kineto.comm import MESSAGES, Comm
 from simcluster.kineto.job import ProfiledJob
 from simcluster.kineto.rebuild import COPY, HOST, Profiled
-from simcluster.measuring.timeline import COLUMNS, Spans
 from simcluster.replay.recorded import Part
+from simcluster.results.timeline import COLUMNS, Spans
 
 _AXES = (
     ("tp", re.compile(r"(?:^|[\W_])tp(?:$|[\W_])|tensor", re.IGNORECASE)),

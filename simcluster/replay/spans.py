@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from simcluster.measuring.timeline import COLUMNS, Spans
 from simcluster.replay.lowering import kind_of, stream_of
 from simcluster.replay.recorded import Part, Recorded
 from simcluster.replay.trace import LAUNCH
+from simcluster.results.timeline import COLUMNS, Spans
 
 
 def spans(job: Recorded) -> Spans:

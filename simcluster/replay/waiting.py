@@ -10,10 +10,10 @@ from __future__ import annotations
 import numpy as np
 
 from simcluster.engine.longest_path import Played
-from simcluster.measuring.wait_matrix import READABLE, WaitMatrix
 from simcluster.replay.graph import Graph, is_communication
 from simcluster.replay.recorded import Part, Recorded
 from simcluster.replay.trace import Floats, Ints, Mask
+from simcluster.results.wait_matrix import READABLE, WaitMatrix
 
 _IDLE = ("host", "copy")
 """Types of ops of profiles during which a GPU computes nothing."""

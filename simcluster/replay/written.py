@@ -17,8 +17,8 @@ from simcluster.planning.parallel import Plan
 from simcluster.replay.trace import BACKWARD, BLOCKING, COLUMNS, FORWARD, METADATA, WEIGHT, Trace, trace_of
 
 if TYPE_CHECKING:
-    from simcluster.result import Result
-    from simcluster.run import Run
+    from simcluster.results.played import Run
+    from simcluster.results.result import Result
 
 _PHASES = {"forward": FORWARD, "weight_grad": WEIGHT}
 _COLLECTIVES = {

@@ -14,11 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from simcluster.base.errors import InputError
-from simcluster.loads import hottest, utilisation
-from simcluster.measuring.account import Account
-from simcluster.measuring.timeline import COLUMNS, Spans
 from simcluster.report.packing import with_columns
-from simcluster.result import Result
+from simcluster.results.account import Account
+from simcluster.results.loads import hottest, utilisation
+from simcluster.results.result import Result
+from simcluster.results.timeline import COLUMNS, Spans
 from simcluster.scenario.scenario import Scenario
 from simcluster.schedules import Schedule
 from simcluster.whatif.straggling import Stragglers, stragglers

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from simcluster.measuring.timeline import Spans
 from simcluster.report.packing import with_columns
+from simcluster.results.timeline import Spans
 from simcluster.schedules import Schedule
 from simcluster.schedules.timing import Costs, play
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from simcluster.measuring.timeline import COLUMNS, Spans
 from simcluster.report.blob import Blob
+from simcluster.results.timeline import COLUMNS, Spans
 from simcluster.show.palette import STREAMS
 
 Ints = npt.NDArray[np.int64]

@@ -11,12 +11,12 @@ import numpy.typing as npt
 
 from simcluster.base.errors import InputError
 from simcluster.base.units import format_seconds
-from simcluster.measuring.numbers import METRICS
-from simcluster.measuring.timeline import COLUMNS, Spans
 from simcluster.report.entry import Entry
 from simcluster.report.packing import with_columns
 from simcluster.report.words import MEMORY
-from simcluster.saved import Saved
+from simcluster.results.file import Saved
+from simcluster.results.numbers import METRICS
+from simcluster.results.timeline import COLUMNS, Spans
 from simcluster.scenario.scenario import Scenario, from_document
 
 TEXTS = ("stream", "kind", "name", "group")

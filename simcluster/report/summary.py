@@ -10,11 +10,11 @@ from typing import Any
 
 from simcluster.base.units import format_seconds
 from simcluster.faults.words import all_in_words
-from simcluster.measuring.metrics import BREAKDOWN
-from simcluster.measuring.numbers import columns_of
 from simcluster.report import words
 from simcluster.report.entry import Entry
 from simcluster.report.html import Markup, element, joined, table, void
+from simcluster.results.metrics import BREAKDOWN
+from simcluster.results.numbers import columns_of
 from simcluster.show.layout import layout
 from simcluster.show.names import PARTS
 from simcluster.whatif.difference import Difference, phrase, settings_between

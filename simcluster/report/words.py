@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from simcluster.base.units import format_seconds
-from simcluster.measuring.numbers import Unit
+from simcluster.results.numbers import Unit
 from simcluster.show.cells import written
 from simcluster.show.names import INTERFERENCE, PARTS, REASONS
 

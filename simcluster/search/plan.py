@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from simcluster.base.errors import InputError
 from simcluster.base.store import Store
-from simcluster.result import VERSION
+from simcluster.results.result import VERSION
 from simcluster.scenario.launchable import launch_words
 from simcluster.scenario.scenario import Scenario, from_document, load
 from simcluster.search.asked import Limit, Objective, check_asked, memory_limit, nothing_found, require_some

@@ -18,8 +18,8 @@ from simcluster.base.errors import InputError
 from simcluster.base.processes import context
 from simcluster.base.store import Store
 from simcluster.engine.contention_check import crowded
-from simcluster.measuring.numbers import columns_of, exposed_communication, timed_numbers
-from simcluster.result import Result
+from simcluster.results.numbers import columns_of, exposed_communication, timed_numbers
+from simcluster.results.result import Result
 from simcluster.scenario.scenario import Scenario, from_document
 from simcluster.scenario.variants import Base, Variant
 from simcluster.search.frontier import Candidate, Frontier

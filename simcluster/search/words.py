@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from simcluster.base.units import format_seconds
-from simcluster.measuring.account import Account
+from simcluster.results.account import Account
 from simcluster.search.plan import Found, Ranked
 from simcluster.whatif.difference import Difference
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from simcluster.base.units import format_seconds
-from simcluster.measuring.numbers import Table, Unit, columns_of
+from simcluster.results.numbers import Table, Unit, columns_of
 
 _WRITTEN: Mapping[Unit, Callable[[float], str]] = {
     "s": format_seconds,

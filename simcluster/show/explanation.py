@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from simcluster.base.units import format_seconds
-from simcluster.measuring.overlap import Key, Overlap
+from simcluster.results.overlap import Key, Overlap
 
 if TYPE_CHECKING:
-    from simcluster.run import Run
+    from simcluster.results.played import Run
     from simcluster.whatif.free import Free
 
 _MOST_RANKS = 16

@@ -16,8 +16,8 @@ from matplotlib.figure import Figure
 
 from simcluster.base.errors import InputError
 from simcluster.base.units import format_bytes_per_second
-from simcluster.loads import link_table
-from simcluster.result import Result
+from simcluster.results.loads import link_table
+from simcluster.results.result import Result
 from simcluster.show.palette import COMPUTE_KINDS, LANE_SURROUND, QUIET_TEXT, STREAMS, TEXT
 from simcluster.show.topology_parts import Point, box, colour_of_kind
 from simcluster.topology.levels import label

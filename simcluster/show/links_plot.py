@@ -15,8 +15,8 @@ from matplotlib.figure import Figure
 
 from simcluster.base.errors import InputError
 from simcluster.base.units import format_bytes_per_second
-from simcluster.loads import Floats, Link, hottest, utilisation
-from simcluster.result import Result
+from simcluster.results.loads import Floats, Link, hottest, utilisation
+from simcluster.results.result import Result
 from simcluster.show.palette import COMPUTE_KINDS, LANE_SURROUND, QUIET_TEXT, STREAMS, TEXT
 
 _FILL = LinearSegmentedColormap.from_list("utilisation", ["#FFFFFF", COMPUTE_KINDS["forward"], STREAMS["dp"]])

@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 
 from simcluster.base.errors import InputError
 from simcluster.base.units import format_seconds
-from simcluster.measuring.memory_timeline import POOLS, Floats, Peak
-from simcluster.result import Result
+from simcluster.results.memory_timeline import POOLS, Floats, Peak
+from simcluster.results.result import Result
 from simcluster.show.palette import LANE_SURROUND, MEMORY, QUIET_TEXT, TEXT
 
 _GB = 1e9

@@ -14,9 +14,9 @@ from matplotlib.patches import Patch
 
 from simcluster.base.errors import InputError
 from simcluster.base.units import format_seconds
-from simcluster.measuring.critical_path import kind_of
-from simcluster.measuring.overlap import Key, Overlap
-from simcluster.run import Run
+from simcluster.results.critical_path import kind_of
+from simcluster.results.overlap import Key, Overlap
+from simcluster.results.played import Run
 from simcluster.show.palette import COMPUTE_KINDS, QUIET_TEXT, STREAMS, TEXT, WAITING, WAITING_HATCH, rgb, tinted
 
 _ROW_HEIGHT = 0.27

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.figure import Figure
 
-from simcluster.measuring.distribution import Distribution
+from simcluster.results.distribution import Distribution
 from simcluster.show.palette import QUIET_TEXT, STREAMS, TEXT, rgb
 
 

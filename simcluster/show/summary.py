@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 from simcluster.base.units import format_bytes, format_seconds
 from simcluster.faults.words import all_in_words
-from simcluster.measuring.metrics import BREAKDOWN
+from simcluster.results.metrics import BREAKDOWN
 from simcluster.scenario.fits import MOST_CHANGES
 from simcluster.scenario.recipe_told import recipe_words
 from simcluster.show.layout import layout
 from simcluster.show.names import PARTS
 
 if TYPE_CHECKING:
-    from simcluster.measuring.distribution import Distribution
-    from simcluster.result import Result
+    from simcluster.results.distribution import Distribution
+    from simcluster.results.result import Result
     from simcluster.scenario.fits import Remedy
     from simcluster.scenario.scenario import Scenario
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from simcluster.base.errors import InputError
 from simcluster.base.store import Store
-from simcluster.result import VERSION
+from simcluster.results.result import VERSION
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.variants import Base
 from simcluster.sweeps.dealing import in_order, play_dealt

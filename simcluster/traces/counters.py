@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from simcluster.kineto.chrome import counter, named, nanoseconds, quoted
-from simcluster.loads import hottest, utilisation
-from simcluster.measuring.memory_timeline import POOLS
-from simcluster.result import Result
+from simcluster.results.loads import hottest, utilisation
+from simcluster.results.memory_timeline import POOLS
+from simcluster.results.result import Result
 from simcluster.traces.rank_events import BEFORE
 
 LINKS, BINS = 16, 1000

@@ -32,7 +32,7 @@ from simcluster.base.errors import InputError
 from simcluster.kineto.chrome import ENDINGS
 from simcluster.kineto.chrome import write_trace as write_file
 from simcluster.kineto.rank_file import head_of, make_folder
-from simcluster.result import VERSION, Result
+from simcluster.results.result import VERSION, Result
 from simcluster.traces.counters import link_counters, memory_counters
 from simcluster.traces.naming import Naming
 from simcluster.traces.rank_events import Begins, RankWork, profile, together

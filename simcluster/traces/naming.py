@@ -16,7 +16,7 @@ from simcluster.kineto.comm import Comm
 from simcluster.kineto.labels import BACKWARD, FORWARD, OPTIMIZER, OTHER, Label
 from simcluster.kineto.rank_file import comm_arguments
 from simcluster.planning.ops import MAIN
-from simcluster.result import Result
+from simcluster.results.result import Result
 from simcluster.scenario.memory_plan import ELEMENT_BYTES, recipe_of
 from simcluster.traces.work import RECEIVE, Track, Work
 

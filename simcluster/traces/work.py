@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from simcluster.measuring.metrics import EXPOSED
 from simcluster.planning.ops import MAIN
 from simcluster.programs.program import RowTimes, SpanRow
-from simcluster.run import Run
+from simcluster.results.metrics import EXPOSED
+from simcluster.results.played import Run
 
 RECEIVE, HOST = "recv", "host"
 Track = tuple[str, str, int]

@@ -17,7 +17,7 @@ from simcluster.documents.expressions import Cell, parse_formula
 from simcluster.documents.rows import Row, read_csv
 from simcluster.model.kernels import Kernel
 from simcluster.planning.facts import Facts
-from simcluster.result import Result
+from simcluster.results.result import Result
 from simcluster.scenario.fields import ClusterSpec
 from simcluster.scenario.scenario import Scenario
 from simcluster.simulate import simulate

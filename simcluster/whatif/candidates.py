@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from simcluster.documents.suggestions import divisors
-from simcluster.result import Result
+from simcluster.results.result import Result
 from simcluster.scenario.scenario import Scenario
 from simcluster.whatif.remedies import Values
 

@@ -13,12 +13,12 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from simcluster.base.units import format_seconds
-from simcluster.measuring.account import WAITING, Account
-from simcluster.measuring.attribution import attribute, stage_differences
-from simcluster.measuring.raised import Held
-from simcluster.raising import held_between
-from simcluster.result import Result
-from simcluster.saved import Saved, is_saved, read_saved
+from simcluster.results.account import WAITING, Account
+from simcluster.results.attribution import attribute, stage_differences
+from simcluster.results.file import Saved, is_saved, read_saved
+from simcluster.results.raised import Held
+from simcluster.results.raising import held_between
+from simcluster.results.result import Result
 from simcluster.scenario.scenario import Scenario, load
 from simcluster.simulate import simulate
 from simcluster.whatif.recipe_change import RecipeChange, recipe_change

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from functools import cache, partial
 
 from simcluster.base.errors import InputError
-from simcluster.measuring.critical_path import kind_of
-from simcluster.measuring.metrics import BESIDE, EXPOSED
 from simcluster.planning.ops import Op, StageProgram
-from simcluster.result import Result
-from simcluster.run import Run
+from simcluster.results.critical_path import kind_of
+from simcluster.results.metrics import BESIDE, EXPOSED
+from simcluster.results.played import Run
+from simcluster.results.result import Result
 from simcluster.simulate import replay
 
 COMMUNICATION = "communication"

@@ -11,7 +11,7 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.faults.spec import FaultSpec, acting
-from simcluster.result import Result
+from simcluster.results.result import Result
 from simcluster.scenario.scenario import Scenario
 from simcluster.schedules import schedules_with
 from simcluster.simulate import replay

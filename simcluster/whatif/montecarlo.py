@@ -27,10 +27,10 @@ from simcluster.faults import BackgroundLoad, FaultSpec, HostStall, Jitter, Sequ
 from simcluster.faults.capacities import with_permanent
 from simcluster.faults.spec import Batch
 from simcluster.faults.stalls import Places, is_stall, with_room
-from simcluster.measuring.distribution import Distribution
 from simcluster.planning.ops import MAIN
 from simcluster.planning.stages import stage_programs
-from simcluster.result import Result
+from simcluster.results.distribution import Distribution
+from simcluster.results.result import Result
 from simcluster.scenario.job import batch_of, disturbances_of
 from simcluster.scenario.scenario import Scenario
 from simcluster.simulate import replay

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from simcluster.result import Result
+from simcluster.results.result import Result
 from simcluster.whatif.preflight_points import CHECKS, Check, Point
 from simcluster.whatif.remedies import Again, Remedy, Trials, Values, Verdict, written
 

@@ -11,11 +11,11 @@ from typing import Any
 
 from simcluster.base.units import format_seconds
 from simcluster.documents.suggestions import divisors
-from simcluster.measuring.metrics import EXPOSED
-from simcluster.measuring.overlap import Key
-from simcluster.measuring.replanned import path_seconds_under
 from simcluster.model.transformer import parameters
-from simcluster.result import Result
+from simcluster.results.first_order import path_seconds_under
+from simcluster.results.metrics import EXPOSED
+from simcluster.results.overlap import Key
+from simcluster.results.result import Result
 from simcluster.scenario.headroom import HEADROOM
 from simcluster.scenario.schedule_plan import schedule_of, slices_of
 from simcluster.step.planned import prepare

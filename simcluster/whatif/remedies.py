@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from simcluster.base.errors import InputError
-from simcluster.result import Result
+from simcluster.results.result import Result
 from simcluster.scenario.fits import applied
 from simcluster.scenario.scenario import Scenario
 from simcluster.simulate import simulate

@@ -13,10 +13,10 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import did_you_mean, listed
-from simcluster.measuring.raised import Held
-from simcluster.measuring.replanned import path_seconds_under
-from simcluster.raising import LINKS, held_between
-from simcluster.result import Result
+from simcluster.results.first_order import path_seconds_under
+from simcluster.results.raised import Held
+from simcluster.results.raising import LINKS, held_between
+from simcluster.results.result import Result
 from simcluster.scenario.scale import Scale
 from simcluster.scenario.scenario import Scenario
 from simcluster.simulate import replay

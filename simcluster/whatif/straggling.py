@@ -20,7 +20,7 @@ from simcluster.planning.ops import StageProgram
 from simcluster.replay import Recorded, Straggling, measure, recorded
 from simcluster.replay.trace import Floats
 from simcluster.replay.written import trace_of_result
-from simcluster.result import Result
+from simcluster.results.result import Result
 from simcluster.simulate import replay
 from simcluster.step.planned import Planned, plan
 from simcluster.whatif.free import freed_where

@@ -16,8 +16,8 @@ import numpy.typing as npt
 
 from simcluster.base.clock import TICK
 from simcluster.base.errors import InputError
-from simcluster.result import Result
-from simcluster.run import Run
+from simcluster.results.played import Run
+from simcluster.results.result import Result
 from simcluster.topology import Cluster
 from simcluster.topology.levels import label
 from simcluster.traffic.traffic import Traffic

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from simcluster.engine.lower import Lowered
-from simcluster.measuring.timeline import Ints, Spans
+from simcluster.results.timeline import Ints, Spans
 from simcluster.symmetry.communicators import Communicators
 from simcluster.traffic.traffic import Traffic
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simcluster.measuring.metrics import inside
-from simcluster.measuring.timeline import Spans
+from simcluster.results.metrics import inside
+from simcluster.results.timeline import Spans
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from simcluster.measuring.host_copies import activations_in_host, copies_of, fullest_box
-from simcluster.measuring.memory_timeline import Peak
-from simcluster.measuring.numbers import hfu, mfu, numbers_of
-from simcluster.measuring.wait_matrix import WaitMatrix, wait_matrix
 from simcluster.planning.facts import Facts
 from simcluster.planning.footprint import Footprint
 from simcluster.planning.job import Job
-from simcluster.raising import held_by_scale
-from simcluster.run import Run
+from simcluster.results.host_copies import activations_in_host, copies_of, fullest_box
+from simcluster.results.memory_timeline import Peak
+from simcluster.results.numbers import hfu, mfu, numbers_of
+from simcluster.results.played import Run
+from simcluster.results.raising import held_by_scale
+from simcluster.results.wait_matrix import WaitMatrix, wait_matrix
 from simcluster.scenario.cautions import cautions
 from simcluster.scenario.fits import Remedies, remedies
 from simcluster.scenario.headroom import usable

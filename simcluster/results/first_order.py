@@ -9,10 +9,10 @@ from __future__ import annotations
 import numpy as np
 
 from simcluster.engine.lower import Lowered
-from simcluster.measuring.contention import free_seconds
-from simcluster.measuring.critical_path import CriticalPath
-from simcluster.measuring.timeline import Floats, Ints, Spans
 from simcluster.programs.program import Program
+from simcluster.results.contention import free_seconds
+from simcluster.results.critical_path import CriticalPath
+from simcluster.results.timeline import Floats, Ints, Spans
 
 
 def path_seconds_under(path: CriticalPath, run: Lowered, other: Lowered, first_rank: int = 0) -> float | None:

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from simcluster.measuring.account import COMPUTE, STATES, WAITING, Account, Communication
-from simcluster.measuring.metrics import EXPOSED
+from simcluster.results.account import COMPUTE, STATES, WAITING, Account, Communication
+from simcluster.results.metrics import EXPOSED
 
 CAUSES = (
     *COMPUTE,

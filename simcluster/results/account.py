@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from simcluster.measuring.metrics import BREAKDOWN, COMPUTE_KINDS, EXPOSED
-from simcluster.measuring.overlap import Key, Overlap
+from simcluster.results.metrics import BREAKDOWN, COMPUTE_KINDS, EXPOSED
+from simcluster.results.overlap import Key, Overlap
 
 COMPUTE = tuple(COMPUTE_KINDS)
 WAITING = ("bubble", "straggler_wait")

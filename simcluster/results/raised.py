@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simcluster.base.units import format_bytes_per_second
-from simcluster.measuring.calls import Call
+from simcluster.results.calls import Call
 from simcluster.topology import Cluster
 from simcluster.topology.levels import label
 from simcluster.topology.links import resource_of

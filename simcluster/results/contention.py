@@ -12,9 +12,9 @@ import numpy as np
 
 from simcluster.base.profiles import STEADY, stretched
 from simcluster.engine.lower import Lowered
-from simcluster.measuring.timeline import Floats, Ints, Spans
 from simcluster.programs.program import Program, RowTimes
 from simcluster.programs.slowed import columns_of, within
+from simcluster.results.timeline import Floats, Ints, Spans
 from simcluster.symmetry.communicators import Communicators
 
 

@@ -13,8 +13,8 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from simcluster.measuring.waits import Wait
 from simcluster.planning.parallel import Plan
+from simcluster.results.waits import Wait
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

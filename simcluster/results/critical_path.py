@@ -14,8 +14,8 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from simcluster.measuring.timeline import Floats, Ints, Spans
 from simcluster.programs.program import Program
+from simcluster.results.timeline import Floats, Ints, Spans
 
 Link = tuple[int, float, float]
 """An op on the path with the first and last instant that it is what everything waits for."""

@@ -11,8 +11,8 @@ from typing import Any
 from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import shown
 from simcluster.importers.files import decode, read_bytes
-from simcluster.measuring.account import Account
-from simcluster.result import VERSION
+from simcluster.results.account import Account
+from simcluster.results.result import VERSION
 
 _MOST = 1e100
 

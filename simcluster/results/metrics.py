@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from simcluster.measuring.timeline import Floats, Spans
+from simcluster.results.timeline import Floats, Spans
 
 Mask = np.ndarray[tuple[int], np.dtype[np.bool_]]
 

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from simcluster.faults.capacities import with_permanent
-from simcluster.measuring.calls import calls
-from simcluster.measuring.raised import Held, Raise, held_back
+from simcluster.results.calls import calls
+from simcluster.results.raised import Held, Raise, held_back
 
 if TYPE_CHECKING:
-    from simcluster.run import Run
+    from simcluster.results.played import Run
     from simcluster.scenario.scenario import Scenario
 
 LINKS = ("nvlink", "network", "pcie", "between_machines")

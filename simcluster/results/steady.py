@@ -10,7 +10,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from simcluster.measuring.timeline import Spans
+from simcluster.results.timeline import Spans
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 

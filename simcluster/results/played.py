@@ -10,14 +10,14 @@ import numpy as np
 
 from simcluster.engine.lower import Lowered
 from simcluster.engine.record import Record
-from simcluster.measuring.account import Account
-from simcluster.measuring.contention import free_seconds, slowed_seconds
-from simcluster.measuring.critical_path import CriticalPath, critical_path
-from simcluster.measuring.memory_timeline import MemoryTimeline, Peak, memory_timeline
-from simcluster.measuring.metrics import StepTime, mean_breakdown, step_time
-from simcluster.measuring.overlap import Overlaps, overlaps
-from simcluster.measuring.timeline import Spans, expand
-from simcluster.measuring.waits import Wait, waits
+from simcluster.results.account import Account
+from simcluster.results.contention import free_seconds, slowed_seconds
+from simcluster.results.critical_path import CriticalPath, critical_path
+from simcluster.results.memory_timeline import MemoryTimeline, Peak, memory_timeline
+from simcluster.results.metrics import StepTime, mean_breakdown, step_time
+from simcluster.results.overlap import Overlaps, overlaps
+from simcluster.results.timeline import Spans, expand
+from simcluster.results.waits import Wait, waits
 
 if TYPE_CHECKING:
     import pandas as pd

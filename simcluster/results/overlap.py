@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass
 import numpy as np
 import numpy.typing as npt
 
-from simcluster.measuring.metrics import EXPOSED, inside
-from simcluster.measuring.timeline import Floats, Spans
+from simcluster.results.metrics import EXPOSED, inside
+from simcluster.results.timeline import Floats, Spans
 
 Mask = npt.NDArray[np.bool_]
 _COUNTED = (5, 8)  # places of ``counted`` and ``counted_contention`` among the numbers
