@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from simcluster import plots as plots
     from simcluster.base.errors import InputError as InputError
-    from simcluster.collective import collective_times as collective_times
+    from simcluster.bench.collective import collective_times as collective_times
+    from simcluster.bench.given_times import Costs as Costs
+    from simcluster.bench.given_times import simulate_costs as simulate_costs
     from simcluster.compare import compare as compare
     from simcluster.compare import differences as differences
-    from simcluster.fixed import Costs as Costs
-    from simcluster.fixed import simulate_costs as simulate_costs
     from simcluster.results.distribution import compare_replicas as compare_replicas
     from simcluster.results.result import Result as Result
     from simcluster.scenario.files import load_cluster as load_cluster
@@ -42,11 +42,11 @@ if TYPE_CHECKING:
 
 
 _HOME = {
-    "Costs": "simcluster.fixed",
+    "Costs": "simcluster.bench.given_times",
     "InputError": "simcluster.base.errors",
     "Result": "simcluster.results.result",
     "Scenario": "simcluster.scenario.scenario",
-    "collective_times": "simcluster.collective",
+    "collective_times": "simcluster.bench.collective",
     "compare": "simcluster.compare",
     "compare_replicas": "simcluster.results.distribution",
     "diff": "simcluster.whatif.difference",
@@ -60,7 +60,7 @@ _HOME = {
     "plots": "simcluster.plots",
     "sensitivity": "simcluster.whatif.sensitivities",
     "simulate": "simcluster.simulate",
-    "simulate_costs": "simcluster.fixed",
+    "simulate_costs": "simcluster.bench.given_times",
     "simulate_together": "simcluster.together",
     "stragglers": "simcluster.whatif.straggling",
     "sweep": "simcluster.sweeps.sweep",

@@ -11,14 +11,14 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from simcluster.collective import BUS_FACTOR
+from simcluster.bench.collective import BUS_FACTOR
+from simcluster.bench.describe import describe
 from simcluster.devices.device import kernel_seconds
 from simcluster.model.kernels import Block, Section
 from simcluster.model.layers import attention_block, embedding_block, lm_head_block, mixture_edges, mlp_block
 from simcluster.model.mixture_sections import mixture
 from simcluster.results.result import Result
 from simcluster.scenario.memory_plan import shape_of
-from simcluster.topology.describe import describe
 
 PHASES = ("forward", "recompute", "input_grad", "weight_grad")
 

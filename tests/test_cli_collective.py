@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from simcluster import cli
+from simcluster.bench.collective import collective_times
 from simcluster.cli.collective_output import COLUMN_WIDTHS, aligned
-from simcluster.collective import collective_times
 from simcluster.nccl import choose, load_platform
 from simcluster.scenario.files import load_cluster
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from simcluster import cli, plots
+from simcluster.bench.describe import describe
 from simcluster.scenario.files import load_cluster
-from simcluster.topology.describe import describe
 
 SHIPPED = sorted((Path(__file__).parent.parent / "topologies").glob("*.yaml"))
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from simcluster.base.clock import on_grid
 from simcluster.base.errors import InputError
-from simcluster.collective import collective_times, concurrent_times, num_transfers
-from simcluster.collective_loads import limit_of
+from simcluster.bench.collective import collective_times, concurrent_times, num_transfers
+from simcluster.bench.collective_loads import limit_of
 from simcluster.collectives import ALGORITHMS, CollectiveEntry, Hop, Phase, Ring
 from simcluster.collectives.group import rings_along
 from simcluster.scenario.files import load_cluster

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from test_fold import documents
 
 from simcluster.base.clock import on_grid
-from simcluster.fixed import Costs, simulate_costs
+from simcluster.bench.given_times import Costs, simulate_costs
 from simcluster.results.played import Run
 from simcluster.simulate import simulate
 from simcluster.whatif.free import what_if_free

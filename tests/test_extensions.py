@@ -16,8 +16,8 @@ import test_topology
 from conftest import Tiny, counts_of
 
 import simcluster
+from simcluster.bench.collective import collective_times
 from simcluster.cli import main
-from simcluster.collective import collective_times
 from simcluster.collectives import ALGORITHMS
 from simcluster.results.numbers import METRICS
 from simcluster.scenario.variants import Base, Variant

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from simcluster.base.errors import InputError
+from simcluster.bench.describe import bisection_bandwidth, describe
 from simcluster.catalogue import presets
 from simcluster.catalogue.devices import device_names
 from simcluster.catalogue.links import link_document
 from simcluster.documents.reading import parse_document, read_document, validate
 from simcluster.scenario.files import load_cluster
 from simcluster.topology import AnyTopology, LinkSpec, RateSpec, parse_topology
-from simcluster.topology.describe import bisection_bandwidth, describe
 from simcluster.topology.links import compute_part
 
 SHIPPED = sorted((Path(__file__).parent.parent / "topologies").glob("*.yaml"))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from simcluster.base.clock import on_grid
 from simcluster.base.errors import InputError
-from simcluster.fixed import Costs, simulate_costs
+from simcluster.bench.given_times import Costs, simulate_costs
 from simcluster.results.played import Run
 from simcluster.schedules import Costs as ActionCosts
 from simcluster.schedules import play, schedule_function

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from simcluster.base.clock import on_grid
 from simcluster.base.errors import InputError
+from simcluster.bench.given_times import Costs, seconds_between_steps, simulate_costs
 from simcluster.cli import main
-from simcluster.fixed import Costs, seconds_between_steps, simulate_costs
 from simcluster.schedules import SCHEDULES, Kind, SliceCosts, one_f_one_b, peak_in_flight, play, zb_auto
 from simcluster.schedules import Costs as ActionCosts
 from simcluster.schedules.specs import Interleaved, ZbAuto

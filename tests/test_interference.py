@@ -515,7 +515,7 @@ def test_steps_do_not_model_it_and_say_so(tiny: Tiny) -> None:
 
 
 def test_given_times_know_no_interference() -> None:
-    from simcluster.fixed import Costs, simulate_costs
+    from simcluster.bench.given_times import Costs, simulate_costs
 
     run = simulate_costs(Costs(forward=1.0, backward=2.0, send=0.5), stages=2, microbatches=4)
     assert not any(meeting.ranks for meeting in run.lowered.program.meetings)

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simcluster.base.errors import InputError
-from simcluster.collective import collective_traffics, concurrent_times
-from simcluster.collective_loads import CollectiveLoads, loads_of, utilisation_over_time
+from simcluster.bench.collective import collective_traffics, concurrent_times
+from simcluster.bench.collective_loads import CollectiveLoads, loads_of, utilisation_over_time
 from simcluster.results.loads import LINK_COLUMNS, hottest, link_table, utilisation
 from simcluster.results.result import Result
 from simcluster.scenario.files import load_cluster

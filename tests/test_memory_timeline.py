@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 import simcluster
 from simcluster import plots
 from simcluster.base.errors import InputError
+from simcluster.bench.given_times import Costs, simulate_costs
 from simcluster.cli import main
-from simcluster.fixed import Costs, simulate_costs
 from simcluster.model.layers import RankShape
 from simcluster.model.memory import (
     activation_bytes_per_layer,

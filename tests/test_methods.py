@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from simcluster.base.clock import TICK
 from simcluster.base.errors import InputError
-from simcluster.collective import collective_times, concurrent_times
+from simcluster.bench.collective import collective_times, concurrent_times
 from simcluster.collectives import Group
 from simcluster.nccl import choose, load_platform
 from simcluster.scenario.files import load_cluster

@@ -300,7 +300,7 @@ def test_even_experts_change_nothing() -> None:
 
 def test_all_to_all_is_its_closed_form() -> None:
     """On a flat network alone: alpha + (ep - 1) / ep S / B each."""
-    from simcluster.collective import collective_times
+    from simcluster.bench.collective import collective_times
     from simcluster.topology import parse_topology
 
     cluster = parse_topology(

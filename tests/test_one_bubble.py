@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import simcluster
+from simcluster.bench.given_times import Costs, simulate_costs
 from simcluster.cli import main
-from simcluster.fixed import Costs, simulate_costs
 from simcluster.report import words
 from simcluster.schedules import SCHEDULES, make_schedule
 from simcluster.schedules.own_bubble import own_bubble

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from test_fold import documents
 
 from simcluster.base.clock import on_grid
+from simcluster.bench.given_times import Costs, _NoFabric, simulate_costs
 from simcluster.engine.engine import play
 from simcluster.engine.lower import Choices, lower
-from simcluster.fixed import Costs, _NoFabric, simulate_costs
 from simcluster.planning.ops import MAIN, Compute, Item, Need, Op, Segment, StageProgram, Timed
 from simcluster.planning.parallel import Plan
 from simcluster.results.metrics import EXPOSED

@@ -18,10 +18,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simcluster.base.errors import InputError
+from simcluster.bench.given_times import Costs, simulate_costs
 from simcluster.cli import main
 from simcluster.engine.engine import play
 from simcluster.engine.longest_path import LongestPath
-from simcluster.fixed import Costs, simulate_costs
 from simcluster.planning.parallel import Plan
 from simcluster.programs.program import Meeting, Program, SpanRow
 from simcluster.replay import Recorded, Trace, load_trace, measure, read_trace, recorded, trace_of

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from test_loads import collective_loads
 
 from simcluster.base.errors import InputError
-from simcluster.collective import collective_times, concurrent_times
+from simcluster.bench.collective import collective_times, concurrent_times
 from simcluster.scenario.files import load_cluster
 from simcluster.simulate import simulate
 from simcluster.topology import Cluster, parse_topology

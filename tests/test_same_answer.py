@@ -16,12 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simcluster.base.errors import DeadlockError, InputError
+from simcluster.bench.given_times import Costs, simulate_costs
 from simcluster.engine.choose import play_by, play_path
 from simcluster.engine.engine import play
 from simcluster.engine.longest_path import NeedsEventsError
 from simcluster.engine.overlaps import Encounters
 from simcluster.engine.record import Record
-from simcluster.fixed import Costs, simulate_costs
 from simcluster.planning.ops import MAIN
 from simcluster.programs.program import Meeting, Program, SpanRow
 from simcluster.results.played import Run

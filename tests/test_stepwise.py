@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from simcluster.base.clock import TICK, on_grid
 from simcluster.base.errors import InputError
-from simcluster.collective import collective_times, concurrent_times
-from simcluster.collective_loads import limit_of
+from simcluster.bench.collective import collective_times, concurrent_times
+from simcluster.bench.collective_loads import limit_of
 from simcluster.collectives import Hop, Phase
 from simcluster.engine.network import Network
 from simcluster.engine.stepwise import Stepwise

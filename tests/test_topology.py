@@ -16,8 +16,8 @@ from pydantic import ValidationError
 from ruamel.yaml import YAML
 
 from simcluster.base.errors import InputError
+from simcluster.bench.describe import bisection_bandwidth, describe
 from simcluster.topology import TOPOLOGIES, Cluster, parse_topology
-from simcluster.topology.describe import bisection_bandwidth, describe
 from simcluster.topology.levels import switch_levels
 
 SHIPPED = sorted((Path(__file__).parent.parent / "topologies").glob("*.yaml"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from conftest import Tiny
 
-from simcluster.fixed import Costs, simulate_costs
+from simcluster.bench.given_times import Costs, simulate_costs
 from simcluster.results.waits import Wait
 from simcluster.simulate import simulate
 

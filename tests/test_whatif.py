@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from test_fold import documents
 
 import simcluster
-from simcluster import fixed
+from simcluster.bench import given_times as fixed
+from simcluster.bench.given_times import Costs, simulate_costs
 from simcluster.engine.lower import Lowered, lower
-from simcluster.fixed import Costs, simulate_costs
 from simcluster.planning.ops import StageProgram
 from simcluster.results.played import Run
 from simcluster.schedules import Schedule, schedule_function

@@ -121,8 +121,8 @@ def _check_given(args: argparse.Namespace) -> None:
 
 
 def _job(args: argparse.Namespace) -> Job:
+    from simcluster.bench.collective import methods_for
     from simcluster.cli.collective_output import ROOTED, Job
-    from simcluster.collective import methods_for
     from simcluster.importers.size_matrix import read_sizes
 
     kind = _kind(args.name)
@@ -230,9 +230,9 @@ def _rank(text: str) -> int:
 
 
 def _rows(job: Job, detail: str, sizes: Sequence[int]) -> Iterator[Row]:
+    from simcluster.bench.collective import collective_traffics, concurrent_times, num_transfers
+    from simcluster.bench.collective_loads import limit_among, loads_of
     from simcluster.cli.collective_output import Row
-    from simcluster.collective import collective_traffics, concurrent_times, num_transfers
-    from simcluster.collective_loads import limit_among, loads_of
 
     wanted = [job.sizes] if job.sizes else sizes
     given: dict[str, Any] = {"algorithm": job.algorithm, "nccl": job.nccl}

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from simcluster.cli.collisions import hottest_lines, levels_document
 
 if TYPE_CHECKING:
-    from simcluster.collective import CollectiveTime
-    from simcluster.collective_loads import CollectiveLoads, Limit
+    from simcluster.bench.collective import CollectiveTime
+    from simcluster.bench.collective_loads import CollectiveLoads, Limit
     from simcluster.topology import Cluster
     from simcluster.traffic.traffic import Traffic
 
@@ -64,7 +64,7 @@ class Row:
 
 
 def headline(job: Job, row: Row) -> list[str]:
-    from simcluster.collective import methods_for
+    from simcluster.bench.collective import methods_for
 
     hosts = len(set(job.cluster.host_of))
     groups = f"{len(job.groups)} groups of {len(job.groups[0])} GPUs at once" if len(job.groups) > 1 else ""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from simcluster.base.errors import InputError
 
 if TYPE_CHECKING:
-    from simcluster.collective_loads import CollectiveLoads, Level, LinkLoad
+    from simcluster.bench.collective_loads import CollectiveLoads, Level, LinkLoad
     from simcluster.topology import Cluster
     from simcluster.traffic.traffic import Traffic
 
@@ -63,7 +63,7 @@ def write_links(
         rows = [_cells(load) for load in loads.links]
         write_text(path, "".join(",".join(map(str, row)) + "\n" for row in (LINK_COLUMNS, *rows)))
         return
-    from simcluster.collective_loads import utilisation_over_time
+    from simcluster.bench.collective_loads import utilisation_over_time
     from simcluster.show.gantt import save_figure
     from simcluster.show.links_plot import LinkRow, plot_rows
     from simcluster.topology.levels import label

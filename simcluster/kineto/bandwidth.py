@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from simcluster.base.errors import InputError
-from simcluster.collective import BUS_FACTOR, collective_times
+from simcluster.bench.collective import BUS_FACTOR, collective_times
 from simcluster.collectives import ALGORITHMS
 from simcluster.kineto.job import ProfiledJob
 

@@ -160,7 +160,7 @@ class Offload:
 class PassMaker(Protocol):
     """Makes the segments of a stage's passes; ``segments.Passes`` does from a model's kernels.
 
-    Given times (``simcluster.fixed``) have none: they make whole programs.
+    Given times (``simcluster.bench.given_times``) have none: they make whole programs.
     """
 
     def forward(self, part: Pass) -> Segment: ...

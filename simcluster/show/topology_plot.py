@@ -10,14 +10,14 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from simcluster.base.units import format_bytes_per_second, format_seconds
+from simcluster.bench.describe import describe
+from simcluster.bench.report import TopologyReport
 from simcluster.show.palette import QUIET_TEXT, TEXT
 from simcluster.show.topology_fabric import draw_fabric, fabric_of
 from simcluster.show.topology_machine import draw_machine, machine_kinds
 from simcluster.show.topology_parts import MEDIUM_NAMES, NODE_NAMES, Scale, colour_of_kind, colour_of_medium
 from simcluster.topology.cluster import Cluster
-from simcluster.topology.describe import describe
 from simcluster.topology.links import compute_part
-from simcluster.topology.report import TopologyReport
 
 _MOST_KINDS = 2
 _LEGEND_ENTRY = 1.45

@@ -8,7 +8,7 @@ from functools import cache
 
 from simcluster.base.errors import InputError
 from simcluster.base.units import format_bytes
-from simcluster.collective import collective_times
+from simcluster.bench.collective import collective_times
 from simcluster.documents.diagnostics import listed
 from simcluster.documents.expressions import Cell
 from simcluster.documents.rows import Row

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from simcluster.base.errors import InputError
+from simcluster.bench.given_times import Costs, OptimizerSync, seconds_between_steps, simulate_costs
 from simcluster.documents.expressions import Cell, parse_formula
 from simcluster.documents.rows import Row
-from simcluster.fixed import Costs, OptimizerSync, seconds_between_steps, simulate_costs
 from simcluster.schedules.specs import Interleaved, ZbAuto
 from simcluster.validation.reports import Refused, Report, report_of, scores_by
 from simcluster.validation.schedule_study import Schedules

@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from simcluster.collective import concurrent_times
+from simcluster.bench.collective import concurrent_times
 from simcluster.scenario.files import load_cluster
 from simcluster.topology import Cluster, parse_topology
 from simcluster.traffic.fairness import Usage

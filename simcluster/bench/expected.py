@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from simcluster.bench.report import RingReport
 from simcluster.collectives.description import Hop
 from simcluster.topology.cluster import Cluster
-from simcluster.topology.report import RingReport
 from simcluster.traffic.fairness import solo_rate
 from simcluster.traffic.traffic import group_rings, hop_spread, usage_of
 

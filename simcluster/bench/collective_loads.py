@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from simcluster.collective import collective_traffics, played
+from simcluster.bench.collective import collective_traffics, played
 from simcluster.collectives.description import Floats
 from simcluster.collectives.entry import Parts
 from simcluster.topology import Cluster

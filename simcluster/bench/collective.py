@@ -20,7 +20,7 @@ import simpy
 
 from simcluster.base.clock import TICK
 from simcluster.base.errors import InputError
-from simcluster.collective_request import arrivals_of, check, size_of, turned
+from simcluster.bench.collective_request import arrivals_of, check, size_of, turned
 from simcluster.collectives import ALGORITHMS
 from simcluster.collectives.entry import Parts
 from simcluster.documents.diagnostics import did_you_mean

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Mapping
 import networkx as nx
 import numpy as np
 
-from simcluster.topology import places
+from simcluster.bench import places
+from simcluster.bench.expected import ring_all_reduce
+from simcluster.bench.report import LinkGroup, NetworkReport, TopologyReport
+from simcluster.bench.symmetry import LINK_KEYS, LinkTable, maximum_flows, node_classes
 from simcluster.topology.cluster import Cluster
-from simcluster.topology.expected import ring_all_reduce
 from simcluster.topology.levels import label, network_names, switch_levels
 from simcluster.topology.links import COMPUTE, Graph, compute_part
-from simcluster.topology.report import LinkGroup, NetworkReport, TopologyReport
-from simcluster.topology.symmetry import LINK_KEYS, LinkTable, maximum_flows, node_classes
 
 
 def describe(cluster: Cluster) -> TopologyReport:
