@@ -25,8 +25,8 @@ import pandas as pd
 from IPython.display import Markdown
 
 import simcluster
-from simcluster.replay import load_trace, measure
-from simcluster.replay.written import write_trace
+from simcluster.interop.recorded import load_trace, measure
+from simcluster.interop.recorded.written import write_trace
 
 PRICE = 2.50  # dollars for an hour of one H100: an assumption; put yours here
 

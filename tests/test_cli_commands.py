@@ -400,7 +400,7 @@ def hostile_reader(folder: Path) -> Iterator[Callable[[list[str]], tuple[int, st
 def good_files(folder: Path) -> dict[str, bytes]:
     """The bytes of a good file of each kind."""
     from simcluster.importers.schedule_files import is_csv
-    from simcluster.replay.written import write_trace
+    from simcluster.interop.recorded.written import write_trace
     from simcluster.scenario.scenario import load
     from simcluster.simulate import simulate
 

@@ -13,6 +13,7 @@ from simcluster import InputError, Scenario, load, simulate
 from simcluster.faults import placed
 from simcluster.faults.expert_loads import grown
 from simcluster.faults.experts import ExpertImbalance
+from simcluster.interop.export.counters import memory_counters
 from simcluster.planning.ops import Change
 from simcluster.results.result import Result
 from simcluster.scenario.fits import applied, held, remedies
@@ -21,7 +22,6 @@ from simcluster.scenario.scenario import from_document
 from simcluster.sweeps.alike import NotQuickError
 from simcluster.sweeps.quick import quick_step
 from simcluster.together import Placed, simulate_together
-from simcluster.traces.counters import memory_counters
 from simcluster.whatif.montecarlo import monte_carlo, seed_of, without_chance
 
 HOT: dict[str, Any] = {"kind": "expert_imbalance", "tokens": {"kind": "fractions", "values": [0.3, *[0.1] * 7]}}

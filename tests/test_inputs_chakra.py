@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 pytest.importorskip("google.protobuf")
 
 from simcluster.base.errors import InputError
-from simcluster.chakra import Node, Trace, play_traces, read_traces, write_run, write_traces, writing
-from simcluster.chakra.messages import framed, messages
 from simcluster.cli import main
 from simcluster.importers.astra_network import parse_network
+from simcluster.interop.chakra import Node, Trace, play_traces, read_traces, write_run, write_traces, writing
+from simcluster.interop.chakra.messages import framed, messages
 from simcluster.scenario.files import load_cluster
 from simcluster.scenario.scenario import load
 from simcluster.simulate import simulate
@@ -362,7 +362,7 @@ def test_a_bad_file_is_one_clear_message(tmp_path: Path, content: bytes, words: 
 
 
 def test_a_file_that_unpacks_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("simcluster.chakra.reading.MAX_BYTES", 1_000_000)
+    monkeypatch.setattr("simcluster.interop.chakra.reading.MAX_BYTES", 1_000_000)
     (tmp_path / "job.0.et").write_bytes(gzip.compress(b"\x00" * 10_000_000, mtime=0))
     with pytest.raises(InputError, match="larger than 1,000,000 bytes"):
         read_traces(tmp_path)
@@ -385,12 +385,12 @@ def test_a_damaged_file_is_a_trace_or_one_complaint(
 
 def test_a_trace_that_is_too_large_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "job.0.et").write_bytes(raw_trace())
-    monkeypatch.setattr("simcluster.chakra.reading.MAX_NODES", 2)
+    monkeypatch.setattr("simcluster.interop.chakra.reading.MAX_NODES", 2)
     with pytest.raises(InputError, match="more than 2 nodes together"):
         read_traces(tmp_path)
     monkeypatch.undo()
     write_traces(trace([comp(1, 1.0, flags=(True,) * 50)]), tmp_path)
-    monkeypatch.setattr("simcluster.chakra.reading.MAX_ITEMS", 40)
+    monkeypatch.setattr("simcluster.interop.chakra.reading.MAX_ITEMS", 40)
     with pytest.raises(InputError, match="or 40 dependencies and items of lists"):
         read_traces(tmp_path)
 

@@ -22,17 +22,17 @@ from hypothesis import strategies as st
 
 from simcluster.base.errors import InputError
 from simcluster.cli import main
-from simcluster.kineto import ProfiledJob, load_profiles
-from simcluster.kineto.bandwidth import reached
-from simcluster.kineto.breakdown import breakdown, layers, slowdown_by_type
-from simcluster.kineto.clocks import align
-from simcluster.kineto.comm import Comm, Groups, comm_of, kind_of
-from simcluster.kineto.labels import Label
-from simcluster.kineto.spans import axis_of
-from simcluster.kineto.whatif import QUESTIONS, ask, changed
-from simcluster.kineto.written import write_profiles
-from simcluster.replay import measure
-from simcluster.replay.waiting import waited
+from simcluster.interop.kineto import ProfiledJob, load_profiles
+from simcluster.interop.kineto.bandwidth import reached
+from simcluster.interop.kineto.breakdown import breakdown, layers, slowdown_by_type
+from simcluster.interop.kineto.clocks import align
+from simcluster.interop.kineto.comm import Comm, Groups, comm_of, kind_of
+from simcluster.interop.kineto.labels import Label
+from simcluster.interop.kineto.spans import axis_of
+from simcluster.interop.kineto.whatif import QUESTIONS, ask, changed
+from simcluster.interop.kineto.written import write_profiles
+from simcluster.interop.recorded import measure
+from simcluster.interop.recorded.waiting import waited
 from simcluster.scenario.files import load_cluster
 
 REAL = Path(__file__).parent / "inputs" / "kineto"

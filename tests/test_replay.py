@@ -22,15 +22,15 @@ from simcluster.bench.given_times import Costs, simulate_costs
 from simcluster.cli import main
 from simcluster.engine.engine import play
 from simcluster.engine.longest_path import LongestPath
+from simcluster.interop.recorded import Recorded, Trace, load_trace, measure, read_trace, recorded, trace_of
+from simcluster.interop.recorded.measure import worst_workers
+from simcluster.interop.recorded.spans import spans
+from simcluster.interop.recorded.trace import BACKWARD, COLUMNS, FORWARD
+from simcluster.interop.recorded.waiting import recorded_matrix, waited
+from simcluster.interop.recorded.whatif import QUESTIONS, ask, in_order, own_schedule
+from simcluster.interop.recorded.written import save_trace, trace_of_run, write_trace
 from simcluster.planning.parallel import Plan
 from simcluster.programs.program import Meeting, Program, SpanRow
-from simcluster.replay import Recorded, Trace, load_trace, measure, read_trace, recorded, trace_of
-from simcluster.replay.measure import worst_workers
-from simcluster.replay.spans import spans
-from simcluster.replay.trace import BACKWARD, COLUMNS, FORWARD
-from simcluster.replay.waiting import recorded_matrix, waited
-from simcluster.replay.whatif import QUESTIONS, ask, in_order, own_schedule
-from simcluster.replay.written import save_trace, trace_of_run, write_trace
 from simcluster.results.metrics import step_time
 from simcluster.simulate import simulate
 from simcluster.traffic.traffic import Traffic

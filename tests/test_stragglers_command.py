@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from simcluster.cli import main
+from simcluster.interop.recorded.written import trace_of_result
 from simcluster.planning.parallel import Plan
-from simcluster.replay.written import trace_of_result
 from simcluster.results.wait_matrix import wait_matrix
 from simcluster.results.waits import Wait
 from simcluster.simulate import simulate

@@ -23,13 +23,13 @@ import pytest
 
 from simcluster import InputError, Result, load, load_text, simulate
 from simcluster.cli import main
-from simcluster.kineto.chrome import complete
-from simcluster.kineto.chrome import write_trace as write_events
-from simcluster.kineto.job import load_profiles
-from simcluster.kineto.whatif import changed
-from simcluster.replay import measure
+from simcluster.interop.export.export import MERGED, MOST, trace_path, write_trace
+from simcluster.interop.kineto.chrome import complete
+from simcluster.interop.kineto.chrome import write_trace as write_events
+from simcluster.interop.kineto.job import load_profiles
+from simcluster.interop.kineto.whatif import changed
+from simcluster.interop.recorded import measure
 from simcluster.together import Placed, simulate_together
-from simcluster.traces.export import MERGED, MOST, trace_path, write_trace
 
 ROOT = Path(__file__).parent.parent
 TINY = ROOT / "scenarios" / "tiny_3d.yaml"

@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 from simcluster import Result, load, load_text, simulate
-from simcluster.traces.export import MERGED, write_trace
+from simcluster.interop.export.export import MERGED, write_trace
 
 HERE = Path(__file__).parent
 PYTHON = os.environ.get("SIMCLUSTER_CONSUMERS_PYTHON", sys.executable)
@@ -85,7 +85,7 @@ JOBS: dict[str, dict[str, Any]] = {
 @pytest.mark.usefixtures("hta")
 @pytest.mark.parametrize("name", JOBS)
 def test_hta_finds_our_breakdown(name: str, tmp_path: Path) -> None:
-    """The table at the head of traces/export.py, with collectives from the wire on; times to a nanosecond per span."""
+    """The table at the head of interop/export/export.py, with collectives from the wire on; times to a nanosecond per span."""
     result = simulate(load(TINY, JOBS[name].items()))
     write_trace(result, tmp_path / "trace", begins="wire")
     found = ask("ask_hta.py", tmp_path / "trace")

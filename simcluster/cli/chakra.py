@@ -13,8 +13,8 @@ from simcluster.cli.arguments import did_you_mean
 from simcluster.cli.common import add_override_arguments
 
 if TYPE_CHECKING:
-    from simcluster.chakra import Played
     from simcluster.importers.astra_network import Dimension
+    from simcluster.interop.chakra import Played
     from simcluster.topology import Cluster
 
 EXAMPLES = """examples:
@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _play(args: argparse.Namespace) -> int:
-    from simcluster.chakra import play_traces, read_traces
+    from simcluster.interop.chakra import play_traces, read_traces
 
     if args.output:
         raise InputError("--output is for chakra write; --nodes or --json write what was played")
@@ -130,8 +130,8 @@ def _report(played: Played, cluster: Cluster) -> list[str]:
 
 def _write(args: argparse.Namespace) -> int:
     from simcluster.base.units import format_seconds
-    from simcluster.chakra import write_run
-    from simcluster.chakra.writing import require_writable
+    from simcluster.interop.chakra import write_run
+    from simcluster.interop.chakra.writing import require_writable
     from simcluster.scenario.scenario import load
     from simcluster.simulate import simulate
 

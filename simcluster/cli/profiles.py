@@ -14,11 +14,11 @@ from simcluster.cli import common, drawing, waits
 from simcluster.cli.common import format_table
 
 if TYPE_CHECKING:
-    from simcluster.kineto import ProfiledJob
-    from simcluster.kineto.bandwidth import Reached
-    from simcluster.kineto.breakdown import LayerTime, RankTime
-    from simcluster.replay import Straggling
-    from simcluster.replay.whatif import Answer
+    from simcluster.interop.kineto import ProfiledJob
+    from simcluster.interop.kineto.bandwidth import Reached
+    from simcluster.interop.kineto.breakdown import LayerTime, RankTime
+    from simcluster.interop.recorded import Straggling
+    from simcluster.interop.recorded.whatif import Answer
 
 _STATES = ("step", "computing", "exposed", "waiting", "idle")
 _ROWS = 12  # of a heatmap
@@ -28,12 +28,12 @@ _MOST = 12
 
 def run(args: argparse.Namespace, steps: Sequence[int] | None) -> int:
     """Read the profiles, replay, measure, print, write."""
-    from simcluster.kineto import load_profiles
-    from simcluster.kineto.bandwidth import reached
-    from simcluster.kineto.breakdown import breakdown, layers
-    from simcluster.kineto.whatif import ask
-    from simcluster.replay import measure
-    from simcluster.replay.waiting import waited
+    from simcluster.interop.kineto import load_profiles
+    from simcluster.interop.kineto.bandwidth import reached
+    from simcluster.interop.kineto.breakdown import breakdown, layers
+    from simcluster.interop.kineto.whatif import ask
+    from simcluster.interop.recorded import measure
+    from simcluster.interop.recorded.waiting import waited
 
     _check(args)
     paths: dict[str, Path | None] = {
@@ -76,7 +76,7 @@ def _check(args: argparse.Namespace) -> None:
 def _draw(job: ProfiledJob, found: Straggling, paths: Mapping[str, Path | None]) -> None:
     """The replayed timeline as a table and as a picture of its first step; who straggles, and by what."""
     if paths["timeline"] or paths["gantt"]:
-        from simcluster.kineto.spans import spans
+        from simcluster.interop.kineto.spans import spans
 
         table = spans(job).frame()
         if paths["timeline"]:
@@ -90,7 +90,7 @@ def _draw(job: ProfiledJob, found: Straggling, paths: Mapping[str, Path | None])
 
 
 def _draw_heatmap(job: ProfiledJob, found: Straggling, path: Path) -> None:
-    from simcluster.kineto.breakdown import slowdown_by_type
+    from simcluster.interop.kineto.breakdown import slowdown_by_type
     from simcluster.show.gantt import save_figure
     from simcluster.show.straggler_heatmap import straggler_heatmap
 
@@ -108,8 +108,8 @@ def _draw_heatmap(job: ProfiledJob, found: Straggling, path: Path) -> None:
 
 
 def _export(job: ProfiledJob, args: argparse.Namespace) -> list[str]:
-    from simcluster.kineto.whatif import changed
-    from simcluster.kineto.written import write_profiles
+    from simcluster.interop.kineto.whatif import changed
+    from simcluster.interop.kineto.written import write_profiles
 
     what = f"with {args.what_if[0]}" if args.what_if else "as replayed"
     paths = write_profiles(changed(job, args.what_if[0]) if args.what_if else job, args.export)

@@ -11,9 +11,9 @@ from simcluster.cli import common, drawing, waits
 from simcluster.cli.common import add_override_arguments, format_table
 
 if TYPE_CHECKING:
-    from simcluster.replay import Recorded, Straggling
-    from simcluster.replay.measure import Mitigation
-    from simcluster.replay.whatif import Answer
+    from simcluster.interop.recorded import Recorded, Straggling
+    from simcluster.interop.recorded.measure import Mitigation
+    from simcluster.interop.recorded.whatif import Answer
 
 EXAMPLES = """examples:
   simcluster replay trace.parquet
@@ -77,10 +77,10 @@ def _questions() -> str:
 
 def run(args: argparse.Namespace) -> int:
     """Read, check where results go, replay, measure, print, write."""
-    from simcluster.kineto import is_profile
-    from simcluster.replay import load_trace, measure
-    from simcluster.replay.waiting import waited
-    from simcluster.replay.whatif import ask, own_schedule
+    from simcluster.interop.kineto import is_profile
+    from simcluster.interop.recorded import load_trace, measure
+    from simcluster.interop.recorded.waiting import waited
+    from simcluster.interop.recorded.whatif import ask, own_schedule
 
     given = [*args.set, *args.overrides]
     if given and not args.cluster:
@@ -119,7 +119,7 @@ def run(args: argparse.Namespace) -> int:
         ]
         print("\n\n".join("\n".join(lines) for lines in blocks if lines))
     if timeline or gantt:
-        from simcluster.replay.spans import spans
+        from simcluster.interop.recorded.spans import spans
 
         table = spans(job).frame()
         if timeline:

@@ -10,7 +10,7 @@ from simcluster.cli import common, drawing
 from simcluster.cli.common import add_override_arguments, format_table
 
 if TYPE_CHECKING:
-    from simcluster.replay import Straggling
+    from simcluster.interop.recorded import Straggling
     from simcluster.results.result import Result
     from simcluster.whatif.mitigations import Mitigation
     from simcluster.whatif.straggling import Cause, Stragglers

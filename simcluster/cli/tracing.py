@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from simcluster.base.errors import InputError
 
 if TYPE_CHECKING:
+    from simcluster.interop.export.rank_events import Begins
     from simcluster.results.result import Result
     from simcluster.scenario.scenario import Scenario
-    from simcluster.traces.rank_events import Begins
 
 _RANGE = re.compile(r"(\d+)(?:-(\d+))?")
 
@@ -46,7 +46,7 @@ class Tracing:
 
     def write(self, result: Result, *, apart: bool) -> None:
         """Write it and say what was written; ``apart`` from stdout, which is for the answer alone."""
-        from simcluster.traces.export import write_trace
+        from simcluster.interop.export.export import write_trace
 
         written = write_trace(result, self.path, ranks=self.ranks, begins=self.begins)
         print(written.describe(), file=sys.stderr if apart else sys.stdout)
@@ -63,7 +63,7 @@ def trace_of(args: argparse.Namespace, scenario: Scenario) -> Tracing | None:
             f"--trace {args.trace}: a trace is of one run, and this scenario has {scenario.replicas} replicas; "
             "leave them out (--replicas 1)"
         )
-    from simcluster.traces.export import trace_path
+    from simcluster.interop.export.export import trace_path
 
     return Tracing(trace_path(args.trace), trace_ranks(args.trace_ranks, scenario.gpus), args.trace_begins)
 

@@ -11,9 +11,9 @@ from simcluster.cli.common import format_table
 if TYPE_CHECKING:
     import pandas as pd
 
-    from simcluster.replay import Recorded, Straggling
-    from simcluster.replay.trace import Floats
-    from simcluster.replay.whatif import Answer
+    from simcluster.interop.recorded import Recorded, Straggling
+    from simcluster.interop.recorded.trace import Floats
+    from simcluster.interop.recorded.whatif import Answer
 
 _WAITS = 5
 
@@ -88,7 +88,7 @@ def draw_step(job: Recorded, table: pd.DataFrame, path: Path) -> None:
 def waits_table(ranks: Sequence[int], seconds: Floats) -> list[str]:
     """The longest waits of a rank for another."""
     from simcluster.base.units import format_seconds
-    from simcluster.replay.waiting import longest
+    from simcluster.interop.recorded.waiting import longest
 
     found = longest(seconds, _WAITS)
     if not found:
@@ -99,7 +99,7 @@ def waits_table(ranks: Sequence[int], seconds: Floats) -> list[str]:
 
 def waits_document(ranks: Sequence[int], seconds: Floats) -> list[dict[str, Any]]:
     """All waits for JSON, longest first."""
-    from simcluster.replay.waiting import longest
+    from simcluster.interop.recorded.waiting import longest
 
     return [
         {"rank": ranks[one], "culprit": ranks[other], "seconds": each}
@@ -109,7 +109,7 @@ def waits_document(ranks: Sequence[int], seconds: Floats) -> list[dict[str, Any]
 
 def draw_waits(job: Recorded, path: Path) -> None:
     """The matrix as a picture."""
-    from simcluster.replay.waiting import recorded_matrix
+    from simcluster.interop.recorded.waiting import recorded_matrix
     from simcluster.show.gantt import save_figure
     from simcluster.show.wait_plot import plot_waits
 

@@ -16,10 +16,10 @@ import numpy as np
 from simcluster.base.errors import InputError
 from simcluster.faults import Fault
 from simcluster.faults.words import in_words
+from simcluster.interop.recorded import Recorded, Straggling, measure, recorded
+from simcluster.interop.recorded.trace import Floats
+from simcluster.interop.recorded.written import trace_of_result
 from simcluster.planning.ops import StageProgram
-from simcluster.replay import Recorded, Straggling, measure, recorded
-from simcluster.replay.trace import Floats
-from simcluster.replay.written import trace_of_result
 from simcluster.results.result import Result
 from simcluster.simulate import replay
 from simcluster.step.planned import Planned, plan

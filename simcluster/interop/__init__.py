@@ -1,0 +1,1 @@
+"""Recorded and exchanged traces of other tools: read, replayed, written."""

@@ -1,0 +1,120 @@
+"""The protobuf messages of a Chakra execution trace, made from their field numbers; no generated code.
+
+Field names and numbers are those of schema/protobuf/et_def.proto (mlcommons/chakra, package ChakraProtoMsg): a file is
+a GlobalMetadata and then Nodes, each behind its length as a varint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+from simcluster.base.errors import InputError
+from simcluster.interop.chakra.trace import KINDS
+
+_MAX_MESSAGE = 16_000_000
+_SCALARS = {
+    # in the order of the schema: a value is field 2 k + 3 of an AttributeProto, a list of them 2 k + 4
+    "double": 1,
+    "float": 2,
+    "int32": 5,
+    "int64": 3,
+    "uint32": 13,
+    "uint64": 4,
+    "sint32": 17,
+    "sint64": 18,
+    "fixed32": 7,
+    "fixed64": 6,
+    "sfixed32": 15,
+    "sfixed64": 16,
+    "bool": 8,
+    "string": 9,
+    "bytes": 12,
+}
+"""Name and protobuf's number (FieldDescriptorProto.Type) of every kind of value."""
+_MESSAGE, _ENUM, _OPTIONAL, _REPEATED = 11, 14, 1, 3
+
+
+@cache
+def messages() -> dict[str, Any]:
+    """Classes of GlobalMetadata and Node, in a pool of their own; InputError without protobuf."""
+    try:
+        from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+    except ImportError:
+        raise InputError("execution traces need protobuf; pip install 'simcluster[chakra]'") from None
+    file = descriptor_pb2.FileDescriptorProto(name="et_def.proto", package="ChakraProtoMsg", syntax="proto3")
+    kinds = file.enum_type.add(name="NodeType")
+    for number, kind in enumerate(KINDS):
+        kinds.value.add(name=f"NODE_{kind.upper()}", number=number)
+    attribute = file.message_type.add(name="AttributeProto")
+    attribute.oneof_decl.add(name="value")
+    _field(attribute, "name", 1, 9)
+    _field(attribute, "doc_string", 2, 9)
+    for place, (scalar, kind_number) in enumerate(_SCALARS.items()):
+        of_list = f"{scalar.capitalize()}List"
+        values = file.message_type.add(name=of_list)
+        _field(values, "values", 1, kind_number, repeated=True)
+        _field(attribute, f"{scalar}_val", 2 * place + 3, kind_number, oneof=True)
+        _field(attribute, f"{scalar}_list", 2 * place + 4, _MESSAGE, of=of_list, oneof=True)
+    metadata = file.message_type.add(name="GlobalMetadata")
+    _field(metadata, "version", 1, 9)
+    _field(metadata, "attr", 2, _MESSAGE, of="AttributeProto", repeated=True)
+    node = file.message_type.add(name="Node")
+    _field(node, "id", 1, 4)
+    _field(node, "name", 2, 9)
+    _field(node, "type", 3, _ENUM, of="NodeType")
+    for number, name in ((4, "ctrl_deps"), (5, "data_deps")):
+        _field(node, name, number, 4, repeated=True)
+    for number, name in ((6, "start_time_micros"), (7, "duration_micros")):
+        _field(node, name, number, 4)
+    _field(node, "attr", 10, _MESSAGE, of="AttributeProto", repeated=True)
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    found = {name: pool.FindMessageTypeByName(f"ChakraProtoMsg.{name}") for name in ("GlobalMetadata", "Node")}
+    return {name: message_factory.GetMessageClass(descriptor) for name, descriptor in found.items()}
+
+
+def _field(
+    message: Any, name: str, number: int, kind: int, *, of: str = "", repeated: bool = False, oneof: bool = False
+) -> None:
+    field = message.field.add(name=name, number=number, type=kind, label=_REPEATED if repeated else _OPTIONAL)
+    if of:
+        field.type_name = f".ChakraProtoMsg.{of}"
+    if oneof:
+        field.oneof_index = 0
+
+
+def framed(message: Any) -> bytes:
+    """A message behind its length."""
+    body: bytes = message.SerializeToString()
+    size, head = len(body), bytearray()
+    while size > 0x7F:
+        head.append(size & 0x7F | 0x80)
+        size >>= 7
+    head.append(size)
+    return bytes(head) + body
+
+
+def frames(raw: bytes, source: str) -> Iterator[memoryview]:
+    """The bodies of the messages in a file; InputError, with the byte, where one is cut off or absurdly long."""
+    view, place = memoryview(raw), 0
+    while place < len(view):
+        begin, size, shift = place, 0, 0
+        while True:
+            if place >= len(view) or shift > 35:
+                raise InputError(f"{source}: byte {begin}: the length of a message is cut off; the file is not whole")
+            byte = view[place]
+            size |= (byte & 0x7F) << shift
+            place, shift = place + 1, shift + 7
+            if byte < 0x80:
+                break
+        if size > _MAX_MESSAGE:
+            raise InputError(f"{source}: byte {begin}: a message of {size:,} bytes; this is no execution trace")
+        if place + size > len(view):
+            raise InputError(
+                f"{source}: byte {begin}: a message of {size:,} bytes is cut off after {len(view) - place:,}; "
+                "the file is not whole"
+            )
+        yield view[place : place + size]
+        place += size

@@ -1,0 +1,243 @@
+"""Writes execution traces: given ones, and those of a run of ours.  Imports the messages and a run's program."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from simcluster.base.errors import InputError
+from simcluster.interop.chakra.messages import framed, messages
+from simcluster.interop.chakra.reading import MAX_NODES
+from simcluster.interop.chakra.trace import COLLECTIVES, KINDS, Node, Trace, Value
+from simcluster.planning.offload import HOST
+
+if TYPE_CHECKING:
+    from simcluster.programs.program import SpanRow
+    from simcluster.results.played import Run
+
+_COPIES = {"d2h": "mem_store", "h2d": "mem_load"}
+_EXACT = "simcluster_seconds"
+_FIELDS = {"comm_src": "int32_val", "comm_dst": "int32_val", "comm_tag": "int32_val", "tensor_size": "uint64_val"}
+
+
+def write_traces(trace: Trace, folder: str | Path) -> list[Path]:
+    """NAME.RANK.et for every rank, and comm_groups.json where there are groups; the folder is made.
+
+    Lengths are in whole microseconds, as the schema has them, and in full in an attribute of ours.
+    InputError where the system refuses to write.
+    """
+    folder = Path(folder)
+    files: list[Path] = []
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for rank, nodes in enumerate(trace.ranks):
+            files.append(folder / f"{trace.name}.{rank}.et")
+            files[-1].write_bytes(_encoded(nodes))
+        if trace.groups:
+            groups = {name: list(ranks) for name, ranks in trace.groups.items()}
+            (folder / "comm_groups.json").write_text(json.dumps(groups, indent=1) + "\n", encoding="utf-8")
+    except OSError as problem:
+        raise InputError(f"cannot write {folder}: {problem.strerror}") from None
+    return files
+
+
+def _encoded(nodes: tuple[Node, ...]) -> bytes:
+    known = messages()
+    parts = [framed(known["GlobalMetadata"](version="1.0.0"))]
+    for node in nodes:
+        message = known["Node"](id=node.id, name=node.name, type=KINDS.index(node.kind), data_deps=node.after)
+        if node.seconds > 0:
+            message.duration_micros = max(1, round(node.seconds * 1e6))
+        exact = {_EXACT: node.seconds} if abs(message.duration_micros / 1e6 - node.seconds) <= 1e-6 else {}
+        for name, value in {**node.attributes, **exact}.items():
+            _set(message.attr.add(name=name), name, value)
+        parts.append(framed(message))
+    return b"".join(parts)
+
+
+def _set(attribute: Any, name: str, value: Value) -> None:
+    """The value in the field of its kind; numbers as ASTRA-sim reads them (int64, ranks int32, sizes of tensors
+    uint64)."""
+    if isinstance(value, tuple):
+        first = value[0] if value else False
+        field = {bool: "bool_list", int: "int64_list", float: "double_list", str: "string_list", bytes: "bytes_list"}
+        getattr(attribute, field[type(first)]).values.extend(value)
+        return
+    field = {bool: "bool_val", int: _FIELDS.get(name, "int64_val"), float: "double_val", str: "string_val"}
+    setattr(attribute, field.get(type(value), "bytes_val"), value)
+
+
+def write_run(run: Run, folder: str | Path, name: str) -> list[Path]:
+    """The traces of a run in which every rank and op was played by itself (simulate(folded=False, collapsed=False))."""
+    return write_traces(trace_of(run, name), folder)
+
+
+def trace_of(run: Run, name: str) -> Trace:
+    """A run as an execution trace: computation with the time it took, collectives, messages, copies with their bytes.
+
+    What a rank does in order on one queue waits for what came before it there.  A send at a rendezvous waits for a
+    message of one byte by which its receiver says that it is there, as libraries do it: played again, each may take a
+    latency longer.  A copy to the host's memory is a mem_store, one from there a mem_load (ASTRA-sim's remote memory),
+    what the host computes has is_cpu_op.  Raises InputError for a run that is folded or too large.
+    """
+    if len(run.weights) < len(run.ranks):
+        raise InputError("the run plays one rank for several; simulate it with folded=False, collapsed=False")
+    if len(run.lowered.program.seconds) > MAX_NODES:
+        raise InputError(f"the run has {len(run.lowered.program.seconds):,} ops; at most {MAX_NODES:,} are written")
+    return _Writing(run, name).trace()
+
+
+def require_writable(run: Run, where: str) -> None:
+    """InputError if the traces would be too large, from a run that is folded but not collapsed: before it is played
+    rank by rank."""
+    program = run.lowered.program
+    ops = sum(len(lane) * run.weights[program.lane_rank[number]] for number, lane in enumerate(program.lanes))
+    if ops > MAX_NODES:
+        raise InputError(
+            f"{where}: has {ops:,} ops on {len(run.ranks):,} ranks; at most {MAX_NODES:,} are written: take fewer "
+            "GPUs, microbatches or layers"
+        )
+
+
+class _Writing:
+    def __init__(self, run: Run, name: str) -> None:
+        self._run, self._name = run, name
+        self._program = run.lowered.program
+        self._groups: dict[str, tuple[int, ...]] = {}
+        self._number: dict[str, str] = {}
+        self._members: dict[str, dict[str, list[int]]] = {}
+        self._next = len(self._program.seconds)
+        self._tags: dict[tuple[int, int], int] = {}
+        self._places: dict[int, Mapping[str, Value]] = {}  # what every message says of itself, by the op
+        self._received: dict[int, int] = {}  # a send at a rendezvous and its receive
+        self._sent: dict[int, int] = {}  # and the other way around
+        self._ready: dict[int, int] = {}  # by the send: the node by which it learns that its receiver is there
+
+    def trace(self) -> Trace:
+        program = self._program
+        ranks: dict[int, list[Node]] = {rank: [] for rank in range(len(self._run.ranks))}
+        self._meet(ranks)
+        arrivals = self._receives(ranks)
+        for lane, ops in enumerate(program.lanes):
+            rank, before = program.lane_rank[lane], -1
+            for op in ops:
+                after = [] if before < 0 else [before]
+                for other in program.after[op]:
+                    same = program.lane_rank[program.lane[other]] == rank
+                    after.append(other if same else arrivals[other, op])
+                ranks[rank] += self._nodes(op, rank, tuple(dict.fromkeys(after)))
+                before = op
+        ordered = tuple(tuple(sorted(nodes, key=lambda node: node.id)) for nodes in ranks.values())
+        return Trace(self._name, ordered, self._groups)
+
+    def _receives(self, ranks: dict[int, list[Node]]) -> dict[tuple[int, int], int]:
+        """A receive for every message, with an id of its own; at a rendezvous it is there already, as an op."""
+        found = {}
+        for send, op in self._program.receives:
+            if send in self._received:
+                found[send, op] = self._received[send]
+                continue
+            target = self._rank(op)
+            place = self._message(send, target)
+            found[send, op] = self._next
+            name = f"receive {self._row(send).name}"
+            ranks[target].append(Node(self._take(), name, "recv", (), 0.0, place))
+        return found
+
+    def _meet(self, ranks: dict[int, list[Node]]) -> None:
+        """Sends at a rendezvous find their receives, by the meeting that both are at."""
+        program = self._program
+        sends = {program.meeting[op]: op for op in range(len(program.seconds)) if self._rows(op)[:1] and
+                 self._rows(op)[0].kind == "send"}  # fmt: skip
+        for op in range(len(program.seconds)):
+            if self._rows(op):
+                continue
+            send = sends[program.meeting[op]]
+            source, target = self._rank(send), self._rank(op)
+            self._received[send], self._sent[op] = op, send
+            self._places[send] = self._message(send, target)
+            self._places[op] = self._place(target, source, 1)
+            self._ready[send] = self._next
+            ranks[source].append(Node(self._take(), "receiver is there", "recv", (), 0.0, self._places[op]))
+
+    def _message(self, send: int, target: int) -> Mapping[str, Value]:
+        found = self._places.get(send)
+        if found is None:
+            found = self._places[send] = self._place(self._rank(send), target, _size(self._row(send).bytes))
+        return found
+
+    def _place(self, source: int, target: int, size: int) -> Mapping[str, Value]:
+        """The attributes of a message; the k-th of two ranks has tag k on both sides."""
+        tag = self._tags.setdefault((source, target), 0)
+        self._tags[source, target] += 1
+        return {"is_cpu_op": False, "comm_src": source, "comm_dst": target, "comm_tag": tag, "comm_size": size}
+
+    def _take(self) -> int:
+        self._next += 1
+        return self._next - 1
+
+    def _rank(self, op: int) -> int:
+        return self._program.lane_rank[self._program.lane[op]]
+
+    def _rows(self, op: int) -> tuple[SpanRow, ...]:
+        return self._program.row_sets[self._program.rows[op]]
+
+    def _row(self, op: int) -> SpanRow:
+        rows = self._rows(op)
+        if len(rows) > 1:
+            raise InputError("the run plays several ops as one; simulate it with folded=False, collapsed=False")
+        return rows[0]
+
+    def _nodes(self, op: int, rank: int, after: tuple[int, ...]) -> Iterator[Node]:
+        """An op as a node, the last one; before a receive at a rendezvous the message that says that it is there."""
+        if op in self._sent:
+            name = self._row(self._sent[op]).name
+            yield Node(self._take(), f"ready to receive {name}", "send", after, 0.0, self._places[op])
+            yield Node(op, f"receive {name}", "recv", after, 0.0, self._places[self._sent[op]])
+            return
+        row = self._row(op)
+        label = f"{row.kind} {row.name}" + (f" layer {row.layer}" if row.layer >= 0 else "")
+        if row.kind in COLLECTIVES:
+            yield Node(op, label, "coll", after, 0.0, self._collective(rank, row, self._program.lane[op]))
+        elif row.kind == "send":
+            if op not in self._places:
+                raise InputError(f"rank {rank}: nobody waits for {label}; this cannot be written")
+            after = (*after, self._ready[op]) if op in self._ready else after
+            yield Node(op, label, "send", after, 0.0, self._places[op])
+        elif row.kind == "copy":
+            yield Node(
+                op, label, _COPIES[row.stream], after, 0.0, {"is_cpu_op": False, "tensor_size": _size(row.bytes)}
+            )
+        elif self._program.meeting[op] >= 0:
+            raise InputError(f"rank {rank}: {label} has no node in an execution trace")
+        else:
+            seconds = float(self._run.record.end[op] - self._run.record.start[op])
+            yield Node(op, label, "comp", after, seconds, {"is_cpu_op": row.stream == HOST})
+
+    def _collective(self, rank: int, row: SpanRow, lane: int) -> Mapping[str, Value]:
+        name = self._run.lowered.communicators.group_name(row.axis, rank)
+        if row.axis not in self._members:
+            members: dict[str, list[int]] = {}
+            for each in range(len(self._run.ranks)):
+                own = self._run.lowered.communicators.group_name(row.axis, each)
+                members.setdefault(own, []).append(each)
+            self._members[row.axis] = members
+        queue = self._program.lane_name[lane]
+        known = name if queue == "main" else f"{name} {queue}"
+        ranks = tuple(self._members[row.axis][name])
+        group = self._number.setdefault(known, str(len(self._number)))  # ASTRA-sim wants numbers
+        self._groups.setdefault(group, ranks)
+        share = len(ranks) if row.kind == "all_gather" else 1
+        return {
+            "is_cpu_op": False,
+            "comm_type": COLLECTIVES.index(row.kind),
+            "comm_size": _size(row.bytes / share),
+            "pg_name": group,
+            "simcluster_group": known,
+        }
+
+
+def _size(amount: float) -> int:
+    return max(1, round(amount))

@@ -1,0 +1,157 @@
+"""``write_trace``: a result as a trace, of all written ranks in one file, or with a file for every rank beside it.
+
+A folder gets ``rank000.json.gz`` and so on, which HolisticTraceAnalysis and ``simcluster replay`` read, and
+``merged/all_ranks.json.gz`` for Perfetto, in a folder of its own, since they would take it for another rank.
+
+What HolisticTraceAnalysis (HTA) finds, in this package's words, for a rank from its first kernel to its last end (read
+with HTA_DISABLE_NS_ROUNDING=1, or it rounds times to microseconds):
+
+* ``compute_time``: the breakdown's forward, backward, recompute, and what kernels are of optimizer and other;
+* ``non_compute_time``: exposed_*, and copies to and from the host with nothing else beside them; with collectives from
+  their arrival on, waiting for late members too (straggler_wait, and of bubble what is spent inside a collective);
+* ``idle_time``: the rest, that is bubble, waiting for the host and, with collectives from the wire on, straggler_wait
+  (of all of them what lies before the rank's last end);
+* ``comp_comm_overlap``: with collectives from the wire on the result's overlap_fraction, of one rank; with those from
+  their arrival on, waiting counts as communication there;
+* ``get_potential_stragglers``: of the last long collective of a name the rank that begins it last.  That is the slow
+  one where all ranks end a collective together, as HTA assumes (hta/analyzers/straggler.py), so among replicas, or the
+  ranks of one stage.  Over the stages of a pipeline it is a rank of the first, whose last backward is the last of all,
+  whoever is slow: write the ranks of one stage (``ranks``) and ask about these.
+
+Imports the result and the events of ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from simcluster.base.errors import InputError
+from simcluster.interop.export.counters import link_counters, memory_counters
+from simcluster.interop.export.naming import Naming
+from simcluster.interop.export.rank_events import Begins, RankWork, profile, together
+from simcluster.interop.export.work import Played, numbered, streams
+from simcluster.interop.kineto.chrome import ENDINGS
+from simcluster.interop.kineto.chrome import write_trace as write_file
+from simcluster.interop.kineto.rank_file import head_of, make_folder
+from simcluster.results.result import VERSION, Result
+
+MOST = 64
+"""Ranks that are written unless more are asked for."""
+MERGED = Path("merged") / "all_ranks.json.gz"
+
+
+@dataclass(frozen=True)
+class Written:
+    """What was written: files (the last one has all ranks), which of the job's ``of`` ranks, and why these."""
+
+    files: tuple[Path, ...]
+    ranks: tuple[int, ...]
+    of: int
+    why: str
+
+    def describe(self) -> str:
+        """For people, in one line."""
+        where = self.files[-1] if len(self.files) == 1 else self.files[0].parent
+        return f"trace: {len(self.ranks)} of {self.of} ranks in {where} ({self.why})"
+
+
+def write_trace(
+    result: Result, path: str | Path, *, ranks: Sequence[int] | None = None, begins: Begins = "arrival"
+) -> Written:
+    """A result as a Kineto trace; ``path`` is a file (.json or .json.gz) with all written ranks, or a folder.
+
+    ``ranks`` left out are those that were simulated, one for each class of equal ranks, and at most 64.  Kernels of
+    collectives begin as their rank arrives, which profilers record, or (``begins`` "wire") as bytes move.  Raises
+    InputError for a rank that is not there, and for a path that cannot be written.
+    """
+    path = trace_path(path)
+    chosen, why = _chosen(result, ranks)
+    made = _Export(result, chosen, begins)
+    width = max(3, len(str(result.facts.ranks - 1)))
+    if path.name.endswith(ENDINGS):
+        write_file(path, made.head, made.events(None))
+        return Written((path,), chosen, result.facts.ranks, why)
+    own = {rank: path / f"rank{rank:0{width}}.json.gz" for rank in chosen}
+    make_folder(path, list(own.values()))
+    make_folder(path / MERGED.parent, [path / MERGED])
+    write_file(path / MERGED, made.head, made.events(own))
+    return Written((*own.values(), path / MERGED), chosen, result.facts.ranks, why)
+
+
+def trace_path(name: str | Path) -> Path:
+    """Where a trace can go; InputError before the work is done, not after it."""
+    path = Path(name)
+    if not path.parent.is_dir():
+        raise InputError(f"cannot write {name}: the folder {path.parent} does not exist; create it first")
+    if path.name.endswith(ENDINGS):
+        if path.is_dir():
+            raise InputError(f"cannot write {name}: it is a folder; name a file, or a folder without .json in its name")
+        return path
+    if path.is_file() or (path.suffix and not path.is_dir()):
+        raise InputError(
+            f"cannot write {name}: a trace is a file that ends in .json or .json.gz, or a folder with one for each rank"
+        )
+    foreign = sorted(each.name for each in path.glob("*.json*") if not each.name.startswith("rank"))
+    if foreign:
+        raise InputError(f"cannot write to {path}: it holds {foreign[0]}; name an empty folder")
+    return path
+
+
+def _chosen(result: Result, ranks: Sequence[int] | None) -> tuple[tuple[int, ...], str]:
+    if ranks is not None:
+        wrong = [rank for rank in ranks if not 0 <= rank < result.facts.ranks]
+        if wrong or not ranks:
+            what = f"no rank {wrong[0]}" if wrong else "no rank to write"
+            raise InputError(
+                f"cannot write the trace: there is {what}; the job has ranks 0 to {result.facts.ranks - 1}"
+            )
+        return tuple(sorted(dict.fromkeys(ranks))), "as asked for"
+    simulated = sorted(result.weights)
+    if len(simulated) == result.facts.ranks <= MOST:
+        return tuple(simulated), "all"
+    if len(simulated) <= MOST:
+        return tuple(simulated), "one for each class of equal ranks"
+    places = [place * (len(simulated) - 1) // (MOST - 1) for place in range(MOST)]
+    return tuple(simulated[place] for place in places), f"{MOST} of {len(simulated)} that differ, evenly over the job"
+
+
+class _Export:
+    """A result's ranks as events, one rank at a time."""
+
+    def __init__(self, result: Result, ranks: Sequence[int], begins: Begins) -> None:
+        self._result, self._ranks, self._begins = result, ranks, begins
+        self._played, self._naming = Played(result), Naming(result)
+        self._streams = streams(self._played)
+
+    @property
+    def head(self) -> dict[str, Any]:
+        """What the file of all ranks says of itself."""
+        return {"schemaVersion": 1, "displayTimeUnit": "ms", "baseTimeNanoseconds": 0, **self._about}
+
+    @property
+    def _about(self) -> dict[str, Any]:
+        return {"trace_name": self._result.scenario.name, "simulated_by": f"simcluster {VERSION}"}
+
+    def events(self, files: dict[int, Path] | None) -> Iterator[str]:
+        """The events of all ranks together; beside them every rank's file is written where there is one."""
+        written: Container[int] = frozenset(self._ranks)
+        for rank in self._ranks:
+            own = self._work(rank)
+            if files:
+                head = head_of(rank, own.ranks, own.comms, backend="nccl", host="simulated") | self._about
+                write_file(files[rank], head, self._profile(own, written))
+            yield from together(own, written)
+            yield from memory_counters(self._result, rank)
+        yield from link_counters(self._result, self._result.facts.ranks)
+
+    def _profile(self, own: RankWork, written: Container[int]) -> Iterator[str]:
+        yield from profile(own, written)
+        yield from memory_counters(self._result, own.rank)
+
+    def _work(self, rank: int) -> RankWork:
+        works = self._played.of_rank(self._result.simulated_for(rank) + self._result.ranks.start)
+        names = numbered(works, self._streams)
+        return RankWork(rank, self._result.facts.ranks, works, names, self._naming, self._begins)

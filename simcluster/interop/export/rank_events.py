@@ -1,0 +1,219 @@
+"""One rank's work as the events of a profile: for its own file, and for the one of all ranks together.
+
+A collective's kernel begins as the rank arrives, as a profiler records it, or (``begins`` wire) when its last member
+does and bytes move.  A message's begins on both sides as it goes on its way.  The host launches everything as early as
+it may: what a replay plays again is then decided by work, streams and messages, and not by launches.  It waits only
+where the simulation's did, and for messages of ranks that are not written.  Imports the work, naming and the writer.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Container, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
+from operator import itemgetter
+from typing import Literal
+
+from simcluster.interop.export.naming import Described, Naming, details, label_of, process_name, track_name
+from simcluster.interop.export.work import COMPUTE, HOST, RECEIVE, Track, Work
+from simcluster.interop.kineto.chrome import complete, flow, joined, named, nanoseconds
+from simcluster.interop.kineto.comm import Comm
+from simcluster.interop.kineto.device_written import (
+    APART,
+    THREAD,
+    Blocked,
+    Issue,
+    Kernel,
+    StepOnDevice,
+    step_marker,
+)
+from simcluster.schedules import Action
+from simcluster.schedules.actions import Kind
+
+Begins = Literal["arrival", "wire"]
+"""Where the kernel of a collective begins: as the rank arrives, or as the last one does."""
+
+BEFORE, EARLY = 10_000, 1000
+"""Nanoseconds before the first step, and from the first marker to the first launch."""
+_HOST = 2
+"""The thread of what the host computes."""
+_LETTERS: dict[str, Kind] = {"forward": "F", "backward": "B", "input_grad": "I", "weight_grad": "W"}
+_MESSAGES = 2**20
+_RECEIVED = '"Collective name":"recv"'
+
+
+@dataclass(frozen=True)
+class RankWork:
+    """What a rank of the job did; ``streams`` are the numbers of its tracks."""
+
+    rank: int
+    ranks: int
+    works: Sequence[Work]
+    streams: dict[Track, int]
+    naming: Naming
+    begins: Begins
+
+    @cached_property
+    def begun(self) -> list[int]:
+        """When every piece of work begins in the trace, in nanoseconds."""
+        arrives = self.begins == "arrival"
+        return [BEFORE + nanoseconds(work.ready if arrives else work.start) for work in self.works]
+
+    @cached_property
+    def ended(self) -> list[int]:
+        """When every piece of work ends in the trace, in nanoseconds."""
+        return [BEFORE + nanoseconds(work.end) for work in self.works]
+
+    @cached_property
+    def order(self) -> list[int]:
+        """Places of the work, step by step, as it begins."""
+        keys = [(work.step, begun) for work, begun in zip(self.works, self.begun, strict=True)]
+        return sorted(range(len(keys)), key=keys.__getitem__)
+
+    @cached_property
+    def seats(self) -> dict[int, int]:
+        """The numbers, in this order, of what the device did."""
+        device = [place for place in self.order if self.works[place].stream != HOST]
+        return {place: seat for seat, place in enumerate(device)}
+
+    @cached_property
+    def kernels(self) -> list[Kernel]:
+        """What the device did."""
+        described, sequences, found = self._described, self._sequences, []
+        for place in self.seats:
+            work = self.works[place]
+            args = joined(described(work).args, details(work, sequences.get(place, -1)))
+            category = "gpu_memcpy" if work.stream in ("d2h", "h2d") else "kernel"
+            after = tuple([self.seats[other] for other in work.after if other in self.seats])
+            found.append(Kernel(
+                described(work).name, self.streams[work.track], self.begun[place], self.ended[place], args, category,
+                label_of(work), after,
+            ))  # fmt: skip
+        return found
+
+    @cached_property
+    def _described(self) -> Callable[[Work], Described]:
+        return self.naming.describer(self.rank)
+
+    @cached_property
+    def _sequences(self) -> dict[int, int]:
+        """The number of every call in its group, in the order of transfers, which is the same on all ranks."""
+        numbers, found = Counter[tuple[str, tuple[int, int] | None]](), {}
+        for place in sorted(range(len(self.works)), key=lambda place: self.works[place].start):
+            comm = self._described(self.works[place]).comm
+            if comm is not None:
+                key = comm.group, comm.peer
+                found[place] = numbers[key]
+                numbers[key] += 1
+        return found
+
+    @property
+    def comms(self) -> dict[str, Comm]:
+        """The groups that the rank calls in, by name."""
+        found = (self._described(work).comm for work in self.works)
+        return {comm.group: comm for comm in found if comm is not None and comm.ranks}
+
+    @cached_property
+    def steps(self) -> list[tuple[int, int, int]]:
+        """Number, begin and end of every step; the next begins where one ends."""
+        first: dict[int, int] = {}
+        for place in self.order:
+            first.setdefault(self.works[place].step, self.begun[place])
+        begins = [BEFORE - EARLY, *list(first.values())[1:]]
+        ends = [*begins[1:], max(self.ended, default=BEFORE) + EARLY]
+        return list(zip(first, begins, ends, strict=True))
+
+    def messages(self) -> Iterator[tuple[int, int, int]]:
+        """Of every message that the rank sends or gets: its seat, the other rank, and its number between the two."""
+        for place, seat in self.seats.items():
+            comm = self._described(self.works[place]).comm
+            if comm is not None and comm.peer is not None:
+                start, end = comm.peer
+                yield seat, end if start == self.rank else start, self._sequences[place]
+
+
+def profile(own: RankWork, written: Container[int]) -> Iterator[str]:
+    """The events of a rank's own file; ``written`` are the ranks that have one."""
+    yield from _places(own)
+    yield from _markers(own)
+    step = StepOnDevice(own.rank, own.kernels)
+    yield from step.events(_doings(own, written), BEFORE)
+
+
+def together(own: RankWork, written: Container[int]) -> Iterator[str]:
+    """The events of a rank in the file of all: without launches, and with arrows to and from ranks that are written."""
+    yield from _places(own)
+    yield from _markers(own)
+    for kernel in own.kernels:
+        yield complete(kernel.category, kernel.name, (own.rank, kernel.stream), kernel.start, kernel.end, kernel.args)
+    for seat, other, number in own.messages():
+        kernel = own.kernels[seat]
+        if other not in written or kernel.end - kernel.start < APART:
+            continue
+        ends = _RECEIVED in kernel.args
+        one, two = (other, own.rank) if ends else (own.rank, other)
+        identity = (one * own.ranks + two) * _MESSAGES + number
+        time = kernel.end - 1 if ends else kernel.start
+        yield flow(identity, kernel.name, (own.rank, kernel.stream), time, ends=ends)
+
+
+def _places(own: RankWork) -> Iterator[str]:
+    """Names of the rank, its threads and streams, in their order."""
+    yield named("process_name", own.rank, 0, name=process_name(own.rank, own.ranks, own.naming.stage(own.rank)))
+    yield named("process_sort_index", own.rank, 0, sort_index=own.rank)
+    threads = [(THREAD, "host: launches"), (_HOST, "host: work")]
+    threads += [(number, track_name(track)) for track, number in own.streams.items() if track[0] != HOST]
+    for number, name in sorted(threads):
+        yield named("thread_name", own.rank, number, name=name)
+        yield named("thread_sort_index", own.rank, number, sort_index=number)
+
+
+def _markers(own: RankWork) -> Iterator[str]:
+    """Steps, what the host computes, and passes of microbatches over the compute stream."""
+    for number, begin, end in own.steps:
+        yield step_marker(own.rank, number + 1, begin, end)
+    for work, begin, end in zip(own.works, own.begun, own.ended, strict=True):
+        if work.stream == HOST:
+            yield complete("cpu_op", f"{work.kind} {work.name}", (own.rank, _HOST), begin, end)
+    computed = sorted((place for place in own.seats if own.works[place].track == COMPUTE), key=own.begun.__getitem__)
+    chunks = 1 + max((own.works[place].chunk for place in computed), default=0)
+    for name, run in groupby(_passes([own.works[place] for place in computed], chunks), key=itemgetter(0)):
+        within = [computed[at] for _, at in run]
+        if name:
+            place = own.rank, own.streams[COMPUTE]
+            yield complete("gpu_user_annotation", name, place, own.begun[within[0]], own.ended[within[-1]])
+
+
+def _passes(works: Sequence[Work], chunks: int) -> list[tuple[str, int]]:
+    """The pass that each kernel belongs to, as schedules write it, "" for none; a recomputation to the pass behind."""
+    found: list[tuple[str, int]] = []
+    name = ""
+    for at in reversed(range(len(works))):
+        work = works[at]
+        if work.kind != "recompute":
+            name = work.kind if work.kind == "optimizer" else ""
+            if work.kind in _LETTERS and work.microbatch >= 0:
+                name = Action(_LETTERS[work.kind], work.microbatch, max(work.chunk, 0)).label(chunks)
+        found.append((name, at))
+    return found[::-1]
+
+
+def _doings(own: RankWork, written: Container[int]) -> Iterator[Issue | Blocked]:
+    """What the host does: launches in the order of their begins, and waits for the device before work of its own."""
+    clock, begins = BEFORE, {number: begin for number, begin, _ in own.steps[1:]}
+    for place in own.order:
+        work = own.works[place]
+        begun = own.begun[place]
+        if work.stream == HOST:
+            if any(other in own.seats for other in work.after):
+                yield Blocked(clock, begun + 1)  # so that it is over behind what it waited for, however that is rounded
+                clock = max(clock, begun + 1)
+            continue
+        clock = max(clock, begins.pop(work.step, clock))
+        held = [own.ended[other] for other in work.after if other not in own.seats]
+        if work.kind == RECEIVE and own.naming.peer(own.rank, work.peer) not in written:
+            held.append(begun)  # nobody else would hold it up
+        clock = max([clock, *held])
+        yield Issue(own.seats[place], clock)

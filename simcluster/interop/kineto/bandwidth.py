@@ -1,0 +1,95 @@
+"""What collectives of a profiled job took and reached, beside what a cluster's model gives.
+
+Time counts from the last member's arrival: the members before it only wait.  Bus bandwidth as nccl-tests defines it.
+Imports the profiled job and the time of single collectives.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from simcluster.base.errors import InputError
+from simcluster.bench.collective import BUS_FACTOR, collective_times
+from simcluster.collectives import ALGORITHMS
+from simcluster.interop.kineto.job import ProfiledJob
+
+if TYPE_CHECKING:
+    from simcluster.topology import Cluster
+
+_PEER = {"recv": "send"}
+
+
+@dataclass(frozen=True)
+class Reached:
+    """Collectives of one kind, group and size: how many in all steps, the median of their seconds from the last
+    arrival on and the fastest, bus bandwidth of the median in B/s (NaN where the size is not known), and the seconds
+    that the model of a cluster gives (None without one)."""
+
+    kind: str
+    group: str
+    ranks: tuple[int, ...]
+    bytes: float
+    count: int
+    seconds: float
+    fastest: float
+    modelled: float | None = None
+
+    @property
+    def bus_bandwidth(self) -> float:
+        """B/s."""
+        return self._bandwidth(self.seconds)
+
+    @property
+    def modelled_bandwidth(self) -> float | None:
+        """B/s."""
+        return None if self.modelled is None else self._bandwidth(self.modelled)
+
+    def _bandwidth(self, seconds: float) -> float:
+        factor = BUS_FACTOR.get(_PEER.get(self.kind, self.kind))
+        if factor is None or not seconds > 0 or len(self.ranks) < 2:
+            return math.nan
+        return self.bytes * factor(len(self.ranks)) / seconds
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON; None for what is not known."""
+        values = asdict(self) | {"bus_bandwidth": self.bus_bandwidth, "modelled_bus_bandwidth": self.modelled_bandwidth}
+        return {key: None if isinstance(value, float) and math.isnan(value) else value for key, value in values.items()}
+
+
+def reached(job: ProfiledJob, cluster: Cluster | None = None) -> list[Reached]:
+    """What collectives with two recorded members or more reached, the costliest first; rank n is GPU n of the cluster.
+
+    Raises InputError where the cluster has fewer GPUs than the job has ranks.
+    """
+    found: dict[tuple[str, str, tuple[int, ...], float], list[float]] = {}
+    for graph in job.steps_of_ranks:
+        for group in graph.groups:
+            source = graph.source[group[0]]
+            assert source is not None
+            assert source.comm is not None
+            comm, last = source.comm, max(float(graph.began[op, 0]) for op in group)
+            ranks = comm.peer or comm.ranks or tuple(job.ranks[graph.worker[op]] for op in group)
+            taken = float(np.median([graph.ended[op, 0] for op in group])) - last
+            kind = "send" if comm.peer else comm.kind
+            found.setdefault((kind, comm.what or comm.group, ranks, comm.bytes), []).append(max(taken, 0.0))
+    rows = [
+        Reached(*key, len(taken), float(np.median(taken)), min(taken), _modelled(key, cluster))
+        for key, taken in found.items()
+    ]
+    return sorted(rows, key=lambda row: -row.count * row.seconds)
+
+
+def _modelled(key: tuple[str, str, tuple[int, ...], float], cluster: Cluster | None) -> float | None:
+    kind, _, ranks, size = key
+    if cluster is None or kind not in ALGORITHMS or not size > 0 or len(ranks) < 2:
+        return None
+    if max(ranks) >= len(cluster.gpus):
+        raise InputError(
+            f"--cluster: {cluster.name!r} has {len(cluster.gpus)} GPUs and a profile is of rank {max(ranks)}; rank n "
+            "is taken to be GPU n: give a cluster with more of them"
+        )
+    return collective_times(cluster, ranks, kind, size).duration

@@ -1,0 +1,170 @@
+"""Collectives in profiles: which kernels they are, what they move, who takes part.  Imports a word of the replay.
+
+Names of the arguments: PyTorch's ParamCommsUtils.hpp ("Collective name", "In msg nelems", "Group size", "dtype",
+"Process Group Name", "Process Group Ranks", "Seq", "Src Rank", "Dst Rank").
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from simcluster.interop.recorded.trace import COLLECTIVE
+
+_KERNEL = re.compile(r"nccl.*?(Kernel|_)|rccl|mscclKernel", re.IGNORECASE)
+_KINDS = (
+    ("reduce_scatter", "reducescatter"),
+    ("all_reduce", "allreduce"),
+    ("all_gather", "allgather"),
+    ("all_to_all", "alltoall"),
+    ("broadcast", "broadcast"),
+    ("send_recv", "sendrecv"),
+    ("send", "send"),
+    ("recv", "recv"),
+    ("barrier", "barrier"),
+    ("reduce", "reduce"),
+    ("gather", "gather"),
+    ("scatter", "scatter"),
+)
+_BYTES = {
+    "float": 4, "double": 8, "half": 2, "bfloat16": 2, "int": 4, "long": 8, "short": 2, "char": 1, "byte": 1, "bool": 1,
+    "float8_e4m3fn": 1, "float8_e5m2": 1, "float8_e4m3fnuz": 1, "float8_e5m2fnuz": 1, "long int": 8,
+    "unsigned char": 1, "signed char": 1, "c10::bfloat16": 2, "c10::half": 2, "complexfloat": 8, "complexdouble": 16,
+}  # fmt: skip
+
+
+MESSAGES = ("send", "recv", "send_recv")
+"""Kinds between two ranks."""
+
+
+class Comm(NamedTuple):
+    """A collective or message, as one rank saw it.
+
+    ``ranks`` are those of its group, () where the profile does not say; ``bytes`` by nccl-tests' convention (the full
+    buffer), NaN where not known; ``sequence`` is its number in the group, -1 where not known; ``peer`` (from, to) of a
+    message.
+    """
+
+    kind: str
+    group: str
+    what: str  # the group's description
+    ranks: tuple[int, ...]
+    size: int
+    bytes: float
+    dtype: str
+    sequence: int
+    peer: tuple[int, int] | None
+
+    @property
+    def type(self) -> str:
+        """The op type: kind and group."""
+        return f"{COLLECTIVE}{self.kind}:{self.what or self.group}"
+
+    @property
+    def meets(self) -> bool:
+        """Is it known whom it meets?  Not of several messages in one kernel, in a group of more than two."""
+        return self.size != 1 and (self.kind not in MESSAGES or self.peer is not None or self.size == 2)
+
+    def describe(self) -> str:
+        """For a message: 'all_reduce of 4096 B in group 0 (default_pg), Seq 12'."""
+        size = "" if math.isnan(self.bytes) else f" of {self.bytes:.0f} B"
+        number = f", Seq {self.sequence}" if self.sequence >= 0 else ""
+        return f"{self.kind}{size} in group {self.group}" + (f" ({self.what})" if self.what else "") + number
+
+
+@dataclass
+class Groups:
+    """The process groups that a file names: description and ranks by name; the whole job's first."""
+
+    known: dict[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
+    found: dict[int, Mapping[str, Any]] = field(default_factory=dict)  # arguments of events, until they are used
+    assumed: int = 0  # collectives that did not say which group theirs is, though there are several
+
+    @staticmethod
+    def of(spread: Mapping[str, Any]) -> Groups:
+        """From the file's distributedInfo."""
+        groups = Groups()
+        for each in spread.get("pg_config") or []:
+            ranks = tuple(int(rank) for rank in each.get("ranks") or () if isinstance(rank, int))
+            groups.known[str(each.get("pg_name"))] = str(each.get("pg_desc") or ""), ranks
+        if not groups.known and isinstance(spread.get("world_size"), int):
+            groups.known["0"] = "default_pg", tuple(range(spread["world_size"]))
+        return groups
+
+
+def is_comm(name: str, args: Mapping[str, Any]) -> bool:
+    """Is a kernel one of a collective?"""
+    return "Collective name" in args or _KERNEL.match(name) is not None
+
+
+def kind_of(text: str) -> str:
+    """all_reduce, from 'allreduce', 'gloo:all_reduce' or 'ncclDevKernel_AllReduce_Sum_f32_RING_LL(...)'."""
+    flat = re.sub(r"[^a-z]", "", text.partition("(")[0].lower())
+    return next((kind for kind, word in _KINDS if word in flat), "other")
+
+
+def comm_of(name: str, args: Mapping[str, Any], groups: Groups, rank: int) -> Comm:
+    """What a kernel's or annotation's arguments of a rank say; where the group is not named, the job's first one."""
+    kind = kind_of(str(args.get("Collective name") or name))
+    if kind == "other":
+        kind = kind_of(name)
+    if "Process Group Name" not in args and len(groups.known) != 1:
+        groups.assumed += 1
+    group = str(args.get("Process Group Name") or next(iter(groups.known), "0"))
+    what, ranks = groups.known.get(group, ("", ()))
+    ranks = _ranks(args) or ranks
+    what = str(args.get("Process Group Description") or what)
+    size = int(args.get("Group size") or len(ranks))
+    return Comm(
+        kind, group, what, ranks if len(ranks) == size else (), size, _size(kind, args, size),
+        str(args.get("dtype", "")), int(args.get("Seq", -1)), _peer(kind, args, rank),
+    )  # fmt: skip
+
+
+def _ranks(args: Mapping[str, Any]) -> tuple[int, ...]:
+    """Ranks as they are written; PyTorch shortens long lists with "...", then a first one and a stride may be there."""
+    text, size = args.get("Process Group Ranks"), int(args.get("Group size") or 0)
+    if text is not None:
+        try:
+            found = json.loads(text) if isinstance(text, str) else text
+            return tuple(int(rank) for rank in found)
+        except (ValueError, TypeError):
+            pass
+    start, stride = args.get("Global rank start"), args.get("Global rank stride")
+    if isinstance(start, int) and isinstance(stride, int) and start >= 0 and stride > 0 and size:
+        return tuple(range(start, start + stride * size, stride))
+    return ()
+
+
+def _size(kind: str, args: Mapping[str, Any], ranks: int) -> float:
+    each = _BYTES.get(str(args.get("dtype", "")).lower())
+    given, taken = args.get("In msg nelems"), args.get("Out msg nelems")
+    if given is None and args.get("Input Dims"):
+        given = sum(math.prod(dims) for dims in args["Input Dims"] if isinstance(dims, list))
+        kinds = [str(word).lower() for word in args.get("Input type") or [] if word]
+        each = _BYTES.get(kinds[0]) if kinds else None
+        taken = given * ranks if kind == "all_gather" else given
+    number = taken if kind in ("all_gather", "recv") else given
+    if each is None or not isinstance(number, int):
+        return math.nan
+    return float(number * each)
+
+
+def _peer(kind: str, args: Mapping[str, Any], rank: int) -> tuple[int, int] | None:
+    """(from, to); PyTorch names only the other side."""
+    if kind not in ("send", "recv"):
+        return None
+    start, end = (_number(args.get(name)) for name in ("Src Rank", "Dst Rank"))
+    start, end = (rank, end) if kind == "send" else (start, rank)
+    return (start, end) if start >= 0 and end >= 0 else None
+
+
+def _number(value: object) -> int:
+    try:
+        return int(value)  # type: ignore[call-overload, no-any-return]
+    except (TypeError, ValueError):
+        return -1

@@ -1,0 +1,302 @@
+"""One rank's profile as PyTorch writes it (Kineto's Chrome trace, JSON), as ops in seconds.  Imports comm.
+
+A file has ``distributedInfo`` (rank, groups), ``baseTimeNanoseconds`` and events: ``ph`` X with ``cat``, ``name``,
+``ts`` and ``dur`` in microseconds, ``tid`` (a thread of the host, or a stream) and ``args``.  What is used: kernel,
+gpu_memcpy and gpu_memset on streams; cuda_runtime and cuda_driver calls that launched them (the same ``correlation``);
+cuda_sync events where PyTorch recorded them; annotations and operators of the host.  A profile of CPUs has no kernels:
+there the operators are the work, and ``gloo:...`` annotations the collectives.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import re
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+from simcluster.base.errors import InputError
+from simcluster.base.gc_paused import collector_off
+from simcluster.interop.kineto.comm import Comm, Groups, comm_of, is_comm
+
+Event = Mapping[str, Any]
+
+MAX_BYTES = 2_000_000_000
+"""Of a file, unpacked: more than any rank's few steps."""
+_PIECE = 1 << 24
+DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
+CALLS = ("cuda_runtime", "cuda_driver")
+BLOCKING = (
+    "cudaDeviceSynchronize", "cudaStreamSynchronize", "cudaEventSynchronize", "cudaMemcpy", "cuStreamSynchronize",
+    "hipDeviceSynchronize", "hipStreamSynchronize", "hipEventSynchronize",
+)  # fmt: skip
+"""Calls in which the host waits for the device."""
+STEP = re.compile(r"ProfilerStep#(\d+)")
+GLOO = re.compile(r"(?:gloo|mpi|ucc):(\w+)")
+LAUNCHED = re.compile(r"c10d::\w+")
+
+
+class Op(NamedTuple):
+    """Work on a stream (or a collective on a thread of the host): seconds in the file's clock.
+
+    ``launched`` and ``called`` are when the call that launched it began and ended, NaN where it is not known; ``event``
+    is its number in the file.
+    """
+
+    name: str
+    stream: int
+    start: float
+    end: float
+    launched: float
+    called: float
+    thread: int  # that launched it, -1 where it is not known
+    event: int
+    copy: bool
+    comm: Comm | None
+
+    @property
+    def issued(self) -> float:
+        """When it was launched; where that is not known, when it began."""
+        return self.launched if self.launched == self.launched else self.start
+
+
+class Call(NamedTuple):
+    """Something that the host did from ``start`` to ``end`` on a thread."""
+
+    name: str
+    thread: int
+    start: float
+    end: float
+    event: int
+    correlation: int = -1
+    sequence: int = -1  # of autograd
+    forward: bool = True  # the thread is not one that goes backward
+
+
+class Wait(NamedTuple):
+    """What is launched on ``stream`` from ``since`` on waits for what was launched on ``other`` before ``recorded``."""
+
+    stream: int
+    since: float
+    other: int
+    recorded: float
+
+
+@dataclass
+class Profile:
+    """What one rank recorded; ``origin`` is nanoseconds of its clock where its seconds begin."""
+
+    file: str
+    rank: int
+    host: str
+    origin: int
+    groups: Groups
+    ops: list[Op] = field(default_factory=list)
+    operators: list[Call] = field(default_factory=list)
+    annotations: list[Call] = field(default_factory=list)
+    syncs: list[Call] = field(default_factory=list)
+    waits: list[Wait] = field(default_factory=list)
+    wait_calls: list[float] = field(default_factory=list)  # times of cudaStreamWaitEvent
+    steps: list[tuple[int, float, float]] = field(default_factory=list)
+    on_device: bool = False  # has it kernels, rather than operators of a CPU alone?
+
+
+@collector_off()  # the search for cycles takes six times as long as reading, and finds none in JSON
+def read_profile(path: Path) -> Profile:
+    """A file of one rank.  InputError for one that is cut, is no such trace, or holds times that are none."""
+    document = _document(path)
+    events = document.get("traceEvents") if isinstance(document, dict) else document
+    if not isinstance(events, list):
+        raise InputError(f"{path} has no list traceEvents: it is no trace of PyTorch's profiler")
+    about = document if isinstance(document, dict) else {}
+    spread = about.get("distributedInfo") or {}
+    timed = [(number, event) for number, event in enumerate(events) if _timed(path, number, event)]
+    if not timed:
+        raise InputError(f"{path} has no events with times: nothing was recorded, or the file was cut")
+    first = math.floor(min(float(event["ts"]) for _, event in timed))
+    profile = Profile(
+        file=path.name,
+        rank=_rank(path, spread),
+        host=str(about.get("host_name") or ""),
+        origin=int(about.get("baseTimeNanoseconds") or 0) + first * 1000,
+        groups=Groups.of(spread),
+    )
+    _sort_in(profile, timed, first)
+    return profile
+
+
+def _up_to(file: IO[bytes] | gzip.GzipFile, most: int) -> bytes:
+    """What a stream holds, but no more than so much; a single ``read(most)`` would take the memory at once."""
+    pieces: list[bytes] = []
+    while most > 0 and (piece := file.read(min(most, _PIECE))):
+        pieces.append(piece)
+        most -= len(piece)
+    return b"".join(pieces)
+
+
+def _document(path: Path) -> Any:
+    try:
+        with path.open("rb") as file:
+            packed = file.read(2) == b"\x1f\x8b"
+        with gzip.open(path) if packed else path.open("rb") as file:
+            content = _up_to(file, MAX_BYTES + 1)
+    except (EOFError, zlib.error, gzip.BadGzipFile):
+        raise InputError(f"cannot read {path}: its gzip stream is cut or damaged; copy or record it again") from None
+    except OSError as problem:
+        raise InputError(f"cannot read {path}: {problem.strerror}") from None
+    if len(content) > MAX_BYTES:
+        raise InputError(f"cannot read {path}: it is larger than {MAX_BYTES:,} bytes; record fewer steps")
+    try:
+        return json.loads(content)
+    except UnicodeDecodeError:
+        raise InputError(f"cannot read {path}: it is no text, so no trace in JSON") from None
+    except json.JSONDecodeError as problem:
+        cut = problem.pos >= len(problem.doc.rstrip()) - 1 or "Unterminated" in problem.msg
+        what = "the file is cut" if cut else "it is no JSON"
+        raise InputError(
+            f"cannot read {path}: {what} (line {problem.lineno}, byte {problem.pos}: {problem.msg}); record or copy it "
+            "again, or take the file out to replay the other ranks"
+        ) from None
+    except (RecursionError, ValueError):  # ValueError: an integer of thousands of digits
+        raise InputError(f"cannot read {path}: it is nested too deeply, or a number is too long") from None
+
+
+def _timed(path: Path, number: int, event: Event) -> bool:
+    """Is it an event with times?  Refuses what is no number, and what ends before it begins."""
+    if event.get("ph") != "X":
+        return False
+    name = event.get("name")
+    try:
+        start, duration = float(event["ts"]), float(event.get("dur", 0.0))
+    except (KeyError, TypeError, ValueError):
+        raise InputError(f"{path}, event {number} ({name}): ts and dur must be numbers of microseconds") from None
+    if not (math.isfinite(start) and math.isfinite(duration)):
+        raise InputError(f"{path}, event {number} ({name}): ts or dur is no number of microseconds")
+    if duration < 0:
+        raise InputError(
+            f"{path}, event {number} ({name}, ts {start:.3f}): dur {duration:g} us is negative; an event ends after it "
+            "begins.  Take the event out of the file, or record it again"
+        )
+    return True
+
+
+def _rank(path: Path, spread: Mapping[str, Any]) -> int:
+    if isinstance(spread.get("rank"), int):
+        return int(spread["rank"])
+    match = re.search(r"rank[_-]?(\d+)", path.name)
+    return int(match[1]) if match else -1
+
+
+def _sort_in(profile: Profile, timed: list[tuple[int, Event]], first: int) -> None:
+    """The events into the profile's lists."""
+    calls: dict[int, Call] = {}
+    device, syncs = [], []
+    profile.on_device = any(event.get("cat") in DEVICE for _, event in timed)
+    for number, event in timed:
+        category = event.get("cat")
+        if category in DEVICE:
+            device.append((number, event))
+        elif category == "cuda_sync":
+            syncs.append(event)
+        elif category in CALLS:
+            call = _call(number, event, first)
+            calls[call.correlation] = call
+            if call.name in BLOCKING:
+                profile.syncs.append(call)
+            elif "StreamWaitEvent" in call.name:
+                profile.wait_calls.append(call.start)
+        elif category == "cpu_op" and (not profile.on_device or _of_autograd(event)):
+            profile.operators.append(_call(number, event, first))
+        elif category in ("user_annotation", "python_function"):
+            _annotation(profile, number, event, first)
+    for number, event in device:
+        profile.ops.append(_device_op(profile, number, event, first, calls))
+    if not device:
+        _gloo_ops(profile)
+    profile.ops.sort(key=lambda op: (op.start, op.event))
+    profile.wait_calls.sort()
+    profile.steps = _apart(sorted(profile.steps, key=lambda step: step[1:]))
+    profile.operators.sort(key=lambda call: (call.start, -call.end, call.event))
+    profile.annotations.sort(key=lambda call: (call.start, -call.end, call.event))
+    _stream_waits(profile, syncs, calls)
+
+
+def _apart(steps: list[tuple[int, float, float]]) -> list[tuple[int, float, float]]:
+    """Steps (number, begin, end) as they began, none reaching into the next: begin plus duration is rounded."""
+    following = [*(begin for _, begin, _ in steps), math.inf][1:]
+    return [(number, begin, min(end, after)) for (number, begin, end), after in zip(steps, following, strict=True)]
+
+
+def _of_autograd(event: Event) -> bool:
+    """On a GPU, operators only tell of what part of the model a launch is."""
+    return "Sequence number" in (event.get("args") or ()) or str(event.get("name")).startswith("autograd::")
+
+
+def _times(event: Event, first: int) -> tuple[float, float]:
+    start = float(event["ts"]) - first
+    return start * 1e-6, (start + float(event.get("dur", 0.0))) * 1e-6
+
+
+def _call(number: int, event: Event, first: int) -> Call:
+    args = event.get("args") or {}
+    start, end = _times(event, first)
+    return Call(
+        str(event.get("name")), event.get("tid", 0), start, end, number, int(args.get("correlation", -1)),
+        int(args.get("Sequence number", -1)), not args.get("Fwd thread id"),
+    )  # fmt: skip
+
+
+def _annotation(profile: Profile, number: int, event: Event, first: int) -> None:
+    name = str(event.get("name"))
+    step = STEP.fullmatch(name)
+    if step:
+        profile.steps.append((int(step[1]), *_times(event, first)))
+    elif event.get("cat") == "user_annotation" or name.startswith("nn.Module: "):
+        profile.annotations.append(_call(number, event, first))
+        if GLOO.fullmatch(name):
+            profile.groups.found[number] = event.get("args") or {}
+
+
+def _device_op(profile: Profile, number: int, event: Event, first: int, calls: Mapping[int, Call]) -> Op:
+    args = event.get("args") or {}
+    start, end = _times(event, first)
+    name = str(event.get("name"))
+    call = calls.get(int(args.get("correlation", -1)))
+    comm = comm_of(name, args, profile.groups, profile.rank) if is_comm(name, args) else None
+    return Op(
+        name, int(args.get("stream") or event.get("tid") or 0), start, end, call.start if call else math.nan,
+        call.end if call else math.nan, call.thread if call else -1, number, event.get("cat") != "kernel", comm,
+    )  # fmt: skip
+
+
+def _gloo_ops(profile: Profile) -> None:
+    """Collectives of a profile of CPUs: annotations on threads of their own, launched by c10d calls in that order."""
+    found = [call for call in profile.annotations if GLOO.fullmatch(call.name)]
+    profile.annotations = [call for call in profile.annotations if not GLOO.fullmatch(call.name)]
+    launches = sorted(
+        (each.start, each.end, each.thread) for each in profile.operators if LAUNCHED.fullmatch(each.name)
+    )
+    known = len(launches) == len(found)
+    for place, call in enumerate(sorted(found, key=lambda call: (call.start, call.event))):
+        comm = comm_of(call.name, profile.groups.found[call.event], profile.groups, profile.rank)
+        start, end, thread = launches[place] if known else (call.start, call.start, -1)
+        profile.ops.append(
+            Op(call.name, call.thread, call.start, call.end, start, end, thread, call.event, copy=False, comm=comm)
+        )
+    profile.groups.found.clear()
+
+
+def _stream_waits(profile: Profile, syncs: list[Event], calls: Mapping[int, Call]) -> None:
+    """Events between streams, where PyTorch recorded them (experimental_config, enable_cuda_sync_events)."""
+    for event in syncs:
+        args = event.get("args") or {}
+        waiting = calls.get(int(args.get("correlation", -1)))
+        record = calls.get(int(args.get("wait_on_cuda_event_record_corr_id", -1)))
+        other = int(args.get("wait_on_stream", -1))
+        if waiting and record and other >= 0 and "Wait" in str(event.get("name")):
+            profile.waits.append(Wait(int(args["stream"]), waiting.start, other, record.start))
+    profile.waits.sort()

@@ -1,0 +1,227 @@
+"""Profiles of all ranks as one job that can be played, measured and asked.  Imports the rebuilt steps, the replay."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from simcluster.base.errors import InputError
+from simcluster.interop.kineto.clocks import Ends, align
+from simcluster.interop.kineto.events import Op, Profile, read_profile
+from simcluster.interop.kineto.labels import Labels
+from simcluster.interop.kineto.match import Member, UnmatchedError, meetings, steps_of
+from simcluster.interop.kineto.rebuild import Profiled, rebuild
+from simcluster.interop.recorded.graph import Graph, is_communication
+from simcluster.interop.recorded.recorded import Recorded
+from simcluster.interop.recorded.trace import Floats
+
+_ENDINGS = (".json", ".json.gz")
+
+
+@dataclass(frozen=True)
+class ProfiledJob(Recorded):
+    """A job recorded by PyTorch's profiler; worker w is rank ``ranks[w]``, and there is one stage.
+
+    What is typical of an op: the mean over all ranks and steps of the op of the same name and place; of a collective
+    the median over those of the same kind, group and place.
+    """
+
+    @property
+    def steps_of_ranks(self) -> tuple[Profiled, ...]:
+        """The steps, with what their ops were."""
+        return tuple(graph for graph in self.graphs if isinstance(graph, Profiled))
+
+    @cached_property
+    def _typical(self) -> dict[tuple[str, str, int], float]:
+        pools: dict[tuple[str, str, int], list[float]] = {}
+        for graph in self.steps_of_ranks:
+            for op, key in enumerate(keys_of(graph)):
+                pools.setdefault(key, []).append(float(graph.seconds[op, 0]))
+        return {
+            key: float(np.median(pool) if is_communication(key[0]) else np.mean(pool)) for key, pool in pools.items()
+        }
+
+    def typical_of(self, graph: Graph) -> Floats:
+        """The typical seconds of every op of a graph, as a column."""
+        assert isinstance(graph, Profiled)
+        return np.array([self._typical[key] for key in keys_of(graph)])[:, None]
+
+
+def keys_of(graph: Profiled) -> Iterator[tuple[str, str, int]]:
+    """Type, name and number of every op among its rank's of that type and name: alike on ranks that do the same."""
+    counts: Counter[tuple[int, str, str]] = Counter()
+    for optype, worker, name in zip(graph.optype, graph.worker.tolist(), graph.names, strict=True):
+        key = (worker, optype, "" if is_communication(optype) else name)
+        yield key[1], key[2], counts[key]
+        counts[key] += 1
+
+
+def is_profile(path: str | Path) -> bool:
+    """Is that a trace of PyTorch's profiler (.json, .json.gz), or a folder of them?"""
+    return Path(path).is_dir() or str(path).endswith(_ENDINGS)
+
+
+def load_profiles(path: str | Path, steps: Sequence[int] | None = None) -> ProfiledJob:
+    """A job (or these steps of it) from a folder with one file a rank, or one rank's file; ``notes`` say what was
+    repaired or assumed.  Raises InputError, naming file and event, for profiles that cannot be replayed.
+    """
+    profiles = [read_profile(file) for file in _files(Path(path))]
+    notes: list[str] = []
+    profiles = _ranked(profiles, notes)
+    return job_of(profiles, steps, name=Path(path).name.partition(".")[0] or "profiles", notes=notes)
+
+
+def job_of(profiles: Sequence[Profile], steps: Sequence[int] | None, *, name: str, notes: list[str]) -> ProfiledJob:
+    """As ``load_profiles``, of profiles in memory, by rank."""
+    _check(profiles, notes)
+    by_step = steps_of(profiles, notes)
+    by_step = _chosen(by_step, steps, name)
+    matched = _matched(by_step, notes)
+    shift = _shift(profiles, by_step, matched, notes)
+    labels = {profile.rank: Labels(profile) for profile in profiles}
+    graphs = tuple(rebuild(step, profiles, by_step[step], meet, shift, labels) for step, meet in matched.items())
+    _note_collectives(profiles, notes)
+    _note_assumptions(profiles, graphs, notes)
+    return ProfiledJob(name, graphs, tuple(profile.rank for profile in profiles), tuple(notes))
+
+
+def _files(path: Path) -> list[Path]:
+    if path.is_file():
+        return [path]
+    if not path.is_dir():
+        raise InputError(f"cannot read {path}: there is no such file or folder")
+    found = sorted(file for file in path.iterdir() if file.name.endswith(_ENDINGS))
+    if not found:
+        raise InputError(f"folder {path} has no profiles: files of PyTorch's profiler end in .json or .json.gz")
+    return found
+
+
+def _ranked(profiles: list[Profile], notes: list[str]) -> list[Profile]:
+    """By rank; a single file may lack its rank."""
+    for profile in profiles:
+        if profile.rank < 0:
+            if len(profiles) > 1:
+                raise InputError(
+                    f"{profile.file} does not say which rank it is (distributedInfo.rank); name it rank0.json, say"
+                )
+            profile.rank = 0
+            notes.append(f"{profile.file} does not say which rank it is: taken for rank 0")
+    found: dict[int, Profile] = {}
+    for profile in profiles:
+        if profile.rank in found:
+            raise InputError(
+                f"{found[profile.rank].file} and {profile.file} are both of rank {profile.rank}; keep one file a rank"
+            )
+        found[profile.rank] = profile
+    return [found[rank] for rank in sorted(found)]
+
+
+def _check(profiles: Sequence[Profile], notes: list[str]) -> None:
+    kinds = {profile.on_device for profile in profiles}
+    if len(kinds) > 1:
+        bare = next(profile for profile in profiles if not profile.on_device)
+        raise InputError(
+            f"{bare.file} (rank {bare.rank}) has no kernels and other ranks have: record CUDA on all ranks"
+        )
+    for profile in profiles:
+        if not profile.ops and not profile.operators:
+            raise InputError(
+                f"{profile.file} (rank {profile.rank}) has neither kernels nor operators: nothing to replay"
+            )
+    there = {profile.rank for profile in profiles}
+    members = {rank for profile in profiles for _, ranks in profile.groups.known.values() for rank in ranks}
+    members |= {rank for profile in profiles for op in profile.ops if op.comm for rank in op.comm.ranks}
+    missing = sorted(members - there)
+    if missing:
+        names = ", ".join(map(str, missing[:8])) + (f" and {len(missing) - 8} more" if len(missing) > 8 else "")
+        notes.append(
+            f"{len(missing)} of {len(members)} ranks have no profile ({names}): whether collectives waited for them is "
+            "not known, and counts as transfer"
+        )
+
+
+def _chosen(
+    by_step: dict[int, dict[int, list[Op]]], steps: Sequence[int] | None, name: str
+) -> dict[int, dict[int, list[Op]]]:
+    if steps is None:
+        return by_step
+    missing = [step for step in steps if step not in by_step]
+    if missing:
+        raise InputError(f"{name} has no step {missing[0]}; it has {', '.join(map(str, by_step))}")
+    return {step: ops for step, ops in by_step.items() if step in steps}
+
+
+def _matched(by_step: dict[int, dict[int, list[Op]]], notes: list[str]) -> dict[int, list[list[Member]]]:
+    """The collectives of every step; the first and the last may be cut, and are then left out with a note."""
+    found: dict[int, list[list[Member]]] = {}
+    steps = list(by_step)
+    for step, ops in by_step.items():
+        try:
+            found[step] = meetings(ops)
+        except UnmatchedError as problem:
+            if len(steps) == 1 or step not in (steps[0], steps[-1]):
+                raise InputError(f"step {step}: {problem}") from None
+            notes.append(f"step {step} is left out, as if it had been cut: {problem}")
+    if not found:
+        raise InputError(f"no step has collectives that match; {notes[-1]}")
+    return found
+
+
+def _shift(
+    profiles: Sequence[Profile],
+    by_step: dict[int, dict[int, list[Op]]],
+    matched: dict[int, list[list[Member]]],
+    notes: list[str],
+) -> dict[int, float]:
+    """What to add to each rank's times so that all are on the first rank's clock, from its first event."""
+    origin = {profile.rank: (profile.origin - profiles[0].origin) * 1e-9 for profile in profiles}
+    shared: list[Ends] = []
+    for step, meet in matched.items():
+        for members in meet:
+            times = {}
+            for rank, place in members:
+                op = by_step[step][rank][place]
+                times[rank] = op.start + origin[rank], op.end + origin[rank]
+            shared.append(times)
+    clocks = align([profile.rank for profile in profiles], {p.rank: p.host for p in profiles}, shared)
+    notes += clocks.notes
+    return {rank: origin[rank] + offset for rank, offset in clocks.offset.items()}
+
+
+def _note_collectives(profiles: Sequence[Profile], notes: list[str]) -> None:
+    """What collectives do not say of themselves."""
+    assumed = sum(profile.groups.assumed for profile in profiles)
+    if assumed:
+        notes.append(
+            f"{assumed} collectives do not say their process group: all are taken for one "
+            "group, and matched by their order"
+        )
+    alone = [op for p in profiles for op in p.ops if op.comm and op.comm.size != 1 and not op.comm.meets]
+    if alone:
+        notes.append(
+            f"{len(alone)} messages do not say between which ranks they go (the first: {alone[0].name[:40]}, event "
+            f"{alone[0].event}): each is taken to last as recorded, with its wait for the other side"
+        )
+
+
+def _note_assumptions(profiles: Sequence[Profile], graphs: Sequence[Profiled], notes: list[str]) -> None:
+    if not profiles[0].on_device:
+        notes.append(
+            "profiles of CPUs: operators are the work; pauses of the host in which a collective ended are taken for "
+            "waits for it"
+        )
+    elif not all(profile.waits for profile in profiles) and len({op.stream for p in profiles for op in p.ops}) > 1:
+        notes.append(
+            "which streams waited for each other is inferred from launches, cudaStreamWaitEvent calls and pauses; "
+            "record with _ExperimentalConfig(enable_cuda_sync_events=True) to have it said"
+        )
+    if profiles[0].on_device and any(op.launched != op.launched for p in profiles for op in p.ops):
+        notes.append("some kernels have no launch in the profile: they are taken to have been launched in time")
+    left = sum(sum(graph.left_out.values()) for graph in graphs) / (len(graphs) * len(profiles))
+    if left > 0:
+        notes.append(f"pauses of streams that nothing explains are left out: {left * 1e6:.0f} us per rank and step")

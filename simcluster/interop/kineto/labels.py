@@ -1,0 +1,106 @@
+"""What part of the model an op is of: its phase and its layer, from what the host was in when it launched it.
+
+The layer comes from an annotation (``record_function``) or module around the launch whose name has a layer's number;
+in backward from the forward operator of the same autograd sequence number.  Imports the events.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from simcluster.interop.kineto.events import Call, Profile
+
+FORWARD, BACKWARD, OPTIMIZER, OTHER = "forward", "backward", "optimizer", "other"
+
+_LAYER = re.compile(r"(?:^|[._/ ])((?:layers?|blocks?|h|resblocks)[._]\d+)(?=$|[._/ ])")
+_MODULE = re.compile(r"nn\.Module: (\w*(?:Layer|Block)_\d+)")
+_BACKWARD = re.compile(r"autograd::engine::evaluate_function")
+_OPTIMIZER = re.compile(r"Optimizer\.(?:step|zero_grad)|^optimizer", re.IGNORECASE)
+_FRAMEWORK = re.compile(
+    r"Optimizer\.|DistributedDataParallel|DataParallel|nccl:|gloo:|FSDP|torch::|nn\.Module|record_param_comms|"
+    r"enumerate\(DataLoader|## "
+)
+
+
+class Label(NamedTuple):
+    """Phase (forward, backward, optimizer, other) and layer ("" for none)."""
+
+    phase: str
+    layer: str
+
+
+class Labels:
+    """The label of any moment of a rank's host threads."""
+
+    def __init__(self, profile: Profile) -> None:
+        spans: dict[int, list[Call]] = defaultdict(list)
+        for call in profile.annotations:
+            spans[call.thread].append(call)
+        self._layer_of: dict[int, str] = {}
+        self._forward: dict[int, list[Call]] = {thread: list(calls) for thread, calls in spans.items()}
+        forward, backward = [], []
+        for call in profile.operators:
+            if _BACKWARD.match(call.name):
+                backward.append(call)
+            elif call.sequence >= 0 and call.forward:
+                forward.append(call)
+        self._learn(forward)
+        self._threads = spans
+        for call in (*forward, *backward):
+            spans[call.thread].append(call)
+        for calls in spans.values():
+            calls.sort(key=lambda call: (call.start, -call.end, call.event))
+
+    def at(self, thread: int, times: Sequence[float]) -> list[Label]:
+        """The labels of moments on a thread, ascending."""
+        return [self._label(stack) for stack in _enclosing(self._threads.get(thread, []), times)]
+
+    def _learn(self, forward: Sequence[Call]) -> None:
+        """Layers of autograd's sequence numbers, from the annotations around the forward operators."""
+        by_thread: dict[int, list[Call]] = defaultdict(list)
+        for call in forward:
+            by_thread[call.thread].append(call)
+        for thread, calls in by_thread.items():
+            stacks = _enclosing(self._forward.get(thread, []), [call.start for call in calls])
+            for call, stack in zip(calls, stacks, strict=True):
+                self._layer_of.setdefault(call.sequence, _layer(stack))
+
+    def _label(self, stack: Sequence[Call]) -> Label:
+        layer = _layer([call for call in stack if call.sequence < 0 and not _BACKWARD.match(call.name)])
+        for call in stack:
+            if _BACKWARD.match(call.name):
+                return Label(BACKWARD, self._layer_of.get(call.sequence, "") or layer)
+            if _OPTIMIZER.search(call.name):
+                return Label(OPTIMIZER, "")
+        known = any(call.sequence >= 0 for call in stack) or layer
+        return Label(FORWARD if known else OTHER, layer)
+
+
+def _layer(stack: Iterable[Call]) -> str:
+    """The outermost layer that is numbered; else the innermost annotation of the user's."""
+    inner = ""
+    for call in stack:
+        match = _LAYER.search(call.name) or _MODULE.fullmatch(call.name)
+        if match:
+            return match[1]
+        if not _FRAMEWORK.search(call.name):
+            inner = call.name
+    return inner
+
+
+def _enclosing(calls: Sequence[Call], times: Sequence[float]) -> list[list[Call]]:
+    """For every moment, ascending, the calls around it from the outside in; calls by start, nested."""
+    found, open_, place = [], list[Call](), 0
+    for time in times:
+        while place < len(calls) and calls[place].start <= time:
+            while open_ and open_[-1].end <= calls[place].start:
+                open_.pop()
+            open_.append(calls[place])
+            place += 1
+        while open_ and open_[-1].end <= time:
+            open_.pop()
+        found.append([call for call in open_ if call.end > time])
+    return found

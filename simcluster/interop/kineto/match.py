@@ -1,0 +1,136 @@
+"""Which collectives of which ranks are one: by step, process group and number.  Imports the events and errors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from typing import NamedTuple
+
+from simcluster.base.errors import InputError
+from simcluster.interop.kineto.comm import MESSAGES, Comm
+from simcluster.interop.kineto.events import Op, Profile
+
+_UNEVEN = ("all_to_all", "gather", "scatter", "reduce", "broadcast", "send_recv", "other")
+"""Kinds whose members may move different sizes."""
+
+
+class UnmatchedError(InputError):
+    """Members of a group made different collectives in a step."""
+
+
+class Member(NamedTuple):
+    """An op of a rank, by its place in the rank's ops of the step."""
+
+    rank: int
+    place: int
+
+
+def steps_of(profiles: Sequence[Profile], notes: list[str]) -> dict[int, dict[int, list[Op]]]:
+    """Ops by step and rank.  An op is of the step in which the host launched it.
+
+    Steps that not every rank has are left out with a note; InputError if no step is left.
+    """
+    marked = [profile for profile in profiles if profile.steps]
+    if not marked:
+        notes.append("no ProfilerStep# in the profiles: all of them is taken for one step, number 0")
+        return {0: {profile.rank: list(profile.ops) for profile in profiles}}
+    if len(marked) < len(profiles):
+        bare = next(profile for profile in profiles if not profile.steps)
+        raise InputError(
+            f"{bare.file} (rank {bare.rank}) has no ProfilerStep# annotation and {marked[0].file} has: every rank must "
+            "call step() of its profiler, or none"
+        )
+    numbers = {profile.rank: {number for number, _, _ in profile.steps} for profile in profiles}
+    everywhere = sorted(set.intersection(*numbers.values()))
+    some = sorted(set.union(*numbers.values()))
+    lacking = [number for number in some if number not in everywhere]
+    if lacking:
+        rank = next(rank for rank, there in numbers.items() if lacking[0] not in there)
+        notes.append(f"step {lacking[0]} is not in rank {rank}'s profile; left out: {', '.join(map(str, lacking))}")
+    if not everywhere:
+        raise InputError(f"no step is in the profiles of all ranks (rank {profiles[0].rank} has {some}); record again")
+    found = {number: {profile.rank: _ops_of(profile, number) for profile in profiles} for number in everywhere}
+    outside = sum(len(profile.ops) for profile in profiles) - sum(
+        len(own) for number in some for profile in profiles for own in [_ops_of(profile, number)]
+    )
+    if outside:
+        notes.append(f"{outside} ops of all ranks were launched outside of every step: left out")
+    return found
+
+
+def _ops_of(profile: Profile, number: int) -> list[Op]:
+    start, end = next(((start, end) for each, start, end in profile.steps if each == number), (0.0, 0.0))
+    return [op for op in profile.ops if start <= (op.start if math.isnan(op.launched) else op.launched) < end]
+
+
+def meetings(ops: Mapping[int, Sequence[Op]]) -> list[list[Member]]:
+    """The collectives and messages of a step, each with the members that were recorded, in an order of their own.
+
+    Raises UnmatchedError, naming rank, group and number, where members did not do the same.
+    """
+    groups: dict[Hashable, dict[int, list[int]]] = {}
+    members: dict[Hashable, tuple[int, ...]] = {}
+    for rank, own in ops.items():
+        for place, op in enumerate(own):
+            if op.comm is None or not op.comm.meets:
+                continue
+            key = _key(op.comm)
+            groups.setdefault(key, {}).setdefault(rank, []).append(place)
+            members[key] = op.comm.peer or op.comm.ranks or members.get(key, ())
+    found = []
+    for key, places in groups.items():
+        named = [rank for rank in members[key] if rank in ops]
+        expected = named if set(named) >= set(places) else sorted(places)
+        found += _matched(ops, {rank: places.get(rank, []) for rank in expected})
+    return found
+
+
+def _key(comm: Comm) -> Hashable:
+    return (comm.group, comm.ranks, comm.peer)
+
+
+def _matched(ops: Mapping[int, Sequence[Op]], places: Mapping[int, Sequence[int]]) -> list[list[Member]]:
+    """The collectives of one group: the n-th of every member, in the order of Seq where it is known."""
+    ordered = {rank: _in_order(ops[rank], own) for rank, own in places.items()}
+    counts = {rank: len(own) for rank, own in ordered.items()}
+    longest = max(counts, key=lambda rank: counts[rank])
+    for number, place in enumerate(ordered[longest]):
+        op = ops[longest][place]
+        for rank, own in ordered.items():
+            other = ops[rank][own[number]] if number < len(own) else None
+            if other is None or _differ(_comm(op), _comm(other)):
+                raise UnmatchedError(_unlike(longest, op, rank, other, number, counts))
+    return [[Member(rank, own[number]) for rank, own in ordered.items()] for number in range(counts[longest])]
+
+
+def _in_order(ops: Sequence[Op], places: Sequence[int]) -> list[int]:
+    numbers = [_comm(ops[place]).sequence for place in places]
+    if min(numbers) >= 0 and len(set(numbers)) == len(numbers) if numbers else False:
+        return [place for _, place in sorted(zip(numbers, places, strict=True))]
+    return list(places)
+
+
+def _comm(op: Op) -> Comm:
+    assert op.comm is not None
+    return op.comm
+
+
+def _differ(one: Comm, other: Comm) -> bool:
+    if one.kind in MESSAGES and other.kind in MESSAGES:
+        return False
+    sized = one.kind not in _UNEVEN and not math.isnan(one.bytes) and not math.isnan(other.bytes)
+    return (
+        one.kind != other.kind
+        or (sized and one.bytes != other.bytes)
+        or (one.sequence >= 0 and other.sequence >= 0 and one.sequence != other.sequence)
+    )
+
+
+def _unlike(rank: int, op: Op, other: int, found: Op | None, number: int, counts: Mapping[int, int]) -> str:
+    what = f"rank {rank}, event {op.event} ({op.name[:60]}): {_comm(op).describe()}"
+    against = (
+        f"rank {other} has only {counts[other]} in that group, rank {rank} {counts[rank]}"
+        if found is None
+        else f"rank {other} has {_comm(found).describe()} there (event {found.event})"
+    )
+    return f"{what} is number {number} of its group in the step, but {against}"

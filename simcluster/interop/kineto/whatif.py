@@ -1,0 +1,111 @@
+"""Questions to a profiled job: the same steps with something changed.  Imports the profiled job.
+
+A question is written KEY=VALUE, several at once with + between them: ``worker=2+links=2x``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from simcluster.base.errors import InputError
+from simcluster.interop.kineto.job import ProfiledJob
+from simcluster.interop.kineto.rebuild import COPY, HOST, Profiled
+from simcluster.interop.recorded.graph import is_communication
+from simcluster.interop.recorded.trace import Floats, Mask
+from simcluster.interop.recorded.whatif import Answer, factor, key_and_value
+
+QUESTIONS = {
+    "links": "links=2x: collectives and messages twice as fast, from the last arrival on",
+    "compute": "compute=1.1x: kernels (on a CPU: operators) 1.1 times as fast",
+    "host": "host=2x: the host launches twice as fast",
+    "worker": "worker=RANK: what is typical instead of what that rank took",
+    "type": "type=OPTYPE: what is typical instead of what ops of this type took",
+    "layer": "layer=NAME: compute of this layer takes no time",
+}
+"""What can be asked, by key."""
+
+
+def ask(job: ProfiledJob, question: str) -> Answer:
+    """The answer to one question; InputError for one that cannot be read or that this job has no answer to."""
+    before = job.times(lambda graph: graph.seconds)
+    after = changed(job, question).times(lambda graph: graph.seconds)
+    return Answer(question, float(before.mean()), float(after.mean()))
+
+
+def changed(job: ProfiledJob, question: str) -> ProfiledJob:
+    """The job with what a question changes."""
+    for part in question.split("+"):
+        key, value = key_and_value(re.sub(r"^\s*rank=", "worker=", part), QUESTIONS, "ask profiles")
+        job = _CHANGES[key](job, value, part)
+    return job
+
+
+def _is_compute(graph: Profiled) -> Mask:
+    return np.array([not is_communication(kind) and kind not in (HOST, COPY) for kind in graph.optype], dtype=bool)
+
+
+def _is_comm(graph: Profiled) -> Mask:
+    return np.array([is_communication(kind) for kind in graph.optype], dtype=bool)
+
+
+def _is_host(graph: Profiled) -> Mask:
+    return np.array([kind == HOST for kind in graph.optype], dtype=bool)
+
+
+def _faster(job: ProfiledJob, value: str, part: str, chosen: Callable[[Profiled], Mask]) -> ProfiledJob:
+    times = factor(value, part)
+    return _where(job, chosen, lambda graph: graph.seconds / times)
+
+
+def _where(job: ProfiledJob, chosen: Callable[[Profiled], Mask], seconds: Callable[[Profiled], Floats]) -> ProfiledJob:
+    """The job in which the chosen ops take other seconds."""
+    graphs = [
+        replace(graph, seconds=np.where(chosen(graph)[:, None], seconds(graph), graph.seconds))
+        for graph in job.steps_of_ranks
+    ]
+    return replace(job, graphs=tuple(graphs))
+
+
+def _typical(job: ProfiledJob, chosen: Callable[[Profiled], Mask]) -> ProfiledJob:
+    return _where(job, chosen, job.typical_of)
+
+
+def _worker(job: ProfiledJob, value: str, part: str) -> ProfiledJob:
+    """All but collectives, which are no rank's own."""
+    if not value.isdecimal() or int(value) not in job.ranks:
+        known = ", ".join(map(str, job.ranks[:8])) + (", ..." if len(job.ranks) > 8 else "")
+        raise InputError(f"what-if {part!r}: give a rank that has a profile: {known}")
+    worker = job.ranks.index(int(value))
+    return _typical(job, lambda graph: np.asarray((graph.worker == worker) & ~_is_comm(graph)))
+
+
+def _type(job: ProfiledJob, value: str, part: str) -> ProfiledJob:
+    if value not in job.typical:
+        raise InputError(f"what-if {part!r}: the job has no ops of that type; it has {', '.join(job.typical)}")
+    return _typical(job, lambda graph: np.asarray(np.array(graph.types) == value))
+
+
+def _layer(job: ProfiledJob, value: str, part: str) -> ProfiledJob:
+    known = list(dict.fromkeys(label.layer for graph in job.steps_of_ranks for label in graph.labels if label.layer))
+    if value not in known:
+        raise InputError(f"what-if {part!r}: no op is of that layer; the profiles name {', '.join(known) or 'none'}")
+
+    def own(graph: Profiled) -> Mask:
+        return np.array([label.layer == value for label in graph.labels], dtype=bool) & _is_compute(graph)
+
+    return _where(job, own, lambda graph: np.zeros_like(graph.seconds))
+
+
+_CHANGES: dict[str, Callable[[ProfiledJob, str, str], ProfiledJob]] = {
+    "links": partial(_faster, chosen=_is_comm),
+    "compute": partial(_faster, chosen=_is_compute),
+    "host": partial(_faster, chosen=_is_host),
+    "worker": _worker,
+    "type": _type,
+    "layer": _layer,
+}

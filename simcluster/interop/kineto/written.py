@@ -1,0 +1,156 @@
+"""A replayed job back as Kineto's JSON, one file a rank: for Perfetto, HolisticTraceAnalysis, and to be read again.
+
+Launches, streams, collectives with their groups, and events between streams (cuda_sync) are written, so that what is
+read again has the same ops, waits and times (to the nanosecond).  Imports the profiled job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from simcluster.engine.longest_path import Played
+from simcluster.interop.kineto.chrome import (
+    FIRST_CORRELATION,
+    arguments,
+    complete,
+    named,
+    nanoseconds,
+    write_trace,
+)
+from simcluster.interop.kineto.comm import Comm
+from simcluster.interop.kineto.device_written import (
+    THREAD,
+    Blocked,
+    Issue,
+    Kernel,
+    StepOnDevice,
+    annotating,
+    step_marker,
+)
+from simcluster.interop.kineto.job import ProfiledJob
+from simcluster.interop.kineto.rank_file import comm_arguments, head_of, make_folder
+from simcluster.interop.kineto.rebuild import Profiled
+from simcluster.interop.recorded.graph import MAIN
+from simcluster.interop.recorded.recorded import Part
+
+BEFORE, _BETWEEN, EARLY = 1_000_000, 100_000, 1000
+"""Nanoseconds before the first step, between steps, and from a step's marker to its first launch."""
+
+
+def write_profiles(job: ProfiledJob, folder: str | Path) -> list[Path]:
+    """The job as it replays, as rank0.json.gz and so on in the folder (made if need be); the files written.
+
+    Raises InputError where the folder holds other profiles or cannot be written.
+    """
+    folder = Path(folder)
+    paths = [folder / f"rank{rank}.json.gz" for rank in job.ranks]
+    make_folder(folder, paths)
+    played = [(part, part.play(part.graph.seconds)) for part in job.parts]
+    for worker, path in enumerate(paths):
+        write_trace(path, _head(job, worker), _events(job, worker, played))
+    return paths
+
+
+def _head(job: ProfiledJob, worker: int) -> dict[str, Any]:
+    groups = {comm.group: comm for graph in job.steps_of_ranks for op in graph.source if op and (comm := op.comm)}
+    on_device = all(graph.on_device for graph in job.steps_of_ranks)
+    world = max((max(comm.ranks, default=0) + 1 for comm in groups.values()), default=len(job.ranks))
+    return head_of(job.ranks[worker], world, groups, backend="nccl" if on_device else "gloo", host="replay")
+
+
+def _events(job: ProfiledJob, worker: int, played: Sequence[tuple[Part, Played]]) -> Iterator[str]:
+    rank = job.ranks[worker]
+    yield named("process_name", rank, 0, name=f"rank {rank:03}")
+    begin, correlation = BEFORE, FIRST_CORRELATION
+    for part, times in played:
+        graph = part.graph
+        assert isinstance(graph, Profiled)
+        writing = _Step(part, graph, times, worker, rank, begin)
+        yield from writing.on_device(correlation) if graph.on_device else writing.on_host()
+        correlation = writing.correlation
+        begin += nanoseconds(float(times.total[0])) + _BETWEEN
+
+
+class _Step:
+    """One rank's events of one step."""
+
+    def __init__(self, part: Part, graph: Profiled, times: Played, worker: int, rank: int, begin: int) -> None:
+        self._graph, self._rank, self._begin, self.correlation = graph, rank, begin, 0
+        last, first = part.lowered.last, part.lowered.first
+        self._start = [begin + nanoseconds(time) for time in times.start[last, 0].tolist()]
+        self._end = [begin + nanoseconds(time) for time in times.end[last, 0].tolist()]
+        self._ready = [begin + nanoseconds(time) for time in times.start[first, 0].tolist()]
+        self._arrival = [begin + nanoseconds(time) for time in times.ready[first, 0].tolist()]  # at a collective
+        ops = {name: each for (at, name), each in graph.lanes.items() if at == worker}
+        self._host = ops.pop(MAIN, ())
+        self._streams = list(ops.values())
+        self._launches = {
+            before: op
+            for each in self._streams
+            for op in each
+            for before in graph.after[op]
+            if graph.source[before] is None
+        }
+
+    def on_device(self, correlation: int) -> Iterator[str]:
+        """With a host that launches, and waits for the device."""
+        ops = [op for each in self._streams for op in each]
+        places = {op: place for place, op in enumerate(ops)}
+        step = StepOnDevice(self._rank, [self._kernel(op, places) for op in ops], correlation)
+        yield from step.events(self._doings(places), self._begin)
+        self.correlation = step.correlation
+        yield step_marker(self._rank, self._graph.steps[0], self._begin - EARLY, max(step.last, self._begin) + EARLY)
+
+    def _doings(self, places: Mapping[int, int]) -> Iterator[Issue | Blocked]:
+        before = self._begin
+        for op in self._host:
+            if self._graph.after[op]:
+                yield Blocked(before, self._end[op])
+            before = self._end[op]
+            if op in self._launches:
+                yield Issue(places[self._launches[op]], before)
+
+    def _kernel(self, op: int, places: Mapping[int, int]) -> Kernel:
+        source = self._graph.source[op]
+        assert source is not None
+        after = tuple(places[other] for other in self._graph.after[op] if other in places)
+        return Kernel(
+            source.name, source.stream, self._arrives(op), self._end[op], _arguments(source.comm),
+            "gpu_memcpy" if source.copy else "kernel", self._graph.labels[op], after,
+        )  # fmt: skip
+
+    def _arrives(self, op: int) -> int:
+        source = self._graph.source[op]
+        return self._ready[op] if source is None or source.comm is None else self._arrival[op]
+
+    def on_host(self) -> Iterator[str]:
+        """On a CPU: operators, and collectives on threads of their own; where it waited there is no operator."""
+        place, last = (self._rank, THREAD), self._begin
+        for op in self._host:
+            start, end = self._start[op], self._end[op]
+            last = max(last, end)
+            if self._graph.after[op]:
+                continue
+            yield complete("cpu_op", self._graph.names[op], place, start, end)
+            for category, name, args in annotating(self._graph.labels[op]):
+                yield complete(category, name, place, start, end, args)
+            if op in self._launches:
+                yield complete("cpu_op", "c10d::collective_", place, end, end)
+        for op in (op for each in self._streams for op in each):
+            source = self._graph.source[op]
+            assert source is not None
+            args = _arguments(source.comm)
+            yield complete(
+                "user_annotation", source.name, (self._rank, source.stream), self._arrives(op), self._end[op], args
+            )
+        yield step_marker(self._rank, self._graph.steps[0], self._begin, last)
+
+
+def _arguments(comm: Comm | None) -> str:
+    """As PyTorch writes them; the elements as bytes, since the type's size may not be known."""
+    if comm is None:
+        return ""
+    size = None if comm.bytes != comm.bytes else int(comm.bytes)
+    return arguments(comm_arguments(comm, None if size is None else (size, size), "Byte"))

@@ -1,0 +1,51 @@
+"""Recorded jobs: read a trace, rebuild who waited for whom, replay it, measure its stragglers, ask what if.
+
+job = load_trace("trace.parquet")
+print(measure(job).slowdown)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from simcluster.interop.recorded.checks import check
+from simcluster.interop.recorded.doubts import refuse_uneven
+from simcluster.interop.recorded.measure import Mitigation, Straggling, measure
+from simcluster.interop.recorded.rebuild import rebuild
+from simcluster.interop.recorded.recorded import Recorded
+from simcluster.interop.recorded.trace import Trace, read_trace, trace_of
+from simcluster.interop.recorded.transfers import transferred
+
+__all__ = [
+    "Mitigation",
+    "Recorded",
+    "Straggling",
+    "Trace",
+    "load_trace",
+    "measure",
+    "read_trace",
+    "recorded",
+    "trace_of",
+]
+
+
+def load_trace(path: str | Path, steps: Sequence[int] | None = None) -> Recorded:
+    """A recorded job (or these steps of it) from a Parquet file; ``notes`` say what was repaired or assumed.
+
+    Raises InputError, naming the row, for a trace that cannot be replayed.
+    """
+    return recorded(read_trace(path), steps)
+
+
+def recorded(trace: Trace, steps: Sequence[int] | None = None) -> Recorded:
+    """As ``load_trace``, of a trace in memory."""
+    trace, notes = check(trace, steps)
+    rebuilt = rebuild(trace)
+    refuse_uneven(trace)
+    graphs, more = transferred(rebuilt, trace.name)
+    stages = int(trace.stage.max()) + 1
+    _, first = np.unique(trace.dp_rank * stages + trace.stage, return_index=True)
+    return Recorded(trace.name, graphs, tuple(trace.rank[first].tolist()), (*notes, *more))

@@ -1,0 +1,134 @@
+"""What a trace must be before it is replayed; the message names the row.  Imports the trace.
+
+What can be repaired without guessing at times is repaired, with a note that says what was assumed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from simcluster.base.errors import InputError
+from simcluster.interop.recorded.doubts import doubts
+from simcluster.interop.recorded.trace import BACKWARD, FORWARD, MESSAGES, NORM, SCOPES, WEIGHT, Mask, Trace
+
+_KNOWN = (FORWARD, BACKWARD, WEIGHT, NORM, "optimizer", "gc", *MESSAGES, *SCOPES)
+
+
+def check(trace: Trace, steps: Sequence[int] | None = None) -> tuple[Trace, list[str]]:
+    """The trace (of these steps only), and what was repaired or assumed.
+
+    Raises InputError for what makes a replay meaningless: no ops, times that are none, a worker that is missing
+    throughout, an op that is there twice.  Steps that lack a worker which others have are left out, with a note.
+    """
+    if not len(trace):
+        raise InputError(f"trace {trace.name!r} has no rows: nothing was recorded, or the file was cut")
+    notes: list[str] = []
+    trace = _steps(trace, steps)
+    _refuse_times(trace)
+    _refuse_workers(trace)
+    trace = _whole_steps(trace, notes)
+    _refuse_twice(trace)
+    _refuse_one_way(trace)
+    notes += doubts(trace)
+    strange = [word for word in trace.words if word not in _KNOWN and trace.is_type([word]).any()]
+    if strange:
+        notes.append(
+            f"op types that are not of the format: {', '.join(strange)}; taken for work of their own worker alone, in "
+            "the order recorded"
+        )
+    return trace, notes
+
+
+def _steps(trace: Trace, steps: Sequence[int] | None) -> Trace:
+    if steps is None:
+        return trace
+    there = np.unique(trace.step)
+    missing = [step for step in steps if step not in there]
+    if missing:
+        known = ", ".join(map(str, there[:12])) + (", ..." if len(there) > 12 else "")
+        raise InputError(f"trace {trace.name!r} has no step {missing[0]}; it has {known}")
+    return trace.where(np.isin(trace.step, list(steps)))
+
+
+def _first(trace: Trace, bad: Mask) -> str:
+    count = int(bad.sum())
+    more = f" ({count - 1} more rows like it)" if count > 1 else ""
+    return trace.describe(int(np.flatnonzero(bad)[0])) + more
+
+
+def _refuse_times(trace: Trace) -> None:
+    for name, values in (("start_ts", trace.start_ts), ("duration", trace.duration)):
+        bad = ~np.isfinite(values)
+        if bad.any():
+            raise InputError(f"trace {trace.name!r}, {_first(trace, bad)}: {name} is no number of seconds")
+    bad = trace.duration < 0
+    if bad.any():
+        seconds = trace.duration[np.flatnonzero(bad)[0]]
+        raise InputError(
+            f"trace {trace.name!r}, {_first(trace, bad)}: duration {seconds:g} s is negative; an op ends after it "
+            "begins.  Leave the step out (--steps), or record it again"
+        )
+
+
+def _refuse_workers(trace: Trace) -> None:
+    """Workers must fill the grid of dp ranks and stages, counted from 0."""
+    for name, values in (("dp_rank", trace.dp_rank), ("stage", trace.stage), ("step", trace.step)):
+        if values.min() < 0:
+            raise InputError(f"trace {trace.name!r}, {_first(trace, values < 0)}: {name} must not be negative")
+    replicas, stages = int(trace.dp_rank.max()) + 1, int(trace.stage.max()) + 1
+    there = np.zeros((replicas, stages), dtype=bool)
+    there[trace.dp_rank, trace.stage] = True
+    if not there.all():
+        dp, stage = np.argwhere(~there)[0]
+        raise InputError(
+            f"trace {trace.name!r} has no row of dp_rank {dp}, stage {stage} ({int((~there).sum())} of "
+            f"{there.size} workers are missing); dp ranks 0 to {replicas - 1} and stages 0 to {stages - 1} must all be "
+            "there, since others wait for them"
+        )
+
+
+def _whole_steps(trace: Trace, notes: list[str]) -> Trace:
+    """Leaves out steps that not every worker has."""
+    stages = int(trace.stage.max()) + 1
+    worker = trace.dp_rank * stages + trace.stage
+    steps, position = np.unique(trace.step, return_inverse=True)
+    there = np.zeros((len(steps), int(worker.max()) + 1), dtype=bool)
+    there[position, worker] = True
+    whole: Mask = np.asarray(there.all(axis=1))
+    if whole.all():
+        return trace
+    lacking = int(np.argmin(whole))
+    step, missing = steps[lacking], int(np.flatnonzero(~there[lacking])[0])
+    where = f"step {step} has no row of dp_rank {missing // stages}, stage {missing % stages}"
+    if not whole.any():
+        raise InputError(f"trace {trace.name!r}: {where}, and no step has all workers; nothing can be replayed")
+    left = f"{int((~whole).sum())} of {len(steps)} steps are left out: {', '.join(map(str, steps[~whole]))}"
+    notes.append(f"{where}; {left}")
+    return trace.where(whole[position])
+
+
+def _refuse_one_way(trace: Trace) -> None:
+    """A step of training goes forward and backward; other names for that are not guessed at."""
+    for optype, other in ((FORWARD, BACKWARD), (BACKWARD, FORWARD)):
+        if trace.is_type([other]).any() and not trace.is_type([optype]).any():
+            strange = [word for word in trace.words if word not in _KNOWN and trace.is_type([word]).any()]
+            named = f" (is it called {strange[0]!r} there?)" if strange else ""
+            raise InputError(
+                f"trace {trace.name!r} has {other} but no {optype}{named}; name the ops as the format does: "
+                f"{', '.join(_KNOWN)}"
+            )
+
+
+def _refuse_twice(trace: Trace) -> None:
+    keys = (trace.step, trace.dp_rank, trace.stage, trace.optype, trace.seq_id, trace.mc)
+    order = np.lexsort(keys[::-1])
+    same: Mask = np.asarray((np.diff(np.stack(keys)[:, order], axis=1) == 0).all(axis=0))
+    if same.any():
+        place = int(np.flatnonzero(same)[0])
+        first, second = sorted((int(order[place]), int(order[place + 1])))
+        raise InputError(
+            f"trace {trace.name!r}, {trace.describe(second)}: the same op as in row {trace.row[first]}; step, dp_rank, "
+            "stage, optype, seq_id and mc together must name one op"
+        )

@@ -1,0 +1,286 @@
+"""From a recorded trace to the graph of who waited for whom.  Imports the trace and the graph.
+
+The rules are those of arXiv:2505.05713, section 3: compute runs in order; a message begins when both ends are there; a
+collective when all its members are; a forward needs its activation, a backward its gradient; a receive is posted after
+the compute before it of the same kind.  Where a trace shows that a rule did not hold (a receive that began before that
+compute was over, a collective beside compute), what was recorded counts.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import numpy as np
+
+from simcluster.base.errors import InputError
+from simcluster.interop.recorded.beside import beside_compute
+from simcluster.interop.recorded.graph import MAIN, Graph, Lane
+from simcluster.interop.recorded.pipeline import Pass, Pipeline
+from simcluster.interop.recorded.trace import BACKWARD, FORWARD, LAUNCH, MESSAGES, SCOPES, Floats, Ints, Trace
+
+_SLACK = 1e-5  # seconds by which recorded ops of one stream may overlap: clocks and rounding
+_SLACK_OF_PASS = 0.01  # and at most this part of a typical pass
+
+
+def rebuild(trace: Trace) -> tuple[Graph, ...]:
+    """A graph for every set of steps whose ops are alike and in the same order on every worker.
+
+    ``seconds`` are not known yet (``transfers.transferred`` finds them).  Raises InputError naming the row for a
+    message without its other half, a compute without its message and a collective that lacks a member.
+    """
+    passes = trace.duration[trace.is_type([FORWARD, BACKWARD])]
+    if not len(passes):
+        raise InputError(f"trace {trace.name!r} has no {FORWARD} and no {BACKWARD}: nothing to replay")
+    slack = min(_SLACK, _SLACK_OF_PASS * float(np.median(passes)))
+    beside = beside_compute(trace, slack)
+    return tuple(_Rebuilding(trace, rows, beside, slack).graph() for rows in _alike(trace, beside))
+
+
+def _alike(trace: Trace, beside: tuple[str, ...]) -> list[Ints]:
+    """Row numbers [op, step] of the steps that have the same ops, in the same order on every main lane."""
+    columns = (trace.dp_rank, trace.stage, trace.optype, trace.seq_id, trace.mc, trace.mb_id, trace.gmc)
+    order = np.lexsort((*columns[::-1], trace.step))
+    bounds = np.flatnonzero(np.diff(trace.step[order])) + 1
+    ends = trace.start_ts + trace.duration  # of ops that begin together the one that takes no time is first
+    in_order = ~trace.is_type(MESSAGES) & ~trace.is_type(beside)
+    alike: dict[tuple[bytes, ...], list[Ints]] = {}
+    for rows in np.split(order, bounds):
+        sequence = np.lexsort((ends[rows], trace.start_ts[rows], trace.stage[rows], trace.dp_rank[rows]))
+        sequence = sequence[in_order[rows][sequence]]
+        key = (*(column[rows].tobytes() for column in columns), sequence.tobytes())
+        alike.setdefault(key, []).append(rows)
+    return [np.stack(found, axis=1) for found in alike.values()]
+
+
+class _Rebuilding:
+    """The graph of some steps in the making; ``rows[op, step]`` are rows of the trace, an op per row."""
+
+    def __init__(self, trace: Trace, rows: Ints, beside: tuple[str, ...], slack: float) -> None:
+        self._trace, self._rows, self._beside, self._slack = trace, rows, beside, slack
+        self._stages = int(trace.stage.max()) + 1
+        first = rows[:, 0]
+        self._optype = [trace.words[code] for code in trace.optype[first]]
+        self._worker: list[int] = (trace.dp_rank[first] * self._stages + trace.stage[first]).tolist()
+        self._seq: list[int] = trace.seq_id[first].tolist()
+        self._chunk: list[int] = trace.mc[first].tolist()
+        self._began: Floats = trace.start_ts[rows]
+        self._ended: Floats = self._began + trace.duration[rows]
+        self._after: list[dict[int, None]] = [{} for _ in first]
+        self._lanes: dict[Lane, list[int]] = {}
+        self._waiting: dict[int, list[int]] = defaultdict(list)  # the passes that wait for a receive
+        self._groups: dict[tuple[object, ...], list[int]] = defaultdict(list)
+
+    def graph(self) -> Graph:
+        self._fill_lanes()
+        pipeline = self._pipeline()
+        self._messages(pipeline)
+        self._in_flight()
+        self._collectives()
+        for worker in sorted(set(self._worker)):
+            self._launches(worker)
+        trace = self._trace
+        passes = {each.op: each for each in pipeline.passes}
+        return Graph(
+            stages=self._stages,
+            steps=tuple(trace.step[self._rows[0]].tolist()),
+            optype=tuple(self._optype),
+            worker=np.array(self._worker, dtype=np.int64),
+            microbatch=np.array([passes[op].microbatch if op in passes else -1 for op in range(len(self._optype))]),
+            chunk=np.array([passes[op].place if op in passes else -1 for op in range(len(self._optype))]),
+            lanes={lane: tuple(ops) for lane, ops in self._lanes.items()},
+            after=tuple(tuple(found) for found in self._after),
+            groups=tuple(tuple(ops) for ops in self._groups.values() if len(ops) > 1),
+            seconds=np.zeros(self._began.shape),
+            began=self._began,
+            ended=self._ended,
+        )
+
+    def _fill_lanes(self) -> None:
+        """Main lanes as recorded (in the first of the steps: all are alike), the others by seq_id."""
+        for op in np.lexsort((self._ended[:, 0], self._began[:, 0], np.array(self._worker))).tolist():
+            optype = self._optype[op]
+            name = optype if optype in MESSAGES or optype in self._beside else MAIN
+            self._lanes.setdefault((self._worker[op], name), []).append(op)
+        for (_, name), ops in self._lanes.items():
+            if name in MESSAGES:
+                ops.sort(key=lambda op: self._seq[op])
+
+    def _pipeline(self) -> Pipeline:
+        """The passes of all microbatches: which chunk of the model each is for, from gmc where it is recorded."""
+        trace, passes = self._trace, []
+        for (worker, name), ops in self._lanes.items():
+            for op in ops if name == MAIN else ():
+                if self._optype[op] in (FORWARD, BACKWARD):
+                    row = self._rows[op, 0]
+                    place, chunk = int(trace.gmc[row]), int(trace.mc[row])
+                    if place < 0:
+                        place = max(chunk, 0) * self._stages + worker % self._stages
+                    number = int(trace.mb_id[row]) if trace.mb_id[row] >= 0 else self._seq[op]
+                    passes.append(Pass(op, self._optype[op] == FORWARD, worker, number, place))
+        return Pipeline(passes, self._stages)
+
+    def _messages(self, pipeline: Pipeline) -> None:
+        """Pairs sends with receives through the passes that they serve, and has each wait for its pass."""
+        sends = self._served("send", pipeline)
+        receives = self._served("recv", pipeline)
+        for before, each in pipeline.edges:
+            if before.worker == each.worker:
+                self._after[each.op][before.op] = None
+                continue
+            send, receive = sends[before.op], receives[each.op]
+            self._groups["message", send].extend([send, receive])
+            self._after[send][before.op] = None
+            self._after[each.op][receive] = None
+            self._waiting[receive].append(each.op)
+            if self._trace.blocking:
+                main = self._lanes[before.worker, MAIN]
+                for held_up in main[main.index(before.op) + 1 :][:1]:
+                    self._after[held_up][send] = None
+        for found in receives.values():
+            self._posting(found)
+
+    def _served(self, half: str, pipeline: Pipeline) -> dict[int, int]:
+        """Pass to message, the k-th that has one to the k-th of the lane; both must be as many."""
+        found: dict[int, int] = {}
+        for forward, kind in ((True, "forward"), (False, "backward")):
+            wanted: dict[int, list[int]] = defaultdict(list)
+            for before, each in pipeline.edges:
+                if each.forward == forward and before.forward == forward and before.worker != each.worker:
+                    one = before if half == "send" else each
+                    wanted[one.worker].append(one.op)
+            optype = f"{kind}-{half}"
+            for worker in sorted(set(self._worker)):
+                passes = pipeline.in_order(wanted[worker])
+                self._require_all(optype, worker, passes)
+                found.update(zip(passes, self._lanes.get((worker, optype), ()), strict=True))
+        return found
+
+    def _require_all(self, optype: str, worker: int, passes: list[int]) -> None:
+        ops = self._lanes.get((worker, optype), [])
+        if len(ops) == len(passes):
+            return
+        where = f"trace {self._trace.name!r}, steps {self._some_steps()}"
+        if len(ops) > len(passes):
+            row = self._describe(ops[len(passes)])
+            raise InputError(f"{where}: {row} has no pass of a microbatch that it belongs to; was a row lost?")
+        seqs = {self._seq[op] for op in ops}
+        missing = next(k for k in range(len(passes)) if k not in seqs)
+        served = self._describe(passes[min(missing, len(passes) - 1)])
+        raise InputError(
+            f"{where}: {served} needs a {optype}, and number {missing} of dp_rank {worker // self._stages}, stage "
+            f"{worker % self._stages} is missing ({len(ops)} of {len(passes)} are there); without it the message is "
+            "unmatched.  Leave the step out (--steps), or record it again"
+        )
+
+    def _some_steps(self) -> str:
+        steps = self._trace.step[self._rows[0]].tolist()
+        return ", ".join(map(str, steps[:4])) + (", ..." if len(steps) > 4 else "")
+
+    def _describe(self, op: int) -> str:
+        return self._trace.describe(int(self._rows[op, 0]))
+
+    def _posting(self, receive: int) -> None:
+        """A receive is posted when the compute of the same kind before the one that it serves is over, if it was."""
+        lane = self._lanes[self._worker[receive], self._optype[receive]]
+        place = lane.index(receive)
+        if not place:
+            return
+        kind = FORWARD if self._optype[receive] == "forward-recv" else BACKWARD
+        served = next(op for op in self._waiting[lane[place - 1]] if self._optype[op] == kind)
+        if np.mean(self._began[receive] >= self._ended[served] - self._slack) > 0.5:
+            self._after[receive][served] = None
+
+    def _in_flight(self) -> None:
+        """Messages of one lane follow each other as recorded; those that were on their way together get lanes of their
+        own."""
+        for (worker, name), ops in list(self._lanes.items()):
+            if name not in MESSAGES:
+                continue
+            lanes: list[list[int]] = []
+            for op in sorted(ops, key=lambda op: (self._began[op, 0], self._seq[op])):
+                for lane in lanes:
+                    if np.mean(self._began[op] >= self._ended[lane[-1]] - self._slack) > 0.5:
+                        lane.append(op)
+                        break
+                else:
+                    lanes.append([op])
+            del self._lanes[worker, name]
+            for number, lane in enumerate(lanes):
+                self._lanes[worker, f"{name} {number}"] = lane
+
+    def _collectives(self) -> None:
+        """Groups by who takes part; every collective needs all its members."""
+        workers = sorted(set(self._worker))
+        for op, optype in enumerate(self._optype):
+            scope, worker = SCOPES.get(optype, "worker"), self._worker[op]
+            keys: dict[str, tuple[object, ...]] = {
+                "replicas": (worker % self._stages,),
+                "pipeline": (worker // self._stages,),
+                "job": (),
+            }
+            if scope in keys:
+                self._groups[optype, self._seq[op], self._chunk[op], *keys[scope]].append(op)
+        for (optype, *_), ops in self._groups.items():
+            if SCOPES.get(str(optype)) not in ("replicas", "job"):
+                continue  # which stages hold an embedding is for the trace to say
+            stage = self._worker[ops[0]] % self._stages
+            members = [w for w in workers if SCOPES[str(optype)] == "job" or w % self._stages == stage]
+            there = [self._worker[op] for op in ops]
+            if lost := [worker for worker in members if worker not in there]:
+                raise InputError(
+                    f"trace {self._trace.name!r}, steps {self._some_steps()}: {self._describe(ops[0])} has "
+                    f"{len(there)} of {len(members)} members; that of dp_rank {lost[0] // self._stages}, stage "
+                    f"{lost[0] % self._stages} is missing, so the collective is unmatched"
+                )
+
+    def _launches(self, worker: int) -> None:
+        """Collectives beside compute: launched by what was over, waited for by what uses their result."""
+        main = self._lanes[worker, MAIN]
+        last_backward = max((k for k, op in enumerate(main) if self._optype[op] == BACKWARD), default=-1)
+        for optype in self._beside:
+            for number, op in enumerate(self._lanes.get((worker, optype), ())):
+                began, ended = float(self._began[op, 0]), float(self._ended[op, 0])
+                running = [other for other in main if self._runs_at(other, began)]
+                if self._queued(op, number, began):
+                    pass  # its lane is what it waited for
+                elif running:
+                    self._after[op][self._launch(running[0], op, f"{LAUNCH}{optype} {number}")] = None
+                elif before := [other for other in main if self._ended[other, 0] <= began + self._slack]:
+                    self._after[op][before[-1]] = None
+                for other in self._users(op, main, last_backward, ended)[:1]:
+                    self._after[other][op] = None
+
+    def _runs_at(self, op: int, instant: float) -> bool:
+        return bool(self._began[op, 0] < instant - self._slack and self._ended[op, 0] > instant + self._slack)
+
+    def _queued(self, op: int, number: int, began: float) -> bool:
+        """Parameters that come right behind the last ones were not launched then: they had been waiting."""
+        lane = self._lanes[self._worker[op], self._optype[op]]
+        behind = number > 0 and began <= self._ended[lane[number - 1], 0] + self._slack
+        return behind and self._optype[op].startswith("params")
+
+    def _launch(self, inside: int, op: int, optype: str) -> int:
+        """What passes of an op until a collective is launched from inside it: an op that begins when that one does."""
+        number, worker = len(self._optype), self._worker[op]
+        main = self._lanes[worker, MAIN]
+        place = main.index(inside)
+        self._optype.append(optype)
+        self._worker.append(worker)
+        self._after.append({**dict.fromkeys(main[place - 1 : place] if place else []), **self._after[inside]})
+        self._lanes[worker, optype] = [number]
+        self._began = np.vstack([self._began, self._began[inside]])
+        self._ended = np.vstack([self._ended, np.maximum(self._began[op], self._began[inside])])
+        return number
+
+    def _users(self, op: int, main: list[int], last_backward: int, ended: float) -> list[int]:
+        """What waits for a collective beside compute: parameters for forwards, gradients for what follows the last
+        backward."""
+        if not self._optype[op].startswith("params"):
+            return main[last_backward + 1 :]
+        return [
+            other
+            for other in main
+            if self._optype[other] == FORWARD
+            and self._chunk[op] in (self._chunk[other], -1)
+            and self._began[other, 0] >= ended - self._slack
+        ]

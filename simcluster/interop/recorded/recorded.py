@@ -1,0 +1,141 @@
+"""A recorded job that can be played under other durations, or in another order.  Imports the graph, the sweep, the
+engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from simcluster.engine.engine import play
+from simcluster.engine.longest_path import LongestPath, Played
+from simcluster.interop.recorded.graph import Graph, is_communication
+from simcluster.interop.recorded.lowering import Lowered, lower
+from simcluster.interop.recorded.trace import Floats, Mask
+
+_TOGETHER = 4_000_000
+"""Durations that are swept at once: most ops of a pipeline wait for one other, so a sweep of one case is all overhead;
+more than this no longer fits a cache."""
+
+
+class Part:
+    """A graph with its program: the steps of a job that are alike."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.lowered: Lowered = lower(graph)
+        self._sweep = LongestPath(self.lowered.program)
+        self.types = np.array(graph.types)
+
+    def play(self, seconds: Floats) -> Played:
+        """The steps with these durations [op, step], in one sweep."""
+        return self._sweep(self.lowered.seconds(seconds))
+
+    def total(self, seconds: Floats) -> Floats:
+        """Seconds of as many cases with these durations [op, case], in one sweep."""
+        return self._sweep.total(self.lowered.seconds(seconds))
+
+    def events(self, seconds: Floats, case: int) -> tuple[float, int]:
+        """One step on the event engine: its seconds, and the events that it took."""
+        record = play(self.lowered.of_case(self.lowered.seconds(seconds), case), [])
+        return float(record.end.max()), record.events
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """The steps of a job, in the order of ``steps``.
+
+    ``ranks[dp_rank x stages + stage]`` is the rank that was recorded for a worker; ``notes`` say what was repaired or
+    assumed.
+    """
+
+    name: str
+    graphs: tuple[Graph, ...]
+    ranks: tuple[int, ...]
+    notes: tuple[str, ...] = ()
+
+    @cached_property
+    def parts(self) -> tuple[Part, ...]:
+        """The graphs with their programs."""
+        return tuple(Part(graph) for graph in self.graphs)
+
+    @cached_property
+    def steps(self) -> tuple[int, ...]:
+        """Numbers of the steps, ascending."""
+        return tuple(sorted(step for graph in self.graphs for step in graph.steps))
+
+    @property
+    def stages(self) -> int:
+        """Pipeline stages."""
+        return self.graphs[0].stages
+
+    @cached_property
+    def replicas(self) -> int:
+        """Data-parallel ranks."""
+        return int(max(graph.worker.max() for graph in self.graphs)) // self.stages + 1
+
+    @property
+    def measured(self) -> Floats:
+        """Seconds of every step as it was recorded."""
+        return self._in_order([graph.measured for graph in self.graphs])
+
+    @cached_property
+    def typical(self) -> dict[str, float]:
+        """Seconds of an op of every type where nothing straggles, over all workers and steps.
+
+        The mean of compute (work is shared out evenly), the median of communication (its slow ones are disturbed).
+        """
+        pools: dict[str, list[Floats]] = {}
+        for part in self.parts:
+            for optype in dict.fromkeys(part.graph.types):
+                pools.setdefault(optype, []).append(part.graph.seconds[part.types == optype].ravel())
+        found = {optype: np.concatenate(pool) for optype, pool in sorted(pools.items())}
+        return {
+            optype: float(np.median(pool) if is_communication(optype) else pool.mean())
+            for optype, pool in found.items()
+        }
+
+    def typical_of(self, graph: Graph) -> Floats:
+        """The typical seconds of every op of a graph, as a column."""
+        return np.array([self.typical[optype] for optype in graph.types])[:, None]
+
+    def times(self, seconds: Callable[[Graph], Floats]) -> Floats:
+        """Seconds of every step if ops took ``seconds(graph)`` [op, step]."""
+        return self._in_order(
+            [part.total(np.broadcast_to(seconds(part.graph), part.graph.seconds.shape)) for part in self.parts]
+        )
+
+    def keeping(self, *groups: Callable[[Graph], Mask]) -> list[Floats]:
+        """For each group of ops, seconds of every step if only they take what they took, all others what is typical.
+
+        Many groups together take little longer than one.
+        """
+        found: list[list[Floats]] = [[] for _ in groups]
+        for part in self.parts:
+            graph = part.graph
+            typical = self.typical_of(graph)
+            at_once = max(1, _TOGETHER // max(1, graph.seconds.size))
+            for first in range(0, len(groups), at_once):
+                some = groups[first : first + at_once]
+                cases = [np.where(group(graph)[:, None], graph.seconds, typical) for group in some]
+                totals = part.total(np.hstack(cases)).reshape(len(some), -1)
+                for own, total in zip(found[first : first + at_once], totals, strict=True):
+                    own.append(total)
+        return [self._in_order(own) for own in found]
+
+    def events(self) -> tuple[Floats, int]:
+        """Seconds of every step as recorded, on the event engine, and how many events that took."""
+        times, count = [], 0
+        for part in self.parts:
+            found = [part.events(part.graph.seconds, case) for case in range(len(part.graph.steps))]
+            times.append(np.array([seconds for seconds, _ in found]))
+            count += sum(events for _, events in found)
+        return self._in_order(times), count
+
+    def _in_order(self, of_parts: Sequence[Floats]) -> Floats:
+        """Values of the steps, part by part, in the order of ``steps``."""
+        steps = np.array([step for graph in self.graphs for step in graph.steps])
+        return np.concatenate(list(of_parts))[np.argsort(steps)]

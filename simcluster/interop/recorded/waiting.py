@@ -1,0 +1,117 @@
+"""Who waited for whom in a recorded job, as replayed: time in which a rank computes nothing as another is late.
+
+A message or collective begins with its last member; the others wait for that one from when they were there.  Only what
+is not hidden behind computation counts, and no instant twice: of waits at once, the one that began first.  Imports the
+recorded job and the matrix.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from simcluster.engine.longest_path import Played
+from simcluster.interop.recorded.graph import Graph, is_communication
+from simcluster.interop.recorded.recorded import Part, Recorded
+from simcluster.interop.recorded.trace import Floats, Ints, Mask
+from simcluster.results.wait_matrix import READABLE, WaitMatrix
+
+_IDLE = ("host", "copy")
+"""Types of ops of profiles during which a GPU computes nothing."""
+
+
+def waited(job: Recorded) -> Floats:
+    """Mean seconds of a step that every recorded rank waits for every other, [waiting, culprit]."""
+    count = len(job.ranks)
+    seconds = np.zeros((count, count))
+    for part in job.parts:
+        played = part.play(part.graph.seconds)
+        for step in range(len(part.graph.steps)):
+            seconds += _of_step(part, played, step, count)
+    return seconds / len(job.steps)
+
+
+def recorded_matrix(job: Recorded) -> WaitMatrix:
+    """The same with names: rank by rank, or stage by stage where there are too many ranks to be drawn."""
+    seconds = waited(job)
+    if len(job.ranks) <= READABLE or job.stages == 1:
+        order = np.argsort(job.ranks, kind="stable")
+        return WaitMatrix("rank", tuple(str(job.ranks[worker]) for worker in order), seconds[np.ix_(order, order)])
+    by_stage = seconds.reshape(job.replicas, job.stages, job.replicas, job.stages).sum(axis=(0, 2)) / job.replicas
+    return WaitMatrix("stage", tuple(map(str, range(job.stages))), by_stage)
+
+
+def longest(matrix: Floats, count: int) -> list[tuple[int, int, float]]:
+    """The largest so many (waiting, culprit, seconds), longest first."""
+    order = np.argsort(-matrix, axis=None, kind="stable")[:count].tolist()
+    pairs = [divmod(int(number), matrix.shape[1]) for number in order]
+    return [(one, other, float(matrix[one, other])) for one, other in pairs if matrix[one, other] > 0]
+
+
+def _of_step(part: Part, played: Played, step: int, count: int) -> Floats:
+    graph, lowered = part.graph, part.lowered
+    arrival = played.ready[lowered.first, step]
+    waits = _waits(graph, arrival)
+    busy = _computes(graph)
+    begin, end = played.start[lowered.last, step], played.end[lowered.last, step]
+    found = np.zeros((count, count))
+    own_waits = _by_worker(graph.worker[waits[0]], count)
+    own_busy = _by_worker(graph.worker[busy], count)
+    for worker in range(count):
+        mine, computing = own_waits[worker], busy[own_busy[worker]]
+        if len(mine):
+            low, high = arrival[waits[0][mine]], arrival[waits[1][mine]]
+            exposed = _exposed(low, high, begin[computing], end[computing])
+            np.add.at(found[worker], graph.worker[waits[1][mine]], exposed)
+    return found
+
+
+def _waits(graph: Graph, arrival: Floats) -> tuple[Ints, Ints]:
+    """Ops that wait for another member of their group, and the one that each waits for: of equals the first."""
+    waiting: list[int] = []
+    culprit: list[int] = []
+    for group in graph.groups:
+        members = np.array(group)
+        last = members[int(np.argmax(arrival[members]))]
+        early = members[arrival[members] < arrival[last]]
+        waiting += early.tolist()
+        culprit += [int(last)] * len(early)
+    return np.array(waiting, dtype=np.int64), np.array(culprit, dtype=np.int64)
+
+
+def _computes(graph: Graph) -> Ints:
+    """Ops that keep a rank busy."""
+    known = {optype: not is_communication(optype) and optype not in _IDLE for optype in dict.fromkeys(graph.optype)}
+    busy: Mask = np.array([known[optype] for optype in graph.optype], dtype=bool)
+    return np.flatnonzero(busy)
+
+
+def _by_worker(worker: Ints, count: int) -> list[Ints]:
+    """Places in ``worker`` of each worker."""
+    order = np.argsort(worker, kind="stable")
+    return np.split(order, np.searchsorted(worker[order], np.arange(1, count)))
+
+
+def _exposed(low: Floats, high: Floats, begin: Floats, end: Floats) -> Floats:
+    """Seconds of each interval in which nothing computes and that are not in an interval which began before it."""
+    order = np.lexsort((high, low))
+    latest = np.maximum.accumulate(high[order])
+    before = np.concatenate([[-np.inf], latest[:-1]])
+    first = np.maximum(low[order], before)
+    last = np.maximum(high[order], first)
+    found = np.empty(len(low))
+    found[order] = (last - first) - (_done(last, begin, end) - _done(first, begin, end))
+    return np.maximum(found, 0.0)
+
+
+def _done(instants: Floats, begin: Floats, end: Floats) -> Floats:
+    """Seconds computed by each of these instants; ops that overlap (streams) count once."""
+    if not len(begin):
+        return np.zeros(len(instants))
+    order = np.argsort(begin, kind="stable")
+    begin, end = begin[order], np.maximum.accumulate(end[order])
+    fresh = np.concatenate([[True], begin[1:] > end[:-1]])
+    starts, ends = begin[fresh], np.append(end[np.flatnonzero(fresh)[1:] - 1], end[-1])
+    edges = np.stack([starts, ends], axis=1).ravel()
+    total = np.cumsum(ends - starts)
+    done = np.stack([total - (ends - starts), total], axis=1).ravel()
+    return np.asarray(np.interp(instants, edges, done))
