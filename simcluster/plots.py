@@ -10,13 +10,13 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
+    from simcluster.evidence.validation.reports import Report
     from simcluster.results.distribution import Distribution
     from simcluster.results.played import Run
     from simcluster.results.result import Result
     from simcluster.schedules.comparison import Played
     from simcluster.search.plan import Found
     from simcluster.topology import Cluster
-    from simcluster.validation.reports import Report
     from simcluster.whatif.free import Free
     from simcluster.whatif.sensitivities import Sensitivity
     from simcluster.whatif.straggling import Stragglers
@@ -217,7 +217,7 @@ def scaling(table: pd.DataFrame, *, by: str | None = None, title: str = "scaling
 
 
 def errors(reports: Sequence[Report]) -> Figure:
-    """Predicted against measured, of studies as `simcluster.validation.validate_studies` reports them."""
+    """Predicted against measured, of studies as `simcluster.evidence.validation.validate_studies` reports them."""
     from simcluster.show.validation_plot import plot_validation
 
     return plot_validation(reports)

@@ -12,11 +12,11 @@ import pytest
 from simcluster.base.errors import InputError
 from simcluster.cli import main
 from simcluster.documents.reading import shipped_folder
+from simcluster.evidence.validation.fitting import load_fits, shipped_fits
+from simcluster.evidence.validation.fitting_run import Outcome, run_fits
+from simcluster.evidence.validation.study import load_study
 from simcluster.scenario.scenario import load
 from simcluster.simulate import simulate
-from simcluster.validation.fitting import load_fits, shipped_fits
-from simcluster.validation.fitting_run import Outcome, run_fits
-from simcluster.validation.study import load_study
 
 POWER, LAUNCH = 0.61, 4e-6
 SIZES = [(256, 1), (512, 2), (4096, 1), (4096, 4)]

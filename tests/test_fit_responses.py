@@ -17,13 +17,13 @@ from scipy.interpolate import CubicSpline
 from simcluster.base.errors import InputError
 from simcluster.calibration.least_squares import Loss, Solution, least_squares
 from simcluster.cli import main
-from simcluster.validation.fitting import Fit, load_fits
-from simcluster.validation.fitting_responses import Responses, Surface, asker
-from simcluster.validation.fitting_rows import Answer, Sample, Settings, samples_of
-from simcluster.validation.fitting_run import run_fits
-from simcluster.validation.fitting_search import TOLERANCE, Fold, Search, search
-from simcluster.validation.run import validate_studies
-from simcluster.validation.study import load_study
+from simcluster.evidence.validation.fitting import Fit, load_fits
+from simcluster.evidence.validation.fitting_responses import Responses, Surface, asker
+from simcluster.evidence.validation.fitting_rows import Answer, Sample, Settings, samples_of
+from simcluster.evidence.validation.fitting_run import run_fits
+from simcluster.evidence.validation.fitting_search import TOLERANCE, Fold, Search, search
+from simcluster.evidence.validation.run import validate_studies
+from simcluster.evidence.validation.study import load_study
 
 Law = Callable[[Sequence[float]], float]
 

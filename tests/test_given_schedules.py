@@ -17,13 +17,13 @@ from simcluster.base.clock import on_grid
 from simcluster.base.errors import InputError
 from simcluster.bench.given_times import Costs, seconds_between_steps, simulate_costs
 from simcluster.cli import main
+from simcluster.evidence.validation import load_study, validate_studies
+from simcluster.evidence.validation.schedule_study import Schedules
+from simcluster.evidence.validation.schedules import plan_schedules, play_schedule
+from simcluster.evidence.validation.tables import read_table
 from simcluster.schedules import SCHEDULES, Kind, SliceCosts, one_f_one_b, peak_in_flight, play, zb_auto
 from simcluster.schedules import Costs as ActionCosts
 from simcluster.schedules.specs import Interleaved, ZbAuto
-from simcluster.validation import load_study, validate_studies
-from simcluster.validation.schedule_study import Schedules
-from simcluster.validation.schedules import plan_schedules, play_schedule
-from simcluster.validation.tables import read_table
 
 ROOT = Path(__file__).parents[1]
 STUDIES = ROOT / "scenarios" / "validation"

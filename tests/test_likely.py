@@ -15,11 +15,19 @@ from hypothesis import strategies as st
 from simcluster.catalogue import catalogue_path
 from simcluster.cli import main
 from simcluster.documents.reading import read_document
+from simcluster.evidence.validation import load_study, validate_studies
+from simcluster.evidence.validation.residuals import (
+    FEWEST,
+    MOST,
+    Residual,
+    covered,
+    residuals_of,
+    table_of,
+    told,
+)
 from simcluster.scenario.likely import Kind, kind_of, nearest, nearest_to, of_kind
 from simcluster.scenario.scenario import load
 from simcluster.simulate import simulate
-from simcluster.validation import load_study, validate_studies
-from simcluster.validation.residuals import FEWEST, MOST, Residual, covered, residuals_of, table_of, told
 
 A100 = Kind("A100", "Megatron", "long", 64, 4096, 2048)
 STUDIES = Path(__file__).parents[1] / "scenarios" / "validation"
@@ -204,7 +212,7 @@ def test_the_shipped_table_is_what_the_command_writes(tmp_path: Path, monkeypatc
     out = tmp_path / "table.yaml"
     names = [str(STUDIES / f"{name}.yaml") for name in ("llama3_table4", "bloom_prequel")]
     reports = validate_studies([load_study(name) for name in names])
-    monkeypatch.setattr("simcluster.validation.validate_studies", lambda *_, **__: reports)
+    monkeypatch.setattr("simcluster.evidence.validation.validate_studies", lambda *_, **__: reports)
     assert main(["validate", *names, "--residuals", str(out)]) == 0
     residuals = residuals_of(reports)
     assert len(residuals) == 6

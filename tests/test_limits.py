@@ -188,7 +188,7 @@ def test_texts_of_a_roofline_stay_inside() -> None:
 def test_links_and_errors_are_public() -> None:
     result = simcluster.simulate(simcluster.load("tiny_3d"))
     assert len(plots.links(result, n=3).axes) >= 2
-    from simcluster.validation import load_study, validate_studies
+    from simcluster.evidence.validation import load_study, validate_studies
 
     assert plots.errors(validate_studies([load_study("korthikanti_memory")])).axes
 

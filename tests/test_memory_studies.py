@@ -11,9 +11,9 @@ import pytest
 
 from simcluster.base.errors import InputError
 from simcluster.cli import main
+from simcluster.evidence.validation import Report, load_study, overall, validate_studies
 from simcluster.scenario.job import planned_footprints
 from simcluster.scenario.scenario import from_document
-from simcluster.validation import Report, load_study, overall, validate_studies
 
 ROOT = Path(__file__).parents[1]
 DATA = Path(os.environ.get("SIMCLUSTER_DATA", ROOT.parent / "shared" / "validation"))

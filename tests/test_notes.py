@@ -9,10 +9,10 @@ import pytest
 
 import simcluster
 from simcluster import cli
+from simcluster.evidence.validation.steps import Task, play
 from simcluster.results.result import Result
 from simcluster.scenario.launchable import launch_words
 from simcluster.scenario.scenario import Scenario
-from simcluster.validation.steps import Task, play
 
 PIPELINE = {"parallel": {"pp": 2, "dp": 4}}
 FLAT = {"gpus": 4, "parallel": {"dp": 4}, "pipeline": {}}

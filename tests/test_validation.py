@@ -19,15 +19,22 @@ import simcluster
 from simcluster.base.errors import InputError
 from simcluster.cli import main
 from simcluster.documents.expressions import name_of, parse_formula
+from simcluster.evidence.validation import (
+    Point,
+    geometric_score,
+    load_study,
+    overall,
+    relative_score,
+    validate_studies,
+)
+from simcluster.evidence.validation.collectives import PREDICTORS, Call
+from simcluster.evidence.validation.measured import Measured, MeasuredTime
+from simcluster.evidence.validation.steps import Task, plan_steps
+from simcluster.evidence.validation.study import Steps
+from simcluster.evidence.validation.study_head import InlineTable
+from simcluster.evidence.validation.tables import Missing, read_table
 from simcluster.planning.facts import Facts
 from simcluster.scenario.paths import check_path
-from simcluster.validation import Point, geometric_score, load_study, overall, relative_score, validate_studies
-from simcluster.validation.collectives import PREDICTORS, Call
-from simcluster.validation.measured import Measured, MeasuredTime
-from simcluster.validation.steps import Task, plan_steps
-from simcluster.validation.study import Steps
-from simcluster.validation.study_head import InlineTable
-from simcluster.validation.tables import Missing, read_table
 
 ROOT = Path(__file__).parents[1]
 STUDIES = ROOT / "scenarios" / "validation"

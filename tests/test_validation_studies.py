@@ -10,6 +10,9 @@ import pytest
 
 from simcluster.devices.device import kernel_seconds, load_device, memory_seconds
 from simcluster.devices.updates import clip_seconds, copy_seconds, unscale_seconds
+from simcluster.evidence.validation import Report, load_study, validate_studies
+from simcluster.evidence.validation.study import Steps, StudyFile
+from simcluster.evidence.validation.study_head import InlineTable
 from simcluster.model.kernels import Kernel
 from simcluster.model.layers import RankShape, attention_block, lm_head_block, mlp_block
 from simcluster.model.recipes import RECIPES
@@ -20,9 +23,6 @@ from simcluster.scenario.scenario import from_document, load
 from simcluster.simulate import simulate
 from simcluster.step.planned import choices_of, plan_job
 from simcluster.step.planning_by_times import OwnTimes
-from simcluster.validation import Report, load_study, validate_studies
-from simcluster.validation.study import Steps, StudyFile
-from simcluster.validation.study_head import InlineTable
 
 STUDIES = Path(__file__).parents[1] / "scenarios" / "validation"
 

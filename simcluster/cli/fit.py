@@ -11,7 +11,7 @@ from simcluster.cli.common import format_table
 from simcluster.cli.terminal import progress
 
 if TYPE_CHECKING:
-    from simcluster.validation.fitting_run import FitRow, LeftOut, Outcome, Played
+    from simcluster.evidence.validation.fitting_run import FitRow, LeftOut, Outcome, Played
 
 EXAMPLES = """examples:
   simcluster fit --data measured/                     # every constant that was fitted, on the rows it was fitted on
@@ -51,9 +51,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Load and check everything, then fit and print."""
-    from simcluster.validation.fitting import chosen, load_fits
-    from simcluster.validation.fitting_run import run_fits
-    from simcluster.validation.tables import data_folder
+    from simcluster.evidence.validation.fitting import chosen, load_fits
+    from simcluster.evidence.validation.fitting_run import run_fits
+    from simcluster.evidence.validation.tables import data_folder
 
     if args.workers < 1:
         raise InputError(f"--workers {args.workers}: give 1 or more")

@@ -14,8 +14,8 @@ from simcluster.cli.terminal import progress
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from simcluster.validation.reports import Overall, Part, Report
-    from simcluster.validation.scores import Point, Score
+    from simcluster.evidence.validation.reports import Overall, Part, Report
+    from simcluster.evidence.validation.scores import Point, Score
 
 EXAMPLES = """examples:
   simcluster validate scenarios/validation/*.yaml --data measured/ --plot accuracy.png
@@ -56,7 +56,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Load and check all studies, then simulate, print, draw."""
-    from simcluster.validation import data_folder, load_study, overall, validate_studies
+    from simcluster.evidence.validation import data_folder, load_study, overall, validate_studies
 
     if args.workers < 1:
         raise InputError(f"--workers {args.workers}: give 1 or more")
@@ -87,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _learn(reports: Sequence[Report], path: str) -> None:
     """Write the table of intervals, and say what it is worth."""
-    from simcluster.validation.residuals import covered, residuals_of, table_of, told
+    from simcluster.evidence.validation.residuals import covered, residuals_of, table_of, told
 
     residuals = residuals_of(reports)
     if not residuals:

@@ -17,9 +17,9 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter
 
 from simcluster.base.errors import InputError
 from simcluster.base.units import format_bytes, format_seconds_round
+from simcluster.evidence.validation.reports import Report
+from simcluster.evidence.validation.scores import Point
 from simcluster.show.palette import COMPUTE_KINDS, LANE_SURROUND, QUIET_TEXT, STREAMS, TEXT
-from simcluster.validation.reports import Report
-from simcluster.validation.scores import Point
 
 _COLOURS = (
     COMPUTE_KINDS["forward"], STREAMS["tp"], COMPUTE_KINDS["weight_grad"], COMPUTE_KINDS["recompute"],

@@ -156,7 +156,7 @@ def _rounded(score: dict[str, Any]) -> dict[str, Any]:
 
 def now(study: str) -> dict[str, dict[str, Any]]:
     """The scores of a study, given as its file's name, by today's program."""
-    from simcluster.validation import load_study, validate_studies
+    from simcluster.evidence.validation import load_study, validate_studies
 
     (report,) = validate_studies([load_study(STUDIES / f"{study}.yaml")])
     return kept({"studies": [report.to_dict()]})

@@ -12,14 +12,14 @@ from simcluster.bench.collective import collective_times
 from simcluster.documents.diagnostics import listed
 from simcluster.documents.expressions import Cell
 from simcluster.documents.rows import Row
+from simcluster.evidence.validation.measured import positive
+from simcluster.evidence.validation.reports import Part, Refused, Report
+from simcluster.evidence.validation.scores import Point, geometric_score
+from simcluster.evidence.validation.study import Collectives, MeasuredSet, StudyFile
+from simcluster.evidence.validation.tables import check_columns, check_formulas, selected
 from simcluster.nccl import ALGORITHMS, COLLECTIVES, Algorithm, Platform, choose, load_platform
 from simcluster.scenario.files import load_cluster
 from simcluster.topology import Cluster
-from simcluster.validation.measured import positive
-from simcluster.validation.reports import Part, Refused, Report
-from simcluster.validation.scores import Point, geometric_score
-from simcluster.validation.study import Collectives, MeasuredSet, StudyFile
-from simcluster.validation.tables import check_columns, check_formulas, selected
 
 _NO_SET = MeasuredSet()
 _TOPOLOGIES = {

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from simcluster.validation.schedule_study import Schedules
-from simcluster.validation.scores import Point, Score, geometric_score, relative_score, worst_first
-from simcluster.validation.study import AnyStudy, Collectives, Memory, Steps, StudyFile
+from simcluster.evidence.validation.schedule_study import Schedules
+from simcluster.evidence.validation.scores import Point, Score, geometric_score, relative_score, worst_first
+from simcluster.evidence.validation.study import AnyStudy, Collectives, Memory, Steps, StudyFile
 
 Role = Literal["fitted", "held out", "degraded"]
 

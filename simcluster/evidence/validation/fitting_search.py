@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from simcluster.calibration.least_squares import Solution, Vector, least_squares
-from simcluster.validation.fitting_responses import Responses, Values
+from simcluster.evidence.validation.fitting_responses import Responses, Values
 
 TOLERANCE = 1e-3
 """Of a row's predicted time: how far the interpolation may be off where it is relied on."""

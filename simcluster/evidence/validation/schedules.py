@@ -10,12 +10,12 @@ from simcluster.base.errors import InputError
 from simcluster.bench.given_times import Costs, OptimizerSync, seconds_between_steps, simulate_costs
 from simcluster.documents.expressions import Cell, parse_formula
 from simcluster.documents.rows import Row
+from simcluster.evidence.validation.reports import Refused, Report, report_of, scores_by
+from simcluster.evidence.validation.schedule_study import Schedules
+from simcluster.evidence.validation.scores import Point
+from simcluster.evidence.validation.study import StudyFile
+from simcluster.evidence.validation.tables import check_columns, check_formulas, selected
 from simcluster.schedules.specs import Interleaved, ZbAuto
-from simcluster.validation.reports import Refused, Report, report_of, scores_by
-from simcluster.validation.schedule_study import Schedules
-from simcluster.validation.scores import Point
-from simcluster.validation.study import StudyFile
-from simcluster.validation.tables import check_columns, check_formulas, selected
 
 _STEPS = 3  # where stages run on into the next step: the second is already as long as all that follow
 

@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from simcluster.base.processes import context
-from simcluster.validation.collectives import report_collectives
-from simcluster.validation.memory import report_memory
-from simcluster.validation.reports import Report
-from simcluster.validation.schedule_study import Schedules
-from simcluster.validation.schedules import (
+from simcluster.evidence.validation.collectives import report_collectives
+from simcluster.evidence.validation.memory import report_memory
+from simcluster.evidence.validation.reports import Report
+from simcluster.evidence.validation.schedule_study import Schedules
+from simcluster.evidence.validation.schedules import (
     SchedulePlayed,
     SchedulesPlan,
     ScheduleTask,
@@ -20,9 +20,9 @@ from simcluster.validation.schedules import (
     play_schedule,
     report_schedules,
 )
-from simcluster.validation.steps import Played, StepsPlan, Task, plan_steps, play, report_steps
-from simcluster.validation.study import Memory, Steps, StudyFile
-from simcluster.validation.tables import Missing, read_table
+from simcluster.evidence.validation.steps import Played, StepsPlan, Task, plan_steps, play, report_steps
+from simcluster.evidence.validation.study import Memory, Steps, StudyFile
+from simcluster.evidence.validation.tables import Missing, read_table
 
 Progress = Callable[[str, int, int], object]
 """Called with a study's name, how many of its rows are done, and how many there are."""

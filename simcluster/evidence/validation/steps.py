@@ -12,16 +12,16 @@ from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import listed
 from simcluster.documents.expressions import parse_formula
 from simcluster.documents.rows import Row
+from simcluster.evidence.validation.reports import Refused, Report, report_of
+from simcluster.evidence.validation.scores import Point
+from simcluster.evidence.validation.study import Column, OnScenarios, Steps, StudyFile
+from simcluster.evidence.validation.tables import check_columns, check_formulas, selected
 from simcluster.planning.facts import Facts
 from simcluster.scenario.launchable import launch_note
 from simcluster.scenario.likely import Kind, kind_of
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.variants import Base
 from simcluster.simulate import simulate
-from simcluster.validation.reports import Refused, Report, report_of
-from simcluster.validation.scores import Point
-from simcluster.validation.study import Column, OnScenarios, Steps, StudyFile
-from simcluster.validation.tables import check_columns, check_formulas, selected
 
 
 @dataclass(frozen=True, slots=True)

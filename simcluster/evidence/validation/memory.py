@@ -8,15 +8,15 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.documents.rows import Row
+from simcluster.evidence.validation.measured import positive
+from simcluster.evidence.validation.memory_study import MeasuredBytes
+from simcluster.evidence.validation.reports import Refused, Report, report_of
+from simcluster.evidence.validation.scores import Point
+from simcluster.evidence.validation.steps import Task, check_asked, scenario_of, task_of
+from simcluster.evidence.validation.study import Memory, StudyFile
+from simcluster.evidence.validation.tables import check_columns, selected
 from simcluster.planning.footprint import Footprint
 from simcluster.scenario.job import planned_footprints
-from simcluster.validation.measured import positive
-from simcluster.validation.memory_study import MeasuredBytes
-from simcluster.validation.reports import Refused, Report, report_of
-from simcluster.validation.scores import Point
-from simcluster.validation.steps import Task, check_asked, scenario_of, task_of
-from simcluster.validation.study import Memory, StudyFile
-from simcluster.validation.tables import check_columns, selected
 
 
 def report_memory(file: StudyFile, study: Memory, table: tuple[Row, ...]) -> Report:

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 
 from simcluster.base.errors import InputError
-from simcluster.validation.fitting import Fit, FitFile, FittedConstant
-from simcluster.validation.fitting_responses import Ask, Responses, Values, asker
-from simcluster.validation.fitting_rows import Sample, samples_of
-from simcluster.validation.fitting_search import Fold, search
-from simcluster.validation.tables import Missing
+from simcluster.evidence.validation.fitting import Fit, FitFile, FittedConstant
+from simcluster.evidence.validation.fitting_responses import Ask, Responses, Values, asker
+from simcluster.evidence.validation.fitting_rows import Sample, samples_of
+from simcluster.evidence.validation.fitting_search import Fold, search
+from simcluster.evidence.validation.tables import Missing
 
 LEAVE_OUT = ("model", "scale", "study")
 

@@ -15,19 +15,26 @@ from simcluster.calibration.constants import changed, value_at
 from simcluster.devices.device import Device, kernel_seconds, load_device
 from simcluster.documents.expressions import Cell, parse_formula
 from simcluster.documents.rows import Row, read_csv
+from simcluster.evidence.validation.fitting import (
+    DEVICE,
+    SOFTWARE,
+    STUDY_CONSTANTS,
+    FitFile,
+    KernelRows,
+    StudyRows,
+)
+from simcluster.evidence.validation.measured import Measured
+from simcluster.evidence.validation.schedule_study import Constant, Schedules
+from simcluster.evidence.validation.schedules import ScheduleTask, plan_schedules, play_schedule
+from simcluster.evidence.validation.steps import Task, plan_steps, scenario_of
+from simcluster.evidence.validation.study import Steps, StudyFile, load_study
+from simcluster.evidence.validation.tables import Missing, check_formulas, read_table, selected
 from simcluster.model.kernels import Kernel
 from simcluster.planning.facts import Facts
 from simcluster.results.result import Result
 from simcluster.scenario.fields import ClusterSpec
 from simcluster.scenario.scenario import Scenario
 from simcluster.simulate import simulate
-from simcluster.validation.fitting import DEVICE, SOFTWARE, STUDY_CONSTANTS, FitFile, KernelRows, StudyRows
-from simcluster.validation.measured import Measured
-from simcluster.validation.schedule_study import Constant, Schedules
-from simcluster.validation.schedules import ScheduleTask, plan_schedules, play_schedule
-from simcluster.validation.steps import Task, plan_steps, scenario_of
-from simcluster.validation.study import Steps, StudyFile, load_study
-from simcluster.validation.tables import Missing, check_formulas, read_table, selected
 
 Settings = tuple[tuple[str, float], ...]
 """Values at the paths of constants."""

@@ -20,12 +20,12 @@ from simcluster.base.units import Bytes
 from simcluster.documents.diagnostics import KeyPath, did_you_mean, listed
 from simcluster.documents.reading import Document, Mark, read_document, shipped_folder, validate
 from simcluster.documents.spec import Spec
+from simcluster.evidence.validation.measured import Measured, MeasuredTime
+from simcluster.evidence.validation.memory_study import MeasuredBytes
+from simcluster.evidence.validation.schedule_study import Schedules
+from simcluster.evidence.validation.study_head import FormulaText, Fraction, StudyHead
 from simcluster.nccl import Algorithm, Collective, load_platform
 from simcluster.scenario.paths import ScenarioPath
-from simcluster.validation.measured import Measured, MeasuredTime
-from simcluster.validation.memory_study import MeasuredBytes
-from simcluster.validation.schedule_study import Schedules
-from simcluster.validation.study_head import FormulaText, Fraction, StudyHead
 
 # --- training steps ---------------------------------------------------------------------------------------------------
 

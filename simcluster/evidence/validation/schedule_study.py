@@ -8,8 +8,8 @@ from pydantic import Field, model_validator
 
 from simcluster.base.errors import InputError
 from simcluster.documents.spec import Spec
+from simcluster.evidence.validation.study_head import FormulaText, Fraction, StudyHead
 from simcluster.schedules import schedule_function
-from simcluster.validation.study_head import FormulaText, Fraction, StudyHead
 
 Passes = Literal["forward", "input_grad", "weight_grad"]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")]

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from simcluster.evidence.validation.reports import Report
+from simcluster.evidence.validation.study import Steps
 from simcluster.scenario.likely import ANY, SPANS, Kind, of_kind
-from simcluster.validation.reports import Report
-from simcluster.validation.study import Steps
 
 LEVEL = 0.8
 MOST = 20.0

@@ -19,8 +19,8 @@ from simcluster.calibration.least_squares import Loss
 from simcluster.documents.diagnostics import did_you_mean, listed
 from simcluster.documents.reading import Document, read_document, shipped_folder, validate
 from simcluster.documents.spec import Spec
+from simcluster.evidence.validation.study_head import FormulaText
 from simcluster.scenario.paths import check_path
-from simcluster.validation.study_head import FormulaText
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z_][\w-]*$")]
 _QUANTITIES = (parse_seconds, parse_bytes, parse_bytes_per_second, parse_flop_per_second)

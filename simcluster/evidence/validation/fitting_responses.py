@@ -20,8 +20,8 @@ import numpy as np
 from simcluster.base.errors import InputError
 from simcluster.base.processes import context
 from simcluster.calibration.least_squares import Parameter, Vector
-from simcluster.validation.fitting import Fit, FittedConstant
-from simcluster.validation.fitting_rows import Answer, Question, Sample, Settings
+from simcluster.evidence.validation.fitting import Fit, FittedConstant
+from simcluster.evidence.validation.fitting_rows import Answer, Question, Sample, Settings
 
 Values = tuple[float, ...]
 """One value of every constant of a fit, in their order: a point."""
