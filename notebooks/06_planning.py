@@ -24,7 +24,7 @@ from IPython.display import Markdown
 import simcluster
 from simcluster.results.loads import link_table
 from simcluster.scenario.scenario import from_document
-from simcluster.whatif.preflight import preflight
+from simcluster.studies.whatif.preflight import preflight
 
 TOKENS = 300e9  # of the whole training
 PRICE = 2.50  # dollars for an hour of one GPU: an assumption; put yours here

@@ -2,7 +2,7 @@
 
     scenario = simcluster.load("scenarios/gpt3_175b_64xa100.yaml")
     result = simcluster.simulate(scenario)
-    table = simcluster.compare([scenario, other])
+    table = simcluster.studies.variations([scenario, other])
 
 Names are imported when first used, so that ``import simcluster`` costs nothing.
 """
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from simcluster.bench.collective import collective_times as collective_times
     from simcluster.bench.given_times import Costs as Costs
     from simcluster.bench.given_times import simulate_costs as simulate_costs
-    from simcluster.compare import compare as compare
-    from simcluster.compare import differences as differences
     from simcluster.results.distribution import compare_replicas as compare_replicas
     from simcluster.results.result import Result as Result
     from simcluster.scenario.files import load_cluster as load_cluster
@@ -29,16 +27,18 @@ if TYPE_CHECKING:
     from simcluster.scenario.scenario import load as load
     from simcluster.scenario.scenario import load_text as load_text
     from simcluster.schedules.comparison import play_schedules as play_schedules
-    from simcluster.search.plan import plan as plan
     from simcluster.simulate import simulate as simulate
-    from simcluster.sweeps.sweep import sweep as sweep
-    from simcluster.together import simulate_together as simulate_together
-    from simcluster.whatif.difference import diff as diff
-    from simcluster.whatif.free import what_if_free as what_if_free
-    from simcluster.whatif.mitigations import what_pays as what_pays
-    from simcluster.whatif.montecarlo import monte_carlo as monte_carlo
-    from simcluster.whatif.sensitivities import sensitivity as sensitivity
-    from simcluster.whatif.straggling import stragglers as stragglers
+    from simcluster.studies.multi_job import simulate_together as simulate_together
+    from simcluster.studies.search.plan import plan as plan
+    from simcluster.studies.sweep.sweep import sweep as sweep
+    from simcluster.studies.variations import compare as compare
+    from simcluster.studies.variations import differences as differences
+    from simcluster.studies.whatif.difference import diff as diff
+    from simcluster.studies.whatif.free import what_if_free as what_if_free
+    from simcluster.studies.whatif.mitigations import what_pays as what_pays
+    from simcluster.studies.whatif.montecarlo import monte_carlo as monte_carlo
+    from simcluster.studies.whatif.sensitivities import sensitivity as sensitivity
+    from simcluster.studies.whatif.straggling import stragglers as stragglers
 
 
 _HOME = {
@@ -47,25 +47,25 @@ _HOME = {
     "Result": "simcluster.results.result",
     "Scenario": "simcluster.scenario.scenario",
     "collective_times": "simcluster.bench.collective",
-    "compare": "simcluster.compare",
+    "compare": "simcluster.studies.variations",
     "compare_replicas": "simcluster.results.distribution",
-    "diff": "simcluster.whatif.difference",
-    "differences": "simcluster.compare",
+    "diff": "simcluster.studies.whatif.difference",
+    "differences": "simcluster.studies.variations",
     "load": "simcluster.scenario.scenario",
     "load_cluster": "simcluster.scenario.files",
     "load_text": "simcluster.scenario.scenario",
-    "monte_carlo": "simcluster.whatif.montecarlo",
+    "monte_carlo": "simcluster.studies.whatif.montecarlo",
     "play_schedules": "simcluster.schedules.comparison",
-    "plan": "simcluster.search.plan",
+    "plan": "simcluster.studies.search.plan",
     "plots": "simcluster.plots",
-    "sensitivity": "simcluster.whatif.sensitivities",
+    "sensitivity": "simcluster.studies.whatif.sensitivities",
     "simulate": "simcluster.simulate",
     "simulate_costs": "simcluster.bench.given_times",
-    "simulate_together": "simcluster.together",
-    "stragglers": "simcluster.whatif.straggling",
-    "sweep": "simcluster.sweeps.sweep",
-    "what_if_free": "simcluster.whatif.free",
-    "what_pays": "simcluster.whatif.mitigations",
+    "simulate_together": "simcluster.studies.multi_job",
+    "stragglers": "simcluster.studies.whatif.straggling",
+    "sweep": "simcluster.studies.sweep.sweep",
+    "what_if_free": "simcluster.studies.whatif.free",
+    "what_pays": "simcluster.studies.whatif.mitigations",
 }
 
 __all__ = list(_HOME)

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from simcluster.results.played import Run
     from simcluster.results.result import Result
     from simcluster.schedules.comparison import Played
-    from simcluster.search.plan import Found
+    from simcluster.studies.search.plan import Found
+    from simcluster.studies.whatif.free import Free
+    from simcluster.studies.whatif.sensitivities import Sensitivity
+    from simcluster.studies.whatif.straggling import Stragglers
     from simcluster.topology import Cluster
-    from simcluster.whatif.free import Free
-    from simcluster.whatif.sensitivities import Sensitivity
-    from simcluster.whatif.straggling import Stragglers
 
 
 class HasTimeline(Protocol):
@@ -129,7 +129,7 @@ def critical(result: Result, free: Sequence[Free] | None = None, *, title: str |
     """
     from simcluster.base.units import format_seconds
     from simcluster.show.critical_plot import plot_critical
-    from simcluster.whatif.free import what_if_free
+    from simcluster.studies.whatif.free import what_if_free
 
     text = title or f"{result.scenario.name}: what its {format_seconds(result.step_time)} a step wait for"
     found = what_if_free(result) if free is None else free
@@ -180,9 +180,9 @@ def sensitivity(found: Sequence[Sensitivity], title: str = "") -> Figure:
 
 def roofline(result: Result, *, title: str | None = None) -> Figure:
     """The roofline of a result: each kernel under the roofs of compute and memory, each kind of communication under
-    those of the links (`simcluster.roofline` has the numbers)."""
-    from simcluster.roofline import roofline as limits
+    those of the links (`simcluster.studies.roofline` has the numbers)."""
     from simcluster.show.roofline_plot import plot_roofline
+    from simcluster.studies.roofline import roofline as limits
 
     return plot_roofline(limits(result), title=title or f"{result.scenario.name}: roofline of a step")
 

@@ -104,10 +104,11 @@ class AtOnce(Executor):
 @pytest.fixture
 def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a sweep plays on processes of its own is played here: for tests of something else, at a second a process."""
-    from simcluster.sweeps.playing import play_serially
+    from simcluster.studies.sweep.playing import play_serially
 
     monkeypatch.setattr(
-        "simcluster.sweeps.sweep.play_dealt", lambda variants, keys, workers, measure: play_serially(variants, measure)
+        "simcluster.studies.sweep.sweep.play_dealt",
+        lambda variants, keys, workers, measure: play_serially(variants, measure),
     )
 
 

@@ -192,11 +192,11 @@ def test_public_names() -> None:
 
 
 def test_functions_stay_functions_whoever_imports_the_modules_of_that_name() -> None:
-    import simcluster.compare
     import simcluster.simulate
+    import simcluster.studies.variations
 
     assert callable(simcluster.simulate)
-    assert callable(simcluster.compare)
+    assert callable(simcluster.studies.variations)
 
 
 def run_python(*arguments: str) -> str:

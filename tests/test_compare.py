@@ -11,8 +11,8 @@ import pytest
 
 import simcluster
 from simcluster.cli import main
-from simcluster.compare import attribution, possible_variations
 from simcluster.results.metrics import BREAKDOWN
+from simcluster.studies.variations import attribution, possible_variations
 
 
 def test_the_difference_is_attributed_to_the_last_picosecond() -> None:

@@ -70,8 +70,8 @@ def words_text() -> str:
     from simcluster.nccl import platform_names
     from simcluster.scenario.scenario import Scenario
     from simcluster.schedules import SCHEDULES
+    from simcluster.studies.whatif.sensitivities import RESOURCES
     from simcluster.topology import TOPOLOGIES
-    from simcluster.whatif.sensitivities import RESOURCES
 
     found: dict[str, list[str]] = {}
     for name, field in Scenario.model_fields.items():

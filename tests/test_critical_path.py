@@ -17,7 +17,7 @@ from simcluster.base.clock import on_grid
 from simcluster.bench.given_times import Costs, simulate_costs
 from simcluster.results.played import Run
 from simcluster.simulate import simulate
-from simcluster.whatif.free import what_if_free
+from simcluster.studies.whatif.free import what_if_free
 
 SECONDS = st.floats(1e-3, 2.0)
 

@@ -18,7 +18,7 @@ from simcluster.results.account import WAITING, Account
 from simcluster.results.file import read_saved
 from simcluster.results.result import VERSION
 from simcluster.simulate import simulate
-from simcluster.whatif.difference import diff, settings_between
+from simcluster.studies.whatif.difference import diff, settings_between
 
 
 @settings(max_examples=8)

@@ -13,8 +13,8 @@ import pytest
 from simcluster import load, simulate
 from simcluster.results.distribution import Distribution
 from simcluster.results.timeline import COLUMNS
-from simcluster.whatif.free import what_if_free
-from simcluster.whatif.montecarlo import monte_carlo
+from simcluster.studies.whatif.free import what_if_free
+from simcluster.studies.whatif.montecarlo import monte_carlo
 
 ROOT = Path(__file__).parent.parent
 MODELLING, CONTRACT = "MODELLING.md", "CONTRACT.md"

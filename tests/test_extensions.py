@@ -22,9 +22,9 @@ from simcluster.collectives import ALGORITHMS
 from simcluster.results.numbers import METRICS
 from simcluster.scenario.variants import Base, Variant
 from simcluster.schedules import SCHEDULES, make_schedule
-from simcluster.search.plan import plan
 from simcluster.simulate import simulate
-from simcluster.sweeps.quick_rows import quickly
+from simcluster.studies.search.plan import plan
+from simcluster.studies.sweep.quick_rows import quickly
 from simcluster.topology import TOPOLOGIES, parse_topology
 
 SCHEDULE = '''

@@ -15,11 +15,11 @@ from pydantic import Field
 
 from simcluster.base.errors import InputError
 from simcluster.faults.where import During, OnLinks
-from simcluster.search.plan_scope import PLAN
 from simcluster.simulate import simulate
-from simcluster.sweeps.quick_scope import QUICK
-from simcluster.whatif.chance_scope import REPLICAS
-from simcluster.whatif.montecarlo import monte_carlo
+from simcluster.studies.search.plan_scope import PLAN
+from simcluster.studies.sweep.quick_scope import QUICK
+from simcluster.studies.whatif.chance_scope import REPLICAS
+from simcluster.studies.whatif.montecarlo import monte_carlo
 
 ROOT = Path(__file__).parent.parent
 IMPORTS = """

@@ -13,8 +13,8 @@ from simcluster import plan as search
 from simcluster.base.errors import InputError
 from simcluster.planning.ops import WORKS, Op, Segment, Work
 from simcluster.planning.segments import Pass, Passes
-from simcluster.sweeps.alike import NotQuickError
-from simcluster.sweeps.quick import quick_step
+from simcluster.studies.sweep.alike import NotQuickError
+from simcluster.studies.sweep.quick import quick_step
 
 
 @dataclass(frozen=True, slots=True)

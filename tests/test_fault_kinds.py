@@ -18,11 +18,11 @@ from simcluster.faults.spec import EFFECTS
 from simcluster.faults.where import OnLinks, OnRanks
 from simcluster.results.result import Result
 from simcluster.scenario.scenario import from_document
-from simcluster.search.plan_scope import PLAN
 from simcluster.simulate import simulate
-from simcluster.sweeps.quick_scope import QUICK
-from simcluster.whatif.chance_scope import REPLICAS
-from simcluster.whatif.montecarlo import monte_carlo
+from simcluster.studies.search.plan_scope import PLAN
+from simcluster.studies.sweep.quick_scope import QUICK
+from simcluster.studies.whatif.chance_scope import REPLICAS
+from simcluster.studies.whatif.montecarlo import monte_carlo
 
 MOE = {"experts": 4, "top_k": 2, "expert_ffn_hidden_size": 512}
 JOB: dict[str, Any] = {

@@ -14,7 +14,7 @@ from simcluster.base.errors import InputError
 from simcluster.cli import main
 from simcluster.scenario.fits import held
 from simcluster.scenario.headroom import HEADROOM, OVER, TIGHT, headroom_of, mark, usable
-from simcluster.whatif.preflight import preflight
+from simcluster.studies.whatif.preflight import preflight
 
 GB = 1e9
 

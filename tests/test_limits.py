@@ -13,9 +13,9 @@ import simcluster
 from simcluster import cli, plots
 from simcluster.base.errors import InputError
 from simcluster.results.loads import link_table
-from simcluster.roofline import Roofline, roofline
 from simcluster.show.link_levels_plot import link_levels
 from simcluster.simulate import simulate
+from simcluster.studies.roofline import Roofline, roofline
 from simcluster.topology.levels import label
 
 BUSY = ("forward", "backward", "recompute", "input_grad", "weight_grad")

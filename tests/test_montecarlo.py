@@ -12,7 +12,7 @@ import pytest
 from simcluster import load
 from simcluster.base.errors import InputError
 from simcluster.results.distribution import Distribution, compare_replicas, half_width
-from simcluster.whatif.montecarlo import monte_carlo, without_chance
+from simcluster.studies.whatif.montecarlo import monte_carlo, without_chance
 
 REPLICAS: dict[str, Any] = {
     "cluster": {"topology": "flat", "gpus": 8},

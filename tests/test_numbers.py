@@ -13,9 +13,9 @@ from simcluster.cli import main
 from simcluster.results.numbers import METRICS, NOWHERE, Metric, PlayedStep, Table, columns_of, played, timed
 from simcluster.results.result import Result
 from simcluster.scenario.variants import Base, Variant
-from simcluster.search.plan import plan
 from simcluster.show.cells import UNKNOWN, cells, headings
-from simcluster.sweeps.quick_rows import quickly
+from simcluster.studies.search.plan import plan
+from simcluster.studies.sweep.quick_rows import quickly
 
 SMALL = {"training.global_batch": 8}
 

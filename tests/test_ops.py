@@ -20,9 +20,9 @@ from simcluster.reference.plain import Player
 from simcluster.results.played import Run
 from simcluster.results.timeline import COLUMNS
 from simcluster.scenario.scenario import Scenario
-from simcluster.search.pass_times import longest
 from simcluster.simulate import plan, replay
-from simcluster.sweeps.exchanges import proved
+from simcluster.studies.search.pass_times import longest
+from simcluster.studies.sweep.exchanges import proved
 
 every_kind = pytest.mark.parametrize("work", WORKS.values(), ids=lambda work: type(work).__name__)
 lanes = pytest.mark.parametrize("lane", [MAIN, "beside"])

@@ -18,14 +18,14 @@ from simcluster.faults.spec import Batch
 from simcluster.model.flops import hardware_flops_per_sequence, layer_flops, model_flops_per_sequence
 from simcluster.results.result import Result
 from simcluster.scenario.scenario import load
-from simcluster.search.link_bound import LinkBounds
-from simcluster.search.plan import alone
-from simcluster.search.space import Layout
 from simcluster.show.summary import summary
 from simcluster.simulate import replay, simulate
 from simcluster.step.planned import plan
-from simcluster.sweeps.alike import NotQuickError
-from simcluster.sweeps.quick import quick_step
+from simcluster.studies.search.link_bound import LinkBounds
+from simcluster.studies.search.plan import alone
+from simcluster.studies.search.space import Layout
+from simcluster.studies.sweep.alike import NotQuickError
+from simcluster.studies.sweep.quick import quick_step
 
 S = 128  # tokens of a sequence of the tiny model
 DRAWN: dict[str, Any] = {"kind": "sequence_lengths", "documents": {"kind": "lognormal", "median": 20, "sigma": 1.2}}

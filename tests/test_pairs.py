@@ -14,8 +14,8 @@ from simcluster.planning.ops import MAIN, Collective, Compute, Op, Segment
 from simcluster.planning.pairs import Piece, in_turns, pieces_of
 from simcluster.results.result import Result
 from simcluster.scenario.scenario import Scenario
-from simcluster.search.plan import plan
 from simcluster.simulate import simulate
+from simcluster.studies.search.plan import plan
 
 BOXES = {"topology": "dgx_h100", "nodes": 2, "gpus_per_node": 4}
 MOE = {"experts": 8, "top_k": 2, "expert_ffn_hidden_size": 256, "shared_experts": 1}

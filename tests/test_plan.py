@@ -14,11 +14,11 @@ from simcluster import cli
 from simcluster.base.errors import InputError
 from simcluster.scenario.headroom import HEADROOM
 from simcluster.scenario.scenario import Scenario
-from simcluster.search.memory import Memory
-from simcluster.search.plan import Found, alone, plan
-from simcluster.search.space import Layout, broken_keys, space_of
-from simcluster.search.words import name_of, why
 from simcluster.simulate import replay
+from simcluster.studies.search.memory import Memory
+from simcluster.studies.search.plan import Found, alone, plan
+from simcluster.studies.search.space import Layout, broken_keys, space_of
+from simcluster.studies.search.words import name_of, why
 
 SMALL = {
     "training.micro_batch": (1, 2),

@@ -14,12 +14,12 @@ from simcluster.base.errors import InputError
 from simcluster.scenario.fits import held
 from simcluster.scenario.scenario import Scenario
 from simcluster.schedules import SCHEDULES
-from simcluster.search.bound import Bounds
-from simcluster.search.link_bound import LinkBounds
-from simcluster.search.memory import Memory
-from simcluster.search.plan import alone
-from simcluster.search.space import Layout, broken_keys, space_of
 from simcluster.simulate import replay
+from simcluster.studies.search.bound import Bounds
+from simcluster.studies.search.link_bound import LinkBounds
+from simcluster.studies.search.memory import Memory
+from simcluster.studies.search.plan import alone
+from simcluster.studies.search.space import Layout, broken_keys, space_of
 
 ENDS = 1e-12
 

@@ -19,10 +19,10 @@ from simcluster.cli import main
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.variants import Base, Variant
 from simcluster.schedules import SCHEDULES
-from simcluster.sweeps.alike import NotQuickError
-from simcluster.sweeps.contended import Contest
-from simcluster.sweeps.quick import Quick, quick_step
-from simcluster.sweeps.quick_rows import bounded, changed, quickly
+from simcluster.studies.sweep.alike import NotQuickError
+from simcluster.studies.sweep.contended import Contest
+from simcluster.studies.sweep.quick import Quick, quick_step
+from simcluster.studies.sweep.quick_rows import bounded, changed, quickly
 
 SMALL = {
     "model.layers": 16,
@@ -132,7 +132,7 @@ def test_transfers_that_meet(case: tuple[Any, ...], monkeypatch: pytest.MonkeyPa
     played = []
     once = Contest.play
     monkeypatch.setattr(Contest, "play", lambda self, *args, **how: played.append(how) or once(self, *args, **how))
-    monkeypatch.setattr("simcluster.sweeps.quick.play_by", None)
+    monkeypatch.setattr("simcluster.studies.sweep.quick.play_by", None)
     assert quick_step(made) == Quick(expected, "events", least.why)
     assert least.kind == "bound"
     assert least.step_time <= expected

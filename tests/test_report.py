@@ -22,7 +22,6 @@ from test_gantt import _MISSING_CONE, lab
 
 from simcluster.base.errors import InputError
 from simcluster.cli import main
-from simcluster.compare import differences
 from simcluster.report import Entry, colours, entry_of_result, entry_of_saved, page, trust
 from simcluster.report.blob import Blob
 from simcluster.report.html import element, json_block
@@ -36,6 +35,7 @@ from simcluster.scenario.likely import nearest
 from simcluster.scenario.scenario import load_text
 from simcluster.show import palette
 from simcluster.simulate import simulate
+from simcluster.studies.variations import differences
 
 HOSTILE = "</script><script>hacked = 1</script><img src=x onerror='hacked = 1'> <!-- \" & \u2028"
 

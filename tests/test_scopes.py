@@ -16,9 +16,9 @@ from simcluster.planning.ops import WORKS
 from simcluster.programs.program import Meeting, Program
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.scope import Limited, Scope, fields
-from simcluster.search.plan_scope import PLAN
-from simcluster.sweeps.quick_scope import QUICK
-from simcluster.whatif.chance_scope import REPLICAS
+from simcluster.studies.search.plan_scope import PLAN
+from simcluster.studies.sweep.quick_scope import QUICK
+from simcluster.studies.whatif.chance_scope import REPLICAS
 
 SCOPES = {"quick": QUICK, "plan": PLAN, "replicas": REPLICAS}
 each = pytest.mark.parametrize("scope", SCOPES.values(), ids=SCOPES)

@@ -15,7 +15,7 @@ from simcluster.cli import main
 from simcluster.results.first_order import path_seconds_under
 from simcluster.simulate import replay
 from simcluster.step.planned import prepare
-from simcluster.whatif.sensitivities import RESOURCES, Sensitivity, more_memory, scaled, sensitivity
+from simcluster.studies.whatif.sensitivities import RESOURCES, Sensitivity, more_memory, scaled, sensitivity
 
 BY = 0.01
 

@@ -16,7 +16,7 @@ from simcluster.planning.parallel import Plan
 from simcluster.results.wait_matrix import wait_matrix
 from simcluster.results.waits import Wait
 from simcluster.simulate import simulate
-from simcluster.whatif.mitigations import slow_machines, what_pays, without_machine
+from simcluster.studies.whatif.mitigations import slow_machines, what_pays, without_machine
 
 SLOW = {"kind": "slow_gpu", "rank": 5, "factor": 1.4}
 JOB: dict[str, Any] = {

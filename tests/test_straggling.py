@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from simcluster.simulate import simulate
-from simcluster.whatif.straggling import Stragglers, stragglers
+from simcluster.studies.whatif.straggling import Stragglers, stragglers
 
 JOB: dict[str, Any] = {
     "cluster": {"topology": "flat", "gpus": 8},

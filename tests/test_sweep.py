@@ -24,9 +24,9 @@ from simcluster.cli import main
 from simcluster.cli.sweep import Bar
 from simcluster.results.result import VERSION
 from simcluster.scenario.variants import Base, Variant
-from simcluster.sweeps.playing import Row
-from simcluster.sweeps.study import MAX_VARIANTS, load_sweep, make_sweep
-from simcluster.sweeps.sweep import run_sweep, sweep
+from simcluster.studies.sweep.playing import Row
+from simcluster.studies.sweep.study import MAX_VARIANTS, load_sweep, make_sweep
+from simcluster.studies.sweep.sweep import run_sweep, sweep
 
 VARY: dict[str, list[Any]] = {"parallel.tp": [1, 2], "parallel.pp": [1, 2], "parallel.sequence_parallel": [True, False]}
 
@@ -131,9 +131,9 @@ KILLED = """
 import sys
 sys.path.insert(0, sys.argv[3])
 from pathlib import Path
-from simcluster.sweeps.study import make_sweep
+from simcluster.studies.sweep.study import make_sweep
 from simcluster.scenario.variants import Base
-from simcluster.sweeps.sweep import run_sweep
+from simcluster.studies.sweep.sweep import run_sweep
 if __name__ == "__main__":
     made = make_sweep(Base("tiny_dp"), {"seed": list(range(int(sys.argv[2])))})
     run_sweep(made, executor=2, store=Path(sys.argv[1]), progress=lambda done, *_: print(done, flush=True))

@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 from simcluster.base.errors import InputError
 from simcluster.base.processes import Crew, context
 from simcluster.scenario.variants import Base, Variant
-from simcluster.sweeps.dealing import Deal, in_order
-from simcluster.sweeps.playing import Row
-from simcluster.sweeps.study import make_sweep
-from simcluster.sweeps.sweep import sweep
+from simcluster.studies.sweep.dealing import Deal, in_order
+from simcluster.studies.sweep.playing import Row
+from simcluster.studies.sweep.study import make_sweep
+from simcluster.studies.sweep.sweep import sweep
 
 VARY = {"parallel.zero": [0, 1], "training.micro_batch": [1, 2], "parallel.tp": [1, 2], "parallel.pp": [1, 2]}
 

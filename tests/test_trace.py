@@ -29,7 +29,7 @@ from simcluster.interop.kineto.chrome import write_trace as write_events
 from simcluster.interop.kineto.job import load_profiles
 from simcluster.interop.kineto.whatif import changed
 from simcluster.interop.recorded import measure
-from simcluster.together import Placed, simulate_together
+from simcluster.studies.multi_job import Placed, simulate_together
 
 ROOT = Path(__file__).parent.parent
 TINY = ROOT / "scenarios" / "tiny_3d.yaml"

@@ -12,9 +12,9 @@ from test_same_answer import _spans, documents
 
 import simcluster
 from simcluster.engine.contention_check import _held_back, crowded
-from simcluster.search.plan import alone
-from simcluster.search.playing import replay_on_trust
 from simcluster.simulate import replay
+from simcluster.studies.search.plan import alone
+from simcluster.studies.search.playing import replay_on_trust
 from simcluster.symmetry.optimistic import Trust
 
 

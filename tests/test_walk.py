@@ -15,9 +15,9 @@ from simcluster.engine.engine import play
 from simcluster.programs.program import Meeting
 from simcluster.schedules import Action, Schedule, make_schedule
 from simcluster.schedules.actions import loop_route
-from simcluster.sweeps.crossings import Intervals, meet
-from simcluster.sweeps.skeleton import Costed, Last, Sent, Skeleton, Work
-from simcluster.sweeps.stepping import Walk
+from simcluster.studies.sweep.crossings import Intervals, meet
+from simcluster.studies.sweep.skeleton import Costed, Last, Sent, Skeleton, Work
+from simcluster.studies.sweep.stepping import Walk
 from simcluster.traffic.traffic import Traffic
 
 ORDERS = [("1f1b", 1), ("gpipe", 1), ("interleaved", 2), ("interleaved", 3), ("zb-h1", 1), ("zb-v", 2)]

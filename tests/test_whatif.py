@@ -22,7 +22,7 @@ from simcluster.planning.ops import StageProgram
 from simcluster.results.played import Run
 from simcluster.schedules import Schedule, schedule_function
 from simcluster.simulate import replay, simulate
-from simcluster.whatif.free import freed, kinds_of, path_seconds, what_if_free
+from simcluster.studies.whatif.free import freed, kinds_of, path_seconds, what_if_free
 
 COSTS = Costs(
     forward=1.0, backward=2.5, tensor_parallel=0.25, weight_grad=1.0, send=0.125, grad_reduce=3.0, optimizer=0.5

@@ -14,8 +14,8 @@ from simcluster.cli.terminal import Style, styled
 
 if TYPE_CHECKING:
     from simcluster.results.result import Result
-    from simcluster.whatif.preflight import Checklist, Point
-    from simcluster.whatif.remedies import Remedy
+    from simcluster.studies.whatif.preflight import Checklist, Point
+    from simcluster.studies.whatif.remedies import Remedy
 
 EXAMPLE = """examples:
   simcluster check gpt3_175b_64xa100
@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     """Simulate, go through the points, print them."""
     from simcluster.scenario.scenario import load
     from simcluster.simulate import simulate
-    from simcluster.whatif.preflight import checklist
+    from simcluster.studies.whatif.preflight import checklist
 
     common.check_json_path(args.json)
     overrides = common.overrides_of(args, args.scenario)

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from simcluster.compare import Outcomes
     from simcluster.results.raised import Held
     from simcluster.results.result import Result
+    from simcluster.studies.variations import Outcomes
 
 EXAMPLE = """examples:
   simcluster compare gpt3_175b_64xa100 --vary pipeline.schedule=gpipe,1f1b,interleaved --gantt schedules.png
@@ -52,9 +52,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Replay all variants that can be; print the table; draw."""
-    from simcluster.compare import compare, differences, play_all, possible_variations
     from simcluster.documents.overrides import expand_vary
     from simcluster.results.raising import held_between
+    from simcluster.studies.variations import compare, differences, play_all, possible_variations
 
     vary = [expand_vary(text) for text in args.vary]
     overrides = common.overrides_of(args, *args.scenarios)
@@ -128,8 +128,8 @@ def _with_refused(table: pd.DataFrame, played: Outcomes) -> pd.DataFrame:
 def _text(table: pd.DataFrame, causes: pd.DataFrame, played: Outcomes) -> str:
     """How variants are laid out, numbers of every one, then where each one's difference from the first went."""
     from simcluster.base.units import format_seconds
-    from simcluster.compare import attribution
     from simcluster.show.cells import cells, headings
+    from simcluster.studies.variations import attribution
 
     found = {
         str(name): [

@@ -11,7 +11,7 @@ from simcluster.cli import common, drawing
 from simcluster.cli.common import add_override_arguments, format_difference, format_table
 
 if TYPE_CHECKING:
-    from simcluster.whatif.difference import Difference
+    from simcluster.studies.whatif.difference import Difference
 
 EXAMPLE = """examples:
   simcluster diff gpt3_175b_64xa100 gpt3_175b_64xa100_full_recompute
@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     """Play or read both, print where the difference went, draw it."""
     from simcluster.results.file import is_saved
     from simcluster.scenario.scenario import load
-    from simcluster.whatif.difference import diff
+    from simcluster.studies.whatif.difference import diff
 
     overrides = common.overrides_of(args)
     if args.other is None and not overrides:
@@ -94,7 +94,7 @@ def _value(value: object) -> str:
 
 
 def _causes(found: Difference) -> str:
-    from simcluster.whatif.difference import phrase
+    from simcluster.studies.whatif.difference import phrase
 
     whole = found.base.step_time
     rows = [

@@ -62,7 +62,7 @@ def draw(result: Result, path: Path, window: tuple[float, float] | None, ranks: 
 
     from simcluster.base.units import format_seconds
     from simcluster.show.gantt import gantt, save_figure
-    from simcluster.whatif.montecarlo import without_chance
+    from simcluster.studies.whatif.montecarlo import without_chance
 
     timeline, total = result.timeline, result.facts.ranks
     if ranks is not None:
@@ -123,7 +123,7 @@ def replicas_path(name: str | None, scenario: Scenario) -> Path | None:
 def play_replicas(scenario: Scenario) -> tuple[Result, Distribution]:
     """The step without chance, and all replicas of it with."""
     from simcluster.simulate import simulate
-    from simcluster.whatif.montecarlo import monte_carlo, without_chance
+    from simcluster.studies.whatif.montecarlo import monte_carlo, without_chance
 
     base = simulate(without_chance(scenario))
     return replace(base, scenario=scenario), monte_carlo(scenario, base=base)

@@ -16,7 +16,7 @@ from simcluster.cli.terminal import progress
 if TYPE_CHECKING:
     import pandas as pd
 
-    from simcluster.search.plan import Found, Ranked
+    from simcluster.studies.search.plan import Found, Ranked
 
 EXAMPLE = """examples:
   simcluster plan gpt3_175b_64xa100 --gpus 64
@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
     from simcluster.cli.sweep import ROWS, write_at_once
     from simcluster.documents.overrides import expand_vary
     from simcluster.scenario.scenario import load
-    from simcluster.search.plan import plan
+    from simcluster.studies.search.plan import plan
 
     output = common.table_path(args.output) if args.output else None
     picture = drawing.figure_path(args.pareto) if args.pareto else None
@@ -163,8 +163,8 @@ def frame(found: Found) -> pd.DataFrame:
 
 def text_of(found: Found) -> str:
     """What a person reads."""
-    from simcluster.search.changes import overrides, written
-    from simcluster.search.words import why
+    from simcluster.studies.search.changes import overrides, written
+    from simcluster.studies.search.words import why
 
     counts = sorted(found.counts.items(), key=lambda item: -item[1])
     rows = [[reason, f"{number:,}"] for reason, number in counts] + [["played", f"{found.played:,}"]]
@@ -214,8 +214,8 @@ def _of_whole(found: Found) -> str:
 def _row(found: Found, place: str, each: Ranked) -> list[str]:
     from simcluster.base.units import format_seconds
     from simcluster.scenario.headroom import mark
-    from simcluster.search.words import name_of
     from simcluster.show.cells import cells
+    from simcluster.studies.search.words import name_of
 
     row = each.row
     score = [f"{each.score:,.4g}"] if found.objective == "cost" else []

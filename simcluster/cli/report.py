@@ -60,10 +60,10 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Check everything that was named, play or read it, write the page."""
-    from simcluster.compare import distinct
     from simcluster.documents.overrides import expand_vary
     from simcluster.report import page
     from simcluster.results.file import is_saved
+    from simcluster.studies.variations import distinct
 
     output = common.output_path(args.output)
     if output.suffix.lower() not in (".html", ".htm"):
@@ -99,8 +99,8 @@ def _played(
     path: str, overrides: Sequence[tuple[str, Any]], vary: Sequence[tuple[str, Sequence[Any]]], ranks: str | None
 ) -> list[Entry]:
     """A scenario's runs: one, or one for each combination of varied values that can be."""
-    from simcluster.compare import play_all, possible_variations
     from simcluster.report import entry_of_result
+    from simcluster.studies.variations import play_all, possible_variations
 
     common.say_what_is_replaced(path, overrides)
     variants = possible_variations(path, overrides, vary)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from simcluster.results.distribution import Distribution
     from simcluster.results.result import Result
     from simcluster.scenario.scenario import Scenario
-    from simcluster.whatif.free import Free
+    from simcluster.studies.whatif.free import Free
 
 EXAMPLE = """examples:
   simcluster run scenarios/gpt3_175b_64xa100.yaml --gantt step.png
@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
     from simcluster.show.explanation import explanation
     from simcluster.show.summary import replicas, summary
     from simcluster.simulate import simulate
-    from simcluster.whatif.free import what_if_free
+    from simcluster.studies.whatif.free import what_if_free
 
     begun = time.perf_counter()
     more = [("replicas", args.replicas)] if args.replicas is not None else []

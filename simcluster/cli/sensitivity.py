@@ -12,7 +12,7 @@ from simcluster.cli import common, drawing
 from simcluster.cli.common import add_override_arguments, format_difference, format_table
 
 if TYPE_CHECKING:
-    from simcluster.whatif.sensitivities import MoreMemory, Sensitivity
+    from simcluster.studies.whatif.sensitivities import MoreMemory, Sensitivity
 
 EXAMPLE = """examples:
   simcluster sensitivity gpt3_175b_64xa100
@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     """Play the scenario with more of each resource; print what that gives."""
     from simcluster.scenario.scenario import load
     from simcluster.simulate import replay
-    from simcluster.whatif.sensitivities import more_memory, sensitivity
+    from simcluster.studies.whatif.sensitivities import more_memory, sensitivity
 
     by, prices = _percent(args.by), dict(_price(text) for text in args.price)
     resources = args.resources.split(",") if args.resources else ()
@@ -94,7 +94,7 @@ def _price(text: str) -> tuple[str, float]:
 
 def _text(name: str, found: list[Sensitivity], *, priced: bool) -> str:
     from simcluster.base.units import format_seconds
-    from simcluster.whatif.sensitivities import RESOURCES
+    from simcluster.studies.whatif.sensitivities import RESOURCES
 
     rows = []
     for each in found:
@@ -130,7 +130,7 @@ def _percents(value: float) -> str:
 
 
 def _change(each: Sensitivity) -> str:
-    from simcluster.whatif.sensitivities import TIMES
+    from simcluster.studies.whatif.sensitivities import TIMES
 
     return f"-{each.by / (1 + each.by):.2%}" if each.resource in TIMES else f"+{each.by:.2%}"
 

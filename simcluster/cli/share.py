@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from simcluster.together import Shared
+    from simcluster.studies.multi_job import Shared
 
 EXAMPLE = """example of a jobs file:
   cluster: {topology: dgx_h100, nodes: 4, fabric: {nodes_per_unit: 2, oversubscription: 8}}
@@ -44,8 +44,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(args: argparse.Namespace) -> int:
     """Load, play, print, draw."""
     from simcluster.base.units import format_seconds
-    from simcluster.jobs_file import load_jobs
-    from simcluster.together import simulate_together
+    from simcluster.studies.jobs_file import load_jobs
+    from simcluster.studies.multi_job import simulate_together
 
     placed, cluster = load_jobs(args.jobs, common.overrides_of(args))
     gantt = drawing.figure_path(args.gantt) if args.gantt else None

@@ -12,8 +12,8 @@ from simcluster.cli.common import add_override_arguments, format_table
 if TYPE_CHECKING:
     from simcluster.interop.recorded import Straggling
     from simcluster.results.result import Result
-    from simcluster.whatif.mitigations import Mitigation
-    from simcluster.whatif.straggling import Cause, Stragglers
+    from simcluster.studies.whatif.mitigations import Mitigation
+    from simcluster.studies.whatif.straggling import Cause, Stragglers
 
 EXAMPLES = """examples:
   simcluster stragglers slow_gpu
@@ -48,8 +48,8 @@ def run(args: argparse.Namespace) -> int:
     """Load, check where results go, play, print, draw, write."""
     from simcluster.scenario.scenario import load
     from simcluster.simulate import simulate
-    from simcluster.whatif.mitigations import what_pays
-    from simcluster.whatif.straggling import stragglers
+    from simcluster.studies.whatif.mitigations import what_pays
+    from simcluster.studies.whatif.straggling import stragglers
 
     scenario = load(args.scenario, common.overrides_of(args, args.scenario))
     heatmap, matrix = (drawing.figure_path(name) if name else None for name in (args.heatmap, args.matrix))

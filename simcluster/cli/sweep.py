@@ -19,8 +19,8 @@ from simcluster.cli.terminal import progress
 if TYPE_CHECKING:
     import pandas as pd
 
-    from simcluster.sweeps.room import Fastest, Room
-    from simcluster.sweeps.sweep import Swept
+    from simcluster.studies.sweep.room import Fastest, Room
+    from simcluster.studies.sweep.sweep import Swept
 
 EXAMPLE = """examples:
   simcluster sweep gpt3_175b_64xa100 --vary parallel.tp=2,4,8 --vary training.micro_batch=1,2,4 -o rows.parquet
@@ -75,11 +75,11 @@ def run(args: argparse.Namespace) -> int:
     with collector_off():  # 0.6 s instead of 0.7
         from simcluster.documents.overrides import expand_vary
         from simcluster.scenario.headroom import headroom_of
-        from simcluster.sweeps.playing import measured
-        from simcluster.sweeps.quick_rows import bounded, quickly
-        from simcluster.sweeps.room import fastest
-        from simcluster.sweeps.study import load_sweep
-        from simcluster.sweeps.sweep import run_sweep
+        from simcluster.studies.sweep.playing import measured
+        from simcluster.studies.sweep.quick_rows import bounded, quickly
+        from simcluster.studies.sweep.room import fastest
+        from simcluster.studies.sweep.study import load_sweep
+        from simcluster.studies.sweep.sweep import run_sweep
 
     output = common.table_path(args.output)
     common.check_json_path(args.json)

@@ -13,7 +13,7 @@ from simcluster.report.html import Markup, element, joined, table, void
 from simcluster.report.ideal import MOST_ACTIONS
 from simcluster.report.yaml_text import yaml_text
 from simcluster.schedules.grid import order_lines
-from simcluster.whatif.straggling import Stragglers
+from simcluster.studies.whatif.straggling import Stragglers
 
 _MOST_COLUMNS = 32
 _SEEN = 5e-4  # an excess that is written as more than 0.0 %

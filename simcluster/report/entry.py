@@ -21,7 +21,7 @@ from simcluster.results.result import Result
 from simcluster.results.timeline import COLUMNS, Spans
 from simcluster.scenario.scenario import Scenario
 from simcluster.schedules import Schedule
-from simcluster.whatif.straggling import Stragglers, stragglers
+from simcluster.studies.whatif.straggling import Stragglers, stragglers
 
 _LINKS = 24
 _BINS = 240

@@ -17,7 +17,7 @@ from simcluster.results.metrics import BREAKDOWN
 from simcluster.results.numbers import columns_of
 from simcluster.show.layout import layout
 from simcluster.show.names import PARTS
-from simcluster.whatif.difference import Difference, phrase, settings_between
+from simcluster.studies.whatif.difference import Difference, phrase, settings_between
 
 _SMALL = 0.005  # of the largest change: what is smaller is told together
 _MOST_SETTINGS = 20

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from simcluster.base.units import format_seconds
 from simcluster.show.palette import QUIET_TEXT, STREAMS, TEXT, Colour, colour_of, rgb
-from simcluster.whatif.free import COMMUNICATION, Free
+from simcluster.studies.whatif.free import COMMUNICATION, Free
 
 _ROW_HEIGHT = 0.36
 

@@ -10,7 +10,7 @@ from simcluster.results.overlap import Key, Overlap
 
 if TYPE_CHECKING:
     from simcluster.results.played import Run
-    from simcluster.whatif.free import Free
+    from simcluster.studies.whatif.free import Free
 
 _MOST_RANKS = 16
 

@@ -8,9 +8,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from simcluster.base.units import format_seconds, format_seconds_round
-from simcluster.search.plan import Found, Ranked
-from simcluster.search.words import name_of
 from simcluster.show.palette import COMPUTE_KINDS, QUIET_TEXT, STREAMS, TEXT, WAITING
+from simcluster.studies.search.plan import Found, Ranked
+from simcluster.studies.search.words import name_of
 
 _MOST_NAMED = 9
 _MARGIN = 0.08

@@ -14,8 +14,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import NullFormatter
 
 from simcluster.base.units import format_bytes_per_second, format_seconds
-from simcluster.roofline import PHASES, KernelPoint, Roofline
 from simcluster.show.palette import COMPUTE_KINDS, QUIET_TEXT, STREAMS, TEXT, colour_of
+from simcluster.studies.roofline import PHASES, KernelPoint, Roofline
 
 _LABELLED = 6
 _RING = "ring over all machines"

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from simcluster.base.errors import InputError
 from simcluster.show.palette import COMPUTE_KINDS, QUIET_TEXT, STREAMS, TEXT, WAITING
-from simcluster.whatif.sensitivities import RESOURCES, TIMES, Sensitivity
+from simcluster.studies.whatif.sensitivities import RESOURCES, TIMES, Sensitivity
 
 _ROW_HEIGHT = 0.48
 _MORE, _LESS = (0.16, 0.36), (-0.2, 0.2)  # of a row: middle and height of the bars

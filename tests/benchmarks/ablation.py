@@ -159,7 +159,7 @@ def some_configurations() -> Any:
     from table_cases import configurations
 
     from simcluster.scenario.variants import Base, Variant
-    from simcluster.sweeps.quick_rows import quickly
+    from simcluster.studies.sweep.quick_rows import quickly
 
     document, grid = configurations()
     base = Base(document)
@@ -169,8 +169,8 @@ def some_configurations() -> Any:
 def searched() -> Any:
     """Layouts on leaves that replicas do not fill, as a search plays them."""
     from simcluster import load
-    from simcluster.search.plan import alone
-    from simcluster.search.playing import replay_on_trust
+    from simcluster.studies.search.plan import alone
+    from simcluster.studies.search.playing import replay_on_trust
 
     found = []
     for tp in (8, 4):

@@ -124,7 +124,7 @@ def deep(schedule: str, chunks: int, microbatches: int) -> list[Scenario]:
 def warm(variants: list[Scenario]) -> tuple[Clock, bool]:
     """The quick steps of variants whose parts have all been seen before; and is each one longest path?"""
     from simcluster.base.gc_paused import collector_off
-    from simcluster.sweeps.quick import quick_step
+    from simcluster.studies.sweep.quick import quick_step
 
     with collector_off():
         kinds = {quick_step(each).kind for each in variants}
@@ -231,9 +231,9 @@ def swept(bound: bool, processes: int = 1) -> Figures:
     """The 1,000 configurations, played in this process, or as a sweep on several with its store of rows."""
     from simcluster.base.gc_paused import collector_off
     from simcluster.scenario.variants import Base, Variant
-    from simcluster.sweeps.quick_rows import bounded, quickly
-    from simcluster.sweeps.study import make_sweep
-    from simcluster.sweeps.sweep import run_sweep
+    from simcluster.studies.sweep.quick_rows import bounded, quickly
+    from simcluster.studies.sweep.study import make_sweep
+    from simcluster.studies.sweep.sweep import run_sweep
 
     document, grid = configurations()
     measure = bounded if bound else quickly

@@ -28,7 +28,7 @@ import simcluster
 from simcluster.engine.choose import play_path
 from simcluster.engine.engine import play
 from simcluster.simulate import replay, simulate
-from simcluster.sweeps.quick import quick_step
+from simcluster.studies.sweep.quick import quick_step
 
 pytestmark = pytest.mark.benchmark
 

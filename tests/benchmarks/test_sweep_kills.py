@@ -16,7 +16,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from test_sweep import killed
 
-from simcluster.sweeps.sweep import sweep
+from simcluster.studies.sweep.sweep import sweep
 
 pytestmark = pytest.mark.benchmark
 

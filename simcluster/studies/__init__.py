@@ -1,0 +1,1 @@
+"""Questions asked of many steps: what if, sweeps, search, jobs together."""

@@ -1,0 +1,292 @@
+"""The best layouts of a job: the whole space, pruned by a bound that is never above what is played.
+
+Imports the space, bounds, memory, the frontier, what plays layouts, and differences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from simcluster.base.errors import InputError
+from simcluster.base.store import Store
+from simcluster.results.result import VERSION
+from simcluster.scenario.launchable import launch_words
+from simcluster.scenario.scenario import Scenario, from_document, load
+from simcluster.studies.search.asked import (
+    Limit,
+    Objective,
+    check_asked,
+    memory_limit,
+    nothing_found,
+    require_some,
+)
+from simcluster.studies.search.changes import overrides
+from simcluster.studies.search.frontier import NO_ROOM, Frontier, Judge, Known
+from simcluster.studies.search.link_bound import LinkBounds
+from simcluster.studies.search.memory import Memory
+from simcluster.studies.search.playing import Player, Progress, Row, workers_of
+from simcluster.studies.search.ranking import program
+from simcluster.studies.search.space import Layout, Space, space_of
+
+PRUNED = "slower: the bound alone is at or above the last of the best"
+_MOST_TIGHT = 3
+_NARROWER = 0.95  # of the memory of a point of the front: the next one's
+
+
+class Ranked(NamedTuple):
+    """A layout that was played: what the objective counts (seconds, dollars, GPU seconds of a step), the bytes of its
+    fullest GPU with what may wait between stages, and its numbers.
+
+    ``same`` are layouts of the same program under another order of ranks, which were played too and take as long.
+    """
+
+    score: float
+    layout: Layout
+    memory: float
+    row: Row
+    same: tuple[Layout, ...] = ()
+
+    @property
+    def step_time(self) -> float:
+        """Seconds."""
+        return float(self.row["step_time_s"])
+
+    def note(self, base: Scenario) -> str:
+        """Which framework launches it, where few do."""
+        layout = self.layout
+        return launch_words(layout.zero, layout.pp, layout.dp, reshards=base.fsdp.reshard_after_forward)
+
+    def to_dict(self, base: Scenario) -> dict[str, Any]:
+        """As JSON."""
+        numbers = {name: value for name, value in self.row.items() if isinstance(value, int | float)}
+        return {
+            "set": overrides(base, self.layout),
+            "same_as": [overrides(base, layout) for layout in self.same],
+            "note": self.note(base),
+            "score": self.score,
+            "planned_memory_bytes": self.memory,
+            **numbers,
+        }
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a search has found: the ``best`` layouts, best first, each with its account.
+
+    ``counts`` are how many combinations there are besides the ``played`` that had to be, by reason; they sum to
+    ``total`` with them.  ``others`` are played layouts not among the best, ``elsewhere`` for every other tp and
+    pp, by axis and size, the least score that a layout with it can have (none of them was played).  ``front`` are the
+    fastest layouts that hold at most so much, if it was asked for.  ``tight`` are the best of those that beat the
+    winner and leave less than the headroom free: no recommendation.
+    """
+
+    base: Scenario
+    objective: Objective
+    limit: Limit
+    total: int
+    counts: dict[str, int]
+    played: int
+    best: tuple[Ranked, ...]
+    others: tuple[Ranked, ...]
+    elsewhere: dict[tuple[str, int], float]
+    front: tuple[Ranked, ...]
+    tight: tuple[Ranked, ...]
+
+    @property
+    def capacity(self) -> float:
+        """Bytes that a layout may hold."""
+        return self.limit.usable
+
+    @property
+    def scenario(self) -> Scenario:
+        """The winner's scenario, checked."""
+        changes = tuple(overrides(self.base, self.best[0].layout).items())
+        return from_document(self.base.document(), changes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON."""
+        return {
+            "objective": self.objective,
+            "memory_limit_bytes": self.capacity,
+            "headroom": self.limit.headroom,
+            "combinations": self.total,
+            "not_played": dict(self.counts),
+            "played": self.played,
+            "best": [each.to_dict(self.base) for each in self.best],
+            "tight": [each.to_dict(self.base) for each in self.tight],
+            "front": [each.to_dict(self.base) for each in self.front],
+        }
+
+
+def plan(
+    scenario: str | Path | Scenario,
+    gpus: int | Sequence[int] | None = None,
+    *,
+    objective: Objective = "step_time",
+    max_memory: str | float | None = None,
+    headroom: str | float | None = None,
+    price: float | None = None,
+    top: int = 10,
+    vary: Mapping[str, Sequence[Any]] | None = None,
+    front: bool = False,
+    executor: Executor | int | None = None,
+    store: str | Path | None = None,
+    progress: Progress = lambda played, limit, bound: None,
+) -> Found:
+    """The ``top`` best layouts of a scenario's job on so many GPUs (of one number, or of several).
+
+    The space: every tp and pp that divide the GPUs, micro batch, recomputation, schedule with its chunks, sequence
+    parallelism, ZeRO stage and order of ranks (``space``); ``vary`` names other values of an axis.  What is found is
+    the best of it: a layout is left out only if it is illegal, does not fit, or a lower bound of its step says that it
+    cannot be among the best (``bound``).  One step is played, without the scenario's faults and as flows.
+
+    A layout leaves the part ``headroom`` of a GPU's memory free, 0.1 unless said otherwise; those that leave less and
+    are faster than all that leave it are found, too, and marked (``Found.tight``).  ``max_memory`` (at most what the
+    device has) is the limit itself: no headroom goes off it unless one is given, too.  ``price`` is dollars per GPU and
+    hour, for the objective cost.  With ``front`` the search goes on for the fastest layouts in less and less memory.
+    ``executor`` is a number of processes or any concurrent.futures.Executor.  With a ``store`` (a file) a search that
+    was killed goes on.
+
+    Raises InputError for what the cluster cannot give, an unknown objective or axis, a price that is missing, and
+    where no layout is legal or fits, with the closest.
+    """
+    base = alone(load(scenario) if not isinstance(scenario, Scenario) else scenario)
+    counts = [gpus] if isinstance(gpus, int) else list(gpus or [base.gpus])
+    check_asked(base, counts, objective, price, top)
+    limit = memory_limit(base, max_memory, headroom)
+    spaces = [space_of(base, count, vary or {}) for count in dict.fromkeys(counts)]
+    layouts = [layout for space in spaces for layout in space.found[0]]
+    require_some(base, spaces, layouts)
+    score = _score(objective, price)
+    known = _judged(base, layouts, counts, score)
+    with Store(Path(store) if store else Path(":memory:"), VERSION) as kept, workers_of(executor) as (pool, workers):
+        player = Player(base, kept, pool, workers)
+        frontier = Frontier(known, limit.usable)
+        best = player.best(frontier, top, score, progress)
+        if not best:
+            raise InputError(nothing_found(base, known, frontier, limit))
+        for _, number in best:
+            player.detailed(number, layouts[number])
+        _detail_rivals(player, layouts, best)
+        points = _front(player, known, best[0], score, progress) if front else []
+        done = dict.fromkeys(player.rows)
+        tight = _tight(player, known, limit, best[0], score, progress)
+    return _found(base, objective, limit, spaces, known, frontier, player, best, points, tight, done, top)
+
+
+def _score(objective: Objective, price: float | None) -> Callable[[Layout, float], float]:
+    """What a step's seconds are worth to the objective."""
+    worth = {"step_time": 0.0, "cost": (price or 0.0) / 3600, "tokens_per_s_per_gpu": 1.0}[objective]
+    return (lambda layout, seconds: seconds * layout.gpus * worth) if worth else (lambda layout, seconds: seconds)
+
+
+def _judged(
+    base: Scenario, layouts: Sequence[Layout], counts: Sequence[int], score: Callable[[Layout, float], float]
+) -> Known:
+    """The layouts with those who judge them: one for each number of GPUs."""
+    judges = {
+        count: Judge(LinkBounds(base, [each for each in layouts if each.gpus == count]), Memory(base))
+        for count in counts
+    }
+    return Known(layouts, lambda layout: judges[layout.gpus], score)
+
+
+def alone(scenario: Scenario) -> Scenario:
+    """The scenario as it is planned for: one step, no faults, collectives as flows."""
+    flows = scenario.collectives.model_copy(update={"detail": "flow"})
+    updates = {"steps": 1, "replicas": 1, "collectives": flows, "measured": None}
+    return scenario.without_faults().model_copy(update=updates)
+
+
+def _found(
+    base: Scenario, objective: Objective, limit: Limit, spaces: Sequence[Space], known: Known, frontier: Frontier,
+    player: Player, best: Sequence[tuple[float, int]], points: Sequence[int], tight: Sequence[int],
+    done: Collection[int], top: int,
+) -> Found:  # fmt: skip
+    """Everything counted, whatever an executor played besides what had to be; ``done`` are those that leave the
+    headroom."""
+    worst = best[-1][0] if len(best) == top else float("inf")
+    counts: dict[str, int] = {}
+    for space in spaces:
+        for reason, number in space.found[1].items():
+            counts[reason] = counts.get(reason, 0) + number
+    if frontier.without_room:
+        counts[NO_ROOM] = frontier.without_room
+    for bound, reason in frontier.refused:
+        if bound < worst:
+            counts[reason] = counts.get(reason, 0) + 1
+    total = len(known.layouts) + sum(number for space in spaces for number in space.found[1].values())
+    asked = [number for number in done if known.bounds[number][0] < worst]
+    played = len(asked)
+    pruned = total - played - sum(counts.values())
+    if pruned > 0:
+        counts[PRUNED] = pruned
+
+    def score(number: int) -> float:
+        return known.score(known.layouts[number], player.rows[number]["step_time_s"])
+
+    ahead = score(tight[-1]) if len(tight) == _MOST_TIGHT else best[0][0]
+    beyond = [number for number in player.rows if number not in done and known.bounds[number][0] < ahead]
+    programs: dict[object, list[int]] = {}
+    for number in sorted((*asked, *beyond)):
+        programs.setdefault(program(known.layouts[number], score(number)), []).append(number)
+
+    def ranked(number: int) -> Ranked:
+        layout, row = known.layouts[number], player.rows[number]
+        alike = programs.get(program(layout, score(number)), [])
+        same = tuple(known.layouts[other] for other in alike if other != number)
+        return Ranked(score(number), layout, known.most(number), row, same)
+
+    chosen = [number for _, number in best]
+    others = sorted((ranked(number) for number in done if number not in chosen), key=lambda each: each.score)
+    played_sizes = [known.layouts[number] for number in done]
+    elsewhere: dict[tuple[str, int], float] = {}
+    for bound, number in frontier.left:
+        for axis in ("tp", "pp"):
+            size = getattr(known.layouts[number], axis)
+            if all(getattr(each, axis) != size for each in played_sizes):
+                elsewhere[axis, size] = min(bound, elsewhere.get((axis, size), float("inf")))
+    return Found(
+        base, objective, limit, total, counts, played, tuple(map(ranked, chosen)), tuple(others), elsewhere,
+        tuple(map(ranked, points)), tuple(map(ranked, tight)),
+    )  # fmt: skip
+
+
+def _detail_rivals(player: Player, layouts: Sequence[Layout], best: Sequence[tuple[float, int]]) -> None:
+    """The account of the best layout with another tp and of that with another pp than the winner's, of those played."""
+    winner = layouts[best[0][1]]
+    for axis in ("tp", "pp"):
+        rivals = [
+            (row["step_time_s"], number)
+            for number, row in player.rows.items()
+            if getattr(layouts[number], axis) != getattr(winner, axis)
+        ]
+        if rivals:
+            player.detailed(min(rivals)[1], layouts[min(rivals)[1]])
+
+
+def _tight(
+    player: Player, known: Known, limit: Limit, winner: tuple[float, int], score: Any, progress: Progress
+) -> list[int]:
+    """The best layouts that beat the winner, fit, and do not leave the headroom."""
+    if not limit.headroom:
+        return []
+    frontier = Frontier(known, limit.whole, above=limit.usable)
+    best = player.best(frontier, _MOST_TIGHT, score, progress, below=winner[0])
+    for _, number in best:
+        player.detailed(number, known.layouts[number])
+    return [number for _, number in best]
+
+
+def _front(player: Player, known: Known, first: tuple[float, int], score: Any, progress: Progress) -> list[int]:
+    """The best layouts in less and less memory, each in at most 95 % of what the one before it holds."""
+    points = [first[1]]
+    while True:
+        best = player.best(Frontier(known, _NARROWER * known.most(points[-1])), 1, score, progress)
+        if not best:
+            return points
+        points.append(best[0][1])

@@ -1,0 +1,190 @@
+"""Evaluation of layouts in ascending order of their bounds, until no other can be among the best.
+
+Every finished one is stored at once.  Imports the door, results, the frontier and the store of sweeps.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from simcluster.base.errors import InputError
+from simcluster.base.processes import context
+from simcluster.base.store import Store
+from simcluster.engine.contention_check import crowded
+from simcluster.results.numbers import columns_of, exposed_communication, timed_numbers
+from simcluster.results.result import Result
+from simcluster.scenario.scenario import Scenario, from_document
+from simcluster.scenario.variants import Base, Variant
+from simcluster.simulate import replay
+from simcluster.studies.search.frontier import Candidate, Frontier
+from simcluster.studies.search.ranking import Ranking
+from simcluster.studies.search.space import Layout
+from simcluster.symmetry.optimistic import Trust
+
+Row = dict[str, Any]
+Progress = Callable[[int, float, float], object]
+"""Called with how many layouts are played, the k-th best score so far, and the bound of the next."""
+
+
+def measured(text: str, layout: Layout, worth: float) -> Row:
+    """The numbers of a layout's step, played; with the account of where it went if it takes at most ``worth`` seconds.
+
+    ``text`` is the base scenario's document, as JSON: a process reads it once.
+    """
+    try:
+        result = replay_on_trust(layout.on(_base(text)))
+        row: Row = {"status": "ok", "error": "", **timed_numbers(result)}
+        if result.step_time <= worth:
+            row |= {name: metric.of(result) for name, metric in columns_of("plan").items()}
+            row |= {
+                "exposed_communication_s": exposed_communication(result),
+                "breakdown_s": dict(result.times.breakdown),
+                "account": result.account.to_dict(),
+            }
+    except InputError as problem:
+        return {"status": "refused", "error": str(problem)}
+    return row
+
+
+def replay_on_trust(scenario: Scenario) -> Result:
+    """``replay`` of a scenario without faults, with as few ranks as give the same times (``lowering.trusting``).
+
+    Who was crowded is asked only where it can change anything: of 512 ranks that is as long as half a replay.
+    """
+    trust = Trust()
+    while True:
+        result = replay(scenario, trust=trust)
+        if trust.settled or not trust.learn(crowded(result.lowered, result.record)):
+            return result
+
+
+@lru_cache(maxsize=1)
+def _base(text: str) -> Scenario:
+    return from_document(json.loads(text))
+
+
+@dataclass
+class Player:
+    """Plays layouts of one base scenario, here or on an executor; what the store has is not played again."""
+
+    base: Scenario
+    store: Store
+    executor: Executor | None = None
+    workers: int = 1
+    rows: dict[int, Row] = field(default_factory=dict)  # by the layout's number
+    played: int = 0
+
+    def __post_init__(self) -> None:
+        self._document = self.base.document()
+        self._text = json.dumps(self._document)
+        self._fingerprint = Base(self._document).fingerprint()
+
+    def best(
+        self,
+        frontier: Frontier,
+        top: int,
+        score: Callable[[Layout, float], float],
+        progress: Progress = lambda played, limit, bound: None,
+        below: float = float("inf"),
+    ) -> list[tuple[float, int]]:
+        """The best ``top`` of a frontier, of scores ``below`` a limit: scores and numbers of layouts, best first."""
+        ranking = Ranking(frontier.layouts, top, below)
+        under_way: dict[Future[Row], Candidate] = {}
+        while True:
+            limit = ranking.limit
+            candidate = frontier.next(limit) if len(under_way) < self.workers else None
+            if candidate is not None:
+                row = self._there(candidate)
+                if row is None:
+                    worth = limit / score(candidate.layout, 1.0)
+                    under_way[self._begin(candidate.layout, worth)] = candidate
+                else:
+                    self._note(candidate, row, frontier, score, ranking)
+                if len(under_way) < self.workers:
+                    continue
+            if not under_way:
+                return ranking.best
+            for future in [each for each in under_way if each in wait(under_way, return_when=FIRST_COMPLETED).done]:
+                done = under_way.pop(future)
+                row = self._result(future)
+                self.store.add([(self._key(done.layout), row)])
+                self.played += 1
+                self._note(done, row, frontier, score, ranking)
+                best = ranking.best
+                progress(self.played, best[-1][0] if best else 0.0, done.bound)
+
+    def detailed(self, number: int, layout: Layout) -> Row:
+        """The row of a layout that was played, with its account."""
+        row = self.rows[number]
+        if "account" not in row:
+            row = self._result(self._begin(layout, float("inf")))
+            self.store.forget([self._key(layout)])
+            self.store.add([(self._key(layout), row)])
+            self.rows[number] = row
+        return row
+
+    def _there(self, candidate: Candidate) -> Row | None:
+        if candidate.number in self.rows:
+            return self.rows[candidate.number]
+        key = self._key(candidate.layout)
+        return next(self.store.rows([key])) if self.store.done([key]) else None
+
+    def _note(
+        self,
+        candidate: Candidate,
+        row: Row,
+        frontier: Frontier,
+        score: Callable[[Layout, float], float],
+        ranking: Ranking,
+    ) -> None:
+        if row["status"] != "ok":
+            frontier.refuse(candidate, "cannot be played: " + str(row["error"]).partition(";")[0])
+            return
+        self.rows[candidate.number] = row
+        ranking.add(score(candidate.layout, row["step_time_s"]), candidate.number)
+
+    def _begin(self, layout: Layout, worth: float) -> Future[Row]:
+        if self.executor is not None:
+            return self.executor.submit(measured, self._text, layout, worth)
+        future: Future[Row] = Future()
+        future.set_result(measured(self._text, layout, worth))
+        return future
+
+    def _result(self, future: Future[Row]) -> Row:
+        try:
+            return future.result()
+        except BrokenProcessPool:
+            raise InputError(
+                "a process that played a layout was killed; out of memory? What is finished is stored (with -o): run "
+                "the same command again, with fewer processes (--executor 1)"
+            ) from None
+
+    def _key(self, layout: Layout) -> str:
+        return Variant(Base(self._document), tuple(layout.values().items())).key(self._fingerprint)
+
+
+@contextmanager
+def workers_of(executor: Executor | int | None) -> Iterator[tuple[Executor | None, int]]:
+    """An executor and how many layouts it plays at once; processes of our own for a number."""
+    if executor is None or executor == 1:
+        yield None, 1
+    elif isinstance(executor, int):
+        if executor < 1:
+            raise InputError(f"{executor} processes cannot play anything; use at least 1")
+        pool = ProcessPoolExecutor(executor, mp_context=context())
+        try:
+            yield pool, executor
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+    else:
+        yield executor, int(getattr(executor, "_max_workers", 0) or 4)
+
+
+__all__ = ["Player", "Row", "measured", "workers_of"]

@@ -1,0 +1,71 @@
+"""The explanation of a winner, in words: against the second, and against the best with another tp or pp.
+
+Imports searches, accounts and differences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from simcluster.base.units import format_seconds
+from simcluster.results.account import Account
+from simcluster.studies.search.plan import Found, Ranked
+from simcluster.studies.whatif.difference import Difference
+
+
+def name_of(ranked: Ranked) -> str:
+    """A layout in a few words: tp 8, pp 8, dp 16, micro batch 1, interleaved x 3, ..."""
+    layout = ranked.layout
+    parts = [f"tp {layout.tp}, pp {layout.pp}, dp {layout.dp}, micro batch {layout.micro_batch}"]
+    if layout.pp > 1:
+        parts.append(layout.schedule + (f" x {layout.chunks}" if layout.chunks > 1 else ""))
+    parts.append(f"recompute {layout.recompute}")
+    parts += ["sp"] if layout.sequence_parallel else []
+    parts += [f"ZeRO {layout.zero}"] if layout.zero else []
+    parts += _order(ranked) if layout.pp > 1 and layout.dp > 1 else []
+    return ", ".join(parts)
+
+
+def _order(ranked: Ranked) -> list[str]:
+    """Which of dp and pp has the nearer ranks, where it says anything; that of equal programs, too."""
+    slow = {tuple(axis for axis in each.order if axis in ("dp", "pp")) for each in (ranked.layout, *ranked.same)}
+    if len(slow) > 1:
+        return ["dp and pp in either order"]
+    return ["pp before dp"] if slow == {("pp", "dp")} else []
+
+
+def why(found: Found) -> list[str]:
+    """Paragraphs: the winner against others that were played, and what those that were not can reach at most."""
+    winner, everyone = found.best[0], (*found.best[1:], *found.others)
+    rivals = [("the second", each) for each in found.best[1:2]]
+    for axis in ("tp", "pp"):
+        size = getattr(winner.layout, axis)
+        others = [each for each in everyone if getattr(each.layout, axis) != size]
+        rivals += [(f"the best with another {axis}", each) for each in others[:1]]
+    roles: dict[int, list[str]] = {}
+    for role, other in rivals:
+        roles.setdefault(everyone.index(other), []).append(role)
+    told = [
+        f"Against {' and '.join(names)} ({name_of(everyone[place])}): {_difference(winner, everyone[place])}"
+        for place, names in roles.items()
+    ]
+    return told + list(_elsewhere(found))
+
+
+def _difference(winner: Ranked, other: Ranked) -> str:
+    if "account" not in other.row or "account" not in winner.row:
+        longer = other.step_time - winner.step_time
+        return f"it takes {format_seconds(other.step_time)} a step, {format_seconds(longer)} longer."
+    first, second = (Account.from_result(each.row) for each in (winner, other))
+    return Difference(("the winner", "it"), first, second, ()).in_words()
+
+
+def _elsewhere(found: Found) -> Iterator[str]:
+    """What can be reached with sizes of which no layout had to be played."""
+    best = found.best[0].score
+    parts = [
+        f"{axis} {size} at least {bound / best - 1:.1%} more" for (axis, size), bound in sorted(found.elsewhere.items())
+    ]
+    if parts:
+        whose = ", of those that leave the headroom" if found.tight else ""
+        yield f"Not played, since their bounds say enough{whose}: {', '.join(parts)}."

@@ -1,0 +1,183 @@
+"""What the parts of a step take on the representative of each stage: passes, sends, and the end of the step.
+
+Each is kept for all variants that have it in common: passes for one split and microbatch, what stages hold and do at
+the end for a layout, what is sent for a layout and the size of a microbatch.  Of a pass without anything beside it that
+lasts longer than a layer, every further layer takes what the last one took, which spares most of the work.  Imports the
+door, exchanges, the network of alike ranks and the skeleton.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Any, TypeVar
+
+from simcluster.base.errors import InputError
+from simcluster.devices.sensitivity import interference_on
+from simcluster.planning.job import Job
+from simcluster.planning.ops import Collective, Segment
+from simcluster.planning.segments import Pass, Passes
+from simcluster.scenario.job import job_of, passes_of
+from simcluster.scenario.memory_plan import shape_of
+from simcluster.scenario.scenario import Scenario
+from simcluster.scenario.schedule_plan import plan_of
+from simcluster.schedules import Schedule
+from simcluster.step.planned import by_own_times, choices_of
+from simcluster.studies.sweep.alike import Drawn, Network, NotQuickError
+from simcluster.studies.sweep.exchanges import Exchanges, Stages, hops_of, passes_calls, proved
+from simcluster.studies.sweep.skeleton import Costed, Sent, Work
+
+Known = TypeVar("Known")
+
+_SHARED = "collectives over tp share links with other traffic"
+
+
+class Kept(OrderedDict[Hashable, Any]):
+    """What was made, the least recently used given up."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self._most = most
+
+    def once(self, name: Hashable, make: Callable[[], Known]) -> Known:
+        """What is kept under this name, made when it is first asked for."""
+        found: Known | None = self.get(name)
+        if found is None:
+            found = self[name] = make()
+            if len(self) > self._most:
+                self.popitem(last=False)
+        else:
+            self.move_to_end(name)
+        return found
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What variants share of their costs."""
+
+    networks: Kept = field(default_factory=lambda: Kept(64))
+    passes: Kept = field(default_factory=lambda: Kept(256))
+    stages: Kept = field(default_factory=lambda: Kept(256))
+    exchanges: Kept = field(default_factory=lambda: Kept(512))
+
+    def clear(self) -> None:
+        """Forget all of it."""
+        for kept in (self.networks, self.passes, self.stages, self.exchanges):
+            kept.clear()
+
+
+class StepCosts:
+    """The costs of a scenario's step, whatever the number of its microbatches; NotQuickError where there are none."""
+
+    def __init__(self, scenario: Scenario, schedule: Schedule, shared: Shared) -> None:
+        cluster, overlap, training, parallel = scenario.cluster, scenario.overlap, scenario.training, scenario.parallel
+        shape = shape_of(scenario)
+        of_passes = (
+            id(cluster), scenario.model, scenario.software, overlap.interference, overlap.tensor,
+            overlap.tensor_pieces, shape, training.precision,
+        )  # fmt: skip
+        self._passes: _PassCosts = shared.passes.once(of_passes, lambda: _PassCosts(scenario))
+        job = cache(lambda: _small_job(scenario, self._passes.passes))
+        hops = hops_of(schedule)
+        of_network = (
+            id(cluster), scenario.gpus, parallel.model_copy(update={"zero": 0, "sequence_parallel": False}),
+            scenario.collectives, overlap.interference, hops,
+        )  # fmt: skip
+        network: Network = shared.networks.once(of_network, lambda: _network(scenario, schedule))
+        of_stages = (
+            network, scenario.model, parallel, scenario.pipeline, overlap, scenario.software, training.precision,
+            training.memory_recipe,
+        )  # fmt: skip
+        self._stages: Stages = shared.stages.once(of_stages, lambda: Stages(job()))
+        collectives = self._passes.collectives
+        self.drawn = network.learn(
+            {
+                ("passes", *collectives): passes_calls(collectives, schedule.num_stages),
+                of_stages: lambda: self._stages.calls(hops, others=network.blank),
+            }
+        )
+        exchanged = (self.drawn, self._stages, replace(shape, recompute="none"))
+        self.exchanges: Exchanges = shared.exchanges.once(exchanged, lambda: Exchanges(job(), self._stages, self.drawn))
+
+    def of(self, works: Iterable[Work | Sent]) -> list[Costed]:
+        """What actions and sends take."""
+        signature = self._passes.signatures(self.drawn)
+        return [
+            self.exchanges.send(work)
+            if isinstance(work, Sent)
+            else self._passes.of(work.kind, self._stages.part(work), signature[work.stage], self.drawn, work.stage)
+            for work in works
+        ]
+
+
+class _PassCosts:
+    """What passes take, for one way of splitting a model and one microbatch."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        device = scenario.cluster.device
+        self.passes: Passes = passes_of(scenario, device)
+        every = scenario.training.recompute_every
+        self._undisturbed = interference_on(device, scenario.overlap.interference) is None
+        self._repeats = self._undisturbed and scenario.software is None and every == 1
+        everything = Pass((0,), embedding=True, lm_head=True, boundary=scenario.parallel.tp > 1)
+        ops = [op for kind in "FBIW" for op in self._segment(kind, everything).ops]
+        proved(ops)
+        self.collectives = tuple(dict.fromkeys(op.work for op in ops if isinstance(op.work, Collective)))
+        self._known: dict[Hashable, Costed] = {}
+        self._numbers: dict[Hashable, int] = {}
+        self._signatures: dict[Drawn, list[int]] = {}
+
+    def of(self, kind: str, part: Pass, signature: int, drawn: Drawn, stage: int) -> Costed:
+        """A pass on a stage, with the signature of that."""
+        layers = len(part.layers)
+        name = kind, layers if self._repeats else part.layers, part.embedding, part.lm_head, part.boundary, signature
+        found = self._known.get(name)
+        if found is None:
+            if self._repeats and layers > 2:
+                few = (replace(part, layers=part.layers[:count]) for count in (1, 2))
+                first, second = (self.of(kind, each, signature, drawn, stage).seconds for each in few)
+                found = Costed(second + (layers - 2) * (second - first))
+            else:
+                found = self._measured(kind, part, drawn, stage)
+            self._known[name] = found
+        return found
+
+    def signatures(self, drawn: Drawn) -> list[int]:
+        """Of every stage a number, equal for those, also of other networks, on which the collectives take and do the
+        same."""
+        if drawn not in self._signatures:
+            seen = drawn.alone(self.collectives)
+            self._signatures[drawn] = [self._numbers.setdefault(each, len(self._numbers)) for each in seen]
+        return self._signatures[drawn]
+
+    def _measured(self, kind: str, part: Pass, drawn: Drawn, stage: int) -> Costed:
+        played = drawn.pieces(stage, self._segment(kind, part))
+        (piece, *rest) = played
+        if rest or piece.seconds is None:
+            raise NotQuickError(_SHARED)
+        return Costed(piece.seconds, () if self._undisturbed else piece.rows)
+
+    def _segment(self, kind: str, part: Pass) -> Segment:
+        make = {"F": self.passes.forward, "B": self.passes.backward}
+        make |= {"I": self.passes.input_grad, "W": self.passes.weight_grad}
+        return make[kind](part)
+
+
+def _small_job(scenario: Scenario, passes: Passes) -> Job:
+    """The scenario's job with few microbatches: all but the order of actions."""
+    training = scenario.training
+    batch = scenario.dp * training.micro_batch * scenario.parallel.pp
+    if batch < training.global_batch:
+        small = scenario.model_copy(update={"training": training.model_copy(update={"global_batch": batch})})
+        try:
+            return by_own_times(small, job_of(small, scenario.cluster.device, passes))
+        except InputError:  # the schedule needs more of them
+            pass
+    return by_own_times(scenario, job_of(scenario, scenario.cluster.device, passes))
+
+
+def _network(scenario: Scenario, schedule: Schedule) -> Network:
+    choices = choices_of(scenario)
+    return Network(plan_of(scenario, schedule), scenario.cluster.built, choices.methods, choices.interference)

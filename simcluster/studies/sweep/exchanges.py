@@ -1,0 +1,155 @@
+"""What the stages of a step send each other and sum with their replicas, and where that may meet on links.
+
+The same ops behind the last pass, collectives and links as in a full run, each asked for once.  Imports plans, the
+network of alike ranks and the skeleton.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+from simcluster.planning.job import Job
+from simcluster.planning.ops import MAIN, Collective, Compute, Host, Op, Segment, Transfer
+from simcluster.planning.program_builder import Lanes
+from simcluster.planning.replicas import Replicas
+from simcluster.planning.segments import Pass
+from simcluster.schedules import Schedule
+from simcluster.studies.sweep.alike import Call, Calls, Drawn, NotQuickError
+from simcluster.studies.sweep.crossings import Crossings
+from simcluster.studies.sweep.links import Contenders
+from simcluster.studies.sweep.skeleton import Costed, Last, Sent, Work
+
+
+def hops_of(schedule: Schedule) -> tuple[Sent, ...]:
+    """Who sends to whom, now or in a variant whose chunks go round."""
+    found: dict[Sent, None] = {}
+    stages = schedule.num_stages
+    around = [*pairwise(range(stages)), (stages - 1, 0)] if stages > 1 else []
+    routes = [(one, other) for route in schedule.routes for (one, _), (other, _) in pairwise(route) if one != other]
+    for one, other in (*around, *routes):
+        found[Sent("F", one, other)] = None
+        found[Sent("B", other, one)] = None
+    return tuple(found)
+
+
+class Stages:
+    """What the stages of a layout hold, and what they do behind their last action, whatever its microbatches."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._ops = _ends(job)
+        self._parts: dict[tuple[int, int, bool], Pass] = {}
+        self._last: dict[Drawn, list[list[Last]]] = {}
+
+    def part(self, work: Work) -> Pass:
+        """What an action works through."""
+        name = work[1:]
+        if name not in self._parts:
+            whole = self._job.whole(work.stage, work.chunk)
+            gathers = work.arrives and self._job.gather_boundary
+            self._parts[name] = replace(whole, boundary=True) if gathers else whole
+        return self._parts[name]
+
+    def calls(self, hops: Sequence[Sent], *, others: bool) -> Iterator[Call]:
+        """What a step asks of the network, its passes apart; with what ``others`` with another ZeRO will ask."""
+        yield from _calls(self._ops)
+        for hop in hops:
+            yield Call(hop.stage, hop.target, "send", self._job.send_bytes, transfer(self._job, hop).lane)
+        if others:
+            data = replace(self._job.data_parallel, zero=1 - self._job.data_parallel.zero)
+            yield from _calls(_ends(replace(self._job, data_parallel=data)))
+
+    def on(self, drawn: Drawn) -> list[list[Last]]:
+        """What they do behind their last action takes on these links."""
+        if drawn not in self._last:
+            self._last[drawn] = [[_last(drawn, stage, *each) for each in own] for stage, own in enumerate(self._ops)]
+        return self._last[drawn]
+
+
+class Exchanges:
+    """The sends of a layout and the ends of its stages, for one size of a microbatch."""
+
+    def __init__(self, job: Job, stages: Stages, drawn: Drawn) -> None:
+        self.last = stages.on(drawn)
+        self._job, self._drawn = job, drawn
+        self._sends: dict[Sent, Costed] = {}
+        self._crossings: Crossings | None = None
+        self._contenders: Contenders | None = None
+
+    def send(self, work: Sent) -> Costed:
+        """A send."""
+        found = self._sends.get(work)
+        if found is None:
+            _, meeting = self._drawn.meeting(work.stage, transfer(self._job, work))
+            found = self._sends[work] = Costed(-1.0, meeting=meeting)
+        return found
+
+    def crossings(self, works: Sequence[Work | Sent]) -> Crossings:
+        """Where transfers of the step may meet on links, if it has these actions and sends."""
+        if self._crossings is None:
+            named = [(each.name, each.costed.meeting) for own in self.last for each in own]
+            sends = [(work, self.send(work).meeting) for work in works if isinstance(work, Sent)]
+            meetings = {name: meeting for name, meeting in (*sends, *named) if meeting is not None}
+            self._crossings = Crossings(meetings, self._drawn.capacity)
+        return self._crossings
+
+    def contenders(self, crossings: Crossings) -> Contenders:
+        """Who may meet, to be followed on the links."""
+        if self._contenders is None:
+            self._contenders = Contenders(crossings)
+        return self._contenders
+
+
+def proved(ops: Iterable[Op]) -> None:
+    """NotQuickError for work of a kind that the quick way is not proved for in passes and at the end of a step."""
+    for op in ops:
+        if type(op.work) not in (Compute, Collective, Host):
+            raise NotQuickError(f"the quick way is not proved for {type(op.work).__name__}")
+
+
+def transfer(job: Job, hop: Sent) -> Op:
+    """The op that a send is."""
+    lane = f"send {hop.kind}" if job.overlap_sends else MAIN
+    return Op(Transfer(hop.target, job.send_bytes), "pp", "send", hop.kind, lane=lane)
+
+
+def passes_calls(collectives: Sequence[Collective], stages: int) -> Calls:
+    """What passes with these collectives ask of the network."""
+    return lambda: (Call(stage, "tp", work.kind, work.size) for stage in range(stages) for work in collectives)
+
+
+def _calls(ends: Sequence[Sequence[tuple[Hashable, Op]]]) -> Iterator[Call]:
+    for stage, ops in enumerate(ends):
+        for _, op in ops:
+            if op.work.moves:
+                yield Call(stage, op.work.axis, op.work.moves, op.work.size)
+
+
+def _ends(job: Job) -> list[list[tuple[Hashable, Op]]]:
+    """The ops behind every stage's last action, with the names under which they meet."""
+    found: list[list[tuple[Hashable, Op]]] = []
+    known: dict[Hashable, int] = {}  # stages that hold as much end alike
+    for stage in range(job.plan.pp):
+        held = [job.whole(stage, chunk) for chunk in range(job.schedule.num_chunks)]
+        like = known.setdefault(tuple((len(each.layers), each.embedding, each.lm_head) for each in held), stage)
+        if like < stage:
+            found.append(found[like])
+            continue
+        lanes = Lanes(stage, pipelined=job.plan.pp > 1)
+        Replicas(job, lanes).finish(0)
+        items = lanes.program().lanes
+        if list(items) != [MAIN]:
+            raise NotQuickError("something goes on beside the end of a step")
+        found.append([(item.key, op) for item in items[MAIN] for op in item.segment.ops])
+        proved(op for _, op in found[-1])
+    return found
+
+
+def _last(drawn: Drawn, stage: int, key: Hashable, op: Op) -> Last:
+    (piece,) = drawn.pieces(stage, Segment((op,)))
+    if piece.seconds is not None:
+        return Last(Costed(piece.seconds, piece.rows))
+    group, meeting = drawn.meeting(stage, op)
+    return Last(Costed(-1.0, piece.rows, meeting), (group, key))

@@ -1,0 +1,79 @@
+"""Rows of a sweep by the short way (``quick``); by a full run where there is none.  ``how`` tells which.
+
+Imports the short way and what plays variants.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+from simcluster.base.errors import InputError
+from simcluster.documents.reading import read_document
+from simcluster.scenario.files import schedule_alone
+from simcluster.scenario.scenario import Scenario, load, scenario_path
+from simcluster.scenario.variants import Variant
+from simcluster.schedules import SCHEDULES
+from simcluster.studies.sweep.alike import NotQuickError
+from simcluster.studies.sweep.playing import Row, measured
+from simcluster.studies.sweep.quick import quick_numbers, quick_step
+
+SECTIONS = ("parallel", "pipeline", "training", "overlap")
+"""Whose values are changed without reading the scenario anew."""
+
+
+def quickly(variant: Variant) -> Row:
+    """The exact step time and what follows from it: ``how`` is path, events, or full for a run in full."""
+    return _row(variant, bound=False)
+
+
+def bounded(variant: Variant) -> Row:
+    """The same where a longest path is exact (path); else a lower bound of the step time (bound), or a run in full."""
+    return _row(variant, bound=True)
+
+
+def _row(variant: Variant, *, bound: bool) -> Row:
+    try:
+        scenario = changed(variant)
+        quick = quick_step(scenario, bound=bound)
+    except NotQuickError:
+        return {**measured(variant), "how": "full"}
+    except InputError as problem:
+        return {"status": "refused", "error": str(problem)}
+    except Exception as problem:  # one variant must not end a sweep of thousands
+        return {"status": "failed", "error": f"{type(problem).__name__}: {problem}"}
+    return {"status": "ok", "error": "", "how": quick.kind, **quick_numbers(scenario, quick)}
+
+
+def changed(variant: Variant) -> Scenario:
+    """The variant's scenario; where it changes only values of sections, its base is read once for all of them."""
+    paths = [path.split(".") for path, _ in variant.changes]
+    schedules = [value for path, value in variant.changes if path == "pipeline.schedule"]
+    plain = all(isinstance(value, str) and value in SCHEDULES for value in schedules)
+    if isinstance(variant.base.what, str) and plain and all(len(path) == 2 and path[0] in SECTIONS for path in paths):
+        try:
+            return _changed(_base(variant.base.what), schedule_alone(list(variant.changes)))
+        except (InputError, ValueError):
+            pass  # is said in full below
+    return variant.scenario()
+
+
+def _changed(sections: dict[str, Any], changes: list[tuple[str, Any]]) -> Scenario:
+    found = dict(sections)
+    for name in dict.fromkeys(path.partition(".")[0] for path, _ in changes):
+        own = found[name]
+        values = {field: getattr(own, field) for field in type(own).model_fields}
+        values |= {path.partition(".")[2]: value for path, value in changes if path.startswith(f"{name}.")}
+        found[name] = type(own)(**values)
+    return Scenario(**found)
+
+
+@lru_cache(maxsize=4)
+def _base(what: str) -> dict[str, Any]:
+    """The base's sections; dp as it is written, so that it follows from the others where it is left out."""
+    base = load(what)
+    written = read_document(scenario_path(what)).data.get("parallel", {})
+    sections = {name: getattr(base, name) for name in Scenario.model_fields}
+    if not {"dp", "data_parallel_size"} & set(written):
+        sections["parallel"] = base.parallel.model_copy(update={"dp": 0})
+    return sections

@@ -1,0 +1,160 @@
+"""Many variants of a scenario, played on any executor; every finished row is on disk at once.
+
+The rows are the same to the bit whatever plays them: each is a simulation of its own, with the seed of its scenario.
+Imports studies of sweeps, the store, and what plays variants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from simcluster.base.errors import InputError
+from simcluster.base.store import Store
+from simcluster.results.result import VERSION
+from simcluster.scenario.scenario import Scenario
+from simcluster.scenario.variants import Base
+from simcluster.studies.sweep.dealing import in_order, play_dealt
+from simcluster.studies.sweep.playing import Finished, Measure, Numbered, Row, measured, play_on, play_serially
+from simcluster.studies.sweep.study import Sweep, make_sweep
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Progress = Callable[[int, int, int], object]
+"""Called with how many rows are there, how many there will be, and how many of them are no results."""
+
+DASK = "dask://"
+_CONNECT_SECONDS = 10
+
+
+@dataclass(frozen=True)
+class Swept:
+    """A finished sweep: ``rows`` in the order of its variants; ``played`` of them now, the others before."""
+
+    sweep: Sweep
+    rows: list[Row]
+    played: int
+
+    def frame(self) -> pd.DataFrame:
+        """A row a variant: its number, what varies, status and error, and the numbers of the result JSON."""
+        import pandas as pd
+
+        paths = self.sweep.paths
+        records = [
+            {"variant": number, **{path: _plain(self.sweep.values(number).get(path)) for path in paths}, **row}
+            for number, row in zip(self.sweep.numbers, self.rows, strict=True)
+        ]
+        table = pd.DataFrame.from_records(records)
+        for path in paths:  # a column of a file has one type
+            if len({type(value) for value in table[path]}) > 1:
+                table[path] = [None if value is None else str(value) for value in table[path]]
+        return table
+
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, str | int | float | bool | None) else str(value)
+
+
+def sweep(
+    base: str | Path | Mapping[str, Any] | Scenario,
+    vary: Mapping[str, Sequence[Any]],
+    *,
+    executor: Executor | int | str | None = None,
+    store: str | Path | None = None,
+    sample: int | None = None,
+    seed: int = 0,
+    measure: Measure = measured,
+) -> pd.DataFrame:
+    """Every combination of values at dotted paths, or a ``sample`` of them: a row each (see ``Swept.frame``).
+
+    ``executor`` is a number of processes, any concurrent.futures.Executor, or "dask://HOST:PORT"; left out, everything
+    is played here.  With a ``store`` (a file) rows that are there are not played again.  Raises InputError for a bad
+    grid; a variant that cannot be is a row with its reason.
+    """
+    if isinstance(base, Scenario):
+        base = base.document()
+    made = make_sweep(Base(base if isinstance(base, Mapping) else str(base)), vary, sample=sample, seed=seed)
+    return run_sweep(made, executor=executor, store=Path(store) if store else None, measure=measure).frame()
+
+
+def run_sweep(
+    made: Sweep,
+    *,
+    executor: Executor | int | str | None = None,
+    store: Path | None = None,
+    retry: bool = False,
+    measure: Measure = measured,
+    progress: Progress = lambda done, total, wrong: None,
+) -> Swept:
+    """Play what is not there yet, each row stored as soon as it is finished; with ``retry`` what failed, too."""
+    fingerprint = made.base.fingerprint() + ("" if measure is measured else f" {measure.__module__}.{_name(measure)}")
+    key_of = {number: variant.key(fingerprint) for number, variant in made.variants()}
+    with Store(store if store else Path(":memory:"), VERSION) as kept:
+        done = kept.done(key_of.values())
+        if retry:
+            again = {key for key in sorted(done) for row in kept.rows([key]) if row["status"] == "failed"}
+            kept.forget(sorted(again))
+            done -= again
+        todo = {key: number for number, key in reversed(key_of.items()) if key not in done}  # equal variants once
+        wanted = sorted(todo.values())
+        wrong = sum(row["status"] != "ok" for row in kept.rows(done))
+        there = len(key_of) - sum(key in todo for key in key_of.values())
+        progress(there, len(key_of), wrong)
+        for rows in _played(made, wanted, executor, measure):
+            kept.add((key_of[number], row) for number, row in rows)
+            there += len(rows)
+            wrong += sum(row["status"] != "ok" for _, row in rows)
+            progress(there, len(key_of), wrong)
+        return Swept(made, list(kept.rows(key_of.values())), len(wanted))
+
+
+def _name(measure: Measure) -> str:
+    return str(getattr(measure, "__qualname__", measure))
+
+
+def _played(
+    made: Sweep, numbers: Sequence[int], executor: Executor | int | str | None, measure: Measure
+) -> Iterator[list[Finished]]:
+    """What is finished, as it is finished, wherever it is played."""
+    if not numbers:
+        return iter(())
+    keys = in_order(made, numbers)
+    variants: Iterator[Numbered] = ((number, made.variant(number)) for number in keys)
+    if executor is None:
+        return play_serially(variants, measure)
+    if isinstance(executor, int):
+        return play_dealt(list(variants), list(keys.values()), executor, measure)
+    if isinstance(executor, str):
+        return _on_dask(executor, variants, measure)
+    return play_on(executor, _workers(executor), variants, measure)
+
+
+def _workers(executor: Executor) -> int:
+    """How many tasks it works on at once, as far as it says."""
+    return int(getattr(executor, "_max_workers", 0) or 4)
+
+
+def _on_dask(address: str, variants: Iterator[Numbered], measure: Measure) -> Iterator[list[Finished]]:
+    """The workers of a Dask cluster, on as many machines as it has."""
+    if not address.startswith(DASK) or address == DASK:
+        raise InputError(f"executor {address!r}: use a number of processes, or dask://HOST:PORT of a Dask scheduler")
+    try:
+        from distributed import Client
+    except ImportError:
+        raise InputError(f"executor {address!r} needs Dask; pip install 'simcluster[dask]'") from None
+    try:
+        client = Client("tcp://" + address.removeprefix(DASK), timeout=_CONNECT_SECONDS)
+    except (OSError, ValueError) as problem:
+        raise InputError(f"executor {address!r}: no Dask scheduler answers there ({problem})") from None
+    with client:
+        workers = len(client.scheduler_info(n_workers=-1)["workers"])
+        if not workers:
+            raise InputError(f"executor {address!r}: the scheduler has no workers; start some with dask worker")
+        yield from play_on(client.get_executor(pure=False), workers, variants, measure)
+
+
+__all__ = ["Progress", "Swept", "run_sweep", "sweep"]

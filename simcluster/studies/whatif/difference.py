@@ -1,0 +1,215 @@
+"""The difference of two runs, by cause, by stage and in words: what a person forwards to those who must decide.
+
+Imports results, saved ones, accounts and their attribution.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from statistics import fmean
+from typing import Any, NamedTuple
+
+from simcluster.base.units import format_seconds
+from simcluster.results.account import WAITING, Account
+from simcluster.results.attribution import attribute, stage_differences
+from simcluster.results.file import Saved, is_saved, read_saved
+from simcluster.results.raised import Held
+from simcluster.results.raising import held_between
+from simcluster.results.result import Result
+from simcluster.scenario.scenario import Scenario, load
+from simcluster.simulate import simulate
+from simcluster.studies.whatif.recipe_change import RecipeChange, recipe_change
+
+Side = str | Path | Scenario | Result | Saved
+
+_TOLD = 0.95  # causes are told until they make up so much of all that changed
+_MOST_TOLD = 5
+_STANDS_OUT = 0.05  # of the difference: by so much one stage's own work must grow more than the others'
+
+PHRASES = {
+    "forward": "forward compute",
+    "backward": "backward compute",
+    "recompute": "recomputing activations",
+    "optimizer": "the optimizer",
+    "other": "other work",
+    "interference": "compute slowed by communication beside it",
+    "bubble": "pipeline bubble",
+    "straggler_wait": "waiting for late members of a group",
+}
+_REASONS = {
+    "traffic": "{axis} communication itself (bytes, algorithm, link rates)",
+    "hiding": "{axis} communication: how much compute hides",
+    "contention": "{axis} communication sharing links",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A dotted path of the scenario with its two values; None where it is not set."""
+
+    path: str
+    before: Any
+    after: Any
+
+
+@dataclass(frozen=True)
+class Difference:
+    """By how many seconds a step of ``other`` is longer than one of ``base``, and why.
+
+    ``causes`` and every stage's entries sum to ``seconds``; ``stages`` is empty where their numbers differ.
+    ``recipe`` is what changes in bytes a parameter, named or following from the precision.  ``held`` says what is in
+    series with links that are faster in ``other``, where both are results and not saved ones.
+    """
+
+    names: tuple[str, str]
+    base: Account
+    other: Account
+    settings: tuple[Setting, ...]
+    recipe: RecipeChange | None = None
+    held: Held | None = None
+
+    @property
+    def seconds(self) -> float:
+        """Seconds per step; negative where ``other`` is faster."""
+        return self.other.step_time - self.base.step_time
+
+    @cached_property
+    def causes(self) -> dict[str, float]:
+        """Seconds per step by cause (``attribution.CAUSES``)."""
+        return attribute(self.base, self.other)
+
+    @cached_property
+    def stages(self) -> list[dict[str, float]]:
+        """Seconds per step by stage and entry of the breakdown."""
+        return stage_differences(self.base, self.other)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON: seconds per step."""
+        return {
+            "base": {"name": self.names[0], "step_time_s": self.base.step_time},
+            "other": {"name": self.names[1], "step_time_s": self.other.step_time},
+            "difference_s": self.seconds,
+            "causes_s": dict(self.causes),
+            "stages_s": [dict(stage) for stage in self.stages],
+            "settings": [asdict(setting) for setting in self.settings],
+            "recipe": self.recipe and self.recipe.to_dict(),
+            "held_back": self.held and self.held.to_dict(),
+            "in_words": self.in_words(),
+        }
+
+    def in_words(self) -> str:
+        """A short paragraph: how much, by what, and on which stage most, if one stands out."""
+        first, second = (format_seconds(each.step_time) for each in (self.base, self.other))
+        base, other = self.names
+        if not self.seconds:
+            return f"{other} takes {second} a step, exactly as long as {base}."
+        slower = "longer" if self.seconds > 0 else "less"
+        share = abs(self.seconds) / self.base.step_time
+        told = [
+            f"{other} takes {second} a step: {format_seconds(abs(self.seconds))} ({share:.1%}) {slower} than {base} "
+            f"({first})."
+        ]
+        costs, gains = ([(n, s) for n, s in self._largest() if sign * s > 0] for sign in (1, -1))
+        if costs:
+            told.append(f"What takes longer: {_list(costs)}.")
+        if gains:
+            told.append(f"What takes less: {_list(gains)}.")
+        told += [self.recipe.in_words()] if self.recipe else []
+        return " ".join([*told, *self._most_changed()])
+
+    def _largest(self) -> list[tuple[str, float]]:
+        """The causes that make up nearly all of what changed, largest first."""
+        ordered = sorted(self.causes.items(), key=lambda item: -abs(item[1]))
+        whole, found, covered = sum(abs(seconds) for _, seconds in ordered), [], 0.0
+        for name, seconds in ordered[:_MOST_TOLD]:
+            if not seconds or covered > _TOLD * whole:
+                break
+            found.append((name, seconds))
+            covered += abs(seconds)
+        return found
+
+    def _most_changed(self) -> Iterator[str]:
+        """Which stage's own work grows most, if one stands out."""
+        own = [sum(seconds for name, seconds in stage.items() if name not in WAITING) for stage in self.stages]
+        if len(own) < 2 or self.seconds <= 0:
+            return
+        most = max(own)
+        stage = own.index(most)
+        others = fmean(own[:stage] + own[stage + 1 :])
+        if most - others > _STANDS_OUT * self.seconds:
+            yield (
+                f"The own work of stage {stage} changes most, by {_signed(most)}; that of the others by "
+                f"{_signed(others)} on average."
+            )
+
+
+def diff(base: Side, other: Side) -> Difference:
+    """Why a step of ``other`` takes longer than one of ``base``: scenarios, their files, results, or saved results.
+
+    Raises InputError for a file that is neither a scenario nor a saved result of this version.
+    """
+    one, two = _side(base), _side(other)
+    names = ("A", "B") if one.name == two.name else (one.name, two.name)
+    settings = tuple(settings_between(one.document, two.document))
+    recipe = recipe_change(one.document, two.document, one.account.step_time)
+    before, after = one.result, two.result
+    held = held_between(before.scenario, after.scenario, after) if before and after else None
+    return Difference(names, one.account, two.account, settings, recipe, held)
+
+
+def settings_between(base: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[Setting]:
+    """Where two documents differ, leaf by leaf, in the order of their keys; names are no settings."""
+    before, after = dict(_leaves(base)), dict(_leaves(other))
+    for path in dict.fromkeys((*before, *after)):
+        if path.partition(".")[0] not in ("name", "measured") and before.get(path) != after.get(path):
+            yield Setting(path, before.get(path), after.get(path))
+
+
+def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping) and value:
+        for key, inner in value.items():
+            yield from _leaves(inner, f"{path}.{key}" if path else str(key))
+    else:
+        yield path, value
+
+
+class _Played(NamedTuple):
+    """A side of a difference; of a saved result there is no more than its account and scenario."""
+
+    name: str
+    account: Account
+    document: Mapping[str, Any]
+    result: Result | None = None
+
+
+def _side(side: Side) -> _Played:
+    if isinstance(side, str | Path):
+        side = read_saved(side) if is_saved(side) else load(side)
+    if isinstance(side, Saved):
+        return _Played(side.name, side.account, side.document)
+    result = side if isinstance(side, Result) else simulate(side)
+    return _Played(result.scenario.name, result.account, result.scenario.document(), result)
+
+
+def _list(parts: list[tuple[str, float]]) -> str:
+    return ", ".join(f"{_told(name, seconds)} {_signed(seconds)}" for name, seconds in parts)
+
+
+def _told(cause: str, seconds: float) -> str:
+    axis, _, reason = cause.rpartition("_")
+    if reason != "hiding":
+        return phrase(cause)
+    return f"{axis} communication that compute {'no longer' if seconds > 0 else 'now'} hides"
+
+
+def phrase(cause: str) -> str:
+    """A cause in words."""
+    axis, _, reason = cause.rpartition("_")
+    return _REASONS[reason].format(axis=axis) if reason in _REASONS else PHRASES[cause]
+
+
+def _signed(seconds: float) -> str:
+    return f"{'-' if seconds < 0 else '+'}{format_seconds(abs(seconds))}"

@@ -1,0 +1,232 @@
+"""How long a step takes when chance has a say: its distribution over many replicas, not one number.
+
+The step is planned and played once without chance; then all replicas at once are longest paths through it with other
+durations (``stage_sweep``): kernels jitter, documents differ, hosts stall, transfers meet others' traffic in spells.
+Links and interference are otherwise those of the run without chance: exact where transfers do not hold each other back,
+else as good as that is.  ``method="events"`` plays replica by replica on the engine instead, as everything is played
+that the sweep is not proved for (``chance_scope``).  Imports the door.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from simcluster.base.errors import InputError
+from simcluster.base.processes import Apart, cores
+from simcluster.engine.durations import ProgramOf, durations, paces
+from simcluster.engine.stage_sweep import StageSweep
+from simcluster.faults import BackgroundLoad, FaultSpec, HostStall, Jitter, SequenceLengths, placed
+from simcluster.faults.capacities import with_permanent
+from simcluster.faults.spec import Batch
+from simcluster.faults.stalls import Places, is_stall, with_room
+from simcluster.planning.ops import MAIN
+from simcluster.planning.stages import stage_programs
+from simcluster.results.distribution import Distribution
+from simcluster.results.result import Result
+from simcluster.scenario.job import batch_of, disturbances_of
+from simcluster.scenario.scenario import Scenario
+from simcluster.simulate import replay
+from simcluster.studies.whatif.chance import BLOCK, Chance, Documents
+from simcluster.studies.whatif.chance_scope import REPLICAS
+from simcluster.studies.whatif.pauses import Loaded, Slowed, Stalled
+from simcluster.topology import Cluster
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Method = Literal["auto", "sweep", "events"]
+Kind = TypeVar("Kind", bound=FaultSpec)
+
+_WORTH_A_PROCESS = 20e6  # durations to be drawn; below, starting one takes longer
+
+
+def monte_carlo(
+    scenario: Scenario, *, method: Method = "auto", processes: int = 0, base: Result | None = None
+) -> Distribution:
+    """The distribution of a scenario's step time over its ``replicas``.
+
+    ``base`` is the result of ``without_chance(scenario)`` if it is there already.
+    ``processes`` play them side by side (0: as many as there are cores, where it pays); the numbers do not depend on
+    it.  Raises InputError for ``method="sweep"`` where the sweep is not proved to be right (``chance_scope``).
+    """
+    scenario = scenario.model_copy(update={"faults": placed(scenario.faults)})
+    obstacle = REPLICAS.obstacle(scenario)
+    if method == "sweep" and obstacle:
+        raise InputError(f"replicas: {obstacle}")
+    base = base or replay(without_chance(scenario))
+    if obstacle or method == "events":
+        return _on_the_engine(scenario, base)
+    return _in_one_sweep(scenario, base, processes)
+
+
+def without_chance(scenario: Scenario) -> Scenario:
+    """The scenario as it would be if nothing were left to chance, played once; documents are spread evenly."""
+    placed_faults = scenario.model_copy(update={"faults": placed(scenario.faults), "replicas": 1})
+    return placed_faults.without(*(place for place, fault in enumerate(scenario.faults) if fault.by_chance))
+
+
+# --- all replicas in one sweep ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What it takes to play any block of replicas: small enough to be handed to another process."""
+
+    sweep: StageSweep
+    planned: list[Floats]  # seconds of a stage's ops, [op, place]
+    jitters: list[tuple[Jitter, list[int]]]
+    together: int
+    seed: int
+    data: list[Callable[[Sequence[int]], Documents]]  # of replicas' seeds; none where sequences are whole
+    stalled: Callable[..., Stalled]
+    loaded: Callable[..., Loaded]
+
+    def block(self, number: int) -> Floats:
+        """Seconds of all steps together, in the replicas of a block."""
+        seeds = [seed_of(self.seed, replica) for replica in range(number * BLOCK, (number + 1) * BLOCK)]
+        chance = Chance(
+            self.jitters, self.sweep.ops, self.sweep.stage_ranks, together=self.together, seed=self.seed,
+            block=number, documents=self.data[0](seeds) if self.data else None,
+        )  # fmt: skip
+        stalled, loaded = self.stalled(seeds=seeds), self.loaded(seeds=seeds)
+
+        def seconds(stage: int, op: int, start: Floats) -> Floats:
+            item, _ = self.sweep.ops[stage][op]
+            if is_stall(item):
+                found = stalled.seconds(stage, item.key[1])  # type: ignore[index]
+                return _NO_TIME if found is None else found
+            return loaded.seconds(stage, op, start, chance.seconds(stage, op, self.planned[stage][op][:, None]))
+
+        return self.sweep(seconds, BLOCK)
+
+
+_NO_TIME = np.zeros((1, 1))
+
+
+def _in_one_sweep(scenario: Scenario, base: Result, processes: int) -> Distribution:
+    job = _job(scenario, base)
+    blocks = list(range(math.ceil(scenario.replicas / BLOCK)))
+    work = sum(planned.size for planned in job.planned) * scenario.replicas
+    workers = processes or (cores() if work > _WORTH_A_PROCESS else 1)
+    times = np.concatenate(_side_by_side(job, blocks, min(workers, len(blocks))))[: scenario.replicas]
+    return Distribution(times / scenario.steps, base.step_time, "sweep")
+
+
+def _job(scenario: Scenario, base: Result) -> _Job:
+    parallel = scenario.parallel
+    certain = without_chance(scenario)
+    loads = tuple(fault for fault in _of(BackgroundLoad, scenario) if fault.by_chance)
+    if loads:  # ranks that others' traffic meets must be told from those that it does not
+        base = replay(certain, watched=loads)
+    cluster = with_permanent(scenario.faults, scenario.cluster.built)
+    programs, layout = stage_programs(base.job), base.job.plan
+    disturbed, stage_of = disturbances_of(certain, layout, cluster), layout.stages()
+    stalls = _of(HostStall, scenario)
+    sweep = StageSweep([with_room(each, [stall.cause for stall in stalls]) for each in programs], layout)
+    roomy = _Roomy(base, sweep, lambda rank: disturbed.program(rank, programs[stage_of[rank]]))
+    hosts = cluster.host_of[: scenario.gpus]
+    jitters = [(fault, fault.chosen(hosts)) for fault in _of(Jitter, scenario)]
+    packed, batch = _of(SequenceLengths, scenario), batch_of(scenario)
+    places = [Places(program.lanes[MAIN]) for program in programs]
+    horizon = 4.0 * base.step_time * scenario.steps
+    return _Job(
+        sweep=sweep, planned=[np.ascontiguousarray(each[..., 0]) for each in roomy.of_stages(roomy.durations())],
+        jitters=jitters, together=parallel.tp * parallel.cp, seed=scenario.seed,
+        data=[partial(_documents, fault, scenario.seed, batch, scenario.dp) for fault in packed],
+        stalled=partial(
+            Stalled, stalls, hosts, steps=scenario.steps, places=places, stage_ranks=sweep.stage_ranks,
+        ),
+        loaded=partial(Loaded, loads, slowed=roomy.slowed(loads, cluster), horizon=horizon),
+    )  # fmt: skip
+
+
+def _of(kind: type[Kind], scenario: Scenario) -> list[Kind]:
+    """The faults of a kind that the sweep knows (``chance_scope``)."""
+    return [fault for fault in scenario.faults if isinstance(fault, kind) and not fault.neutral]
+
+
+@dataclass(frozen=True)
+class _Roomy:
+    """Values of the ops of a run for the ops of a sweep, which has room for stalls of its own."""
+
+    base: Result
+    sweep: StageSweep
+    program_of: ProgramOf
+
+    def durations(self) -> dict[int, Floats]:
+        """Seconds of ops, by simulated rank, [op, 1]."""
+        found = durations(self.base.lowered, self.program_of, self.base.record)
+        return {rank: seconds[:, None] for rank, seconds in found.items()}
+
+    def of_stages(self, of_ranks: Mapping[int, Floats]) -> list[Floats]:
+        """From values of every simulated rank's ops [op, ...] to those of every stage's, [op, place, ...]."""
+        played = {rank: self._without_stalls(rank, values) for rank, values in of_ranks.items()}
+        found = []
+        for ops, ranks in zip(self.sweep.ops, self.sweep.stage_ranks, strict=True):
+            values = np.stack([played[self.base.simulated_for(int(rank))] for rank in ranks], axis=1)
+            room = np.array([is_stall(item) for item, _ in ops])
+            whole = np.zeros((len(ops), *values.shape[1:]))
+            whole[~room] = values
+            found.append(whole)
+        return found
+
+    def _without_stalls(self, rank: int, values: Floats) -> Floats:
+        items = (item for items in self.program_of(rank).lanes.values() for item in items)
+        return np.asarray(values[np.array([not is_stall(item) for item in items for _ in item.segment.ops])])
+
+    def slowed(self, loads: Sequence[BackgroundLoad], cluster: Cluster) -> list[dict[int, list[Slowed]]]:
+        """By stage, the ops that others' traffic can hold up."""
+        found: list[dict[int, list[Slowed]]] = [{} for _ in self.sweep.stage_ranks]
+        for number, load in enumerate(loads):
+            left = {link: load.left(float(cluster.capacity[link])) for link in load.links(cluster)}
+            of_stages = self.of_stages(paces(self.base.lowered, self.program_of, left))
+            for own, values, ops in zip(found, of_stages, self.sweep.ops, strict=True):
+                room = np.array([is_stall(item) for item, _ in ops])
+                for op in np.flatnonzero((values[..., 1] < 1).any(axis=1) & ~room).tolist():
+                    own.setdefault(op, []).append(Slowed(number, values[op, :, 0], values[op, :, 1]))
+        return found
+
+
+def _documents(fault: SequenceLengths, seed: int, batch: Batch, dp: int, seeds: Sequence[int]) -> Documents:
+    """What microbatches weigh in the replicas of these seeds, and evenly spread in the scenario, of ``seed``."""
+    replicas = [fault.attention(each, batch, dp) for each in seeds]
+    return Documents(np.stack(replicas, axis=-1), fault.without().attention(seed, batch, dp)[:, 0, 0])
+
+
+def _side_by_side(job: _Job, blocks: Sequence[int], workers: int) -> list[Floats]:
+    """Blocks dealt out to processes."""
+    dealt = [blocks[place::workers] for place in range(workers)]
+    helpers = [Apart(partial(_played, job, own)) for own in dealt[1:]]
+    played = [_played(job, dealt[0]), *(helper.result() for helper in helpers)]
+    found = {number: times for own, answer in zip(dealt, played, strict=True)
+             for number, times in zip(own, answer, strict=True)}  # fmt: skip
+    return [found[number] for number in blocks]
+
+
+def _played(job: _Job, blocks: Sequence[int]) -> list[Floats]:
+    return [job.block(number) for number in blocks]
+
+
+# --- replica by replica -----------------------------------------------------------------------------------------------
+
+
+def seed_of(seed: int, replica: int) -> int:
+    """The seed of a replica that the engine plays."""
+    digest = hashlib.blake2b(repr((seed, "replica", replica)).encode(), digest_size=7).digest()
+    return int.from_bytes(digest, "little")
+
+
+def _on_the_engine(scenario: Scenario, base: Result) -> Distribution:
+    runs = [
+        scenario.model_copy(update={"seed": seed_of(scenario.seed, number), "replicas": 1})
+        for number in range(scenario.replicas)
+    ]
+    times = [replay(run).step_time for run in runs]
+    return Distribution(np.array(times), base.step_time, "events")

@@ -1,0 +1,253 @@
+"""The points of a launch checklist: what each looks at in a result, the number behind its verdict, and what to try.
+
+Nothing is played here but what a number needs.  Imports the door, results and scenarios.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from simcluster.base.units import format_seconds
+from simcluster.documents.suggestions import divisors
+from simcluster.model.transformer import parameters
+from simcluster.results.first_order import path_seconds_under
+from simcluster.results.metrics import EXPOSED
+from simcluster.results.overlap import Key
+from simcluster.results.result import Result
+from simcluster.scenario.headroom import HEADROOM
+from simcluster.scenario.schedule_plan import schedule_of, slices_of
+from simcluster.step.planned import prepare
+from simcluster.studies.whatif.candidates import (
+    against_bubble,
+    against_exposed,
+    against_memory,
+    against_sharding,
+    into_domain,
+)
+from simcluster.studies.whatif.remedies import Remedy, Values, Verdict
+from simcluster.studies.whatif.sensitivities import scaled
+
+_WORTH_NAMING = 0.0005  # of the step
+_UNEVEN = 0.05  # by how much the slowest stage may be above the others
+_COMPUTE = ("forward", "backward", "recompute", "optimizer", "other")
+
+# Kaplan et al., arXiv:2001.08361: B_crit = 2e8 tokens / L^(1/0.21) (eq. 1.4) at L = (8.8e13/N)^0.076 (eq. 1.1).
+_KAPLAN_BATCH, _KAPLAN_BATCH_POWER = 2e8, 1 / 0.21
+_KAPLAN_PARAMETERS, _KAPLAN_LOSS_POWER = 8.8e13, 0.076
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One line of the checklist: ``found`` is the number behind the verdict, ``rule`` what it is held against.
+
+    ``advice`` says what to do where no change of the scenario can be tried; ``tries`` are those that can be, most
+    promising first.
+    """
+
+    name: str
+    verdict: Verdict
+    found: str
+    rule: str
+    advice: str = ""
+    tries: tuple[Values, ...] = ()
+    for_time: bool = True
+    """A remedy has to make the step shorter; else it has to help the point, whatever it costs."""
+    remedies: tuple[Remedy, ...] = ()
+    """Those of ``tries`` that do, as played, best first."""
+
+    @property
+    def remedy(self) -> Remedy | None:
+        """The best one."""
+        return self.remedies[0] if self.remedies else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON."""
+        named = {name: getattr(self, name) for name in ("name", "verdict", "found", "rule", "advice")}
+        remedies = [remedy.to_dict() for remedy in self.remedies]
+        return {**named, "remedy": remedies[0] if remedies else None, "remedies": remedies}
+
+
+Check = Callable[[Result], Point]
+
+
+def _verdict(value: float, warn: float, fail: float) -> Verdict:
+    return "fail" if value > fail else "warn" if value > warn else "pass"
+
+
+def _named(what: str, share: float) -> str:
+    return f", most of it {what}" if share > _WORTH_NAMING else ""
+
+
+# --- the points -------------------------------------------------------------------------------------------------------
+
+
+def _layout(result: Result) -> Point:
+    scenario = result.scenario
+    plan, batch, model = scenario.parallel, scenario.training, scenario.model
+    schedule = schedule_of(scenario)
+    slices = slices_of(scenario, schedule)
+    counts = sorted(set(slices.counts)) if slices else []
+    named = " to ".join(map(str, dict.fromkeys((counts[0], counts[-1])))) if counts else "as their times say"
+    layers = f"layers a slice: {named}"
+    found = (
+        f"{batch.global_batch} = dp {plan.dp} x micro batch {batch.micro_batch} x {scenario.microbatches} "
+        f"microbatches; {layers}; {model.heads // plan.tp} heads a rank"
+    )
+    few = scenario.microbatches < plan.pp
+    smaller = [{"training.micro_batch": size} for size in reversed(divisors(batch.micro_batch)[:-1])]
+    return Point(
+        "divisibility", "warn" if few else "pass", found,
+        "everything divides; at least as many microbatches as stages",
+        "fewer microbatches than stages: the pipeline is never full" if few else "",
+        tuple(smaller),
+    )  # fmt: skip
+
+
+def _memory(result: Result) -> Point:
+    used = result.memory.total / result.facts.memory
+    tight = against_memory(result.scenario)
+    tries = tuple(each.values for each in result.remedies.found) if result.remedies else tight
+    return Point(
+        "memory headroom", _verdict(used, 1 - HEADROOM, 1.0),
+        f"{result.memory.total / 1e9:.1f} of {result.facts.memory / 1e9:.1f} GB ({used:.0%}) on the fullest GPU",
+        f"at most {100 * (1 - HEADROOM):.0f} %; above 100 % it does not fit",
+        "more recomputation, or a higher ZeRO stage", tries, for_time=False,
+    )  # fmt: skip
+
+
+def _tensor_domain(result: Result) -> Point:
+    plan, cluster = result.job.plan, result.scenario.cluster.built
+    groups = plan.groups("tp")
+    switch = {gpu: cluster.nvswitch(gpu) or f"machine {cluster.host_of[gpu]}" for gpu in range(result.facts.ranks)}
+    crossing = sum(len({switch[int(rank)] for rank in group}) > 1 for group in groups) if plan.tp > 1 else 0
+    sizes: dict[str, int] = {}
+    for name in switch.values():
+        sizes[name] = sizes.get(name, 0) + 1
+    domain = min(sizes.values())
+    return Point(
+        "tp inside the NVLink domain", "fail" if crossing else "pass",
+        f"tp {plan.tp}, domains of {domain} GPUs" + (f"; {crossing} of {len(groups)} groups cross" if crossing else ""),
+        "no tp group leaves its NVLink domain",
+        tries=into_domain(result.scenario, domain), for_time=False,
+    )  # fmt: skip
+
+
+def _critical_batch(result: Result) -> Point:
+    size = parameters(result.scenario.model).total
+    loss = (_KAPLAN_PARAMETERS / size) ** _KAPLAN_LOSS_POWER
+    critical = _KAPLAN_BATCH / loss**_KAPLAN_BATCH_POWER
+    tokens = result.facts.tokens
+    return Point(
+        "batch against the critical batch", _verdict(tokens / critical, 1.0, 4.0),
+        f"{tokens / 1e6:.2f} M tokens a step, {tokens / critical:.0%} of {critical / 1e6:.1f} M",
+        "above it more samples hardly save steps (arXiv:2001.08361 eq. 1.4 at the loss of eq. 1.1: a rule of thumb)",
+        "a smaller training.global_batch, or fewer GPUs",
+    )  # fmt: skip
+
+
+def _bubble(result: Result) -> Point:
+    bubble, own = result.times.bubble_fraction, result.own_bubble
+    uneven = _above(result) > _UNEVEN
+    why = ", its stages are uneven" if bubble > own.fraction and uneven else ""
+    beside = f"; {own.describe()}{why}" if own.fraction else ""
+    return Point(
+        "pipeline bubble", _verdict(bubble, 0.10, 0.25), f"{bubble:.1%} of the step waits for other stages{beside}",
+        "at most 10 %; above 25 % something is wrong", "more microbatches, more chunks, or fewer stages",
+        against_bubble(result, uneven=uneven),
+    )  # fmt: skip
+
+
+def _sharding(result: Result) -> Point:
+    """DeepSpeed (runtime/pipe/engine.py): "ZeRO-2 and ZeRO-3 are incompatible with pipeline parallelism"; why: its
+    issue 4164.  Megatron-LM's distributed optimizer shards the optimizer's state.  PyTorch's pipeline stages sum
+    gradients up and reduce them in the last microbatch (torch/distributed/pipelining/stage.py,
+    ``backward_maybe_with_nosync``)."""
+    scenario = result.scenario
+    zero, pp = scenario.parallel.zero, scenario.parallel.pp
+    every = []
+    if zero > 1 and scenario.fsdp.sync_every_microbatch:
+        every.append("gradients are reduced")
+    if zero > 2 and scenario.fsdp.reshard_after_forward:
+        every.append("parameters are gathered")
+    bad = pp > 1 and bool(every)
+    seconds = result.overlap.mean[Key("dp")].wire if bad else 0.0
+    how = f"; {' and '.join(every)} in each of {scenario.microbatches} microbatches"
+    wire = f": {format_seconds(seconds)} of dp on the wire a step"
+    return Point(
+        "ZeRO under the pipeline", "warn" if bad else "pass", f"ZeRO-{zero}, pp {pp}" + (how + wire if bad else ""),
+        "ZeRO-0 or 1 under a pipeline: DeepSpeed refuses 2 and 3, Megatron-LM shards the optimizer's state only",
+        "parallel.zero 1, or sum gradients up and reduce them once (fsdp.sync_every_microbatch: false)",
+        against_sharding(scenario), for_time=False,
+    )  # fmt: skip
+
+
+def _exposed(result: Result) -> Point:
+    exposed = {axis: result.times.breakdown[f"exposed_{axis}"] for axis in EXPOSED}
+    share = sum(exposed.values()) / result.step_time
+    most = max(exposed, key=lambda axis: exposed[axis])
+    return Point(
+        "exposed communication", _verdict(share, 0.15, 0.30),
+        f"{share:.1%} of the step{_named(f'{most} ({exposed[most] / result.step_time:.1%})', share)}",
+        "at most 15 %; above 30 % GPUs wait more than they should", "another layout, or faster links",
+        against_exposed(result),
+    )  # fmt: skip
+
+
+def _contention(result: Result) -> Point:
+    lost = {axis: each.contention for axis, each in result.account.axes.items()}
+    share = sum(lost.values()) / result.step_time
+    most = max(lost, key=lambda axis: lost[axis])
+    orders = (("tp", "cp", "dp", "pp"), ("tp", "cp", "pp", "dp"))
+    return Point(
+        "oversubscription on the rings' way", _verdict(share, 0.02, 0.10),
+        f"{share:.1%} of the step is lost to shared links{_named(most, share)}",
+        "at most 2 %", "adaptive routing, or ranks placed so that rings stay below a leaf switch",
+        tuple({"parallel.order": order} for order in orders if order != tuple(result.scenario.parallel.order)),
+    )  # fmt: skip
+
+
+def _last_stage(result: Result) -> Point:
+    own = _computing(result)
+    if len(own) < 2:
+        return Point("balance of stages", "pass", "one stage", "the slowest stage at most 5 % above the mean")
+    slowest, over = own.index(max(own)), _above(result)
+    last = " (it has the LM head)" if slowest == len(own) - 1 else ""
+    return Point(
+        "balance of stages", _verdict(over, _UNEVEN, 0.15),
+        f"stage {slowest}{last} computes {format_seconds(own[slowest])}, {over:+.1%} against the others",
+        "the slowest stage at most 5 % above the others", "fewer layers on that stage",
+        ({"pipeline.layers_per_stage": "auto"},),
+    )  # fmt: skip
+
+
+def _computing(result: Result) -> list[float]:
+    """Seconds that the mean rank of each stage computes."""
+    return [sum(stage[name] for name in _COMPUTE) for stage in result.breakdown_of_stages]
+
+
+def _above(result: Result) -> float:
+    """By how much the slowest stage computes longer than the mean of the others."""
+    own = sorted(_computing(result))
+    return own[-1] / (sum(own[:-1]) / (len(own) - 1)) - 1 if len(own) > 1 else 0.0
+
+
+def _launches(result: Result) -> Point:
+    faster = prepare(scaled(result.scenario, "launch", 1.0)).lowered  # half the time
+    under = path_seconds_under(result.critical_path, result.lowered, faster)
+    share = 0.0 if under is None else 2 * (result.step_time - under) / result.step_time
+    micro = result.scenario.training.micro_batch
+    larger = tuple({"training.micro_batch": micro * factor} for factor in (2, 4))
+    return Point(
+        "launch-bound microbatches", _verdict(share, 0.05, 0.20),
+        "not known" if under is None else f"{share:.1%} of the step is launching kernels and host work",
+        "at most 5 %", "larger microbatches, fewer and larger kernels, CUDA graphs", larger,
+    )  # fmt: skip
+
+
+CHECKS: tuple[Check, ...] = (
+    _layout, _memory, _tensor_domain, _sharding, _critical_batch, _bubble, _exposed, _contention, _last_stage,
+    _launches,
+)  # fmt: skip
+"""Every point of the checklist, in the order in which it is read."""
