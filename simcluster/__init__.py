@@ -57,7 +57,7 @@ _HOME = {
     "monte_carlo": "simcluster.studies.whatif.montecarlo",
     "play_schedules": "simcluster.schedules.comparison",
     "plan": "simcluster.studies.search.plan",
-    "plots": "simcluster.plots",
+    "plots": "simcluster.show.plots",
     "sensitivity": "simcluster.studies.whatif.sensitivities",
     "simulate": "simcluster.simulate",
     "simulate_costs": "simcluster.bench.given_times",

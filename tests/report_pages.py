@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from conftest import tiny_scenario
 
-from simcluster.report import Entry, entry_of_result
-from simcluster.report.packing import with_columns
 from simcluster.results.timeline import Spans
+from simcluster.show.report import Entry, entry_of_result
+from simcluster.show.report.packing import with_columns
 from simcluster.simulate import simulate
 
 _KINDS = ("forward", "backward", "all_gather", "reduce_scatter")

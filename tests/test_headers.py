@@ -13,9 +13,9 @@ import simcluster
 from simcluster.cli import main
 from simcluster.documents.reading import shipped_names
 from simcluster.faults.words import all_in_words
-from simcluster.report import entry_of_result
-from simcluster.report.summary import what_was_run
 from simcluster.show.layout import layout
+from simcluster.show.report import entry_of_result
+from simcluster.show.report.summary import what_was_run
 from simcluster.show.summary import summary
 
 JITTER = "{kind: jitter, factor: {kind: lognormal, sigma: 0.05}}"

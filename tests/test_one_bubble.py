@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 import simcluster
 from simcluster.bench.given_times import Costs, simulate_costs
 from simcluster.cli import main
-from simcluster.report import words
 from simcluster.schedules import SCHEDULES, make_schedule
 from simcluster.schedules.own_bubble import own_bubble
+from simcluster.show.report import words
 from simcluster.simulate import simulate
 
 FAULTS: tuple[list[dict[str, Any]], ...] = (

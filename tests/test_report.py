@@ -22,18 +22,18 @@ from test_gantt import _MISSING_CONE, lab
 
 from simcluster.base.errors import InputError
 from simcluster.cli import main
-from simcluster.report import Entry, colours, entry_of_result, entry_of_saved, page, trust
-from simcluster.report.blob import Blob
-from simcluster.report.html import element, json_block
-from simcluster.report.ideal import ideal_spans
-from simcluster.report.packing import packed, some_ranks
-from simcluster.report.words import signed_seconds
-from simcluster.report.yaml_text import yaml_text
 from simcluster.results.file import read_saved
 from simcluster.results.timeline import COLUMNS
 from simcluster.scenario.likely import nearest
 from simcluster.scenario.scenario import load_text
 from simcluster.show import palette
+from simcluster.show.report import Entry, colours, entry_of_result, entry_of_saved, page, trust
+from simcluster.show.report.blob import Blob
+from simcluster.show.report.html import element, json_block
+from simcluster.show.report.ideal import ideal_spans
+from simcluster.show.report.packing import packed, some_ranks
+from simcluster.show.report.words import signed_seconds
+from simcluster.show.report.yaml_text import yaml_text
 from simcluster.simulate import simulate
 from simcluster.studies.variations import differences
 

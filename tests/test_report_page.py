@@ -16,7 +16,7 @@ import pytest
 from report_pages import large_entry, small_entry
 from test_report import HOSTILE
 
-from simcluster.report import Entry, page
+from simcluster.show.report import Entry, page
 
 pytestmark = pytest.mark.skipif(chromium.found() is None, reason="no Chromium: apt-get install -y chromium")
 

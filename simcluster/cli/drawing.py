@@ -90,7 +90,7 @@ def write_memory(result: Result, path: Path, window: tuple[float, float] | None,
     if path.suffix in (".csv", ".parquet"):
         write_table(path, result.memory_table(ranks))
         return
-    from simcluster.plots import memory, save_figure
+    from simcluster.show.plots import memory, save_figure
 
     save_figure(memory(result, ranks=ranks, window=window), path)
 

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from simcluster import plots
 from simcluster.base.errors import InputError
 from simcluster.cli import common, drawing
 from simcluster.cli.common import add_override_arguments, format_table, output_path, write_text
 from simcluster.cli.terminal import progress
+from simcluster.show import plots
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -140,7 +140,7 @@ def _document_path(name: str) -> Path:
 
 def _write(path: Path, found: Found) -> None:
     """The winner as a scenario of its own."""
-    from simcluster.report.yaml_text import yaml_text
+    from simcluster.show.report.yaml_text import yaml_text
 
     write_text(path, yaml_text(found.scenario.document()))
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from simcluster.report import Entry
+    from simcluster.show.report import Entry
 
 EXAMPLE = """examples:
   simcluster report gpt3_175b_64xa100 -o report.html
@@ -61,8 +61,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(args: argparse.Namespace) -> int:
     """Check everything that was named, play or read it, write the page."""
     from simcluster.documents.overrides import expand_vary
-    from simcluster.report import page
     from simcluster.results.file import is_saved
+    from simcluster.show.report import page
     from simcluster.studies.variations import distinct
 
     output = common.output_path(args.output)
@@ -99,7 +99,7 @@ def _played(
     path: str, overrides: Sequence[tuple[str, Any]], vary: Sequence[tuple[str, Sequence[Any]]], ranks: str | None
 ) -> list[Entry]:
     """A scenario's runs: one, or one for each combination of varied values that can be."""
-    from simcluster.report import entry_of_result
+    from simcluster.show.report import entry_of_result
     from simcluster.studies.variations import play_all, possible_variations
 
     common.say_what_is_replaced(path, overrides)
@@ -119,8 +119,8 @@ def _played(
 
 
 def _saved(path: str, timeline: Mapping[str, Any] | None) -> Entry:
-    from simcluster.report import entry_of_saved
     from simcluster.results.file import read_saved
+    from simcluster.show.report import entry_of_saved
 
     return entry_of_saved(read_saved(path), origin=path, columns=timeline)
 
@@ -150,7 +150,7 @@ def read_timeline(path: Path) -> dict[str, Any]:
 def _csv(path: Path) -> pd.DataFrame:
     import pandas as pd
 
-    from simcluster.report.saved import TEXTS
+    from simcluster.show.report.saved import TEXTS
 
     kinds = dict.fromkeys(TEXTS, "str")
     return pd.read_csv(path, keep_default_na=False, dtype=kinds, nrows=_MOST_ROWS)

@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from simcluster import plots
 from simcluster.cli import common, drawing, tracing
 from simcluster.cli.common import add_override_arguments
 from simcluster.cli.tracing import add_trace_arguments
+from simcluster.show import plots
 
 if TYPE_CHECKING:
     from simcluster.results.distribution import Distribution

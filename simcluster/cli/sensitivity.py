@@ -6,10 +6,10 @@ import argparse
 import math
 from typing import TYPE_CHECKING
 
-from simcluster import plots
 from simcluster.base.errors import InputError
 from simcluster.cli import common, drawing
 from simcluster.cli.common import add_override_arguments, format_difference, format_table
+from simcluster.show import plots
 
 if TYPE_CHECKING:
     from simcluster.studies.whatif.sensitivities import MoreMemory, Sensitivity

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from simcluster import plots
 from simcluster.cli import common, drawing
 from simcluster.cli.common import add_override_arguments, format_table
+from simcluster.show import plots
 
 if TYPE_CHECKING:
     from simcluster.interop.recorded import Straggling

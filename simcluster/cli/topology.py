@@ -32,8 +32,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(args: argparse.Namespace) -> int:
     """Build, describe, draw, write."""
     from simcluster.bench.describe import describe
-    from simcluster.plots import save_figure, topology
     from simcluster.scenario.files import load_cluster
+    from simcluster.show.plots import save_figure, topology
 
     picture = drawing.figure_path(args.plot) if args.plot else None
     common.check_json_path(args.json)

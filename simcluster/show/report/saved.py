@@ -11,13 +11,13 @@ import numpy.typing as npt
 
 from simcluster.base.errors import InputError
 from simcluster.base.units import format_seconds
-from simcluster.report.entry import Entry
-from simcluster.report.packing import with_columns
-from simcluster.report.words import MEMORY
 from simcluster.results.file import Saved
 from simcluster.results.numbers import METRICS
 from simcluster.results.timeline import COLUMNS, Spans
 from simcluster.scenario.scenario import Scenario, from_document
+from simcluster.show.report.entry import Entry
+from simcluster.show.report.packing import with_columns
+from simcluster.show.report.words import MEMORY
 
 TEXTS = ("stream", "kind", "name", "group")
 _TIMES = ("ready", "start", "end")

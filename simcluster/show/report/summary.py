@@ -10,13 +10,13 @@ from typing import Any
 
 from simcluster.base.units import format_seconds
 from simcluster.faults.words import all_in_words
-from simcluster.report import words
-from simcluster.report.entry import Entry
-from simcluster.report.html import Markup, element, joined, table, void
 from simcluster.results.metrics import BREAKDOWN
 from simcluster.results.numbers import columns_of
 from simcluster.show.layout import layout
 from simcluster.show.names import PARTS
+from simcluster.show.report import words
+from simcluster.show.report.entry import Entry
+from simcluster.show.report.html import Markup, element, joined, table, void
 from simcluster.studies.whatif.difference import Difference, phrase, settings_between
 
 _SMALL = 0.005  # of the largest change: what is smaller is told together

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from simcluster.base.units import format_seconds
-from simcluster.report import words
-from simcluster.report.entry import Entry
-from simcluster.report.html import Markup, element, joined, table
 from simcluster.scenario.likely import ANY, Validated, likely, nearest
+from simcluster.show.report import words
+from simcluster.show.report.entry import Entry
+from simcluster.show.report.html import Markup, element, joined, table
 
 _NEAREST = 6
 

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from simcluster.report.blob import Blob
 from simcluster.results.timeline import COLUMNS, Spans
 from simcluster.show.palette import STREAMS
+from simcluster.show.report.blob import Blob
 
 Ints = npt.NDArray[np.int64]
 

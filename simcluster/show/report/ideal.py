@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from simcluster.report.packing import with_columns
 from simcluster.results.timeline import Spans
 from simcluster.schedules import Schedule
 from simcluster.schedules.timing import Costs, play
+from simcluster.show.report.packing import with_columns
 
 KINDS = {"F": "forward", "B": "backward", "I": "input_grad", "W": "weight_grad"}
 MOST_ACTIONS = 100_000

@@ -6,13 +6,13 @@ Imports entries, stragglers, units and the words.
 from __future__ import annotations
 
 from simcluster.base.units import format_bytes, format_bytes_per_second, format_seconds
-from simcluster.report import words
-from simcluster.report.colours import HEAT_LEVELS
-from simcluster.report.entry import Entry, LinkHeat
-from simcluster.report.html import Markup, element, joined, table, void
-from simcluster.report.ideal import MOST_ACTIONS
-from simcluster.report.yaml_text import yaml_text
 from simcluster.schedules.grid import order_lines
+from simcluster.show.report import words
+from simcluster.show.report.colours import HEAT_LEVELS
+from simcluster.show.report.entry import Entry, LinkHeat
+from simcluster.show.report.html import Markup, element, joined, table, void
+from simcluster.show.report.ideal import MOST_ACTIONS
+from simcluster.show.report.yaml_text import yaml_text
 from simcluster.studies.whatif.straggling import Stragglers
 
 _MOST_COLUMNS = 32

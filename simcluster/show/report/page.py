@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 
 from simcluster.base.errors import InputError
-from simcluster.report import colours, details, summary, trust
-from simcluster.report.blob import Blob
-from simcluster.report.entry import Entry, MemoryCurve
-from simcluster.report.html import Markup, element, joined, json_block, void
-from simcluster.report.ideal import MOST_ACTIONS, ideal_spans
-from simcluster.report.packing import TICKS, packed, some_ranks
+from simcluster.show.report import colours, details, summary, trust
+from simcluster.show.report.blob import Blob
+from simcluster.show.report.entry import Entry, MemoryCurve
+from simcluster.show.report.html import Markup, element, joined, json_block, void
+from simcluster.show.report.ideal import MOST_ACTIONS, ideal_spans
+from simcluster.show.report.packing import TICKS, packed, some_ranks
 
 _SCRIPTS = (
     "data.js", "search.js", "gantt.js", "gantt_text.js", "controls.js", "controls_text.js", "charts.js", "page.js",
@@ -308,7 +308,7 @@ def _style() -> str:
 
 
 def _asset(name: str) -> str:
-    return (files("simcluster.report") / "assets" / name).read_text(encoding="utf-8")
+    return (files("simcluster.show.report") / "assets" / name).read_text(encoding="utf-8")
 
 
 def _hash(text: str) -> str:

@@ -14,13 +14,13 @@ import numpy as np
 import numpy.typing as npt
 
 from simcluster.base.errors import InputError
-from simcluster.report.packing import with_columns
 from simcluster.results.account import Account
 from simcluster.results.loads import hottest, utilisation
 from simcluster.results.result import Result
 from simcluster.results.timeline import COLUMNS, Spans
 from simcluster.scenario.scenario import Scenario
 from simcluster.schedules import Schedule
+from simcluster.show.report.packing import with_columns
 from simcluster.studies.whatif.straggling import Stragglers, stragglers
 
 _LINKS = 24
