@@ -2,7 +2,7 @@
 
     scenario = simcluster.load("scenarios/gpt3_175b_64xa100.yaml")
     result = simcluster.simulate(scenario)
-    table = simcluster.studies.variations([scenario, other])
+    table = simcluster.compare([scenario, other])
 
 Names are imported when first used, so that ``import simcluster`` costs nothing.
 """
@@ -14,8 +14,9 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from simcluster.base.old_names import find_old_names
+
 if TYPE_CHECKING:
-    from simcluster import plots as plots
     from simcluster.base.errors import InputError as InputError
     from simcluster.bench.collective import collective_times as collective_times
     from simcluster.bench.given_times import Costs as Costs
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from simcluster.scenario.scenario import load as load
     from simcluster.scenario.scenario import load_text as load_text
     from simcluster.schedules.comparison import play_schedules as play_schedules
+    from simcluster.show import plots as plots
     from simcluster.simulate import simulate as simulate
     from simcluster.studies.multi_job import simulate_together as simulate_together
     from simcluster.studies.search.plan import plan as plan
@@ -87,3 +89,4 @@ class _Package(ModuleType):
 
 
 sys.modules[__name__].__class__ = _Package
+find_old_names()

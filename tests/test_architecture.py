@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import simcluster
+from simcluster.base.old_names import MOVED
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "simcluster"
@@ -197,6 +199,23 @@ def test_functions_stay_functions_whoever_imports_the_modules_of_that_name() -> 
 
     assert callable(simcluster.simulate)
     assert callable(simcluster.studies.variations)
+
+
+@pytest.mark.parametrize("old", MOVED)
+def test_modules_are_found_by_their_old_names(old: str) -> None:
+    """The very same modules, below them, too; these keep what they are called today."""
+    module = importlib.import_module(f"simcluster.{MOVED[old]}")
+    assert importlib.import_module(f"simcluster.{old}") is module
+    assert module.__spec__ is not None
+    assert module.__spec__.name == module.__name__ == f"simcluster.{MOVED[old]}"
+
+
+def test_a_module_below_an_old_name_is_the_module_of_today() -> None:
+    from simcluster.replay.written import write_trace as old  # type: ignore[import-not-found]
+
+    from simcluster.interop.recorded.written import write_trace
+
+    assert old is write_trace
 
 
 def run_python(*arguments: str) -> str:

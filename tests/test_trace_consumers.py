@@ -85,7 +85,7 @@ JOBS: dict[str, dict[str, Any]] = {
 @pytest.mark.usefixtures("hta")
 @pytest.mark.parametrize("name", JOBS)
 def test_hta_finds_our_breakdown(name: str, tmp_path: Path) -> None:
-    """The table at the head of interop/export/export.py, with collectives from the wire on; times to a nanosecond per span."""
+    """As interop/export/export.py says, with collectives from the wire on; times to a nanosecond per span."""
     result = simulate(load(TINY, JOBS[name].items()))
     write_trace(result, tmp_path / "trace", begins="wire")
     found = ask("ask_hta.py", tmp_path / "trace")
