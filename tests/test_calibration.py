@@ -18,17 +18,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simcluster.base.errors import InputError
-from simcluster.calibration.cases import Case, case_from, cases_for
-from simcluster.calibration.constants import changed, value_at
-from simcluster.calibration.fit import DeviceFit, fit_device
-from simcluster.calibration.kernels import kernel_of, modelled_seconds
-from simcluster.calibration.known import base_of
-from simcluster.calibration.least_squares import Parameter, least_squares
-from simcluster.calibration.table import Machine, Measurement, Table, TableFile, read_table, summarised
-from simcluster.calibration.written import device_text
 from simcluster.cli import main
 from simcluster.devices.device import AttentionKernel, Device, load_device
 from simcluster.documents.reading import shipped_folder
+from simcluster.evidence.calibration.cases import Case, case_from, cases_for
+from simcluster.evidence.calibration.constants import changed, value_at
+from simcluster.evidence.calibration.fit import DeviceFit, fit_device
+from simcluster.evidence.calibration.kernels import kernel_of, modelled_seconds
+from simcluster.evidence.calibration.known import base_of
+from simcluster.evidence.calibration.least_squares import Parameter, least_squares
+from simcluster.evidence.calibration.table import Machine, Measurement, Table, TableFile, read_table, summarised
+from simcluster.evidence.calibration.written import device_text
 from simcluster.scenario.files import load_cluster
 from simcluster.scenario.scenario import from_document, load
 

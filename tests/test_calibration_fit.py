@@ -166,8 +166,8 @@ def test_without_the_tables_fits_are_skipped_with_their_reason(
 
 def test_measured_products_of_a_table_are_fitted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The table's own format, made from known constants."""
-    from simcluster.calibration.constants import changed
     from simcluster.devices.device import kernel_seconds, load_device
+    from simcluster.evidence.calibration.constants import changed
     from simcluster.model.kernels import Kernel
 
     device = load_device("a100-80gb-pcie")

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from scipy.interpolate import CubicSpline
 
 from simcluster.base.errors import InputError
-from simcluster.calibration.least_squares import Loss, Solution, least_squares
 from simcluster.cli import main
+from simcluster.evidence.calibration.least_squares import Loss, Solution, least_squares
 from simcluster.evidence.validation.fitting import Fit, load_fits
 from simcluster.evidence.validation.fitting_responses import Responses, Surface, asker
 from simcluster.evidence.validation.fitting_rows import Answer, Sample, Settings, samples_of

@@ -14,8 +14,8 @@ from simcluster.cli.common import format_table
 from simcluster.cli.terminal import progress
 
 if TYPE_CHECKING:
-    from simcluster.calibration.fit import DeviceFit
-    from simcluster.calibration.table import Measurement
+    from simcluster.evidence.calibration.fit import DeviceFit
+    from simcluster.evidence.calibration.table import Measurement
 
 EXAMPLES = """examples:
   simcluster calibrate -o my_gpu.yaml                     # measure, fit, write my_gpu.yaml and my_gpu.jsonl
@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
                 common.write_json(args.json, {"table": str(path), "measured": measured})
             return 0
     fit = _fitted(args, path, args.name or output.stem)
-    from simcluster.calibration.written import device_text
+    from simcluster.evidence.calibration.written import device_text
 
     common.write_text(output, device_text(fit, path.name))
     if args.json != "-":
@@ -104,9 +104,9 @@ def _measure(args: argparse.Namespace, path: Path) -> int:
     """Measure what is missing; how many cases the table now has."""
     from datetime import date
 
-    from simcluster.calibration.cases import cases_for
-    from simcluster.calibration.table import TableFile
-    from simcluster.calibration.torch_measure import Bench
+    from simcluster.evidence.calibration.cases import cases_for
+    from simcluster.evidence.calibration.table import TableFile
+    from simcluster.evidence.calibration.torch_measure import Bench
 
     cases_for(args.dtype, on_gpu=True, quick=True)  # complains about the dtype before PyTorch is imported
     bench = Bench(args.device, quick=args.quick, date=args.date or date.today().isoformat())
@@ -123,10 +123,10 @@ def _progress(done: int, cases: int, last: Measurement) -> None:
 
 
 def _fitted(args: argparse.Namespace, path: Path, name: str) -> DeviceFit:
-    from simcluster.calibration.fit import fit_device
-    from simcluster.calibration.known import base_of
-    from simcluster.calibration.table import read_table
     from simcluster.devices.device import load_device
+    from simcluster.evidence.calibration.fit import fit_device
+    from simcluster.evidence.calibration.known import base_of
+    from simcluster.evidence.calibration.table import read_table
 
     table = read_table(path)
     base = args.base or base_of(table.machine)
@@ -137,8 +137,8 @@ def _fitted(args: argparse.Namespace, path: Path, name: str) -> DeviceFit:
 
 
 def _told(fit: DeviceFit, output: Path) -> list[str]:
-    from simcluster.calibration.fit import root_mean_square
-    from simcluster.calibration.written import observations
+    from simcluster.evidence.calibration.fit import root_mean_square
+    from simcluster.evidence.calibration.written import observations
 
     machine = fit.table.machine
     rows = [
@@ -176,7 +176,7 @@ def _median(values: list[float]) -> float:
 
 
 def _as_json(fit: DeviceFit) -> dict[str, Any]:
-    from simcluster.calibration.written import observations
+    from simcluster.evidence.calibration.written import observations
 
     return {
         "machine": asdict(fit.table.machine),

@@ -15,10 +15,10 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from simcluster.base.errors import InputError
 from simcluster.base.units import parse_bytes, parse_bytes_per_second, parse_flop_per_second, parse_seconds
-from simcluster.calibration.least_squares import Loss
 from simcluster.documents.diagnostics import did_you_mean, listed
 from simcluster.documents.reading import Document, read_document, shipped_folder, validate
 from simcluster.documents.spec import Spec
+from simcluster.evidence.calibration.least_squares import Loss
 from simcluster.evidence.validation.study_head import FormulaText
 from simcluster.scenario.paths import check_path
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from simcluster.base.errors import InputError
 from simcluster.base.processes import context
-from simcluster.calibration.least_squares import Parameter, Vector
+from simcluster.evidence.calibration.least_squares import Parameter, Vector
 from simcluster.evidence.validation.fitting import Fit, FittedConstant
 from simcluster.evidence.validation.fitting_rows import Answer, Question, Sample, Settings
 

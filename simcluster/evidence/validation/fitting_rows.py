@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from simcluster.base.errors import InputError
-from simcluster.calibration.constants import changed, value_at
 from simcluster.devices.device import Device, kernel_seconds, load_device
 from simcluster.documents.expressions import Cell, parse_formula
 from simcluster.documents.rows import Row, read_csv
+from simcluster.evidence.calibration.constants import changed, value_at
 from simcluster.evidence.validation.fitting import (
     DEVICE,
     SOFTWARE,

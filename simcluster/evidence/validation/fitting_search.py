@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from simcluster.calibration.least_squares import Solution, Vector, least_squares
+from simcluster.evidence.calibration.least_squares import Solution, Vector, least_squares
 from simcluster.evidence.validation.fitting_responses import Responses, Values
 
 TOLERANCE = 1e-3

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simcluster.calibration.table import Machine
+from simcluster.evidence.calibration.table import Machine
 
 _NAMES = (
     ("gb200", "gb200"),

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from simcluster.base.errors import InputError
-from simcluster.calibration.cases import ELEMENT_BYTES, Case
-from simcluster.calibration.constants import changed, value_at
-from simcluster.calibration.kernels import FUSED, attention_name, kernel_of, modelled_seconds
-from simcluster.calibration.least_squares import Parameter, Solution, Vector, least_squares
-from simcluster.calibration.table import Machine, Measurement, Table
 from simcluster.devices.device import AttentionKernel, Device, TilesMatmul
+from simcluster.evidence.calibration.cases import ELEMENT_BYTES, Case
+from simcluster.evidence.calibration.constants import changed, value_at
+from simcluster.evidence.calibration.kernels import FUSED, attention_name, kernel_of, modelled_seconds
+from simcluster.evidence.calibration.least_squares import Parameter, Solution, Vector, least_squares
+from simcluster.evidence.calibration.table import Machine, Measurement, Table
 from simcluster.model.kernels import Kernel
 
 _FRACTION = (0.01, 1.0)

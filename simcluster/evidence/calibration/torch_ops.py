@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from simcluster.base.errors import InputError
-from simcluster.calibration.cases import ELEMENT_BYTES, Case
+from simcluster.evidence.calibration.cases import ELEMENT_BYTES, Case
 
 Run = Callable[[int], object]
 """Issues a case once, on the tensors of a round."""

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import Any
 
-from simcluster.calibration.table import Machine
-from simcluster.calibration.torch_ops import Prepared, torch_module
+from simcluster.evidence.calibration.table import Machine
+from simcluster.evidence.calibration.torch_ops import Prepared, torch_module
 
 _QUERY = "clocks.sm,power.draw,temperature.gpu"
 _GRAPH_BELOW = 200e-6  # seconds a call: kernels that the host could not issue fast enough are replayed from a graph

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from simcluster.calibration.cases import ELEMENT_BYTES, Case
 from simcluster.devices.device import Device, kernel_seconds
+from simcluster.evidence.calibration.cases import ELEMENT_BYTES, Case
 from simcluster.model.kernels import Kernel
 
 FUSED = ("flash", "cudnn", "efficient")

@@ -10,10 +10,10 @@ from time import perf_counter
 from typing import Any
 
 from simcluster.base.errors import InputError
-from simcluster.calibration.cases import Case
-from simcluster.calibration.table import Machine, Measurement, TableFile, summarised
-from simcluster.calibration.torch_clock import CudaClock, HostClock, Pace, Sensor, machine_of
-from simcluster.calibration.torch_ops import Prepared, dtype_of, prepare, torch_module
+from simcluster.evidence.calibration.cases import Case
+from simcluster.evidence.calibration.table import Machine, Measurement, TableFile, summarised
+from simcluster.evidence.calibration.torch_clock import CudaClock, HostClock, Pace, Sensor, machine_of
+from simcluster.evidence.calibration.torch_ops import Prepared, dtype_of, prepare, torch_module
 
 Progress = Callable[[int, int, Measurement], object]
 """Called with how many cases are measured, how many there are, and the last one."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from simcluster.base.errors import InputError
-from simcluster.calibration.cases import Case, case_from
+from simcluster.evidence.calibration.cases import Case, case_from
 
 FORMAT = "simcluster calibration 1"
 _SAME = ("device", "kind", "multiprocessors", "torch", "cuda", "driver", "threads")  # of a table that is gone on with
