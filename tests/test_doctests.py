@@ -10,7 +10,7 @@ import pytest
 
 import simcluster
 
-PACKAGES = ("schedules", "collectives", "topology", "measuring", "faults")
+PACKAGES = ("schedules", "collectives", "topology", "results", "faults")
 MODULES = [
     name
     for package in PACKAGES

@@ -124,7 +124,7 @@ def test_who_asks_for_the_step_time_sees_no_op(
         raise AssertionError("somebody looked at every op")
 
     with monkeypatch.context() as patch:
-        for module in ("lowering.lower", "simulating.players"):
+        for module in ("engine.lower", "engine.choose"):
             patch.setattr(f"simcluster.{module}.whole", looked)
         patch.setattr(Expanded, "__init__", looked)
         found = simulate(slow(tiny, interference="auto", **overlap))
