@@ -16,7 +16,7 @@ from simcluster.scenario.sections import Engine
 from simcluster.schedules import Schedule, ScheduleFunction
 from simcluster.step.planned import Change, Planned, plan, prepare
 from simcluster.step.play import play
-from simcluster.symmetry.optimistic import Trust
+from simcluster.symmetry.optimistic import OptimisticFold
 
 
 def simulate(
@@ -57,7 +57,7 @@ def replay(
     clean: Callable[[], float] | None = None,
     change: Change = list,
     watched: Sequence[OnLinks] = (),
-    trust: Trust | None = None,
+    trust: OptimisticFold | None = None,
     planned: Planned | None = None,
 ) -> Result:
     """Replay the scenario once, as it is ``planned`` or with its programs changed if a change is given; ``prepare``

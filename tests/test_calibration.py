@@ -21,13 +21,13 @@ from simcluster.base.errors import InputError
 from simcluster.cli import main
 from simcluster.devices.device import AttentionKernel, Device, load_device
 from simcluster.documents.reading import shipped_folder
-from simcluster.evidence.calibration.cases import Case, case_from, cases_for
+from simcluster.evidence.calibration.cases import KernelCase, case_from, cases_for
 from simcluster.evidence.calibration.constants import changed, value_at
 from simcluster.evidence.calibration.fit import DeviceFit, fit_device
 from simcluster.evidence.calibration.kernels import kernel_of, modelled_seconds
 from simcluster.evidence.calibration.known import base_of
 from simcluster.evidence.calibration.least_squares import Parameter, least_squares
-from simcluster.evidence.calibration.table import Machine, Measurement, Table, TableFile, read_table, summarised
+from simcluster.evidence.calibration.table import Machine, MeasuredTable, Measurement, TableFile, read_table, summarised
 from simcluster.evidence.calibration.written import device_text
 from simcluster.scenario.files import load_cluster
 from simcluster.scenario.scenario import from_document, load
@@ -59,7 +59,7 @@ def true_device() -> Device:
     return device
 
 
-def synthetic(noise: float = 0.0, seed: int = 0) -> Table:
+def synthetic(noise: float = 0.0, seed: int = 0) -> MeasuredTable:
     """What a GPU of these constants would have been timed at."""
     device, generator, found = true_device(), np.random.default_rng(seed), []
     for case in cases_for("bf16", on_gpu=True, quick=True):
@@ -70,7 +70,7 @@ def synthetic(noise: float = 0.0, seed: int = 0) -> Table:
         seconds = modelled_seconds(device, case, kernel) if kernel else case.size / 50e9 or 5e-6
         more = 1e-5 if case.kind == "beside" else 0.0
         found.append(summarised(case, [seconds * math.exp(generator.normal(0, noise))], 1, alone=more))
-    return Table(H100, tuple(found))
+    return MeasuredTable(H100, tuple(found))
 
 
 @cache
@@ -78,7 +78,7 @@ def fitted() -> DeviceFit:
     return fit_device(synthetic(), base=load_device("h100"), name="my_gpu")
 
 
-def write(table: Table, path: Path) -> Path:
+def write(table: MeasuredTable, path: Path) -> Path:
     file = TableFile(path, table.machine, restart=True)
     for each in table.measurements:
         file.add(each)
@@ -109,13 +109,13 @@ def test_a_row_that_is_far_off_decides_nothing() -> None:
     place = next(number for number, each in enumerate(table.measurements) if each.case.kind == "matmul")
     broken = replace(table.measurements[place], seconds=3 * table.measurements[place].seconds)
     rows = (*table.measurements[:place], broken, *table.measurements[place + 1 :])
-    found = fit_device(Table(H100, rows), base=load_device("h100"))
+    found = fit_device(MeasuredTable(H100, rows), base=load_device("h100"))
     for each in found.constants:
         assert each.value == pytest.approx(TRUE[each.path], rel=0.03), each.path
 
 
 def test_without_a_base_the_best_that_was_measured_is_the_peak() -> None:
-    table = Table(replace(H100, device="Unknown accelerator"), synthetic().measurements)
+    table = MeasuredTable(replace(H100, device="Unknown accelerator"), synthetic().measurements)
     found = fit_device(table)
     timed = [each for each in table.timed if each.case.kind == "matmul" and each.case.dtype == "bf16"]
     best = max(2.0 * each.case.batch * each.case.m * each.case.n * each.case.k / each.seconds for each in timed)
@@ -126,7 +126,7 @@ def test_without_a_base_the_best_that_was_measured_is_the_peak() -> None:
 def test_what_the_table_does_not_speak_of_stays_as_it_is() -> None:
     rows = [each for each in synthetic().measurements if each.case.kind in ("matmul", "memory", "launch")]
     kept = [each for each in rows if each.case.dtype != "fp8" and each.case.op not in ("softmax", "dropout")]
-    found = fit_device(Table(H100, tuple(kept)), base=load_device("h100"))
+    found = fit_device(MeasuredTable(H100, tuple(kept)), base=load_device("h100"))
     paths = [each.path for each in found.constants]
     assert "by_row" not in paths
     assert "matmul.power_fp8" not in paths
@@ -143,7 +143,7 @@ def test_the_fastest_attention_is_the_one_that_runs() -> None:
 def test_a_table_without_a_kind_is_refused(kind: str) -> None:
     rows = tuple(each for each in synthetic().measurements if each.case.kind != kind)
     with pytest.raises(InputError, match=f"no timed case of kind {kind}"):
-        fit_device(Table(H100, rows))
+        fit_device(MeasuredTable(H100, rows))
 
 
 def test_least_squares_finds_a_line_and_its_errors() -> None:
@@ -192,17 +192,17 @@ def test_every_kind_is_measured_and_no_case_twice(on_gpu: bool, quick: bool) -> 
 
 
 def test_kernels_count_what_planning_counts() -> None:
-    product = kernel_of(Case("matmul", "TN", "bf16", m=64, n=32, k=16, batch=3))
+    product = kernel_of(KernelCase("matmul", "TN", "bf16", m=64, n=32, k=16, batch=3))
     assert product is not None
     assert product.flops == 2 * 3 * 64 * 32 * 16
     assert product.bytes == 2 * 3 * (64 * 16 + 16 * 32 + 64 * 32)
-    forward = kernel_of(Case("attention", "flash", "bf16", 128, 128, 64, 8))
-    backward = kernel_of(Case("attention", "flash", "bf16", 128, 128, 64, 8, causal=True, backward=True))
+    forward = kernel_of(KernelCase("attention", "flash", "bf16", 128, 128, 64, 8))
+    backward = kernel_of(KernelCase("attention", "flash", "bf16", 128, 128, 64, 8, causal=True, backward=True))
     assert forward is not None
     assert backward is not None
     assert forward.flops == 4 * 8 * 128 * 128 * 64
     assert backward.flops == forward.flops * 2.5 / 2
-    assert kernel_of(Case("host_copy", "to host", "bf16", size=10)) is None
+    assert kernel_of(KernelCase("host_copy", "to host", "bf16", size=10)) is None
 
 
 @pytest.mark.parametrize("wrong", [
@@ -227,7 +227,7 @@ def test_a_table_reads_back_as_it_was(tmp_path: Path) -> None:
 @settings(max_examples=30, deadline=None)
 @given(cut=st.integers(min_value=0, max_value=10**6))
 def test_a_run_killed_at_any_byte_goes_on_and_ends_the_same(cut: int, tmp_path_factory: pytest.TempPathFactory) -> None:
-    table = Table(H100, synthetic().measurements[:8])
+    table = MeasuredTable(H100, synthetic().measurements[:8])
     whole = write(table, tmp_path_factory.mktemp("whole") / "t.jsonl").read_bytes()
     path = tmp_path_factory.mktemp("cut") / "t.jsonl"
     path.write_bytes(whole[: cut % (len(whole) + 1)])
@@ -269,7 +269,7 @@ def test_a_broken_table_says_where(text: str, message: str, tmp_path: Path) -> N
 
 
 def test_batches_are_summarised_by_median_and_quartiles() -> None:
-    found = summarised(Case("memory", "add", "bf16", m=1, n=1), [5.0, 1.0, 2.0, 4.0, 3.0], 7)
+    found = summarised(KernelCase("memory", "add", "bf16", m=1, n=1), [5.0, 1.0, 2.0, 4.0, 3.0], 7)
     assert (found.seconds, found.low, found.high, found.fastest, found.repeats, found.calls) == (3, 2, 4, 1, 5, 7)
 
 

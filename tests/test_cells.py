@@ -15,8 +15,8 @@ from simcluster import load_cluster
 from simcluster.scenario.scenario import Scenario
 from simcluster.simulate import replay, simulate
 from simcluster.step.planned import PreparedStep, prepare
-from simcluster.symmetry.orbits import Odd
-from simcluster.symmetry.quotients import Apart, Views
+from simcluster.symmetry.orbits import Irregularities
+from simcluster.symmetry.quotients import QuotientSearch, SplitQuotient
 
 JOB = {"gpus": 32, "parallel": {"tp": 2, "dp": 16, "zero": 1}, "training": {"global_batch": 32}}
 
@@ -25,7 +25,7 @@ def both(scenario: Scenario) -> tuple[PreparedStep, PreparedStep]:
     """The job as it is seen, and as a whole."""
     with pytest.MonkeyPatch.context() as patch:
         seen = prepare(scenario)
-        patch.setattr(Views, "classes", lambda *_: None)
+        patch.setattr(QuotientSearch, "classes", lambda *_: None)
         return seen, prepare(scenario)
 
 
@@ -71,7 +71,7 @@ def test_cells_tell_what_the_whole_does(tiny: Tiny, document: dict[str, Any], da
     seen, whole = both(tiny(**document, faults=wrong))
     assert_same(seen, whole)
     assert_as_fast_alone(seen, whole)
-    through = isinstance(seen.lowered.communicators, Apart)
+    through = isinstance(seen.lowered.communicators, SplitQuotient)
     SEEN["cells" if through else "whole"] = SEEN.get("cells" if through else "whole", 0) + 1
 
 
@@ -79,11 +79,11 @@ def test_some_of_them_were_seen_by_cells() -> None:
     assert not SEEN or min(SEEN.get("cells", 0), SEEN.get("whole", 0)) > 4
 
 
-def cells_seen(scenario: Scenario) -> Apart:
+def cells_seen(scenario: Scenario) -> SplitQuotient:
     seen, whole = both(scenario)
     assert_same(seen, whole)
     found = seen.lowered.communicators
-    assert isinstance(found, Apart)
+    assert isinstance(found, SplitQuotient)
     return found
 
 
@@ -184,6 +184,6 @@ def test_owners_are_turned_with_their_links(nodes: int, rails: int) -> None:
 
 def test_nothing_is_odd_where_all_are_slow() -> None:
     none = np.zeros(0, dtype=np.int64)
-    assert not Odd(np.full(4, 7), none, none, ()).something
-    assert Odd(np.array([0, 0, 1, 0]), none, none, ()).something
-    assert Odd(np.zeros(4, dtype=np.int64), none, np.array([3]), ()).something
+    assert not Irregularities(np.full(4, 7), none, none, ()).something
+    assert Irregularities(np.array([0, 0, 1, 0]), none, none, ()).something
+    assert Irregularities(np.zeros(4, dtype=np.int64), none, np.array([3]), ()).something

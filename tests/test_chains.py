@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from simcluster.base.clock import TICK, on_grid
 from simcluster.engine.engine import play
 from simcluster.planning.ops import MAIN, Compute, Op, Segment, Timed
-from simcluster.programs.collapse import Piece, pieces
+from simcluster.programs.collapse import ChainPiece, pieces
 from simcluster.programs.program import Meeting, Program, SpanRow
 from simcluster.results.timeline import expand
 from simcluster.traffic.traffic import Traffic
@@ -53,7 +53,7 @@ def segments(draw: st.DrawFn) -> Segment:
     return Segment(tuple(ops))
 
 
-def spans(segment: Segment, played: tuple[Piece, ...]) -> dict[str, tuple[float, float]]:
+def spans(segment: Segment, played: tuple[ChainPiece, ...]) -> dict[str, tuple[float, float]]:
     """Start and end of every op by name, through the engine and the timeline, when played as these pieces."""
     program = Program()
     lanes: dict[str, int] = {}

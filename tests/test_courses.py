@@ -11,11 +11,11 @@ from test_in_step import TICKS, chains
 
 from simcluster.base.profiles import STEADY
 from simcluster.engine.calendar import Agenda, Instant, Lane, Lanes, Timer, at_end_of_instant
-from simcluster.engine.compute_tasks import Member, Place, Several, Single, Task
+from simcluster.engine.compute_tasks import LockstepMember, LockstepTask, RankState, Single, Task
 from simcluster.engine.trajectories import Courses
 from simcluster.engine.varying_speed import Followed
 from simcluster.programs.chain import Chain, Playing
-from simcluster.programs.program import Pace
+from simcluster.programs.program import ChainPace
 
 PRESSURES = st.sampled_from([0.0, 0.2, 0.7])
 LANE: Lane = (None for _ in ())
@@ -24,7 +24,7 @@ CHANGES = st.lists(st.tuples(TICKS, PRESSURES), max_size=6, unique_by=lambda cha
 
 @given(chain=chains(), first=PRESSURES, changes=CHANGES, looks=st.lists(st.booleans(), min_size=6, max_size=6))
 def test_a_course_is_the_chain_pressed_one_by_one(
-    chain: list[Pace], first: float, changes: list[tuple[float, float]], looks: list[bool]
+    chain: list[ChainPace], first: float, changes: list[tuple[float, float]], looks: list[bool]
 ) -> None:
     begin = 3.5
     alone = Playing(Chain(chain), begin, (first,), (STEADY,))
@@ -49,7 +49,7 @@ def test_a_course_is_the_chain_pressed_one_by_one(
 
 
 def play(
-    task: Task, place: Place, begin: float, changes: Sequence[tuple[float, float]], *, before: bool
+    task: Task, place: RankState, begin: float, changes: Sequence[tuple[float, float]], *, before: bool
 ) -> tuple[float, list[float]]:
     """When a rank's task is over that is looked at when it asks for it, and when its rows end.
 
@@ -75,21 +75,21 @@ def play(
 
 
 @example(  # what pressed until it began did not press on it
-    chain=[Pace(0.0, None, 0.0), Pace(0.125, 1.0, 0.0)], first=0.2, changes=[(0.0, 0.0)], before=False
+    chain=[ChainPace(0.0, None, 0.0), ChainPace(0.125, 1.0, 0.0)], first=0.2, changes=[(0.0, 0.0)], before=False
 )
 @given(chain=chains(), first=PRESSURES, changes=CHANGES, before=st.booleans())
 def test_a_task_that_looks_late_is_one_that_follows_every_change(
-    chain: list[Pace], first: float, changes: list[tuple[float, float]], before: bool
+    chain: list[ChainPace], first: float, changes: list[tuple[float, float]], before: bool
 ) -> None:
     found, slowed = [], []
-    for kind in (Single, Several, Followed):
-        place = Place(STEADY)
+    for kind in (Single, LockstepTask, Followed):
+        place = RankState(STEADY)
         place.press(1.0, first)
         task: Task
         if kind is Single:
             task = Single(0, place, LANE, 2.0, Courses(Chain(chain)))
-        elif kind is Several:
-            task = Several(0, [Member(LANE, place, 2.0, place.enter(2.0))], 2.0, Courses(Chain(chain)))
+        elif kind is LockstepTask:
+            task = LockstepTask(0, [LockstepMember(LANE, place, 2.0, place.enter(2.0))], 2.0, Courses(Chain(chain)))
         else:
             task = Followed(0, [place], [LANE], 2.0, Chain(chain))
         found.append(play(task, place, 2.0, changes, before=before))
@@ -99,7 +99,7 @@ def test_a_task_that_looks_late_is_one_that_follows_every_change(
 
 
 def test_at_an_instant_the_last_word_on_a_pressure_counts() -> None:
-    place = Place(STEADY)
+    place = RankState(STEADY)
     for now, pressure in ((1.0, 0.2), (2.0, 0.7), (2.0, 0.2), (3.0, 0.7), (3.0, 0.4)):
         place.press(now, pressure)
     assert place.log[-2:] == [(1.0, 0.2), (3.0, 0.4)]
@@ -107,14 +107,14 @@ def test_at_an_instant_the_last_word_on_a_pressure_counts() -> None:
 
 
 def test_a_place_keeps_no_more_of_its_log_than_somebody_needs() -> None:
-    place = Place(STEADY)
+    place = RankState(STEADY)
     for now in range(9):
         place.press(float(now), float(1 + now % 2))
-    task = Single(0, place, LANE, 9.0, Courses(Chain([Pace(1.0, 0.5)])))
+    task = Single(0, place, LANE, 9.0, Courses(Chain([ChainPace(1.0, 0.5)])))
     assert len(place.log) == 2
     for now in range(10, 20):
         place.press(float(now), float(1 + now % 2))
-    Single(1, place, LANE, 20.0, Courses(Chain([Pace(1.0, 0.5)])))
+    Single(1, place, LANE, 20.0, Courses(Chain([ChainPace(1.0, 0.5)])))
     assert len(place.log) == 12  # the first one has not been looked at
     place.leave(task)
 

@@ -14,7 +14,7 @@ from simcluster.faults import placed
 from simcluster.faults.expert_loads import grown
 from simcluster.faults.experts import ExpertImbalance
 from simcluster.interop.export.counters import memory_counters
-from simcluster.planning.ops import Change
+from simcluster.planning.ops import MemoryChange
 from simcluster.results.result import Result
 from simcluster.scenario.fits import applied, held, remedies
 from simcluster.scenario.job import planned_footprints
@@ -164,8 +164,8 @@ def test_what_goes_to_the_host_is_refused_by_name() -> None:
 @settings(max_examples=20)
 @given(load=st.floats(0, 8), routed=st.integers(0, 10**9), rest=st.integers(0, 10**9))
 def test_only_the_routed_part_grows(load: float, routed: int, rest: int) -> None:
-    memory = (Change("other", 7.0, 0.0), Change("activations", float(rest + routed), 0.0))
-    other, kept = grown(memory, (Change("activations", float(routed), 0.0),), load)
+    memory = (MemoryChange("other", 7.0, 0.0), MemoryChange("activations", float(rest + routed), 0.0))
+    other, kept = grown(memory, (MemoryChange("activations", float(routed), 0.0),), load)
     assert other == memory[0]
     assert kept.start == pytest.approx(rest + load * routed, abs=1e-3)
     assert kept.end == 0

@@ -19,7 +19,7 @@ from simcluster.cli import main
 from simcluster.evidence.calibration.least_squares import Loss, Solution, least_squares
 from simcluster.evidence.validation.fitting import Fit, load_fits
 from simcluster.evidence.validation.fitting_responses import Responses, Surface, asker
-from simcluster.evidence.validation.fitting_rows import Answer, Sample, Settings, samples_of
+from simcluster.evidence.validation.fitting_rows import RowAnswer, Sample, Settings, samples_of
 from simcluster.evidence.validation.fitting_run import run_fits
 from simcluster.evidence.validation.fitting_search import TOLERANCE, Fold, Search, search
 from simcluster.evidence.validation.run import validate_studies
@@ -37,11 +37,11 @@ class Made:
     seconds: float
     asked: list[Settings]
 
-    def played(self, settings: Settings) -> Answer:
+    def played(self, settings: Settings) -> RowAnswer:
         self.asked.append(settings)
-        return Answer(self.law([value for _, value in settings]))
+        return RowAnswer(self.law([value for _, value in settings]))
 
-    def measured(self, answer: Answer) -> float:
+    def measured(self, answer: RowAnswer) -> float:
         return self.seconds
 
     def today(self, path: str) -> float:

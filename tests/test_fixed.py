@@ -15,7 +15,7 @@ from simcluster.base.clock import on_grid
 from simcluster.base.errors import InputError
 from simcluster.bench.given_times import Costs, simulate_costs
 from simcluster.results.played import Run
-from simcluster.schedules import Costs as ActionCosts
+from simcluster.schedules import EqualCosts as ActionCosts
 from simcluster.schedules import play, schedule_function
 
 SECONDS = st.floats(1e-3, 2.0)

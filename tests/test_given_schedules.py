@@ -22,7 +22,7 @@ from simcluster.evidence.validation.schedule_study import Schedules
 from simcluster.evidence.validation.schedules import plan_schedules, play_schedule
 from simcluster.evidence.validation.tables import read_table
 from simcluster.schedules import SCHEDULES, Kind, SliceCosts, one_f_one_b, peak_in_flight, play, zb_auto
-from simcluster.schedules import Costs as ActionCosts
+from simcluster.schedules import EqualCosts as ActionCosts
 from simcluster.schedules.specs import Interleaved, ZbAuto
 
 ROOT = Path(__file__).parents[1]

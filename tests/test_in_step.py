@@ -15,9 +15,9 @@ from simcluster.base.windows import Window
 from simcluster.engine.engine import play
 from simcluster.engine.record import Record
 from simcluster.planning.ops import MAIN
-from simcluster.programs.blocks import Inside, Rows, before_by_lanes, blocks_of
+from simcluster.programs.blocks import ChainRows, Inside, before_by_lanes, blocks_of
 from simcluster.programs.chain import Chain, Playing
-from simcluster.programs.program import Pace
+from simcluster.programs.program import ChainPace
 from simcluster.results.result import Result
 from simcluster.simulate import replay
 
@@ -41,27 +41,29 @@ TICKS = st.integers(0, 12).map(lambda number: number / 8)
 
 
 @st.composite
-def chains(draw: st.DrawFn) -> list[Pace]:
+def chains(draw: st.DrawFn) -> list[ChainPace]:
     """Computations and collectives on a main lane, with collectives beside them that a later row joins."""
-    paces: list[Pace] = []
+    paces: list[ChainPace] = []
     main, beside = -1, []
     for _ in range(draw(st.integers(1, 8))):
         if main >= 0 and draw(st.booleans()):
-            paces.append(Pace(draw(TICKS), None, draw(st.sampled_from([0.0, 0.25, 1.0])), "tp", (main,)))
+            paces.append(ChainPace(draw(TICKS), None, draw(st.sampled_from([0.0, 0.25, 1.0])), "tp", (main,)))
             beside.append(len(paces) - 1)
         joins = tuple(beside) if draw(st.booleans()) else ()
         beside = [] if joins else beside
         main = len(paces)
-        paces.append(Pace(draw(TICKS), draw(st.sampled_from([None, 0.5, 1.0])), 0.0, MAIN, joins))
-    return [*paces, Pace(draw(TICKS), 1.0, 0.0, MAIN, tuple(beside))]
+        paces.append(ChainPace(draw(TICKS), draw(st.sampled_from([None, 0.5, 1.0])), 0.0, MAIN, joins))
+    return [*paces, ChainPace(draw(TICKS), 1.0, 0.0, MAIN, tuple(beside))]
 
 
 @given(
     chain=chains(), data=st.data(), window=st.sampled_from([STEADY, Window(2.0, 1.0, 2.5), Window(0.5, on_grid(0.3))])
 )
-def test_a_chain_block_by_block_is_the_chain_row_by_row(chain: list[Pace], data: st.DataObject, window: Window) -> None:
+def test_a_chain_block_by_block_is_the_chain_row_by_row(
+    chain: list[ChainPace], data: st.DataObject, window: Window
+) -> None:
     before = before_by_lanes(chain)
-    whole = Rows(chain, before, [0] * len(chain), [0, len(chain)])  # all in one block
+    whole = ChainRows(chain, before, [0] * len(chain), [0, len(chain)])  # all in one block
     begin = data.draw(TICKS)
     changes = sorted(data.draw(st.lists(st.tuples(TICKS, st.sampled_from([0.0, 0.2, 0.7])), max_size=5)))
     blocks = Playing(Chain(chain), begin, (0.0,), (window,))
@@ -89,25 +91,25 @@ def test_a_chain_block_by_block_is_the_chain_row_by_row(chain: list[Pace], data:
 def test_what_leads_to_a_meeting_begins_when_each_rank_comes(leads: list[list[float]], data: st.DataObject) -> None:
     late = data.draw(st.tuples(*[TICKS] * len(leads)))
     changes = sorted(data.draw(st.lists(st.tuples(TICKS, st.sampled_from([0.0, 0.2, 0.7])), max_size=5)))
-    paces: list[Pace] = []
+    paces: list[ChainPace] = []
     before: list[tuple[int, ...]] = []
     whose, last = [], []
     for rank, lead in enumerate(leads):
         for place, seconds in enumerate(lead):
             before.append((len(paces) - 1,) if place else ())
-            paces.append(Pace(seconds, 1.0))
+            paces.append(ChainPace(seconds, 1.0))
             whose.append(rank)
         last.append(len(paces) - 1)
     before.append(tuple(last))
     before += [(len(paces),)] * len(leads)  # they meet, and all go on by themselves
-    paces += [Pace(1.0), *[Pace(0.5, 1.0)] * len(leads)]
+    paces += [ChainPace(1.0), *[ChainPace(0.5, 1.0)] * len(leads)]
     together = Chain(paces, before, [*whose, 0, *range(len(leads))], range(len(paces) - len(leads), len(paces)))
     playing = Playing(together, 0.0, [0.0] * len(leads), [STEADY] * len(leads), late if any(late) else ())
     playing.press_steadily([(now, (pressure,) * len(leads)) for now, pressure in changes])
     met = 0.0
     expected = []
     for lead, begin in zip(leads, late, strict=True):
-        alone = Playing(Chain([Pace(seconds, 1.0) for seconds in lead]), begin, (0.0,), (STEADY,))
+        alone = Playing(Chain([ChainPace(seconds, 1.0) for seconds in lead]), begin, (0.0,), (STEADY,))
         for now, pressure in changes:
             alone.press(max(now, begin), (pressure,))
         (end,) = alone.ends()

@@ -16,7 +16,7 @@ pytest.importorskip("google.protobuf")
 from simcluster.base.errors import InputError
 from simcluster.cli import main
 from simcluster.importers.astra_network import parse_network
-from simcluster.interop.chakra import Node, Trace, play_traces, read_traces, write_run, write_traces, writing
+from simcluster.interop.chakra import ChakraTrace, TraceNode, play_traces, read_traces, write_run, write_traces, writing
 from simcluster.interop.chakra.messages import framed, messages
 from simcluster.scenario.files import load_cluster
 from simcluster.scenario.scenario import load
@@ -27,21 +27,21 @@ GIB = 2**30
 ALL_REDUCE, ALL_GATHER, ALL_TO_ALL, REDUCE_SCATTER, BARRIER = 0, 2, 6, 7, 9
 
 
-def comp(number: int, seconds: float, *after: int, **attributes: Any) -> Node:
-    return Node(number, f"comp {number}", "comp", after, seconds, attributes)
+def comp(number: int, seconds: float, *after: int, **attributes: Any) -> TraceNode:
+    return TraceNode(number, f"comp {number}", "comp", after, seconds, attributes)
 
 
-def coll(number: int, kind: int, size: int, *after: int, **attributes: Any) -> Node:
-    return Node(number, f"coll {number}", "coll", after, 0.0, {"comm_type": kind, "comm_size": size, **attributes})
+def coll(number: int, kind: int, size: int, *after: int, **attributes: Any) -> TraceNode:
+    return TraceNode(number, f"coll {number}", "coll", after, 0.0, {"comm_type": kind, "comm_size": size, **attributes})
 
 
-def message(number: int, kind: str, source: int, target: int, size: int, *after: int, tag: int = 0) -> Node:
+def message(number: int, kind: str, source: int, target: int, size: int, *after: int, tag: int = 0) -> TraceNode:
     place = {"comm_src": source, "comm_dst": target, "comm_tag": tag, "comm_size": size}
-    return Node(number, f"{kind} {number}", kind, after, 0.0, place)
+    return TraceNode(number, f"{kind} {number}", kind, after, 0.0, place)
 
 
-def memory(number: int, kind: str, size: int, *after: int) -> Node:
-    return Node(number, f"{kind} {number}", kind, after, 0.0, {"tensor_size": size})
+def memory(number: int, kind: str, size: int, *after: int) -> TraceNode:
+    return TraceNode(number, f"{kind} {number}", kind, after, 0.0, {"tensor_size": size})
 
 
 def ring(tmp_path: Path, npus: int = 4) -> Cluster:
@@ -50,11 +50,11 @@ def ring(tmp_path: Path, npus: int = 4) -> Cluster:
     return load_cluster(tmp_path / "ring.yml", [("device", "h100")])
 
 
-def trace(*ranks: list[Node], **groups: tuple[int, ...]) -> Trace:
-    return Trace("job", tuple(tuple(nodes) for nodes in ranks), groups)
+def trace(*ranks: list[TraceNode], **groups: tuple[int, ...]) -> ChakraTrace:
+    return ChakraTrace("job", tuple(tuple(nodes) for nodes in ranks), groups)
 
 
-def seconds(tmp_path: Path, job: Trace, **more: Any) -> float:
+def seconds(tmp_path: Path, job: ChakraTrace, **more: Any) -> float:
     return play_traces(job, ring(tmp_path), **more).seconds
 
 
@@ -246,10 +246,10 @@ NODES = st.lists(
 def test_nodes_come_back_as_they_were(tmp_path_factory: pytest.TempPathFactory, parts: list[Any]) -> None:
     folder = tmp_path_factory.mktemp("et")
     nodes = tuple(
-        Node(number, name, kind, tuple(range(number)), length, attributes)
+        TraceNode(number, name, kind, tuple(range(number)), length, attributes)
         for number, (kind, name, length, attributes) in enumerate(parts)
     )
-    job = Trace("job", (nodes,), {"a": (0,)})
+    job = ChakraTrace("job", (nodes,), {"a": (0,)})
     write_traces(job, folder)
     back = read_traces(folder)
     for was, now in zip(nodes, back.ranks[0], strict=True):
@@ -266,7 +266,9 @@ def test_nodes_come_back_as_they_were(tmp_path_factory: pytest.TempPathFactory, 
 
 def test_the_bytes_are_those_of_the_schema(tmp_path: Path) -> None:
     """Written out by hand from et_def.proto: version "1.0.0"; node 1 "c", comp, after 0, 5 us, is_cpu_op false."""
-    write_traces(trace([Node(0, "", "comp"), Node(1, "c", "comp", (0,), 5e-6, {"is_cpu_op": False})]), tmp_path)
+    write_traces(
+        trace([TraceNode(0, "", "comp"), TraceNode(1, "c", "comp", (0,), 5e-6, {"is_cpu_op": False})]), tmp_path
+    )
     raw = (tmp_path / "job.0.et").read_bytes()
     head = b"\x07\x0a\x051.0.0"
     assert raw.startswith(head)
@@ -296,12 +298,12 @@ def test_packed_files_are_read_too(tmp_path: Path) -> None:
             r"job, rank 0: node 1 \('comp 1', comp\) waits for node 7, which is not in the trace",
         ),
         (trace([comp(1, 1.0), comp(1, 1.0)]), "its id is there twice"),
-        (trace([Node(1, "x", "invalid")]), "is not modelled; comp, send, recv, coll and memory nodes are"),
-        (trace([Node(1, "x", "mem_load")]), "has no attribute tensor_size"),
+        (trace([TraceNode(1, "x", "invalid")]), "is not modelled; comp, send, recv, coll and memory nodes are"),
+        (trace([TraceNode(1, "x", "mem_load")]), "has no attribute tensor_size"),
         (trace([memory(1, "mem_store", 4)]), r"job, rank 0: node 1 .* GPU npu0 has no link to host memory"),
         (trace([coll(1, 3, 4)], [coll(1, 3, 4)]), "comm_type 3 is not modelled"),
         (trace([coll(1, 99, 4)]), "comm_type 99 is not modelled"),
-        (trace([Node(1, "x", "coll")]), "has no attribute comm_type"),
+        (trace([TraceNode(1, "x", "coll")]), "has no attribute comm_type"),
         (trace([coll(1, ALL_REDUCE, "big")]), "has 'big' as comm_size; a whole number from 0"),  # type: ignore[arg-type]
         (trace([coll(1, ALL_REDUCE, -1)]), "has '-1' as comm_size"),
         (trace([coll(1, ALL_REDUCE, 8)], [coll(1, ALL_REDUCE, 16)]), "all_reduce of 16 bytes, while rank 0 has node 1"),
@@ -316,7 +318,7 @@ def test_packed_files_are_read_too(tmp_path: Path) -> None:
         (trace(*[[comp(1, 1.0)]] * 5), "the trace has 5 ranks and the cluster 4 GPUs"),
     ],
 )
-def test_what_cannot_be_played_is_one_clear_message(tmp_path: Path, job: Trace, words: str) -> None:
+def test_what_cannot_be_played_is_one_clear_message(tmp_path: Path, job: ChakraTrace, words: str) -> None:
     with pytest.raises(InputError, match=words):
         seconds(tmp_path, job)
 

@@ -25,7 +25,7 @@ from simcluster.engine.record import Record
 from simcluster.model.kernels import Kernel
 from simcluster.planning.ops import MAIN, Compute, Op, Segment, Timed
 from simcluster.programs.collapse import pieces
-from simcluster.programs.program import Meeting, Pace, Program, SpanRow
+from simcluster.programs.program import ChainPace, Meeting, Program, SpanRow
 from simcluster.results.timeline import expand
 from simcluster.simulate import simulate
 from simcluster.traffic.traffic import Traffic
@@ -35,7 +35,7 @@ Row = tuple[float, float | None]
 
 
 def row(seconds: float, sensitivity: float | None, start: float = 0.0) -> SpanRow:
-    return SpanRow("compute", "forward", "", -1, "", 0.0, start, start + seconds, pace=Pace(seconds, sensitivity))
+    return SpanRow("compute", "forward", "", -1, "", 0.0, start, start + seconds, pace=ChainPace(seconds, sensitivity))
 
 
 def program(

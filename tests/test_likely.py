@@ -25,15 +25,15 @@ from simcluster.evidence.validation.residuals import (
     table_of,
     told,
 )
-from simcluster.scenario.likely import Kind, kind_of, nearest, nearest_to, of_kind
+from simcluster.scenario.likely import RunKind, kind_of, nearest, nearest_to, of_kind
 from simcluster.scenario.scenario import load
 from simcluster.simulate import simulate
 
-A100 = Kind("A100", "Megatron", "long", 64, 4096, 2048)
+A100 = RunKind("A100", "Megatron", "long", 64, 4096, 2048)
 STUDIES = Path(__file__).parents[1] / "scenarios" / "validation"
 
 
-def rows(values: list[float], study: str, kind: Kind = A100) -> list[Residual]:
+def rows(values: list[float], study: str, kind: RunKind = A100) -> list[Residual]:
     return [Residual(value, study, kind) for value in values]
 
 
@@ -123,7 +123,7 @@ def test_the_nearest_study_comes_first() -> None:
     }  # fmt: skip
     table = table_of([each for name, kind in kinds.items() for each in rows([0.0], name, kind)])
 
-    def order(kind: Kind) -> list[str]:
+    def order(kind: RunKind) -> list[str]:
         return [row.study for row in nearest_to(kind, table)]
 
     assert order(A100) == ["long", "large", "short", "H100", "FSDP"]
@@ -162,7 +162,7 @@ def test_the_shipped_studies_make_up_its_groups() -> None:
         (replace(A100, beyond=("faults",)), ("faults",)),
     ],
 )
-def test_far_from_all_that_was_validated(kind: Kind, far: tuple[str, ...]) -> None:
+def test_far_from_all_that_was_validated(kind: RunKind, far: tuple[str, ...]) -> None:
     found = of_kind(kind, 1.0, TABLE)
     assert found.far == far
     assert (found.like == "any") == bool(far)
@@ -171,7 +171,7 @@ def test_far_from_all_that_was_validated(kind: Kind, far: tuple[str, ...]) -> No
 def test_kinds() -> None:
     large = load("gpt3_175b_64xa100")
     flops = simulate(large).facts.model_flops
-    assert kind_of(large, flops) == Kind("A100", "Megatron", "long", 64, 12288, 2048)
+    assert kind_of(large, flops) == RunKind("A100", "Megatron", "long", 64, 12288, 2048)
     assert kind_of(large, flops / 1e3).length == "short"
     beyond: list[tuple[dict[str, object], str]] = [
         ({"training.precision": "fp32"}, "precision fp32"),

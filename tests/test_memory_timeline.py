@@ -27,7 +27,7 @@ from simcluster.model.memory import (
     tensors,
     working_bytes,
 )
-from simcluster.planning.ops import Change
+from simcluster.planning.ops import MemoryChange
 from simcluster.programs.program import Meeting, Program, SpanRow
 from simcluster.results.memory_timeline import COLUMNS, POOLS, MemoryTimeline, memory_timeline
 from simcluster.results.result import Result
@@ -303,7 +303,7 @@ def test_core_comes_back_when_the_mlp_of_its_layer_is_gone() -> None:
 # --- by hand --------------------------------------------------------------------------------------------------------
 
 
-def row(kind: str, start: float, end: float, *memory: Change, size: float = 0.0) -> SpanRow:
+def row(kind: str, start: float, end: float, *memory: MemoryChange, size: float = 0.0) -> SpanRow:
     return SpanRow("compute", kind, f"{kind} op", -1, "", size, start, end, memory=memory)
 
 
@@ -312,8 +312,8 @@ def test_small_timeline_by_hand() -> None:
 
     Rank 0 arrives at a collective at 4 s that begins at 6 s, when rank 1 has come: its buffer counts from 4 s.
     """
-    act, work = Change("activations", 10.0, 0.0), Change("other", 5.0, -5.0)
-    free, buffer = Change("activations", 0.0, -10.0), Change("gradients", 2.0, -2.0)
+    act, work = MemoryChange("activations", 10.0, 0.0), MemoryChange("other", 5.0, -5.0)
+    free, buffer = MemoryChange("activations", 0.0, -10.0), MemoryChange("gradients", 2.0, -2.0)
     program = Program()
     main, other = program.add_lane(0, 0, "main"), program.add_lane(1, 1, "main")
     program.row_sets += [
@@ -355,8 +355,8 @@ def test_what_is_freed_at_an_instant_makes_room_for_what_comes_at_it() -> None:
     program = Program()
     lane = program.add_lane(0, 0, "main")
     program.row_sets += [
-        (row("backward", 0.0, 1.0, Change("activations", 4.0, -4.0)),),
-        (row("forward", 0.0, 1.0, Change("activations", 3.0, -3.0)),),
+        (row("backward", 0.0, 1.0, MemoryChange("activations", 4.0, -4.0)),),
+        (row("forward", 0.0, 1.0, MemoryChange("activations", 3.0, -3.0)),),
     ]
     program.add_op(lane, 0, seconds=1.0)
     program.add_op(lane, 1, seconds=1.0)

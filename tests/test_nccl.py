@@ -19,7 +19,7 @@ from simcluster.nccl import (
     COLLECTIVES,
     PROTOCOLS,
     Case,
-    Graph,
+    ChannelGraph,
     Platform,
     bus_factor,
     choose,
@@ -518,6 +518,6 @@ def test_bad_platforms():
 
 def test_a_machine_of_ones_own():
     """The presets are only data: four NICs halve what a ring between nodes is counted for."""
-    ring = Graph(4, 45e9, 45e9)
+    ring = ChannelGraph(4, 45e9, 45e9)
     mine = replace(H100, name="mine", several=Graphs(ring=ring, tree=ring))
     assert bandwidth(Case("all_reduce", "ring", "Simple", 2, 8, mine)) == pytest.approx(96e9, rel=1e-12)

@@ -14,7 +14,7 @@ from simcluster.base.errors import InputError
 from simcluster.engine.stage_sweep import StageSweep
 from simcluster.planning import ops
 from simcluster.planning.ops import MAIN, WORKS, Item, Op, Segment, StageProgram, Timed, Work
-from simcluster.reference.communication import Communication
+from simcluster.reference.communication import GroupsAndRoutes
 from simcluster.reference.nodes import lanes_of
 from simcluster.reference.plain import Player
 from simcluster.results.played import Run
@@ -125,7 +125,7 @@ def sweeps_alike(work: Work) -> None:
     sweep = StageSweep(made.programs, layout)
     stages = layout.stages()
     nodes = lanes_of([made.programs[stages[rank]] for rank in RANKS], layout)
-    communication = Communication(layout, cluster, choices.methods, choices.interference)
+    communication = GroupsAndRoutes(layout, cluster, choices.methods, choices.interference)
     Player(nodes, cluster, communication, [1.0] * len(RANKS), {}, {}, in_steps=False)
     of = {(node.rank, node.key): node.end - node.start for lane in nodes.values() for node in lane}
 

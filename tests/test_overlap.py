@@ -18,7 +18,7 @@ from simcluster.engine.lower import Choices, lower
 from simcluster.planning.ops import MAIN, Compute, Item, Need, Op, Segment, StageProgram, Timed
 from simcluster.planning.parallel import Plan
 from simcluster.results.metrics import EXPOSED
-from simcluster.results.overlap import Key, Overlap
+from simcluster.results.overlap import Key, OverlapSeconds
 from simcluster.results.played import Run
 from simcluster.results.result import Result
 from simcluster.simulate import simulate
@@ -83,7 +83,7 @@ def test_it_sums_to_the_breakdown(tiny: Tiny, document: dict[str, Any]) -> None:
     for axis in EXPOSED:
         calls = sum(value.counted for key, value in mean.items() if key.axis == axis and key.kind)
         assert calls == pytest.approx(breakdown[f"exposed_{axis}"], **close)
-        assert mean.get(Key(axis), Overlap()).counted == pytest.approx(calls, **close)
+        assert mean.get(Key(axis), OverlapSeconds()).counted == pytest.approx(calls, **close)
     assert mean[Key()].exposed == pytest.approx(sum(breakdown[f"exposed_{axis}"] for axis in EXPOSED), **close)
     assert mean[Key()].wire == pytest.approx(result.times.communication, **close)
     assert result.overlap.fraction == pytest.approx(result.times.overlap_fraction, **close)
@@ -97,7 +97,7 @@ def test_folded_is_unfolded(tiny: Tiny, document: dict[str, Any]) -> None:
     folded, plain = simulate(scenario).overlap, simulate(scenario, folded=False).overlap
     assert list(folded.mean) == list(plain.mean)
     for key, value in folded.mean.items():
-        for name in Overlap.__slots__:
+        for name in OverlapSeconds.__slots__:
             assert getattr(value, name) == pytest.approx(getattr(plain.mean[key], name), rel=1e-9, abs=1e-12), (
                 key,
                 name,

@@ -15,7 +15,7 @@ from simcluster.base.errors import InputError
 from simcluster.scenario.headroom import HEADROOM
 from simcluster.scenario.scenario import Scenario
 from simcluster.simulate import replay
-from simcluster.studies.search.memory import Memory
+from simcluster.studies.search.memory import LayoutMemory
 from simcluster.studies.search.plan import Found, alone, plan
 from simcluster.studies.search.space import Layout, broken_keys, space_of
 from simcluster.studies.search.words import name_of, why
@@ -61,7 +61,7 @@ def test_it_finds_what_playing_everything_finds(changes: dict[str, Any], gigabyt
     vary |= {"training.micro_batch": (1,)} if changes else {"pipeline.schedule": ("1f1b", "interleaved", "zb-v")}
     if gigabytes < 80:
         vary["training.recompute"] = ("none", "full")
-    memory, steps, tight = Memory(base), [], 0
+    memory, steps, tight = LayoutMemory(base), [], 0
     for layout in space_of(base, 8, vary).found[0]:
         if broken_keys(layout.on(base)):
             continue
@@ -84,7 +84,7 @@ MOST_FREE = 0.995
 def few() -> list[tuple[float, float, Layout]]:
     """Step, bytes and layout of all that is legal among the few."""
     base = alone(tiny())
-    memory = Memory(base)
+    memory = LayoutMemory(base)
     legal = [each for each in space_of(base, 8, FEW).found[0] if not broken_keys(each.on(base))]
     return [(replay(each.on(base)).step_time, memory.most(each), each) for each in legal]
 
@@ -225,7 +225,7 @@ def test_words_say_why(found: Found) -> None:
 def test_the_front_is_the_fastest_in_less_and_less_memory() -> None:
     vary = {**SMALL, "pipeline.schedule": ("1f1b",)}
     found = plan(tiny(), 8, top=1, vary=vary, front=True)
-    base, memory = alone(tiny()), Memory(alone(tiny()))
+    base, memory = alone(tiny()), LayoutMemory(alone(tiny()))
     legal = [layout for layout in space_of(base, 8, vary).found[0] if not broken_keys(layout.on(base))]
     every = [(memory.most(layout), replay(layout.on(base)).step_time) for layout in legal]
     for before, point in zip(found.front, found.front[1:], strict=False):

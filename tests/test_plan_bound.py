@@ -17,7 +17,7 @@ from simcluster.schedules import SCHEDULES
 from simcluster.simulate import replay
 from simcluster.studies.search.bound import Bounds
 from simcluster.studies.search.link_bound import LinkBounds
-from simcluster.studies.search.memory import Memory
+from simcluster.studies.search.memory import LayoutMemory
 from simcluster.studies.search.plan import alone
 from simcluster.studies.search.space import Layout, broken_keys, space_of
 
@@ -184,7 +184,7 @@ def test_the_space_is_what_the_rules_say(changes: dict[str, Any]) -> None:
 def test_memory_is_between_its_floor_and_its_most() -> None:
     scenario = base(training__attention="unfused")
     layouts = space_of(scenario, 8, {}).found[0]
-    memory = Memory(scenario)
+    memory = LayoutMemory(scenario)
     for layout in layouts[:: max(1, len(layouts) // 60)]:
         most = memory.most(layout)
         assert memory.floor(layout) <= most * (1 + ENDS)

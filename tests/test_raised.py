@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import simcluster
 from simcluster.cli import main
 from simcluster.results.calls import Call, calls
-from simcluster.results.raised import Held, Raise, held_back
+from simcluster.results.raised import HeldBack, Raise, held_back
 from simcluster.scenario.files import load_cluster
 from simcluster.simulate import replay
 from simcluster.traffic.traffic import Traffic, usage_of
@@ -158,8 +158,8 @@ def test_links_that_messages_share_say_how_many() -> None:
 def test_nothing_to_say() -> None:
     assert held_back([between()], raised()) is None
     assert held_back([between()], raised(network=0.5)) is None
-    assert held_back([], raised(network=2.0)) == Held(2.0, 1.0)
-    assert Held(2.0, 1.0).in_words() == "no gain: no communication of this job goes over these links"
+    assert held_back([], raised(network=2.0)) == HeldBack(2.0, 1.0)
+    assert HeldBack(2.0, 1.0).in_words() == "no gain: no communication of this job goes over these links"
 
 
 def test_most_seconds_decide() -> None:

@@ -14,7 +14,7 @@ from simcluster.base.errors import InputError
 from simcluster.schedules import (
     SCHEDULES,
     Action,
-    Costs,
+    EqualCosts,
     Schedule,
     SliceCosts,
     check,
@@ -163,7 +163,7 @@ def test_schedules_with_parameters_are_documents() -> None:
     grouped = SPECS.validate_python({"name": "interleaved", "group_size": 6})
     assert make_schedule(grouped, 4, 12, 2) == interleaved(4, 12, 2, group_size=6)  # type: ignore[arg-type]
     document = {"name": "zb-auto", "memory_limit": 6, "forward": 10, "input": 12, "weight": 8, "latency": 1}
-    times = Costs(F=10.0, B=20.0, I=12.0, W=8.0)
+    times = EqualCosts(F=10.0, B=20.0, I=12.0, W=8.0)
     made = make_schedule(SPECS.validate_python(document), 4, 8)  # type: ignore[arg-type]
     assert made == zb_auto(4, 8, costs=times, latency=1.0, memory_limit=6)
     plain = SPECS.validate_python({"name": "zb-auto"})

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from simcluster.base.errors import InputError
 from simcluster.schedules import (
-    Costs,
+    EqualCosts,
     Schedule,
     breadth_first,
     check,
@@ -36,7 +36,7 @@ from simcluster.schedules import (
 )
 from simcluster.schedules.grid import order_lines
 
-UNIT = Costs(F=1, B=2, I=1, W=1)
+UNIT = EqualCosts(F=1, B=2, I=1, W=1)
 TIMES = st.fractions(min_value=Fraction(1, 12), max_value=20, max_denominator=12)
 PARTS = st.fractions(min_value=Fraction(1, 12), max_value=1, max_denominator=12)
 many = settings(max_examples=60, deadline=None)
@@ -94,15 +94,15 @@ PUBLISHED = {
     "zb-v": (zb_v(4, 8), ZB_V, UNIT, 51, 48, (8, 8, 8, 8)),
     "dualpipe-v": (dualpipe_v(2, 8), DUALPIPE_V, UNIT, 50, 50, (5, 5)),
     "dualpipe": (dualpipe(4, 8), DUALPIPE, UNIT, 26, 26, (5, 5, 5, 5)),
-    "chimera F = B": (chimera(4, 4), CHIMERA, Costs(F=1, B=1), 10, 10, (3, 4, 4, 3)),
+    "chimera F = B": (chimera(4, 4), CHIMERA, EqualCosts(F=1, B=1), 10, 10, (3, 4, 4, 3)),
     "chimera 2 F = B": (chimera(4, 4), CHIMERA, UNIT, 16, 16, (3, 4, 4, 3)),
-    "hanayo": (hanayo(4, 4), HANAYO, Costs(F=1, B=1), 22, 22, (5, 6, 7, 8)),
+    "hanayo": (hanayo(4, 4), HANAYO, EqualCosts(F=1, B=1), 22, 22, (5, 6, 7, 8)),
 }
 
 
 @pytest.mark.parametrize(("schedule", "rows", "costs", "makespan", "span", "peaks"), PUBLISHED.values(), ids=PUBLISHED)
 def test_published_rows(
-    schedule: Schedule, rows: str, costs: Costs[int], makespan: int, span: int, peaks: tuple[int, ...]
+    schedule: Schedule, rows: str, costs: EqualCosts[int], makespan: int, span: int, peaks: tuple[int, ...]
 ) -> None:
     assert order_lines(schedule) == rows.strip().split("\n")
     timing = play(check(schedule), costs)
@@ -112,15 +112,15 @@ def test_published_rows(
 # --- closed forms on random rational times --------------------------------------------------------------------------
 
 
-def split(F: Fraction, I: Fraction, W: Fraction) -> Costs[Fraction]:  # noqa: E741
-    return Costs(F=F, B=I + W, I=I, W=W)
+def split(F: Fraction, I: Fraction, W: Fraction) -> EqualCosts[Fraction]:  # noqa: E741
+    return EqualCosts(F=F, B=I + W, I=I, W=W)
 
 
 @many
 @given(P=st.integers(1, 6), more=st.integers(0, 12), v=st.integers(1, 4), f=TIMES, b=TIMES)
 def test_breadth_first(P: int, more: int, v: int, f: Fraction, b: Fraction) -> None:
     M = P + more
-    timing = play(breadth_first(P, M, v), Costs(F=f, B=b))
+    timing = play(breadth_first(P, M, v), EqualCosts(F=f, B=b))
     assert timing.makespan == (M * v + P - 1) * (f + b)
     assert timing.peak_in_flight == (M * v,) * P
 
@@ -133,7 +133,7 @@ def test_interleaved_in_groups(P: int, spare: int, v: int, groups: int, data: st
     M = groups * g + rest
     f, b = data.draw(TIMES), data.draw(TIMES)
     schedule = check(interleaved(P, M, v, group_size=g))
-    timing = play(schedule, Costs(F=f, B=b))
+    timing = play(schedule, EqualCosts(F=f, B=b))
     assert timing.makespan == (M * v + P - 1) * (f + b)
     assert timing.peak_in_flight == tuple(min(2 * (P - 1 - r) + (v - 1) * g + 1, M * v) for r in range(P))
 
@@ -144,7 +144,7 @@ def test_interleaved_in_pairs(P: int, v: int, groups: int) -> None:
     """A pair is as long as its halves, and the next ones are only needed at its end: one more ahead makes up for it."""
     M = groups * P
     schedule = check(interleaved(P, M, v, pairs=True))
-    timing = play(schedule, Costs(F=Fraction(2), B=Fraction(3)))
+    timing = play(schedule, EqualCosts(F=Fraction(2), B=Fraction(3)))
     assert timing.makespan == (M * v + P - 1) * 5
     assert timing.peak_in_flight == tuple(min(2 * (P - 1 - r) + (v - 1) * P + 2, M * v) for r in range(P))
     ahead = [min(2 * (P - 1 - r) + (v - 1) * P + 1, M * v) for r in range(P)]
@@ -160,7 +160,7 @@ def test_groups_of_the_number_of_stages_are_the_default() -> None:
 
 
 def test_larger_groups_hide_messages() -> None:
-    costs = Costs(F=1, B=2)
+    costs = EqualCosts(F=1, B=2)
     steps = [play(interleaved(4, 24, 2, group_size=g), costs, latency=Fraction(3, 2)).makespan for g in (4, 6, 8, 12)]
     assert steps == sorted(steps, reverse=True)
     assert steps[-1] < steps[0]
@@ -204,7 +204,7 @@ def test_v_half_and_v_min(P: int) -> None:
         assert least.makespan == 6 * M + 4 * P - 5
         assert max(half.peak_in_flight) == P + 2 - P % 2
         assert max(least.peak_in_flight) == 2 * -(-(P + 2) // 3)
-        classic = play(one_f_one_b(P, M), Costs(F=2, B=4))  # a stage of two such chunks
+        classic = play(one_f_one_b(P, M), EqualCosts(F=2, B=4))  # a stage of two such chunks
         assert half.makespan < least.makespan < classic.makespan == 6 * M + 6 * (P - 1)
 
 
@@ -230,7 +230,7 @@ def test_dualpipe(pairs: int, more: int, F: Fraction, w: Fraction, fb: Fraction)
 
 
 def test_dualpipe_where_f_and_i_differ() -> None:
-    timing = play(dualpipe(4, 8), Costs(F=9, B=13, I=11, W=2))
+    timing = play(dualpipe(4, 8), EqualCosts(F=9, B=13, I=11, W=2))
     assert timing.makespan == 8 * 22 + 27  # and not the 29 of the README's formula, which wants F = I
 
 
@@ -248,7 +248,7 @@ def test_dualpipe_v(P: int, more: int, f: Fraction, w: Fraction) -> None:
 @given(pairs=st.integers(1, 4), k=st.integers(1, 4), F=TIMES, B=TIMES)
 def test_chimera(pairs: int, k: int, F: Fraction, B: Fraction) -> None:
     D = 2 * pairs
-    timing = play(chimera(D, k * D), Costs(F=F, B=B))
+    timing = play(chimera(D, k * D), EqualCosts(F=F, B=B))
     assert timing.makespan == k * D * (F + B) + (D - 2) * (max(F, B) + (k - 1) * abs(B - F))
     assert timing.peak_in_flight == tuple(D // 2 + 1 + min(d, D - 1 - d) for d in range(D))
 
@@ -257,7 +257,7 @@ def test_chimera(pairs: int, k: int, F: Fraction, B: Fraction) -> None:
 @given(P=st.integers(1, 5), k=st.integers(1, 4), W=st.integers(1, 3), f=TIMES, b=TIMES)
 def test_hanayo(P: int, k: int, W: int, f: Fraction, b: Fraction) -> None:
     M = k * P
-    timing = play(hanayo(P, M, 2 * W), Costs(F=f, B=b))
+    timing = play(hanayo(P, M, 2 * W), EqualCosts(F=f, B=b))
     assert timing.makespan == 2 * W * M * (f + b) + 2 * (P - 1) * (max(f, b) + (k - 1) * abs(b - f))
     assert timing.peak_in_flight == tuple(2 * W * P - (P - 1 - d) for d in range(P))
 
@@ -299,7 +299,7 @@ def test_automatic_zero_bubble_as_in_the_papers_repository(
     times: tuple[int, int, int, int], limit: int, want: tuple[int, int]
 ) -> None:
     F, I, W, c = times  # noqa: E741
-    costs = Costs(F=F, B=I + W, I=I, W=W)
+    costs = EqualCosts(F=F, B=I + W, I=I, W=W)
     schedule = check(zb_auto(4, 8, costs=costs, latency=c, memory_limit=limit))
     timing = play(schedule, costs, c)
     assert (timing.makespan - 8 * (F + I + W), max(timing.spans) - 8 * (F + I + W)) == want
@@ -335,7 +335,7 @@ def test_automatic_zero_bubble_takes_stages_as_they_are() -> None:
     def uneven(kind: str, stage: int, chunk: int) -> int:
         return {"F": 10, "B": 20, "I": 12, "W": 8}[kind] * (3 if stage == 2 else 2)
 
-    alike = zb_auto(4, 12, costs=Costs(F=10, B=20, I=12, W=8), memory_limit=5)
+    alike = zb_auto(4, 12, costs=EqualCosts(F=10, B=20, I=12, W=8), memory_limit=5)
     made = zb_auto(4, 12, costs=uneven, memory_limit=5)
     assert max(play(alike, uneven).spans) == 1112
     assert max(play(made, uneven).spans) == 1080 == 12 * 3 * 30  # the slowest stage never waits

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from simcluster.base.errors import InputError
 from simcluster.cli import main
-from simcluster.schedules import Costs, gpipe, interleaved, one_f_one_b, play
+from simcluster.schedules import EqualCosts, gpipe, interleaved, one_f_one_b, play
 from simcluster.schedules.actions import parse_row
 from simcluster.schedules.grid import common_unit, grid, order_lines
 
@@ -30,7 +30,7 @@ def test_grid_of_1f1b() -> None:
 
 
 def test_long_actions_need_no_wide_columns() -> None:
-    timing = play(gpipe(2, 2), Costs(F=6, B=10), latency=2)
+    timing = play(gpipe(2, 2), EqualCosts(F=6, B=10), latency=2)
     assert grid(gpipe(2, 2), timing, unit=2) == [
         "t  0    10   20   30   40   50",
         "r0 F0 F1 ..........B0-- B1--",
@@ -41,7 +41,7 @@ def test_long_actions_need_no_wide_columns() -> None:
 @pytest.mark.parametrize("width", [13, 20, 33, 60])
 def test_a_long_grid_goes_on_below(width: int) -> None:
     schedule = interleaved(2, 4, 2)
-    timing = play(schedule, Costs(F=Fraction(1), B=Fraction(3, 2)), Fraction(1, 2))
+    timing = play(schedule, EqualCosts(F=Fraction(1), B=Fraction(3, 2)), Fraction(1, 2))
     lines = grid(schedule, timing, unit=Fraction(1, 2), width=width)
     assert max(map(len, lines)) <= width
     blocks = "\n".join(lines).split("\n\n")
@@ -53,7 +53,7 @@ def test_a_long_grid_goes_on_below(width: int) -> None:
 
 
 def test_grid_refuses_a_unit_that_does_not_divide() -> None:
-    timing = play(one_f_one_b(2, 2), Costs(F=1.0, B=1.5))
+    timing = play(one_f_one_b(2, 2), EqualCosts(F=1.0, B=1.5))
     with pytest.raises(InputError, match="no whole multiple of the unit 1; choose a unit"):
         grid(one_f_one_b(2, 2), timing)
     assert len(grid(one_f_one_b(2, 2), timing, unit=0.5)) == 3

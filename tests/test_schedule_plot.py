@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from simcluster.base.errors import InputError
 from simcluster.schedules import SCHEDULES, chimera, dualpipe, dualpipe_v, gpipe, interleaved, one_f_one_b, zb_h2
-from simcluster.schedules.comparison import Played, StageTimes, play_stages
+from simcluster.schedules.comparison import PlayedSchedule, StageTimes, play_stages
 from simcluster.show.palette import colour_of
 from simcluster.show.schedule_plot import plot_gallery, plot_schedules
 
@@ -28,7 +28,7 @@ def area(figure: Figure, panel: int) -> float:
     return total
 
 
-def drawn(played: Played) -> Figure:
+def drawn(played: PlayedSchedule) -> Figure:
     figure = plot_schedules([played])
     figure.canvas.draw()
     return figure

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from simcluster.base.errors import InputError
 from simcluster.schedules import (
     Action,
-    Costs,
+    EqualCosts,
     Schedule,
     check,
     dualpipe,
@@ -25,7 +25,7 @@ from simcluster.schedules import (
 from simcluster.schedules.actions import parse_row
 from simcluster.schedules.grid import grid, order_lines
 
-UNIT = Costs(F=1, B=2, I=1, W=1)
+UNIT = EqualCosts(F=1, B=2, I=1, W=1)
 
 
 BOTH_WAYS = dualpipe(4, 8)
@@ -164,13 +164,13 @@ def test_refusals_name_a_fix() -> None:
 @pytest.mark.parametrize("bad", [-1.0, float("nan"), float("inf")])
 def test_impossible_times_are_refused(bad: float) -> None:
     with pytest.raises(InputError, match="B of chunk 0 on stage 0 takes"):
-        play(one_f_one_b(2, 2), Costs(F=1.0, B=bad))
+        play(one_f_one_b(2, 2), EqualCosts(F=1.0, B=bad))
     with pytest.raises(InputError, match="latency between stages takes"):
-        play(one_f_one_b(2, 2), Costs(F=1.0, B=1.0), bad)
+        play(one_f_one_b(2, 2), EqualCosts(F=1.0, B=1.0), bad)
 
 
 def test_split_backward_needs_split_costs() -> None:
-    costs: Costs[float] = Costs(F=1.0, B=2.0)
+    costs: EqualCosts[float] = EqualCosts(F=1.0, B=2.0)
     with pytest.raises(InputError, match="W has no cost; give both I and W"):
         costs("W", 0, 0)
 

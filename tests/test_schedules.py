@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from simcluster.base.errors import InputError
 from simcluster.schedules import (
     SCHEDULES,
-    Costs,
+    EqualCosts,
     Schedule,
     check,
     gpipe,
@@ -251,13 +251,13 @@ def longest_paths(schedule: Schedule, latency: Fraction) -> tuple[tuple[tuple[Fr
 def test_gpipe_and_1f1b_on_random_costs(P: int, M: int, F: Fraction, B: Fraction, c: Fraction) -> None:
     ideal = (M + P - 1) * (F + B)
     for make in (gpipe, one_f_one_b):
-        timing = play(make(P, M), Costs(F=F, B=B))
+        timing = play(make(P, M), EqualCosts(F=F, B=B))
         assert timing.makespan == ideal
         assert timing.bubble_over_total == Fraction(P - 1, M + P - 1)
         assert timing.bubble_over_ideal == Fraction(P - 1, M)
-    assert play(gpipe(P, M), Costs(F=F, B=B), c).makespan == ideal + 2 * (P - 1) * c
+    assert play(gpipe(P, M), EqualCosts(F=F, B=B), c).makespan == ideal + 2 * (P - 1) * c
     extra = 2 * c * ((P - 1) + (M - 1) - -(-(M - 1) // P))
-    assert play(one_f_one_b(P, M), Costs(F=F, B=B), c).makespan == ideal + extra
+    assert play(one_f_one_b(P, M), EqualCosts(F=F, B=B), c).makespan == ideal + extra
 
 
 @settings(max_examples=60, deadline=None)
@@ -265,12 +265,12 @@ def test_gpipe_and_1f1b_on_random_costs(P: int, M: int, F: Fraction, B: Fraction
 def test_interleaved_on_random_costs(P: int, groups: int, v: int, f: Fraction, b: Fraction, part: Fraction) -> None:
     M = groups * P
     schedule = interleaved(P, M, v)
-    timing = play(schedule, Costs(F=f, B=b))
+    timing = play(schedule, EqualCosts(F=f, B=b))
     assert timing.makespan == M * v * (f + b) + (P - 1) * (f + b)
     assert timing.bubble_over_ideal == Fraction(P - 1, M * v)
     c = part * min(f, b)
     extra = 2 * c * (v * P - 1) if P > 1 else 0
-    assert play(schedule, Costs(F=f, B=b), c).makespan == timing.makespan + extra
+    assert play(schedule, EqualCosts(F=f, B=b), c).makespan == timing.makespan + extra
 
 
 @settings(max_examples=40, deadline=None)
@@ -295,9 +295,9 @@ def test_unequal_stages(stages: list[tuple[Fraction, Fraction]], M: int) -> None
 def test_floats_meet_the_bubble_to_1e_12() -> None:
     for P, M, F, B in [(8, 32, 0.1, 0.2), (16, 512, 1.37e-3, 2.91e-3), (64, 100, 3e-6, 7e-6)]:
         for make in (gpipe, one_f_one_b):
-            timing = play(make(P, M), Costs(F=F, B=B))
+            timing = play(make(P, M), EqualCosts(F=F, B=B))
             assert timing.bubble_over_total == pytest.approx((P - 1) / (M + P - 1), rel=1e-12)
-    assert play(one_f_one_b(8, 32), Costs(F=1, B=2)).bubble_over_total == pytest.approx(0.179, abs=5e-4)
+    assert play(one_f_one_b(8, 32), EqualCosts(F=1, B=2)).bubble_over_total == pytest.approx(0.179, abs=5e-4)
 
 
 @pytest.mark.parametrize(
@@ -313,7 +313,7 @@ def test_in_flight_peaks(P: int, M: int, v: int) -> None:
 
 @pytest.mark.parametrize("P", [1, 2, 5])
 def test_corners(P: int) -> None:
-    costs = Costs(F=Fraction(3), B=Fraction(7))
+    costs = EqualCosts(F=Fraction(3), B=Fraction(7))
     assert one_f_one_b(P, 1).rows == gpipe(P, 1).rows
     assert play(one_f_one_b(P, 1), costs).makespan == P * 10
     assert play(interleaved(1, P, 3), costs, latency=9).makespan == P * 3 * 10  # one stage sends nothing
@@ -353,5 +353,5 @@ r3 F0.0 F1.0 F2.0 F3.0 F0.1 B0.1 F1.1 B1.1 F2.1 B2.1 F3.1 B3.1 F4.0 B0.0 F5.0 B1
 def test_golden_rows(name: str, chunks: int, golden: str, makespan: int, peaks: tuple[int, ...]) -> None:
     schedule = schedule_function(name)(4, 8, chunks)
     assert order_lines(schedule) == golden.strip().split("\n")
-    timing = play(schedule, Costs(F=1, B=2))
+    timing = play(schedule, EqualCosts(F=1, B=2))
     assert (timing.makespan, timing.idle, timing.peak_in_flight) == (makespan, (9, 9, 9, 9), peaks)

@@ -30,7 +30,7 @@ from simcluster.planning.ops import (
 )
 from simcluster.planning.parallel import Plan
 from simcluster.planning.stages import stage_programs
-from simcluster.reference.communication import Communication
+from simcluster.reference.communication import GroupsAndRoutes
 from simcluster.reference.nodes import lanes_of
 from simcluster.reference.plain import Player
 from simcluster.scenario.scenario import Scenario
@@ -102,7 +102,7 @@ def by_reference(scenario: Scenario, programs: list[StageProgram], layout: Plan,
             mine = [each[place % len(each), replica] for each in seconds[stage]]
             own.append(fixed(programs[stage], mine))
         lanes = lanes_of(own, layout)
-        communication = Communication(layout, cluster, Methods({}), None)
+        communication = GroupsAndRoutes(layout, cluster, Methods({}), None)
         Player(lanes, cluster, communication, [1.0] * layout.num_ranks, {}, {}, in_steps=False)
         found.append(max(node.end for nodes in lanes.values() for node in nodes))
     return found

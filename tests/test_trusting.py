@@ -15,7 +15,7 @@ from simcluster.engine.contention_check import _held_back, crowded
 from simcluster.simulate import replay
 from simcluster.studies.search.plan import alone
 from simcluster.studies.search.playing import replay_on_trust
-from simcluster.symmetry.optimistic import Trust
+from simcluster.symmetry.optimistic import OptimisticFold
 
 
 @settings(max_examples=12)
@@ -49,7 +49,7 @@ def test_a_trust_with_nothing_to_learn_is_settled(nodes: int, settled: bool) -> 
         "parallel.pp": 1, "parallel.dp": 2 * nodes, "pipeline.chunks": 1, "pipeline.schedule": "1f1b",
         "training.global_batch": 32, "model.layers": 4, "model.sequence_length": 512, "overlap.pipeline": False,
     }  # fmt: skip
-    trust, scenario = Trust(), alone(simcluster.load("gpt3_175b_64xa100", changes))
+    trust, scenario = OptimisticFold(), alone(simcluster.load("gpt3_175b_64xa100", changes))
     assert trust.settled, "nobody has asked it yet"
     result = replay(scenario, trust=trust)
     assert trust.settled == settled

@@ -20,16 +20,16 @@ from simcluster.base.errors import InputError
 from simcluster.cli import main
 from simcluster.documents.expressions import name_of, parse_formula
 from simcluster.evidence.validation import (
-    Point,
+    ScoredPoint,
     geometric_score,
     load_study,
     overall,
     relative_score,
     validate_studies,
 )
-from simcluster.evidence.validation.collectives import PREDICTORS, Call
-from simcluster.evidence.validation.measured import Measured, MeasuredTime
-from simcluster.evidence.validation.steps import Task, plan_steps
+from simcluster.evidence.validation.collectives import PREDICTORS, TimedCollective
+from simcluster.evidence.validation.measured import MeasuredColumn, MeasuredTime
+from simcluster.evidence.validation.steps import RowTask, plan_steps
 from simcluster.evidence.validation.study import Steps
 from simcluster.evidence.validation.study_head import InlineTable
 from simcluster.evidence.validation.tables import Missing, read_table
@@ -212,7 +212,7 @@ FACTS = Facts(
 def test_every_quantity_is_seconds_of_a_step(
     quantity: str, unit: str, flop: str | None, value: float, seconds: float
 ) -> None:
-    measured = Measured.model_validate({"column": "x", "quantity": quantity, "unit": unit, "flop": flop})
+    measured = MeasuredColumn.model_validate({"column": "x", "quantity": quantity, "unit": unit, "flop": flop})
     assert measured.seconds({"x": value, "batch": 4}, FACTS) == pytest.approx(seconds, rel=1e-12)
 
 
@@ -228,7 +228,7 @@ def test_every_quantity_is_seconds_of_a_collective() -> None:
 
 @pytest.mark.parametrize("cell", [None, "n/a", 0, -1, True, math.inf])
 def test_what_is_no_measurement_is_said(cell: object) -> None:
-    measured = Measured(column="x", quantity="step_time", unit="s")
+    measured = MeasuredColumn(column="x", quantity="step_time", unit="s")
     with pytest.raises(InputError, match="x must be a number above zero"):
         measured.seconds({"x": cell}, FACTS)  # type: ignore[dict-item]
 
@@ -236,8 +236,8 @@ def test_what_is_no_measurement_is_said(cell: object) -> None:
 # --- scores -----------------------------------------------------------------------------------------------------------
 
 
-def point(predicted: float, measured: float = 1.0, **more: float) -> Point:
-    return Point("p", "g", predicted, measured, **more)
+def point(predicted: float, measured: float = 1.0, **more: float) -> ScoredPoint:
+    return ScoredPoint("p", "g", predicted, measured, **more)
 
 
 def test_relative_score_by_hand() -> None:
@@ -428,7 +428,7 @@ def test_broken_csv_files(text: str, message: str, write: Write, tmp_path: Path)
 # --- from rows to scenarios -------------------------------------------------------------------------------------------
 
 
-def tasks_of(path: Path) -> list[Task | str]:
+def tasks_of(path: Path) -> list[RowTask | str]:
     file = load_study(path)
     rows = read_table(file, None)
     assert isinstance(file.study, Steps)
@@ -449,15 +449,15 @@ def test_cells_become_changes_in_the_order_of_set_columns_derive(write: Write) -
         ("label:", "set: {steps: 2}\nlabel:"),
     )
     one, two, none, odd = tasks_of(path)
-    assert isinstance(one, Task)
+    assert isinstance(one, RowTask)
     assert one.changes == (
         ("steps", 2), ("gpus", 1), ("cluster.gpus", 1), ("parallel.tp", 1), ("overlap.bucket_size", "0.001 MB"),
         ("seed", 1), ("training.global_batch", 4), ("parallel.dp", 1), ("training.micro_batch", 1),
     )  # fmt: skip
-    assert isinstance(two, Task)
+    assert isinstance(two, RowTask)
     assert dict(two.changes)["parallel.tp"] == 4
     assert dict(two.changes)["steps"] == 3
-    assert isinstance(none, Task)
+    assert isinstance(none, RowTask)
     assert "overlap.bucket_size" not in dict(none.changes)  # its cell is empty
     assert odd == "the study does not say what 'odd' in column 'run' means; it knows one, two or none"
 
@@ -467,7 +467,7 @@ def test_a_base_scenario_may_be_a_file_beside_the_study_or_one_that_ships(write:
     for base, expected in (("tiny_dp", "tiny_dp"), ("../x.yaml", None)):
         path = write(TINY[:start] + f"scenario: {base}\n" + TINY[end:])
         task = tasks_of(path)[0]
-        assert isinstance(task, Task)
+        assert isinstance(task, RowTask)
         assert task.base == (expected or str(path.parent / base))
 
 
@@ -549,7 +549,7 @@ def test_the_predictors_agree_on_idle_links() -> None:
     from simcluster.nccl import load_platform
 
     for platform, nodes in (("dgx-a100", 1), ("dgx-h100", 1), ("dgx-h100", 2), ("oci-gpu4", 2)):
-        call = Call("all_reduce", nodes, 8, 2.0**28, load_platform(platform), None)
+        call = TimedCollective("all_reduce", nodes, 8, 2.0**28, load_platform(platform), None)
         assert PREDICTORS["network"](call).seconds == pytest.approx(PREDICTORS["formula"](call).seconds, rel=1e-6)
 
 

@@ -16,7 +16,7 @@ from simcluster.programs.program import Meeting
 from simcluster.schedules import Action, Schedule, make_schedule
 from simcluster.schedules.actions import loop_route
 from simcluster.studies.sweep.crossings import Intervals, meet
-from simcluster.studies.sweep.skeleton import Costed, Last, Sent, Skeleton, Work
+from simcluster.studies.sweep.skeleton import ActionWork, Costed, Last, Sent, Skeleton
 from simcluster.studies.sweep.stepping import Walk
 from simcluster.traffic.traffic import Traffic
 
@@ -31,7 +31,7 @@ def test_a_walk_has_the_times_of_events(
     schedule = make_schedule(order[0], stages, stages * rounds, order[1])
     walk, skeleton = Walk(schedule, overlap=overlap), Skeleton(schedule, overlap=overlap)
     assert sorted(walk.works) == sorted(skeleton.works)
-    costs: dict[Work | Sent, Costed] = {}
+    costs: dict[ActionWork | Sent, Costed] = {}
     for work in walk.works:
         if isinstance(work, Sent):
             seconds = on_grid(data.draw(st.integers(0, 40 if long else 9)) / 10)

@@ -19,7 +19,7 @@ from simcluster.collectives.description import Columned
 from simcluster.scenario.scenario import Scenario
 from simcluster.simulate import simulate
 from simcluster.step.planned import PreparedStep, prepare
-from simcluster.symmetry.quotient import Window
+from simcluster.symmetry.quotient import Quotient
 from simcluster.traffic.link_usage import drawn
 from simcluster.traffic.traffic import group_of
 
@@ -70,12 +70,12 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
-def both(scenario: Scenario) -> tuple[Window | None, PreparedStep, PreparedStep]:
+def both(scenario: Scenario) -> tuple[Quotient | None, PreparedStep, PreparedStep]:
     """The window that was looked through, the job by it, and as a whole."""
-    found: list[Window | None] = [None]
+    found: list[Quotient | None] = [None]
     real = windows.windows_of
 
-    def kept(*arguments: Any) -> Iterator[Window]:
+    def kept(*arguments: Any) -> Iterator[Quotient]:
         for each in real(*arguments):
             found.append(each)
             yield each

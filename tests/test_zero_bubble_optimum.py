@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simcluster.base.errors import InputError
-from simcluster.schedules import Costs, Kind, check, peak_in_flight, play, zb_auto, zb_h1, zb_h2
+from simcluster.schedules import EqualCosts, Kind, check, peak_in_flight, play, zb_auto, zb_h1, zb_h2
 from simcluster.schedules.zb_auto import ALWAYS_PROVED, Automatic, Goal, automatic
 from simcluster.schedules.zb_rounds import Rounds, Taste
 
@@ -187,9 +187,9 @@ def test_the_goals_are_two() -> None:
 @pytest.mark.parametrize("unit", [1.0, Fraction(1, 7), 0.3e-3, 1e9 / 3])
 def test_only_ratios_of_times_matter(unit: float | Fraction) -> None:
     """Rows are the same in any unit, of floats and of fractions."""
-    times = Costs(F=10 * unit, B=20 * unit, I=12 * unit, W=8 * unit)
+    times = EqualCosts(F=10 * unit, B=20 * unit, I=12 * unit, W=8 * unit)
     made = automatic(4, 6, costs=times, latency=unit, memory_limit=3)
-    plain = automatic(4, 6, costs=Costs(F=10, B=20, I=12, W=8), latency=1, memory_limit=3)
+    plain = automatic(4, 6, costs=EqualCosts(F=10, B=20, I=12, W=8), latency=1, memory_limit=3)
     assert made.schedule == plain.schedule
     assert math.isclose(made.value, plain.value * unit, rel_tol=1e-9)
 

@@ -1,4 +1,4 @@
-"""Processes beside this one: a call by itself (``Apart``), and a crew that works on one task after the other."""
+"""Processes beside this one: a call by itself (``ProcessCall``), and a crew that works on one task after the other."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-class Apart(Generic[T]):
+class ProcessCall(Generic[T]):
     """A call that goes on beside this process, in a Python of its own: a function of a module, bound to what can be
     pickled."""
 

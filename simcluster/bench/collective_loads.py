@@ -44,7 +44,7 @@ class LinkLoad:
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
+class LevelLoad:
     """Links that join equal kinds of node ("leaf -> spine") and are equally fast (B/s).
 
     Of ``links`` that the traffic could have taken ``used`` carry some; ``mean`` is flows per link if all shared evenly,
@@ -71,7 +71,7 @@ class Level:
 
 
 @dataclass(frozen=True, slots=True)
-class Limit:
+class BusiestLinks:
     """The links that a collective keeps busy longest.
 
     ``ends`` says what they join ("nic -> leaf"); ``links`` of them carry ``load`` bytes each at ``bandwidth`` B/s,
@@ -92,7 +92,7 @@ class CollectiveLoads:
     """Links by busy time, longest first, and levels by that of their worst link."""
 
     links: tuple[LinkLoad, ...]
-    levels: tuple[Level, ...]
+    levels: tuple[LevelLoad, ...]
 
 
 def loads_of(cluster: Cluster, traffics: Sequence[Sequence[Traffic]]) -> CollectiveLoads:
@@ -130,7 +130,7 @@ def limit_of(
     algorithm: str = "auto",
     nccl: str = "auto",
     root: int = 0,
-) -> Limit:
+) -> BusiestLinks:
     """The links that the collective keeps busy longest when all groups run it at once.
 
     Errors as those of ``collective.collective_times``.
@@ -140,7 +140,7 @@ def limit_of(
     )
 
 
-def limit_among(cluster: Cluster, groups: Sequence[Sequence[Traffic]]) -> Limit:
+def limit_among(cluster: Cluster, groups: Sequence[Sequence[Traffic]]) -> BusiestLinks:
     """The same of activities: of every group one after the other, of all groups at once."""
     load: dict[int, float] = {}
     latency = 0.0
@@ -155,7 +155,7 @@ def limit_among(cluster: Cluster, groups: Sequence[Sequence[Traffic]]) -> Limit:
     equal = [link for link in load if math.isclose(load[link], load[worst], rel_tol=1e-9)]
     alike = sum(1 for link in equal if _nature(cluster, link) == nature)
     ends, medium, bandwidth = nature
-    return Limit(ends, medium, bandwidth, alike, load[worst], load[worst] / bandwidth, latency)
+    return BusiestLinks(ends, medium, bandwidth, alike, load[worst], load[worst] / bandwidth, latency)
 
 
 def utilisation_over_time(
@@ -179,7 +179,7 @@ def utilisation_over_time(
     return edges, matrix / (np.diff(edges) * capacity[:, None])
 
 
-def _levels(cluster: Cluster, loads: Mapping[int, LinkLoad], ordered: Sequence[int]) -> tuple[Level, ...]:
+def _levels(cluster: Cluster, loads: Mapping[int, LinkLoad], ordered: Sequence[int]) -> tuple[LevelLoad, ...]:
     by_nature: dict[tuple[str, str, float], list[int]] = {}
     for link in ordered:
         by_nature.setdefault(_nature(cluster, link), []).append(link)
@@ -198,7 +198,7 @@ def _levels(cluster: Cluster, loads: Mapping[int, LinkLoad], ordered: Sequence[i
         could = leaves if up > 0 else enters if up < 0 else min(leaves, enters)
         mean = sum(loads[link].flows for link in links) / could
         name = loads[worst].link
-        levels.append(Level(ends, medium, capacity, could, len(links), mean, loads[worst].flows, name))
+        levels.append(LevelLoad(ends, medium, capacity, could, len(links), mean, loads[worst].flows, name))
     return tuple(levels)
 
 

@@ -21,7 +21,7 @@ from simcluster.planning.fixed_costs import Costs, StageCosts, planning_times, r
 from simcluster.planning.fixed_passes import pass_of, pieces_of, reduction_of, send_of
 from simcluster.planning.ops import MAIN, Compute, Item, Need, Op, Segment, StageProgram, Timed
 from simcluster.planning.parallel import Plan
-from simcluster.planning.program_builder import Lanes
+from simcluster.planning.program_builder import ProgramBuilder
 from simcluster.results.played import Run
 from simcluster.schedules import Action, Hop, Schedule, ScheduleFunction, ScheduleMaker, make_schedule
 from simcluster.traffic.methods import Methods
@@ -139,7 +139,7 @@ class _Stage:
     ) -> None:
         self._costs, self._schedule, self._plan, self._stage = costs, schedule, plan, stage
         self._blocking, self._end = blocking, end
-        self._lanes = Lanes(stage, pipelined=plan.pp > 1)
+        self._lanes = ProgramBuilder(stage, pipelined=plan.pp > 1)
         self._slices = max(map(len, schedule.routes))
         self._parts: dict[tuple[str, int, int], _Part] = {}
         gradients = {action.chunk: place for place, action in enumerate(schedule.rows[stage]) if action.kind in "BW"}

@@ -12,7 +12,7 @@ from simcluster.topology.links import Graph
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class GpuClass:
     """A GPU that stands for all in its place, and the GPUs of its machine, itself included (numbers)."""
 
     gpu: int
@@ -27,19 +27,19 @@ def machines(cluster: Cluster) -> dict[int, list[int]]:
     return mates
 
 
-def places(cluster: Cluster, classes: Sequence[int]) -> list[Place]:
+def places(cluster: Cluster, classes: Sequence[int]) -> list[GpuClass]:
     """The first GPU of every class; ``classes`` are the GPUs'."""
     mates = machines(cluster)
     first: dict[int, int] = {}
     for gpu, of_gpu in enumerate(classes):
         first.setdefault(of_gpu, gpu)
-    return [Place(gpu, tuple(mates[cluster.host_of[gpu]])) for gpu in first.values()]
+    return [GpuClass(gpu, tuple(mates[cluster.host_of[gpu]])) for gpu in first.values()]
 
 
 # --- ports and routes -----------------------------------------------------------------------------------------------
 
 
-def nic_ports(cluster: Cluster, graph: Graph, place: Place) -> int:
+def nic_ports(cluster: Cluster, graph: Graph, place: GpuClass) -> int:
     """NIC ports of the place's machine; a NIC that stands for several counts as those."""
     found: dict[str, None] = {}
     for gpu in place.machine:
@@ -68,7 +68,7 @@ def leaf_numbers(cluster: Cluster, graph: Graph) -> list[int]:
 
 
 def longest_routes(
-    cluster: Cluster, found: Iterable[Place], classes: Sequence[int], leaf_of: Sequence[int]
+    cluster: Cluster, found: Iterable[GpuClass], classes: Sequence[int], leaf_of: Sequence[int]
 ) -> tuple[int, float]:
     """Hops and seconds of the longest routes from each place to its machine and to every class at every leaf.
 
@@ -90,7 +90,7 @@ def longest_routes(
 # --- bandwidths -----------------------------------------------------------------------------------------------------
 
 
-def inside(cluster: Cluster, graph: Graph, place: Place) -> float:
+def inside(cluster: Cluster, graph: Graph, place: GpuClass) -> float:
     """B/s from the GPU to the others of its machine together; over NVLink alone where it has NVLink."""
     name = cluster.gpus[place.gpu]
     others = frozenset(cluster.gpus[gpu] for gpu in place.machine) - {name}
@@ -98,7 +98,7 @@ def inside(cluster: Cluster, graph: Graph, place: Place) -> float:
     return _flow(graph, [name], others.__contains__, lambda node: graph.nodes[node]["kind"] not in shut)
 
 
-def outside(cluster: Cluster, graph: Graph, place: Place) -> tuple[float, float]:
+def outside(cluster: Cluster, graph: Graph, place: GpuClass) -> tuple[float, float]:
     """B/s of the GPU out of its machine by the NICs nearest to it: alone, and when all of the machine send."""
     own = frozenset(cluster.uplinks(place.gpu))
     all_own = frozenset(node for gpu in place.machine for node in cluster.uplinks(gpu))

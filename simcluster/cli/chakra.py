@@ -14,7 +14,7 @@ from simcluster.cli.common import add_override_arguments
 
 if TYPE_CHECKING:
     from simcluster.importers.astra_network import Dimension
-    from simcluster.interop.chakra import Played
+    from simcluster.interop.chakra import PlayedTrace
     from simcluster.topology import Cluster
 
 EXAMPLES = """examples:
@@ -107,7 +107,7 @@ def _cluster(args: argparse.Namespace, overrides: list[tuple[str, Any]]) -> tupl
     return load_cluster(args.cluster, overrides), dimensions
 
 
-def _report(played: Played, cluster: Cluster) -> list[str]:
+def _report(played: PlayedTrace, cluster: Cluster) -> list[str]:
     from simcluster.base.units import format_seconds
 
     found = played.to_dict()

@@ -11,7 +11,7 @@ from simcluster.cli import collisions, common, drawing, health
 from simcluster.cli.common import add_override_arguments, cluster_overrides_of
 
 if TYPE_CHECKING:
-    from simcluster.cli.collective_output import Job, Row
+    from simcluster.cli.collective_output import CollectiveJob, SizeRow
     from simcluster.topology import Cluster
 
 EXAMPLES = """examples:
@@ -120,9 +120,9 @@ def _check_given(args: argparse.Namespace) -> None:
 # --- what is asked ----------------------------------------------------------------------------------------------------
 
 
-def _job(args: argparse.Namespace) -> Job:
+def _job(args: argparse.Namespace) -> CollectiveJob:
     from simcluster.bench.collective import methods_for
-    from simcluster.cli.collective_output import ROOTED, Job
+    from simcluster.cli.collective_output import ROOTED, CollectiveJob
     from simcluster.importers.size_matrix import read_sizes
 
     kind = _kind(args.name)
@@ -139,7 +139,7 @@ def _job(args: argparse.Namespace) -> Job:
         raise InputError(f"--root {args.root}: {kind} has no root; {' and '.join(ROOTED)} have one")
     cluster, note = _cluster_of(args.cluster, cluster_overrides_of(args), max(ranks, default=-1) + 1)
     methods_for(cluster, kind, args.algorithm, nccl=args.nccl)
-    return Job(kind, args.algorithm, args.nccl, cluster, groups, note, args.root or 0, sizes)
+    return CollectiveJob(kind, args.algorithm, args.nccl, cluster, groups, note, args.root or 0, sizes)
 
 
 def _kind(name: str) -> str:
@@ -229,10 +229,10 @@ def _rank(text: str) -> int:
 # --- what comes out ---------------------------------------------------------------------------------------------------
 
 
-def _rows(job: Job, detail: str, sizes: Sequence[int]) -> Iterator[Row]:
+def _rows(job: CollectiveJob, detail: str, sizes: Sequence[int]) -> Iterator[SizeRow]:
     from simcluster.bench.collective import collective_traffics, concurrent_times, num_transfers
     from simcluster.bench.collective_loads import limit_among, loads_of
-    from simcluster.cli.collective_output import Row
+    from simcluster.cli.collective_output import SizeRow
 
     wanted = [job.sizes] if job.sizes else sizes
     given: dict[str, Any] = {"algorithm": job.algorithm, "nccl": job.nccl}
@@ -253,4 +253,4 @@ def _rows(job: Job, detail: str, sizes: Sequence[int]) -> Iterator[Row]:
         given["algorithm"] = slowest.algorithm
         traffics = collective_traffics(job.cluster, job.groups, job.kind, size, **given, root=job.root)
         given["algorithm"] = job.algorithm
-        yield Row(slowest, limit_among(job.cluster, traffics), loads_of(job.cluster, traffics), traffics)
+        yield SizeRow(slowest, limit_among(job.cluster, traffics), loads_of(job.cluster, traffics), traffics)

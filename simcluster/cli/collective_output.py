@@ -10,7 +10,7 @@ from simcluster.cli.collisions import hottest_lines, levels_document
 
 if TYPE_CHECKING:
     from simcluster.bench.collective import CollectiveTime
-    from simcluster.bench.collective_loads import CollectiveLoads, Limit
+    from simcluster.bench.collective_loads import BusiestLinks, CollectiveLoads
     from simcluster.topology import Cluster
     from simcluster.traffic.traffic import Traffic
 
@@ -26,7 +26,7 @@ COLUMN_WIDTHS = (14, 14, 8, 14, 9, 9, 18)
 
 
 @dataclass(frozen=True)
-class Job:
+class CollectiveJob:
     """A collective over groups of a cluster.
 
     ``note`` says how the cluster was made to fit, ``sizes`` are those of an uneven all-to-all.
@@ -54,16 +54,16 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Row:
+class SizeRow:
     """One size: the slowest group's times, what limits it, and what all groups put on the links."""
 
     slowest: CollectiveTime
-    limit: Limit
+    limit: BusiestLinks
     loads: CollectiveLoads
     traffics: Sequence[Sequence[Traffic]]
 
 
-def headline(job: Job, row: Row) -> list[str]:
+def headline(job: CollectiveJob, row: SizeRow) -> list[str]:
     from simcluster.bench.collective import methods_for
 
     hosts = len(set(job.cluster.host_of))
@@ -80,7 +80,7 @@ def headline(job: Job, row: Row) -> list[str]:
     return [", ".join([*what, *([groups] if groups else [])]), f"cluster  {job.cluster.name}: {where}"]
 
 
-def summary(job: Job, row: Row) -> list[str]:
+def summary(job: CollectiveJob, row: SizeRow) -> list[str]:
     """One size for a person, with what limits it."""
     from simcluster.base.units import format_bytes, format_bytes_per_second
 
@@ -124,7 +124,7 @@ def _nccl_lines(time: CollectiveTime) -> list[str]:
     ]
 
 
-def table_line(job: Job, row: Row, *, first: bool) -> str:
+def table_line(job: CollectiveJob, row: SizeRow, *, first: bool) -> str:
     """A line of the table that users know from nccl-tests, after its head if it is the first."""
     time = row.slowest
     size = int(time.size)
@@ -143,7 +143,7 @@ def aligned(cells: Sequence[str]) -> str:
     return "".join(f" {cell.rjust(width - 1)}" for cell, width in zip(cells, COLUMN_WIDTHS, strict=True)).rstrip()
 
 
-def document(job: Job, detail: str, rows: Sequence[Row]) -> dict[str, object]:
+def document(job: CollectiveJob, detail: str, rows: Sequence[SizeRow]) -> dict[str, object]:
     """What --json writes, in B, s and B/s; of several groups the slowest one's times."""
     return {
         "collective": job.name,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from simcluster.base.errors import InputError
 
 if TYPE_CHECKING:
-    from simcluster.bench.collective_loads import CollectiveLoads, Level, LinkLoad
+    from simcluster.bench.collective_loads import CollectiveLoads, LevelLoad, LinkLoad
     from simcluster.topology import Cluster
     from simcluster.traffic.traffic import Traffic
 
@@ -95,7 +95,7 @@ def _cells(load: LinkLoad) -> tuple[Any, ...]:
     return (*load.link, load.medium, load.capacity, load.bytes, load.busy, load.flows, load.collisions)
 
 
-def _hottest(loads: CollectiveLoads, uneven: Sequence[Level]) -> list[LinkLoad]:
+def _hottest(loads: CollectiveLoads, uneven: Sequence[LevelLoad]) -> list[LinkLoad]:
     """The links furthest above their level's mean, the longest busy first among equals; a few."""
     above = [load for load in loads.links if load.collisions > _JUST_ABOVE]
     return sorted(above, key=lambda load: -load.busy)[:_MOST_HOTTEST] if uneven else []

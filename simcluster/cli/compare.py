@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from simcluster.results.raised import Held
+    from simcluster.results.raised import HeldBack
     from simcluster.results.result import Result
     from simcluster.studies.variations import Outcomes
 
@@ -174,7 +174,7 @@ def _recipes(table: pd.DataFrame) -> Iterator[str]:
             yield f"recipe of {name!r}: {recipe} for {first.name}, {change_words(first, recipe_named(recipe))}"
 
 
-def _held(held: Mapping[str, Held | None]) -> list[str]:
+def _held(held: Mapping[str, HeldBack | None]) -> list[str]:
     """Of every variant with faster links than the first one's: what is in series with them and holds."""
     lines = [f"  {name}: {each.in_words()}" for name, each in held.items() if each]
     return ["\n".join([f"links that are faster than those of {next(iter(held))!r}", *lines])] if lines else []

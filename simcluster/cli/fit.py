@@ -11,7 +11,7 @@ from simcluster.cli.common import format_table
 from simcluster.cli.terminal import progress
 
 if TYPE_CHECKING:
-    from simcluster.evidence.validation.fitting_run import FitRow, LeftOut, Outcome, Played
+    from simcluster.evidence.validation.fitting_run import FitEffort, FitRow, LeftOut, Outcome
 
 EXAMPLES = """examples:
   simcluster fit --data measured/                     # every constant that was fitted, on the rows it was fitted on
@@ -112,7 +112,7 @@ def _told(outcome: Outcome, *, all_rows: bool) -> list[str]:
     return [*lines, *_residuals(outcome.rows, all_rows)]
 
 
-def _simulated(played: Played) -> str:
+def _simulated(played: FitEffort) -> str:
     """How much was simulated, and how good the interpolation was."""
     folds = "" if played.fold_error is None else f", {played.fold_error:.3%} at the folds furthest from them"
     return (

@@ -16,9 +16,9 @@ from simcluster.cli.common import format_table
 if TYPE_CHECKING:
     from simcluster.interop.kineto import ProfiledJob
     from simcluster.interop.kineto.bandwidth import Reached
-    from simcluster.interop.kineto.breakdown import LayerTime, RankTime
+    from simcluster.interop.kineto.breakdown import LayerTime, ProfiledRankTime
     from simcluster.interop.recorded import Straggling
-    from simcluster.interop.recorded.whatif import Answer
+    from simcluster.interop.recorded.whatif import ReplayAnswer
 
 _STATES = ("step", "computing", "exposed", "waiting", "idle")
 _ROWS = 12  # of a heatmap
@@ -129,7 +129,7 @@ def _answer(job: ProfiledJob, found: Straggling) -> list[str]:
     ]
 
 
-def _ranks(job: ProfiledJob, found: Straggling, ranks: Sequence[RankTime]) -> list[str]:
+def _ranks(job: ProfiledJob, found: Straggling, ranks: Sequence[ProfiledRankTime]) -> list[str]:
     order = sorted(range(len(ranks)), key=lambda worker: -found.by_replica[worker])[:_MOST]
     rows = [
         [
@@ -202,8 +202,8 @@ def _known(value: float | None, text: Any) -> str:
 
 
 def _document(
-    job: ProfiledJob, found: Straggling, ranks: Sequence[RankTime], parts: Sequence[LayerTime],
-    calls: Sequence[Reached], answers: Sequence[Answer], events: int,
+    job: ProfiledJob, found: Straggling, ranks: Sequence[ProfiledRankTime], parts: Sequence[LayerTime],
+    calls: Sequence[Reached], answers: Sequence[ReplayAnswer], events: int,
 ) -> dict[str, Any]:  # fmt: skip
     measured = found.to_dict()
     keep = ("steps", "measured_s", "replayed_s", "ideal_s", "replay_error", "slowdown", "slowdown_by_type", "typical_s")

@@ -12,8 +12,8 @@ from simcluster.cli.common import add_override_arguments, format_table
 
 if TYPE_CHECKING:
     from simcluster.interop.recorded import Recorded, Straggling
-    from simcluster.interop.recorded.measure import Mitigation
-    from simcluster.interop.recorded.whatif import Answer
+    from simcluster.interop.recorded.measure import StragglerCost
+    from simcluster.interop.recorded.whatif import ReplayAnswer
 
 EXAMPLES = """examples:
   simcluster replay trace.parquet
@@ -177,11 +177,11 @@ def _who(found: Straggling) -> list[str]:
     return lines
 
 
-def _share(found: Mitigation) -> str:
+def _share(found: StragglerCost) -> str:
     return f"{'none':>7}" if found.removed is None else f"{found.removed:>7.4f}"
 
 
-def _answers(answers: list[Answer]) -> list[str]:
+def _answers(answers: list[ReplayAnswer]) -> list[str]:
     lines = waits.answers_table(answers)
     if any("schedule=" in answer.question for answer in answers):
         lines.append(_ASSUMED)
@@ -203,7 +203,9 @@ def _draw_heatmap(job: Recorded, found: Straggling, path: Path) -> None:
     save_figure(figure, path)
 
 
-def _document(job: Recorded, found: Straggling, answers: list[Answer], schedule: str, events: int) -> dict[str, Any]:
+def _document(
+    job: Recorded, found: Straggling, answers: list[ReplayAnswer], schedule: str, events: int
+) -> dict[str, Any]:
     return {
         "trace": job.name,
         "dp_ranks": job.replicas,

@@ -16,7 +16,7 @@ from simcluster.cli.common import check_json_path, output_path, write_json, writ
 if TYPE_CHECKING:
     from simcluster.cli.schedule_names import Meant
     from simcluster.schedules import Schedule
-    from simcluster.schedules.comparison import Played, StageTimes
+    from simcluster.schedules.comparison import PlayedSchedule, StageTimes
 
 _EXAMPLES = """\
 examples:
@@ -94,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _answer(args: argparse.Namespace, shown: list[Played], refused: list[tuple[str, str]]) -> None:
+def _answer(args: argparse.Namespace, shown: list[PlayedSchedule], refused: list[tuple[str, str]]) -> None:
     """Text, JSON, CSV and picture of the schedules that were named."""
     from simcluster.cli.schedule_report import comparison, document, report
 

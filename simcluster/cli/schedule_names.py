@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from simcluster.base.errors import InputError
 from simcluster.importers.schedule_files import function_in, is_csv, is_function, schedule_in_csv
 from simcluster.schedules import SCHEDULES, Schedule, check, make_schedule, schedules_with
-from simcluster.schedules.comparison import Played, StageTimes, play_stages
+from simcluster.schedules.comparison import PlayedSchedule, StageTimes, play_stages
 from simcluster.schedules.interleaved import interleaved
 from simcluster.schedules.zb_auto import Automatic, Goal, automatic
 
@@ -29,7 +29,7 @@ class Meant:
     times: StageTimes
 
 
-def played(names: list[str], meant: Meant) -> tuple[list[Played], list[tuple[str, str]]]:
+def played(names: list[str], meant: Meant) -> tuple[list[PlayedSchedule], list[tuple[str, str]]]:
     """The schedules of these names, played; and of "all" those that refuse the counts, with their reasons.
 
     InputError where a name of its own is refused, and where all are.
@@ -40,7 +40,7 @@ def played(names: list[str], meant: Meant) -> tuple[list[Played], list[tuple[str
         raise InputError(
             f"--chunks {meant.chunks}: none of these takes chunks; {', '.join(schedules_with('takes_chunks'))} do"
         )
-    shown: list[Played] = []
+    shown: list[PlayedSchedule] = []
     refused: list[tuple[str, str]] = []
     for name, each in wanted:
         try:

@@ -8,7 +8,7 @@ from fractions import Fraction
 
 from simcluster.cli.common import format_table
 from simcluster.schedules import Schedule
-from simcluster.schedules.comparison import Played, StageTimes, share_of_a_stage
+from simcluster.schedules.comparison import PlayedSchedule, StageTimes, share_of_a_stage
 from simcluster.schedules.grid import common_unit, grid, order_lines
 from simcluster.schedules.text import row_texts
 from simcluster.schedules.zb_auto import Automatic
@@ -20,7 +20,7 @@ _MOST_PEAKS = 8
 _WIDTH_OF_A_FILE = 200
 
 
-def report(played: Played) -> list[str]:
+def report(played: PlayedSchedule) -> list[str]:
     """One schedule: the order, the same in time, its numbers, and those of every stage."""
     schedule, timing = played.schedule, played.timing
     chunks = f", {schedule.num_chunks} chunks per stage" if schedule.num_chunks > 1 else ""
@@ -49,7 +49,7 @@ def report(played: Played) -> list[str]:
     return lines + _notes([played])
 
 
-def comparison(shown: Sequence[Played], refused: Sequence[tuple[str, str]], *, grids: bool = True) -> list[str]:
+def comparison(shown: Sequence[PlayedSchedule], refused: Sequence[tuple[str, str]], *, grids: bool = True) -> list[str]:
     """Several schedules: a row of numbers for each, the assumption, and each in time if ``grids`` are wanted."""
     schedules = [played.schedule for played in shown]
     counts = {(schedule.num_stages, schedule.num_microbatches) for schedule in schedules}
@@ -88,7 +88,7 @@ def assumed(times: StageTimes, schedules: Sequence[Schedule]) -> str:
     )
 
 
-def document(played: Played) -> dict[str, object]:
+def document(played: PlayedSchedule) -> dict[str, object]:
     """What --json writes: times in the unit of the arguments, actions as text."""
     schedule, timing, times = played.schedule, played.timing, played.times
     return {
@@ -128,7 +128,7 @@ def number(value: Fraction) -> str:
     return str(value) if value.denominator == 1 else f"{float(value):.6g}"
 
 
-def _row(played: Played) -> tuple[str, ...]:
+def _row(played: PlayedSchedule) -> tuple[str, ...]:
     timing, peaks = played.timing, [number(peak) for peak in played.peaks]
     shown = peaks if len(peaks) <= _MOST_PEAKS else [*peaks[: _MOST_PEAKS - 2], "..", peaks[-1]]
     return (
@@ -152,7 +152,7 @@ def _order(schedule: Schedule) -> list[str]:
     return [f"order ({example}; each stage runs its row strictly in order)", *order_lines(schedule)]
 
 
-def _time_grid(played: Played) -> list[str]:
+def _time_grid(played: PlayedSchedule) -> list[str]:
     """The grid where a person can still read it, else a line that says why it is left out."""
     schedule, timing, times = played.schedule, played.timing, played.times
     costs = times.of_chunk(schedule)
@@ -169,7 +169,7 @@ def _time_grid(played: Played) -> list[str]:
     return ["time: left out, too large to read as text"]
 
 
-def _numbers(played: Played) -> list[str]:
+def _numbers(played: PlayedSchedule) -> list[str]:
     timing = played.timing
     return [
         f"makespan           {number(timing.makespan)}",
@@ -181,7 +181,7 @@ def _numbers(played: Played) -> list[str]:
     ]
 
 
-def _notes(shown: Sequence[Played]) -> list[str]:
+def _notes(shown: Sequence[PlayedSchedule]) -> list[str]:
     goals = [_how_near(played.automatic) for played in shown if played.automatic]
     if any(played.schedule.name == "interleaved" and played.schedule.num_chunks == 1 for played in shown):
         return [*goals, "note: with one chunk per stage nothing is interleaved; try --chunks 2"]

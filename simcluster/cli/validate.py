@@ -14,8 +14,8 @@ from simcluster.cli.terminal import progress
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from simcluster.evidence.validation.reports import Overall, Part, Report
-    from simcluster.evidence.validation.scores import Point, Score
+    from simcluster.evidence.validation.reports import Overall, Report, ScoredPart
+    from simcluster.evidence.validation.scores import Score, ScoredPoint
 
 EXAMPLES = """examples:
   simcluster validate scenarios/validation/*.yaml --data measured/ --plot accuracy.png
@@ -137,13 +137,13 @@ def _steps(report: Report, all_rows: bool) -> list[str]:
     return [*lines, *_by(part), *([] if memory else ["", *_worst(report.worst(_WORST))])]
 
 
-def _by(part: Part) -> list[str]:
+def _by(part: ScoredPart) -> list[str]:
     """The score for each value of the columns that the study names."""
     rows = [[f"{column} {value}", *_score_cells(score)] for column, value, score in part.by]
     return ["", *format_table(["of these", "rows", "error", "worst", "bias"], rows).splitlines()] if rows else []
 
 
-def _compared(point: Point, *, memory: bool = False) -> list[str]:
+def _compared(point: ScoredPoint, *, memory: bool = False) -> list[str]:
     from simcluster.base.units import format_seconds
 
     if memory:
@@ -152,7 +152,7 @@ def _compared(point: Point, *, memory: bool = False) -> list[str]:
     return [point.label, format_seconds(point.measured), format_seconds(point.predicted), f"{point.error:+.1%}"]
 
 
-def _worst(points: Sequence[Point]) -> list[str]:
+def _worst(points: Sequence[ScoredPoint]) -> list[str]:
     """Where the predicted steps went in the rows that are furthest off."""
     names = [
         name
@@ -219,11 +219,11 @@ def _score_text(score: Score) -> str:
     )
 
 
-def _aim_text(part: Part) -> str:
+def _aim_text(part: ScoredPart) -> str:
     return "" if part.aim is None else f"; aim: below {100 * part.aim:g}%, {'met' if part.met else 'not met'}"
 
 
-def _aim_cell(part: Part) -> str:
+def _aim_cell(part: ScoredPart) -> str:
     return "" if part.aim is None else f"< {100 * part.aim:g}% {'met' if part.met else 'NOT MET'}"
 
 

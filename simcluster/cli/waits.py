@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from simcluster.interop.recorded import Recorded, Straggling
     from simcluster.interop.recorded.trace import Floats
-    from simcluster.interop.recorded.whatif import Answer
+    from simcluster.interop.recorded.whatif import ReplayAnswer
 
 _WAITS = 5
 
@@ -53,7 +53,7 @@ def types_table(found: Straggling, most: int | None = None) -> list[str]:
     return ["slowdown by what the op type alone does", *format_table(("op type", "S"), rows).splitlines()]
 
 
-def answers_table(answers: Sequence[Answer]) -> list[str]:
+def answers_table(answers: Sequence[ReplayAnswer]) -> list[str]:
     """Every question with the step that it gives; nothing where none was asked."""
     from simcluster.base.units import format_seconds
 
@@ -64,7 +64,7 @@ def answers_table(answers: Sequence[Answer]) -> list[str]:
     return format_table(("what if", "step", "change"), [first, *rows]).splitlines()
 
 
-def played_document(job: Recorded, answers: Sequence[Answer], events: int) -> dict[str, Any]:
+def played_document(job: Recorded, answers: Sequence[ReplayAnswer], events: int) -> dict[str, Any]:
     """Answers, notes and how it was played, for JSON."""
     asked = [
         {"question": a.question, "step_time_s": a.after, "before_s": a.before, "change": a.change} for a in answers

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from simcluster.engine.lockstep import Columns
+from simcluster.engine.lockstep import OpTimes
 from simcluster.engine.record import Record, when_over
 from simcluster.planning.ops import StageProgram
-from simcluster.planning.parallel import Layout
+from simcluster.planning.parallel import RankLayout
 from simcluster.planning.perturbations import Disturbances
 from simcluster.programs.program import Program
-from simcluster.reference.communication import Communication
+from simcluster.reference.communication import GroupsAndRoutes
 from simcluster.reference.nodes import Lanes, Node, lanes_of
 from simcluster.reference.plain import Player
 from simcluster.topology import Cluster
@@ -21,9 +21,9 @@ from simcluster.topology import Cluster
 def play_plainly(
     program: Program,
     programs: Sequence[StageProgram],
-    plan: Layout,
+    plan: RankLayout,
     cluster: Cluster,
-    communication: Communication,
+    communication: GroupsAndRoutes,
     slowness: Sequence[float],
     disturbances: Disturbances,
     *,
@@ -50,7 +50,7 @@ def _record(program: Program, lanes: Lanes, events: int) -> Record:
     number = {node: op for op, node in by_op.items()}
     ready, start, end = (np.array([getattr(node, name) for node in nodes]) for name in ("ready", "start", "end"))
     last = np.array([op if node.last is None else number[node.last] for op, node in enumerate(nodes)], dtype=np.int64)
-    columns = Columns(ready, start, end, last)
+    columns = OpTimes(ready, start, end, last)
     slowed: Mapping[int, tuple[tuple[float, float], ...]] = {
         op: ((0.0, node.end - node.start),)
         for op, node in enumerate(nodes)

@@ -18,7 +18,7 @@ import numpy as np
 from simcluster.base.errors import InputError
 from simcluster.base.gc_paused import collector_off
 from simcluster.engine.engine import StepsFactory, play
-from simcluster.engine.lockstep import Columns
+from simcluster.engine.lockstep import OpTimes
 from simcluster.engine.longest_path import NeedsEventsError, Once, meeting_seconds
 from simcluster.engine.overlaps import Encounters
 from simcluster.engine.record import Record, when_over
@@ -74,5 +74,5 @@ def play_path(program: Program, capacity: Sequence[float], *, expands: bool = Tr
     first = Encounters(program, capacity).first(begins)
     if first < math.inf:
         raise NeedsEventsError(f"transfers hold each other back on a link, the first at {first:.6g} s")
-    columns = Columns(ready, start, end, np.array(once.last, dtype=np.int64))
+    columns = OpTimes(ready, start, end, np.array(once.last, dtype=np.int64))
     return Record(when_over(program, once.end), lambda: columns, events=0, kind="path", why=_EXACT)

@@ -44,7 +44,7 @@ class Ranks(NamedTuple):
     slowness: Sequence[float]
 
 
-class Between:
+class CommunicationLowering:
     """What ops of ranks do together, for the programs of representatives of ``classes``.
 
     ``capacity`` is B/s per class of links, ``rates`` per link.

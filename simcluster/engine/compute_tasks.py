@@ -15,11 +15,11 @@ from typing import NamedTuple
 from simcluster.base.profiles import Profile
 from simcluster.engine.calendar import Lane
 from simcluster.engine.network import Activity
-from simcluster.engine.trajectories import Change, Course, Courses, Timed
+from simcluster.engine.trajectories import Change, Course, Courses, TimedChain
 from simcluster.programs.program import Meeting
 
 
-class Place:
+class RankState:
     """A rank on which computation may be slowed down, and what goes on there.
 
     ``log`` has the instants at which what presses on computation became another, as far back as one of the
@@ -69,7 +69,7 @@ class Flight:
 
     __slots__ = ("activity", "dragged", "lanes", "meeting", "moved", "places")
 
-    def __init__(self, meeting: Meeting, places: Sequence[Place], lanes: Sequence[Lane]) -> None:
+    def __init__(self, meeting: Meeting, places: Sequence[RankState], lanes: Sequence[Lane]) -> None:
         self.meeting, self.places, self.lanes = meeting, places, lanes
         self.moved = 0
         self.activity: Activity | None = None
@@ -87,7 +87,7 @@ class Task:
     __slots__ = ("begin", "due", "lanes", "next_look", "number", "places", "watches")
 
     number: int
-    places: Sequence[Place | None]
+    places: Sequence[RankState | None]
     lanes: Sequence[Lane]
     begin: float
     due: float
@@ -103,7 +103,7 @@ class Task:
         """Those whose ranks have come to their end by now."""
         raise NotImplementedError
 
-    def watch(self) -> Iterable[Place]:
+    def watch(self) -> Iterable[RankState]:
         """Want to know of changes at once, at these places."""
         raise NotImplementedError
 
@@ -111,7 +111,7 @@ class Task:
         """The instant is over: bring ``next_look`` in line with what has changed in it."""
         raise NotImplementedError
 
-    def kept(self) -> Timed:
+    def kept(self) -> TimedChain:
         """What knows when rows started and ended, in seconds from the begin, once all are over; no more than that."""
         raise NotImplementedError
 
@@ -135,7 +135,7 @@ class _Steady(Task):
         """Did anything press on it?"""
         return self._course is not None and self._course.slowed
 
-    def kept(self) -> Timed:
+    def kept(self) -> TimedChain:
         """When rows started and ended: the course knows."""
         assert self._course is not None
         return self._course
@@ -146,9 +146,9 @@ class Single(_Steady):
 
     __slots__ = ("_at", "_log")
 
-    places: tuple[Place]
+    places: tuple[RankState]
 
-    def __init__(self, op: int, place: Place, lane: Lane, now: float, courses: Courses) -> None:
+    def __init__(self, op: int, place: RankState, lane: Lane, now: float, courses: Courses) -> None:
         self.number, self.places, self.lanes, self.begin = op, (place,), (lane,), now
         self.next_look = now + courses.least
         self.due = math.inf
@@ -168,7 +168,7 @@ class Single(_Steady):
         self.places[0].leave(self)
         return self.lanes
 
-    def watch(self) -> Iterable[Place]:
+    def watch(self) -> Iterable[RankState]:
         """Want to know of changes at once."""
         self.watches = True
         self.places[0].watching[self] = None
@@ -199,21 +199,21 @@ class Single(_Steady):
         return course
 
 
-class Member(NamedTuple):
-    """A rank that goes in step with others: since when, and its place then in the log of changes (``Place.enter``)."""
+class LockstepMember(NamedTuple):
+    """A rank in lockstep with others: since when, and its place then in the log of changes (``RankState.enter``)."""
 
     lane: Lane
-    place: Place | None
+    place: RankState | None
     instant: float
     at: int
 
 
-class Several(_Steady):
+class LockstepTask(_Steady):
     """Ops that ranks do in step, all of which keep their speed; before they first meet they need not begin at once."""
 
     __slots__ = ("_at", "_felt", "_late", "_pressures", "_under_way")
 
-    def __init__(self, number: int, members: Sequence[Member], now: float, courses: Courses) -> None:
+    def __init__(self, number: int, members: Sequence[LockstepMember], now: float, courses: Courses) -> None:
         self.number = number
         self.lanes, self.places, instants, self._at = map(list, zip(*members, strict=True))
         self.begin = begin = min(instants)
@@ -239,7 +239,7 @@ class Several(_Steady):
         self._next_look(ends)
         return [self.lanes[member] for member in ended]
 
-    def watch(self) -> Iterable[Place]:
+    def watch(self) -> Iterable[RankState]:
         """Want to know of changes at once, of those who are not over."""
         self.watches = True
         for _, place in self._felt:

@@ -15,9 +15,9 @@ import simpy
 
 from simcluster.base.errors import DeadlockError
 from simcluster.engine.calendar import Lane, Lanes, Timer
-from simcluster.engine.compute_tasks import Flight, Member, Place
+from simcluster.engine.compute_tasks import Flight, LockstepMember, RankState
 from simcluster.engine.interference import Pacing
-from simcluster.engine.lockstep import Columns, Forms
+from simcluster.engine.lockstep import LockstepPlans, OpTimes
 from simcluster.engine.mutual_interference import Dragging
 from simcluster.engine.network import Network
 from simcluster.engine.record import Record, Told, when_over
@@ -53,9 +53,9 @@ class _Engine:
         self._last = np.arange(count)  # in few places written to: those of ops that meet, one a stretch
         self._waiting: list[tuple[Lane, ...] | None] = [()] * count  # by the op that they wait for; None: it is over
         self._arrivals: dict[int, dict[int, Lane]] = {}  # by the number of the meeting: the ops that are there
-        self._members: dict[int, dict[int, Member]] = {}  # by the number of the stretch in step: who is there
+        self._members: dict[int, dict[int, LockstepMember]] = {}  # by the number of the stretch in step: who is there
         self._players: dict[int, tuple[Stepwise, dict[int, Lane]]] = {}
-        self._forms = Forms(capacity)
+        self._forms = LockstepPlans(capacity)
 
     def run(self) -> Record:
         lanes: list[Lane] = []
@@ -67,7 +67,7 @@ class _Engine:
             raise DeadlockError(self._explain())
         events = next(self._env._eid)  # all that were scheduled have been played: the queue is empty
         ready, start, end = (np.frombuffer(times) for times in (self._ready, self._start, self._end))
-        columns = Columns(ready, np.maximum(ready, start, out=start), end, self._last)
+        columns = OpTimes(ready, np.maximum(ready, start, out=start), end, self._last)
         told = Told(self._program, self._forms, self._pacing.gone, self._pacing.slowed, columns)
         return Record(when_over(self._program, self._end), told.columns, events, SlowedRows(told.slowed))
 
@@ -119,7 +119,7 @@ class _Engine:
                     self._start[member] = self._env._now
                 self._move(self._pacing.begin(meeting, tuple(arrivals.values())))
 
-    def _go_in_step(self, number: int, op: int, me: Lane, place: Place | None) -> None:
+    def _go_in_step(self, number: int, op: int, me: Lane, place: RankState | None) -> None:
         """Arrive where ranks begin to go in step; the lane goes on when the op's rank has come to the end.
 
         What leads to where they first meet begins at once, if there is anything.
@@ -127,7 +127,7 @@ class _Engine:
         (ops, parts), now = self._program.in_step[-2 - number], self._env._now
         begun = parts[0].meetings[0] is None
         members = self._members.setdefault(number, {})
-        members[op] = Member(me, place, now, place.enter(now) if begun and place else 0)
+        members[op] = LockstepMember(me, place, now, place.enter(now) if begun and place else 0)
         if len(members) == len(ops):
             del self._members[number]
             if not begun:

@@ -18,12 +18,12 @@ import simpy
 
 from simcluster.base.profiles import STEADY
 from simcluster.engine.calendar import Agenda, Instant, Lane, Lanes, at_end_of_instant
-from simcluster.engine.compute_tasks import Flight, Member, Place, Several, Single, Task
+from simcluster.engine.compute_tasks import Flight, LockstepMember, LockstepTask, RankState, Single, Task
 from simcluster.engine.lockstep import Gone
-from simcluster.engine.trajectories import Courses, Timed
+from simcluster.engine.trajectories import Courses, TimedChain
 from simcluster.engine.varying_speed import Followed
 from simcluster.programs.chain import Chain
-from simcluster.programs.program import Meeting, Pace, Program
+from simcluster.programs.program import ChainPace, Meeting, Program
 from simcluster.programs.slowed import RowColumns, columns_of
 
 
@@ -43,25 +43,25 @@ class Pacing:
         meetings = {id(meeting): meeting for meeting in program.all_meetings()}  # most are many times the same
         ranks = dict.fromkeys(rank for meeting in meetings.values() for rank in meeting.ranks)
         ranks |= dict.fromkeys(speeds)
-        self._places = {rank: Place(speeds.get(rank, STEADY)) for rank in ranks}
+        self._places = {rank: RankState(speeds.get(rank, STEADY)) for rank in ranks}
         self._varying = bool(speeds)
         self._row_sets = program.row_sets
         self._courses: dict[int, Courses | None] = {}  # by the number of their rows; None for what computes nothing
-        self._known: dict[tuple[Pace, ...], Courses] = {}
-        self._places_of: dict[int, list[Place]] = {}  # by the identity of the meeting
+        self._known: dict[tuple[ChainPace, ...], Courses] = {}
+        self._places_of: dict[int, list[RankState]] = {}  # by the identity of the meeting
         self._looks: Agenda[Task] = Agenda(env)
-        self._touched: dict[Place, None] = {}
+        self._touched: dict[RankState, None] = {}
         self._settle_due = False
-        self.slowed: dict[int, Timed] = {}
+        self.slowed: dict[int, TimedChain] = {}
         self.gone = Gone(len(program.in_step))
 
-    def place(self, rank: int) -> Place | None:
+    def place(self, rank: int) -> RankState | None:
         """The rank, if communication or its own speed may slow down its computation at all."""
         return self._places.get(rank)
 
     # --- computation ------------------------------------------------------------------------------------------------
 
-    def compute(self, op: int, place: Place, rows: int, lane: Lane) -> bool:
+    def compute(self, op: int, place: RankState, rows: int, lane: Lane) -> bool:
         """The op, which leaves these rows (by their number), begins now; the lane goes on at its end.
 
         False if it computes nothing: then nothing slows it down, and it is not begun.
@@ -79,7 +79,7 @@ class Pacing:
             self._wake(task, task.next_look)
         return True
 
-    def together(self, number: int, members: Sequence[Member], courses: Courses, *, begun: bool) -> None:
+    def together(self, number: int, members: Sequence[LockstepMember], courses: Courses, *, begun: bool) -> None:
         """All are there to go through a stretch in step, as one chain, if they have not ``begun`` it when they came;
         their lanes go on at their ends."""
         self.gone.order.append(number)
@@ -89,15 +89,17 @@ class Pacing:
             self._follow(Followed(number, places, lanes, now, courses.chain))
             return
         if not begun:
-            members = [Member(lane, place, now, place.enter(now) if place else 0) for lane, place, _, _ in members]
-        task = Several(number, members, now, courses)
+            members = [
+                LockstepMember(lane, place, now, place.enter(now) if place else 0) for lane, place, _, _ in members
+            ]
+        task = LockstepTask(number, members, now, courses)
         self._wake(task, task.next_look)
 
     def _follow(self, task: Followed) -> None:
         self._wake(task, task.next_look)
 
     def _courses_of(self, rows: int) -> Courses | None:
-        paces = tuple([row.pace or Pace(row.end - row.start) for row in self._row_sets[rows]])
+        paces = tuple([row.pace or ChainPace(row.end - row.start) for row in self._row_sets[rows]])
         known = self._known.get(paces)
         if known is None and any(pace.sensitivity is not None for pace in paces):
             known = self._known[paces] = Courses(Chain(paces))
@@ -166,7 +168,7 @@ class Pacing:
                     if place.watching:
                         self._touch(place)
 
-    def _touch(self, place: Place) -> None:
+    def _touch(self, place: RankState) -> None:
         """Tell who computes there, at the end of this instant."""
         self._touched[place] = None
         if not self._settle_due:
@@ -182,7 +184,7 @@ class Pacing:
             self._wake(task, task.next_look)
 
 
-def rows_of(slowed: Mapping[int, Timed]) -> RowColumns:
+def rows_of(slowed: Mapping[int, TimedChain]) -> RowColumns:
     """The rows of ranks' ops, in seconds from the ops' own starts."""
     if not slowed:
         return columns_of({})

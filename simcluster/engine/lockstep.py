@@ -17,10 +17,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from simcluster.engine.trajectories import Courses, Timed
+from simcluster.engine.trajectories import Courses, TimedChain
 from simcluster.programs.chain import Chain
 from simcluster.programs.expand import first_ops
-from simcluster.programs.program import Meeting, Pace, Part, Program
+from simcluster.programs.program import ChainPace, LockstepRegion, Meeting, Program
 from simcluster.programs.slowed import RowColumns, columns_of, joined, within
 
 Floats = npt.NDArray[np.float64]
@@ -28,7 +28,7 @@ Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class LockstepPlan:
     """What is the same in all stretches with these rows: the chain, and how its rows are the members' ops.
 
     ``first`` and ``last`` are the rows [member, op] of an op of the stretch, ``met`` the ops that meet, and ``awaited``
@@ -49,11 +49,11 @@ class _Beat(NamedTuple):
     earlier ops of the stretch that it waits for."""
 
     lanes: tuple[str, ...]
-    paces: tuple[tuple[Pace, ...], ...]
+    paces: tuple[tuple[ChainPace, ...], ...]
     after: tuple[tuple[int, ...], ...]
 
 
-class Forms:
+class LockstepPlans:
     """The forms of a program's stretches, each made once, however many groups go through the like of it.
 
     ``capacity`` is B/s per link.
@@ -61,13 +61,15 @@ class Forms:
 
     def __init__(self, capacity: Sequence[float]) -> None:
         self._capacity = capacity
-        self._known: dict[int, Form] = {}  # by the identity of the members' parts
-        self._made: dict[tuple[tuple[int, ...], tuple[Pace | None, ...]], Form] = {}  # by beats and what meetings take
+        self._known: dict[int, LockstepPlan] = {}  # by the identity of the members' parts
+        self._made: dict[
+            tuple[tuple[int, ...], tuple[ChainPace | None, ...]], LockstepPlan
+        ] = {}  # by beats and what meetings take
         self._beats: dict[_Beat, int] = {}  # all that differ
         self._beat_of: dict[int, int] = {}  # by the identity of the part
-        self._pace_of: dict[int, Pace] = {}  # by the identity of the meeting
+        self._pace_of: dict[int, ChainPace] = {}  # by the identity of the meeting
 
-    def of(self, parts: tuple[Part, ...]) -> Form:
+    def of(self, parts: tuple[LockstepRegion, ...]) -> LockstepPlan:
         """The form of stretches in which the members do this."""
         known = self._known.get(id(parts))
         if known is None:
@@ -80,11 +82,11 @@ class Forms:
             self._known[id(parts)] = known
         return known
 
-    def _beat(self, part: Part) -> int:
+    def _beat(self, part: LockstepRegion) -> int:
         known = self._beat_of.get(id(part))
         if known is None:
             paces = [
-                () if meeting is not None else tuple([row.pace or Pace(row.end - row.start) for row in rows])
+                () if meeting is not None else tuple([row.pace or ChainPace(row.end - row.start) for row in rows])
                 for meeting, rows in zip(part.meetings, part.rows, strict=True)
             ]
             inside = [tuple([other for other in others if other >= 0]) for others in part.after]  # all else is over
@@ -92,15 +94,15 @@ class Forms:
             known = self._beat_of[id(part)] = self._beats.setdefault(beat, len(self._beats))
         return known
 
-    def _pace(self, meeting: Meeting) -> Pace:
+    def _pace(self, meeting: Meeting) -> ChainPace:
         known = self._pace_of.get(id(meeting))
         if known is None:
             seconds = sum(traffic.alone_seconds(self._capacity) for traffic in meeting.traffics)
-            known = self._pace_of[id(meeting)] = Pace(seconds, None, meeting.pressure)
+            known = self._pace_of[id(meeting)] = ChainPace(seconds, None, meeting.pressure)
         return known
 
 
-def _form(beats: Sequence[_Beat], meets: Sequence[Pace | None]) -> Form:
+def _form(beats: Sequence[_Beat], meets: Sequence[ChainPace | None]) -> LockstepPlan:
     making = _InMaking(len(beats))
     for offset, (lane, meeting) in enumerate(zip(beats[0].lanes, meets, strict=True)):
         if meeting is not None:
@@ -115,7 +117,7 @@ class _InMaking:
     """The rows of a form one after the other."""
 
     def __init__(self, members: int) -> None:
-        self._paces: list[Pace] = []
+        self._paces: list[ChainPace] = []
         self._before: list[tuple[int, ...]] = []
         self._whose: list[int] = []
         self._lanes: list[dict[str, int]] = [{} for _ in range(members)]
@@ -124,7 +126,7 @@ class _InMaking:
         self._met: list[int] = []
         self._awaited: list[list[list[int]]] = [[] for _ in range(members)]
 
-    def go_on(self, member: int, lane: str, paces: Sequence[Pace], after: Sequence[int]) -> None:
+    def go_on(self, member: int, lane: str, paces: Sequence[ChainPace], after: Sequence[int]) -> None:
         """What one member does by itself."""
         before = self._awaits(member, lane, after)
         first = len(self._paces)
@@ -132,7 +134,7 @@ class _InMaking:
             self._row(pace, (first + place - 1,) if place else tuple(before), member)
         self._op(member, lane, first)
 
-    def meet(self, offset: int, lane: str, pace: Pace, after: Sequence[Sequence[int]]) -> None:
+    def meet(self, offset: int, lane: str, pace: ChainPace, after: Sequence[Sequence[int]]) -> None:
         """What all do together."""
         row = len(self._paces)
         before = [self._awaits(member, lane, own) for member, own in enumerate(after)]
@@ -142,7 +144,7 @@ class _InMaking:
             self._op(member, lane, row)
         self._row(pace, tuple(dict.fromkeys(each for own in before for each in own)), 0)
 
-    def form(self) -> Form:
+    def form(self) -> LockstepPlan:
         """All of it."""
         width = max(1, *(max(map(len, own)) for own in self._awaited))
         awaited = [[each + (each or [0])[:1] * (width - len(each)) for each in own] for own in self._awaited]
@@ -150,14 +152,14 @@ class _InMaking:
         first, last, met, waits = (np.array(each, dtype=np.int64) for each in tables)
         chain = Chain(self._paces, self._before, self._whose, [own[-1] for own in self._last])
         presses = any(pace.pressure > 0 for pace in self._paces)
-        return Form(Courses(chain), first, last, met, waits, presses)
+        return LockstepPlan(Courses(chain), first, last, met, waits, presses)
 
     def _awaits(self, member: int, lane: str, after: Sequence[int]) -> list[int]:
         rows = [self._last[member][op] for op in after]
         before = self._lanes[member].get(lane)
         return list(dict.fromkeys(rows if before is None else [before, *rows]))
 
-    def _row(self, pace: Pace, before: tuple[int, ...], member: int) -> None:
+    def _row(self, pace: ChainPace, before: tuple[int, ...], member: int) -> None:
         self._paces.append(pace)
         self._before.append(before)
         self._whose.append(member)
@@ -177,16 +179,16 @@ class Gone:
     def __init__(self, count: int) -> None:
         self.order = array("q")
         self.begin = array("d", bytes(8 * count))
-        self.times: list[Timed | None] = [None] * count
+        self.times: list[TimedChain | None] = [None] * count
         self.slowed = bytearray(count)
 
-    def over(self, number: int, begin: float, times: Timed, *, slowed: bool) -> None:
+    def over(self, number: int, begin: float, times: TimedChain, *, slowed: bool) -> None:
         """All members have come to the end of this one."""
         self.begin[number], self.times[number], self.slowed[number] = begin, times, slowed
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
+class OpTimes:
     """Times per op of a program."""
 
     ready: Floats
@@ -198,7 +200,7 @@ class Columns:
 class Expanded:
     """When the ops of stretches were done one by one, from what was recorded of what is ``played`` and ``gone``."""
 
-    def __init__(self, program: Program, forms: Forms, gone: Gone, played: Columns) -> None:
+    def __init__(self, program: Program, forms: LockstepPlans, gone: Gone, played: OpTimes) -> None:
         self._in_step, self._forms, self._gone = program.in_step, forms, gone
         self._slowed: list[_Slowed] = []
         self.first = first_ops(program)
@@ -207,14 +209,14 @@ class Expanded:
         ready[first], start[first], end[last] = played.ready, played.start, played.end
         latest = np.arange(len(ready))
         latest[first] = first[played.last]
-        self.columns = Columns(ready, start, end, latest)
+        self.columns = OpTimes(ready, start, end, latest)
         by_form: dict[int, list[int]] = {}
         for place, number in enumerate(gone.order):
             by_form.setdefault(id(self._form(number)), []).append(place)
         for places in by_form.values():
             self._fill(places)
 
-    def _form(self, number: int) -> Form:
+    def _form(self, number: int) -> LockstepPlan:
         return self._forms.of(self._in_step[number].parts)
 
     def _fill(self, places: Sequence[int]) -> None:
@@ -269,8 +271,8 @@ class _Slowed:
     """Stretches of one form in which something was slowed: as which they began, their members' first ops, and when
     their rows started and ended [stretch, row]; ``parts`` are those of one of them."""
 
-    form: Form
-    parts: tuple[Part, ...]
+    form: LockstepPlan
+    parts: tuple[LockstepRegion, ...]
     begun: Ints
     firsts: Ints
     start: Floats

@@ -31,7 +31,7 @@ class NeedsEventsError(InputError):
 
 
 @dataclass(frozen=True)
-class Played:
+class PathTimes:
     """Seconds per op and case, as the engine records them."""
 
     ready: Floats
@@ -70,14 +70,14 @@ class LongestPath:
         counts = [len(before[op]) for op in self._waiting]
         self._offsets = np.concatenate([[0], np.cumsum(counts[:-1])]).astype(np.int64) if counts else None
 
-    def __call__(self, seconds: Floats) -> Played:
+    def __call__(self, seconds: Floats) -> PathTimes:
         """Times for durations [op, case]; those of ops that meet are the meeting's own."""
         start, end = self._sweep(seconds)
         ready = start[self._node]  # of all but those that wait for others in a meeting
         if self._offsets is not None:
             ready[self._waiting] = np.maximum.reduceat(end[self._awaited], self._offsets, axis=0)
         ready[self._opening] = 0.0
-        return Played(ready, start[self._node], end[self._node])
+        return PathTimes(ready, start[self._node], end[self._node])
 
     def total(self, seconds: Floats) -> Floats:
         """Seconds per case until everything is over: as the total of what the call returns, and less work."""

@@ -17,19 +17,19 @@ import numpy.typing as npt
 
 from simcluster.base.gc_paused import collector_off
 from simcluster.devices.interference import Interference
-from simcluster.engine.communication import Between, Ranks, StepsOf
-from simcluster.engine.segment_lowering import Group, Played, Segments
+from simcluster.engine.communication import CommunicationLowering, Ranks, StepsOf
+from simcluster.engine.segment_lowering import Group, LoweredSegment, Segments
 from simcluster.engine.templates import StageOps, Template, taken
 from simcluster.planning.ops import StageProgram
-from simcluster.planning.parallel import Layout
+from simcluster.planning.parallel import RankLayout
 from simcluster.planning.perturbations import UNDISTURBED, Disturbances
 from simcluster.programs.expand import whole
 from simcluster.programs.lockstep_regions import Members, Stretches
 from simcluster.programs.program import Program
 from simcluster.symmetry.communicators import Communicators
 from simcluster.symmetry.equitable_partition import Classes, partition, unfolded
-from simcluster.symmetry.optimistic import Trust
-from simcluster.symmetry.quotients import Views
+from simcluster.symmetry.optimistic import OptimisticFold
+from simcluster.symmetry.quotients import QuotientSearch
 from simcluster.traffic.incidence import Floats
 from simcluster.traffic.methods import Methods
 from simcluster.traffic.traffic import Fabric
@@ -70,15 +70,15 @@ class Lowered:
 @collector_off()
 def lower(
     programs: Sequence[StageProgram],
-    plan: Layout,
+    plan: RankLayout,
     fabric: Fabric,
     capacity: Sequence[float] | Floats,
     *,
     slowness: Sequence[float],
     choices: Choices,
     disturbances: Disturbances = UNDISTURBED,
-    trust: Trust | None = None,
-    views: Views | None = None,
+    trust: OptimisticFold | None = None,
+    views: QuotientSearch | None = None,
 ) -> Lowered:
     """The engine's program.
 
@@ -90,7 +90,7 @@ def lower(
     folded = choices.folded and not choices.steps
     found = None
     if folded:
-        views = views or Views(programs, plan, fabric, choices.methods)
+        views = views or QuotientSearch(programs, plan, fabric, choices.methods)
         found = views.classes(rates, slowness, disturbances)
     if found is not None:
         communicators, classes = found
@@ -147,7 +147,7 @@ class _Lowering:
         varying = disturbances.capacities_of(classes.link_representatives)
         self._program = Program(speeds=speeds, capacities=varying)
         interference = choices.interference
-        self._between = Between(
+        self._between = CommunicationLowering(
             ranks, communicators, classes, self._capacity, capacity, self._program, interference,
             in_steps=choices.steps,
         )  # fmt: skip
@@ -199,7 +199,7 @@ class _Lowering:
         )  # fmt: skip
 
     def _go_in_step(
-        self, played: Sequence[Played], keys: Sequence[Hashable], which: Sequence[int], ops: Sequence[int],
+        self, played: Sequence[LoweredSegment], keys: Sequence[Hashable], which: Sequence[int], ops: Sequence[int],
         numbers: Sequence[int],
     ) -> None:  # fmt: skip
         """The stretches of a rank: items' keys, segments and ops."""
@@ -211,7 +211,7 @@ class _Lowering:
                 own = Members(taken(own.keys, there), taken(own.ops, there), taken(own.parts, there))
             self._stretches.add(group, own)
 
-    def _meet(self, rank: int, played: Sequence[Played], columns: StageOps, first: int) -> Ints:
+    def _meet(self, rank: int, played: Sequence[LoweredSegment], columns: StageOps, first: int) -> Ints:
         """The meetings of a rank's ops, and its positions there; it makes those that nobody has come to before."""
         met, meetings = columns.met, self._program.meetings
         known = [self._met.setdefault(group, {}) for each in played for group in each.groups]

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 import simpy
 
 from simcluster.engine.calendar import Instant, Lane, Lanes
-from simcluster.engine.compute_tasks import Flight, Place, Task
+from simcluster.engine.compute_tasks import Flight, RankState, Task
 from simcluster.engine.interference import Pacing
 from simcluster.engine.network import Network
 from simcluster.engine.varying_speed import Followed
@@ -38,7 +38,7 @@ class Dragging(Pacing):
         super().finish(flight)
         self._touch_all(flight.places)
 
-    def _touch_all(self, places: Iterable[Place | None]) -> None:
+    def _touch_all(self, places: Iterable[RankState | None]) -> None:
         for place in places:
             if place is not None:
                 self._touch(place)
@@ -57,7 +57,7 @@ class Dragging(Pacing):
         super()._settle(event)
         self._turn(touched, self._env._now)
 
-    def _turn(self, touched: Iterable[Place], now: float) -> None:
+    def _turn(self, touched: Iterable[RankState], now: float) -> None:
         """Bring what computation does to transfers in line."""
         dragging: dict[Flight, None] = {}
         for place in touched:

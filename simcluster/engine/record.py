@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from simcluster.engine.interference import rows_of
-from simcluster.engine.lockstep import Columns, Expanded, Forms, Gone
-from simcluster.engine.trajectories import Timed
+from simcluster.engine.lockstep import Expanded, Gone, LockstepPlans, OpTimes
+from simcluster.engine.trajectories import TimedChain
 from simcluster.programs.program import Program, RowTimes
 from simcluster.programs.slowed import RowColumns, joined
 
@@ -32,14 +32,14 @@ class Record:
     start.  ``kind`` is how the program was played, as "events" or as one longest "path", and ``why`` not otherwise."""
 
     lanes: Floats
-    told: Callable[[], Columns]
+    told: Callable[[], OpTimes]
     events: int
     slowed: Mapping[int, RowTimes] = field(default_factory=dict)
     kind: str = "events"
     why: str = ""
 
     @cached_property
-    def columns(self) -> Columns:
+    def columns(self) -> OpTimes:
         """Times per op."""
         return self.told()
 
@@ -69,7 +69,7 @@ class Told:
     are ``gone``; ``slowed`` are the ops played by one rank that were."""
 
     def __init__(
-        self, program: Program, forms: Forms, gone: Gone, slowed: Mapping[int, Timed], played: Columns
+        self, program: Program, forms: LockstepPlans, gone: Gone, slowed: Mapping[int, TimedChain], played: OpTimes
     ) -> None:  # fmt: skip
         self._program, self._forms, self._gone, self._slowed, self._played = program, forms, gone, slowed, played
 
@@ -77,7 +77,7 @@ class Told:
     def _expanded(self) -> Expanded:
         return Expanded(self._program, self._forms, self._gone, self._played)
 
-    def columns(self) -> Columns:
+    def columns(self) -> OpTimes:
         """Times per op."""
         return self._expanded.columns if self._program.in_step else self._played
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
-from simcluster.engine.communication import Between
+from simcluster.engine.communication import CommunicationLowering
 from simcluster.planning.ops import Op, Segment, Work
-from simcluster.programs.collapse import Piece, pieces, singly
+from simcluster.programs.collapse import ChainPiece, pieces, singly
 from simcluster.programs.lockstep_regions import may_go_in_step, with_lead
-from simcluster.programs.program import Meeting, Part, SpanRow
+from simcluster.programs.program import LockstepRegion, Meeting, SpanRow
 
 NOBODY, ITSELF, SENDER = -1, -2, -3
 """Whom a piece meets, if not a group: nobody; nobody, but it has a meeting of its own; who sends, and makes it."""
@@ -26,12 +26,12 @@ Group = tuple[int, tuple[int, ...]]
 """The class of a group, and the ops of a segment (by their indices) in which its members meet."""
 
 
-class Shape(NamedTuple):
+class SegmentShape(NamedTuple):
     """What decides the columns of a segment's pieces, but for their rows and the numbers of their meetings.
 
     ``waits`` has the pieces that wait for others of the segment, with those; ``meets`` whom every piece meets: NOBODY,
-    ITSELF, SENDER, or a place in ``Played.groups``; the piece ``in_step``, the last one, is a stretch that ranks go
-    through in step, -1: there is none.  ``all_lanes``, in order of first use, are also those inside a stretch.
+    ITSELF, SENDER, or a place in ``LoweredSegment.groups``; the piece ``in_step``, the last one, is a lockstep region,
+    -1: there is none.  ``all_lanes``, in order of first use, are also those inside a stretch.
     """
 
     all_lanes: tuple[str, ...]
@@ -42,7 +42,7 @@ class Shape(NamedTuple):
     in_step: int
 
 
-class Played(NamedTuple):
+class LoweredSegment(NamedTuple):
     """A segment as ranks play it; equal shapes are one object.
 
     Of every piece its rows, the communicator (-1 for none) and the op with which it meets others, and the meeting that
@@ -50,13 +50,13 @@ class Played(NamedTuple):
     group that goes in step, ``part`` what this rank does there.
     """
 
-    shape: Shape
+    shape: SegmentShape
     rows: tuple[tuple[SpanRow, ...], ...]
     met: tuple[tuple[int, Op], ...]
     meetings: tuple[Meeting, ...]
     groups: tuple[Group, ...]
     steady: int
-    part: Part | None
+    part: LockstepRegion | None
 
 
 class _Works(NamedTuple):
@@ -73,7 +73,7 @@ class _Pattern(NamedTuple):
     group, -1: never.
     """
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[ChainPiece, ...]
     first: int
     works: tuple[Work, ...]
 
@@ -87,21 +87,21 @@ class Segments:
     """
 
     def __init__(
-        self, between: Between, feels: Callable[[int], bool], *,
+        self, between: CommunicationLowering, feels: Callable[[int], bool], *,
         dragging: bool, varying: bool, collapsed: bool, in_steps: bool,
     ) -> None:  # fmt: skip
         self._between, self._feels, self._varying, self._in_steps = between, feels, varying, in_steps
         self._pieces = pieces if collapsed else singly
         self._goes_in_step = collapsed and not in_steps and not dragging
         self._works: dict[Segment, _Works] = {}
-        self._known: dict[Hashable, Played] = {}
+        self._known: dict[Hashable, LoweredSegment] = {}
         self._patterns: dict[Hashable, _Pattern] = {}
-        self._shapes: dict[Shape, Shape] = {}
+        self._shapes: dict[SegmentShape, SegmentShape] = {}
         self._seconds: dict[Hashable, float | None] = {}  # what is done with others takes, by what it is and the group
         self._pressure: dict[Hashable, float] = {}
         self._moved: dict[Hashable, int] = {}
 
-    def played(self, rank: int, segment: Segment) -> Played:
+    def played(self, rank: int, segment: Segment) -> LoweredSegment:
         """The segment as this rank plays it."""
         between, works = self._between, self._works.get(segment)
         if works is None:
@@ -113,7 +113,7 @@ class Segments:
             known = self._known[name] = self._play(rank, segment, [*groups, -1])
         return known
 
-    def _play(self, rank: int, segment: Segment, groups: Sequence[int]) -> Played:
+    def _play(self, rank: int, segment: Segment, groups: Sequence[int]) -> LoweredSegment:
         """The segment as it is played by ranks whose groups are of these classes."""
         between = self._between
         pattern, moved = self._pattern(rank, segment, groups)
@@ -137,7 +137,7 @@ class Segments:
             meetings, seconds = [*meetings[:first], _NONE], [*seconds[:first], -1.0]
             meets = (*meets[:first], NOBODY)
             of_groups = of_groups[: max(meets) + 1]  # they are numbered in the order of pieces
-        shape = Shape(
+        shape = SegmentShape(
             tuple(dict.fromkeys([piece.lane for piece in pattern.pieces])),
             tuple([piece.lane for piece in found]),
             tuple(seconds),
@@ -145,7 +145,7 @@ class Segments:
             meets,
             first if part else -1,
         )
-        return Played(
+        return LoweredSegment(
             self._shapes.setdefault(shape, shape), tuple(rows), tuple(met), tuple(meetings), of_groups,
             steady[0] if part else -1, part,
         )  # fmt: skip
@@ -174,7 +174,7 @@ class Segments:
         return known, iter([number for number in moved if number >= 0])
 
     def _groups(
-        self, found: Sequence[Piece], met: Sequence[tuple[int, Op]], meetings: Sequence[Meeting]
+        self, found: Sequence[ChainPiece], met: Sequence[tuple[int, Op]], meetings: Sequence[Meeting]
     ) -> tuple[tuple[int, ...], tuple[Group, ...]]:
         """Whom every piece meets, and the groups among them."""
         meets = []
@@ -214,10 +214,10 @@ def _moving(rows: Sequence[SpanRow], moved: Iterator[int]) -> tuple[SpanRow, ...
 
 
 def _part(
-    found: Sequence[Piece], meetings: Sequence[Meeting], rows: Sequence[tuple[SpanRow, ...]], first: int
-) -> Part:  # fmt: skip
+    found: Sequence[ChainPiece], meetings: Sequence[Meeting], rows: Sequence[tuple[SpanRow, ...]], first: int
+) -> LockstepRegion:  # fmt: skip
     """A stretch of these pieces, of which there are ``first`` before it."""
-    return Part(
+    return LockstepRegion(
         tuple([piece.lane for piece in found]),
         tuple([-1.0 if piece.seconds is None else piece.seconds for piece in found]),
         tuple([tuple([earlier - first for earlier in piece.after]) for piece in found]),

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from simcluster.base.errors import InputError
 from simcluster.planning import ops
 from simcluster.planning.ops import Item, Op, StageProgram, Work
-from simcluster.planning.parallel import Layout
+from simcluster.planning.parallel import RankLayout
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -57,7 +57,7 @@ class StageSweep:
     Raises InputError for ops that wait for each other for ever.
     """
 
-    def __init__(self, programs: Sequence[StageProgram], layout: Layout) -> None:
+    def __init__(self, programs: Sequence[StageProgram], layout: RankLayout) -> None:
         self.stage_ranks: list[Ints] = layout.stage_ranks()
         self.ops: list[list[tuple[Item, Op]]] = [[] for _ in programs]
         self._nodes: list[_Node] = []
@@ -119,7 +119,7 @@ class StageSweep:
 
     # --- putting together -------------------------------------------------------------------------------------------
 
-    def _link(self, programs: Sequence[StageProgram], layout: Layout) -> None:
+    def _link(self, programs: Sequence[StageProgram], layout: RankLayout) -> None:
         """Nodes in the order of the programs, and what each waits for."""
         ended: dict[tuple[int, Hashable], int] = {}
         waiting: list[tuple[int, Item]] = []
@@ -201,7 +201,7 @@ def _meets(work: Work, key: Hashable, index: int) -> Hashable:
 class _Places:
     """Groups as places of ranks in their stages."""
 
-    def __init__(self, stage_ranks: Sequence[Ints], layout: Layout) -> None:
+    def __init__(self, stage_ranks: Sequence[Ints], layout: RankLayout) -> None:
         self._stage_ranks, self._layout = stage_ranks, layout
         self._stage_of = {int(rank): stage for stage, ranks in enumerate(stage_ranks) for rank in ranks}
         self._place = {int(rank): place for ranks in stage_ranks for place, rank in enumerate(ranks)}

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from simcluster.engine.segment_lowering import ITSELF, NOBODY, SENDER, Shape
+from simcluster.engine.segment_lowering import ITSELF, NOBODY, SENDER, SegmentShape
 from simcluster.planning.ops import StageProgram
 from simcluster.programs.slowed import within
 
@@ -47,7 +47,7 @@ class Template:
         self._ops: dict[tuple[int, ...], StageOps] = {}
         self._items_of: dict[tuple[int, int], Ints] = {}
 
-    def ops(self, shapes: Sequence[Shape]) -> StageOps:
+    def ops(self, shapes: Sequence[SegmentShape]) -> StageOps:
         """The ops of ranks that play the segments in these shapes (equal ones are one object)."""
         name = tuple(map(id, shapes))
         known = self._ops.get(name)
@@ -84,7 +84,7 @@ class StageOps:
     segments, and ops; ``receives`` the ops that wait for a sender, with the key of its item.
     """
 
-    def __init__(self, template: Template, shapes: Sequence[Shape]) -> None:
+    def __init__(self, template: Template, shapes: Sequence[SegmentShape]) -> None:
         self._template, self._shapes = template, shapes
         which = template.which
         counts = _ints([len(shape.seconds) for shape in shapes])

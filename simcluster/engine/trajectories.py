@@ -22,7 +22,7 @@ RowEnds = tuple[Floats, Floats]
 """When rows start and when they end, in seconds."""
 
 
-class Timed(Protocol):
+class TimedChain(Protocol):
     """Knows when the rows of a chain started and ended, in seconds from its begin."""
 
     def times(self) -> RowEnds:

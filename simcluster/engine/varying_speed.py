@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from simcluster.base.profiles import STEADY
 from simcluster.engine.calendar import Lane
-from simcluster.engine.compute_tasks import Place, Task
-from simcluster.engine.trajectories import RowEnds, Timed
+from simcluster.engine.compute_tasks import RankState, Task
+from simcluster.engine.trajectories import RowEnds, TimedChain
 from simcluster.programs.chain import Chain, Playing
 
 
@@ -22,7 +22,7 @@ class Followed(Task):
     __slots__ = ("_ends", "_playing", "_pressures", "_slowed", "_varies")
 
     def __init__(
-        self, number: int, places: Sequence[Place | None], lanes: Sequence[Lane], now: float, chain: Chain
+        self, number: int, places: Sequence[RankState | None], lanes: Sequence[Lane], now: float, chain: Chain
     ) -> None:
         self.number, self.places, self.lanes, self.begin = number, places, lanes, now
         self.due = math.inf
@@ -50,7 +50,7 @@ class Followed(Task):
             self._playing.advance(now)
         return [self.lanes[member] for member in ended]
 
-    def watch(self) -> Iterable[Place]:
+    def watch(self) -> Iterable[RankState]:
         """It does."""
         return ()
 
@@ -83,7 +83,7 @@ class Followed(Task):
         """Did anything press on it, or change its speed?"""
         return self._slowed
 
-    def kept(self) -> Timed:
+    def kept(self) -> TimedChain:
         """When rows started and ended: the chain knows."""
         return _Since(self._playing, self.begin)
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from simcluster.faults.draws import Floats
 from simcluster.faults.spec import FaultSpec, acting, with_items
-from simcluster.planning.ops import EXPERTS, Change, Collective, Item, Op, Segment, StageProgram
+from simcluster.planning.ops import EXPERTS, Collective, Item, MemoryChange, Op, Segment, StageProgram
 from simcluster.planning.parallel import Plan
 
 TRAVELS = ("dispatch", "combine", "dispatch_grad", "combine_grad")
@@ -101,7 +101,7 @@ class ExpertLoads:
         return np.asarray(math.prod(loads))
 
 
-def grown(memory: Sequence[Change], routed: Sequence[Change], load: float) -> tuple[Change, ...]:
+def grown(memory: Sequence[MemoryChange], routed: Sequence[MemoryChange], load: float) -> tuple[MemoryChange, ...]:
     """Changes of memory whose ``routed`` part is ``load`` times as large; each of them begins or ends, not both."""
     found = list(memory)
     for part in routed:
@@ -110,5 +110,5 @@ def grown(memory: Sequence[Change], routed: Sequence[Change], load: float) -> tu
         )
         more = load - 1.0
         whole = found[place]
-        found[place] = Change(whole.pool, whole.start + more * part.start, whole.end + more * part.end)
+        found[place] = MemoryChange(whole.pool, whole.start + more * part.start, whole.end + more * part.end)
     return tuple(found)

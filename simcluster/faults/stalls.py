@@ -100,7 +100,7 @@ class HostStall(OnRanks):
     def program(self, rank: int, program: StageProgram, setting: Setting) -> StageProgram:
         """With its stalls between the items of the main lane, behind others' at the same place."""
         items = program.lanes[MAIN]
-        places, first = Places(items), sum(map(is_stall, items))
+        places, first = StallPlaces(items), sum(map(is_stall, items))
         before: dict[int, list[Item]] = {}
         for number, stall in enumerate(self.stalls(rank, setting.seed, setting.batch.steps), first):
             item = _item(stall.seconds, stall.cause, (_KEY, stall.step, number), stall.step)
@@ -108,7 +108,7 @@ class HostStall(OnRanks):
         return _with(program, before)
 
 
-class Places:
+class StallPlaces:
     """Where stalls stand on a main lane: by the number of the item that each comes before."""
 
     def __init__(self, items: Sequence[Item]) -> None:
@@ -143,7 +143,7 @@ def with_room(program: StageProgram, causes: Sequence[str]) -> StageProgram:
     """A stage's program with an item that takes no time, and whose key is ("stall", place), where there may be one."""
     items = program.lanes[MAIN]
     before = {}
-    for place in Places(items).possible(causes):
+    for place in StallPlaces(items).possible(causes):
         step = items[min(place, len(items) - 1)].step
         before[place] = [_item(0.0, "stall", (_KEY, place), step)]
     return _with(program, before)

@@ -18,7 +18,7 @@ Node = tuple[int, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Port:
+class NicCable:
     """A NIC's cable to the network."""
 
     nic: Node
@@ -34,7 +34,7 @@ class System:
 
     nodes: dict[Node, str] = field(default_factory=dict)
     links: dict[tuple[Node, Node], Wire] = field(default_factory=dict)
-    ports: list[Port] = field(default_factory=list)
+    ports: list[NicCable] = field(default_factory=list)
 
     @property
     def machines(self) -> int:

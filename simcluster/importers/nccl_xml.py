@@ -27,7 +27,7 @@ from simcluster.importers.generations import (
 )
 from simcluster.importers.graph_document import Wire
 from simcluster.importers.import_parameters import ImportSpec
-from simcluster.importers.machine import Node, Port, System
+from simcluster.importers.machine import NicCable, Node, System
 from simcluster.importers.nccl_elements import (
     BUS_ID,
     HOME,
@@ -188,7 +188,7 @@ class _Reader:
         for name, wire in ports:
             node = self._add((machine, self._nic_name(machine, name)), "nic")
             self._system.link(node, parent, inner)
-            self._system.ports.append(Port(node, wire))
+            self._system.ports.append(NicCable(node, wire))
 
     def _nic_name(self, machine: int, name: str) -> str:
         name = name or self._number(machine, "nic")

@@ -25,7 +25,7 @@ from simcluster.importers.generations import (
 )
 from simcluster.importers.graph_document import Wire
 from simcluster.importers.import_parameters import ImportSpec
-from simcluster.importers.machine import Port, System
+from simcluster.importers.machine import NicCable, System
 from simcluster.importers.nvidia_smi_matrix import CLASSES, Matrix, is_gpu
 
 PARAMETERS = ("nodes", "fabric", "nics", "nvswitch", "nvlink", "pcie", "socket", "nic")
@@ -61,7 +61,7 @@ def read_matrix(matrix: Matrix, spec: ImportSpec, device: object) -> System:
     for name in names:
         if not is_gpu(name):
             wire = port_wire(usual("nic", generation, spec, why), "infiniband", "usual for the GPU", spec)
-            system.ports.append(Port((0, _node_name(matrix, name)), wire))
+            system.ports.append(NicCable((0, _node_name(matrix, name)), wire))
     return system
 
 

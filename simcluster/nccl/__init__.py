@@ -3,7 +3,7 @@
 from simcluster.nccl.case import Case, Prediction, bus_factor
 from simcluster.nccl.constants import ALGORITHMS, COLLECTIVES, PROTOCOLS, Algorithm, Collective, Protocol
 from simcluster.nccl.log import Log, LogRow, Reading, health, overall, parse_log, read_log
-from simcluster.nccl.platforms import Effective, Graph, Graphs, Platform, load_platform, platform_names
+from simcluster.nccl.platforms import ChannelGraph, Effective, Graphs, Platform, load_platform, platform_names
 from simcluster.nccl.predictor import Choice, Model, choose, predict
 
 __all__ = [
@@ -12,10 +12,10 @@ __all__ = [
     "PROTOCOLS",
     "Algorithm",
     "Case",
+    "ChannelGraph",
     "Choice",
     "Collective",
     "Effective",
-    "Graph",
     "Graphs",
     "Log",
     "LogRow",

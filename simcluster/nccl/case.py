@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import did_you_mean, listed
 from simcluster.nccl.constants import ALGORITHMS, COLLECTIVES, PROTOCOLS, Algorithm, Collective, Protocol
-from simcluster.nccl.platforms import Graph, Platform
+from simcluster.nccl.platforms import ChannelGraph, Platform
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Case:
         return min(self.nodes, 3) - 1
 
     @property
-    def graph(self) -> Graph:
+    def graph(self) -> ChannelGraph:
         """The channels that the algorithm runs on."""
         graphs = self.platform.graphs(self.nodes)
         if self.algorithm in ("nvls", "nvls_tree"):

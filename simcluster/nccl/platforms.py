@@ -17,7 +17,7 @@ from simcluster.nccl.constants import GB, TABLES, US, Architecture, Tables
 
 
 @dataclass(frozen=True, slots=True)
-class Graph:
+class ChannelGraph:
     """The channels of one pattern (ring, tree or NVLS).
 
     ``intra`` and ``inter`` are what the search counts for one channel inside a node and between nodes, B/s.
@@ -32,7 +32,7 @@ class Graph:
     plain_tree: bool = False
     wire: float = 0.0
 
-    def of_part(self, gpus: int, all_gpus: int) -> Graph:
+    def of_part(self, gpus: int, all_gpus: int) -> ChannelGraph:
         """The channels between nodes when only ``gpus`` of a node's ``all_gpus`` take part: those of their own NICs.
 
         The data-parallel group of a job with tp = 8 has one GPU a node, so one NIC a node.  NVLink then has room for
@@ -49,9 +49,9 @@ class Graph:
 class Graphs:
     """The graphs that NCCL's search found for one number of nodes; ``nvls`` None: no multicast in the switches."""
 
-    ring: Graph
-    tree: Graph
-    nvls: Graph | None = None
+    ring: ChannelGraph
+    tree: ChannelGraph
+    nvls: ChannelGraph | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +113,9 @@ class Platform:
         return self.several
 
 
-def _same(channels: int, rate: float, *, tree: Graph | None = None, nvls: Graph | None = None) -> Graphs:
+def _same(channels: int, rate: float, *, tree: ChannelGraph | None = None, nvls: ChannelGraph | None = None) -> Graphs:
     """Rings, and unless said otherwise trees, of so many channels that are counted for ``rate`` GB/s everywhere."""
-    ring = Graph(channels, rate * GB, rate * GB)
+    ring = ChannelGraph(channels, rate * GB, rate * GB)
     return Graphs(ring=ring, tree=tree or ring, nvls=nvls)
 
 
@@ -160,7 +160,7 @@ _PRESETS = (
         architecture="ampere",
         cpu="amd",
         one=_same(12, 20.0),
-        several=_same(8, 24.0, tree=Graph(8, 30.0 * GB, 24.0 * GB)),
+        several=_same(8, 24.0, tree=ChannelGraph(8, 30.0 * GB, 24.0 * GB)),
         effective=_AMPERE,
         source=f"DGX A100: 12 NVLink x 20 GB/s (topo.h), 8 x 200 Gbit/s HDR counted 24 GB/s each; {_SEARCH}",
     ),
@@ -169,7 +169,7 @@ _PRESETS = (
         architecture="ampere",
         cpu="amd",
         one=_same(12, 20.0),
-        several=_same(16, 12.0, tree=Graph(16, 15.0 * GB, 12.0 * GB)),
+        several=_same(16, 12.0, tree=ChannelGraph(16, 15.0 * GB, 12.0 * GB)),
         effective=_AMPERE,
         source="OCI BM.GPU4.8 and BM.GPU.B4.8: 8 A100, 16 x 100 Gbit/s RoCE counted 12 GB/s each; inside a node the "
         f"search raises trees to what NVLink has left, 16 x 15 GB/s; {_SEARCH}",
@@ -178,11 +178,11 @@ _PRESETS = (
         name="dgx-h100",
         architecture="hopper",
         cpu="intel",
-        one=_same(12, 30.0, nvls=Graph(8, 40.0 * GB, 40.0 * GB)),
+        one=_same(12, 30.0, nvls=ChannelGraph(8, 40.0 * GB, 40.0 * GB)),
         several=Graphs(
-            ring=Graph(8, 45.0 * GB, 45.0 * GB, wire=48.0 * GB),
-            tree=Graph(8, 45.0 * GB, 45.0 * GB),
-            nvls=Graph(8, 45.0 * GB, 45.0 * GB),
+            ring=ChannelGraph(8, 45.0 * GB, 45.0 * GB, wire=48.0 * GB),
+            tree=ChannelGraph(8, 45.0 * GB, 45.0 * GB),
+            nvls=ChannelGraph(8, 45.0 * GB, 45.0 * GB),
         ),
         effective=_HOPPER,
         source="DGX H100: 18 NVLink x 20.6 GB/s (topo.h), 8 x 400 Gbit/s NDR counted 48 GB/s each; a ring gets the 45 "
@@ -192,8 +192,8 @@ _PRESETS = (
         name="dgx-b200",
         architecture="blackwell",
         cpu="intel",
-        one=_same(8, 90.0, nvls=Graph(8, 80.0 * GB, 80.0 * GB)),
-        several=_same(8, 48.0, nvls=Graph(8, 80.0 * GB, 48.0 * GB)),
+        one=_same(8, 90.0, nvls=ChannelGraph(8, 80.0 * GB, 80.0 * GB)),
+        several=_same(8, 48.0, nvls=ChannelGraph(8, 80.0 * GB, 48.0 * GB)),
         effective=Effective(
             launch=_HOPPER.launch,
             fill=_HOPPER.fill,

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from simcluster.planning.job import Job
 from simcluster.planning.ops import MAIN, Item, Need, Op, Receive, Segment, Transfer
-from simcluster.planning.program_builder import Lanes
+from simcluster.planning.program_builder import ProgramBuilder
 from simcluster.schedules import Action, Hop
 
 Key = tuple[str, int, int, int]
@@ -39,7 +39,7 @@ class _Way(NamedTuple):
 class Boundaries:
     """The boundaries of one stage."""
 
-    def __init__(self, job: Job, lanes: Lanes) -> None:
+    def __init__(self, job: Job, lanes: ProgramBuilder) -> None:
         self._job = job
         self._lanes = lanes
         self._stage = lanes.stage

@@ -18,7 +18,16 @@ from simcluster.planning.job import Offload, Slices
 from simcluster.planning.offload import trips
 from simcluster.planning.owned_parameters import of_stage
 from simcluster.planning.parallel import Plan
-from simcluster.planning.residency import Level, Profile, Residencies, Visit, peak_of_row, profile, residencies, visits
+from simcluster.planning.residency import (
+    Level,
+    MemoryProfile,
+    Residencies,
+    Visit,
+    peak_of_row,
+    profile,
+    residencies,
+    visits,
+)
 from simcluster.planning.uneven_peak import UnevenExperts, uneven_peak
 from simcluster.schedules import Action, Schedule
 
@@ -110,7 +119,7 @@ def activation_peak(
     What waits in buffers between stages depends on times, and is in the timeline of a run only.  What goes to the
     host is taken to be gone when one more action is over: if a copy takes longer, a run shows it.
     """
-    known: dict[tuple[str, int], Profile] = {}
+    known: dict[tuple[str, int], MemoryProfile] = {}
     for action in schedule.rows[stage]:
         if (action.kind, action.chunk) not in known:
             order = _visits(blocks, schedule, slices, stage, action)
@@ -125,9 +134,9 @@ def activation_peak(
     profiles = []
     for place, action in enumerate(row):
         back, gone = comes.get(place, 0.0), goes.get(place, 0.0)
-        profiles += [Profile(Level(back, 0.0), back)] if back else []
+        profiles += [MemoryProfile(Level(back, 0.0), back)] if back else []
         profiles.append(known[action.kind, action.chunk])
-        profiles += [Profile(Level(0.0, 0.0), -gone)] if gone else []
+        profiles += [MemoryProfile(Level(0.0, 0.0), -gone)] if gone else []
     return peak_of_row(profiles)
 
 

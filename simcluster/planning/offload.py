@@ -23,8 +23,8 @@ from typing import NamedTuple
 
 from simcluster.planning.boundaries import Boundaries
 from simcluster.planning.job import Job
-from simcluster.planning.ops import MAIN, Change, Compute, Copy, Direction, Host, Item, Need, Op, Segment
-from simcluster.planning.program_builder import Lanes
+from simcluster.planning.ops import MAIN, Compute, Copy, Direction, Host, Item, MemoryChange, Need, Op, Segment
+from simcluster.planning.program_builder import ProgramBuilder
 from simcluster.schedules import Action
 
 HOST = "host"
@@ -63,7 +63,7 @@ def trips(row: Sequence[Action], halves: Sequence[int], ahead: int) -> list[Trip
 class OffloadedActivations:
     """The copies of one stage's activations."""
 
-    def __init__(self, job: Job, lanes: Lanes) -> None:
+    def __init__(self, job: Job, lanes: ProgramBuilder) -> None:
         self._job = job
         self._lanes = lanes
         self._key = Boundaries(job, lanes).key
@@ -98,7 +98,7 @@ class OffloadedActivations:
 
     def _copy(self, way: Direction, made: Action, key: tuple[object, ...], needs: tuple[Need, ...], step: int) -> None:
         size = self._bytes(made)
-        memory = Change("activations", 0.0, -size) if way == "d2h" else Change("activations", size, 0.0)
+        memory = MemoryChange("activations", 0.0, -size) if way == "d2h" else MemoryChange("activations", size, 0.0)
         segment = _copy(self._lanes, way, "activations", size, (memory,))
         self._lanes.put(way, Item(segment, key, needs, step, made.chunk, made.microbatch))
 
@@ -120,7 +120,7 @@ class Reduced:
     tied: bool = False
 
 
-def stream_update(job: Job, lanes: Lanes, step: int, parameters: float) -> None:
+def stream_update(job: Job, lanes: ProgramBuilder, step: int, parameters: float) -> None:
     """The optimizer's state comes in, is updated and goes out again, in buckets.
 
     The first may come in when the last backward of the step is over.
@@ -143,7 +143,7 @@ def stream_update(job: Job, lanes: Lanes, step: int, parameters: float) -> None:
 
 
 def host_update(
-    job: Job, lanes: Lanes, step: int, reduced: Sequence[Reduced], ready: tuple[Need, ...], zeroed: float
+    job: Job, lanes: ProgramBuilder, step: int, reduced: Sequence[Reduced], ready: tuple[Need, ...], zeroed: float
 ) -> None:
     """Gradients go down, the host updates once ``ready`` (the norm is known), the new weights come up.
 
@@ -178,6 +178,8 @@ def _on_host(seconds: float) -> Segment:
     return Segment((Op(Host(seconds), HOST, "optimizer", "host_update", lane=HOST),))
 
 
-def _copy(lanes: Lanes, way: Direction, name: str, size: float, memory: tuple[Change, ...] = ()) -> Segment:
+def _copy(
+    lanes: ProgramBuilder, way: Direction, name: str, size: float, memory: tuple[MemoryChange, ...] = ()
+) -> Segment:
     op = Op(Copy(way, size), way, "copy", name, lane=way, memory=memory)
     return lanes.once((way, name, size), lambda: Segment((op,)))

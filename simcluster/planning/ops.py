@@ -189,7 +189,7 @@ WORKS: dict[type[Work], Work] = {
 """Every kind of work, with an example (a Receive answers the Transfer) that all tests of kinds play."""
 
 
-class Change(NamedTuple):
+class MemoryChange(NamedTuple):
     """Memory that comes or goes on the rank with an op, in bytes: ``start`` as the op starts, ``end`` as it ends.
 
     Positive allocates, negative frees.  ``pool`` is what the memory is for: "activations", "parameters" (gathered for
@@ -218,8 +218,8 @@ class Op:
     layer: int = -1
     lane: str = MAIN
     after: tuple[int, ...] = ()
-    memory: tuple[Change, ...] = ()
-    routed: tuple[Change, ...] = ()
+    memory: tuple[MemoryChange, ...] = ()
+    routed: tuple[MemoryChange, ...] = ()
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -20,7 +20,7 @@ from simcluster.planning.parallel import Plan
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class OwnedParameters:
     """Parameters on one rank: the ``common`` ones that all of dp x cp have, and those of its ``experts``."""
 
     common: float = 0.0
@@ -31,8 +31,8 @@ class Held:
         """All of them."""
         return self.common + self.experts
 
-    def __add__(self, other: Held) -> Held:
-        return Held(self.common + other.common, self.experts + other.experts)
+    def __add__(self, other: OwnedParameters) -> OwnedParameters:
+        return OwnedParameters(self.common + other.common, self.experts + other.experts)
 
     def per_replica(self, plan: Plan) -> float:
         """The rank's part, where each kind is shared by all ranks that hold it."""
@@ -45,20 +45,20 @@ class Held:
         return [(axis, element_bytes * parameters) for axis, parameters in found]
 
 
-def of_layers(model: Model, plan: Plan, layers: Iterable[int]) -> Held:
+def of_layers(model: Model, plan: Plan, layers: Iterable[int]) -> OwnedParameters:
     """What a rank holds of these layers."""
-    found = Held()
+    found = OwnedParameters()
     for layer in layers:
-        found += Held(layer_parameters_per_tp_rank(model, plan.tp, layer)) + _experts(model, plan, layer)
+        found += OwnedParameters(layer_parameters_per_tp_rank(model, plan.tp, layer)) + _experts(model, plan, layer)
     return found
 
 
-def of_stage(model: Model, plan: Plan, layers: Iterable[int], *, first: bool, last: bool) -> Held:
+def of_stage(model: Model, plan: Plan, layers: Iterable[int], *, first: bool, last: bool) -> OwnedParameters:
     """What a rank holds of these layers, of the embedding (``first``) and of the LM head (``last``)."""
     ends = stage_parameters_per_tp_rank(model, plan.tp, layers=0, first=first, last=last)
-    return of_layers(model, plan, layers) + Held(ends)
+    return of_layers(model, plan, layers) + OwnedParameters(ends)
 
 
-def _experts(model: Model, plan: Plan, layer: int) -> Held:
+def _experts(model: Model, plan: Plan, layer: int) -> OwnedParameters:
     parameters = expert_parameters_per_rank(model, layer, ep=plan.ep, etp=plan.expert_tp)
-    return Held(0.0, parameters) if plan.experts_apart else Held(parameters)
+    return OwnedParameters(0.0, parameters) if plan.experts_apart else OwnedParameters(parameters)

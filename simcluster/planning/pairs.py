@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from simcluster.planning.ops import MAIN, Need, Op, Segment
-from simcluster.planning.replicas import Part
+from simcluster.planning.replicas import ActionPart
 
 
 class Piece(NamedTuple):
@@ -33,9 +33,9 @@ class Half(NamedTuple):
 
     pieces: list[Piece]
     needs: dict[int, tuple[Need, ...]]
-    ends: dict[int, Part]
+    ends: dict[int, ActionPart]
 
-    def add(self, pieces: Sequence[Piece], part: Part) -> None:
+    def add(self, pieces: Sequence[Piece], part: ActionPart) -> None:
         """The next part."""
         begin = len(self.pieces)
         lane = self.pieces[-1].lane if begin else MAIN

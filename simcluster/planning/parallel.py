@@ -32,7 +32,7 @@ SHARDING = ("shard", "shard_reduce", "replica")
 gradients that travel beside parameters), and ranks that have the same shard."""
 
 
-class Layout(Protocol):
+class RankLayout(Protocol):
     """What lowering needs of a plan, or of several side by side."""
 
     @property

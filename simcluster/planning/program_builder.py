@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 
-from simcluster.planning.ops import MAIN, Change, Collective, Item, Need, Op, Segment, StageProgram
+from simcluster.planning.ops import MAIN, Collective, Item, MemoryChange, Need, Op, Segment, StageProgram
 from simcluster.planning.parallel import SHARDING
 
 
-class Lanes:
+class ProgramBuilder:
     """The lanes of one stage, filled in order."""
 
     def __init__(self, stage: int, *, pipelined: bool) -> None:
@@ -47,14 +47,14 @@ class Lanes:
 
     def collective(
         self, kind: str, axis: str, name: str, size: float, lane: str = MAIN,
-        *, layer: int = -1, memory: tuple[Change, ...] = (),
+        *, layer: int = -1, memory: tuple[MemoryChange, ...] = (),
     ) -> Segment:  # fmt: skip
         """One collective of ``size`` bytes over the rank's group on ``axis``."""
         return self.collectives(kind, name, [(axis, size)], lane, layer=layer, memory=memory)
 
     def collectives(
         self, kind: str, name: str, calls: Sequence[tuple[str, float]], lane: str = MAIN,
-        *, layer: int = -1, memory: tuple[Change, ...] = (),
+        *, layer: int = -1, memory: tuple[MemoryChange, ...] = (),
     ) -> Segment:  # fmt: skip
         """Collectives of (axis, bytes), one after the other; the memory comes and goes with the last."""
 
@@ -70,7 +70,7 @@ class Lanes:
             return "pp" if self._pipelined else "dp" if axis == "world" else "tp"
         return "dp" if axis in SHARDING or axis == "edp" else axis
 
-    def holding(self, name: Hashable, segment: Segment, memory: tuple[Change, ...]) -> Segment:
+    def holding(self, name: Hashable, segment: Segment, memory: tuple[MemoryChange, ...]) -> Segment:
         """The segment of that name, with memory that comes as it begins and goes as it ends."""
         return self.once((name, memory), lambda: _holding(segment, memory)) if memory else segment
 
@@ -79,10 +79,10 @@ class Lanes:
         return StageProgram(self.stage, self._items)
 
 
-def _holding(segment: Segment, memory: tuple[Change, ...]) -> Segment:
+def _holding(segment: Segment, memory: tuple[MemoryChange, ...]) -> Segment:
     ops = list(segment.ops)
-    comes = tuple(Change(pool, start, 0.0) for pool, start, _ in memory if start)
-    goes = tuple(Change(pool, 0.0, end) for pool, _, end in memory if end)
+    comes = tuple(MemoryChange(pool, start, 0.0) for pool, start, _ in memory if start)
+    goes = tuple(MemoryChange(pool, 0.0, end) for pool, _, end in memory if end)
     ops[0] = replace(ops[0], memory=ops[0].memory + comes)
     ops[-1] = replace(ops[-1], memory=ops[-1].memory + goes)
     return Segment(tuple(ops))

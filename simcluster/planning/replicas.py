@@ -19,16 +19,16 @@ from dataclasses import dataclass, replace
 from simcluster.model.shards import embedding_parameters_per_tp_rank, lm_head_parameters_per_tp_rank
 from simcluster.planning.job import Job
 from simcluster.planning.offload import Reduced
-from simcluster.planning.ops import Change, Item, Need
-from simcluster.planning.owned_parameters import Held, of_layers
-from simcluster.planning.program_builder import Lanes
+from simcluster.planning.ops import Item, MemoryChange, Need
+from simcluster.planning.owned_parameters import OwnedParameters, of_layers
+from simcluster.planning.program_builder import ProgramBuilder
 from simcluster.planning.segments import Pass
 from simcluster.planning.step_end import block_all, end_step
 from simcluster.schedules import Action
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ActionPart:
     """A stretch of an action that is one item.
 
     ``needs`` is what of dp it waits for, ``bucket`` its number or -1; ``memory`` comes and goes with it.
@@ -37,13 +37,13 @@ class Part:
     work: Pass
     needs: tuple[Need, ...] = ()
     bucket: int = -1
-    memory: tuple[Change, ...] = ()
+    memory: tuple[MemoryChange, ...] = ()
 
 
 class Replicas:
     """What one stage's ranks do together with their replicas."""
 
-    def __init__(self, job: Job, lanes: Lanes) -> None:
+    def __init__(self, job: Job, lanes: ProgramBuilder) -> None:
         self._job = job
         self._data = job.data_parallel
         self._reduces_beside = self._data.overlap_reduce and job.replicas > 1
@@ -52,11 +52,11 @@ class Replicas:
         self._stage = lanes.stage
         row = job.schedule.rows[self._stage]
         chunks = range(job.schedule.num_chunks)
-        self._whole = {chunk: Part(job.whole(self._stage, chunk)) for chunk in chunks}
+        self._whole = {chunk: ActionPart(job.whole(self._stage, chunk)) for chunk in chunks}
         self._buckets = buckets_of(job, self._stage)
         if job.plan.copies:  # every stage that holds these slices must take them in the same order
             self._buckets = dict(sorted(self._buckets.items(), key=lambda each: -self._place(each[0])))
-        self._parameters = sum((held for buckets in self._buckets.values() for _, held in buckets), Held())
+        self._parameters = sum((held for buckets in self._buckets.values() for _, held in buckets), OwnedParameters())
         self._behind: list[tuple[int, int, Item]] = []  # reductions that wait for their turn, by slice and bucket
         self._first_forward = {action.chunk: action for action in reversed(row) if action.kind == "F"}
         gradients = [action for action in row if action.kind in ("B", "W")]
@@ -76,13 +76,15 @@ class Replicas:
                 key = ("gathered", step, self._place(chunk), bucket)
                 self._lanes.put("dp", Item(segment, key, needs, step, chunk))
 
-    def parts(self, action: Action, step: int) -> list[Part]:
+    def parts(self, action: Action, step: int) -> list[ActionPart]:
         """The action in one piece, or in the buckets in which it waits for parameters or gives out gradients."""
         chunk = action.chunk
         buckets = self._buckets[chunk]
         if action.kind == "F" and self._gathers_ahead and self._first_forward[chunk] == action:
             return [
-                Part(buckets[bucket][0], (Need(self._stage, ("gathered", step, self._place(chunk), bucket)),), bucket)
+                ActionPart(
+                    buckets[bucket][0], (Need(self._stage, ("gathered", step, self._place(chunk), bucket)),), bucket
+                )
                 for bucket in reversed(range(len(buckets)))
             ]
         if self._reduces_beside and self._reduced_after(action):
@@ -91,19 +93,19 @@ class Replicas:
             return [self._whole[chunk]]
         return [replace(self._whole[chunk], memory=self._comes(action, (held for _, held in buckets)))]
 
-    def after(self, action: Action, step: int, part: Part, made: tuple[object, ...]) -> None:
+    def after(self, action: Action, step: int, part: ActionPart, made: tuple[object, ...]) -> None:
         """A part is over (its key is ``made``): its gradients, if they are complete, go out on the dp lane."""
         if self._data.zero == 2 and not self._reduces_beside and self._reduced_after(action):
-            held = sum((held for _, held in self._buckets[action.chunk]), Held())
+            held = sum((held for _, held in self._buckets[action.chunk]), OwnedParameters())
             place = (action.chunk, action.microbatch)
-            memory = (Change("gradients", 0.0, -held.total * self._data.gradient_bytes),)
+            memory = (MemoryChange("gradients", 0.0, -held.total * self._data.gradient_bytes),)
             calls = held.calls(self._job.plan, self._data.gradient_bytes)
             block_all(self._lanes, step, self._reduction, "gradients", calls, part=place, memory=memory)
         if part.bucket < 0 or action.kind == "F":
             return
         held = self._buckets[action.chunk][part.bucket][1]
         size = held.total * self._data.gradient_bytes
-        freed = (Change("gradients", 0.0, -size),) if self._data.zero == 2 else ()
+        freed = (MemoryChange("gradients", 0.0, -size),) if self._data.zero == 2 else ()
         calls = held.calls(self._job.plan, self._data.gradient_bytes)
         segment = self._lanes.collectives(self._reduction, "gradients", calls, "dp", memory=freed)
         key = self._reduced(action, step, part.bucket)
@@ -141,7 +143,7 @@ class Replicas:
             block_all(self._lanes, step, "all_gather", "parameters", calls)
         self._sent = []
 
-    def _own(self, held: Held) -> float:
+    def _own(self, held: OwnedParameters) -> float:
         """Parameters whose optimizer's state the rank has."""
         return held.per_replica(self._job.plan) if self._data.zero else held.total
 
@@ -178,46 +180,46 @@ class Replicas:
         """What a chunk is called in what travels over dp: by its slice where stages that hold copies take part."""
         return self._job.schedule.slice_of(self._stage, chunk) if self._job.plan.copies else chunk
 
-    def _bucket(self, action: Action, step: int, bucket: int) -> Part:
+    def _bucket(self, action: Action, step: int, bucket: int) -> ActionPart:
         """A stretch that gives out a bucket of gradients."""
         work, held = self._buckets[action.chunk][bucket]
         needs = tuple(Need(self._stage, key) for key in self._sent[-2:-1]) if self._data.zero == 2 else ()
         self._sent.append(self._reduced(action, step, bucket))
-        return Part(work, needs, bucket, self._comes(action, [held]))
+        return ActionPart(work, needs, bucket, self._comes(action, [held]))
 
-    def _comes(self, action: Action, held: Iterable[Held]) -> tuple[Change, ...]:
+    def _comes(self, action: Action, held: Iterable[OwnedParameters]) -> tuple[MemoryChange, ...]:
         """Memory of gradients that are there only until they are reduced: under ZeRO 2."""
         if self._data.zero != 2 or action.kind not in ("B", "W") or self._job.replicas == 1:
             return ()
         if not self._data.sharding.every_microbatch and self._first_gradient[action.chunk] != action:
             return ()
-        return (Change("gradients", sum(held, Held()).total * self._data.gradient_bytes, 0.0),)
+        return (MemoryChange("gradients", sum(held, OwnedParameters()).total * self._data.gradient_bytes, 0.0),)
 
 
-def buckets_of(job: Job, stage: int) -> dict[int, list[tuple[Pass, Held]]]:
+def buckets_of(job: Job, stage: int) -> dict[int, list[tuple[Pass, OwnedParameters]]]:
     """The chunks of a stage in buckets of at least bucket_bytes of gradients, in backward order, with parameters."""
     wholes = [job.whole(stage, chunk) for chunk in range(job.schedule.num_chunks)]
     embeds = any(whole.embedding for whole in wholes)
     return {chunk: _cut(job, whole, embeds) for chunk, whole in enumerate(wholes)}
 
 
-def _cut(job: Job, whole: Pass, embeds: bool) -> list[tuple[Pass, Held]]:
+def _cut(job: Job, whole: Pass, embeds: bool) -> list[tuple[Pass, OwnedParameters]]:
     model, tp = job.model, job.plan.tp
     limit = job.data_parallel.bucket_bytes / job.data_parallel.gradient_bytes
-    buckets: list[tuple[Pass, Held]] = []
+    buckets: list[tuple[Pass, OwnedParameters]] = []
     layers: list[int] = []
-    held = Held()
+    held = OwnedParameters()
     head = whole.lm_head
     if head:
-        held += Held(model.norm_parameters)
+        held += OwnedParameters(model.norm_parameters)
         if not (model.tied_embeddings and embeds):  # one copy serves both ends
-            held += Held(lm_head_parameters_per_tp_rank(model, tp))
+            held += OwnedParameters(lm_head_parameters_per_tp_rank(model, tp))
     for layer in reversed(whole.layers):
         if layers and held.total >= limit:
             buckets.append((Pass(tuple(reversed(layers)), embedding=False, lm_head=head), held))
-            layers, held, head = [], Held(), False
+            layers, held, head = [], OwnedParameters(), False
         layers.append(layer)
         held += of_layers(model, job.plan, [layer])
     if whole.embedding:
-        held += Held(embedding_parameters_per_tp_rank(model, tp))
+        held += OwnedParameters(embedding_parameters_per_tp_rank(model, tp))
     return [*buckets, (Pass(tuple(reversed(layers)), whole.embedding, head), held)]

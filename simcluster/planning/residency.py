@@ -26,7 +26,7 @@ from simcluster.model.memory import (
     tensors,
 )
 from simcluster.model.transformer import Model
-from simcluster.planning.ops import Change
+from simcluster.planning.ops import MemoryChange
 
 Phase = Literal["forward", "recompute", "backward", "input_grad", "weight_grad"]
 """What happens to a block: a backward is whole, or split in the gradients of input and weights."""
@@ -82,28 +82,31 @@ class Residency:
     again: bool
     routed: Residency | None = None
 
-    def routed_changes(self, phase: Phase, *, split: bool) -> tuple[Change, ...]:
+    def routed_changes(self, phase: Phase, *, split: bool) -> tuple[MemoryChange, ...]:
         """Of ``changes`` what goes with the rows that visit the rank's experts: bytes of an even share of them."""
         return self.routed.changes(phase, split=split) if self.routed else ()
 
-    def changes(self, phase: Phase, *, split: bool) -> tuple[Change, ...]:
+    def changes(self, phase: Phase, *, split: bool) -> tuple[MemoryChange, ...]:
         """What a visit adds as it starts and frees as it ends; ``split``: is its backward split?"""
         for_weights = self.back_for_weights if split else 0.0
         inside = self.back - for_weights
         brought = 0.0 if self.again else inside
         found = {
-            "forward": (Change("activations", self.kept, 0.0), Change("other", self.working, -self.working)),
-            "recompute": (Change("activations", for_weights, 0.0), Change("other", inside, 0.0)),
+            "forward": (
+                MemoryChange("activations", self.kept, 0.0),
+                MemoryChange("other", self.working, -self.working),
+            ),
+            "recompute": (MemoryChange("activations", for_weights, 0.0), MemoryChange("other", inside, 0.0)),
             "backward": (
-                Change("activations", 0.0, -self.kept),
-                Change("other", brought + self.working + self.temporary, -inside - self.working - self.temporary),
+                MemoryChange("activations", 0.0, -self.kept),
+                MemoryChange("other", brought + self.working + self.temporary, -inside - self.working - self.temporary),
             ),
             "input_grad": (
-                Change("activations", self.gradients, self.kept_for_weights - self.kept),
-                Change("other", brought, -inside),
+                MemoryChange("activations", self.gradients, self.kept_for_weights - self.kept),
+                MemoryChange("other", brought, -inside),
             ),
             "weight_grad": (
-                Change("activations", 0.0, -self.kept_for_weights - self.back_for_weights - self.gradients),
+                MemoryChange("activations", 0.0, -self.kept_for_weights - self.back_for_weights - self.gradients),
             ),
         }[phase]
         return tuple(change for change in found if change.start or change.end)
@@ -185,14 +188,14 @@ class Level(NamedTuple):
         return self.activations + self.other
 
 
-class Profile(NamedTuple):
+class MemoryProfile(NamedTuple):
     """A pass: the highest level while it runs, counted from its start, and the activations that it leaves or frees."""
 
     peak: Level
     left: float
 
 
-def profile(blocks: Residencies, order: Sequence[Visit], *, split: bool) -> Profile:
+def profile(blocks: Residencies, order: Sequence[Visit], *, split: bool) -> MemoryProfile:
     """One pass, visit after visit."""
     known = {visit: blocks.of(visit.block, visit.layer).changes(visit.phase, split=split) for visit in order}
     activations = other = 0.0
@@ -210,10 +213,10 @@ def profile(blocks: Residencies, order: Sequence[Visit], *, split: bool) -> Prof
             else:
                 other += change.end
     peak = max(peak, Level(activations, other), key=lambda level: level.total)
-    return Profile(peak, activations)
+    return MemoryProfile(peak, activations)
 
 
-def peak_of_row(row: Iterable[Profile]) -> Level:
+def peak_of_row(row: Iterable[MemoryProfile]) -> Level:
     """The highest level while a stage does one pass after the other."""
     held = 0.0
     found = Level(0.0, 0.0)

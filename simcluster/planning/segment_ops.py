@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from simcluster.model.kernels import Kernel, in_pieces
-from simcluster.planning.ops import MAIN, Change, Collective, Compute, Host, Op, Segment
+from simcluster.planning.ops import MAIN, Collective, Compute, Host, MemoryChange, Op, Segment
 
 Worker = Callable[[Sequence[Kernel]], Compute]
 """What kernels one after the other are for the engine."""
@@ -134,23 +134,25 @@ class OpsInMaking:
         """
         self.compute((Kernel(f"{name}_sum", "memory", 0.0, size * (1.0 + 1.0 / pieces)),), kind, name, layer)
 
-    def hold(self, begin: int, name: str, changes: Sequence[Change], routed: Sequence[Change] = ()) -> None:
+    def hold(self, begin: int, name: str, changes: Sequence[MemoryChange], routed: Sequence[MemoryChange] = ()) -> None:
         """Memory of a visit of the block ``name``, which began at this op: it grows with the block's main kernels.
 
         A visit without ops grows and frees behind the op before it.  ``routed`` is part of ``changes`` (``ops.Op``).
         """
         own = range(begin, len(self._ops))
         if not own:
-            self._remember(self._main, [Change(change.pool, 0.0, change.start + change.end) for change in changes])
+            self._remember(
+                self._main, [MemoryChange(change.pool, 0.0, change.start + change.end) for change in changes]
+            )
             return
         main = [index for index in own if self._ops[index].name == name and self._ops[index].stream == "compute"]
         first = main[0] if main else begin
-        self._remember(first, *([Change(each.pool, each.start, 0.0) for each in part if each.start]
+        self._remember(first, *([MemoryChange(each.pool, each.start, 0.0) for each in part if each.start]
                                 for part in (changes, routed)))  # fmt: skip
-        self._remember(self._main, *([Change(each.pool, 0.0, each.end) for each in part if each.end]
+        self._remember(self._main, *([MemoryChange(each.pool, 0.0, each.end) for each in part if each.end]
                                      for part in (changes, routed)))  # fmt: skip
 
-    def _remember(self, index: int, changes: Sequence[Change], routed: Sequence[Change] = ()) -> None:
+    def _remember(self, index: int, changes: Sequence[MemoryChange], routed: Sequence[MemoryChange] = ()) -> None:
         if changes:
             op = self._ops[index]
             self._ops[index] = replace(op, memory=(*op.memory, *changes), routed=(*op.routed, *routed))

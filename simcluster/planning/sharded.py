@@ -22,9 +22,9 @@ Pure; imports ops, the model and the step's plan.
 from __future__ import annotations
 
 from simcluster.planning.job import Job
-from simcluster.planning.ops import MAIN, Change, Compute, Item, Need, Op, Segment
-from simcluster.planning.program_builder import Lanes
-from simcluster.planning.replicas import Part
+from simcluster.planning.ops import MAIN, Compute, Item, MemoryChange, Need, Op, Segment
+from simcluster.planning.program_builder import ProgramBuilder
+from simcluster.planning.replicas import ActionPart
 from simcluster.planning.sharded_units import Stretch, stretches_of, units_of, uses_of, window_of
 from simcluster.planning.step_end import end_step
 from simcluster.schedules import Action
@@ -35,7 +35,7 @@ Key = tuple[object, ...]
 class Sharded:
     """What one stage's ranks do together with the ranks that have the other shards (as ``replicas.Replicas``)."""
 
-    def __init__(self, job: Job, lanes: Lanes) -> None:
+    def __init__(self, job: Job, lanes: ProgramBuilder) -> None:
         self._job = job
         self._data = job.data_parallel
         self._lanes = lanes
@@ -64,15 +64,15 @@ class Sharded:
         for use in range(self._window):
             self._gather(use, step, needs)
 
-    def parts(self, action: Action, step: int) -> list[Part]:
+    def parts(self, action: Action, step: int) -> list[ActionPart]:
         """The action in its stretches, each with the gather and the reduction that it waits for."""
         order = stretches_of(self._units, action)
         if self._alone:
-            return [Part(self._job.whole(self._stage, action.chunk))]
+            return [ActionPart(self._job.whole(self._stage, action.chunk))]
         found = []
         for index, stretch in enumerate(order):
             needs: list[Key] = []
-            memory: list[Change] = []
+            memory: list[MemoryChange] = []
             makes = action.kind in ("B", "W")
             if action.kind != "W":
                 number = self._first_use[action] + index
@@ -80,17 +80,17 @@ class Sharded:
                 if use.gathered and self._shards > 1:
                     needs.append(("gathered", step, number))
                 if use.freed and self._shards > 1:
-                    memory.append(Change("parameters", 0.0, -self._bytes(use.unit, self._data.parameter_bytes)))
+                    memory.append(MemoryChange("parameters", 0.0, -self._bytes(use.unit, self._data.parameter_bytes)))
             needs += self._reductions[-2:-1] if self._data.overlap_reduce and makes else ()
             needs += self._reductions[-1:] if not self._data.overlap_reduce else ()
             if makes and self._shards > 1 and self._is_new(action, stretch):
-                memory.append(Change("gradients", self._bytes(stretch.unit, self._data.gradient_bytes), 0.0))
+                memory.append(MemoryChange("gradients", self._bytes(stretch.unit, self._data.gradient_bytes), 0.0))
             if self._is_reduced(action, stretch):
                 self._reductions.append(self._reduced(action, step, index))
-            found.append(Part(stretch.work, tuple(Need(self._stage, key) for key in needs), index, tuple(memory)))
+            found.append(ActionPart(stretch.work, tuple(Need(self._stage, key) for key in needs), index, tuple(memory)))
         return found
 
-    def after(self, action: Action, step: int, part: Part, made: tuple[object, ...]) -> None:
+    def after(self, action: Action, step: int, part: ActionPart, made: tuple[object, ...]) -> None:
         """A stretch is over (its key is ``made``): its gradients are reduced, and room is made for another unit."""
         if self._alone:
             return
@@ -118,7 +118,7 @@ class Sharded:
             return
         unit = self._uses[number].unit
         chunk, layer = self._place(unit)
-        memory = (Change("parameters", self._bytes(unit, self._data.parameter_bytes), 0.0),)
+        memory = (MemoryChange("parameters", self._bytes(unit, self._data.parameter_bytes), 0.0),)
         calls = self._calls(unit, "shard", self._data.parameter_bytes)
         segment = self._lanes.collectives("all_gather", "parameters", calls, "dp", layer=layer, memory=memory)
         self._lanes.put("dp", Item(segment, ("gathered", step, number), needs, step, chunk))
@@ -136,7 +136,7 @@ class Sharded:
             self._lanes.put(MAIN, Item(copied, name, (need,), step, action.chunk))
             need = Need(self._stage, name)
         if self._shards > 1:
-            memory = (Change("gradients", 0.0, -size),)
+            memory = (MemoryChange("gradients", 0.0, -size),)
             calls = self._calls(stretch.unit, self._axis, self._data.gradient_bytes)
             segment = self._lanes.collectives(
                 "reduce_scatter", "gradients", calls, self._lane, layer=layer, memory=memory

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from simcluster.model.shards import embedding_parameters_per_tp_rank, lm_head_parameters_per_tp_rank
 from simcluster.planning.job import Job
-from simcluster.planning.owned_parameters import Held, of_layers
+from simcluster.planning.owned_parameters import OwnedParameters, of_layers
 from simcluster.planning.replicas import buckets_of
 from simcluster.planning.segments import Pass
 from simcluster.schedules import Action
@@ -34,15 +34,15 @@ class Units:
     ``sizes`` are the parameters of each that come and go: all but experts that no other rank has.
     """
 
-    held: tuple[Held, ...]
+    held: tuple[OwnedParameters, ...]
     sizes: tuple[float, ...]
     chunks: tuple[tuple[Stretch, ...], ...]
     root: int
 
     @property
-    def total(self) -> Held:
+    def total(self) -> OwnedParameters:
         """Of all units."""
-        return sum(self.held, Held())
+        return sum(self.held, OwnedParameters())
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,28 +63,31 @@ def units_of(job: Job, stage: int) -> Units:
         and any(whole.embedding for whole in wholes)
         and any(whole.lm_head for whole in wholes)
     )  # fmt: skip
-    held: list[Held] = []
+    held: list[OwnedParameters] = []
     if tied:
-        held.append(Held(embedding_parameters_per_tp_rank(model, tp) + model.norm_parameters))
+        held.append(OwnedParameters(embedding_parameters_per_tp_rank(model, tp) + model.norm_parameters))
     chunks = []
     for whole in wholes:
         stretches: list[Stretch] = []
 
-        def add(work: Pass, own: Held, found: list[Stretch] = stretches) -> None:
+        def add(work: Pass, own: OwnedParameters, found: list[Stretch] = stretches) -> None:
             found.append(Stretch(work, len(held)))
             held.append(own)
 
         if whole.embedding and tied:
             stretches.append(Stretch(Pass((), embedding=True), 0))
         elif whole.embedding:
-            add(Pass((), embedding=True), Held(embedding_parameters_per_tp_rank(model, tp)))
+            add(Pass((), embedding=True), OwnedParameters(embedding_parameters_per_tp_rank(model, tp)))
         for begin in range(0, len(whole.layers), most):
             layers = whole.layers[begin : begin + most]
             add(Pass(layers), of_layers(model, job.plan, layers))
         if whole.lm_head and tied:
             stretches.append(Stretch(Pass((), lm_head=True), 0))
         elif whole.lm_head:
-            add(Pass((), lm_head=True), Held(lm_head_parameters_per_tp_rank(model, tp) + model.norm_parameters))
+            add(
+                Pass((), lm_head=True),
+                OwnedParameters(lm_head_parameters_per_tp_rank(model, tp) + model.norm_parameters),
+            )
         chunks.append(tuple(stretches))
     shared = job.plan.expert_replicas > 1
     sizes = tuple(own.total if shared else own.common for own in held)

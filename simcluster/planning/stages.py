@@ -18,8 +18,8 @@ from simcluster.planning.job import Job
 from simcluster.planning.offload import OffloadedActivations
 from simcluster.planning.ops import MAIN, Item, Need, Segment, StageProgram
 from simcluster.planning.pairs import Half, Piece, in_turns, on_main, pieces_of
-from simcluster.planning.program_builder import Lanes
-from simcluster.planning.replicas import Part, Replicas
+from simcluster.planning.program_builder import ProgramBuilder
+from simcluster.planning.replicas import ActionPart, Replicas
 from simcluster.planning.sharded import Sharded
 from simcluster.schedules import Action
 
@@ -35,7 +35,7 @@ class _Stage:
         self._job = job
         self._stage = stage
         self._row = job.schedule.rows[stage]
-        self._lanes = Lanes(stage, pipelined=job.plan.pp > 1)
+        self._lanes = ProgramBuilder(stage, pipelined=job.plan.pp > 1)
         self._segments: dict[Hashable, Segment] = {}
         self._pieces: dict[Segment, tuple[Piece, ...]] = {}
         self._boundaries = Boundaries(job, self._lanes)
@@ -133,7 +133,7 @@ class _Stage:
             needs = ()
             self._replicas.after(action, step, part, name)
 
-    def _parts(self, action: Action, step: int) -> list[tuple[Part, Segment]]:
+    def _parts(self, action: Action, step: int) -> list[tuple[ActionPart, Segment]]:
         """The parts of an action, each with what is done in it."""
         split = self._boundaries.arrives_split(action)
         return [
@@ -141,7 +141,7 @@ class _Stage:
             for index, part in enumerate(self._replicas.parts(action, step))
         ]
 
-    def _segment(self, kind: str, part: Part, *, boundary: bool, begins: bool) -> Segment:
+    def _segment(self, kind: str, part: ActionPart, *, boundary: bool, begins: bool) -> Segment:
         """A part of an action of this kind: equal ones share one."""
         name = kind, part.work, boundary, begins, part.memory
         found = self._segments.get(name)

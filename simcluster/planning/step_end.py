@@ -14,14 +14,14 @@ from dataclasses import replace
 from simcluster.model.shards import lm_head_parameters_per_tp_rank
 from simcluster.planning.job import Job
 from simcluster.planning.offload import Reduced, host_update, stream_update
-from simcluster.planning.ops import MAIN, Change, Compute, Item, Need, Op, Segment
-from simcluster.planning.program_builder import Lanes
+from simcluster.planning.ops import MAIN, Compute, Item, MemoryChange, Need, Op, Segment
+from simcluster.planning.program_builder import ProgramBuilder
 
 _NORM_BYTES = 4.0  # one fp32 number
 
 
 def end_step(
-    job: Job, lanes: Lanes, step: int, needs: tuple[Need, ...], *, share: int, parameters: float,
+    job: Job, lanes: ProgramBuilder, step: int, needs: tuple[Need, ...], *, share: int, parameters: float,
     norm: tuple[str, ...], reduced: Sequence[Reduced] = (), whole: float = 0.0,
 ) -> None:  # fmt: skip
     """The end of a step on a rank that has the gradients of ``parameters`` once ``needs`` have happened.
@@ -55,16 +55,16 @@ def end_step(
 
 
 def block(
-    lanes: Lanes, step: int, kind: str, axis: str, name: str, size: float, needs: tuple[Need, ...] = (),
-    *, part: tuple[object, ...] = (), memory: tuple[Change, ...] = (),
+    lanes: ProgramBuilder, step: int, kind: str, axis: str, name: str, size: float, needs: tuple[Need, ...] = (),
+    *, part: tuple[object, ...] = (), memory: tuple[MemoryChange, ...] = (),
 ) -> None:  # fmt: skip
     """A collective that the main lane waits for; ``part`` tells several of a kind and name in a step apart."""
     block_all(lanes, step, kind, name, [(axis, size)], needs, part=part, memory=memory)
 
 
 def block_all(
-    lanes: Lanes, step: int, kind: str, name: str, calls: Sequence[tuple[str, float]], needs: tuple[Need, ...] = (),
-    *, part: tuple[object, ...] = (), memory: tuple[Change, ...] = (),
+    lanes: ProgramBuilder, step: int, kind: str, name: str, calls: Sequence[tuple[str, float]],
+    needs: tuple[Need, ...] = (), *, part: tuple[object, ...] = (), memory: tuple[MemoryChange, ...] = (),
 ) -> None:  # fmt: skip
     """Collectives of (axis, bytes), one after the other; the main lane waits for all."""
     segment = lanes.collectives(kind, name, calls, memory=memory)

@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from simcluster.collectives.description import Floats
-from simcluster.planning.ops import Change
+from simcluster.planning.ops import MemoryChange
 from simcluster.planning.residency import Level, Residencies, Visit
 from simcluster.schedules import Action
 
@@ -80,7 +80,7 @@ def _passed(
     peak = _Levels(now["activations"], now["other"])
     for visit in visits:
         block = blocks.of(visit.block, visit.layer)
-        changes: list[tuple[Change, float | Floats]] = [
+        changes: list[tuple[MemoryChange, float | Floats]] = [
             (change, 1.0) for change in block.changes(visit.phase, split=split)
         ]
         if block.routed:

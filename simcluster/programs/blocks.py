@@ -12,7 +12,7 @@ from functools import partial
 from typing import NamedTuple
 
 from simcluster.base.clock import on_grid
-from simcluster.programs.program import Pace
+from simcluster.programs.program import ChainPace
 
 Times = list[tuple[float, float]]
 """Start and end of rows, in seconds."""
@@ -24,18 +24,18 @@ Regime = tuple[tuple[float, float], ...]
 """For every rank of a chain: the pressure from outside, and what its speed multiplies its computation by."""
 
 
-class Rows(NamedTuple):
+class ChainRows(NamedTuple):
     """The rows of a chain: their paces, what they wait for, whose they are (the place of their rank in a regime; of
     what several share it does not matter), and the first of every block with the end of the last; before the first
     block that begins with one row there may be one that begins with several."""
 
-    paces: Sequence[Pace]
+    paces: Sequence[ChainPace]
     before: Before
     whose: Sequence[int]
     blocks: Sequence[int]
 
 
-def before_by_lanes(paces: Sequence[Pace]) -> Before:
+def before_by_lanes(paces: Sequence[ChainPace]) -> Before:
     """What rows wait for: the one before on their lane, and what they name."""
     before: Before = []
     lanes: dict[str, int] = {}
@@ -106,7 +106,7 @@ class Inside:
     next: float
     """When the next row ends; the present instant if none goes on."""
 
-    def __init__(self, rows: Rows, block: int, now: float, regime: Regime, late: Sequence[float] = ()) -> None:
+    def __init__(self, rows: ChainRows, block: int, now: float, regime: Regime, late: Sequence[float] = ()) -> None:
         self.now, self._regime, self._rows = now, regime, rows
         first, last = rows.blocks[block], rows.blocks[block + 1]
         self._first = first

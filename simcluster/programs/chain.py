@@ -21,8 +21,8 @@ import numpy.typing as npt
 
 from simcluster.base.clock import on_grid
 from simcluster.base.profiles import STEADY, Profile
-from simcluster.programs.blocks import Before, Inside, Regime, Rows, Times, before_by_lanes, blocks_of
-from simcluster.programs.program import Pace
+from simcluster.programs.blocks import Before, ChainRows, Inside, Regime, Times, before_by_lanes, blocks_of
+from simcluster.programs.program import ChainPace
 
 Floats = npt.NDArray[np.float64]
 
@@ -32,11 +32,15 @@ class Chain:
     ``whose`` whose they are, ``last`` which is the last of each."""
 
     def __init__(
-        self, paces: Sequence[Pace], before: Before | None = None, whose: Sequence[int] = (), last: Sequence[int] = ()
+        self,
+        paces: Sequence[ChainPace],
+        before: Before | None = None,
+        whose: Sequence[int] = (),
+        last: Sequence[int] = (),
     ) -> None:
         before = before_by_lanes(paces) if before is None else before
         blocks = blocks_of(before)
-        self.rows = Rows(paces, before, whose or [0] * len(paces), blocks if blocks[0] == 0 else [0, *blocks])
+        self.rows = ChainRows(paces, before, whose or [0] * len(paces), blocks if blocks[0] == 0 else [0, *blocks])
         self.last = last or (len(paces) - 1,)
         self._known: dict[Regime, Undisturbed] = {}
         self._steady: dict[tuple[float, ...], Undisturbed] = {}
@@ -73,7 +77,7 @@ class Undisturbed:
     ``begins`` has the begin of every block, and the end of the last, which is the chain's: ``last``.
     """
 
-    def __init__(self, rows: Rows, regime: Regime) -> None:
+    def __init__(self, rows: ChainRows, regime: Regime) -> None:
         self.regime = regime
         self._rows = rows
         self.start: list[float] = []
@@ -124,7 +128,7 @@ class Undisturbed:
         return self._arrays
 
 
-def _alone(pace: Pace, pressure: float, slowness: float) -> float:
+def _alone(pace: ChainPace, pressure: float, slowness: float) -> float:
     """Seconds of a row with nothing beside it in its chain."""
     if pace.sensitivity is None:
         return pace.seconds

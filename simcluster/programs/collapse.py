@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from simcluster.planning.ops import Op, Segment
 from simcluster.programs.chain import Chain
-from simcluster.programs.program import Pace, SpanRow
+from simcluster.programs.program import ChainPace, SpanRow
 
 Duration = Callable[[Op], float | None]
 """Seconds of an op that depends on nothing but its lane; None for one that others have a say in."""
@@ -24,7 +24,7 @@ Pressure = Callable[[Op], float]
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class ChainPiece:
     """One event of a segment: a chain of ops with its duration, or one op that meets others (seconds None).
 
     ``after`` lists earlier pieces of the segment that it waits for besides the one before it on its lane.
@@ -40,7 +40,7 @@ class Piece:
 
 def pieces(
     segment: Segment, duration: Duration, traffic: Numbered = lambda op: -1, pressure: Pressure | None = None
-) -> tuple[Piece, ...]:
+) -> tuple[ChainPiece, ...]:
     """The fewest events that play a segment exactly.
 
     With a ``pressure`` computation feels the communication beside it, in the segment and outside: what does something
@@ -57,7 +57,7 @@ def pieces(
 
 def singly(
     segment: Segment, duration: Duration, traffic: Numbered = lambda op: -1, pressure: Pressure | None = None
-) -> tuple[Piece, ...]:
+) -> tuple[ChainPiece, ...]:
     """Every op an event of its own: the plain run that ``pieces`` must equal."""
     found = []
     for index, op in enumerate(segment.ops):
@@ -65,19 +65,19 @@ def singly(
         pace = None if pressure is None else _pace(op, seconds or 0.0)
         row = _row(op, 0.0, seconds or 0.0, traffic, pace=pace)
         rows = () if op.work.joins else (row,)
-        found.append(Piece(op.lane, index, seconds, rows, op.after))
+        found.append(ChainPiece(op.lane, index, seconds, rows, op.after))
     return tuple(found)
 
 
-def _pace(op: Op, seconds: float) -> Pace:
+def _pace(op: Op, seconds: float) -> ChainPace:
     """How a row goes on that has no other lane beside it in its chain."""
-    return Pace(seconds, op.work.sensitivity)
+    return ChainPace(seconds, op.work.sensitivity)
 
 
-def _paced(segment: Segment, seconds: Sequence[float], traffic: Numbered, pressure: Pressure) -> Piece:
+def _paced(segment: Segment, seconds: Sequence[float], traffic: Numbered, pressure: Pressure) -> ChainPiece:
     """Everything in one event, with the segment's own communication slowing down the computation beside it."""
     paces = [
-        Pace(length, op.work.sensitivity, pressure(op), op.lane, op.after)
+        ChainPace(length, op.work.sensitivity, pressure(op), op.lane, op.after)
         for op, length in zip(segment.ops, seconds, strict=True)
     ]
     alone = Chain(paces).under(0.0)
@@ -85,10 +85,10 @@ def _paced(segment: Segment, seconds: Sequence[float], traffic: Numbered, pressu
         _row(op, start, end, traffic, op.lane, op.after, pace)
         for op, start, end, pace in zip(segment.ops, alone.start, alone.end, paces, strict=True)
     ]
-    return Piece(segment.ops[0].lane, 0, alone.last, tuple(rows))
+    return ChainPiece(segment.ops[0].lane, 0, alone.last, tuple(rows))
 
 
-def _whole(segment: Segment, seconds: Sequence[float], traffic: Numbered) -> Piece:
+def _whole(segment: Segment, seconds: Sequence[float], traffic: Numbered) -> ChainPiece:
     """Everything in one event: the longest path through the segment, lane by lane."""
     free: dict[str, float] = {}
     ends: list[float] = []
@@ -98,15 +98,15 @@ def _whole(segment: Segment, seconds: Sequence[float], traffic: Numbered) -> Pie
         ends.append(start + length)
         free[op.lane] = start + length
         rows.append(_row(op, start, start + length, traffic, op.lane, op.after))
-    return Piece(segment.ops[0].lane, 0, ends[-1], tuple(rows))
+    return ChainPiece(segment.ops[0].lane, 0, ends[-1], tuple(rows))
 
 
 def _split(
     segment: Segment, known: Sequence[float | None], traffic: Numbered, *, paced: bool
-) -> tuple[Piece, ...]:  # fmt: skip
+) -> tuple[ChainPiece, ...]:  # fmt: skip
     """A piece ends at an op that meets others, that another lane's op waits for, or before one that waits itself."""
     awaited = {index for op in segment.ops for index in op.after}
-    found: list[Piece] = []
+    found: list[ChainPiece] = []
     piece_of: list[int] = []
     run: list[tuple[int, Op, float]] = []
 
@@ -118,7 +118,9 @@ def _split(
         for _, op, length in run:
             rows.append(_row(op, at, at + length, traffic, pace=_pace(op, length) if paced else None))
             at += length
-        found.append(Piece(opening.lane, first, at, tuple(rows), tuple(piece_of[index] for index in opening.after)))
+        found.append(
+            ChainPiece(opening.lane, first, at, tuple(rows), tuple(piece_of[index] for index in opening.after))
+        )
         run.clear()
 
     for index, (op, seconds) in enumerate(zip(segment.ops, known, strict=True)):
@@ -129,7 +131,7 @@ def _split(
             after = tuple(piece_of[earlier] for earlier in op.after)
             pace = _pace(op, 0.0) if paced else None
             rows = () if op.work.joins else (_row(op, 0.0, 0.0, traffic, pace=pace),)
-            found.append(Piece(op.lane, index, None, rows, after))
+            found.append(ChainPiece(op.lane, index, None, rows, after))
             continue
         run.append((index, op, seconds))
         if index in awaited:
@@ -140,7 +142,7 @@ def _split(
 
 def _row(
     op: Op, start: float, end: float, traffic: Numbered, lane: str = "", after: tuple[int, ...] = (),
-    pace: Pace | None = None,
+    pace: ChainPace | None = None,
 ) -> SpanRow:  # fmt: skip
     work = op.work
     return SpanRow(

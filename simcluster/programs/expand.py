@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simcluster.base.gc_paused import collector_off
-from simcluster.programs.program import Meeting, Part, Program, SpanRow
+from simcluster.programs.program import LockstepRegion, Meeting, Program, SpanRow
 
 Ints = npt.NDArray[np.int64]
 _T = TypeVar("_T")
@@ -70,7 +70,7 @@ class _Whole:
             in_step=[],
         )
 
-    def _spread(self, column: Sequence[_T], own: Callable[[int, Part], Iterable[_T]]) -> list[_T]:
+    def _spread(self, column: Sequence[_T], own: Callable[[int, LockstepRegion], Iterable[_T]]) -> list[_T]:
         """A column with what is ``own`` to the ops of a stretch in the place of what is said of it."""
         found: list[_T] = []
         done = 0
@@ -84,11 +84,11 @@ class _Whole:
     def _repeated(self, column: Sequence[int]) -> list[int]:
         return self._spread(column, lambda op, part: [column[op]] * len(part.lanes))
 
-    def _lanes(self, op: int, part: Part) -> list[int]:
+    def _lanes(self, op: int, part: LockstepRegion) -> list[int]:
         rank = self._program.lane_rank[self._program.lane[op]]
         return [self._lane_of[rank, name] for name in part.lanes]
 
-    def _inside(self, op: int, part: Part) -> list[tuple[int, ...]]:
+    def _inside(self, op: int, part: LockstepRegion) -> list[tuple[int, ...]]:
         """What the ops behind the first one wait for."""
         first = self._first[op]
         return [tuple([first + place for place in places]) for places in part.after[1:]]

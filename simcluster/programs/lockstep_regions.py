@@ -14,11 +14,11 @@ from typing import NamedTuple
 
 from simcluster.planning.ops import MAIN, Segment, Work
 from simcluster.programs.blocks import Before, blocks_of
-from simcluster.programs.collapse import Piece
-from simcluster.programs.program import InStep, Part
+from simcluster.programs.collapse import ChainPiece
+from simcluster.programs.program import InStep, LockstepRegion
 
 
-def may_go_in_step(segment: Segment, parts: Sequence[Piece]) -> tuple[int, tuple[Work, ...]]:
+def may_go_in_step(segment: Segment, parts: Sequence[ChainPiece]) -> tuple[int, tuple[Work, ...]]:
     """From which piece of a segment on its ranks go in step if they do all of these works in one group; -1: never."""
     meets = [index for index, part in enumerate(parts) if part.seconds is None]
     if len(meets) < 2 or segment.ops[0].lane != MAIN:
@@ -29,7 +29,7 @@ def may_go_in_step(segment: Segment, parts: Sequence[Piece]) -> tuple[int, tuple
     return (first, tuple(dict.fromkeys(works))) if first >= 0 and all(work.axis for work in works) else (-1, ())
 
 
-def _before(parts: Sequence[Piece]) -> Before:
+def _before(parts: Sequence[ChainPiece]) -> Before:
     """What pieces wait for."""
     before: Before = []
     lanes: dict[str, int] = {}
@@ -40,7 +40,7 @@ def _before(parts: Sequence[Piece]) -> Before:
     return before
 
 
-def with_lead(parts: Sequence[Piece], first: int) -> int:
+def with_lead(parts: Sequence[ChainPiece], first: int) -> int:
     """From which piece of a segment on ranks that go in step from ``first`` on are played as one: from its begin if
     nothing but computation, on one lane, leads to where they first meet.
 
@@ -56,7 +56,7 @@ class Members(NamedTuple):
 
     keys: Sequence[Hashable]
     ops: Sequence[int]
-    parts: Sequence[Part]
+    parts: Sequence[LockstepRegion]
 
 
 class Stretches:
@@ -64,7 +64,7 @@ class Stretches:
 
     def __init__(self) -> None:
         self._members: dict[int, list[Members]] = {}
-        self._known: dict[tuple[int, ...], tuple[Part, ...]] = {}
+        self._known: dict[tuple[int, ...], tuple[LockstepRegion, ...]] = {}
 
     def add(self, group: int, member: Members) -> None:
         """One member's."""
@@ -82,7 +82,7 @@ class Stretches:
         parts = zip(*[member.parts for member in members], strict=True)
         return map(InStep, ops, map(self._alike, parts))
 
-    def _alike(self, parts: tuple[Part, ...]) -> tuple[Part, ...]:
+    def _alike(self, parts: tuple[LockstepRegion, ...]) -> tuple[LockstepRegion, ...]:
         """One object for all that are of the same parts."""
         name = tuple(map(id, parts))
         known = self._known.get(name)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from simcluster.base.profiles import Profile
-from simcluster.planning.ops import MAIN, Change
+from simcluster.planning.ops import MAIN, MemoryChange
 from simcluster.traffic.traffic import Traffic
 
 
@@ -38,7 +38,7 @@ RowTimes = Sequence[tuple[float, float]]
 """Start and end of every row of an op, in seconds from the op's start."""
 
 
-class Pace(NamedTuple):
+class ChainPace(NamedTuple):
     """How a row of a chain goes on beside communication.
 
     It takes ``seconds`` at full speed.  ``sensitivity`` is how much a computation feels, None for what is none;
@@ -70,13 +70,13 @@ class SpanRow(NamedTuple):
     start: float
     end: float
     traffic: int = -1
-    memory: tuple[Change, ...] = ()
-    pace: Pace | None = None
+    memory: tuple[MemoryChange, ...] = ()
+    pace: ChainPace | None = None
     lane: str = ""
     after: tuple[int, ...] = ()
 
 
-class Part(NamedTuple):
+class LockstepRegion(NamedTuple):
     """A rank's part in a lockstep region: columns over the ops inside.
 
     ``seconds`` are -1 and ``meetings`` not None where it meets the others; ``after`` has the ops that each one waits
@@ -99,7 +99,7 @@ class InStep(NamedTuple):
     """
 
     ops: tuple[int, ...]
-    parts: tuple[Part, ...]
+    parts: tuple[LockstepRegion, ...]
 
 
 @dataclass

@@ -11,14 +11,14 @@ from simcluster.collectives import Phase
 from simcluster.devices.interference import Beside, Interference
 from simcluster.nccl import bus_factor
 from simcluster.planning.ops import Op, Work
-from simcluster.planning.parallel import Layout
+from simcluster.planning.parallel import RankLayout
 from simcluster.reference.nodes import Node
 from simcluster.topology import Cluster
 from simcluster.traffic.methods import Methods, Pace, activities, phases_of, round_of
 from simcluster.traffic.traffic import Traffic, copy_pattern, group_of, patterns
 
 
-class Rounds(NamedTuple):
+class InRounds(NamedTuple):
     """A collective to be played round by round: its description, bytes, and the pace of a hop, if NCCL sets one."""
 
     phases: Sequence[Phase]
@@ -26,10 +26,10 @@ class Rounds(NamedTuple):
     pace: Pace | None
 
 
-class Communication:
+class GroupsAndRoutes:
     """The groups and routes of a job, asked op by op."""
 
-    def __init__(self, plan: Layout, cluster: Cluster, methods: Methods, interference: Interference | None) -> None:
+    def __init__(self, plan: RankLayout, cluster: Cluster, methods: Methods, interference: Interference | None) -> None:
         self._plan, self._cluster, self._methods, self._interference = plan, cluster, methods, interference
         self._stage_ranks = [ranks.tolist() for ranks in plan.stage_ranks()]
         self._place = {rank: place for ranks in self._stage_ranks for place, rank in enumerate(ranks)}
@@ -68,12 +68,12 @@ class Communication:
         found = activities(patterns(self._cluster, members, phases_of(method, group, work.moves)), work.size, method)
         return tuple(replace(traffic, round_bytes=work.load * traffic.round_bytes) for traffic in found)
 
-    def rounds(self, work: Work, members: tuple[int, ...]) -> Rounds:
+    def rounds(self, work: Work, members: tuple[int, ...]) -> InRounds:
         """The same for playing it round by round."""
         group = group_of(self._cluster, members)
         method = self._methods.of(group, work.moves, work.size)
         phases = phases_of(method, group, work.moves)
-        return Rounds(phases, work.load * work.size, method.pace and round_of(phases, method.pace))
+        return InRounds(phases, work.load * work.size, method.pace and round_of(phases, method.pace))
 
     def pressure(self, op: Op, members: tuple[int, ...]) -> float:
         """How much longer a computation takes beside it that feels it in full; 0 for what blocks its ranks anyway."""

@@ -21,7 +21,7 @@ from simcluster.traffic.traffic import Traffic
 Process = Generator[simpy.Event, None, None]
 
 
-class Activity:
+class FluidTransfer:
     """A transfer under way: ``remaining`` rounds as of the instant ``updated``, to be over at ``end``.
 
     A round takes ``drag`` times as long as the links allow, because of computation on its GPUs.
@@ -49,21 +49,21 @@ class Activity:
         self.end = now + (left if self.remaining == self.traffic.rounds else on_grid(left))
 
 
-class Network:
+class FluidNetwork:
     """The links at work: ``capacity`` is B/s by number, ``profiles[link]`` what multiplies that as time goes on."""
 
     def __init__(self, env: simpy.Environment, capacity: Sequence[float], profiles: Mapping[int, Profile]) -> None:
         self._env, self._capacity, self._profiles = env, capacity, profiles
-        self._moving: list[Activity] = []
+        self._moving: list[FluidTransfer] = []
         self._started = 0  # activities that have begun and are not over, latency included
         self._following = False
         self._share = AtEndOfInstant(env, self._share_out)
 
-    def begin(self, traffic: Traffic, drag: float = 1.0) -> Activity:
+    def begin(self, traffic: Traffic, drag: float = 1.0) -> FluidTransfer:
         """An activity that is to ``move`` now."""
-        return Activity(self._env, traffic, drag)
+        return FluidTransfer(self._env, traffic, drag)
 
-    def move(self, activity: Activity) -> Process:
+    def move(self, activity: FluidTransfer) -> Process:
         """Pay the latency, then move at the fair rate until the last byte has arrived."""
         env = self._env
         self._started += 1
@@ -82,7 +82,7 @@ class Network:
         self._started -= 1
         self._share.ask()
 
-    def set_drag(self, activity: Activity, drag: float) -> None:
+    def set_drag(self, activity: FluidTransfer, drag: float) -> None:
         """From this instant on its rounds take ``drag`` times as long; what it does not use is not given to others."""
         activity.drag = drag
         if activity in self._moving and activity.rate >= 0:
@@ -103,7 +103,7 @@ class Network:
                 activity.reckon(now)
                 self._tell(activity)
 
-    def _tell(self, activity: Activity) -> None:
+    def _tell(self, activity: FluidTransfer) -> None:
         event, activity.changed = activity.changed, self._env.event()
         event.succeed()
 

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from simcluster.planning.ops import Item, Op, StageProgram
-from simcluster.planning.parallel import Layout
+from simcluster.planning.parallel import RankLayout
 
 Lanes = Mapping[tuple[int, str], list["Node"]]
 """Every rank's in-order queues, by rank and name."""
@@ -33,7 +33,7 @@ class Node:
     last: Node | None = field(default=None, repr=False)
 
 
-def lanes_of(programs: Sequence[StageProgram], plan: Layout) -> Lanes:
+def lanes_of(programs: Sequence[StageProgram], plan: RankLayout) -> Lanes:
     """The nodes of every rank, lane by lane, each in order; ``programs[rank]`` is the rank's own.
 
     An op follows the one before it on its lane, those of its segment that it names, and what its item needs: an item of

@@ -26,11 +26,11 @@ import simpy
 from simcluster.base.clock import on_grid
 from simcluster.base.errors import DeadlockError
 from simcluster.base.profiles import STEADY, Profile
-from simcluster.reference.communication import Communication
+from simcluster.reference.communication import GroupsAndRoutes
 from simcluster.reference.instants import AtEndOfInstant
-from simcluster.reference.network import Activity, Network, Process
+from simcluster.reference.network import FluidNetwork, FluidTransfer, Process
 from simcluster.reference.nodes import Lanes, Node
-from simcluster.reference.steps import Stepwise
+from simcluster.reference.steps import CollectiveInRounds
 from simcluster.topology import Cluster
 
 
@@ -54,13 +54,13 @@ class Left(NamedTuple):
 
 
 @dataclass(eq=False)
-class Flight:
+class CommunicationInFlight:
     """A communication that moves: what it presses, what computation beside it drags, and its present activity."""
 
     pressure: float
     drag: float
     ranks: Sequence[Rank]
-    activity: Activity | None = None
+    activity: FluidTransfer | None = None
     dragged: bool = False
 
     def factor(self) -> float:
@@ -71,9 +71,9 @@ class Flight:
 class Rank:
     """A GPU at work: what moves on it and presses, how much computes on it, and who waits to hear of a change."""
 
-    def __init__(self, env: simpy.Environment, network: Network, slowness: float, speed: Profile) -> None:
+    def __init__(self, env: simpy.Environment, network: FluidNetwork, slowness: float, speed: Profile) -> None:
         self._env, self._network, self.slowness, self.speed = env, network, slowness, speed
-        self.flights: list[Flight] = []
+        self.flights: list[CommunicationInFlight] = []
         self.computing = 0
         self.changed = env.event()
         self._end_of_instant = AtEndOfInstant(env, self._settle)
@@ -99,12 +99,12 @@ class Rank:
 
 
 @dataclass
-class Meeting:
+class Communication:
     """A communication that ranks arrive at: ``over`` comes when it has moved all."""
 
     over: simpy.Event
     there: list[Node] = field(default_factory=list)
-    steps: Stepwise | None = None
+    steps: CollectiveInRounds | None = None
 
 
 class Player:
@@ -119,7 +119,7 @@ class Player:
         self,
         lanes: Lanes,
         cluster: Cluster,
-        communication: Communication,
+        communication: GroupsAndRoutes,
         slowness: Sequence[float],
         speeds: Mapping[int, Profile],
         capacities: Mapping[int, Profile],
@@ -128,10 +128,10 @@ class Player:
     ) -> None:
         self._env = env = simpy.Environment()
         self._cluster, self._communication, self._in_steps = cluster, communication, in_steps
-        self._network = Network(env, cluster.capacity.tolist(), capacities)
+        self._network = FluidNetwork(env, cluster.capacity.tolist(), capacities)
         self._ranks = [Rank(env, self._network, slow, speeds.get(rank, STEADY)) for rank, slow in enumerate(slowness)]
         self._over = {node: env.event() for nodes in lanes.values() for node in nodes}
-        self._meetings: dict[Hashable, Meeting] = {}
+        self._meetings: dict[Hashable, Communication] = {}
         for nodes in lanes.values():
             env.process(self._lane(nodes))
         env.run()
@@ -192,11 +192,11 @@ class Player:
         work, (key, index) = node.op.work, node.key
         if work.joins and isinstance(key, tuple):
             _, key = key  # it names its send
-        meeting = self._meetings.setdefault((members, key, index), Meeting(self._env.event()))
+        meeting = self._meetings.setdefault((members, key, index), Communication(self._env.event()))
         meeting.there.append(node)
         if self._in_steps and work.axis and work.moves and meeting.steps is None:
             rounds = self._communication.rounds(work, members)
-            meeting.steps = Stepwise(self._env, self._network, self._cluster, members, rounds)
+            meeting.steps = CollectiveInRounds(self._env, self._network, self._cluster, members, rounds)
         steps = meeting.steps
         if len(meeting.there) == work.parties(len(members)):
             self._all_there(meeting)
@@ -207,7 +207,7 @@ class Player:
         else:
             yield from steps.enter(members.index(node.rank))
 
-    def _all_there(self, meeting: Meeting) -> None:
+    def _all_there(self, meeting: Communication) -> None:
         """Who came last, and when it began for all; in steps each begins at its own arrival."""
         now = self._env.now
         last = min((node for node in meeting.there if node.ready == now), key=lambda node: node.rank)
@@ -216,11 +216,11 @@ class Player:
             if meeting.steps is None:
                 node.start = now
 
-    def _move(self, meeting: Meeting, members: tuple[int, ...]) -> Process:
+    def _move(self, meeting: Communication, members: tuple[int, ...]) -> Process:
         """The communication from its last arrival to its end."""
         op = next(node.op for node in meeting.there if not node.op.work.joins)
         ranks = [self._ranks[rank] for rank in members]
-        flight = Flight(self._communication.pressure(op, members), self._communication.drag(op), ranks)
+        flight = CommunicationInFlight(self._communication.pressure(op, members), self._communication.drag(op), ranks)
         for rank in ranks:
             rank.flights.append(flight)
             rank.tell()

@@ -14,16 +14,16 @@ import simpy
 
 from simcluster.collectives.description import Hop
 from simcluster.collectives.rounds import repeated_rounds
-from simcluster.reference.communication import Rounds
-from simcluster.reference.network import Network, Process
+from simcluster.reference.communication import InRounds
+from simcluster.reference.network import FluidNetwork, Process
 from simcluster.traffic.traffic import Fabric, Traffic, hop_spread, usage_of
 
 
-class Stepwise:
+class CollectiveInRounds:
     """One instance of a collective in rounds over the GPUs of a group; ``enter(position)`` is a rank's part in it."""
 
     def __init__(
-        self, env: simpy.Environment, network: Network, fabric: Fabric, gpus: Sequence[int], rounds: Rounds
+        self, env: simpy.Environment, network: FluidNetwork, fabric: Fabric, gpus: Sequence[int], rounds: InRounds
     ) -> None:
         self._blocks = [
             _Block(env, network, hops, [_transfer(fabric, gpus, hop, rounds) for hop in hops], count)
@@ -42,7 +42,12 @@ class _Block:
     """Rounds that repeat the same hops: a process for each hop."""
 
     def __init__(
-        self, env: simpy.Environment, network: Network, hops: Sequence[Hop], traffics: Sequence[Traffic], rounds: int
+        self,
+        env: simpy.Environment,
+        network: FluidNetwork,
+        hops: Sequence[Hop],
+        traffics: Sequence[Traffic],
+        rounds: int,
     ) -> None:
         self._env, self._network = env, network
         ends = {end for hop in hops for end in (hop.source, hop.target)}
@@ -71,7 +76,7 @@ class _Block:
             event.succeed()
 
 
-def _transfer(fabric: Fabric, gpus: Sequence[int], hop: Hop, rounds: Rounds) -> Traffic:
+def _transfer(fabric: Fabric, gpus: Sequence[int], hop: Hop, rounds: InRounds) -> Traffic:
     spread = hop_spread(fabric, gpus, hop)
     latency, bound = rounds.pace or (fabric.spread_latency(spread), math.inf)
     return Traffic(usage_of([(1.0, spread)]), hop.share * rounds.size, 1, latency, bound)

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from simcluster.results.metrics import BREAKDOWN, COMPUTE_KINDS, EXPOSED
-from simcluster.results.overlap import Key, Overlap
+from simcluster.results.overlap import Key, OverlapSeconds
 
 COMPUTE = tuple(COMPUTE_KINDS)
 WAITING = ("bubble", "straggler_wait")
@@ -20,7 +20,7 @@ STATES = (*COMPUTE, "interference", *WAITING)
 
 
 @dataclass(frozen=True, slots=True)
-class Communication:
+class AxisCommunication:
     """One axis of one run, in seconds per step of the mean rank.
 
     ``free`` is what its transfers take on free links, ``exposed`` the part of that which the breakdown counts, and
@@ -32,7 +32,7 @@ class Communication:
     contention: float = 0.0
 
     @classmethod
-    def of(cls, overlap: Overlap) -> Communication:
+    def of(cls, overlap: OverlapSeconds) -> AxisCommunication:
         """What is measured of an axis."""
         return cls(
             overlap.wire - overlap.contention, overlap.counted - overlap.counted_contention, overlap.counted_contention
@@ -51,7 +51,7 @@ class Account:
     step_time: float
     breakdown: Mapping[str, float]
     states: Mapping[str, float]
-    axes: Mapping[str, Communication]
+    axes: Mapping[str, AxisCommunication]
     stages: tuple[Mapping[str, float], ...]
 
     @classmethod
@@ -60,14 +60,14 @@ class Account:
         breakdown: Mapping[str, float],
         stages: Iterable[Mapping[str, float]],
         slowed: Mapping[str, float],
-        overlap: Mapping[Key, Overlap],
+        overlap: Mapping[Key, OverlapSeconds],
     ) -> Account:
         """From breakdowns, what compute of each kind takes longer beside communication, and overlaps: all per step."""
         states = {name: breakdown[name] for name in (*COMPUTE, *WAITING)}
         for state, kinds in COMPUTE_KINDS.items():
             states[state] -= sum(slowed.get(kind, 0.0) for kind in kinds)
         states["interference"] = sum(slowed.values())
-        axes = {axis: Communication.of(overlap.get(Key(axis), Overlap())) for axis in EXPOSED}
+        axes = {axis: AxisCommunication.of(overlap.get(Key(axis), OverlapSeconds())) for axis in EXPOSED}
         return cls(sum(breakdown.values()), dict(breakdown), states, axes, tuple(stages))
 
     def to_dict(self) -> dict[str, Any]:
@@ -83,7 +83,9 @@ class Account:
         """From a result JSON; KeyError, TypeError or ValueError where it holds none."""
         account = result["account"]
         axes = {
-            axis: Communication(*(_number(account["axes"][axis][f"{name}_s"]) for name in Communication.__slots__))
+            axis: AxisCommunication(
+                *(_number(account["axes"][axis][f"{name}_s"]) for name in AxisCommunication.__slots__)
+            )
             for axis in EXPOSED
         }
         return cls(

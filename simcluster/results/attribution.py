@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from simcluster.results.account import COMPUTE, STATES, WAITING, Account, Communication
+from simcluster.results.account import COMPUTE, STATES, WAITING, Account, AxisCommunication
 from simcluster.results.metrics import EXPOSED
 
 CAUSES = (
@@ -55,7 +55,7 @@ def grouped(causes: Mapping[str, float]) -> dict[str, float]:
     return found | {name: causes[name] for name in WAITING}
 
 
-def _parts(before: Communication, after: Communication) -> dict[str, float]:
+def _parts(before: AxisCommunication, after: AxisCommunication) -> dict[str, float]:
     """Exposed is free x (part that is exposed): each factor's change counts at the mean of the other factor."""
     part_before = before.exposed / before.free if before.free else None
     part_after = after.exposed / after.free if after.free else None

@@ -68,7 +68,7 @@ class Distribution:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class MeanDifference:
     """How much longer one of two scenarios takes on average, in seconds, with its 95 % confidence interval.
 
     ``noise_saved`` is how many times narrower that is than without common random numbers.
@@ -79,13 +79,13 @@ class Difference:
     noise_saved: float
 
 
-def compare_replicas(one: Distribution, other: Distribution) -> Difference:
+def compare_replicas(one: Distribution, other: Distribution) -> MeanDifference:
     """``other`` less ``one``, replica by replica: the same numbers were drawn for both, so most noise goes."""
     count = min(len(one), len(other))
     pairs = other.step_times[:count] - one.step_times[:count]
     mean, half = float(pairs.mean()), half_width(pairs)
     apart = math.hypot(half_width(one.step_times[:count]), half_width(other.step_times[:count]))
-    return Difference(mean, (mean - half, mean + half), apart / half if half else math.inf)
+    return MeanDifference(mean, (mean - half, mean + half), apart / half if half else math.inf)
 
 
 def half_width(values: Floats) -> float:

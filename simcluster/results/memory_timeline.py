@@ -36,7 +36,7 @@ _INTEGERS = ("step", "rank", "stage", "chunk", "microbatch", "layer")
 
 
 @dataclass(frozen=True, slots=True)
-class Peak:
+class MemoryPeak:
     """The moment when a rank holds most of what comes and goes, and the op that brought it there.
 
     ``time`` in seconds, ``pools`` in bytes.  ``kind`` is "" where nothing is ever allocated, "recv" for a tensor that
@@ -112,19 +112,19 @@ class MemoryTimeline:
             for number, name in enumerate(POOLS)
         }
 
-    def peak(self, rank: int, stage: int) -> Peak:
+    def peak(self, rank: int, stage: int) -> MemoryPeak:
         """The first moment when a simulated rank (of this stage) holds most."""
         own = self._part(rank, rank + 1)
         delta = self.delta[own]
         _, last = _instants(self.time[own])
         if not len(last):
-            return Peak(rank, stage, 0.0, dict.fromkeys(POOLS, 0.0))
+            return MemoryPeak(rank, stage, 0.0, dict.fromkeys(POOLS, 0.0))
         held = np.cumsum(delta)
         end = int(last[held[last].argmax()])
         pools = np.bincount(self.pool[own][: end + 1], weights=delta[: end + 1], minlength=len(POOLS))
         at = own.start + int(np.flatnonzero(delta[: end + 1] > 0)[-1])
         kind, name, layer = self.rows[self.row[at]]
-        return Peak(
+        return MemoryPeak(
             rank=rank,
             stage=int(self.stage[at]),
             time=float(self.time[at]),

@@ -31,7 +31,7 @@ class Key:
 
 
 @dataclass(frozen=True, slots=True)
-class Overlap:
+class OverlapSeconds:
     """Seconds per step of one rank, or of the mean rank.
 
     ``wire`` = ``hidden`` + ``exposed`` is the time with any of these calls between its last arrival and its end.
@@ -59,8 +59,8 @@ class Overlaps:
     Keys are in order: all, then axis by axis its sum and its collectives.
     """
 
-    of_rank: Mapping[int, Mapping[Key, Overlap]]
-    mean: Mapping[Key, Overlap]
+    of_rank: Mapping[int, Mapping[Key, OverlapSeconds]]
+    mean: Mapping[Key, OverlapSeconds]
 
     @property
     def fraction(self) -> float:
@@ -73,7 +73,7 @@ class Overlaps:
         return [_row(key, value) for key, value in self.mean.items()]
 
 
-def _row(key: Key, value: Overlap) -> dict[str, str | float]:
+def _row(key: Key, value: OverlapSeconds) -> dict[str, str | float]:
     numbers = {name if name in ("calls", "bytes") else f"{name}_s": part for name, part in asdict(value).items()}
     return {"axis": key.axis, "kind": key.kind, "name": key.name, **numbers}
 
@@ -87,12 +87,12 @@ def overlaps(spans: Spans, weights: Mapping[int, int], free: Floats, *, steps: i
         found[rank] = _of_rank(spans.of_rank(rank), free[low:high], steps)
     keys = _in_order(key for of_rank in found.values() for key in of_rank)
     total = sum(weights.values())
-    nothing = Overlap()
+    nothing = OverlapSeconds()
     mean = {}
     for key in keys:
         parts = [(weight / total, found[rank].get(key, nothing)) for rank, weight in weights.items()]
-        mean[key] = Overlap(*(
-            sum(share * getattr(part, name) for share, part in parts) for name in Overlap.__slots__
+        mean[key] = OverlapSeconds(*(
+            sum(share * getattr(part, name) for share, part in parts) for name in OverlapSeconds.__slots__
         ))  # fmt: skip
     return Overlaps(found, mean)
 
@@ -103,7 +103,7 @@ def _in_order(keys: Iterable[Key]) -> list[Key]:
     return sorted(dict.fromkeys(keys), key=lambda key: (place[key.axis], key.kind, key.name))
 
 
-def _of_rank(spans: Spans, free: Floats, steps: int) -> dict[Key, Overlap]:
+def _of_rank(spans: Spans, free: Floats, steps: int) -> dict[Key, OverlapSeconds]:
     """One rank's; the spans are its own."""
     rank = _Rank(spans, free)
     every = np.zeros(len(spans), dtype=bool)
@@ -124,7 +124,7 @@ def _of_rank(spans: Spans, free: Floats, steps: int) -> dict[Key, Overlap]:
     total = rank.measure(every)
     _add_counted(total, (value for key, value in found.items() if not key.kind))
     measured = {Key(): total, **found}
-    return {key: Overlap(*(number / steps for number in numbers)) for key, numbers in measured.items()}
+    return {key: OverlapSeconds(*(number / steps for number in numbers)) for key, numbers in measured.items()}
 
 
 def _add_counted(numbers: list[float], parts: Iterable[list[float]]) -> None:

@@ -13,7 +13,7 @@ from simcluster.engine.record import Record
 from simcluster.results.account import Account
 from simcluster.results.contention import free_seconds, slowed_seconds
 from simcluster.results.critical_path import CriticalPath, critical_path
-from simcluster.results.memory_timeline import MemoryTimeline, Peak, memory_timeline
+from simcluster.results.memory_timeline import MemoryPeak, MemoryTimeline, memory_timeline
 from simcluster.results.metrics import StepTime, mean_breakdown, step_time
 from simcluster.results.overlap import Overlaps, overlaps
 from simcluster.results.timeline import Spans, expand
@@ -118,7 +118,7 @@ class Run:
         found = memory_timeline(program, record.ready, record.start, record.end, record.slowed)
         return found.only(self.ranks)
 
-    def peak_of(self, rank: int) -> Peak:
+    def peak_of(self, rank: int) -> MemoryPeak:
         """When a simulated rank holds most, without model state."""
         return self.memory_timeline.peak(rank, self._stages[rank])
 

@@ -36,7 +36,7 @@ _NEXT_TO_NOTHING = 0.05  # of the raise
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldBack:
     """Why links that were raised by ``factor`` give communication ``gain`` only (factors on its rate; 1 is nothing).
 
     ``links`` are the raised ones by their ends, with their resource (``raised``) and the B/s of one now; ``by`` is what
@@ -124,7 +124,7 @@ class _Look:
     flows: tuple[float, float] = (1.0, 1.0)
 
 
-def held_back(calls: Iterable[Call], raised: Raise) -> Held | None:
+def held_back(calls: Iterable[Call], raised: Raise) -> HeldBack | None:
     """What holds back most of the communication over raised links; None if most of it gets what they were raised by.
 
     ``calls`` are those of the run after.  None as well where no link was raised.
@@ -135,14 +135,14 @@ def held_back(calls: Iterable[Call], raised: Raise) -> Held | None:
     looks = [look for call in calls for traffic in call.traffics if (look := _look(call, traffic, raised, up))]
     seconds = _seconds(looks)
     if not seconds:
-        return Held(float((raised.after[up] / raised.before[up]).max()), 1.0)
+        return HeldBack(float((raised.after[up] / raised.before[up]).max()), 1.0)
     if _seconds([look for look in looks if look.by]) <= _MOSTLY * seconds:
         return None
     by = _together((look.by, look) for look in looks if look.by)
     holder = max(by, key=lambda name: _seconds(by[name]))
     most = max(by[holder], key=lambda look: look.seconds)
     axes = _together((look.axis, look) for look in by[holder])
-    return Held(
+    return HeldBack(
         factor=most.factor,
         gain=math.fsum(look.seconds * look.gain for look in looks) / seconds,
         links=_ends(raised.cluster, most.link),

@@ -11,7 +11,7 @@ import numpy as np
 
 from simcluster.faults.capacities import with_permanent
 from simcluster.results.calls import calls
-from simcluster.results.raised import Held, Raise, held_back
+from simcluster.results.raised import HeldBack, Raise, held_back
 
 if TYPE_CHECKING:
     from simcluster.results.played import Run
@@ -21,7 +21,7 @@ LINKS = ("nvlink", "network", "pcie", "between_machines")
 """Factors of ``cluster.scale`` that are on links."""
 
 
-def held_between(before: Scenario, after: Scenario, run: Run) -> Held | None:
+def held_between(before: Scenario, after: Scenario, run: Run) -> HeldBack | None:
     """What holds a scenario's ``run`` back whose links are faster than those of the one before.
 
     None if nothing does, if no link is faster, and where the two clusters do not have the same links.

@@ -11,7 +11,7 @@ from simcluster.planning.facts import Facts
 from simcluster.planning.footprint import Footprint
 from simcluster.planning.job import Job
 from simcluster.results.host_copies import activations_in_host, copies_of, fullest_box
-from simcluster.results.memory_timeline import Peak
+from simcluster.results.memory_timeline import MemoryPeak
 from simcluster.results.numbers import hfu, mfu, numbers_of
 from simcluster.results.played import Run
 from simcluster.results.raising import held_by_scale
@@ -54,7 +54,7 @@ class Result(Run):
         return self.step_time / self.without_faults if self.without_faults else 1.0
 
     @cached_property
-    def memory_peak(self) -> Peak:
+    def memory_peak(self) -> MemoryPeak:
         """When and on which rank most memory is held, and the op that brought it there."""
         peaks = [self.peak_of(rank) for rank in sorted(self.weights)]
         return max(peaks, key=lambda peak: self.facts.footprints[peak.stage].holding(peak.pools).total)

@@ -41,7 +41,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Remedy:
+class MemoryRemedy:
     """A list of changes after which the job fits: all their values together, and the bytes of the fullest GPU then."""
 
     values: Mapping[str, Any]
@@ -62,8 +62,8 @@ class Remedies:
     """The shortest lists, cheapest first; without any, what comes closest, and what is short even then."""
 
     capacity: float
-    found: tuple[Remedy, ...]
-    closest: Remedy | None
+    found: tuple[MemoryRemedy, ...]
+    closest: MemoryRemedy | None
     short: str
 
     def to_dict(self) -> dict[str, Any]:
@@ -81,7 +81,7 @@ def remedies(scenario: Scenario, capacity: float | None = None) -> Remedies:
     trials, closest, fullest = 0, None, _fullest(scenario)
     best = held(scenario)
     for number in range(1, MOST_CHANGES + 1):
-        found: list[Remedy] = []
+        found: list[MemoryRemedy] = []
         limit = float("inf")
         for cost, values in _lists(options, number):
             if trials == most or len(found) == _MOST_LISTS or cost > limit:
@@ -93,10 +93,10 @@ def remedies(scenario: Scenario, capacity: float | None = None) -> Remedies:
             size = held(changed)
             full = {**values, **_derived(scenario, changed, values)}
             if size <= capacity:
-                found.append(Remedy(full, number, size))
+                found.append(MemoryRemedy(full, number, size))
                 limit = min(limit, cost + _WORTH)
             elif size < best:
-                best, fullest, closest = size, _fullest(changed), Remedy(full, number, size)
+                best, fullest, closest = size, _fullest(changed), MemoryRemedy(full, number, size)
         if found:
             return Remedies(capacity, tuple(found), None, "")
     return Remedies(capacity, (), closest, _short(fullest, best, capacity))

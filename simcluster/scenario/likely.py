@@ -34,7 +34,7 @@ _FAR = 2.0  # times beyond what was validated
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class RunKind:
     """What of a run decides how well it is predicted.
 
     ``generation`` of the GPU ("": none of those validated), ``sharding`` "FSDP" (ZeRO 3) or "Megatron" (all else),
@@ -102,14 +102,14 @@ class Validated:
     spans: tuple[tuple[int, int], ...]
 
 
-def kind_of(scenario: Scenario, model_flops: float) -> Kind:
+def kind_of(scenario: Scenario, model_flops: float) -> RunKind:
     """The kind of a run whose step has so many FLOP (``Facts.model_flops``)."""
     peaks = scenario.cluster.device.peak.known()
     peak = max(peaks.get("bf16", 0.0), peaks.get("fp16", 0.0)) or max(peaks.values())
     generation = next((name for name, low, high in _GENERATIONS if low < peak < high), "")
     visits = scenario.microbatches * scenario.model.layers / scenario.parallel.pp
     layer = model_flops / scenario.gpus / visits / peak
-    return Kind(
+    return RunKind(
         generation,
         "FSDP" if scenario.parallel.zero == 3 else "Megatron",
         "short" if layer < SHORT else "long",
@@ -145,7 +145,7 @@ def likely(scenario: Scenario, model_flops: float, step_time: float) -> Likely:
     return of_kind(kind_of(scenario, model_flops), step_time, _table())
 
 
-def of_kind(kind: Kind, step_time: float, table: Mapping[str, Any]) -> Likely:
+def of_kind(kind: RunKind, step_time: float, table: Mapping[str, Any]) -> Likely:
     """The same by a table of groups."""
     groups = table["groups"]
     far = (*kind.beyond, *_apart(kind, groups))
@@ -160,7 +160,7 @@ def nearest(scenario: Scenario, model_flops: float) -> tuple[Validated, ...]:
     return nearest_to(kind_of(scenario, model_flops), _table())
 
 
-def nearest_to(kind: Kind, table: Mapping[str, Any]) -> tuple[Validated, ...]:
+def nearest_to(kind: RunKind, table: Mapping[str, Any]) -> tuple[Validated, ...]:
     """By how narrow a group they share with the run, then by how far its sizes are outside of theirs."""
 
     own = kind.groups[0].split(", ")
@@ -182,7 +182,7 @@ def nearest_to(kind: Kind, table: Mapping[str, Any]) -> tuple[Validated, ...]:
     return tuple(sorted(rows, key=distance))
 
 
-def _apart(kind: Kind, groups: Mapping[str, Any]) -> Iterator[str]:
+def _apart(kind: RunKind, groups: Mapping[str, Any]) -> Iterator[str]:
     """How far the run is from what was validated on such GPUs with such sharding."""
     near = groups.get(f"{kind.generation}, {kind.sharding}")
     if not kind.generation:

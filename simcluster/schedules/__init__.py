@@ -23,7 +23,7 @@ from simcluster.schedules.gpipe import gpipe
 from simcluster.schedules.hanayo import hanayo
 from simcluster.schedules.interleaved import depth_first_in_groups, interleaved
 from simcluster.schedules.one_f_one_b import depth_first, one_f_one_b
-from simcluster.schedules.timing import Costs, ScheduleTiming, SliceCosts, peak_in_flight, play
+from simcluster.schedules.timing import EqualCosts, ScheduleTiming, SliceCosts, peak_in_flight, play
 from simcluster.schedules.zb_auto import Times, zb_auto
 from simcluster.schedules.zb_h import zb_h1, zb_h2
 from simcluster.schedules.zb_v import zb_v
@@ -31,7 +31,7 @@ from simcluster.schedules.zb_v import zb_v
 __all__ = [
     "SCHEDULES",
     "Action",
-    "Costs",
+    "EqualCosts",
     "Hop",
     "Kind",
     "Route",

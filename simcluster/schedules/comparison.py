@@ -8,7 +8,7 @@ from fractions import Fraction
 
 from simcluster.schedules import make_schedule, schedules_with
 from simcluster.schedules.actions import Schedule
-from simcluster.schedules.timing import Costs, ScheduleTiming, play
+from simcluster.schedules.timing import EqualCosts, ScheduleTiming, play
 from simcluster.schedules.zb_auto import Automatic
 
 
@@ -28,17 +28,17 @@ class StageTimes:
     latency: Fraction = Fraction(0)
     pair: Fraction | None = None
 
-    def of_chunk(self, schedule: Schedule) -> Costs[Fraction]:
+    def of_chunk(self, schedule: Schedule) -> EqualCosts[Fraction]:
         """The times of one chunk."""
         return self.times(share_of_a_stage(schedule))
 
-    def times(self, share: Fraction | int = 1) -> Costs[Fraction]:
+    def times(self, share: Fraction | int = 1) -> EqualCosts[Fraction]:
         """The times of a stage, or of a part of it."""
-        return Costs(F=self.forward * share, B=self.backward * share, I=self.input * share, W=self.weight * share)
+        return EqualCosts(F=self.forward * share, B=self.backward * share, I=self.input * share, W=self.weight * share)
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
+class PlayedSchedule:
     """A schedule and its timing, with what it is compared by; of zb-auto also how near it is to the optimum."""
 
     schedule: Schedule
@@ -81,12 +81,12 @@ def share_of_a_stage(schedule: Schedule) -> Fraction:
     return Fraction(schedule.num_stages, len(schedule.routes[0]))
 
 
-def play_stages(schedule: Schedule, times: StageTimes) -> Played:
+def play_stages(schedule: Schedule, times: StageTimes) -> PlayedSchedule:
     """The schedule with these times; InputError as ``play``."""
     together = None if times.pair is None else times.pair * share_of_a_stage(schedule)
     pair = None if together is None else lambda _forward, _backward: together
     timing = play(schedule, times.of_chunk(schedule), times.latency, pair)
-    return Played(schedule, timing, times)
+    return PlayedSchedule(schedule, timing, times)
 
 
 UNIT_TIMES = StageTimes(Fraction(1), Fraction(2), Fraction(1), Fraction(1))
@@ -100,7 +100,7 @@ def play_schedules(
     microbatches: int,
     chunks: int = 2,
     times: StageTimes = UNIT_TIMES,
-) -> list[Played]:
+) -> list[PlayedSchedule]:
     """Schedules by name, or made already, played with the same times; ``chunks`` a stage where a schedule takes them.
 
     InputError for an unknown name and for counts that a schedule cannot have.

@@ -9,7 +9,7 @@ from fractions import Fraction
 from simcluster.base.errors import InputError
 from simcluster.schedules.actions import Schedule
 from simcluster.schedules.text import order_lines
-from simcluster.schedules.timing import Costs, ScheduleTiming, Time, play
+from simcluster.schedules.timing import EqualCosts, ScheduleTiming, Time, play
 
 __all__ = ["common_unit", "grid", "order_lines"]
 
@@ -29,7 +29,7 @@ def grid(
     below, each with its own time axis.  InputError where an action does not begin and end on a column.
     """
     if timing is None:
-        rows = _bars(schedule, play(schedule, Costs(F=1, B=2, I=1, W=1)), 1)
+        rows = _bars(schedule, play(schedule, EqualCosts(F=1, B=2, I=1, W=1)), 1)
     else:
         rows = _bars(schedule, timing, unit)
     columns = max(end for row in rows for _, end, _ in row)

@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass
 
 from simcluster.schedules.actions import Schedule
-from simcluster.schedules.timing import Costs, play
+from simcluster.schedules.timing import EqualCosts, play
 
-_EQUAL = Costs(F=1, B=2, I=1, W=1)
+_EQUAL = EqualCosts(F=1, B=2, I=1, W=1)
 """Passes that are alike on every stage and chunk, as schedules are usually drawn."""
 
 

@@ -17,7 +17,7 @@ from simcluster.schedules import SCHEDULES, make_schedule
 from simcluster.schedules.actions import Route, Schedule, loop_route, parse_row
 from simcluster.schedules.interleaved import interleaved
 from simcluster.schedules.text import row_texts
-from simcluster.schedules.timing import Costs
+from simcluster.schedules.timing import EqualCosts
 from simcluster.schedules.zb_auto import Goal, Times, zb_auto
 
 Count = Annotated[int, Field(strict=True, ge=1, le=10**9)]
@@ -80,7 +80,7 @@ class ZbAuto(Spec):
         given = (self.forward, self.input, self.weight)
         if costs is None or any(time is not None for time in given):
             forward, input_, weight = (1.0 if time is None else time for time in given)
-            costs, latency = Costs(F=forward, B=input_ + weight, I=input_, W=weight), self.latency
+            costs, latency = EqualCosts(F=forward, B=input_ + weight, I=input_, W=weight), self.latency
         return zb_auto(
             num_stages,
             num_microbatches,

@@ -27,7 +27,7 @@ Step = tuple[Time, int, "Time | int", int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Costs(Generic[Time]):
+class EqualCosts(Generic[Time]):
     """The same time for every stage and chunk: one action of each kind, for one microbatch through one chunk."""
 
     F: Time

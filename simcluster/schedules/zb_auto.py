@@ -12,11 +12,11 @@ from typing import Any, Literal, get_args
 from simcluster.base.errors import InputError
 from simcluster.schedules.actions import Kind, Schedule
 from simcluster.schedules.check import require_counts, require_one_chunk
-from simcluster.schedules.timing import Costs, ScheduleTiming, play
+from simcluster.schedules.timing import EqualCosts, ScheduleTiming, play
 from simcluster.schedules.zb_greedy import greedy
 from simcluster.schedules.zb_h import zb_h1, zb_h2
 from simcluster.schedules.zb_rounds import Rounds, Taste
-from simcluster.schedules.zb_search import Found, Task, Value, lower_bound, search
+from simcluster.schedules.zb_search import FoundRows, OrderingTask, Value, lower_bound, search
 
 Times = Callable[[Kind, int, int], Any]
 """Duration of (kind, stage, chunk), as ``play`` takes it: floats, ints or Fractions."""
@@ -27,7 +27,7 @@ Goal = Literal["span", "step"]
 ALWAYS_PROVED = 32
 """Stages x microbatches up to which the search goes on until it has the optimum."""
 
-_UNIT: Costs[Any] = Costs(F=1, B=2, I=1, W=1)
+_UNIT: EqualCosts[Any] = EqualCosts(F=1, B=2, I=1, W=1)
 _ROUNDING = 1e-9  # of sums of parts of microbatches
 _MOST = 2000  # partial schedules that the search looks at in larger pipelines: 0.1 to 0.4 s
 _WIDTHS = (4, 16, 64)  # of the beams before the whole search, which starts from what they find
@@ -112,7 +112,7 @@ def automatic(
 
 
 def _improved(
-    schedule: Schedule, value: Any, task: Task, unit: Any, value_of: Callable[[Schedule], Any], goal: Goal
+    schedule: Schedule, value: Any, task: OrderingTask, unit: Any, value_of: Callable[[Schedule], Any], goal: Goal
 ) -> Automatic:
     """The schedule of this value, or a better one that a search finds, with the bound of all that there are."""
     bound, known = lower_bound(task, 0), _value(schedule, task)
@@ -179,7 +179,7 @@ def _cost(timing: ScheduleTiming[Any], goal: Goal) -> tuple[Any, Any, int]:
 
 def _task(
     each: list[dict[Kind, Any]], latency: Any, num_microbatches: int, limit: int, weight_memory: float, goal: Goal
-) -> tuple[Task, Any]:
+) -> tuple[OrderingTask, Any]:
     """The task in whole numbers, and their unit."""
     times = [latency, *(time for times in each for time in times.values())]
     unit: Any = 1
@@ -192,10 +192,10 @@ def _task(
     begins = tuple(itertools.accumulate((time + wire for time in forward[:-1]), initial=0))  # every row begins with F 0
     spans, makespan = begins, (0,) * len(each)
     offsets = (spans, makespan) if goal == "span" else (makespan, spans)
-    return Task(forward, input_, weight, wire, num_microbatches, limit, weight_memory, offsets), unit
+    return OrderingTask(forward, input_, weight, wire, num_microbatches, limit, weight_memory, offsets), unit
 
 
-def _value(schedule: Schedule, task: Task) -> Value:
+def _value(schedule: Schedule, task: OrderingTask) -> Value:
     """What a schedule reaches in the task."""
 
     times = {"F": task.forward, "I": task.input, "W": task.weight}
@@ -208,12 +208,12 @@ def _value(schedule: Schedule, task: Task) -> Value:
     return first, second
 
 
-def _searched(task: Task, known: Value) -> Found:
+def _searched(task: OrderingTask, known: Value) -> FoundRows:
     """What the search finds below the value that is known; each beam starts from what the narrower one has found."""
     size = len(task.forward) * task.num_microbatches
     most = None if size <= ALWAYS_PROVED else _MOST
     widths: list[int | None] = [width for width in _WIDTHS if most is None or width * 3 * size <= most]
-    best = Found(None, known, complete=False)
+    best = FoundRows(None, known, complete=False)
     for width in [*widths, None] if widths else []:
         found = search(task, best.value, width, most)
         best = replace(found, rows=found.rows or best.rows)

@@ -33,7 +33,7 @@ _Each = TypeVar("_Each")
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class OrderingTask:
     """What is to be ordered: times by stage, microbatches alive on a stage at most ``limit`` (parts as in ``zb_auto``).
 
     A goal is the largest end of a stage less that stage's part of ``offsets``; there are two, in order of weight.
@@ -75,7 +75,7 @@ class _Node(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundRows:
     """The rows of a schedule better than the known one, None where there is none, and the best value there is then.
 
     ``complete``: nothing was left out, so that this value is the optimum.
@@ -86,19 +86,19 @@ class Found:
     complete: bool
 
 
-def search(task: Task, known: Value, width: int | None = None, most: int | None = None) -> Found:
+def search(task: OrderingTask, known: Value, width: int | None = None, most: int | None = None) -> FoundRows:
     """The best schedule below the ``known`` value, by at most ``width`` partial ones at a time and ``most`` in all."""
     return _Search(task, known).run(width, most)
 
 
-def lower_bound(task: Task, goal: int) -> int:
+def lower_bound(task: OrderingTask, goal: int) -> int:
     """What no schedule of the task can be below in one of its goals, 0 or 1."""
     searching = _Search(task, (0, 0))
     return searching.bound(searching.start(), goal)
 
 
 class _Search:
-    def __init__(self, task: Task, known: Value) -> None:
+    def __init__(self, task: OrderingTask, known: Value) -> None:
         self._task, self._best = task, known
         self._last = len(task.forward) - 1
         self._tails: dict[int, _Tails] = {}
@@ -108,22 +108,22 @@ class _Search:
         stages, none = self._last + 1, ((),) * self._last
         return _State(((0, 0, 0),) * stages, (0,) * stages, ((0,) * self._task.num_microbatches, *none), (*none, ()))
 
-    def run(self, width: int | None, most: int | None) -> Found:
+    def run(self, width: int | None, most: int | None) -> FoundRows:
         """Layer by layer, each of one action more."""
         layer = [_Node((0, 0), self.start(), None, ())]
         complete, looked_at = True, 0
         for _ in range(3 * self._task.num_microbatches * (self._last + 1)):
             looked_at += len(layer)
             if most is not None and looked_at > most:
-                return Found(None, self._best, complete=False)
+                return FoundRows(None, self._best, complete=False)
             layer = self._next(layer)
             if width is not None and len(layer) > width:
                 layer = sorted(layer, key=lambda node: (node.bound, sum(node.state.free)))[:width]
                 complete = False
         if not layer:
-            return Found(None, self._best, complete)
+            return FoundRows(None, self._best, complete)
         best = min(layer, key=lambda node: node.bound)
-        return Found(self._rows(best), best.bound, complete)
+        return FoundRows(self._rows(best), best.bound, complete)
 
     def _next(self, layer: list[_Node]) -> list[_Node]:
         """All partial schedules of one action more but those that another of them is as good as."""
@@ -260,7 +260,7 @@ class _Tails:
     weight: list[list[int]]
 
 
-def _tails(task: Task, offsets: Sequence[int]) -> _Tails:
+def _tails(task: OrderingTask, offsets: Sequence[int]) -> _Tails:
     """Longest paths, over messages, memory and the work that a stage can only do later."""
     total, stages = task.num_microbatches, range(len(task.forward))
     rows = [[[0] * total for _ in stages] for _ in range(3)]

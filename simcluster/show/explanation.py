@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from simcluster.base.units import format_seconds
-from simcluster.results.overlap import Key, Overlap
+from simcluster.results.overlap import Key, OverlapSeconds
 
 if TYPE_CHECKING:
     from simcluster.results.played import Run
@@ -23,7 +23,7 @@ def explanation(run: Run, free: Sequence[Free]) -> str:
     return "\n\n".join(parts)
 
 
-def _overlap(mean: Mapping[Key, Overlap]) -> str:
+def _overlap(mean: Mapping[Key, OverlapSeconds]) -> str:
     header = [
         "communication (a step, mean over ranks)",
         "calls",
@@ -78,7 +78,7 @@ def _what_if(free: Iterable[Free], step_time: float) -> str:
     return _table(["if this were free", "on the path", "step less that", "step, played", "change"], rows)
 
 
-def _times(value: Overlap) -> list[str]:
+def _times(value: OverlapSeconds) -> list[str]:
     return [_seconds(seconds) for seconds in (value.wire, value.hidden, value.exposed, value.waiting)]
 
 

@@ -23,7 +23,7 @@ from simcluster.base.errors import InputError
 from simcluster.base.units import format_seconds
 from simcluster.show import palette
 from simcluster.show.gantt_legend import draw_footer, footer_of
-from simcluster.show.gantt_panel import Lanes, Panel, draw_panel, make_panel, picture_of, streams_of
+from simcluster.show.gantt_panel import LaneHeights, Panel, draw_panel, make_panel, picture_of, streams_of
 from simcluster.show.gantt_rows import Rows, choose_rows
 from simcluster.show.ruler import Ruler
 
@@ -64,7 +64,7 @@ def gantt(
     whole = _extent(timeline)
     shown = _checked_window(window, whole)
     choice = choose_rows(timeline, ranks=ranks, rows=rows, max_rows=max_rows, num_ranks=num_ranks)
-    lanes = Lanes.fitting(streams_of(timeline, choice.ranks), len(choice.ranks))
+    lanes = LaneHeights.fitting(streams_of(timeline, choice.ranks), len(choice.ranks))
     panel = make_panel(timeline, choice, lanes, window=shown, unit=_unit(shown)[1], origin=0.0)
     total = max(num_ranks or 0, timeline["rank"].nunique())
     heading = title if title is not None else _title(timeline, whole, shown, total)
@@ -105,7 +105,7 @@ def compare_gantts(
     most = sum(len(choice.ranks) for choice in choices)
     panels = []
     for (_, timeline), choice, (begin, _) in zip(named_timelines, choices, extents, strict=True):
-        lanes = Lanes.fitting(streams_of(timeline, choice.ranks), most)
+        lanes = LaneHeights.fitting(streams_of(timeline, choice.ranks), most)
         moved = (shown[0] + begin, shown[1] + begin)
         panels.append(make_panel(timeline, choice, lanes, window=moved, unit=_unit(shown)[1], origin=begin))
     texts = said or [

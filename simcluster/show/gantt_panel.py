@@ -34,7 +34,7 @@ _EDGE = 8.0  # pixels: boxes wider than this get a dark first pixel, so that equ
 
 
 @dataclass(frozen=True, slots=True)
-class Lanes:
+class LaneHeights:
     """Heights in points of the lanes of one row; `streams[0]` is compute."""
 
     streams: tuple[str, ...]
@@ -43,7 +43,7 @@ class Lanes:
     gap: float
 
     @classmethod
-    def fitting(cls, streams: tuple[str, ...], num_rows: int) -> Lanes:
+    def fitting(cls, streams: tuple[str, ...], num_rows: int) -> LaneHeights:
         """Higher lanes for fewer rows."""
         for most, sizes in ((4, (22.0, 9.0, 9.0)), (10, (18.0, 6.0, 7.0)), (32, (13.0, 4.0, 5.0))):
             if num_rows <= most:
@@ -69,7 +69,7 @@ class Panel:
 
     timeline: pd.DataFrame
     choice: RowChoice
-    lanes: Lanes
+    lanes: LaneHeights
     boxes: Boxes
     window: tuple[float, float]
     unit: float  # seconds in one unit of the time axis
@@ -107,7 +107,13 @@ def streams_of(timeline: pd.DataFrame, ranks: tuple[int, ...]) -> tuple[str, ...
 
 
 def make_panel(
-    timeline: pd.DataFrame, choice: RowChoice, lanes: Lanes, *, window: tuple[float, float], unit: float, origin: float
+    timeline: pd.DataFrame,
+    choice: RowChoice,
+    lanes: LaneHeights,
+    *,
+    window: tuple[float, float],
+    unit: float,
+    origin: float,
 ) -> Panel:
     """Spans of the chosen ranks inside `window` (seconds on the timeline's own clock)."""
     boxes = boxes_of(timeline, choice.ranks, window, lanes.streams)
@@ -265,7 +271,7 @@ def _colours(boxes: Boxes) -> Floats:
     return np.array([palette.colour_of(*paint) for paint in boxes.paints]).reshape(-1, 3)
 
 
-def _vertical(lanes: Lanes, row: npt.NDArray[np.int64], lane: npt.NDArray[np.int64]) -> tuple[Floats, Floats]:
+def _vertical(lanes: LaneHeights, row: npt.NDArray[np.int64], lane: npt.NDArray[np.int64]) -> tuple[Floats, Floats]:
     """Top and bottom in points."""
     top = row * lanes.pitch + lanes.top(lane)
     return top, top + lanes.height(lane)

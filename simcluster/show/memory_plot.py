@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from simcluster.base.errors import InputError
 from simcluster.base.units import format_seconds
-from simcluster.results.memory_timeline import POOLS, Floats, Peak
+from simcluster.results.memory_timeline import POOLS, Floats, MemoryPeak
 from simcluster.results.result import Result
 from simcluster.show.palette import LANE_SURROUND, MEMORY, QUIET_TEXT, TEXT
 
@@ -101,7 +101,7 @@ def _draw(axes: Axes, result: Result, rank: int, scale: float) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _mark(axes: Axes, peak: Peak, size: float, scale: float) -> None:
+def _mark(axes: Axes, peak: MemoryPeak, size: float, scale: float) -> None:
     """A point at the peak, and the op that brought it there in words."""
     if not peak.kind:
         return

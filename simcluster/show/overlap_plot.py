@@ -15,7 +15,7 @@ from matplotlib.patches import Patch
 from simcluster.base.errors import InputError
 from simcluster.base.units import format_seconds
 from simcluster.results.critical_path import kind_of
-from simcluster.results.overlap import Key, Overlap
+from simcluster.results.overlap import Key, OverlapSeconds
 from simcluster.results.played import Run
 from simcluster.show.palette import COMPUTE_KINDS, QUIET_TEXT, STREAMS, TEXT, WAITING, WAITING_HATCH, rgb, tinted
 
@@ -28,7 +28,7 @@ _HIDDEN_TINT = 0.6
 class _Row:
     name: str
     axis: str
-    value: Overlap
+    value: OverlapSeconds
     gap: float = 0.0  # of rows, above it
 
 
@@ -72,7 +72,7 @@ def _axes_of(named: Sequence[tuple[str, Run]]) -> list[_Row]:
     """Axis by axis every run."""
     there = dict.fromkeys(key.axis for _, run in named for key in run.overlap.mean if key.axis and not key.kind)
     return [
-        _Row(f"{axis}  {name}", axis, run.overlap.mean.get(Key(axis), Overlap()), 0.0 if place else 0.6)
+        _Row(f"{axis}  {name}", axis, run.overlap.mean.get(Key(axis), OverlapSeconds()), 0.0 if place else 0.6)
         for axis in there
         for place, (name, run) in enumerate(named)
     ]

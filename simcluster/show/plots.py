@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from simcluster.results.distribution import Distribution
     from simcluster.results.played import Run
     from simcluster.results.result import Result
-    from simcluster.schedules.comparison import Played
+    from simcluster.schedules.comparison import PlayedSchedule
     from simcluster.studies.search.plan import Found
     from simcluster.studies.whatif.free import Free
     from simcluster.studies.whatif.sensitivities import Sensitivity
@@ -92,7 +92,9 @@ def topology(cluster: Cluster) -> Figure:
     return plot_topology(cluster)
 
 
-def schedules(played: Sequence[Played], *, columns: int = 1, title: str | None = None, width: float = 14.0) -> Figure:
+def schedules(
+    played: Sequence[PlayedSchedule], *, columns: int = 1, title: str | None = None, width: float = 14.0
+) -> Figure:
     """Schedules with given times (`simcluster.play_schedules`), on one time axis under each other or in columns.
 
     Each with its makespan, bubbles and most activations alive.  InputError for none, and for more than can be read.

@@ -18,7 +18,7 @@ from matplotlib.patheffects import withStroke
 
 from simcluster.base.errors import InputError
 from simcluster.schedules import Schedule
-from simcluster.schedules.comparison import Played
+from simcluster.schedules.comparison import PlayedSchedule
 from simcluster.show.palette import IDLE, QUIET_TEXT, TEXT, Colour, colour_of, text_on
 from simcluster.show.ruler import Ruler
 
@@ -49,7 +49,7 @@ class _Box:
         return colour_of("compute", _KINDS[self.kind], self.chunk)
 
 
-def plot_schedules(shown: Sequence[Played], *, title: str | None = None, width: float = 14.0) -> Figure:
+def plot_schedules(shown: Sequence[PlayedSchedule], *, title: str | None = None, width: float = 14.0) -> Figure:
     """One schedule under the other on one time axis, each with its makespan, bubbles and most activations alive.
 
     ``width`` is in inches.  The figure belongs to no window: ``savefig`` it.  InputError for none, and for more than
@@ -66,7 +66,9 @@ def plot_schedules(shown: Sequence[Played], *, title: str | None = None, width: 
     return figure
 
 
-def plot_gallery(shown: Sequence[Played], *, title: str | None = None, columns: int = 2, width: float = 16.0) -> Figure:
+def plot_gallery(
+    shown: Sequence[PlayedSchedule], *, title: str | None = None, columns: int = 2, width: float = 16.0
+) -> Figure:
     """All of them on one page, in columns from left to right; otherwise as ``plot_schedules``."""
     _require_readable(shown)
     lines = -(-len(shown) // columns)
@@ -83,7 +85,9 @@ def plot_gallery(shown: Sequence[Played], *, title: str | None = None, columns: 
     return figure
 
 
-def _draw_all(figure: Figure, panels: list[Axes], shown: Sequence[Played], *, size: float, width: float) -> None:
+def _draw_all(
+    figure: Figure, panels: list[Axes], shown: Sequence[PlayedSchedule], *, size: float, width: float
+) -> None:
     """Panels and legend; ``size`` of the numbers and ``width`` of the time axis in points."""
     end = max(float(played.timing.makespan) for played in shown)
     ruler = Ruler(150)
@@ -97,7 +101,7 @@ def _draw_all(figure: Figure, panels: list[Axes], shown: Sequence[Played], *, si
     _legend(figure, shown, seen)
 
 
-def _draw_panel(axes: Axes, played: Played, boxes: Sequence[_Box]) -> None:
+def _draw_panel(axes: Axes, played: PlayedSchedule, boxes: Sequence[_Box]) -> None:
     schedule = played.schedule
     looks: dict[tuple[Any, ...], list[_Box]] = {}
     for box in boxes:
@@ -121,7 +125,7 @@ def _draw_panel(axes: Axes, played: Played, boxes: Sequence[_Box]) -> None:
     axes.set_title(_numbers(played), loc="right", fontsize=8, color=TEXT, pad=3)
 
 
-def _boxes(played: Played) -> Iterator[_Box]:
+def _boxes(played: PlayedSchedule) -> Iterator[_Box]:
     """Every action as a box; those of a pair share the row's height, F above."""
     schedule, timing = played.schedule, played.timing
     for stage, row in enumerate(schedule.rows):
@@ -158,7 +162,7 @@ def _number(axes: Axes, boxes: Sequence[_Box], ruler: Ruler, *, size: float, poi
                 number.set_path_effects([withStroke(linewidth=2.2, foreground=box.colour)])
 
 
-def _numbers(played: Played) -> str:
+def _numbers(played: PlayedSchedule) -> str:
     timing = played.timing
     peak = f"{float(max(played.peaks)):g}"
     copies = " · weights 2x" if played.copies > 1 else ""
@@ -168,7 +172,7 @@ def _numbers(played: Played) -> str:
     )
 
 
-def _title(shown: Sequence[Played]) -> str:
+def _title(shown: Sequence[PlayedSchedule]) -> str:
     """Counts and times, where all have the same."""
     times = shown[0].times
     counts = {(played.schedule.num_stages, played.schedule.num_microbatches) for played in shown}
@@ -183,7 +187,7 @@ def _title(shown: Sequence[Played]) -> str:
     )
 
 
-def _legend(figure: Figure, shown: Sequence[Played], boxes: Sequence[_Box]) -> None:
+def _legend(figure: Figure, shown: Sequence[PlayedSchedule], boxes: Sequence[_Box]) -> None:
     """What colours, shades, hatching, halves and the dashed line mean; only what is there."""
     from matplotlib.lines import Line2D
 
@@ -209,7 +213,7 @@ def _legend(figure: Figure, shown: Sequence[Played], boxes: Sequence[_Box]) -> N
     )  # fmt: skip
 
 
-def _caption(shown: Sequence[Played]) -> str:
+def _caption(shown: Sequence[PlayedSchedule]) -> str:
     halves = "  Two halves of a row: a fused pair, F above B." if any(played.schedule.fused for played in shown) else ""
     return (
         "Numbers are microbatches.  bubble: idle part of the time; of span: of the longest time from first start to "
@@ -217,7 +221,7 @@ def _caption(shown: Sequence[Played]) -> str:
     )
 
 
-def _require_readable(shown: Sequence[Played]) -> None:
+def _require_readable(shown: Sequence[PlayedSchedule]) -> None:
     if not shown:
         raise InputError("nothing to draw: give at least one schedule")
     boxes = sum(len(row) for played in shown for row in played.schedule.rows)

@@ -15,7 +15,7 @@ from simcluster.show.names import PARTS
 if TYPE_CHECKING:
     from simcluster.results.distribution import Distribution
     from simcluster.results.result import Result
-    from simcluster.scenario.fits import Remedy
+    from simcluster.scenario.fits import MemoryRemedy
     from simcluster.scenario.scenario import Scenario
 
 _BAR = 36  # characters of the longest bar
@@ -188,7 +188,7 @@ def _remedies(result: Result) -> list[str]:
     if remedies is None:
         return []
 
-    def command(remedy: Remedy) -> str:
+    def command(remedy: MemoryRemedy) -> str:
         return "  ".join(f"--set {text}" for text in remedy.overrides())
 
     if not remedies.found:

@@ -20,7 +20,7 @@ from simcluster.show.palette import QUIET_TEXT, TEXT, rgb
 from simcluster.show.topology_parts import (
     Bundle,
     Point,
-    Scale,
+    WidthScale,
     box,
     bundles,
     colour_of_kind,
@@ -42,7 +42,7 @@ _STEP = 1.25
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class MachineColumn:
     """Machines (each the names of its nodes), and the switches over them, tier by tier."""
 
     machines: tuple[tuple[str, ...], ...]
@@ -50,7 +50,7 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Fabric:
+class FabricColumns:
     """A cluster's columns in the order of their first GPU, and what joins them.
 
     ``top`` are the switches over all columns, in parts that never meet (rails, planes); none where columns are joined
@@ -58,7 +58,7 @@ class Fabric:
     """
 
     graph: Graph
-    columns: tuple[Column, ...]
+    columns: tuple[MachineColumn, ...]
     top: tuple[tuple[str, ...], ...]
     across: bool
 
@@ -74,7 +74,7 @@ class Fabric:
         return "group" if self.across else "pod" if len(self.columns[0].tiers) > 1 else "unit"
 
 
-def fabric_of(cluster: Cluster, graph: Graph) -> Fabric:
+def fabric_of(cluster: Cluster, graph: Graph) -> FabricColumns:
     """The fabric of the part ``graph`` of a cluster."""
     level = switch_levels(graph)
     highest = max(level.values(), default=0)
@@ -98,11 +98,11 @@ def fabric_of(cluster: Cluster, graph: Graph) -> Fabric:
             sorted((n for n in names if level.get(n) == height), key=order.__getitem__)
             for height in range(1, highest + 1)
         ]
-        columns.append(Column(tuple(machines), tuple(tuple(tier) for tier in tiers if tier)))
+        columns.append(MachineColumn(tuple(machines), tuple(tuple(tier) for tier in tiers if tier)))
     columns.sort(
         key=lambda column: min((place.get(n, len(place)) for m in column.machines for n in m), default=len(place))
     )
-    return Fabric(graph, tuple(columns), _parts(graph, [node for node in level if node in top], level), across)
+    return FabricColumns(graph, tuple(columns), _parts(graph, [node for node in level if node in top], level), across)
 
 
 def _parts(graph: Graph, top: Sequence[str], level: Mapping[str, int]) -> tuple[tuple[str, ...], ...]:
@@ -117,7 +117,7 @@ def _parts(graph: Graph, top: Sequence[str], level: Mapping[str, int]) -> tuple[
     return tuple(tuple(part) for part in parts.values())
 
 
-def draw_fabric(ax: Axes, fabric: Fabric, scale: Scale) -> None:
+def draw_fabric(ax: Axes, fabric: FabricColumns, scale: WidthScale) -> None:
     """All of it on one axes; sets the scale of the bands."""
     graph, columns = fabric.graph, fabric.columns
     top = [node for part in fabric.top for node in part]
@@ -144,14 +144,19 @@ def draw_fabric(ax: Axes, fabric: Fabric, scale: Scale) -> None:
     ax.set_title("fabric" if switches else "machines", fontsize=10, color=TEXT)
 
 
-def _bands(graph: Graph, column: Column, top: Sequence[str]) -> list[list[Bundle]]:
+def _bands(graph: Graph, column: MachineColumn, top: Sequence[str]) -> list[list[Bundle]]:
     """Links from the machines up to the first tier, from there to the next, ..., and to the top."""
     rows = [[node for machine in column.machines for node in machine], *column.tiers, top]
     return [bundles(graph, lower, upper) for lower, upper in itertools.pairwise(rows)]
 
 
 def _draw_column(
-    ax: Axes, graph: Graph, column: Column, where: tuple[int, str], bands: Sequence[Sequence[Bundle]], scale: Scale
+    ax: Axes,
+    graph: Graph,
+    column: MachineColumn,
+    where: tuple[int, str],
+    bands: Sequence[Sequence[Bundle]],
+    scale: WidthScale,
 ) -> None:
     x, name = where
     _draw_machines(ax, graph, column, x, name, scale)
@@ -164,7 +169,7 @@ def _draw_column(
         _band(ax, (x, foot), (x, head), band, scale)
 
 
-def _draw_machines(ax: Axes, graph: Graph, column: Column, x: float, name: str, scale: Scale) -> None:
+def _draw_machines(ax: Axes, graph: Graph, column: MachineColumn, x: float, name: str, scale: WidthScale) -> None:
     sizes = [sum(graph.nodes[node]["kind"] == "gpu" for node in machine) for machine in column.machines]
     alone = all(len(machine) == 1 for machine in column.machines)
     word = "rack" if any("tray" in graph.nodes[node] for node in column.machines[0]) else "machine"
@@ -187,7 +192,7 @@ def _draw_machines(ax: Axes, graph: Graph, column: Column, x: float, name: str, 
         ax.text(x, -0.15, left, ha="center", va="center", fontsize=7.5, color=QUIET_TEXT, zorder=5)
 
 
-def _draw_tier(ax: Axes, graph: Graph, nodes: Sequence[str], at: Point, width: float, scale: Scale) -> None:
+def _draw_tier(ax: Axes, graph: Graph, nodes: Sequence[str], at: Point, width: float, scale: WidthScale) -> None:
     x, y = at
     colour = colour_of_kind("switch")
     scale.kinds["switch"] = None
@@ -204,7 +209,7 @@ def _switches(graph: Graph, nodes: Sequence[str]) -> str:
     return f"{len(nodes):,} {' / '.join(tiers)} switch{'es' if len(nodes) > 1 else ''}"
 
 
-def _draw_top(ax: Axes, fabric: Fabric, at: Point, width: float, scale: Scale) -> None:
+def _draw_top(ax: Axes, fabric: FabricColumns, at: Point, width: float, scale: WidthScale) -> None:
     """The switches over all columns: one box, or a box for each part."""
     parts = fabric.top
     if len(parts) == 1:
@@ -227,14 +232,14 @@ def _draw_top(ax: Axes, fabric: Fabric, at: Point, width: float, scale: Scale) -
         box(ax, (centre, y - 0.11), (step * 0.86, 0.19), colour, text, 7.5)
 
 
-def _links_across(fabric: Fabric) -> list[Bundle]:
+def _links_across(fabric: FabricColumns) -> list[Bundle]:
     """Links from the first column to the others."""
     first, others = fabric.columns[0], fabric.columns[1:]
     near = [node for tier in first.tiers for node in tier]
     return bundles(fabric.graph, near, [node for column in others for tier in column.tiers for node in tier])
 
 
-def _draw_across(ax: Axes, fabric: Fabric, over: Sequence[Bundle], y: float, scale: Scale) -> None:
+def _draw_across(ax: Axes, fabric: FabricColumns, over: Sequence[Bundle], y: float, scale: WidthScale) -> None:
     """An arc between every two columns that are drawn."""
     places = [x for x, number in enumerate(fabric.drawn) if number is not None]
     colour = colour_of_medium(over[0].medium)
@@ -250,7 +255,7 @@ def _draw_across(ax: Axes, fabric: Fabric, over: Sequence[Bundle], y: float, sca
     note(ax, ((places[0] + places[-1]) / 2, y + 0.85), "\n".join(texts), rgb(TEXT), 9.5, "center")
 
 
-def _band(ax: Axes, start: Point, end: Point, group: Sequence[Bundle], scale: Scale) -> None:
+def _band(ax: Axes, start: Point, end: Point, group: Sequence[Bundle], scale: WidthScale) -> None:
     """A bundle of links as one line, with what is in it beside it."""
     if not group:
         return

@@ -16,7 +16,7 @@ from simcluster.show.topology_parts import (
     MEDIUM_NAMES,
     NODE_NAMES,
     Point,
-    Scale,
+    WidthScale,
     box,
     bundles,
     colour_of_kind,
@@ -31,14 +31,14 @@ _MOST_IN_ROW = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class MachineKind:
     """Machines that are alike: the nodes of one of them, and how many there are."""
 
     nodes: tuple[str, ...]
     count: int
 
 
-def machine_kinds(graph: Graph, machines: Iterable[Sequence[str]]) -> list[Kind]:
+def machine_kinds(graph: Graph, machines: Iterable[Sequence[str]]) -> list[MachineKind]:
     """One machine of each kind: alike if they have the same links between the same kinds of node."""
     kinds: dict[tuple[object, ...], list[Sequence[str]]] = {}
     nodes = graph.nodes
@@ -51,10 +51,10 @@ def machine_kinds(graph: Graph, machines: Iterable[Sequence[str]]) -> list[Kind]
             ]
         )
         kinds.setdefault(tuple(links), []).append(machine)
-    return [Kind(tuple(alike[0]), len(alike)) for alike in kinds.values()]
+    return [MachineKind(tuple(alike[0]), len(alike)) for alike in kinds.values()]
 
 
-def draw_machine(ax: Axes, graph: Graph, gpus: Mapping[str, int], kind: Kind, scale: Scale) -> None:
+def draw_machine(ax: Axes, graph: Graph, gpus: Mapping[str, int], kind: MachineKind, scale: WidthScale) -> None:
     """One machine with a title; ``gpus`` is the place of every GPU in the cluster."""
     nodes, trays = _one_tray(graph, kind.nodes)
     rows = _rows(graph, nodes, gpus)
@@ -167,7 +167,9 @@ def _inner(graph: Graph, node: str) -> list[str]:
     return [other for other in graph.adj[node] if not _apart(graph, other)]
 
 
-def _draw_links(ax: Axes, graph: Graph, place: Mapping[str, Point], height: Mapping[str, float], scale: Scale) -> None:
+def _draw_links(
+    ax: Axes, graph: Graph, place: Mapping[str, Point], height: Mapping[str, float], scale: WidthScale
+) -> None:
     top = max(height.values()) + 0.62
     widest = max(data["bandwidth"] for node in place for data in graph.adj[node].values())
     for node, at in place.items():

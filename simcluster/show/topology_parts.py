@@ -44,7 +44,7 @@ MEDIUM_NAMES = {"nvlink": "NVLink", "pcie": "PCIe", "infiniband": "InfiniBand", 
 
 
 @dataclass
-class Scale:
+class WidthScale:
     """Line width by bandwidth, and what the legend must explain."""
 
     widest: float = 1.0

@@ -15,7 +15,7 @@ from simcluster.bench.report import TopologyReport
 from simcluster.show.palette import QUIET_TEXT, TEXT
 from simcluster.show.topology_fabric import draw_fabric, fabric_of
 from simcluster.show.topology_machine import draw_machine, machine_kinds
-from simcluster.show.topology_parts import MEDIUM_NAMES, NODE_NAMES, Scale, colour_of_kind, colour_of_medium
+from simcluster.show.topology_parts import MEDIUM_NAMES, NODE_NAMES, WidthScale, colour_of_kind, colour_of_medium
 from simcluster.topology.cluster import Cluster
 from simcluster.topology.links import compute_part
 
@@ -39,7 +39,7 @@ def plot_topology(cluster: Cluster) -> Figure:
     fabric_width = max(3.2 + 2.2 * len(fabric.drawn), 0.0 if panels else 8.0)
     figure = Figure(figsize=(fabric_width + 5.6 * panels, 7.4 if tall else 6.4), layout="constrained")
     axes = figure.subplots(1, 1 + panels, width_ratios=[fabric_width, *[5.6] * panels], squeeze=False)[0]
-    scale = Scale()
+    scale = WidthScale()
     draw_fabric(axes[0], fabric, scale)
     place = {gpu: i for i, gpu in enumerate(cluster.gpus)}
     for ax, kind in zip(axes[1:], kinds, strict=False):
@@ -96,7 +96,7 @@ def _lines(facts: list[str], width: int) -> list[str]:
     return lines
 
 
-def _legend(figure: Figure, scale: Scale) -> None:
+def _legend(figure: Figure, scale: WidthScale) -> None:
     kinds = [kind for kind in NODE_NAMES if kind in scale.kinds]
     nodes = [Patch(facecolor=colour_of_kind(kind), edgecolor=TEXT, label=NODE_NAMES[kind]) for kind in kinds]
     media: dict[object, list[str]] = {}

@@ -18,7 +18,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter
 from simcluster.base.errors import InputError
 from simcluster.base.units import format_bytes, format_seconds_round
 from simcluster.evidence.validation.reports import Report
-from simcluster.evidence.validation.scores import Point
+from simcluster.evidence.validation.scores import ScoredPoint
 from simcluster.show.palette import COMPUTE_KINDS, LANE_SURROUND, QUIET_TEXT, STREAMS, TEXT
 
 _COLOURS = (
@@ -41,7 +41,7 @@ class _Series:
     """Points that are drawn alike, with their name and the mean error for the legend."""
 
     name: str
-    points: Sequence[Point]
+    points: Sequence[ScoredPoint]
     hollow: bool
 
 

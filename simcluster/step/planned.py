@@ -20,8 +20,8 @@ from simcluster.scenario.job import disturbances_of, facts_with_memory, job_of, 
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.schedule_plan import goes_by_own_times, schedule_of
 from simcluster.step.planning_by_times import OwnTimes
-from simcluster.symmetry.optimistic import Trust
-from simcluster.symmetry.quotients import Views
+from simcluster.symmetry.optimistic import OptimisticFold
+from simcluster.symmetry.quotients import QuotientSearch
 from simcluster.topology import Cluster
 
 Change = Callable[[Sequence[StageProgram]], Sequence[StageProgram]]
@@ -38,7 +38,7 @@ class Planned:
     faults: Sequence[Fault]
     programs: Sequence[StageProgram]
     choices: Choices
-    views: Views
+    views: QuotientSearch
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ def plan(scenario: Scenario, change: Change = list) -> Planned:
     """Plan the scenario, whatever faults it has, with its programs changed if a change is given."""
     job, facts = plan_job(scenario, scenario.cluster.device)
     programs, choices = change(stage_programs(job)), choices_of(scenario)
-    views = Views(programs, job.plan, scenario.cluster.built, choices.methods)
+    views = QuotientSearch(programs, job.plan, scenario.cluster.built, choices.methods)
     return Planned(job, facts, scenario.faults, programs, choices, views)
 
 
@@ -67,7 +67,7 @@ def prepare(
     folded: bool = True,
     collapsed: bool = True,
     watched: Sequence[OnLinks] = (),
-    trust: Trust | None = None,
+    trust: OptimisticFold | None = None,
 ) -> PreparedStep:
     """Lower a scenario, which may be planned already, to a program, with the faults that it has now.
 

@@ -12,7 +12,7 @@ from simcluster.engine.communication import StepsOf
 from simcluster.engine.network import Network
 from simcluster.engine.record import Record
 from simcluster.engine.stepwise import Stepwise
-from simcluster.reference.communication import Communication
+from simcluster.reference.communication import GroupsAndRoutes
 from simcluster.scenario.job import disturbances_of, slowness
 from simcluster.scenario.scenario import Scenario
 from simcluster.step.planned import Planned, PreparedStep
@@ -47,7 +47,7 @@ def _by_reference(scenario: Scenario, planned: Planned, prepared: PreparedStep) 
         planned.programs,
         layout,
         cluster,
-        Communication(layout, cluster, choices.methods, choices.interference),
+        GroupsAndRoutes(layout, cluster, choices.methods, choices.interference),
         slowness(scenario),
         disturbances_of(scenario, layout, cluster),
         in_steps=choices.steps,

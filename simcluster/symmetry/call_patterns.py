@@ -13,7 +13,7 @@ import numpy as np
 from simcluster.symmetry.demand import Call
 from simcluster.traffic.fairness import Usage
 from simcluster.traffic.incidence import Floats, Ints
-from simcluster.traffic.link_usage import Drawn
+from simcluster.traffic.link_usage import PatternTable
 from simcluster.traffic.methods import Method
 from simcluster.traffic.traffic import Pattern
 
@@ -22,7 +22,7 @@ Rows = tuple[Ints, Ints, Ints, Floats]
 
 
 @dataclass(frozen=True)
-class Form:
+class CallPattern:
     """``methods`` by call; of each call the ``parts`` of its pattern: (which usage, share, rounds, which column of
     ``latency``), where a row of ``latency`` is one group."""
 
@@ -37,7 +37,7 @@ class Form:
         return [Pattern(usages[use], share, rounds, latency[column]) for use, share, rounds, column in self.parts[call]]
 
 
-class Forms(list[Form]):
+class CallPatterns(list[CallPattern]):
     """All forms of a job, and the colours of groups: equal for those of equal kind, form and latencies."""
 
     def __init__(self) -> None:
@@ -45,8 +45,8 @@ class Forms(list[Form]):
         self._colours: dict[Hashable, int] = {}
 
     def add(
-        self, kind: Hashable, numbers: Ints, methods: dict[Call, Method], pictures: dict[Call, tuple[Drawn, ...]]
-    ) -> tuple[Ints, list[Drawn]]:
+        self, kind: Hashable, numbers: Ints, methods: dict[Call, Method], pictures: dict[Call, tuple[PatternTable, ...]]
+    ) -> tuple[Ints, list[PatternTable]]:
         """A new form; the colours of its groups, and their usages."""
         uses, use_of = _uses(pictures)
         latency: list[Floats] = []
@@ -63,7 +63,7 @@ class Forms(list[Form]):
             nature.append((call, methods[call].pace))
         table = np.stack(latency, axis=1) if latency else np.zeros((len(numbers), 0))
         row = dict(zip(numbers.tolist(), range(len(numbers)), strict=True))
-        self.append(Form(methods, parts, table, row))
+        self.append(CallPattern(methods, parts, table, row))
         kinds, which = np.zeros(min(1, len(table)), dtype=np.int64), np.zeros(len(table), dtype=np.int64)
         if (table != table[:1]).any():
             _, kinds, which = np.unique(table, axis=0, return_index=True, return_inverse=True)
@@ -74,7 +74,7 @@ class Forms(list[Form]):
         return colour, uses
 
 
-def _uses(pictures: dict[Call, tuple[Drawn, ...]]) -> tuple[list[Drawn], dict[int, int]]:
+def _uses(pictures: dict[Call, tuple[PatternTable, ...]]) -> tuple[list[PatternTable], dict[int, int]]:
     """The parts of pictures that use the links differently, and which of them every part is like, by its ``id``."""
     every = {id(part): part for picture in pictures.values() for part in picture}
     first: dict[bytes, int] = {}
@@ -83,6 +83,6 @@ def _uses(pictures: dict[Call, tuple[Drawn, ...]]) -> tuple[list[Drawn], dict[in
     return [every[number] for number in place], {number: place[like] for number, like in of.items()}
 
 
-def rows_of(those: Ints, uses: Sequence[Drawn]) -> list[Rows]:
+def rows_of(those: Ints, uses: Sequence[PatternTable]) -> list[Rows]:
     """Rows of usage of groups by their places in a table."""
     return [(those[use.group], np.full(len(use.group), place), use.link, use.flows) for place, use in enumerate(uses)]

@@ -16,7 +16,7 @@ from simcluster.traffic.incidence import Bindings, Ints
 
 
 @dataclass(frozen=True, eq=False)
-class Kind:
+class CommunicatorTable:
     """Communicators of one kind, of equally many ranks each: rows of ``table``, numbered from ``first`` on.
 
     ``like[row]`` is the one that tells of a row; those that tell of themselves are ``drawn``, and have a ``form``, a

@@ -14,17 +14,17 @@ import numpy.typing as npt
 from simcluster.base.multiset_hash import firsts, mixed, numbered, rows_alike
 from simcluster.collectives import Phase
 from simcluster.planning.ops import StageProgram
-from simcluster.planning.parallel import Layout, Ranks
+from simcluster.planning.parallel import RankLayout, Ranks
 from simcluster.symmetry.barriers import lone_axes
 from simcluster.symmetry.bottleneck_links import tight_rows
-from simcluster.symmetry.call_patterns import Form, Forms, Rows, rows_of
-from simcluster.symmetry.communicator_table import Kind, in_rows, pairs_of, tables_of
-from simcluster.symmetry.demand import Asked, Call
-from simcluster.symmetry.quotient import NotAlikeError, Window
+from simcluster.symmetry.call_patterns import CallPattern, CallPatterns, Rows, rows_of
+from simcluster.symmetry.communicator_table import CommunicatorTable, in_rows, pairs_of, tables_of
+from simcluster.symmetry.demand import Call, CommunicationDemand
+from simcluster.symmetry.quotient import NotAlikeError, Quotient
 from simcluster.symmetry.usage_patterns import Counterparts, Draw, Pictures
 from simcluster.traffic.fairness import Usage
 from simcluster.traffic.incidence import Bindings, Bools, Communicator, Floats, Ints, joined
-from simcluster.traffic.link_usage import Drawn, single
+from simcluster.traffic.link_usage import PatternTable, single
 from simcluster.traffic.methods import Method, Methods, activities, phases_of
 from simcluster.traffic.traffic import Fabric, Traffic, copy_pattern, group_of, hosts_of
 
@@ -40,26 +40,26 @@ class Communicators:
     def __init__(
         self,
         programs: Sequence[StageProgram],
-        plan: Layout,
+        plan: RankLayout,
         fabric: Fabric,
         methods: Methods,
-        window: Window | None = None,
+        window: Quotient | None = None,
     ) -> None:
         self._fabric = fabric
         self._hosts = hosts_of(fabric)
         self._methods = methods
         self._window = window
         self._pictures = Pictures(fabric, plan.num_ranks, window)
-        self.kinds: list[Kind] = []
-        self._named: dict[Hashable, list[Kind]] = {}
+        self.kinds: list[CommunicatorTable] = []
+        self._named: dict[Hashable, list[CommunicatorTable]] = {}
         self._of_stage: dict[tuple[Hashable, int], int] = {}  # by kind and stage the first number
         self._known: dict[Hashable, npt.NDArray[np.int32]] = {}  # by kind the number of every rank's
         self._ranks: dict[int, tuple[int, ...]] = {}
-        self._forms = Forms()
-        self.apart: dict[int, Sequence[Drawn]] = {}
+        self._forms = CallPatterns()
+        self.apart: dict[int, Sequence[PatternTable]] = {}
         self.lone: dict[int, None] = {}  # those beside which nothing else is under way, as far as that is known
         self._whole: dict[str, bool] = {}  # axes with one group of all ranks; do they hold up main lanes?
-        used = Asked(programs)
+        used = CommunicationDemand(programs)
         stage_ranks = plan.stage_ranks()
         self.stage_of, self.place_of = np.zeros((2, plan.num_ranks), dtype=np.int32)
         for stage, ranks in enumerate(stage_ranks):
@@ -195,10 +195,10 @@ class Communicators:
         tells = own.first + int(own.like[number - own.first])
         return activities(form.patterns(tells, (kind, size), usages), size, form.methods[kind, size])
 
-    def _kind(self, number: int) -> Kind:
+    def _kind(self, number: int) -> CommunicatorTable:
         return self.kinds[bisect_right(self._first, number) - 1]
 
-    def _form(self, number: int) -> Form:
+    def _form(self, number: int) -> CallPattern:
         kind = self._kind(number)
         return self._forms[int(kind.form[kind.told[number - kind.first]])]
 
@@ -218,7 +218,7 @@ class Communicators:
         return self.kinds[-1].first + len(self.kinds[-1].table) if self.kinds else 0
 
     def _add_axis(
-        self, axis: str, groups: Iterable[Ranks], used: Asked, programs: Sequence[StageProgram]
+        self, axis: str, groups: Iterable[Ranks], used: CommunicationDemand, programs: Sequence[StageProgram]
     ) -> None:  # fmt: skip
         """All groups of an axis, in order."""
         tables = tables_of(groups)
@@ -233,7 +233,7 @@ class Communicators:
         for table in tables:
             self._add_group(axis, table, used, blocking)
 
-    def _add_group(self, kind: str, table: Ranks, used: Asked, blocking: bool) -> None:
+    def _add_group(self, kind: str, table: Ranks, used: CommunicationDemand, blocking: bool) -> None:
         """The next numbers, for groups of one size (rows), which run what their stages do."""
         pictures, rows = self._pictures, np.arange(len(table))
         apart = self._count in self.apart
@@ -251,7 +251,7 @@ class Communicators:
         draw = pictures.of_groups(table, layout, those.cut)
         self._add(kind, table, those, own, alike, calls_of, draw, blocking)
 
-    def _add_sends(self, used: Asked, stage_ranks: Sequence[Ranks]) -> None:
+    def _add_sends(self, used: CommunicationDemand, stage_ranks: Sequence[Ranks]) -> None:
         """Pairs of ranks of two stages that send."""
         if not used.sends:
             return
@@ -266,7 +266,7 @@ class Communicators:
         for ((source, target), sizes), table, those in zip(used.sends.items(), tables, pairs, strict=True):
             place = np.cumsum(those.like == np.arange(len(table))) - 1 + first  # of those that are drawn
 
-            def of_these(those: Ints, call: str, method: Method, place: Ints = place) -> tuple[Drawn, ...]:
+            def of_these(those: Ints, call: str, method: Method, place: Ints = place) -> tuple[PatternTable, ...]:
                 return draw(place[those], call, method)
 
             end = int(place[-1]) + 1
@@ -309,7 +309,9 @@ class Communicators:
         where = self._hosts[table[drawn]]  # what a group does to computation may depend on whether it spans hosts
         colour = 2 * colour + (where != where[:, :1]).any(axis=1)
         first = self._count
-        self.kinds.append(Kind(kind, first, table, like, drawn, form, colour, places, in_rows(rows), blocking, turned))
+        self.kinds.append(
+            CommunicatorTable(kind, first, table, like, drawn, form, colour, places, in_rows(rows), blocking, turned)
+        )
         self._named.setdefault(kind, []).append(self.kinds[-1])
         for stage in self.stage_of[table[0, [0, -1]]].tolist():  # of a pair that of both
             self._of_stage[kind, stage] = first
@@ -321,13 +323,13 @@ class Communicators:
         those: Ints,
         calls: Iterable[Call],
         draw: Draw,
-    ) -> tuple[Ints, list[Drawn]]:
+    ) -> tuple[Ints, list[PatternTable]]:
         """A form; the colours of its groups, and their usages."""
         group = self._pictures.group(alike)
         methods = {
             (name, size): Method("") if name == "copy" else self._methods.of(group, name, size) for name, size in calls
         }
-        known: dict[tuple[str, str], tuple[Drawn, ...]] = {}
+        known: dict[tuple[str, str], tuple[PatternTable, ...]] = {}
         for call, method in methods.items():
             if (call[0], method.algorithm) not in known:
                 known[call[0], method.algorithm] = draw(those, call[0], method)

@@ -12,7 +12,7 @@ Call = tuple[str, float]
 """What the network is asked for: a kind of collective (or "send") and its size in bytes."""
 
 
-class Asked:
+class CommunicationDemand:
     """What the programs ask of the network, in order of first use.
 
     ``axes`` names those with collectives, given times included; ``sends[source, target]`` lists the calls of sending

@@ -27,7 +27,7 @@ Crowd = tuple[Usage, int]
 _WORTH = 1.5  # so many times fewer ranks than with all heeded, or all are: another run may follow this one
 
 
-class Trust:
+class OptimisticFold:
     """Which rows of usage are heeded, from one run of a job to the next."""
 
     def __init__(self) -> None:

@@ -28,13 +28,13 @@ import numpy.typing as npt
 
 from simcluster.base.link_columns import PerLink
 from simcluster.base.multiset_hash import firsts, mixed, numbered, ordered, places
-from simcluster.symmetry.communicator_table import Kind
-from simcluster.symmetry.quotient import Few, NotAlikeError, Window
+from simcluster.symmetry.communicator_table import CommunicatorTable
+from simcluster.symmetry.quotient import Few, NotAlikeError, Quotient
 from simcluster.traffic.incidence import Bindings, Floats, Ints, Load
 
 
 @dataclass(frozen=True, eq=False)
-class Odd:
+class Irregularities:
     """Irregularities of a job: a colour for every rank, and for every link; ``links`` are those that are not as wired,
     ``varying`` those among them that change on the way."""
 
@@ -50,7 +50,7 @@ class Odd:
 
 
 @dataclass(frozen=True, eq=False)
-class Cells:
+class Orbits:
     """``ranks`` are the first of every cell, ascending; ``rank`` and ``link`` have for every rank and link the first of
     its cell (-1 for links that are not used); ``bindings`` are of those, and ``of_group`` says which of them tells of
     every communicator."""
@@ -72,7 +72,9 @@ class Cells:
         return PerLink.one_by_one(self.link)
 
 
-def cells_of(window: Window, kinds: Sequence[Kind], apart: Mapping[int, Sequence[Load]], odd: Odd) -> Cells:
+def cells_of(
+    window: Quotient, kinds: Sequence[CommunicatorTable], apart: Mapping[int, Sequence[Load]], odd: Irregularities
+) -> Orbits:
     """The cells of a job of which these are the groups without what is odd; NotAlikeError where something is not turned
     as often as what it is seen with."""
     turns = [shift.turns for shift in window.shifts]
@@ -86,10 +88,10 @@ def cells_of(window: Window, kinds: Sequence[Kind], apart: Mapping[int, Sequence
     firsts = np.cumsum([0, *[len(part.drawn) for part in parts]])
     of_group = [part.told + begin for part, begin in zip(parts, firsts, strict=False)]
     bindings = _joined(copies, parts, firsts, apart, odd.varying)
-    return Cells(np.sort(copies.first_rank, axis=None), copies.rank, copies.link, bindings, np.concatenate(of_group))
+    return Orbits(np.sort(copies.first_rank, axis=None), copies.rank, copies.link, bindings, np.concatenate(of_group))
 
 
-def _alike(axis: int, window: Window, turns: Sequence[Ints], odd: Odd) -> Ints:
+def _alike(axis: int, window: Quotient, turns: Sequence[Ints], odd: Irregularities) -> Ints:
     """The cell of every number of turns of a shift: those of one cell have the same wrong with them."""
     usual = int(np.bincount(odd.ranks).argmax())
     ranks = np.flatnonzero(odd.ranks != usual)
@@ -116,7 +118,7 @@ class _Copies:
     first of its cell, and ``link`` for every link.
     """
 
-    def __init__(self, window: Window, sizes: Sequence[Ints], of_rank: Sequence[Ints]) -> None:
+    def __init__(self, window: Quotient, sizes: Sequence[Ints], of_rank: Sequence[Ints]) -> None:
         self.sizes, self.of_rank = sizes, of_rank
         self.shape = tuple([len(each) for each in sizes])
         self.of_copy = np.indices(self.shape).reshape(len(sizes), -1)
@@ -148,7 +150,7 @@ class _Groups:
     """Groups of one kind in the copies: ``drawn`` is the place of each among those drawn, ``told`` says which of them
     tells of each of the kind, ``number[copy, place]`` which are in a copy."""
 
-    def __init__(self, copies: _Copies, kind: Kind, turns: Sequence[Ints]) -> None:
+    def __init__(self, copies: _Copies, kind: CommunicatorTable, turns: Sequence[Ints]) -> None:
         for shift, times in enumerate(turns):
             if shift not in kind.turned and (times[kind.table] != times[kind.table[:, :1]]).any():
                 raise NotAlikeError

@@ -29,7 +29,7 @@ import numpy.typing as npt
 
 from simcluster.base.link_columns import PerLink
 from simcluster.base.multiset_hash import places
-from simcluster.planning.parallel import Layout, Plan
+from simcluster.planning.parallel import Plan, RankLayout
 from simcluster.traffic.incidence import Floats, Ints
 from simcluster.traffic.traffic import Fabric
 
@@ -42,7 +42,7 @@ class NotAlikeError(Exception):
     """The shift does not bring everything onto itself: the job has to be looked at as a whole."""
 
 
-class Turned(Protocol):
+class LinksInQuotient(Protocol):
     """Links as they are in the window: see topology.turns.Turned."""
 
     @property
@@ -60,7 +60,7 @@ class Turned(Protocol):
 class Turnable(Protocol):
     """A cluster that may know what a step does to it (``topology.cluster.Cluster.turned``)."""
 
-    def turned(self, steps: Sequence[Few], window: Few, count: int) -> Turned | None: ...
+    def turned(self, steps: Sequence[Few], window: Few, count: int) -> LinksInQuotient | None: ...
     def leaves_together(self, gpus: Ints) -> bool: ...
 
 
@@ -84,14 +84,14 @@ class Shift:
 
 
 @dataclass(frozen=True, eq=False)
-class Window:
+class Quotient:
     """``ranks`` of the window, ascending; ``rank[r]`` is what rank r becomes there by the ``shifts``, each done as
     often as it takes, and ``links`` know it of every link; ``count`` take each other's places."""
 
     ranks: Ints
     shifts: tuple[Shift, ...]
     rank: Few
-    links: Turned
+    links: LinksInQuotient
 
     @property
     def become(self) -> PerLink:
@@ -109,7 +109,7 @@ class Window:
         return len(self.rank) // len(self.ranks)
 
 
-def windows_of(plan: Layout, fabric: Fabric) -> Iterator[Window]:
+def windows_of(plan: RankLayout, fabric: Fabric) -> Iterator[Quotient]:
     """The windows that a job with which nothing is wrong may have, the smallest first."""
     if not isinstance(plan, Plan) or not isinstance(fabric, Turnable):
         return
@@ -127,12 +127,12 @@ def windows_of(plan: Layout, fabric: Fabric) -> Iterator[Window]:
                 yield window
 
 
-def _window(shifts: Sequence[Shift], fabric: Turnable) -> Window | None:
+def _window(shifts: Sequence[Shift], fabric: Turnable) -> Quotient | None:
     rank = shifts[0].rank
     for shift in shifts[1:]:
         rank = shift.rank[rank]
     links = fabric.turned([shift.onto for shift in shifts], rank, math.prod(shift.count for shift in shifts))
-    return None if links is None else Window(np.flatnonzero(rank == np.arange(len(rank))), tuple(shifts), rank, links)
+    return None if links is None else Quotient(np.flatnonzero(rank == np.arange(len(rank))), tuple(shifts), rank, links)
 
 
 def _shift(plan: Plan, axis: str, size: int) -> Shift:

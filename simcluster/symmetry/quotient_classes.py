@@ -17,7 +17,7 @@ from simcluster.base.link_columns import PerLink
 from simcluster.base.multiset_hash import compact, mixed, numbered
 from simcluster.symmetry.communicators import Communicators
 from simcluster.symmetry.equitable_partition import Carried, Classes, carried, carried_by, classes_of, coloured
-from simcluster.symmetry.orbits import Odd
+from simcluster.symmetry.orbits import Irregularities
 from simcluster.symmetry.quotient import NotAlikeError
 from simcluster.traffic.incidence import Bindings, Floats, Ints, Load
 from simcluster.traffic.link_usage import OnMost
@@ -42,7 +42,7 @@ class Seen(Protocol):
 _FEW = 4096  # whole numbers of flows up to this are their own names
 
 
-def classes_in_window(communicators: Communicators, window: Seen, odd: Odd, capacity: Floats) -> Classes:
+def classes_in_window(communicators: Communicators, window: Seen, odd: Irregularities, capacity: Floats) -> Classes:
     """``fold.partition`` of ranks that differ by their stage and by what is ``odd``; ``capacity`` is B/s per link."""
     bindings, become = communicators.shown, window.become
     ranks = (communicators.stage_of[window.ranks] * (int(odd.ranks.max()) + 1) + odd.ranks[window.ranks]).tolist()

@@ -12,12 +12,12 @@ import numpy as np
 
 from simcluster.base.multiset_hash import mixed
 from simcluster.planning.ops import StageProgram
-from simcluster.planning.parallel import Layout
+from simcluster.planning.parallel import RankLayout
 from simcluster.planning.perturbations import UNDISTURBED, Disturbances
 from simcluster.symmetry.communicators import Communicators
 from simcluster.symmetry.equitable_partition import Classes
-from simcluster.symmetry.orbits import Cells, Odd, cells_of
-from simcluster.symmetry.quotient import NotAlikeError, Window, windows_of
+from simcluster.symmetry.orbits import Irregularities, Orbits, cells_of
+from simcluster.symmetry.quotient import NotAlikeError, Quotient, windows_of
 from simcluster.symmetry.quotient_classes import classes_in_window
 from simcluster.traffic.fairness import Usage
 from simcluster.traffic.incidence import Bindings, Floats, Ints
@@ -25,13 +25,13 @@ from simcluster.traffic.methods import Methods
 from simcluster.traffic.traffic import Fabric
 
 
-class Views:
+class QuotientSearch:
     """The windows of a job with which nothing is wrong, and its groups as they are seen there."""
 
-    def __init__(self, programs: Sequence[StageProgram], plan: Layout, fabric: Fabric, methods: Methods) -> None:
+    def __init__(self, programs: Sequence[StageProgram], plan: RankLayout, fabric: Fabric, methods: Methods) -> None:
         self._job = programs, plan, fabric, methods
         self._left = windows_of(plan, fabric)
-        self._known: list[tuple[Window, Communicators]] = []
+        self._known: list[tuple[Quotient, Communicators]] = []
 
     def classes(
         self, capacity: Floats, slowness: Sequence[float], disturbances: Disturbances
@@ -42,14 +42,14 @@ class Views:
             odd = odd or odd_of(window.links.wired, capacity, slowness, disturbances)
             try:
                 if odd.something:
-                    apart = Apart(communicators, window, odd)
+                    apart = SplitQuotient(communicators, window, odd)
                     return apart, classes_in_window(apart, apart.cells, odd, capacity)
                 return communicators, classes_in_window(communicators, window, odd, capacity)
             except NotAlikeError:
                 continue
         return None
 
-    def _through(self) -> Iterator[tuple[Window, Communicators]]:
+    def _through(self) -> Iterator[tuple[Quotient, Communicators]]:
         yield from list(self._known)
         for window in self._left:
             try:
@@ -59,12 +59,12 @@ class Views:
             yield self._known[-1]
 
 
-class Apart(Communicators):
+class SplitQuotient(Communicators):
     """Those that a window shows, of a job with which something is wrong: some more are drawn."""
 
-    def __init__(self, alike: Communicators, window: Window, odd: Odd) -> None:
+    def __init__(self, alike: Communicators, window: Quotient, odd: Irregularities) -> None:
         self.__dict__.update({name: value for name, value in vars(alike).items() if name != "shown"})
-        self.cells: Cells = cells_of(window, alike.kinds, alike.apart, odd)
+        self.cells: Orbits = cells_of(window, alike.kinds, alike.apart, odd)
 
     @property
     def shown(self) -> Bindings:
@@ -87,7 +87,7 @@ class Apart(Communicators):
         return self.cells.bindings.usages(int(self.cells.of_group[number]))
 
 
-def odd_of(wired: Floats, capacity: Floats, slowness: Sequence[float], disturbances: Disturbances) -> Odd:
+def odd_of(wired: Floats, capacity: Floats, slowness: Sequence[float], disturbances: Disturbances) -> Irregularities:
     """What is wrong with a job; ``wired`` is what every link's ``capacity`` should be."""
     by_link = np.ascontiguousarray(capacity).view(np.int64)  # as ``bits``: none is -0
     differ = capacity != wired
@@ -98,7 +98,7 @@ def odd_of(wired: Floats, capacity: Floats, slowness: Sequence[float], disturban
             number = profiles.setdefault(profile, len(profiles))
             by_link[link] = mixed(by_link[link : link + 1], 71 + number).view(np.int64)[0]
             differ[link] = True
-    return Odd(_colours(slowness, disturbances), by_link, np.flatnonzero(differ), disturbances.capacities)
+    return Irregularities(_colours(slowness, disturbances), by_link, np.flatnonzero(differ), disturbances.capacities)
 
 
 def _colours(slowness: Sequence[float], disturbances: Disturbances) -> Ints:

@@ -12,14 +12,14 @@ import numpy as np
 
 from simcluster.collectives import Group, Phase
 from simcluster.planning.parallel import Ranks
-from simcluster.symmetry.quotient import Few, NotAlikeError, Window
+from simcluster.symmetry.quotient import Few, NotAlikeError, Quotient
 from simcluster.traffic.group_layouts import Places
 from simcluster.traffic.incidence import Ints
-from simcluster.traffic.link_usage import Drawn, drawn, drawn_at_once, drawn_turning
+from simcluster.traffic.link_usage import PatternTable, drawn, drawn_at_once, drawn_turning
 from simcluster.traffic.methods import Method, phases_of
 from simcluster.traffic.traffic import Fabric, group_of
 
-Draw = Callable[[Ints, str, Method], tuple[Drawn, ...]]
+Draw = Callable[[Ints, str, Method], tuple[PatternTable, ...]]
 """The picture of some groups by their places in a table, for a kind of call and a method."""
 
 
@@ -42,7 +42,7 @@ _TOGETHER = 1 << 17
 class Pictures:
     """Draws groups on a fabric, in a ``window`` if there is one: see ``Communicators``."""
 
-    def __init__(self, fabric: Fabric, num_ranks: int, window: Window | None) -> None:
+    def __init__(self, fabric: Fabric, num_ranks: int, window: Quotient | None) -> None:
         self._fabric, self._window, self._num_ranks = fabric, window, num_ranks
         self._places = Places(fabric, num_ranks)
         self._groups: dict[bytes, Group] = {}
@@ -111,9 +111,9 @@ class Pictures:
         others.
         """
         together = (layout >= 0).sum() * (cut or table.shape[1]) <= _TOGETHER
-        known: dict[tuple[int, str, str], tuple[Ints, tuple[Drawn, ...] | None]] = {}
+        known: dict[tuple[int, str, str], tuple[Ints, tuple[PatternTable, ...] | None]] = {}
 
-        def draw(those: Ints, call: str, method: Method) -> tuple[Drawn, ...]:
+        def draw(those: Ints, call: str, method: Method) -> tuple[PatternTable, ...]:
             name = int(layout[those[0]]), call, method.algorithm
             if name not in known:
                 alike = np.flatnonzero(layout == name[0])
@@ -131,9 +131,9 @@ class Pictures:
 
     def of_sends(self, pairs: Ranks, layout: Ints) -> Draw:
         """Draws pairs of a table; all that are laid out alike are drawn together."""
-        known: dict[tuple[int, str], tuple[Ints, tuple[Drawn, ...]]] = {}
+        known: dict[tuple[int, str], tuple[Ints, tuple[PatternTable, ...]]] = {}
 
-        def draw(those: Ints, call: str, method: Method) -> tuple[Drawn, ...]:
+        def draw(those: Ints, call: str, method: Method) -> tuple[PatternTable, ...]:
             name = int(layout[those[0]]), method.algorithm
             if name not in known:
                 alike = np.flatnonzero(layout == name[0])
@@ -145,7 +145,7 @@ class Pictures:
 
         return draw
 
-    def _at_once(self, table: Ranks, call: str, method: Method, cut: int) -> tuple[Drawn, ...] | None:
+    def _at_once(self, table: Ranks, call: str, method: Method, cut: int) -> tuple[PatternTable, ...] | None:
         phases = self.described(table[0], call, method)
         if not cut:
             return drawn_at_once(self._fabric, table, phases, timed=method.pace is None)

@@ -29,7 +29,7 @@ Signature: TypeAlias = tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Port:
+class FabricPort:
     """A way between a GPU and the fabric: ``node`` (a NIC, or the GPU) has a link with ``switch``, ``hops`` away."""
 
     node: str
@@ -41,8 +41,8 @@ class Port:
 class Doors:
     """Of every GPU the ports by which it leaves and is entered, and its signature."""
 
-    exits: Sequence[Sequence[Port]]
-    entries: Sequence[Sequence[Port]]
+    exits: Sequence[Sequence[FabricPort]]
+    entries: Sequence[Sequence[FabricPort]]
     signatures: Sequence[Signature]
 
 
@@ -194,15 +194,15 @@ class Ways:
                     seen[other] = reached[other] = hops + 1
         return reached
 
-    def _doors(self, find: Callable[[str, Mapping[str, list[str]]], list[Port]]) -> Doors:
+    def _doors(self, find: Callable[[str, Mapping[str, list[str]]], list[FabricPort]]) -> Doors:
         exits, entries = ([find(gpu, neighbours) for gpu in self._gpus] for neighbours in (self._next, self._previous))
         return Doors(exits, entries, [signature_of(ports) for ports in entries])
 
-    def _ports(self, gpu: str, neighbours: Mapping[str, list[str]]) -> list[Port]:
+    def _ports(self, gpu: str, neighbours: Mapping[str, list[str]]) -> list[FabricPort]:
         """The GPU's ways to the fabric (or from it), in natural order of NIC and switch."""
         return self._ports_at(self._reached(gpu, neighbours), neighbours)
 
-    def _nearest_ports(self, gpu: str, neighbours: Mapping[str, list[str]]) -> list[Port]:
+    def _nearest_ports(self, gpu: str, neighbours: Mapping[str, list[str]]) -> list[FabricPort]:
         """Those of them that are the fewest hops away."""
         seen = {gpu: 0}
         frontier = {gpu: 0}
@@ -213,10 +213,10 @@ class Ways:
             frontier = self._step(frontier, seen, neighbours)
         return []
 
-    def _ports_at(self, nodes: Mapping[str, int], neighbours: Mapping[str, list[str]]) -> list[Port]:
+    def _ports_at(self, nodes: Mapping[str, int], neighbours: Mapping[str, list[str]]) -> list[FabricPort]:
         gpus = self._gpu_index
         ports = [
-            Port(node, switch, hops)
+            FabricPort(node, switch, hops)
             for node, hops in nodes.items()
             if hops == 0 or node not in gpus
             for switch in neighbours[node]
@@ -242,7 +242,7 @@ class Ways:
         return float(self._graph.adj[node][other]["bandwidth"])
 
 
-def signature_of(ports: Iterable[Port]) -> Signature:
+def signature_of(ports: Iterable[FabricPort]) -> Signature:
     """The signature of a GPU that is entered by these ports."""
     nearest: dict[str, int] = {}
     for port in ports:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simcluster.base.multiset_hash import compact, numbered, rows_alike
-from simcluster.topology.access_paths import Port, Ways
+from simcluster.topology.access_paths import FabricPort, Ways
 
 Ints: TypeAlias = NDArray[np.int64]
 Floats: TypeAlias = NDArray[np.float64]
@@ -264,7 +264,7 @@ def _sides(
 
 def _only(
     ways: Ways,
-    ports: Sequence[Port],
+    ports: Sequence[FabricPort],
     gpu: str,
     link_index: Mapping[tuple[str, str], int],
     machines: Machines,

@@ -33,7 +33,7 @@ from simcluster.topology.host_ways import HostWays
 from simcluster.topology.policies import STATIC, RoutingSpec
 from simcluster.topology.routing import Router, Spread
 from simcluster.topology.switch_trees import SwitchTrees
-from simcluster.topology.turns import Turned
+from simcluster.topology.turns import LinkImages
 from simcluster.topology.wiring import Drafted, Wired
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ class Cluster:
 
     def turned(
         self, steps: Sequence[NDArray[np.integer[Any]]], window: NDArray[np.integer[Any]], count: int
-    ) -> Turned | None:
+    ) -> LinkImages | None:
         """What becomes of every link if, by any of the ``steps``, GPU i takes the place of GPU ``step[i]``.
 
         ``window[i]`` is what GPU i becomes in the window, which has one of all ``count`` that take each other's places.

@@ -14,7 +14,7 @@ import numpy as np
 from simcluster.documents.diagnostics import Complaint, listed
 from simcluster.documents.spec import Spec
 from simcluster.topology.links import Count, EdgeData
-from simcluster.topology.machine_parts import Port
+from simcluster.topology.machine_parts import NicPort
 from simcluster.topology.sizes import check_links
 from simcluster.topology.trees import Ratio, Site, UplinkSpec
 
@@ -37,7 +37,7 @@ class DragonflyPlusSpec(Spec):
     leaf_to_spine: UplinkSpec = UplinkSpec()
     spine_to_spine: UplinkSpec = UplinkSpec()
 
-    def add(self, site: Site, ports: Sequence[Port], machines: int) -> None:
+    def add(self, site: Site, ports: Sequence[NicPort], machines: int) -> None:
         """Switches group0.leaf0, ..., group0.spine0, ..., and the links from the ports on."""
         groups = machines // (self.nodes_per_leaf * self.leaves_per_group)
         check_links(groups * self.leaves_per_group * self.spines_per_group, "leaf - spine")

@@ -14,7 +14,7 @@ from simcluster.topology.cluster import Cluster, drafted_cluster
 from simcluster.topology.draft import Draft
 from simcluster.topology.dragonfly import DragonflyPlusSpec
 from simcluster.topology.links import COMPUTE, Count, Name
-from simcluster.topology.machine_parts import MachineSpec, Port
+from simcluster.topology.machine_parts import MachineSpec, NicPort
 from simcluster.topology.sizes import check_gpus
 from simcluster.topology.spec import Fields, TopologySpec
 from simcluster.topology.trees import FatTreeSpec, RailOnlySpec, RailOptimisedSpec, Site
@@ -73,7 +73,7 @@ class MachinesSpec(TopologySpec):
         Switches of other networks are called storage.leaf0, ...; those of planes plane0.leaf0, ...
         """
         draft = Draft()
-        networks: dict[tuple[str, int], list[Port]] = {}
+        networks: dict[tuple[str, int], list[NicPort]] = {}
         for port in self.machine.add(draft, self.nodes):
             networks.setdefault((port.network, port.plane), []).append(port)
         planes = any(plane for _, plane in networks)

@@ -24,7 +24,7 @@ Few = Annotated[int, Field(strict=True, ge=1, le=1024)]
 
 
 @dataclass(frozen=True, slots=True)
-class Port:
+class NicPort:
     """A NIC that every machine has (its place in the pattern of one), and the link by which it joins a fabric.
 
     ``rail`` numbers the NICs of a tray in the network.
@@ -143,7 +143,7 @@ class MachineSpec(Spec):
 
     # --- building ----------------------------------------------------------------------------------------------------
 
-    def add(self, draft: Draft, machines: int) -> list[Port]:
+    def add(self, draft: Draft, machines: int) -> list[NicPort]:
         """So many machines; the ports of each to the fabrics, in order.
 
         Nodes: node0.gpu0, node0.nvswitch, node0.pcie0, node0.host0, node0.nic0 (node0.storage-nic0 in a network of that
@@ -153,7 +153,7 @@ class MachineSpec(Spec):
             machines * self.trays * max(self.gpus, *(nic.count for nic in self.nics)), "of a kind inside machines"
         )
         graph = Recorder()
-        ports: list[tuple[str, Port]] = []
+        ports: list[tuple[str, NicPort]] = []
         name = "rack" if self.trays > 1 else "node"
         domain = f"{name}0"
         for tray in range(self.trays):
@@ -187,7 +187,7 @@ class MachineSpec(Spec):
             if self.host.between:
                 connect(graph, pairs, self.host.between.link("pcie"))
 
-    def _add_nics(self, graph: Graph, box: str) -> Iterator[tuple[str, Port]]:
+    def _add_nics(self, graph: Graph, box: str) -> Iterator[tuple[str, NicPort]]:
         numbered: dict[tuple[str, int], int] = {}
         fewer: dict[Place, int] = {}  # groups so far with fewer NICs than there are places
         for group in self.nics:
@@ -208,7 +208,7 @@ class MachineSpec(Spec):
             connect(graph, pairs, _times(slot, group.slots, "slots"))
             link = _times(group.link.link("network"), group.ports, "ports")
             for i, nic in enumerate(nics):
-                yield nic, Port(-1, first + i, group.network, group.plane, link)
+                yield nic, NicPort(-1, first + i, group.network, group.plane, link)
 
 
 _NAMES = {"gpu": "GPUs", "pcie": "PCIe switches", "host": "host bridges"}

@@ -28,9 +28,9 @@ from simcluster.topology.links import Graph, compute_part
 from simcluster.topology.paths import Paths
 from simcluster.topology.policies import RoutingSpec
 from simcluster.topology.turns import (
+    Automorphism,
     Ground,
-    Turn,
-    Turned,
+    LinkImages,
     counterparts,
     leaves_together,
     links_turned,
@@ -137,7 +137,7 @@ class Regular:
 
     def turned(
         self, steps: Sequence[NDArray[np.integer[Any]]], window: NDArray[np.integer[Any]], count: int, wired: Floats
-    ) -> Turned | None:
+    ) -> LinkImages | None:
         """As ``Cluster.turned``; ``wired`` is the capacity of every link."""
         found = [step_of(self.machines, gpus) for gpus in (*steps, window)]
         known = [step for step in found if step is not None]
@@ -151,7 +151,7 @@ class Regular:
         )  # fmt: skip
         if links is None:
             return None
-        return counterparts(self._ground, self._policy, Turn(tuple(those), into, *links, count), wired)
+        return counterparts(self._ground, self._policy, Automorphism(tuple(those), into, *links, count), wired)
 
     def leaves_together(self, gpus: Ints) -> bool:
         """As ``Cluster.leaves_together``."""

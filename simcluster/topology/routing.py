@@ -31,7 +31,7 @@ from typing import TypeAlias
 import networkx as nx
 
 from simcluster.base.errors import InputError
-from simcluster.topology.access_paths import WHOLE, Doors, Port, Signature, Ways, signature_of, split
+from simcluster.topology.access_paths import WHOLE, Doors, FabricPort, Signature, Ways, signature_of, split
 from simcluster.topology.paths import Paths
 from simcluster.topology.policies import STATIC, Flow, Pick, RoutingSpec
 
@@ -55,7 +55,7 @@ class Router:
         self._ways = ways = Ways(graph, gpus)
         self._place = [int(graph.nodes[gpu].get("local", number)) for number, gpu in enumerate(gpus)]
         self._nics = math.lcm(*(max(1, len({port.node for port in ports})) for ports in ways.near.exits))
-        self._outsides: dict[tuple[int, Signature], tuple[int | None, list[Port]]] = {}
+        self._outsides: dict[tuple[int, Signature], tuple[int | None, list[FabricPort]]] = {}
         self._gates: dict[tuple[str, int], list[tuple[str, Signature]]] = {}
         self._fabrics: dict[tuple[str, int, int], list[str]] = {}
         self._paths: dict[tuple[int, int, int], tuple[int, ...]] = {}
@@ -139,7 +139,7 @@ class Router:
             return src, ways.all
         raise InputError(self._no_way(src, dst))
 
-    def _outside(self, src: int, dst: int, doors: Doors) -> tuple[int | None, list[Port]]:
+    def _outside(self, src: int, dst: int, doors: Doors) -> tuple[int | None, list[FabricPort]]:
         """Hops of the shortest way over the fabric, None if there is none, and the ports by which it can leave."""
         signature = doors.signatures[dst]
         known = self._outsides.get((src, signature)) if doors is self._ways.near else None
@@ -200,7 +200,7 @@ class Router:
         across = self._walk_fabric(port.switch, dst, doors, pick, number)
         return self._way_out(src, leaving, port, dst) + across[:-1] + inside(across[-1], end, dst)
 
-    def _way_out(self, src: int, leaving: int, port: Port, dst: int) -> list[str]:
+    def _way_out(self, src: int, leaving: int, port: FabricPort, dst: int) -> list[str]:
         """Nodes from the GPU, by the one that relays if another does, to the node with the port."""
         way = self._ways.walk_inside(self._gpus[leaving], port.node, dst)
         if leaving == src:
@@ -235,7 +235,7 @@ class Router:
             self._fabrics[key] = path
         return path
 
-    def _exits(self, leaving: int, dst: int, doors: Doors, number: int) -> list[Port]:
+    def _exits(self, leaving: int, dst: int, doors: Doors, number: int) -> list[FabricPort]:
         """The ports of the NIC (or GPU) by which the flow leaves its machine."""
         ports = self._outside(leaving, dst, doors)[1]
         if len(ports) == 1:
@@ -261,7 +261,7 @@ class Router:
         known = self._gates.get((switch, dst)) if doors is self._ways.near else None
         if known is not None:
             return known
-        of_node: dict[str, list[Port]] = {}
+        of_node: dict[str, list[FabricPort]] = {}
         for port in doors.entries[dst]:
             of_node.setdefault(port.node, []).append(port)
         best = self._ways.hops_across(doors.signatures[dst])[switch]

@@ -21,7 +21,7 @@ from simcluster.documents.diagnostics import RuleError
 from simcluster.documents.spec import Spec
 from simcluster.topology.draft import Draft, Ints
 from simcluster.topology.links import COMPUTE, Count, EdgeData, Fraction, Name, PresetSpec, edge_data
-from simcluster.topology.machine_parts import Port
+from simcluster.topology.machine_parts import NicPort
 from simcluster.topology.sizes import check_links
 
 
@@ -66,7 +66,7 @@ class Site:
         apart = {} if self.network == COMPUTE else {"network": self.network}
         return self.draft.add_switches([self.prefix + name for name in names], {"kind": "switch", "tier": tier} | apart)
 
-    def attach(self, ports: Sequence[Port], leaf_of: Ints) -> None:
+    def attach(self, ports: Sequence[NicPort], leaf_of: Ints) -> None:
         """Links from the ports, which every machine has, to the leaf of each machine."""
         nic = self.draft.nodes[:, [port.nic for port in ports]]
         self.draft.connect(nic, np.broadcast_to(leaf_of[:, None], nic.shape), [port.link for port in ports])
@@ -148,7 +148,7 @@ class FatTreeSpec(TreeSpec):
 
     kind: Literal["fat_tree"]
 
-    def add(self, site: Site, ports: Sequence[Port], machines: int) -> None:
+    def add(self, site: Site, ports: Sequence[NicPort], machines: int) -> None:
         """Switches leaf0, ..., spine0, ... (pod0.spine0, ..., core0.0, ...), and the links from the ports on."""
         leaves = site.switches([f"leaf{u}" for u in range(-(-machines // self.nodes_per_unit))], "leaf")
         site.attach(ports, np.array(leaves)[np.arange(machines) // self.nodes_per_unit])
@@ -159,9 +159,9 @@ class FatTreeSpec(TreeSpec):
 class RailSpec(TreeSpec):
     """NIC i of every machine of a unit on leaf i of the unit: GPUs with equal index in theirs are one leaf apart."""
 
-    def leaves(self, site: Site, ports: Sequence[Port], machines: int) -> dict[int, dict[int, tuple[int, float]]]:
+    def leaves(self, site: Site, ports: Sequence[NicPort], machines: int) -> dict[int, dict[int, tuple[int, float]]]:
         """Leaves of every rail by unit, with the line rate of a full one; the ports are linked to them."""
-        by_rail: dict[int, list[Port]] = {}
+        by_rail: dict[int, list[NicPort]] = {}
         for port in ports:
             by_rail.setdefault(port.rail, []).append(port)
         units = range(-(-machines // self.nodes_per_unit))
@@ -181,7 +181,7 @@ class RailOptimisedSpec(RailSpec):
 
     kind: Literal["rail_optimised"]
 
-    def add(self, site: Site, ports: Sequence[Port], machines: int) -> None:
+    def add(self, site: Site, ports: Sequence[NicPort], machines: int) -> None:
         """Switches unit0.leaf0 (rail 0), ..., spine0, ..., and the links from the ports on."""
         leaves = self.leaves(site, ports, machines)
         by_unit: dict[int, dict[int, float]] = {}
@@ -200,7 +200,7 @@ class RailOnlySpec(RailSpec):
 
     kind: Literal["rail_only"]
 
-    def add(self, site: Site, ports: Sequence[Port], machines: int) -> None:
+    def add(self, site: Site, ports: Sequence[NicPort], machines: int) -> None:
         """Switches unit0.leaf0 (rail 0), ..., rail0.spine0, ..., and the links from the ports on."""
         link_of = {port.rail: port.link for port in reversed(ports)}
         for rail, of_unit in self.leaves(site, ports, machines).items():
@@ -208,7 +208,7 @@ class RailOnlySpec(RailSpec):
             self.grow(own, {unit: dict([leaf]) for unit, leaf in of_unit.items()}, link_of[rail])
 
 
-def _full(ports: Sequence[Port], machines: int) -> float:
+def _full(ports: Sequence[NicPort], machines: int) -> float:
     """Line rate (B/s) of so many machines' ports."""
     return machines * sum(float(port.link["line_rate"]) for port in ports)
 

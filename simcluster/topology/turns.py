@@ -47,7 +47,7 @@ class Step:
 
 
 @dataclass(frozen=True, eq=False)
-class Turn:
+class Automorphism:
     """A group of automorphisms: ``steps`` that bring a cluster onto itself, one after the other as often as one likes.
 
     The ``window`` has one GPU of all ``count`` that take each other's places so; it says which one each becomes there,
@@ -107,7 +107,7 @@ class Ground:
 
 
 @dataclass(frozen=True, eq=False)
-class Turned:
+class LinkImages:
     """``become`` has for every link the one that it becomes in the window, -1 for links that are not used.
 
     ``wired`` is the capacity of every link (B/s), with nothing wrong with it.
@@ -116,7 +116,7 @@ class Turned:
     become: PerLink
     wired: Floats
     _ground: Ground
-    _turn: Turn
+    _turn: Automorphism
 
     @property
     def link(self) -> Few:
@@ -201,7 +201,7 @@ def links_turned(
     turn: tuple[Sequence[Step], Step],
     sort: Sorts,
 ) -> tuple[Ints, Ints] | None:
-    """``Turn.links`` and ``owner``, of steps and the window, from machine 0 (``gpus`` and ``link_index`` are its own).
+    """``Automorphism.links`` and ``owner``, of steps and the window, from machine 0, whose ``gpus`` and ``link_index`` these are.
 
     What a GPU leaves by goes where it goes, everything else stays.  None unless that brings links onto equal links, and
     as many of them onto each of the window as GPUs.
@@ -254,7 +254,7 @@ def _columns(ways: Ways, gpus: Sequence[str], inside: Mapping[tuple[str, str], i
     return None if (found < 0).any() else found
 
 
-def counterparts(ground: Ground, policy: RoutingSpec, turn: Turn, wired: Floats) -> Turned | None:
+def counterparts(ground: Ground, policy: RoutingSpec, turn: Automorphism, wired: Floats) -> LinkImages | None:
     """What becomes of every link.
 
     None unless each route between used GPUs is turned into the route between the GPUs that these become: leaves are
@@ -279,10 +279,10 @@ def counterparts(ground: Ground, policy: RoutingSpec, turn: Turn, wired: Floats)
     sort = ground.sorts[number]
     if (sort[ground.row[below]] != sort[ground.row[window]]).any():
         return None
-    return Turned(_become(ground, turn, used, (below, window)), wired, ground, turn)
+    return LinkImages(_become(ground, turn, used, (below, window)), wired, ground, turn)
 
 
-def _leaves(ground: Ground, turn: Turn, used: Ints) -> tuple[Ints, Ints] | None:
+def _leaves(ground: Ground, turn: Automorphism, used: Ints) -> tuple[Ints, Ints] | None:
     """The leaves of these machines, and those that they become in the window; None if they do not go together."""
     size = ground.machines.size
     window = np.full(ground.hops.size, -1, dtype=np.int64)
@@ -301,7 +301,7 @@ def _leaves(ground: Ground, turn: Turn, used: Ints) -> tuple[Ints, Ints] | None:
     return below, window[below]
 
 
-def _become(ground: Ground, turn: Turn, used: Ints, leaves: tuple[Ints, Ints]) -> PerLink:
+def _become(ground: Ground, turn: Automorphism, used: Ints, leaves: tuple[Ints, Ints]) -> PerLink:
     """What the links of these machines become, and of these leaves: those of machines and leaves of the window."""
     rows, machines = ground.rows, ground.machines
     begin = machines.links.shape[1]

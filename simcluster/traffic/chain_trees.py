@@ -21,7 +21,7 @@ from simcluster.traffic.traffic import Fabric
 
 
 @runtime_checkable
-class Loaded(Protocol):
+class ClosedFormLoads(Protocol):
     """A cluster that may know in closed form what many flows add up to (``topology.cluster.Cluster.loads``)."""
 
     def loads(
@@ -40,7 +40,7 @@ def chained_trees(fabric: Fabric, gpus: Ints, phases: Sequence[Phase]) -> tuple[
 
     None where the phases are others, or the cluster does not know.
     """
-    if not isinstance(fabric, Loaded) or not all(phase.pipelined for phase in phases):
+    if not isinstance(fabric, ClosedFormLoads) or not all(phase.pipelined for phase in phases):
         return None
     hops = [phase.hops for phase in phases if isinstance(phase.hops, Chained)]
     if not hops or len(hops) < len(phases) or any(each.walks is not hops[0].walks for each in hops):

@@ -21,7 +21,7 @@ from simcluster.traffic.traffic import Fabric, Pattern, patterns
 
 
 @dataclass(frozen=True)
-class Drawn:
+class PatternTable:
     """One activity of every group: as ``Pattern``, with a ``latency`` per group and usages in columns.
 
     Row i says that ``flows[i]`` flows of group ``group[i]`` cross ``link[i]``; ascending.
@@ -34,10 +34,10 @@ class Drawn:
     link: Ints
     flows: Floats
 
-    def of_groups(self, first: int, end: int) -> Drawn:
+    def of_groups(self, first: int, end: int) -> PatternTable:
         """Some of the groups, renumbered."""
         rows = slice(*np.searchsorted(self.group, [first, end]))
-        return Drawn(
+        return PatternTable(
             self.share,
             self.rounds,
             self.latency[first:end],
@@ -57,7 +57,7 @@ class Drawn:
         """Equal for those that use the links alike, in all groups."""
         return b"".join([self.group.tobytes(), self.link.tobytes(), self.flows.tobytes()])
 
-    def loads_as(self, other: Drawn) -> bool:
+    def loads_as(self, other: PatternTable) -> bool:
         """Do both use the links alike, in all groups?"""
         return (
             np.array_equal(self.group, other.group)
@@ -66,7 +66,7 @@ class Drawn:
         )
 
 
-class OnMost(Drawn):
+class OnMost(PatternTable):
     """An activity of a single group that is on most links: ``load`` has whole flows for every one, columns are made
     when they are asked for."""
 
@@ -89,7 +89,7 @@ class OnMost(Drawn):
         self.__dict__.update(columns)
         return columns[name]
 
-    def of_groups(self, first: int, end: int) -> Drawn:
+    def of_groups(self, first: int, end: int) -> PatternTable:
         """The only group."""
         assert (first, end) == (0, 1)
         return self
@@ -99,7 +99,7 @@ class OnMost(Drawn):
         return self.load.of(links).astype(np.float64)
 
 
-def drawn(fabric: Fabric, members: Ints, phases: Sequence[Phase], *, timed: bool = True) -> tuple[Drawn, ...]:
+def drawn(fabric: Fabric, members: Ints, phases: Sequence[Phase], *, timed: bool = True) -> tuple[PatternTable, ...]:
     """The activities of groups whose ranks are the rows of ``members``; phases that load the links alike become one.
 
     ``timed``: are latencies needed?  If not they may be 0.
@@ -110,7 +110,7 @@ def drawn(fabric: Fabric, members: Ints, phases: Sequence[Phase], *, timed: bool
 
 def drawn_at_once(
     fabric: Fabric, members: Ints, phases: Sequence[Phase], *, timed: bool = True
-) -> tuple[Drawn, ...] | None:
+) -> tuple[PatternTable, ...] | None:
     """``drawn``, but None where groups have to be gone through one by one, or where some merge phases that others do
     not."""
     chained = None if timed or len(members) > 1 else chained_trees(fabric, members[0], phases)
@@ -124,7 +124,7 @@ def drawn_at_once(
 
 def drawn_turning(
     fabric: Fabric, members: Ints, phases: Sequence[Phase], cut: int, counterpart: PerLink
-) -> tuple[Drawn, ...] | None:
+) -> tuple[PatternTable, ...] | None:
     """``drawn`` for groups that come onto themselves if each position is moved on by ``cut``, in part.
 
     Flows on links of the window alone, which are every link's ``counterpart``; what the groups do there are the
@@ -156,13 +156,15 @@ def drawn_turning(
         rows = slice(bounds[number], bounds[number + 1])
         latency = _latency(phase, seconds[number], becomes)
         found.append(
-            Drawn(whole.share, phase.rounds, latency, groups[rows] - number * len(members), links[rows], flows[rows])
+            PatternTable(
+                whole.share, phase.rounds, latency, groups[rows] - number * len(members), links[rows], flows[rows]
+            )
         )
     merged = _merged(found)
     return None if merged is None else tuple(merged)
 
 
-def single(group: Iterable[Sequence[Pattern]]) -> tuple[Drawn, ...]:
+def single(group: Iterable[Sequence[Pattern]]) -> tuple[PatternTable, ...]:
     """The same from the patterns of every group, which must be equally many and equal in share and rounds."""
     found = []
     for parts in zip(*group, strict=True):
@@ -171,11 +173,11 @@ def single(group: Iterable[Sequence[Pattern]]) -> tuple[Drawn, ...]:
         number, link = (np.array(column, dtype=np.int64) for column in columns[:2])
         latency = np.array([part.latency for part in parts])
         flows = np.array(columns[2], dtype=np.float64)
-        found.append(Drawn(parts[0].share, parts[0].rounds, latency, number, link, flows))
+        found.append(PatternTable(parts[0].share, parts[0].rounds, latency, number, link, flows))
     return tuple(found)
 
 
-def patterns_of(parts: Iterable[Drawn]) -> tuple[Pattern, ...]:
+def patterns_of(parts: Iterable[PatternTable]) -> tuple[Pattern, ...]:
     """The same of a single group."""
     return tuple(
         Pattern(
@@ -188,7 +190,7 @@ def patterns_of(parts: Iterable[Drawn]) -> tuple[Pattern, ...]:
     )
 
 
-def _each(fabric: Fabric, members: Ints, phases: Sequence[Phase]) -> tuple[Drawn, ...]:
+def _each(fabric: Fabric, members: Ints, phases: Sequence[Phase]) -> tuple[PatternTable, ...]:
     """One group after the other.
 
     Where some merge phases and others do not, none does: each phase is drawn by itself.
@@ -207,10 +209,10 @@ def _meets(phase: Phase) -> bool:
     return any(SWITCH in (hop.source, hop.target) for hop in phase.hops)
 
 
-def _together(fabric: Fabric, members: Ints, phases: Sequence[Phase]) -> list[Drawn] | None:
+def _together(fabric: Fabric, members: Ints, phases: Sequence[Phase]) -> list[PatternTable] | None:
     """All groups at once; None where some merge phases that others do not."""
-    found: list[Drawn | None] = []
-    known: dict[bytes, Drawn] = {}
+    found: list[PatternTable | None] = []
+    known: dict[bytes, PatternTable] = {}
     for pipelined, run in groupby(phases, key=lambda phase: phase.pipelined):
         if pipelined:
             found.append(_pipeline(fabric, members, list(run)))
@@ -219,9 +221,9 @@ def _together(fabric: Fabric, members: Ints, phases: Sequence[Phase]) -> list[Dr
     return _merged([part for part in found if part is not None])
 
 
-def _merged(parts: Iterable[Drawn]) -> list[Drawn] | None:
+def _merged(parts: Iterable[PatternTable]) -> list[PatternTable] | None:
     """Activities after each other that load the links alike become one; None where only those of some groups do."""
-    found: list[Drawn] = []
+    found: list[PatternTable] = []
     for part in parts:
         last = found[-1] if found else None
         if last is None or last.share != part.share or not np.array_equal(last.latency, part.latency):
@@ -235,17 +237,17 @@ def _merged(parts: Iterable[Drawn]) -> list[Drawn] | None:
     return found
 
 
-def _some_alike(one: Drawn, other: Drawn) -> bool:
+def _some_alike(one: PatternTable, other: PatternTable) -> bool:
     """May there be a group whose two activities load the links alike?"""
     count = len(one.latency)
     return bool((_totals(one, count) == _totals(other, count)).all(axis=0).any())
 
 
-def _totals(part: Drawn, count: int) -> Floats:
+def _totals(part: PatternTable, count: int) -> Floats:
     return np.stack([np.bincount(part.group, minlength=count), np.bincount(part.group, part.link, count)])
 
 
-def _rounds(fabric: Fabric, members: Ints, phase: Phase, known: dict[bytes, Drawn]) -> Drawn:
+def _rounds(fabric: Fabric, members: Ints, phase: Phase, known: dict[bytes, PatternTable]) -> PatternTable:
     """A phase."""
     hops = HopColumns.of([phase])
     columns = (hops.source, hops.target, hops.relay, hops.flow, hops.weight, np.array([hops.share, phase.rounds > 1]))
@@ -254,7 +256,7 @@ def _rounds(fabric: Fabric, members: Ints, phase: Phase, known: dict[bytes, Draw
         return replace(known[name], rounds=phase.rounds)
     hop, link, fraction, latencies = hops.ways(fabric, members)
     latency = _latency(phase, latencies.reshape(len(members), -1))
-    found = known[name] = Drawn(hops.share, phase.rounds, latency, *usages(hops, members, hop, link, fraction))
+    found = known[name] = PatternTable(hops.share, phase.rounds, latency, *usages(hops, members, hop, link, fraction))
     return found
 
 
@@ -267,7 +269,7 @@ def _latency(phase: Phase, of_hops: Floats, which: Ints | None = None) -> Floats
     return found
 
 
-def _pipeline(fabric: Fabric, members: Ints, phases: Sequence[Phase]) -> Drawn:
+def _pipeline(fabric: Fabric, members: Ints, phases: Sequence[Phase]) -> PatternTable:
     """Phases whose hops are all under way at once."""
     hops = HopColumns.of(phases)
     hop, link, fraction, latencies = hops.ways(fabric, members)
@@ -282,7 +284,7 @@ def _pipeline(fabric: Fabric, members: Ints, phases: Sequence[Phase]) -> Drawn:
         first = own.stop
         _reach(reached, source[:, own], target[:, own], latencies.reshape(len(members), -1)[:, own])
     slowest = reached.reshape(len(members), -1).max(axis=1)
-    return Drawn(hops.share, 1, slowest, *usages(hops, members, hop, link, fraction))
+    return PatternTable(hops.share, 1, slowest, *usages(hops, members, hop, link, fraction))
 
 
 def _reach(reached: Floats, source: Ints, target: Ints, latency: Floats) -> None:

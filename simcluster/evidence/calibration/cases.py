@@ -21,7 +21,7 @@ BACKENDS = ("flash", "cudnn", "efficient", "math")
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class KernelCase:
     """One kernel, or one situation, to be timed.
 
     ``op`` says what runs: the layout of a product (TN, NN, NT), the backend of an attention, the name of a memory-bound
@@ -53,12 +53,12 @@ class Case:
         return " ".join([*words, shape] + [f"{self.size} B"] * bool(self.size)).strip()
 
 
-def case_from(data: object) -> Case:
+def case_from(data: object) -> KernelCase:
     """The case that ``to_dict`` wrote; InputError for anything else."""
-    known = {each.name: each for each in fields(Case)}
+    known = {each.name: each for each in fields(KernelCase)}
     if not isinstance(data, dict) or not {"kind", "op", "dtype"} <= data.keys() <= known.keys():
         raise InputError("a case has kind, op and dtype, and may have m, n, k, batch, size, causal, backward")
-    case = Case(**data)
+    case = KernelCase(**data)
     for name, value in asdict(case).items():
         wanted: type = bool if name in ("causal", "backward") else str if name in ("kind", "op", "dtype") else int
         if type(value) is not wanted or (isinstance(value, int) and value < 0):
@@ -74,7 +74,7 @@ def case_from(data: object) -> Case:
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
+class CaseSizes:
     """How large the cases are: a GPU's, or what a processor can do in minutes; ``quick`` takes a few of each."""
 
     tokens: int
@@ -89,7 +89,7 @@ class Sizes:
     heads: tuple[int, ...] = (64, 128)
 
 
-_GPU = Sizes(
+_GPU = CaseSizes(
     tokens=4096,
     hidden=(1024, 2048, 4096, 5120, 8192, 12288),
     wave_steps=24,
@@ -100,7 +100,7 @@ _GPU = Sizes(
     elements=tuple(4**power for power in range(5, 15)),
     copies=tuple(4**power for power in range(8, 15)),
 )
-_GPU_QUICK = Sizes(
+_GPU_QUICK = CaseSizes(
     tokens=4096,
     hidden=(2048, 8192),
     wave_steps=6,
@@ -112,7 +112,7 @@ _GPU_QUICK = Sizes(
     copies=(4**10, 4**13),
     heads=(128,),
 )
-_CPU = Sizes(
+_CPU = CaseSizes(
     tokens=512,
     hidden=(256, 512, 1024),
     wave_steps=6,
@@ -124,7 +124,7 @@ _CPU = Sizes(
     copies=(4**8, 4**11),
     heads=(64,),
 )
-_CPU_QUICK = Sizes(
+_CPU_QUICK = CaseSizes(
     tokens=128,
     hidden=(128, 256),
     wave_steps=2,
@@ -138,7 +138,7 @@ _CPU_QUICK = Sizes(
 )
 
 
-def cases_for(dtype: str, *, on_gpu: bool, quick: bool) -> tuple[Case, ...]:
+def cases_for(dtype: str, *, on_gpu: bool, quick: bool) -> tuple[KernelCase, ...]:
     """Everything that a calibration measures, in the order in which it is measured; each case once.
 
     The quick list is a part of the full one's kinds, not of its shapes.  Raises InputError for an unknown dtype.
@@ -158,46 +158,46 @@ def cases_for(dtype: str, *, on_gpu: bool, quick: bool) -> tuple[Case, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def _launches(dtype: str) -> Iterator[Case]:
+def _launches(dtype: str) -> Iterator[KernelCase]:
     """``device``: from one tiny kernel to the next that depends on it; ``host``: what issuing one costs the host."""
     for op in ("device add", "host add", "host matmul", "host linear with backward"):
-        yield Case("launch", op, dtype, m=16, n=16)
+        yield KernelCase("launch", op, dtype, m=16, n=16)
 
 
-def _linears(sizes: Sizes) -> Iterator[tuple[int, int]]:
+def _linears(sizes: CaseSizes) -> Iterator[tuple[int, int]]:
     """(n, k) of the linear layers of a transformer: QKV, projection and both of the MLP."""
     for hidden in sizes.hidden:
         yield from ((3 * hidden, hidden), (hidden, hidden), (4 * hidden, hidden), (hidden, 4 * hidden))
 
 
-def _matmuls(dtype: str, sizes: Sizes) -> Iterator[Case]:
+def _matmuls(dtype: str, sizes: CaseSizes) -> Iterator[KernelCase]:
     tokens, middle = sizes.tokens, sizes.hidden[len(sizes.hidden) // 2]
     for n, k in _linears(sizes):
-        yield Case("matmul", "TN", dtype, m=tokens, n=n, k=k)
-        yield Case("matmul", "NN", dtype, m=tokens, n=k, k=n)
-        yield Case("matmul", "NT", dtype, m=n, n=k, k=tokens)
+        yield KernelCase("matmul", "TN", dtype, m=tokens, n=n, k=k)
+        yield KernelCase("matmul", "NN", dtype, m=tokens, n=k, k=n)
+        yield KernelCase("matmul", "NT", dtype, m=n, n=k, k=tokens)
     step = 128 if tokens >= 1024 else 64
     for count in range(1, sizes.wave_steps + 1):  # output tiles fill one wave after the other
-        yield Case("matmul", "TN", dtype, m=tokens // 2, n=count * step, k=middle)
+        yield KernelCase("matmul", "TN", dtype, m=tokens // 2, n=count * step, k=middle)
     for layout in LAYOUTS:
         for depth in sizes.depths:
-            yield Case("matmul", layout, dtype, m=tokens, n=tokens, k=depth)
+            yield KernelCase("matmul", layout, dtype, m=tokens, n=tokens, k=depth)
     for side in sizes.squares:
-        yield Case("matmul", "TN", dtype, m=side, n=side, k=side)
+        yield KernelCase("matmul", "TN", dtype, m=side, n=side, k=side)
     for words in sizes.vocabulary:  # rows that do not begin at multiples of 16 B
-        yield Case("matmul", "TN", dtype, m=tokens, n=words, k=sizes.hidden[0])
-        yield Case("matmul", "NN", dtype, m=tokens, n=sizes.hidden[0], k=words)
+        yield KernelCase("matmul", "TN", dtype, m=tokens, n=words, k=sizes.hidden[0])
+        yield KernelCase("matmul", "NN", dtype, m=tokens, n=sizes.hidden[0], k=words)
     for head in sizes.heads:  # the products of an unfused attention
         for length in sizes.lengths[:4]:
-            yield Case("matmul", "TN", dtype, m=length, n=length, k=head, batch=16)
-            yield Case("matmul", "NN", dtype, m=length, n=head, k=length, batch=16)
+            yield KernelCase("matmul", "TN", dtype, m=length, n=length, k=head, batch=16)
+            yield KernelCase("matmul", "NN", dtype, m=length, n=head, k=length, batch=16)
 
 
-def _fp8(sizes: Sizes) -> Iterator[Case]:
-    yield from (Case("matmul", "TN", "fp8", m=sizes.tokens, n=n, k=k) for n, k in _linears(sizes))
+def _fp8(sizes: CaseSizes) -> Iterator[KernelCase]:
+    yield from (KernelCase("matmul", "TN", "fp8", m=sizes.tokens, n=n, k=k) for n, k in _linears(sizes))
 
 
-def _attention(dtype: str, sizes: Sizes) -> Iterator[Case]:
+def _attention(dtype: str, sizes: CaseSizes) -> Iterator[KernelCase]:
     longest = sizes.lengths[-1]
     for backend in BACKENDS:
         for head in sizes.heads:
@@ -207,27 +207,27 @@ def _attention(dtype: str, sizes: Sizes) -> Iterator[Case]:
                 batch = max(16, min(64, 8 * longest // length))
                 for causal in (False, True):
                     for backward in (False, True):
-                        yield Case("attention", backend, dtype, length, length, head, batch, 0, causal, backward)
+                        yield KernelCase("attention", backend, dtype, length, length, head, batch, 0, causal, backward)
 
 
-def _memory(dtype: str, sizes: Sizes) -> Iterator[Case]:
+def _memory(dtype: str, sizes: CaseSizes) -> Iterator[KernelCase]:
     for elements in sizes.elements:
         columns = min(elements, 1024)
         for op in ("copy", "add", "gelu", "layer_norm", "sum"):
-            yield Case("memory", op, dtype, m=elements // columns, n=columns)
+            yield KernelCase("memory", op, dtype, m=elements // columns, n=columns)
     for length in sizes.lengths[:4]:
         for op in ("softmax", "dropout"):  # over the square of an unfused attention
-            yield Case("memory", op, dtype, m=16 * length, n=length)
+            yield KernelCase("memory", op, dtype, m=16 * length, n=length)
 
 
-def _host_copies(dtype: str, sizes: Sizes) -> Iterator[Case]:
+def _host_copies(dtype: str, sizes: CaseSizes) -> Iterator[KernelCase]:
     for size in sizes.copies:
         for op in ("to device", "to host"):
-            yield Case("host_copy", op, dtype, size=size)
+            yield KernelCase("host_copy", op, dtype, size=size)
 
 
-def _beside(dtype: str, sizes: Sizes) -> Iterator[Case]:
+def _beside(dtype: str, sizes: CaseSizes) -> Iterator[KernelCase]:
     side, elements = sizes.hidden[len(sizes.hidden) // 2], sizes.elements[-1]
     for copy in ("copy to host", "copy to device", "copy in memory"):
-        yield Case("beside", f"matmul beside {copy}", dtype, m=side, n=side, k=side)
-        yield Case("beside", f"add beside {copy}", dtype, m=elements // 1024, n=1024)
+        yield KernelCase("beside", f"matmul beside {copy}", dtype, m=side, n=side, k=side)
+        yield KernelCase("beside", f"add beside {copy}", dtype, m=elements // 1024, n=1024)

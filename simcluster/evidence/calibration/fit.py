@@ -16,11 +16,11 @@ import numpy as np
 
 from simcluster.base.errors import InputError
 from simcluster.devices.device import AttentionKernel, Device, TilesMatmul
-from simcluster.evidence.calibration.cases import ELEMENT_BYTES, Case
+from simcluster.evidence.calibration.cases import ELEMENT_BYTES, KernelCase
 from simcluster.evidence.calibration.constants import changed, value_at
 from simcluster.evidence.calibration.kernels import FUSED, attention_name, kernel_of, modelled_seconds
 from simcluster.evidence.calibration.least_squares import Parameter, Solution, Vector, least_squares
-from simcluster.evidence.calibration.table import Machine, Measurement, Table
+from simcluster.evidence.calibration.table import Machine, MeasuredTable, Measurement
 from simcluster.model.kernels import Kernel
 
 _FRACTION = (0.01, 1.0)
@@ -40,7 +40,7 @@ _TILES = tuple((rows, columns) for rows in (256, 128, 64) for columns in (256, 1
 
 
 @dataclass(frozen=True, slots=True)
-class Constant:
+class CalibratedConstant:
     """A constant of the device as it was found; ``error`` is its standard error, None where the rows give none."""
 
     path: str
@@ -51,7 +51,7 @@ class Constant:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class CalibrationRow:
     """A timed kernel beside what the fitted device gives for it, in seconds."""
 
     measurement: Measurement
@@ -68,20 +68,20 @@ class DeviceFit:
     """A device whose constants come from a table, and how well it gives that table back."""
 
     device: Device
-    table: Table
+    table: MeasuredTable
     base: str
-    constants: tuple[Constant, ...]
-    rows: tuple[Row, ...]
+    constants: tuple[CalibratedConstant, ...]
+    rows: tuple[CalibrationRow, ...]
 
-    def kinds(self) -> dict[str, list[Row]]:
+    def kinds(self) -> dict[str, list[CalibrationRow]]:
         """The rows by kind of case, in the order of measuring."""
-        found: dict[str, list[Row]] = {}
+        found: dict[str, list[CalibrationRow]] = {}
         for row in self.rows:
             found.setdefault(row.measurement.case.kind, []).append(row)
         return found
 
 
-def fit_device(table: Table, *, base: Device | None = None, name: str = "measured") -> DeviceFit:
+def fit_device(table: MeasuredTable, *, base: Device | None = None, name: str = "measured") -> DeviceFit:
     """Fit the device model to a table.
 
     ``base`` gives what is not measured, and where the search starts; without one the peak and the bandwidth are the
@@ -121,10 +121,10 @@ def fit_device(table: Table, *, base: Device | None = None, name: str = "measure
         table=table,
         base=base.name if base else "",
         constants=tuple(
-            Constant(path, start, value, error, edge)
+            CalibratedConstant(path, start, value, error, edge)
             for path, start, value, error, edge in zip(paths, starts, values, best.errors, best.at_bound, strict=True)
         ),
-        rows=tuple(Row(each, modelled_seconds(device, each.case, kernel)) for each, kernel in timed),
+        rows=tuple(CalibrationRow(each, modelled_seconds(device, each.case, kernel)) for each, kernel in timed),
     )
 
 
@@ -150,14 +150,14 @@ def _inside(path: str, value: float | None) -> float:
     return min(max(value if value is not None else 0.5, low), high)
 
 
-def _weights(cases: Sequence[Case]) -> Vector:
+def _weights(cases: Sequence[KernelCase]) -> Vector:
     """Every kind of case weighs the same."""
     kinds = [case.kind for case in cases]
     mean = len(kinds) / len(dict.fromkeys(kinds))
     return np.sqrt([mean / kinds.count(kind) for kind in kinds])
 
 
-def _asked(device: Device, cases: Sequence[Case], kernels: Sequence[Kernel]) -> list[str]:
+def _asked(device: Device, cases: Sequence[KernelCase], kernels: Sequence[Kernel]) -> list[str]:
     """The constants that the table speaks of."""
     paths = ["launch", "memory_efficiency", "memory_half_size"]
     if any(kernel.by_row for kernel in kernels):
@@ -174,14 +174,16 @@ def _asked(device: Device, cases: Sequence[Case], kernels: Sequence[Kernel]) -> 
     return [path for path in paths if not path.startswith("matmul.") or device.matmul.kind == "tiles"]
 
 
-def _misaligned(case: Case) -> bool:
+def _misaligned(case: KernelCase) -> bool:
     return any(side * ELEMENT_BYTES[case.dtype] % 16 for side in (case.m, case.n, case.k))
 
 
 # --- where the search starts ------------------------------------------------------------------------------------------
 
 
-def _before(table: Table, cases: Sequence[Case], kernels: Sequence[Kernel], base: Device | None, name: str) -> Device:
+def _before(
+    table: MeasuredTable, cases: Sequence[KernelCase], kernels: Sequence[Kernel], base: Device | None, name: str
+) -> Device:
     """The device with everything that is not fitted."""
     backends = dict.fromkeys(case.op for case in cases if case.kind == "attention" and kernel_of(case))
     source = source_of(table.machine)
@@ -205,7 +207,7 @@ def _before(table: Table, cases: Sequence[Case], kernels: Sequence[Kernel], base
     )
 
 
-def _bare(table: Table, kernels: Sequence[Kernel]) -> Device:
+def _bare(table: MeasuredTable, kernels: Sequence[Kernel]) -> Device:
     """A device of which no data sheet is known: its peak and bandwidth are the best that was measured."""
     timed = [each for each in table.timed if kernel_of(each.case) is not None]
     rates: dict[str, float] = {}
@@ -250,7 +252,7 @@ def source_of(machine: Machine) -> str:
     return f"measured{when} on {machine.device} with PyTorch {machine.torch}"
 
 
-def _fastest(table: Table) -> str | None:
+def _fastest(table: MeasuredTable) -> str | None:
     """The fused attention with the highest rate of all forward cases: the one that a program would choose."""
     rates: dict[str, float] = {}
     for each in table.timed:
@@ -261,7 +263,7 @@ def _fastest(table: Table) -> str | None:
     return max(rates, key=lambda name: rates[name]) if rates else None
 
 
-def root_mean_square(rows: Sequence[Row]) -> float:
+def root_mean_square(rows: Sequence[CalibrationRow]) -> float:
     """Of the logarithms of model over measurement."""
     logs = [math.log(row.modelled / row.measurement.seconds) for row in rows]
     return math.sqrt(math.fsum(each * each for each in logs) / len(logs))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from simcluster.devices.device import Device, kernel_seconds
-from simcluster.evidence.calibration.cases import ELEMENT_BYTES, Case
+from simcluster.evidence.calibration.cases import ELEMENT_BYTES, KernelCase
 from simcluster.model.kernels import Kernel
 
 FUSED = ("flash", "cudnn", "efficient")
@@ -14,7 +14,7 @@ _BY_ROW = ("softmax", "dropout")
 _MASK_BYTES = 1  # of an element, written by dropout beside its result
 
 
-def kernel_of(case: Case) -> Kernel | None:
+def kernel_of(case: KernelCase) -> Kernel | None:
     """The kernel that a case is to the device model; None for what is no kernel of it (copies, the host's time).
 
     FLOP and bytes are counted as planning counts them: operands read once and results written once, causal attention at
@@ -24,12 +24,12 @@ def kernel_of(case: Case) -> Kernel | None:
     return builder(case) if builder else None
 
 
-def attention_name(case: Case) -> str:
+def attention_name(case: KernelCase) -> str:
     """What the kernel of a case is called in a device file: sdpa-flash for PyTorch's own FlashAttention."""
     return f"sdpa-{case.op}"
 
 
-def modelled_seconds(device: Device, case: Case, kernel: Kernel) -> float:
+def modelled_seconds(device: Device, case: KernelCase, kernel: Kernel) -> float:
     """What the device model gives for a case."""
     if case.kind == "attention":
         attention = device.attention.model_copy(update={"kernel": attention_name(case)})
@@ -37,14 +37,14 @@ def modelled_seconds(device: Device, case: Case, kernel: Kernel) -> float:
     return kernel_seconds(device, kernel, precision=case.dtype)
 
 
-def _matmul(case: Case) -> Kernel:
+def _matmul(case: KernelCase) -> Kernel:
     m, n, k, batch, element = case.m, case.n, case.k, case.batch, ELEMENT_BYTES[case.dtype]
     result = 2 if case.dtype == "fp8" else element
     size = batch * (element * (m * k + k * n) + result * m * n)
     return Kernel(case.label, "matmul", 2.0 * batch * m * n * k, float(size), m=m, n=n, k=k, batch=batch)
 
 
-def _attention(case: Case) -> Kernel | None:
+def _attention(case: KernelCase) -> Kernel | None:
     if case.op not in FUSED:
         return None
     products, tensors = (5, 8) if case.backward else (2, 4)
@@ -53,19 +53,19 @@ def _attention(case: Case) -> Kernel | None:
     return Kernel(case.label, "attention", flops, size, m=case.m, n=case.n, k=case.k, batch=case.batch)
 
 
-def _memory(case: Case) -> Kernel:
+def _memory(case: KernelCase) -> Kernel:
     element = _PASSES[case.op] * ELEMENT_BYTES[case.dtype] + (_MASK_BYTES if case.op == "dropout" else 0)
     return Kernel(case.label, "memory", 0.0, float(element * case.m * case.n), by_row=case.op in _BY_ROW)
 
 
-def _launch(case: Case) -> Kernel | None:
+def _launch(case: KernelCase) -> Kernel | None:
     """A kernel of next to no bytes; the others are times of the host."""
     if case.op != "device add":
         return None
     return Kernel(case.label, "memory", 0.0, float(2 * ELEMENT_BYTES[case.dtype] * case.m * case.n))
 
 
-_KERNELS: Mapping[str, Callable[[Case], Kernel | None]] = {
+_KERNELS: Mapping[str, Callable[[KernelCase], Kernel | None]] = {
     "matmul": _matmul,
     "attention": _attention,
     "memory": _memory,

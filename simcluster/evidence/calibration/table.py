@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from simcluster.base.errors import InputError
-from simcluster.evidence.calibration.cases import Case, case_from
+from simcluster.evidence.calibration.cases import KernelCase, case_from
 
 FORMAT = "simcluster calibration 1"
 _SAME = ("device", "kind", "multiprocessors", "torch", "cuda", "driver", "threads")  # of a table that is gone on with
@@ -50,7 +50,7 @@ class Measurement:
     are no times.
     """
 
-    case: Case
+    case: KernelCase
     seconds: float = 0.0
     low: float = 0.0
     high: float = 0.0
@@ -65,7 +65,7 @@ class Measurement:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class MeasuredTable:
     """A machine and what was measured on it, in the order of measuring."""
 
     machine: Machine
@@ -78,7 +78,12 @@ class Table:
 
 
 def summarised(
-    case: Case, seconds: Sequence[float], calls: int, *, alone: float = 0.0, sensed: Mapping[str, float] | None = None
+    case: KernelCase,
+    seconds: Sequence[float],
+    calls: int,
+    *,
+    alone: float = 0.0,
+    sensed: Mapping[str, float] | None = None,
 ) -> Measurement:
     """The measurement that timed batches (seconds a call) make; ``sensed`` are clock, power and temperature."""
     ordered = sorted(seconds)
@@ -109,7 +114,7 @@ def _quantile(ordered: Sequence[float], share: float) -> float:
 # --- files ------------------------------------------------------------------------------------------------------------
 
 
-def read_table(path: Path) -> Table:
+def read_table(path: Path) -> MeasuredTable:
     """The table in a file; InputError, with the line, for one that is none.
 
     A last line without its end is of a run that was killed while writing it; it is left out.
@@ -118,11 +123,11 @@ def read_table(path: Path) -> Table:
     if not lines:
         raise InputError(f"{path}: is empty; the raw table of a calibration begins with a line about the machine")
     machine = _machine(_object(path, 1, lines[0]), path)
-    found: dict[Case, Measurement] = {}
+    found: dict[KernelCase, Measurement] = {}
     for number, line in enumerate(lines[1:], start=2):
         measurement = _measurement(_object(path, number, line), f"{path}:{number}")
         found[measurement.case] = measurement
-    return Table(machine, tuple(found.values()))
+    return MeasuredTable(machine, tuple(found.values()))
 
 
 def _whole_lines(path: Path) -> list[str]:
@@ -183,7 +188,7 @@ class TableFile:
 
     def __init__(self, path: Path, machine: Machine, *, restart: bool = False) -> None:
         self._path = path
-        self.done: set[Case] = set()
+        self.done: set[KernelCase] = set()
         if not restart and path.exists() and _whole_lines(path):
             table = read_table(path)
             _check_same(path, table.machine, machine)

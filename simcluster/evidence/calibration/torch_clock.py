@@ -13,7 +13,7 @@ from time import perf_counter
 from typing import Any
 
 from simcluster.evidence.calibration.table import Machine
-from simcluster.evidence.calibration.torch_ops import Prepared, torch_module
+from simcluster.evidence.calibration.torch_ops import PreparedCase, torch_module
 
 _QUERY = "clocks.sm,power.draw,temperature.gpu"
 _GRAPH_BELOW = 200e-6  # seconds a call: kernels that the host could not issue fast enough are replayed from a graph
@@ -21,7 +21,7 @@ _MOST_CALLS = 200
 _MOST_REPEATS = 400
 
 
-class Pace:
+class TimingCare:
     """How carefully a case is timed: seconds of warm-up, of measuring, and of one batch; the fewest batches."""
 
     def __init__(self, *, quick: bool) -> None:
@@ -39,7 +39,7 @@ class Pace:
 class HostClock:
     """Times work on the processor itself."""
 
-    def time(self, prepared: Prepared, pace: Pace) -> tuple[list[float], int]:
+    def time(self, prepared: PreparedCase, pace: TimingCare) -> tuple[list[float], int]:
         """(seconds a call of every batch, calls in a batch)."""
         prepared.run(0)
         start = perf_counter()
@@ -74,7 +74,7 @@ class CudaClock:
         """Until the GPU has done everything."""
         self._torch.cuda.synchronize()
 
-    def time(self, prepared: Prepared, pace: Pace) -> tuple[list[float], int]:
+    def time(self, prepared: PreparedCase, pace: TimingCare) -> tuple[list[float], int]:
         """(seconds a call of every batch, calls in a batch)."""
         for place in range(3):
             prepared.run(place)
@@ -92,7 +92,7 @@ class CudaClock:
         (once,) = self._batches(batch, calls, 1)
         return self._batches(batch, calls, pace.repeats(once * calls)), calls
 
-    def _graph(self, prepared: Prepared, calls: int) -> Callable[[], object] | None:
+    def _graph(self, prepared: PreparedCase, calls: int) -> Callable[[], object] | None:
         """The calls of a batch as one CUDA graph; None where they cannot be captured."""
         torch = self._torch
         graph = torch.cuda.CUDAGraph()

@@ -10,10 +10,10 @@ from time import perf_counter
 from typing import Any
 
 from simcluster.base.errors import InputError
-from simcluster.evidence.calibration.cases import Case
+from simcluster.evidence.calibration.cases import KernelCase
 from simcluster.evidence.calibration.table import Machine, Measurement, TableFile, summarised
-from simcluster.evidence.calibration.torch_clock import CudaClock, HostClock, Pace, Sensor, machine_of
-from simcluster.evidence.calibration.torch_ops import Prepared, dtype_of, prepare, torch_module
+from simcluster.evidence.calibration.torch_clock import CudaClock, HostClock, Sensor, TimingCare, machine_of
+from simcluster.evidence.calibration.torch_ops import PreparedCase, dtype_of, prepare, torch_module
 
 Progress = Callable[[int, int, Measurement], object]
 """Called with how many cases are measured, how many there are, and the last one."""
@@ -49,14 +49,14 @@ class Bench:
         self.device = device_named(name)
         self.machine: Machine = machine_of(self.device, date)
         self._clock = CudaClock() if self.on_gpu else HostClock()
-        self._pace = Pace(quick=quick)
+        self._pace = TimingCare(quick=quick)
 
     @property
     def on_gpu(self) -> bool:
         """Is it a GPU, rather than the processor?"""
         return bool(self.device.type == "cuda")
 
-    def measure_all(self, cases: Sequence[Case], table: TableFile, progress: Progress) -> None:
+    def measure_all(self, cases: Sequence[KernelCase], table: TableFile, progress: Progress) -> None:
         """Everything that is not in the table yet."""
         for done, case in enumerate(cases, start=1):
             if case in table.done:
@@ -65,7 +65,7 @@ class Bench:
             table.add(measurement)
             progress(done, len(cases), measurement)
 
-    def measure(self, case: Case) -> Measurement:
+    def measure(self, case: KernelCase) -> Measurement:
         """One case; what PyTorch says against it, where it cannot run here."""
         self._torch.manual_seed(0)
         try:
@@ -78,7 +78,7 @@ class Bench:
             if self.on_gpu:
                 self._torch.cuda.empty_cache()
 
-    def _measured(self, case: Case) -> Measurement:
+    def _measured(self, case: KernelCase) -> Measurement:
         if case.kind == "launch":
             return self._launch(case)
         if case.kind == "host_copy":
@@ -87,18 +87,18 @@ class Bench:
             return self._beside(case)
         return self._timed(case, prepare(case, self.device, self.machine.cache))
 
-    def _timed(self, case: Case, prepared: Prepared) -> Measurement:
+    def _timed(self, case: KernelCase, prepared: PreparedCase) -> Measurement:
         sensor = Sensor(self.device)
         seconds, calls = self._clock.time(prepared, self._pace)
         return summarised(case, seconds, calls, sensed=sensor.read())
 
     # --- launches -----------------------------------------------------------------------------------------------------
 
-    def _launch(self, case: Case) -> Measurement:
+    def _launch(self, case: KernelCase) -> Measurement:
         torch, device, dtype = self._torch, self.device, dtype_of(case.dtype)
         x = torch.zeros(case.m, case.n, device=device, dtype=dtype)
         if case.op == "device add":
-            return self._timed(case, Prepared(lambda place: x.add_(1.0), 1))
+            return self._timed(case, PreparedCase(lambda place: x.add_(1.0), 1))
         if case.op == "host linear with backward":
             return self._issued(case, self._linear(x))
         a, out = torch.zeros_like(x), torch.empty_like(x)
@@ -120,7 +120,7 @@ class Bench:
 
         return both
 
-    def _issued(self, case: Case, call: Callable[[], object]) -> Measurement:
+    def _issued(self, case: KernelCase, call: Callable[[], object]) -> Measurement:
         """Seconds of the host for each call, while the GPU's queue is not full."""
         found = []
         for repeat in range(2 + self._pace.fewest):
@@ -135,20 +135,20 @@ class Bench:
 
     # --- copies -------------------------------------------------------------------------------------------------------
 
-    def _copy(self, op: str, size: float) -> Prepared:
+    def _copy(self, op: str, size: float) -> PreparedCase:
         """``size`` B between the memory of the host, page-locked, and that of the device, or inside the latter."""
         torch = self._torch
         there = torch.empty(int(size), dtype=torch.uint8, device=self.device)
         here = torch.empty(int(size), dtype=torch.uint8, pin_memory=self.on_gpu)
         other = torch.empty_like(there) if op == "in memory" else here
         to, source = (there, other) if op == "to device" else (other, there)
-        return Prepared(lambda place: to.copy_(source, non_blocking=True), 1, graph=False)
+        return PreparedCase(lambda place: to.copy_(source, non_blocking=True), 1, graph=False)
 
-    def _beside(self, case: Case) -> Measurement:
+    def _beside(self, case: KernelCase) -> Measurement:
         """The work of a case alone, then while copies run on another stream (another thread of a processor)."""
         work, copy = case.op.split(" beside copy ")
-        inner = Case("matmul", "TN", case.dtype, case.m, case.n, case.k) if work == "matmul" else \
-            Case("memory", work, case.dtype, case.m, case.n)  # fmt: skip
+        inner = KernelCase("matmul", "TN", case.dtype, case.m, case.n, case.k) if work == "matmul" else \
+            KernelCase("memory", work, case.dtype, case.m, case.n)  # fmt: skip
         prepared = prepare(inner, self.device, self.machine.cache)
         copying = self._copy(copy, _COPY_BYTES if self.on_gpu else _COPY_BYTES / 16)
         alone = self._timed(case, prepared)
@@ -156,7 +156,7 @@ class Bench:
             self._beside_on_host(prepared, copying)  # fmt: skip
         return summarised(case, found, alone.calls, alone=alone.seconds)
 
-    def _beside_on_host(self, prepared: Prepared, copying: Prepared) -> list[float]:
+    def _beside_on_host(self, prepared: PreparedCase, copying: PreparedCase) -> list[float]:
         over = threading.Event()
 
         def copy() -> None:
@@ -172,7 +172,7 @@ class Bench:
             thread.join()
         return seconds
 
-    def _beside_on_gpu(self, prepared: Prepared, copying: Prepared, alone: float) -> list[float]:
+    def _beside_on_gpu(self, prepared: PreparedCase, copying: PreparedCase, alone: float) -> list[float]:
         """Batches that were over before the copies beside them were."""
         torch = self._torch
         one_copy = sorted(self._clock.time(copying, self._pace)[0])[0]

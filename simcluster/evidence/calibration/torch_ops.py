@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from simcluster.base.errors import InputError
-from simcluster.evidence.calibration.cases import ELEMENT_BYTES, Case
+from simcluster.evidence.calibration.cases import ELEMENT_BYTES, KernelCase
 
 Run = Callable[[int], object]
 """Issues a case once, on the tensors of a round."""
@@ -33,7 +33,7 @@ def torch_module() -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedCase:
     """A case that is ready to run: ``rounds`` sets of tensors; ``graph`` says whether a CUDA graph can hold it."""
 
     run: Run
@@ -47,7 +47,7 @@ def dtype_of(name: str) -> Any:
     return {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "fp8": torch.float8_e4m3fn}[name]
 
 
-def prepare(case: Case, device: Any, cache: float) -> Prepared:
+def prepare(case: KernelCase, device: Any, cache: float) -> PreparedCase:
     """The tensors of a case on a device whose last cache holds ``cache`` B, filled with noise (zeros draw less power).
 
     Raises what PyTorch raises where the case cannot run there.
@@ -56,17 +56,17 @@ def prepare(case: Case, device: Any, cache: float) -> Prepared:
     sets = rounds_of(case, cache, on_gpu=device.type == "cuda")
     runs = [builder(case, device) for _ in range(sets)]
     fused = case.kind != "attention" or not case.backward
-    return Prepared(lambda place: runs[place % sets](), sets, graph=fused)
+    return PreparedCase(lambda place: runs[place % sets](), sets, graph=fused)
 
 
-def rounds_of(case: Case, cache: float, *, on_gpu: bool) -> int:
+def rounds_of(case: KernelCase, cache: float, *, on_gpu: bool) -> int:
     """How many sets of tensors it takes to pass through three times the cache, within the memory that may be taken."""
     size = max(footprint(case), 1.0)
     most = (_MOST_BYTES if on_gpu else _MOST_BYTES_OF_HOST) / size
     return max(1, min(_MOST_ROUNDS, math.ceil(3 * cache / size), math.floor(most)))
 
 
-def footprint(case: Case) -> float:
+def footprint(case: KernelCase) -> float:
     """Bytes of the tensors of one round, roughly."""
     element = ELEMENT_BYTES[case.dtype]
     if case.kind == "memory":
@@ -83,7 +83,7 @@ def _noise(device: Any, dtype: str, *shape: int) -> Any:
     return torch_module().randn(*shape, device=device, dtype=dtype_of(dtype))
 
 
-def _matmul(case: Case, device: Any) -> Callable[[], object]:
+def _matmul(case: KernelCase, device: Any) -> Callable[[], object]:
     torch = torch_module()
     if case.dtype == "fp8":
         return _scaled(case, device)
@@ -98,7 +98,7 @@ def _matmul(case: Case, device: Any) -> Callable[[], object]:
     return lambda: product(a, b, out=out)
 
 
-def _scaled(case: Case, device: Any) -> Callable[[], object]:
+def _scaled(case: KernelCase, device: Any) -> Callable[[], object]:
     """A product in fp8 with one scale a tensor and a bf16 result, as Transformer Engine and torchao run it."""
     torch = torch_module()
     a = _noise(device, "bf16", case.m, case.k).to(dtype_of("fp8"))
@@ -110,7 +110,7 @@ def _scaled(case: Case, device: Any) -> Callable[[], object]:
 # --- attention --------------------------------------------------------------------------------------------------------
 
 
-def _attention(case: Case, device: Any) -> Callable[[], object]:
+def _attention(case: KernelCase, device: Any) -> Callable[[], object]:
     torch = torch_module()
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -139,7 +139,7 @@ def _attention(case: Case, device: Any) -> Callable[[], object]:
 # --- memory -----------------------------------------------------------------------------------------------------------
 
 
-def _memory(case: Case, device: Any) -> Callable[[], object]:
+def _memory(case: KernelCase, device: Any) -> Callable[[], object]:
     torch = torch_module()
     x = _noise(device, case.dtype, case.m, case.n)
     if case.op == "copy":
@@ -160,7 +160,7 @@ def _memory(case: Case, device: Any) -> Callable[[], object]:
     return calls[case.op]
 
 
-_BUILDERS: Mapping[str, Callable[[Case, Any], Callable[[], object]]] = {
+_BUILDERS: Mapping[str, Callable[[KernelCase, Any], Callable[[], object]]] = {
     "matmul": _matmul,
     "attention": _attention,
     "memory": _memory,

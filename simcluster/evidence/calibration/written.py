@@ -17,7 +17,7 @@ from simcluster.base.units import (
     parse_seconds,
 )
 from simcluster.evidence.calibration.fit import DeviceFit, root_mean_square
-from simcluster.evidence.calibration.table import Table
+from simcluster.evidence.calibration.table import MeasuredTable
 
 _QUANTITY = re.compile(r"([0-9.e+-]+) (B|B/s|FLOP/s|s)")
 _LARGE = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))
@@ -63,19 +63,19 @@ def _head(fit: DeviceFit, table_name: str) -> Iterator[str]:
     yield from observations(fit.table)
 
 
-def observations(table: Table) -> list[str]:
+def observations(table: MeasuredTable) -> list[str]:
     """What the table says that is no constant of a device: host times, copies, work beside copies, clocks; in lines."""
     return [*_host(table), *_copies(table), *_beside(table), *_clocks(table), *_failed(table)]
 
 
-def _host(table: Table) -> Iterator[str]:
+def _host(table: MeasuredTable) -> Iterator[str]:
     found = [each for each in table.timed if each.case.kind == "launch" and each.case.op.startswith("host ")]
     if found:
         times = ", ".join(f"{each.case.op[5:]} {format_seconds(each.seconds)}" for each in found)
         yield f"The host issues: {times} (software: {{kernel: ...}} of a scenario takes such a time)"
 
 
-def _copies(table: Table) -> Iterator[str]:
+def _copies(table: MeasuredTable) -> Iterator[str]:
     best: dict[str, float] = {}
     for each in table.timed:
         if each.case.kind == "host_copy":
@@ -84,13 +84,13 @@ def _copies(table: Table) -> Iterator[str]:
         yield "Copies, the fastest: " + ", ".join(f"{op} {format_bytes_per_second(rate)}" for op, rate in best.items())
 
 
-def _beside(table: Table) -> Iterator[str]:
+def _beside(table: MeasuredTable) -> Iterator[str]:
     for each in table.timed:
         if each.case.kind == "beside" and each.alone:
             yield f"{each.case.op}: {each.seconds / each.alone - 1:+.1%}"
 
 
-def _clocks(table: Table) -> Iterator[str]:
+def _clocks(table: MeasuredTable) -> Iterator[str]:
     for kind in ("matmul", "attention", "memory"):
         found = [each for each in table.timed if each.case.kind == kind and each.clock]
         if found:
@@ -102,7 +102,7 @@ def _clocks(table: Table) -> Iterator[str]:
             )
 
 
-def _failed(table: Table) -> Iterator[str]:
+def _failed(table: MeasuredTable) -> Iterator[str]:
     reasons: dict[str, list[str]] = {}
     for each in table.measurements:
         if each.failed:

@@ -13,9 +13,9 @@ from simcluster.documents.diagnostics import listed
 from simcluster.documents.expressions import Cell
 from simcluster.documents.rows import Row
 from simcluster.evidence.validation.measured import positive
-from simcluster.evidence.validation.reports import Part, Refused, Report
-from simcluster.evidence.validation.scores import Point, geometric_score
-from simcluster.evidence.validation.study import Collectives, MeasuredSet, StudyFile
+from simcluster.evidence.validation.reports import Refused, Report, ScoredPart
+from simcluster.evidence.validation.scores import ScoredPoint, geometric_score
+from simcluster.evidence.validation.study import CollectiveStudy, MeasuredSet, StudyFile
 from simcluster.evidence.validation.tables import check_columns, check_formulas, selected
 from simcluster.nccl import ALGORITHMS, COLLECTIVES, Algorithm, Platform, choose, load_platform
 from simcluster.scenario.files import load_cluster
@@ -32,7 +32,7 @@ _TOPOLOGIES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class TimedCollective:
     """One collective that somebody timed: ``size`` B of the full buffer; ``algorithm`` None where NCCL chooses."""
 
     collective: str
@@ -51,7 +51,7 @@ class Forecast:
     by: str
 
 
-def formula(call: Call) -> Forecast:
+def formula(call: TimedCollective) -> Forecast:
     """NCCL's choice by its tuner, and the time by the effective model of ``simcluster.nccl``; alone on the machine."""
     if call.collective not in COLLECTIVES:
         raise InputError(f"NCCL's tuner has no estimate for {call.collective}; it has for {listed(COLLECTIVES)}")
@@ -66,7 +66,7 @@ def formula(call: Call) -> Forecast:
     return Forecast(choice.prediction.seconds, f"{choice.algorithm} {choice.protocol}")
 
 
-def network(call: Call) -> Forecast:
+def network(call: TimedCollective) -> Forecast:
     """The call played on the flow network of the platform's topology, at NCCL's pace and with nothing else on it.
 
     What NCCL's tuner does not know (all-to-all) takes what the links make of it.
@@ -86,16 +86,16 @@ def _cluster(platform: str, nodes: int) -> Cluster:
     return load_cluster(_TOPOLOGIES[platform], [("nodes", nodes)])
 
 
-PREDICTORS: Mapping[str, Callable[[Call], Forecast]] = {"formula": formula, "network": network}
+PREDICTORS: Mapping[str, Callable[[TimedCollective], Forecast]] = {"formula": formula, "network": network}
 """What a study may name as its ``predictor``: another way to the seconds of a call is a function here."""
 
 
-def report_collectives(file: StudyFile, study: Collectives, table: tuple[Row, ...]) -> Report:
+def report_collectives(file: StudyFile, study: CollectiveStudy, table: tuple[Row, ...]) -> Report:
     """The report of a study.  Raises InputError where the study asks for columns that the table lacks."""
     check_columns(file, table, _columns(study))
     check_formulas(file, table, [(("where",), study.where)])
     rows, unfit = selected(file, table)
-    points: dict[tuple[str, str], list[Point]] = {}
+    points: dict[tuple[str, str], list[ScoredPoint]] = {}
     refused: list[Refused] = []
     left_out: dict[str, int] = {f"where {study.where}": unfit} if unfit else {}
     for row in rows:
@@ -115,14 +115,14 @@ def report_collectives(file: StudyFile, study: Collectives, table: tuple[Row, ..
     return Report(file, parts, tuple(refused), tuple(left_out.items()))
 
 
-def _columns(study: Collectives) -> Iterator[tuple[tuple[str | int, ...], str]]:
+def _columns(study: CollectiveStudy) -> Iterator[tuple[tuple[str | int, ...], str]]:
     for meaning, column in study.columns:
         if column is not None:
             yield ("columns", meaning), column
     yield from ((("measured", index, "column"), each.column) for index, each in enumerate(study.measured))
 
 
-def _point(study: Collectives, of_set: MeasuredSet, row: Row, group: str) -> Point:
+def _point(study: CollectiveStudy, of_set: MeasuredSet, row: Row, group: str) -> ScoredPoint:
     call = _call(study, of_set, row)
     present = [each for each in study.measured if row.cells[each.column] is not None]
     if not present:
@@ -130,10 +130,10 @@ def _point(study: Collectives, of_set: MeasuredSet, row: Row, group: str) -> Poi
     ranks = call.nodes * call.gpus_per_node
     measured = present[0].seconds(row.cells, call.collective, ranks, call.size)
     forecast = PREDICTORS[study.predictor](call)
-    return Point(format_bytes(call.size), group, forecast.seconds, measured, size=call.size, note=forecast.by)
+    return ScoredPoint(format_bytes(call.size), group, forecast.seconds, measured, size=call.size, note=forecast.by)
 
 
-def _call(study: Collectives, of_set: MeasuredSet, row: Row) -> Call:
+def _call(study: CollectiveStudy, of_set: MeasuredSet, row: Row) -> TimedCollective:
     columns = study.columns
     gpu = row.texts[columns.gpu]
     platform = of_set.platform or study.platforms.get(gpu)
@@ -144,7 +144,9 @@ def _call(study: Collectives, of_set: MeasuredSet, row: Row) -> Call:
     if gpus % nodes:
         raise InputError(f"{gpus} GPUs cannot be spread evenly over {nodes} nodes")
     size = positive(row.cells, columns.size)
-    return Call(collective, nodes, gpus // nodes, size, load_platform(platform), _algorithm(study, of_set, row))
+    return TimedCollective(
+        collective, nodes, gpus // nodes, size, load_platform(platform), _algorithm(study, of_set, row)
+    )
 
 
 def _size_text(row: Row, column: str) -> str:
@@ -152,7 +154,7 @@ def _size_text(row: Row, column: str) -> str:
     return format_bytes(size) if isinstance(size, int | float) else row.label((column,))
 
 
-def _algorithm(study: Collectives, of_set: MeasuredSet, row: Row) -> Algorithm | None:
+def _algorithm(study: CollectiveStudy, of_set: MeasuredSet, row: Row) -> Algorithm | None:
     """What the run was left with; None where NCCL chose."""
     if of_set.algorithm != "column":
         return of_set.algorithm
@@ -171,10 +173,10 @@ def _count(cells: Mapping[str, Cell], column: str) -> int:
     return int(value)
 
 
-def _part(study: Collectives, name: str, collective: str, points: list[Point]) -> Part:
+def _part(study: CollectiveStudy, name: str, collective: str, points: list[ScoredPoint]) -> ScoredPart:
     of_set = study.sets.get(name, _NO_SET)
     ordered = sorted(points, key=lambda point: point.size)
-    return Part(
+    return ScoredPart(
         name=name,
         collective=collective,
         role="degraded" if of_set.degraded else "fitted" if collective in of_set.fitted else "held out",

@@ -21,12 +21,12 @@ from simcluster.base.errors import InputError
 from simcluster.base.processes import context
 from simcluster.evidence.calibration.least_squares import Parameter, Vector
 from simcluster.evidence.validation.fitting import Fit, FittedConstant
-from simcluster.evidence.validation.fitting_rows import Answer, Question, Sample, Settings
+from simcluster.evidence.validation.fitting_rows import Question, RowAnswer, Sample, Settings
 
 Values = tuple[float, ...]
 """One value of every constant of a fit, in their order: a point."""
 
-Ask = Callable[[Sequence[tuple[Question, Settings]]], list[Answer]]
+Ask = Callable[[Sequence[tuple[Question, Settings]]], list[RowAnswer]]
 """Plays questions, in order."""
 
 _OUT = 0.7071  # of the way from the middle of the bounds: Chebyshev's two nodes
@@ -46,12 +46,12 @@ def asker(workers: int) -> Iterator[Ask]:
         yield lambda asked: list(pool.map(_answer, asked, chunksize=max(1, len(asked) // (8 * workers))))
 
 
-def _answer(asked: tuple[Question, Settings]) -> Answer:
+def _answer(asked: tuple[Question, Settings]) -> RowAnswer:
     question, settings = asked
     return question.played(settings)
 
 
-def _row(sample: Sample, answer: Answer) -> tuple[float, float]:
+def _row(sample: Sample, answer: RowAnswer) -> tuple[float, float]:
     if not answer.seconds > 0:
         raise InputError(f"{sample.label}: what was measured of the step takes {answer.seconds:g} s; it must take time")
     return answer.seconds, sample.question.measured(answer)

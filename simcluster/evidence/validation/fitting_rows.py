@@ -23,10 +23,10 @@ from simcluster.evidence.validation.fitting import (
     KernelRows,
     StudyRows,
 )
-from simcluster.evidence.validation.measured import Measured
+from simcluster.evidence.validation.measured import MeasuredColumn
 from simcluster.evidence.validation.schedule_study import Constant, Schedules
 from simcluster.evidence.validation.schedules import ScheduleTask, plan_schedules, play_schedule
-from simcluster.evidence.validation.steps import Task, plan_steps, scenario_of
+from simcluster.evidence.validation.steps import RowTask, plan_steps, scenario_of
 from simcluster.evidence.validation.study import Steps, StudyFile, load_study
 from simcluster.evidence.validation.tables import Missing, check_formulas, read_table, selected
 from simcluster.model.kernels import Kernel
@@ -41,7 +41,7 @@ Settings = tuple[tuple[str, float], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class RowAnswer:
     """What a played row took, in seconds, and what was known of the job, if it was one."""
 
     seconds: float
@@ -55,10 +55,10 @@ class Question(Protocol):
     def alike(self) -> str:
         """Equal for rows that are played alike, such as one configuration that was measured several times."""
 
-    def played(self, settings: Settings) -> Answer:
+    def played(self, settings: Settings) -> RowAnswer:
         """The row with these values of the constants; InputError if it cannot be played."""
 
-    def measured(self, answer: Answer) -> float:
+    def measured(self, answer: RowAnswer) -> float:
         """Seconds that were measured for what was played; InputError for a cell that is no number above zero."""
 
     def today(self, path: str) -> float:
@@ -87,8 +87,8 @@ class StepQuestion:
     """A training step, or the part of it that was measured (``parts`` and ``less`` of the study)."""
 
     alike: str
-    task: Task
-    gauge: Measured
+    task: RowTask
+    gauge: MeasuredColumn
     cells: Mapping[str, Cell]
 
     def scenario(self, more: Sequence[tuple[str, Any]] = ()) -> Scenario:
@@ -99,7 +99,7 @@ class StepQuestion:
             _SCENARIOS[self.alike] = scenario_of(self.task)
         return _SCENARIOS[self.alike]
 
-    def played(self, settings: Settings) -> Answer:
+    def played(self, settings: Settings) -> RowAnswer:
         """The step simulated."""
         inside = [pair for pair in settings if pair[0].startswith((DEVICE, SOFTWARE))]
         outside = [pair for pair in settings if pair not in inside]
@@ -107,13 +107,13 @@ class StepQuestion:
         seconds = self._seconds(result)
         if self.task.less:
             seconds -= self._seconds(simulate(_with(self.scenario([*outside, *self.task.less]), inside)))
-        return Answer(seconds, result.facts)
+        return RowAnswer(seconds, result.facts)
 
     def _seconds(self, result: Result) -> float:
         parts = self.task.parts
         return math.fsum(result.times.breakdown[part] for part in parts) if parts else result.step_time
 
-    def measured(self, answer: Answer) -> float:
+    def measured(self, answer: RowAnswer) -> float:
         """By the study's column and unit."""
         assert answer.facts is not None  # a step has them
         return self.gauge.seconds(self.cells, answer.facts)
@@ -154,7 +154,7 @@ class PipelineQuestion:
     row: Row
     seconds: float
 
-    def played(self, settings: Settings) -> Answer:
+    def played(self, settings: Settings) -> RowAnswer:
         """The pipeline played."""
         constants = dict(self.study.constants)
         for path, value in settings:
@@ -163,9 +163,9 @@ class PipelineQuestion:
         answer = play_schedule(_pipeline(self.file, study, self.row))
         if isinstance(answer, str):
             raise InputError(answer)
-        return Answer(answer.step_time)
+        return RowAnswer(answer.step_time)
 
-    def measured(self, answer: Answer) -> float:
+    def measured(self, answer: RowAnswer) -> float:
         """By the study's formula."""
         return self.seconds
 
@@ -191,14 +191,14 @@ class KernelQuestion:
     precision: str
     seconds: float
 
-    def played(self, settings: Settings) -> Answer:
+    def played(self, settings: Settings) -> RowAnswer:
         """By the device model."""
         device = self.device
         for path, value in settings:
             device = changed(device, path.removeprefix(DEVICE), value)
-        return Answer(kernel_seconds(device, self.kernel, precision=self.precision))
+        return RowAnswer(kernel_seconds(device, self.kernel, precision=self.precision))
 
-    def measured(self, answer: Answer) -> float:
+    def measured(self, answer: RowAnswer) -> float:
         """As it was timed."""
         return self.seconds
 
@@ -270,7 +270,7 @@ def _asked(file: StudyFile, study: Steps | Schedules, kept: tuple[Row, ...], row
         yield Sample(label, study.name, question, _group(rows.model, row), _group(rows.scale, row))
 
 
-def _written(task: Task) -> str:
+def _written(task: RowTask) -> str:
     return json.dumps([task.base, str(task.folder), task.changes, task.parts, task.less], default=str)
 
 

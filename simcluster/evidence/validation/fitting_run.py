@@ -23,7 +23,7 @@ Progress = Callable[[str, str], object]
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FittedValue:
     """One constant: what it would be unfitted, is today, and was found to be, with its standard error."""
 
     name: str
@@ -73,7 +73,7 @@ class LeftOut:
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
+class FitEffort:
     """What a fit simulated: so many ``rows`` (those that are played alike once) at so many ``points``.
 
     Between points rows are interpolated.  ``error``: by how much the worst row was interpolated off its simulation at
@@ -93,10 +93,10 @@ class Outcome:
 
     name: str
     fit: Fit
-    constants: tuple[Found, ...] = ()
+    constants: tuple[FittedValue, ...] = ()
     rows: tuple[FitRow, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
-    played: Played = Played()
+    played: FitEffort = FitEffort()
     converged: bool = False
     skipped: str = ""
 
@@ -160,12 +160,12 @@ def _run(
     )
     solution = found.whole
     constants = tuple(
-        Found(each, declared, now, value, error, edge)
+        FittedValue(each, declared, now, value, error, edge)
         for (each, declared), now, value, error, edge in zip(
             fit.constants.items(), today, solution.values, solution.errors, solution.at_bound, strict=True
         )
     )
-    played = Played(responses.points, responses.distinct, found.error, found.fold_error)
+    played = FitEffort(responses.points, responses.distinct, found.error, found.fold_error)
     return Outcome(name, fit, constants, kept, left_out, played, found.converged)
 
 

@@ -50,7 +50,7 @@ def _flop(value: object) -> object:
     return value
 
 
-class Measured(Spec):
+class MeasuredColumn(Spec):
     """The column that says how fast a step was.
 
     Rates of FLOP and MFU need the source's count of a step's FLOP: "model" (3 x forward, causal attention at one half),

@@ -11,21 +11,21 @@ from simcluster.documents.rows import Row
 from simcluster.evidence.validation.measured import positive
 from simcluster.evidence.validation.memory_study import MeasuredBytes
 from simcluster.evidence.validation.reports import Refused, Report, report_of
-from simcluster.evidence.validation.scores import Point
-from simcluster.evidence.validation.steps import Task, check_asked, scenario_of, task_of
-from simcluster.evidence.validation.study import Memory, StudyFile
+from simcluster.evidence.validation.scores import ScoredPoint
+from simcluster.evidence.validation.steps import RowTask, check_asked, scenario_of, task_of
+from simcluster.evidence.validation.study import MemoryTable, StudyFile
 from simcluster.evidence.validation.tables import check_columns, selected
 from simcluster.planning.footprint import Footprint
 from simcluster.scenario.job import planned_footprints
 
 
-def report_memory(file: StudyFile, study: Memory, table: tuple[Row, ...]) -> Report:
+def report_memory(file: StudyFile, study: MemoryTable, table: tuple[Row, ...]) -> Report:
     """The report of a study.  Raises InputError where the study asks for columns that the table lacks."""
     check_asked(file, study, table)
     asked = [(("measured", index, "column"), each.column) for index, each in enumerate(study.measured)]
     check_columns(file, table, asked)
     rows, left_out = selected(file, table)
-    points: list[Point] = []
+    points: list[ScoredPoint] = []
     refused: list[Refused] = []
     for row in rows:
         label = row.label(study.label)
@@ -36,7 +36,7 @@ def report_memory(file: StudyFile, study: Memory, table: tuple[Row, ...]) -> Rep
     return report_of(file, study, points, refused, left_out)
 
 
-def _points(label: str, study: Memory, row: Row, task: Task | str) -> Iterator[Point]:
+def _points(label: str, study: MemoryTable, row: Row, task: RowTask | str) -> Iterator[ScoredPoint]:
     if isinstance(task, str):
         raise InputError(task)
     asked = [each for each in study.measured if row.cells[each.column] is not None]
@@ -48,7 +48,7 @@ def _points(label: str, study: Memory, row: Row, task: Task | str) -> Iterator[P
         whole = positive(row.cells, each.column) * each.scale
         if each.baseline is not None:
             whole *= each.of_stages(_changed(task, list(each.baseline.items())))
-        yield Point(
+        yield ScoredPoint(
             label=label if len(study.measured) == 1 else f"{label}: {_named(each)}",
             group=study.name,
             predicted=each.of_stages(footprints),
@@ -57,7 +57,7 @@ def _points(label: str, study: Memory, row: Row, task: Task | str) -> Iterator[P
         )
 
 
-def _changed(task: Task, changes: Sequence[tuple[str, Any]]) -> tuple[Footprint, ...]:
+def _changed(task: RowTask, changes: Sequence[tuple[str, Any]]) -> tuple[Footprint, ...]:
     return planned_footprints(scenario_of(replace(task, changes=(*task.changes, *changes))))
 
 

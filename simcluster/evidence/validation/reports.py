@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from simcluster.evidence.validation.schedule_study import Schedules
-from simcluster.evidence.validation.scores import Point, Score, geometric_score, relative_score, worst_first
-from simcluster.evidence.validation.study import AnyStudy, Collectives, Memory, Steps, StudyFile
+from simcluster.evidence.validation.scores import Score, ScoredPoint, geometric_score, relative_score, worst_first
+from simcluster.evidence.validation.study import AnyStudy, CollectiveStudy, MemoryTable, Steps, StudyFile
 
 Role = Literal["fitted", "held out", "degraded"]
 
@@ -23,7 +23,7 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ScoredPart:
     """What is scored together: a study of steps, or a set of collectives of one kind.
 
     ``fitted``: constants were fitted on these rows; ``degraded``: the study says that they are slower than they should
@@ -33,7 +33,7 @@ class Part:
 
     name: str
     role: Role
-    points: tuple[Point, ...]
+    points: tuple[ScoredPoint, ...]
     score: Score | None
     small: Score | None = None
     aim: float | None = None
@@ -55,7 +55,7 @@ class Report:
     """
 
     file: StudyFile
-    parts: tuple[Part, ...] = ()
+    parts: tuple[ScoredPart, ...] = ()
     refused: tuple[Refused, ...] = ()
     left_out: tuple[tuple[str, int], ...] = ()
     skipped: str = ""
@@ -66,13 +66,13 @@ class Report:
         return self.file.study
 
     @property
-    def points(self) -> list[Point]:
+    def points(self) -> list[ScoredPoint]:
         """Every point."""
         return [point for part in self.parts for point in part.points]
 
-    def worst(self, count: int) -> list[Point]:
+    def worst(self, count: int) -> list[ScoredPoint]:
         """The most wrong of the points that count."""
-        small = self.study.small if isinstance(self.study, Collectives) else 0.0
+        small = self.study.small if isinstance(self.study, CollectiveStudy) else 0.0
         counted = [part for part in self.parts if part.role != "degraded"]
         return worst_first([point for part in counted for point in part.points if point.size >= small])[:count]
 
@@ -94,14 +94,14 @@ class Report:
 
 def report_of(
     file: StudyFile,
-    study: Steps | Memory | Schedules,
-    points: Sequence[Point],
+    study: Steps | MemoryTable | Schedules,
+    points: Sequence[ScoredPoint],
     refused: Sequence[Refused],
     left_out: int,
     by: tuple[tuple[str, str, Score], ...] = (),
 ) -> Report:
     """The report of a study that is scored as one; ``left_out`` counts the rows that its ``where`` leaves out."""
-    part = Part(
+    part = ScoredPart(
         name=study.name,
         role="fitted" if study.fitted else "held out",
         points=tuple(points),
@@ -113,7 +113,7 @@ def report_of(
     return Report(file, (part,), tuple(refused), ((f"where {study.where}", left_out),) if left_out else ())
 
 
-def scores_by(values: Sequence[str], points: Sequence[Point]) -> list[tuple[str, Score]]:
+def scores_by(values: Sequence[str], points: Sequence[ScoredPoint]) -> list[tuple[str, Score]]:
     """The score of the points with each value, in order of appearance; ``values`` has one for every point."""
     found = []
     for value in dict.fromkeys(values):
@@ -123,7 +123,7 @@ def scores_by(values: Sequence[str], points: Sequence[Point]) -> list[tuple[str,
     return found
 
 
-def _part_dict(part: Part, unit: str) -> dict[str, Any]:
+def _part_dict(part: ScoredPart, unit: str) -> dict[str, Any]:
     return {
         "name": part.name,
         **({"collective": part.collective} if part.collective else {}),
@@ -144,7 +144,7 @@ def _score_dict(score: Score | None) -> dict[str, Any] | None:
     return {"rows": score.rows, "mean_error": score.mean, "worst_error": score.worst, "bias": score.bias}
 
 
-def _point_dict(point: Point, unit: str) -> dict[str, Any]:
+def _point_dict(point: ScoredPoint, unit: str) -> dict[str, Any]:
     return {
         "label": point.label,
         **({"size_bytes": point.size} if point.size else {}),
@@ -187,7 +187,7 @@ class Overall:
 def overall(reports: Sequence[Report]) -> Overall:
     """The scores over all rows of all studies; degraded sets and small sizes do not count."""
 
-    def counted(kind: type[AnyStudy], *roles: Role) -> list[Point]:
+    def counted(kind: type[AnyStudy], *roles: Role) -> list[ScoredPoint]:
         return [
             point
             for report in reports
@@ -196,15 +196,15 @@ def overall(reports: Sequence[Report]) -> Overall:
             for part in report.parts
             if part.role in roles
             for point in part.points
-            if not isinstance(report.study, Collectives) or point.size >= report.study.small
+            if not isinstance(report.study, CollectiveStudy) or point.size >= report.study.small
         ]
 
     return Overall(
         steps=relative_score(counted(Steps, "fitted", "held out")),
-        memory=relative_score(counted(Memory, "fitted", "held out")),
+        memory=relative_score(counted(MemoryTable, "fitted", "held out")),
         schedules=relative_score(counted(Schedules, "fitted", "held out")),
-        fitted=geometric_score(counted(Collectives, "fitted")),
-        held_out=geometric_score(counted(Collectives, "held out")),
+        fitted=geometric_score(counted(CollectiveStudy, "fitted")),
+        held_out=geometric_score(counted(CollectiveStudy, "held out")),
         refused=sum(len(report.refused) for report in reports),
         skipped=sum(bool(report.skipped) for report in reports),
     )

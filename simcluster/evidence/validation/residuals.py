@@ -15,7 +15,7 @@ from typing import Any
 
 from simcluster.evidence.validation.reports import Report
 from simcluster.evidence.validation.study import Steps
-from simcluster.scenario.likely import ANY, SPANS, Kind, of_kind
+from simcluster.scenario.likely import ANY, SPANS, RunKind, of_kind
 
 LEVEL = 0.8
 MOST = 20.0
@@ -28,7 +28,7 @@ class Residual:
 
     value: float
     study: str
-    kind: Kind
+    kind: RunKind
 
 
 def residuals_of(reports: Iterable[Report]) -> list[Residual]:

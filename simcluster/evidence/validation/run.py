@@ -20,8 +20,8 @@ from simcluster.evidence.validation.schedules import (
     play_schedule,
     report_schedules,
 )
-from simcluster.evidence.validation.steps import Played, StepsPlan, Task, plan_steps, play, report_steps
-from simcluster.evidence.validation.study import Memory, Steps, StudyFile
+from simcluster.evidence.validation.steps import PlayedRow, RowTask, StepsPlan, plan_steps, play, report_steps
+from simcluster.evidence.validation.study import MemoryTable, Steps, StudyFile
 from simcluster.evidence.validation.tables import Missing, read_table
 
 Progress = Callable[[str, int, int], object]
@@ -46,8 +46,8 @@ def validate_studies(
 
 
 Plan = StepsPlan | SchedulesPlan
-AnyTask = Task | ScheduleTask
-Answer = Played | SchedulePlayed | str
+AnyTask = RowTask | ScheduleTask
+Answer = PlayedRow | SchedulePlayed | str
 Runner = Callable[[Sequence[AnyTask]], Iterator[Answer]]
 
 
@@ -58,7 +58,7 @@ def _prepared(file: StudyFile, data: Path | None) -> Report | Plan:
         return Report(file, skipped=table.reason)
     if isinstance(file.study, Steps):
         return plan_steps(file, file.study, table)
-    if isinstance(file.study, Memory):
+    if isinstance(file.study, MemoryTable):
         return report_memory(file, file.study, table)
     if isinstance(file.study, Schedules):
         return plan_schedules(file, file.study, table)
@@ -76,14 +76,14 @@ def _runner(workers: int) -> Iterator[Runner]:
 
 
 def _play(task: AnyTask) -> Answer:
-    return play(task) if isinstance(task, Task) else play_schedule(task)
+    return play(task) if isinstance(task, RowTask) else play_schedule(task)
 
 
 def _reported(plan: Plan, runner: Runner, progress: Progress) -> Report:
     answers = _played(plan, runner, progress)
     if isinstance(plan, StepsPlan):
         return report_steps(plan, {n: each for n, each in answers.items() if not isinstance(each, SchedulePlayed)})
-    return report_schedules(plan, {n: each for n, each in answers.items() if not isinstance(each, Played)})
+    return report_schedules(plan, {n: each for n, each in answers.items() if not isinstance(each, PlayedRow)})
 
 
 def _played(plan: Plan, runner: Runner, progress: Progress) -> dict[int, Answer]:

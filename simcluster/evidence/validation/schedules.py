@@ -12,7 +12,7 @@ from simcluster.documents.expressions import Cell, parse_formula
 from simcluster.documents.rows import Row
 from simcluster.evidence.validation.reports import Refused, Report, report_of, scores_by
 from simcluster.evidence.validation.schedule_study import Schedules
-from simcluster.evidence.validation.scores import Point
+from simcluster.evidence.validation.scores import ScoredPoint
 from simcluster.evidence.validation.study import StudyFile
 from simcluster.evidence.validation.tables import check_columns, check_formulas, selected
 from simcluster.schedules.specs import Interleaved, ZbAuto
@@ -215,7 +215,7 @@ def play_schedule(task: ScheduleTask) -> SchedulePlayed | str:
 def report_schedules(plan: SchedulesPlan, played: Mapping[int, SchedulePlayed | str]) -> Report:
     """The report of a study from what its tasks gave, by their position."""
     study = plan.study
-    points: list[Point] = []
+    points: list[ScoredPoint] = []
     rows: list[Row] = []
     refused: list[Refused] = []
     for index, (row, task) in enumerate(zip(plan.rows, plan.tasks, strict=True)):
@@ -224,7 +224,7 @@ def report_schedules(plan: SchedulesPlan, played: Mapping[int, SchedulePlayed | 
         if isinstance(task, str) or isinstance(answer, str):
             refused.append(Refused(label, study.name, str(answer)))
             continue
-        points.append(Point(label, study.name, answer.step_time, task.measured, breakdown=answer.breakdown))
+        points.append(ScoredPoint(label, study.name, answer.step_time, task.measured, breakdown=answer.breakdown))
         rows.append(row)
     by = tuple(
         (column, *score) for column in study.by for score in scores_by([row.texts[column] for row in rows], points)

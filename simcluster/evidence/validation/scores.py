@@ -6,11 +6,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from simcluster.scenario.likely import Kind
+from simcluster.scenario.likely import RunKind
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class ScoredPoint:
     """One measured run beside its prediction, in seconds, or in bytes where memory is studied.
 
     ``group`` is what it belongs to inside its study (a set of runs); ``breakdown`` is where the predicted step went, in
@@ -25,7 +25,7 @@ class Point:
     size: float = 0.0
     note: str = ""
     breakdown: Mapping[str, float] = field(default_factory=dict)
-    kind: Kind | None = None
+    kind: RunKind | None = None
 
     @property
     def error(self) -> float:
@@ -51,7 +51,7 @@ class Score:
     bias: float
 
 
-def relative_score(points: Sequence[Point]) -> Score | None:
+def relative_score(points: Sequence[ScoredPoint]) -> Score | None:
     """Arithmetic means of |predicted / measured - 1|; None without points."""
     if not points:
         return None
@@ -60,7 +60,7 @@ def relative_score(points: Sequence[Point]) -> Score | None:
     return Score(len(points), math.fsum(sizes) / len(sizes), max(sizes), math.fsum(errors) / len(errors))
 
 
-def geometric_score(points: Sequence[Point]) -> Score | None:
+def geometric_score(points: Sequence[ScoredPoint]) -> Score | None:
     """exp(mean |ln(predicted / measured)|) - 1, for times over many orders of magnitude; None without points."""
     if not points:
         return None
@@ -74,6 +74,6 @@ def geometric_score(points: Sequence[Point]) -> Score | None:
     )
 
 
-def worst_first(points: Sequence[Point]) -> list[Point]:
+def worst_first(points: Sequence[ScoredPoint]) -> list[ScoredPoint]:
     """The points, the most wrong first; equals stay in their order."""
     return sorted(points, key=lambda point: -point.distance)

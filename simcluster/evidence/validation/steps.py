@@ -13,19 +13,19 @@ from simcluster.documents.diagnostics import listed
 from simcluster.documents.expressions import parse_formula
 from simcluster.documents.rows import Row
 from simcluster.evidence.validation.reports import Refused, Report, report_of
-from simcluster.evidence.validation.scores import Point
+from simcluster.evidence.validation.scores import ScoredPoint
 from simcluster.evidence.validation.study import Column, OnScenarios, Steps, StudyFile
 from simcluster.evidence.validation.tables import check_columns, check_formulas, selected
 from simcluster.planning.facts import Facts
 from simcluster.scenario.launchable import launch_note
-from simcluster.scenario.likely import Kind, kind_of
+from simcluster.scenario.likely import RunKind, kind_of
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.variants import Base
 from simcluster.simulate import simulate
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class RowTask:
     """One row as a scenario to be played: the base, what the row changes, and the folder of paths in the base.
 
     ``parts`` of the breakdown count (empty: all), less those of the scenario with the changes ``less``.
@@ -39,14 +39,14 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
+class PlayedRow:
     """What is kept of a simulated row: seconds of the step and of its breakdown, facts, warnings, its kind."""
 
     step_time: float
     breakdown: Mapping[str, float]
     facts: Facts
     warnings: tuple[str, ...]
-    kind: Kind
+    kind: RunKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class StepsPlan:
     file: StudyFile
     study: Steps
     rows: tuple[Row, ...]
-    tasks: tuple[Task | str, ...]
+    tasks: tuple[RowTask | str, ...]
     left_out: int
 
 
@@ -87,7 +87,7 @@ def _formulas(study: OnScenarios) -> Iterator[tuple[tuple[str | int, ...], str |
     yield from ((("derive", path), formula) for path, formula in study.derive.items())
 
 
-def task_of(file: StudyFile, study: OnScenarios, row: Row) -> Task | str:
+def task_of(file: StudyFile, study: OnScenarios, row: Row) -> RowTask | str:
     """The row as a scenario; the reason, if a cell has no meaning in this study."""
     changes: list[tuple[str, Any]] = list(study.set.items())
     try:
@@ -100,10 +100,10 @@ def task_of(file: StudyFile, study: OnScenarios, row: Row) -> Task | str:
     base = study.scenario
     if isinstance(base, str) and ("/" in base or base.endswith((".yaml", ".yml"))):
         base = str(file.document.folder / base)
-    return Task(base, file.document.folder, tuple(changes))
+    return RowTask(base, file.document.folder, tuple(changes))
 
 
-def _measured_of(task: Task | str, study: Steps) -> Task | str:
+def _measured_of(task: RowTask | str, study: Steps) -> RowTask | str:
     """The task with the part of the step that was measured."""
     if isinstance(task, str):
         return task
@@ -126,7 +126,7 @@ def _changes(name: str, column: Column, row: Row) -> Iterator[tuple[str, Any]]:
         yield path, f"{value} {column.unit}" if column.unit else value
 
 
-def play(task: Task) -> Played | str:
+def play(task: RowTask) -> PlayedRow | str:
     """The row simulated; the message, if it is a scenario that cannot be.  Runs in a worker process too."""
     try:
         result = simulate(scenario_of(task))
@@ -143,18 +143,18 @@ def play(task: Task) -> Played | str:
     kind = kind_of(result.scenario, result.facts.model_flops)
     known = launch_note(result.scenario)  # somebody did launch what was measured
     warnings = tuple(text for text in result.warnings() if text != known)
-    return Played(times, breakdown, result.facts, warnings, kind)
+    return PlayedRow(times, breakdown, result.facts, warnings, kind)
 
 
-def scenario_of(task: Task) -> Scenario:
+def scenario_of(task: RowTask) -> Scenario:
     """The scenario that a task stands for; InputError if it cannot be."""
     return Base(task.base, str(task.folder)).scenario(task.changes)
 
 
-def report_steps(plan: StepsPlan, played: Mapping[int, Played | str]) -> Report:
+def report_steps(plan: StepsPlan, played: Mapping[int, PlayedRow | str]) -> Report:
     """The report of a study from what its tasks gave, by their position."""
     study = plan.study
-    points: list[Point] = []
+    points: list[ScoredPoint] = []
     refused: list[Refused] = []
     for index, (row, task) in enumerate(zip(plan.rows, plan.tasks, strict=True)):
         label = row.label(study.label)
@@ -168,8 +168,8 @@ def report_steps(plan: StepsPlan, played: Mapping[int, Played | str]) -> Report:
     return report_of(plan.file, study, points, refused, plan.left_out)
 
 
-def _point(label: str, study: Steps, row: Row, played: Played) -> Point:
-    return Point(
+def _point(label: str, study: Steps, row: Row, played: PlayedRow) -> ScoredPoint:
+    return ScoredPoint(
         label=label,
         group=study.name,
         predicted=played.step_time,

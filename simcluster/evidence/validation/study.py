@@ -20,7 +20,7 @@ from simcluster.base.units import Bytes
 from simcluster.documents.diagnostics import KeyPath, did_you_mean, listed
 from simcluster.documents.reading import Document, Mark, read_document, shipped_folder, validate
 from simcluster.documents.spec import Spec
-from simcluster.evidence.validation.measured import Measured, MeasuredTime
+from simcluster.evidence.validation.measured import MeasuredColumn, MeasuredTime
 from simcluster.evidence.validation.memory_study import MeasuredBytes
 from simcluster.evidence.validation.schedule_study import Schedules
 from simcluster.evidence.validation.study_head import FormulaText, Fraction, StudyHead
@@ -82,10 +82,10 @@ class Steps(OnScenarios):
     """Measured training steps."""
 
     kind: Literal["steps"]
-    measured: Measured
+    measured: MeasuredColumn
 
 
-class Memory(OnScenarios):
+class MemoryTable(OnScenarios):
     """Measured bytes on the GPUs of training jobs; nothing is played, since memory is planned."""
 
     kind: Literal["memory"]
@@ -138,7 +138,7 @@ class CollectiveColumns(Spec):
     algorithm: str | None = None
 
 
-class Collectives(StudyHead):
+class CollectiveStudy(StudyHead):
     """Measured collectives.
 
     ``predictor``: the ``formula`` of NCCL's effective model, or the same played on the ``network`` of the platform's
@@ -157,7 +157,7 @@ class Collectives(StudyHead):
     small: Bytes = 2.0**20
 
 
-AnyStudy = Steps | Memory | Schedules | Collectives
+AnyStudy = Steps | MemoryTable | Schedules | CollectiveStudy
 Study = Annotated[AnyStudy, Field(discriminator="kind")]
 _ADAPTER: TypeAdapter[AnyStudy] = TypeAdapter(Study)
 

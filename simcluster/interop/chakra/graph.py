@@ -16,14 +16,14 @@ from dataclasses import dataclass
 
 from simcluster.base.clock import on_grid
 from simcluster.base.errors import InputError
-from simcluster.interop.chakra.trace import COLLECTIVES, Node, Trace
+from simcluster.interop.chakra.trace import COLLECTIVES, ChakraTrace, TraceNode
 from simcluster.programs.program import Meeting, Program, SpanRow
 from simcluster.traffic.traffic import Traffic
 
 Cost = Callable[[tuple[int, ...], str, float], tuple[Traffic, ...]]
 """What moves a collective (or "send", or a copy "d2h", "h2d") of so many bytes over these ranks, by nccl-tests'
 convention for the size."""
-GroupOf = Callable[[int, Node], tuple[str, tuple[int, ...]]]
+GroupOf = Callable[[int, TraceNode], tuple[str, tuple[int, ...]]]
 """The name and the ranks of the group of a collective on a rank."""
 
 _KIND = {"reduce_scatter_block": "reduce_scatter", "barrier": "all_reduce"}
@@ -33,14 +33,16 @@ _BARRIER_BYTES = 4.0
 
 
 @dataclass(frozen=True)
-class Lowered:
+class LoweredTrace:
     """The program, and for each of its ops the rank and the node."""
 
     program: Program
-    nodes: list[tuple[int, Node]]
+    nodes: list[tuple[int, TraceNode]]
 
 
-def lower(trace: Trace, *, seconds: Callable[[int, Node], float], group_of: GroupOf, cost: Cost) -> Lowered:
+def lower(
+    trace: ChakraTrace, *, seconds: Callable[[int, TraceNode], float], group_of: GroupOf, cost: Cost
+) -> LoweredTrace:
     """The program of a trace; ``seconds`` is the length of a node that computes.
 
     Raises InputError naming rank and node for what cannot be played: gather and scatter, a send without
@@ -53,18 +55,20 @@ def lower(trace: Trace, *, seconds: Callable[[int, Node], float], group_of: Grou
 
 
 class _Lowering:
-    def __init__(self, trace: Trace, seconds: Callable[[int, Node], float], group_of: GroupOf, cost: Cost) -> None:
+    def __init__(
+        self, trace: ChakraTrace, seconds: Callable[[int, TraceNode], float], group_of: GroupOf, cost: Cost
+    ) -> None:
         self._trace, self._seconds, self._group_of, self._cost = trace, seconds, group_of, cost
         self._program = Program()
-        self._nodes: list[tuple[int, Node]] = []
+        self._nodes: list[tuple[int, TraceNode]] = []
         self._rows: dict[tuple[str, str, str], int] = {}
         self._lanes: dict[tuple[int, str], int] = {}
-        self._met: dict[tuple[tuple[int, ...], str, int], tuple[int, str, float, int, Node]] = {}
+        self._met: dict[tuple[tuple[int, ...], str, int], tuple[int, str, float, int, TraceNode]] = {}
         self._joined: dict[int, int] = defaultdict(int)
         self._sends: dict[tuple[int, int, int], list[int]] = defaultdict(list)
         self._receives: dict[tuple[int, int, int], list[int]] = defaultdict(list)
 
-    def error(self, rank: int, node: Node, message: str) -> InputError:
+    def error(self, rank: int, node: TraceNode, message: str) -> InputError:
         return InputError(f"{self._trace.name}, rank {rank}: {node.label}: {message}")
 
     def add(self, rank: int) -> None:
@@ -91,7 +95,7 @@ class _Lowering:
     def _op(
         self,
         rank: int,
-        node: Node,
+        node: TraceNode,
         lane: str,
         kind: str,
         *,
@@ -109,7 +113,7 @@ class _Lowering:
         self._nodes.append((rank, node))
         return program.add_op(self._lanes[rank, lane], self._rows[row], seconds=seconds, meeting=meeting)
 
-    def _collective(self, rank: int, node: Node, turns: dict[tuple[str, tuple[int, ...]], int]) -> int:
+    def _collective(self, rank: int, node: TraceNode, turns: dict[tuple[str, tuple[int, ...]], int]) -> int:
         type_number = node.number("comm_type")
         if type_number >= len(COLLECTIVES) or COLLECTIVES[type_number] in ("gather", "scatter"):
             raise self.error(rank, node, f"comm_type {type_number} is not modelled; 0 (all-reduce), 1, 2, 5 to 9 are")
@@ -134,7 +138,7 @@ class _Lowering:
         self._joined[meeting] += 1
         return self._op(rank, node, f"group {name}", kind, meeting=meeting, size=size)
 
-    def _message(self, rank: int, node: Node) -> int:
+    def _message(self, rank: int, node: TraceNode) -> int:
         source, target = (node.number(key, rank) for key in ("comm_src", "comm_dst"))
         own, other = (source, target) if node.kind == "send" else (target, source)
         if own != rank or other == rank or other >= len(self._trace.ranks):
@@ -152,7 +156,7 @@ class _Lowering:
         self._sends[key].append(op)
         return op
 
-    def _copy(self, rank: int, node: Node) -> int:
+    def _copy(self, rank: int, node: TraceNode) -> int:
         way, size = COPIES[node.kind], float(node.number("tensor_size"))
         try:
             traffics = self._cost((rank,), way, size) if size > 0 else (Traffic((), 0.0, 1, 0.0),)
@@ -161,7 +165,7 @@ class _Lowering:
         self._program.meetings.append(Meeting(1, traffics))
         return self._op(rank, node, way, "copy", meeting=len(self._program.meetings) - 1, size=size)
 
-    def finish(self) -> Lowered:
+    def finish(self) -> LoweredTrace:
         """Tie messages, and complain about what nobody answers."""
         program = self._program
         for key in dict.fromkeys((*self._sends, *self._receives)):
@@ -179,4 +183,4 @@ class _Lowering:
             if self._joined[meeting] < len(group):
                 what = f"only {self._joined[meeting]} of the {len(group)} ranks of its group have this {kind}"
                 raise self.error(rank, node, f"{what}, number {turn + 1} of the group; all of them must")
-        return Lowered(program, self._nodes)
+        return LoweredTrace(program, self._nodes)

@@ -14,7 +14,7 @@ from simcluster.devices.device import Device, load_device
 from simcluster.engine.engine import play
 from simcluster.importers.astra_network import Dimension, groups_along
 from simcluster.interop.chakra.graph import COPIES, lower
-from simcluster.interop.chakra.trace import Node, Trace
+from simcluster.interop.chakra.trace import ChakraTrace, TraceNode
 from simcluster.nccl import load_platform
 from simcluster.topology import Cluster
 from simcluster.traffic.methods import Methods, activities, phases_of
@@ -35,7 +35,7 @@ class PlayedNode(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Played:
+class PlayedTrace:
     """A played trace.  ``seconds`` is when the last node ends, of each rank ``rank_seconds``; of a rank's time
     ``compute`` is when it computes and ``exposed`` when it communicates or copies and does not compute."""
 
@@ -65,14 +65,14 @@ class Played:
 
 
 def play_traces(
-    trace: Trace,
+    trace: ChakraTrace,
     cluster: Cluster,
     *,
     dimensions: Sequence[Dimension] = (),
     roofline: bool = False,
     precision: str = "bf16",
     nccl: str = "auto",
-) -> Played:
+) -> PlayedTrace:
     """Play a trace: rank r on GPU number r.
 
     A node that computes takes what the trace says; where that is nothing, or ``roofline`` is set and it has num_ops,
@@ -102,7 +102,7 @@ def play_traces(
             (computing if each.kind == "comp" else moving)[each.rank].append((each.start, each.end))
     compute = [_covered(spans) for spans in computing]
     exposed = [_covered(a + b) - busy for a, b, busy in zip(computing, moving, compute, strict=True)]
-    return Played(
+    return PlayedTrace(
         trace.name, max(last), tuple(last), tuple(compute), tuple(exposed), played, record.events, timer.notes()
     )
 
@@ -115,7 +115,7 @@ class _Timer:
         self._device, self._precision, self._roofline = device, precision, roofline
         self._given = self._counted = self._nothing = 0
 
-    def seconds(self, rank: int, node: Node) -> float:
+    def seconds(self, rank: int, node: TraceNode) -> float:
         has_work = "num_ops" in node.attributes or "tensor_size" in node.attributes
         if node.seconds > 0 and not (self._roofline and has_work):
             self._given += 1
@@ -140,12 +140,12 @@ class _Timer:
 class _Groups:
     """Which ranks a collective is over."""
 
-    def __init__(self, trace: Trace, dimensions: tuple[Dimension, ...]) -> None:
+    def __init__(self, trace: ChakraTrace, dimensions: tuple[Dimension, ...]) -> None:
         self._trace, self._dimensions = trace, dimensions
         self._world = tuple(range(len(trace.ranks)))
         self._along: dict[tuple[bool, ...], dict[int, tuple[int, ...]]] = {}
 
-    def of(self, rank: int, node: Node) -> tuple[str, tuple[int, ...]]:
+    def of(self, rank: int, node: TraceNode) -> tuple[str, tuple[int, ...]]:
         name = node.attributes.get("pg_name")
         if name not in (None, ""):
             group = self._trace.groups.get(str(name))

@@ -15,7 +15,7 @@ from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import shown
 from simcluster.documents.reading import unique_keys
 from simcluster.interop.chakra.messages import frames, messages
-from simcluster.interop.chakra.trace import KINDS, Node, Trace, Value
+from simcluster.interop.chakra.trace import KINDS, ChakraTrace, TraceNode, Value
 
 MAX_BYTES = 256_000_000
 """Of one rank's file, unpacked: about 2 million nodes."""
@@ -28,7 +28,7 @@ _EXACT = "simcluster_seconds"
 """Our own attribute: the length in full, since the schema's is in whole microseconds."""
 
 
-def read_traces(path: str | Path, groups: str | Path | None = None) -> Trace:
+def read_traces(path: str | Path, groups: str | Path | None = None) -> ChakraTrace:
     """The traces in a folder (of one job), or those whose files begin with ``path`` (``traces/job`` for job.0.et, ...).
 
     ``groups`` is a JSON file with the ranks of every process group by its name, {"0": [0, 1, 2, 3]}; left out,
@@ -39,13 +39,13 @@ def read_traces(path: str | Path, groups: str | Path | None = None) -> Trace:
     first = files[0]
     table = Path(groups) if groups is not None else first.parent / "comm_groups.json"
     known = read_groups(table, len(files)) if groups is not None or table.is_file() else {}
-    ranks: list[tuple[Node, ...]] = []
+    ranks: list[tuple[TraceNode, ...]] = []
     left = _Left(MAX_NODES, MAX_ITEMS)
     for file in files:
         ranks.append(tuple(_nodes(_bytes(file), str(file), left)))  # noqa: PERF401
     match = _NAME.fullmatch(first.name)
     assert match
-    return Trace(match[1], tuple(ranks), known)
+    return ChakraTrace(match[1], tuple(ranks), known)
 
 
 def _files(path: Path) -> list[Path]:
@@ -111,11 +111,11 @@ class _Left:
             )
 
 
-def _nodes(raw: bytes, source: str, left: _Left) -> list[Node]:
+def _nodes(raw: bytes, source: str, left: _Left) -> list[TraceNode]:
     from google.protobuf.message import DecodeError
 
     known = messages()
-    found: list[Node] = []
+    found: list[TraceNode] = []
     for place, body in enumerate(frames(raw, source)):
         try:
             message = known["Node" if place else "GlobalMetadata"].FromString(body)
@@ -131,7 +131,7 @@ def _nodes(raw: bytes, source: str, left: _Left) -> list[Node]:
     return found
 
 
-def _node(message: Any, source: str) -> Node:
+def _node(message: Any, source: str) -> TraceNode:
     attributes: dict[str, Value] = {}
     for each in message.attr:
         field = each.WhichOneof("value")
@@ -147,7 +147,7 @@ def _node(message: Any, source: str) -> Node:
     if isinstance(exact, float) and abs(exact - seconds) <= 1e-6:
         seconds = exact
     after = dict.fromkeys((*message.data_deps, *message.ctrl_deps))
-    return Node(message.id, message.name, KINDS[message.type], tuple(after), seconds, attributes)
+    return TraceNode(message.id, message.name, KINDS[message.type], tuple(after), seconds, attributes)
 
 
 def read_groups(path: Path, ranks: int) -> dict[str, tuple[int, ...]]:

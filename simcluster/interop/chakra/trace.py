@@ -33,7 +33,7 @@ COLLECTIVES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class TraceNode:
     """One node of a rank's graph; ``after`` are the ids that it waits for (data and control), ``seconds`` its length
     where the trace has one, 0 where it has none."""
 
@@ -61,14 +61,14 @@ class Node:
 
 
 @dataclass(frozen=True)
-class Trace:
+class ChakraTrace:
     """The nodes of every rank, in the order of the file; ``groups`` are the ranks of each process group by name."""
 
     name: str
-    ranks: tuple[tuple[Node, ...], ...]
+    ranks: tuple[tuple[TraceNode, ...], ...]
     groups: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
-    def in_order(self, rank: int) -> list[Node]:
+    def in_order(self, rank: int) -> list[TraceNode]:
         """A rank's nodes so that each comes after what it waits for; of those that could come next the lowest id.
 
         Raises InputError for an id that is there twice, one that is waited for and not there, and nodes that wait for
@@ -77,8 +77,8 @@ class Trace:
         return in_order(self.ranks[rank], f"{self.name}, rank {rank}")
 
 
-def in_order(nodes: Sequence[Node], where: str) -> list[Node]:
-    """See ``Trace.in_order``."""
+def in_order(nodes: Sequence[TraceNode], where: str) -> list[TraceNode]:
+    """See ``ChakraTrace.in_order``."""
     by_id = {node.id: node for node in nodes}
     if len(by_id) < len(nodes):
         counts = Counter(node.id for node in nodes)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from simcluster.base.errors import InputError
 from simcluster.interop.chakra.messages import framed, messages
 from simcluster.interop.chakra.reading import MAX_NODES
-from simcluster.interop.chakra.trace import COLLECTIVES, KINDS, Node, Trace, Value
+from simcluster.interop.chakra.trace import COLLECTIVES, KINDS, ChakraTrace, TraceNode, Value
 from simcluster.planning.offload import HOST
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ _EXACT = "simcluster_seconds"
 _FIELDS = {"comm_src": "int32_val", "comm_dst": "int32_val", "comm_tag": "int32_val", "tensor_size": "uint64_val"}
 
 
-def write_traces(trace: Trace, folder: str | Path) -> list[Path]:
+def write_traces(trace: ChakraTrace, folder: str | Path) -> list[Path]:
     """NAME.RANK.et for every rank, and comm_groups.json where there are groups; the folder is made.
 
     Lengths are in whole microseconds, as the schema has them, and in full in an attribute of ours.
@@ -43,7 +43,7 @@ def write_traces(trace: Trace, folder: str | Path) -> list[Path]:
     return files
 
 
-def _encoded(nodes: tuple[Node, ...]) -> bytes:
+def _encoded(nodes: tuple[TraceNode, ...]) -> bytes:
     known = messages()
     parts = [framed(known["GlobalMetadata"](version="1.0.0"))]
     for node in nodes:
@@ -74,7 +74,7 @@ def write_run(run: Run, folder: str | Path, name: str) -> list[Path]:
     return write_traces(trace_of(run, name), folder)
 
 
-def trace_of(run: Run, name: str) -> Trace:
+def trace_of(run: Run, name: str) -> ChakraTrace:
     """A run as an execution trace: computation with the time it took, collectives, messages, copies with their bytes.
 
     What a rank does in order on one queue waits for what came before it there.  A send at a rendezvous waits for a
@@ -115,9 +115,9 @@ class _Writing:
         self._sent: dict[int, int] = {}  # and the other way around
         self._ready: dict[int, int] = {}  # by the send: the node by which it learns that its receiver is there
 
-    def trace(self) -> Trace:
+    def trace(self) -> ChakraTrace:
         program = self._program
-        ranks: dict[int, list[Node]] = {rank: [] for rank in range(len(self._run.ranks))}
+        ranks: dict[int, list[TraceNode]] = {rank: [] for rank in range(len(self._run.ranks))}
         self._meet(ranks)
         arrivals = self._receives(ranks)
         for lane, ops in enumerate(program.lanes):
@@ -130,9 +130,9 @@ class _Writing:
                 ranks[rank] += self._nodes(op, rank, tuple(dict.fromkeys(after)))
                 before = op
         ordered = tuple(tuple(sorted(nodes, key=lambda node: node.id)) for nodes in ranks.values())
-        return Trace(self._name, ordered, self._groups)
+        return ChakraTrace(self._name, ordered, self._groups)
 
-    def _receives(self, ranks: dict[int, list[Node]]) -> dict[tuple[int, int], int]:
+    def _receives(self, ranks: dict[int, list[TraceNode]]) -> dict[tuple[int, int], int]:
         """A receive for every message, with an id of its own; at a rendezvous it is there already, as an op."""
         found = {}
         for send, op in self._program.receives:
@@ -143,10 +143,10 @@ class _Writing:
             place = self._message(send, target)
             found[send, op] = self._next
             name = f"receive {self._row(send).name}"
-            ranks[target].append(Node(self._take(), name, "recv", (), 0.0, place))
+            ranks[target].append(TraceNode(self._take(), name, "recv", (), 0.0, place))
         return found
 
-    def _meet(self, ranks: dict[int, list[Node]]) -> None:
+    def _meet(self, ranks: dict[int, list[TraceNode]]) -> None:
         """Sends at a rendezvous find their receives, by the meeting that both are at."""
         program = self._program
         sends = {program.meeting[op]: op for op in range(len(program.seconds)) if self._rows(op)[:1] and
@@ -160,7 +160,7 @@ class _Writing:
             self._places[send] = self._message(send, target)
             self._places[op] = self._place(target, source, 1)
             self._ready[send] = self._next
-            ranks[source].append(Node(self._take(), "receiver is there", "recv", (), 0.0, self._places[op]))
+            ranks[source].append(TraceNode(self._take(), "receiver is there", "recv", (), 0.0, self._places[op]))
 
     def _message(self, send: int, target: int) -> Mapping[str, Value]:
         found = self._places.get(send)
@@ -190,31 +190,31 @@ class _Writing:
             raise InputError("the run plays several ops as one; simulate it with folded=False, collapsed=False")
         return rows[0]
 
-    def _nodes(self, op: int, rank: int, after: tuple[int, ...]) -> Iterator[Node]:
+    def _nodes(self, op: int, rank: int, after: tuple[int, ...]) -> Iterator[TraceNode]:
         """An op as a node, the last one; before a receive at a rendezvous the message that says that it is there."""
         if op in self._sent:
             name = self._row(self._sent[op]).name
-            yield Node(self._take(), f"ready to receive {name}", "send", after, 0.0, self._places[op])
-            yield Node(op, f"receive {name}", "recv", after, 0.0, self._places[self._sent[op]])
+            yield TraceNode(self._take(), f"ready to receive {name}", "send", after, 0.0, self._places[op])
+            yield TraceNode(op, f"receive {name}", "recv", after, 0.0, self._places[self._sent[op]])
             return
         row = self._row(op)
         label = f"{row.kind} {row.name}" + (f" layer {row.layer}" if row.layer >= 0 else "")
         if row.kind in COLLECTIVES:
-            yield Node(op, label, "coll", after, 0.0, self._collective(rank, row, self._program.lane[op]))
+            yield TraceNode(op, label, "coll", after, 0.0, self._collective(rank, row, self._program.lane[op]))
         elif row.kind == "send":
             if op not in self._places:
                 raise InputError(f"rank {rank}: nobody waits for {label}; this cannot be written")
             after = (*after, self._ready[op]) if op in self._ready else after
-            yield Node(op, label, "send", after, 0.0, self._places[op])
+            yield TraceNode(op, label, "send", after, 0.0, self._places[op])
         elif row.kind == "copy":
-            yield Node(
+            yield TraceNode(
                 op, label, _COPIES[row.stream], after, 0.0, {"is_cpu_op": False, "tensor_size": _size(row.bytes)}
             )
         elif self._program.meeting[op] >= 0:
             raise InputError(f"rank {rank}: {label} has no node in an execution trace")
         else:
             seconds = float(self._run.record.end[op] - self._run.record.start[op])
-            yield Node(op, label, "comp", after, seconds, {"is_cpu_op": row.stream == HOST})
+            yield TraceNode(op, label, "comp", after, seconds, {"is_cpu_op": row.stream == HOST})
 
     def _collective(self, rank: int, row: SpanRow, lane: int) -> Mapping[str, Value]:
         name = self._run.lowered.communicators.group_name(row.axis, rank)

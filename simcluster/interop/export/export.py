@@ -32,7 +32,7 @@ from simcluster.base.errors import InputError
 from simcluster.interop.export.counters import link_counters, memory_counters
 from simcluster.interop.export.naming import Naming
 from simcluster.interop.export.rank_events import Begins, RankWork, profile, together
-from simcluster.interop.export.work import Played, numbered, streams
+from simcluster.interop.export.work import RunWork, numbered, streams
 from simcluster.interop.kineto.chrome import ENDINGS
 from simcluster.interop.kineto.chrome import write_trace as write_file
 from simcluster.interop.kineto.rank_file import head_of, make_folder
@@ -123,7 +123,7 @@ class _Export:
 
     def __init__(self, result: Result, ranks: Sequence[int], begins: Begins) -> None:
         self._result, self._ranks, self._begins = result, ranks, begins
-        self._played, self._naming = Played(result), Naming(result)
+        self._played, self._naming = RunWork(result), Naming(result)
         self._streams = streams(self._played)
 
     @property

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-from simcluster.interop.export.work import RECEIVE, Track, Work
+from simcluster.interop.export.work import RECEIVE, Track, WorkRow
 from simcluster.interop.kineto.chrome import arguments
 from simcluster.interop.kineto.comm import Comm
 from simcluster.interop.kineto.labels import BACKWARD, FORWARD, OPTIMIZER, OTHER, Label
@@ -39,7 +39,7 @@ _MISTAKEN = re.compile("Sync|Memcpy|Memset")
 """HolisticTraceAnalysis counts no kernel with one of these words as computation."""
 
 
-def label_of(work: Work) -> Label | None:
+def label_of(work: WorkRow) -> Label | None:
     """What the host was in when it launched this; None for what goes with the work before it."""
     if work.stream != "compute":
         return None
@@ -76,11 +76,11 @@ class Naming:
         """The rank of another stage that this one sends to, or receives from."""
         return self._stage_ranks[stage][self._place[rank][1]]
 
-    def describer(self, rank: int) -> Callable[[Work], Described]:
+    def describer(self, rank: int) -> Callable[[WorkRow], Described]:
         """What a rank's work is called; what is alike is made once."""
         known: dict[tuple[object, ...], Described] = {}
 
-        def described(work: Work) -> Described:
+        def described(work: WorkRow) -> Described:
             key = (work.stream, work.kind, work.name, work.axis, work.bytes, work.peer)
             found = known.get(key)
             if found is None:
@@ -90,7 +90,7 @@ class Naming:
 
         return described
 
-    def _comm(self, work: Work, rank: int) -> Comm:
+    def _comm(self, work: WorkRow, rank: int) -> Comm:
         kind = _CALLED.get(work.kind, work.kind)
         if work.peer >= 0:
             other = self.peer(rank, work.peer)
@@ -106,14 +106,14 @@ class Naming:
         group = communicators.group_name(work.axis, self._first + rank)
         return Comm(kind, group, work.axis, ranks, len(ranks), work.bytes, "", -1, None)
 
-    def _arguments(self, work: Work, comm: Comm | None) -> str:
+    def _arguments(self, work: WorkRow, comm: Comm | None) -> str:
         if comm is None:
             return f'"bytes":{int(work.bytes)}' if work.bytes else ""
         dtype = self._dtype(work)
         split = {"In split size": "[]", "Out split size": "[]"}
         return arguments(comm_arguments(comm, _elements(work, comm.size, dtype), dtype) | split)
 
-    def _name(self, work: Work, comm: Comm | None, rank: int) -> str:
+    def _name(self, work: WorkRow, comm: Comm | None, rank: int) -> str:
         if work.stream in _COPIES:
             return f"{_COPIES[work.stream]} {work.name}"
         if comm is None:
@@ -126,7 +126,7 @@ class Naming:
         kind = work.kind.title().replace("_", "")
         return f"ncclKernel_{kind}_{how}_Sum_{_IN_NAMES[self._dtype(work)]}({work.name})"
 
-    def _dtype(self, work: Work) -> str:
+    def _dtype(self, work: WorkRow) -> str:
         """The type whose elements are moved; bytes where they do not come out whole."""
         wanted = self._gradient if work.name in _GRADIENTS else self._activation
         if work.name.startswith(_SINGLE):
@@ -134,14 +134,14 @@ class Naming:
         return wanted if int(work.bytes) % _BYTES[wanted] == 0 else "Byte"
 
 
-def _elements(work: Work, ranks: int, dtype: str) -> tuple[int, int]:
+def _elements(work: WorkRow, ranks: int, dtype: str) -> tuple[int, int]:
     """Elements in and out of a call on one rank."""
     whole = int(work.bytes) // _BYTES[dtype]
     part = -(-whole // max(ranks, 1))
     return {"all_gather": (part, whole), "reduce_scatter": (whole, part)}.get(work.kind, (whole, whole))
 
 
-def details(work: Work, sequence: int) -> str:
+def details(work: WorkRow, sequence: int) -> str:
     """What differs from call to call, as JSON: its number in its group (-1: none), how long it waited, where it is."""
     found = [f'"Seq":{sequence}'] if sequence >= 0 else []
     if work.start > work.ready:

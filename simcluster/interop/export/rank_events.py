@@ -17,15 +17,15 @@ from operator import itemgetter
 from typing import Literal
 
 from simcluster.interop.export.naming import Described, Naming, details, label_of, process_name, track_name
-from simcluster.interop.export.work import COMPUTE, HOST, RECEIVE, Track, Work
+from simcluster.interop.export.work import COMPUTE, HOST, RECEIVE, Track, WorkRow
 from simcluster.interop.kineto.chrome import complete, flow, joined, named, nanoseconds
 from simcluster.interop.kineto.comm import Comm
 from simcluster.interop.kineto.device_written import (
     APART,
     THREAD,
     Blocked,
-    Issue,
-    Kernel,
+    KernelEvent,
+    LaunchEvent,
     StepOnDevice,
     step_marker,
 )
@@ -50,7 +50,7 @@ class RankWork:
 
     rank: int
     ranks: int
-    works: Sequence[Work]
+    works: Sequence[WorkRow]
     streams: dict[Track, int]
     naming: Naming
     begins: Begins
@@ -79,7 +79,7 @@ class RankWork:
         return {place: seat for seat, place in enumerate(device)}
 
     @cached_property
-    def kernels(self) -> list[Kernel]:
+    def kernels(self) -> list[KernelEvent]:
         """What the device did."""
         described, sequences, found = self._described, self._sequences, []
         for place in self.seats:
@@ -87,14 +87,14 @@ class RankWork:
             args = joined(described(work).args, details(work, sequences.get(place, -1)))
             category = "gpu_memcpy" if work.stream in ("d2h", "h2d") else "kernel"
             after = tuple([self.seats[other] for other in work.after if other in self.seats])
-            found.append(Kernel(
+            found.append(KernelEvent(
                 described(work).name, self.streams[work.track], self.begun[place], self.ended[place], args, category,
                 label_of(work), after,
             ))  # fmt: skip
         return found
 
     @cached_property
-    def _described(self) -> Callable[[Work], Described]:
+    def _described(self) -> Callable[[WorkRow], Described]:
         return self.naming.describer(self.rank)
 
     @cached_property
@@ -186,7 +186,7 @@ def _markers(own: RankWork) -> Iterator[str]:
             yield complete("gpu_user_annotation", name, place, own.begun[within[0]], own.ended[within[-1]])
 
 
-def _passes(works: Sequence[Work], chunks: int) -> list[tuple[str, int]]:
+def _passes(works: Sequence[WorkRow], chunks: int) -> list[tuple[str, int]]:
     """The pass that each kernel belongs to, as schedules write it, "" for none; a recomputation to the pass behind."""
     found: list[tuple[str, int]] = []
     name = ""
@@ -200,7 +200,7 @@ def _passes(works: Sequence[Work], chunks: int) -> list[tuple[str, int]]:
     return found[::-1]
 
 
-def _doings(own: RankWork, written: Container[int]) -> Iterator[Issue | Blocked]:
+def _doings(own: RankWork, written: Container[int]) -> Iterator[LaunchEvent | Blocked]:
     """What the host does: launches in the order of their begins, and waits for the device before work of its own."""
     clock, begins = BEFORE, {number: begin for number, begin, _ in own.steps[1:]}
     for place in own.order:
@@ -216,4 +216,4 @@ def _doings(own: RankWork, written: Container[int]) -> Iterator[Issue | Blocked]
         if work.kind == RECEIVE and own.naming.peer(own.rank, work.peer) not in written:
             held.append(begun)  # nobody else would hold it up
         clock = max([clock, *held])
-        yield Issue(own.seats[place], clock)
+        yield LaunchEvent(own.seats[place], clock)

@@ -26,7 +26,7 @@ nothing on a track overlaps."""
 COMPUTE: Track = ("compute", MAIN, -1)
 
 
-class Work(NamedTuple):
+class WorkRow(NamedTuple):
     """A row of an op on a rank, in seconds, as the timeline has it.
 
     ``after`` are places, in the rank's list, of what it waited for (without what is before it on its own track).
@@ -60,12 +60,12 @@ class Work(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Played:
+class RunWork:
     """The work of a run's simulated ranks, by the program's numbers of ranks."""
 
     run: Run
 
-    def of_rank(self, rank: int) -> list[Work]:
+    def of_rank(self, rank: int) -> list[WorkRow]:
         """All that a simulated rank did, in the order of its lanes."""
         return _Rank(self, rank).work()
 
@@ -112,17 +112,17 @@ class Played:
 class _Rank:
     """The work of one rank in the making."""
 
-    def __init__(self, played: Played, rank: int) -> None:
+    def __init__(self, played: RunWork, rank: int) -> None:
         self._played, self._rank = played, rank
         self._program = played.run.lowered.program
         self._slowed = played.run.record.slowed
-        self._found: list[Work] = []
+        self._found: list[WorkRow] = []
         self._before: list[list[int]] = []
         self._first: dict[int, int] = {}  # op -> the place of its first row
         self._last: dict[int, int] = {}
         self._received: dict[int, int] = {}  # send -> the place of its receive here
 
-    def work(self) -> list[Work]:
+    def work(self) -> list[WorkRow]:
         """In the order of lanes, with what each waited for."""
         program, lanes = self._program, self._played.lanes[self._rank]
         sends = {program.meeting[send]: send for send, _ in self._played.receives.get(self._rank, ())}
@@ -143,7 +143,7 @@ class _Rank:
             self._before[place] += [self._last[other] for other in program.after[op] if other in self._last]
         return [self._ordered(place, work) for place, work in enumerate(self._found)]
 
-    def _ordered(self, place: int, work: Work) -> Work:
+    def _ordered(self, place: int, work: WorkRow) -> WorkRow:
         """With the latest on every other track that it waited for."""
         latest: dict[Track, int] = {}
         for other in self._before[place]:
@@ -165,7 +165,7 @@ class _Rank:
             span = (
                 (ready[op], start[op], end[op]) if met else (start[op] + begin, start[op] + begin, start[op] + finish)
             )
-            self._found.append(Work(
+            self._found.append(WorkRow(
                 (row.stream, name, -1), row.kind, row.name, row.layer, row.axis, row.bytes, program.step[op],
                 program.chunk[op], program.microbatch[op], *span, peer,
             ))  # fmt: skip
@@ -182,7 +182,7 @@ class _Rank:
         place, lane = len(self._found), program.lane[send]
         sent = program.row_sets[program.rows[send]][0]
         stage = self._played.stage_of(lane)
-        self._found.append(Work(
+        self._found.append(WorkRow(
             ("pp", program.lane_name[lane], stage), RECEIVE, sent.name, -1, "", sent.bytes, program.step[op],
             program.chunk[op], program.microbatch[op], ready[op] if posted else start[send], start[send], end[send],
             stage,
@@ -193,7 +193,7 @@ class _Rank:
             self._first[op] = self._last[op] = place
 
 
-def streams(played: Played) -> dict[tuple[str, str], int]:
+def streams(played: RunWork) -> dict[tuple[str, str], int]:
     """Numbers of CUDA streams by stream and lane: 7 for compute, as in PyTorch, others from 20 on.
 
     The same on all ranks, since tools compare streams.  Receives are not in here.
@@ -205,7 +205,7 @@ def streams(played: Played) -> dict[tuple[str, str], int]:
     return {COMPUTE[:2]: 7, **{pair: 20 + place for place, pair in enumerate(others)}}
 
 
-def numbered(works: list[Work], known: Mapping[tuple[str, str], int]) -> dict[Track, int]:
+def numbered(works: list[WorkRow], known: Mapping[tuple[str, str], int]) -> dict[Track, int]:
     """The stream of every track of a rank; those of receives behind all others."""
     tracks = sorted({work.track: None for work in works})
     receives = [track for track in tracks if track[2] >= 0]

@@ -17,13 +17,13 @@ import numpy as np
 from simcluster.interop.kineto.job import ProfiledJob
 from simcluster.interop.kineto.labels import Label
 from simcluster.interop.kineto.rebuild import COPY, HOST, Profiled
-from simcluster.interop.recorded.graph import Graph, is_communication
+from simcluster.interop.recorded.graph import StepGraph, is_communication
 from simcluster.interop.recorded.trace import Floats, Mask
 from simcluster.results.metrics import inside
 
 
 @dataclass(frozen=True)
-class RankTime:
+class ProfiledRankTime:
     """Mean seconds of a rank in a step.  The states sum to the step of all ranks (first start to last end);
     ``step`` is the rank's own, ``overlap`` the part of its time in collectives during which it computed."""
 
@@ -78,7 +78,7 @@ class LayerTime:
         return (-place, more) if found else None
 
 
-def breakdown(job: ProfiledJob) -> list[RankTime]:
+def breakdown(job: ProfiledJob) -> list[ProfiledRankTime]:
     """Every rank's time, mean over the steps."""
     tables = [
         [_of_rank(graph, worker, float(length)) for worker in range(len(job.ranks))]
@@ -89,7 +89,7 @@ def breakdown(job: ProfiledJob) -> list[RankTime]:
     for rank, row in zip(job.ranks, mean, strict=True):
         step, computing, exposed, waiting, copying, idle, both, there = map(float, row)
         overlap = both / there if there else 0.0
-        found.append(RankTime(rank, step, computing, exposed, waiting, copying, idle, overlap))
+        found.append(ProfiledRankTime(rank, step, computing, exposed, waiting, copying, idle, overlap))
     return found
 
 
@@ -163,5 +163,5 @@ def slowdown_by_type(job: ProfiledJob, types: Sequence[str]) -> Floats:
     return np.array(ratios).reshape(len(job.ranks), len(types))
 
 
-def _of_worker(graph: Graph, worker: int, optype: str) -> Mask:
+def _of_worker(graph: StepGraph, worker: int, optype: str) -> Mask:
     return np.asarray((graph.worker == worker) & (np.array(graph.types) == optype))

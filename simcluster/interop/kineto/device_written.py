@@ -19,7 +19,7 @@ THREAD = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Kernel:
+class KernelEvent:
     """A kernel or copy on a stream, in nanoseconds.
 
     ``args`` are arguments as JSON; ``label`` is what the host was in when it launched it, None for what it was in
@@ -36,7 +36,7 @@ class Kernel:
     after: tuple[int, ...] = ()
 
 
-class Issue(NamedTuple):
+class LaunchEvent(NamedTuple):
     """The host launches a kernel (its place), not before a moment."""
 
     kernel: int
@@ -53,12 +53,12 @@ class Blocked(NamedTuple):
 class StepOnDevice:
     """One step of a rank; ``correlation`` is the last number that was used."""
 
-    def __init__(self, rank: int, kernels: Sequence[Kernel], correlation: int = FIRST_CORRELATION) -> None:
+    def __init__(self, rank: int, kernels: Sequence[KernelEvent], correlation: int = FIRST_CORRELATION) -> None:
         self._rank, self._kernels, self.correlation = rank, kernels, correlation
         self._launched: dict[int, tuple[int, int]] = {}  # correlation and time
         self.last = 0  # end of what the host does
 
-    def events(self, host: Iterable[Issue | Blocked], begin: int) -> Iterator[str]:
+    def events(self, host: Iterable[LaunchEvent | Blocked], begin: int) -> Iterator[str]:
         """All but the step's marker; the host does these things, one after the other, from the beginning on."""
         yield from self._host(host, begin)
         for place, kernel in enumerate(self._kernels):
@@ -66,7 +66,7 @@ class StepOnDevice:
             if kernel.after:
                 yield from self._waits(place, kernel)
 
-    def _host(self, host: Iterable[Issue | Blocked], begin: int) -> Iterator[str]:
+    def _host(self, host: Iterable[LaunchEvent | Blocked], begin: int) -> Iterator[str]:
         latest, label, since = begin - APART, Label("", ""), begin
         for each in host:
             if isinstance(each, Blocked):
@@ -90,12 +90,12 @@ class StepOnDevice:
         for category, name, args in annotating(label):
             yield complete(category, name, (self._rank, THREAD), start, end, args)
 
-    def _on_stream(self, place: int, kernel: Kernel) -> str:
+    def _on_stream(self, place: int, kernel: KernelEvent) -> str:
         correlation = self._launched[place][0] if place in self._launched else self._next()
         args = joined(f'"stream":{kernel.stream},"correlation":{correlation}', kernel.args)
         return complete(kernel.category, kernel.name, (self._rank, kernel.stream), kernel.start, kernel.end, args)
 
-    def _waits(self, place: int, kernel: Kernel) -> Iterator[str]:
+    def _waits(self, place: int, kernel: KernelEvent) -> Iterator[str]:
         """Events between streams: recorded just behind the one launch, waited for just before the other.
 
         The wait stands on the stream where it is over: an earlier one would begin HolisticTraceAnalysis' idle time.

@@ -40,7 +40,7 @@ GLOO = re.compile(r"(?:gloo|mpi|ucc):(\w+)")
 LAUNCHED = re.compile(r"c10d::\w+")
 
 
-class Op(NamedTuple):
+class StreamOp(NamedTuple):
     """Work on a stream (or a collective on a thread of the host): seconds in the file's clock.
 
     ``launched`` and ``called`` are when the call that launched it began and ended, NaN where it is not known; ``event``
@@ -64,7 +64,7 @@ class Op(NamedTuple):
         return self.launched if self.launched == self.launched else self.start
 
 
-class Call(NamedTuple):
+class HostCall(NamedTuple):
     """Something that the host did from ``start`` to ``end`` on a thread."""
 
     name: str
@@ -77,7 +77,7 @@ class Call(NamedTuple):
     forward: bool = True  # the thread is not one that goes backward
 
 
-class Wait(NamedTuple):
+class StreamWait(NamedTuple):
     """What is launched on ``stream`` from ``since`` on waits for what was launched on ``other`` before ``recorded``."""
 
     stream: int
@@ -87,7 +87,7 @@ class Wait(NamedTuple):
 
 
 @dataclass
-class Profile:
+class RankProfile:
     """What one rank recorded; ``origin`` is nanoseconds of its clock where its seconds begin."""
 
     file: str
@@ -95,18 +95,18 @@ class Profile:
     host: str
     origin: int
     groups: Groups
-    ops: list[Op] = field(default_factory=list)
-    operators: list[Call] = field(default_factory=list)
-    annotations: list[Call] = field(default_factory=list)
-    syncs: list[Call] = field(default_factory=list)
-    waits: list[Wait] = field(default_factory=list)
+    ops: list[StreamOp] = field(default_factory=list)
+    operators: list[HostCall] = field(default_factory=list)
+    annotations: list[HostCall] = field(default_factory=list)
+    syncs: list[HostCall] = field(default_factory=list)
+    waits: list[StreamWait] = field(default_factory=list)
     wait_calls: list[float] = field(default_factory=list)  # times of cudaStreamWaitEvent
     steps: list[tuple[int, float, float]] = field(default_factory=list)
     on_device: bool = False  # has it kernels, rather than operators of a CPU alone?
 
 
 @collector_off()  # the search for cycles takes six times as long as reading, and finds none in JSON
-def read_profile(path: Path) -> Profile:
+def read_profile(path: Path) -> RankProfile:
     """A file of one rank.  InputError for one that is cut, is no such trace, or holds times that are none."""
     document = _document(path)
     events = document.get("traceEvents") if isinstance(document, dict) else document
@@ -118,7 +118,7 @@ def read_profile(path: Path) -> Profile:
     if not timed:
         raise InputError(f"{path} has no events with times: nothing was recorded, or the file was cut")
     first = math.floor(min(float(event["ts"]) for _, event in timed))
-    profile = Profile(
+    profile = RankProfile(
         file=path.name,
         rank=_rank(path, spread),
         host=str(about.get("host_name") or ""),
@@ -191,9 +191,9 @@ def _rank(path: Path, spread: Mapping[str, Any]) -> int:
     return int(match[1]) if match else -1
 
 
-def _sort_in(profile: Profile, timed: list[tuple[int, Event]], first: int) -> None:
+def _sort_in(profile: RankProfile, timed: list[tuple[int, Event]], first: int) -> None:
     """The events into the profile's lists."""
-    calls: dict[int, Call] = {}
+    calls: dict[int, HostCall] = {}
     device, syncs = [], []
     profile.on_device = any(event.get("cat") in DEVICE for _, event in timed)
     for number, event in timed:
@@ -241,16 +241,16 @@ def _times(event: Event, first: int) -> tuple[float, float]:
     return start * 1e-6, (start + float(event.get("dur", 0.0))) * 1e-6
 
 
-def _call(number: int, event: Event, first: int) -> Call:
+def _call(number: int, event: Event, first: int) -> HostCall:
     args = event.get("args") or {}
     start, end = _times(event, first)
-    return Call(
+    return HostCall(
         str(event.get("name")), event.get("tid", 0), start, end, number, int(args.get("correlation", -1)),
         int(args.get("Sequence number", -1)), not args.get("Fwd thread id"),
     )  # fmt: skip
 
 
-def _annotation(profile: Profile, number: int, event: Event, first: int) -> None:
+def _annotation(profile: RankProfile, number: int, event: Event, first: int) -> None:
     name = str(event.get("name"))
     step = STEP.fullmatch(name)
     if step:
@@ -261,19 +261,19 @@ def _annotation(profile: Profile, number: int, event: Event, first: int) -> None
             profile.groups.found[number] = event.get("args") or {}
 
 
-def _device_op(profile: Profile, number: int, event: Event, first: int, calls: Mapping[int, Call]) -> Op:
+def _device_op(profile: RankProfile, number: int, event: Event, first: int, calls: Mapping[int, HostCall]) -> StreamOp:
     args = event.get("args") or {}
     start, end = _times(event, first)
     name = str(event.get("name"))
     call = calls.get(int(args.get("correlation", -1)))
     comm = comm_of(name, args, profile.groups, profile.rank) if is_comm(name, args) else None
-    return Op(
+    return StreamOp(
         name, int(args.get("stream") or event.get("tid") or 0), start, end, call.start if call else math.nan,
         call.end if call else math.nan, call.thread if call else -1, number, event.get("cat") != "kernel", comm,
     )  # fmt: skip
 
 
-def _gloo_ops(profile: Profile) -> None:
+def _gloo_ops(profile: RankProfile) -> None:
     """Collectives of a profile of CPUs: annotations on threads of their own, launched by c10d calls in that order."""
     found = [call for call in profile.annotations if GLOO.fullmatch(call.name)]
     profile.annotations = [call for call in profile.annotations if not GLOO.fullmatch(call.name)]
@@ -285,12 +285,14 @@ def _gloo_ops(profile: Profile) -> None:
         comm = comm_of(call.name, profile.groups.found[call.event], profile.groups, profile.rank)
         start, end, thread = launches[place] if known else (call.start, call.start, -1)
         profile.ops.append(
-            Op(call.name, call.thread, call.start, call.end, start, end, thread, call.event, copy=False, comm=comm)
+            StreamOp(
+                call.name, call.thread, call.start, call.end, start, end, thread, call.event, copy=False, comm=comm
+            )
         )
     profile.groups.found.clear()
 
 
-def _stream_waits(profile: Profile, syncs: list[Event], calls: Mapping[int, Call]) -> None:
+def _stream_waits(profile: RankProfile, syncs: list[Event], calls: Mapping[int, HostCall]) -> None:
     """Events between streams, where PyTorch recorded them (experimental_config, enable_cuda_sync_events)."""
     for event in syncs:
         args = event.get("args") or {}
@@ -298,5 +300,5 @@ def _stream_waits(profile: Profile, syncs: list[Event], calls: Mapping[int, Call
         record = calls.get(int(args.get("wait_on_cuda_event_record_corr_id", -1)))
         other = int(args.get("wait_on_stream", -1))
         if waiting and record and other >= 0 and "Wait" in str(event.get("name")):
-            profile.waits.append(Wait(int(args["stream"]), waiting.start, other, record.start))
+            profile.waits.append(StreamWait(int(args["stream"]), waiting.start, other, record.start))
     profile.waits.sort()

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from simcluster.interop.kineto.events import LAUNCHED, Call, Op, Profile
+from simcluster.interop.kineto.events import LAUNCHED, HostCall, RankProfile, StreamOp
 
 WAIT, CALL = "wait", "collective call"
 """Names of doings of a CPU that are no operator's."""
@@ -35,7 +35,7 @@ class Doing(NamedTuple):
     name: str = ""
 
 
-def doings_of(profile: Profile, ops: Sequence[Op], window: tuple[float, float]) -> tuple[list[Doing], int]:
+def doings_of(profile: RankProfile, ops: Sequence[StreamOp], window: tuple[float, float]) -> tuple[list[Doing], int]:
     """The host's doings for these ops, by their ends; on a CPU all that it does in the window, and its thread."""
     found = _launches(profile, ops)
     thread = -1
@@ -61,7 +61,7 @@ def _named(doings: Sequence[Doing]) -> list[Doing]:
     return found[::-1]
 
 
-def _launches(profile: Profile, ops: Sequence[Op]) -> list[Doing]:
+def _launches(profile: RankProfile, ops: Sequence[StreamOp]) -> list[Doing]:
     """On a GPU, work arrives there a little after its call begins: as long as idle streams took to begin."""
     delay = _delay(ops) if profile.on_device else math.inf
     found, latest = [], -math.inf
@@ -74,9 +74,9 @@ def _launches(profile: Profile, ops: Sequence[Op]) -> list[Doing]:
     return found
 
 
-def _delay(ops: Sequence[Op]) -> float:
+def _delay(ops: Sequence[StreamOp]) -> float:
     """Seconds from a launch to its begin on a stream that had nothing to do; the lowest tenth, as others waited."""
-    by_stream: dict[int, list[Op]] = {}
+    by_stream: dict[int, list[StreamOp]] = {}
     for op in ops:
         by_stream.setdefault(op.stream, []).append(op)
     idle = [
@@ -88,7 +88,7 @@ def _delay(ops: Sequence[Op]) -> float:
     return max(0.0, sorted(idle)[len(idle) // 10]) if idle else 0.0
 
 
-def _blocked(start: float, end: float, ops: Sequence[Op]) -> list[Doing]:
+def _blocked(start: float, end: float, ops: Sequence[StreamOp]) -> list[Doing]:
     """A call that waited for the device: for what ended last before it returned and had been launched before it."""
     over = [place for place, op in enumerate(ops) if start < op.end <= end and op.issued <= start]
     if not over:
@@ -97,10 +97,10 @@ def _blocked(start: float, end: float, ops: Sequence[Op]) -> list[Doing]:
     return [Doing(start, -1), Doing(end, -1, (last,), ops[last].end)]
 
 
-def _operators(calls: Sequence[Call], ops: Sequence[Op], until: float) -> list[Doing]:
+def _operators(calls: Sequence[HostCall], ops: Sequence[StreamOp], until: float) -> list[Doing]:
     """Outermost operators of a CPU, each up to the start of the next; pauses in which collectives ended were waits."""
     found: list[Doing] = []
-    outer: list[Call] = []
+    outer: list[HostCall] = []
     for call in calls:
         if not outer or call.start >= outer[-1].end - _RESOLUTION:
             outer.append(call)

@@ -12,11 +12,11 @@ import numpy as np
 
 from simcluster.base.errors import InputError
 from simcluster.interop.kineto.clocks import Ends, align
-from simcluster.interop.kineto.events import Op, Profile, read_profile
+from simcluster.interop.kineto.events import RankProfile, StreamOp, read_profile
 from simcluster.interop.kineto.labels import Labels
-from simcluster.interop.kineto.match import Member, UnmatchedError, meetings, steps_of
+from simcluster.interop.kineto.match import MatchedOp, UnmatchedError, meetings, steps_of
 from simcluster.interop.kineto.rebuild import Profiled, rebuild
-from simcluster.interop.recorded.graph import Graph, is_communication
+from simcluster.interop.recorded.graph import StepGraph, is_communication
 from simcluster.interop.recorded.recorded import Recorded
 from simcluster.interop.recorded.trace import Floats
 
@@ -46,7 +46,7 @@ class ProfiledJob(Recorded):
             key: float(np.median(pool) if is_communication(key[0]) else np.mean(pool)) for key, pool in pools.items()
         }
 
-    def typical_of(self, graph: Graph) -> Floats:
+    def typical_of(self, graph: StepGraph) -> Floats:
         """The typical seconds of every op of a graph, as a column."""
         assert isinstance(graph, Profiled)
         return np.array([self._typical[key] for key in keys_of(graph)])[:, None]
@@ -76,7 +76,7 @@ def load_profiles(path: str | Path, steps: Sequence[int] | None = None) -> Profi
     return job_of(profiles, steps, name=Path(path).name.partition(".")[0] or "profiles", notes=notes)
 
 
-def job_of(profiles: Sequence[Profile], steps: Sequence[int] | None, *, name: str, notes: list[str]) -> ProfiledJob:
+def job_of(profiles: Sequence[RankProfile], steps: Sequence[int] | None, *, name: str, notes: list[str]) -> ProfiledJob:
     """As ``load_profiles``, of profiles in memory, by rank."""
     _check(profiles, notes)
     by_step = steps_of(profiles, notes)
@@ -101,7 +101,7 @@ def _files(path: Path) -> list[Path]:
     return found
 
 
-def _ranked(profiles: list[Profile], notes: list[str]) -> list[Profile]:
+def _ranked(profiles: list[RankProfile], notes: list[str]) -> list[RankProfile]:
     """By rank; a single file may lack its rank."""
     for profile in profiles:
         if profile.rank < 0:
@@ -111,7 +111,7 @@ def _ranked(profiles: list[Profile], notes: list[str]) -> list[Profile]:
                 )
             profile.rank = 0
             notes.append(f"{profile.file} does not say which rank it is: taken for rank 0")
-    found: dict[int, Profile] = {}
+    found: dict[int, RankProfile] = {}
     for profile in profiles:
         if profile.rank in found:
             raise InputError(
@@ -121,7 +121,7 @@ def _ranked(profiles: list[Profile], notes: list[str]) -> list[Profile]:
     return [found[rank] for rank in sorted(found)]
 
 
-def _check(profiles: Sequence[Profile], notes: list[str]) -> None:
+def _check(profiles: Sequence[RankProfile], notes: list[str]) -> None:
     kinds = {profile.on_device for profile in profiles}
     if len(kinds) > 1:
         bare = next(profile for profile in profiles if not profile.on_device)
@@ -146,8 +146,8 @@ def _check(profiles: Sequence[Profile], notes: list[str]) -> None:
 
 
 def _chosen(
-    by_step: dict[int, dict[int, list[Op]]], steps: Sequence[int] | None, name: str
-) -> dict[int, dict[int, list[Op]]]:
+    by_step: dict[int, dict[int, list[StreamOp]]], steps: Sequence[int] | None, name: str
+) -> dict[int, dict[int, list[StreamOp]]]:
     if steps is None:
         return by_step
     missing = [step for step in steps if step not in by_step]
@@ -156,9 +156,9 @@ def _chosen(
     return {step: ops for step, ops in by_step.items() if step in steps}
 
 
-def _matched(by_step: dict[int, dict[int, list[Op]]], notes: list[str]) -> dict[int, list[list[Member]]]:
+def _matched(by_step: dict[int, dict[int, list[StreamOp]]], notes: list[str]) -> dict[int, list[list[MatchedOp]]]:
     """The collectives of every step; the first and the last may be cut, and are then left out with a note."""
-    found: dict[int, list[list[Member]]] = {}
+    found: dict[int, list[list[MatchedOp]]] = {}
     steps = list(by_step)
     for step, ops in by_step.items():
         try:
@@ -173,9 +173,9 @@ def _matched(by_step: dict[int, dict[int, list[Op]]], notes: list[str]) -> dict[
 
 
 def _shift(
-    profiles: Sequence[Profile],
-    by_step: dict[int, dict[int, list[Op]]],
-    matched: dict[int, list[list[Member]]],
+    profiles: Sequence[RankProfile],
+    by_step: dict[int, dict[int, list[StreamOp]]],
+    matched: dict[int, list[list[MatchedOp]]],
     notes: list[str],
 ) -> dict[int, float]:
     """What to add to each rank's times so that all are on the first rank's clock, from its first event."""
@@ -193,7 +193,7 @@ def _shift(
     return {rank: origin[rank] + offset for rank, offset in clocks.offset.items()}
 
 
-def _note_collectives(profiles: Sequence[Profile], notes: list[str]) -> None:
+def _note_collectives(profiles: Sequence[RankProfile], notes: list[str]) -> None:
     """What collectives do not say of themselves."""
     assumed = sum(profile.groups.assumed for profile in profiles)
     if assumed:
@@ -209,7 +209,7 @@ def _note_collectives(profiles: Sequence[Profile], notes: list[str]) -> None:
         )
 
 
-def _note_assumptions(profiles: Sequence[Profile], graphs: Sequence[Profiled], notes: list[str]) -> None:
+def _note_assumptions(profiles: Sequence[RankProfile], graphs: Sequence[Profiled], notes: list[str]) -> None:
     if not profiles[0].on_device:
         notes.append(
             "profiles of CPUs: operators are the work; pauses of the host in which a collective ended are taken for "

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from simcluster.interop.kineto.events import Call, Profile
+from simcluster.interop.kineto.events import HostCall, RankProfile
 
 FORWARD, BACKWARD, OPTIMIZER, OTHER = "forward", "backward", "optimizer", "other"
 
@@ -35,12 +35,12 @@ class Label(NamedTuple):
 class Labels:
     """The label of any moment of a rank's host threads."""
 
-    def __init__(self, profile: Profile) -> None:
-        spans: dict[int, list[Call]] = defaultdict(list)
+    def __init__(self, profile: RankProfile) -> None:
+        spans: dict[int, list[HostCall]] = defaultdict(list)
         for call in profile.annotations:
             spans[call.thread].append(call)
         self._layer_of: dict[int, str] = {}
-        self._forward: dict[int, list[Call]] = {thread: list(calls) for thread, calls in spans.items()}
+        self._forward: dict[int, list[HostCall]] = {thread: list(calls) for thread, calls in spans.items()}
         forward, backward = [], []
         for call in profile.operators:
             if _BACKWARD.match(call.name):
@@ -58,9 +58,9 @@ class Labels:
         """The labels of moments on a thread, ascending."""
         return [self._label(stack) for stack in _enclosing(self._threads.get(thread, []), times)]
 
-    def _learn(self, forward: Sequence[Call]) -> None:
+    def _learn(self, forward: Sequence[HostCall]) -> None:
         """Layers of autograd's sequence numbers, from the annotations around the forward operators."""
-        by_thread: dict[int, list[Call]] = defaultdict(list)
+        by_thread: dict[int, list[HostCall]] = defaultdict(list)
         for call in forward:
             by_thread[call.thread].append(call)
         for thread, calls in by_thread.items():
@@ -68,7 +68,7 @@ class Labels:
             for call, stack in zip(calls, stacks, strict=True):
                 self._layer_of.setdefault(call.sequence, _layer(stack))
 
-    def _label(self, stack: Sequence[Call]) -> Label:
+    def _label(self, stack: Sequence[HostCall]) -> Label:
         layer = _layer([call for call in stack if call.sequence < 0 and not _BACKWARD.match(call.name)])
         for call in stack:
             if _BACKWARD.match(call.name):
@@ -79,7 +79,7 @@ class Labels:
         return Label(FORWARD if known else OTHER, layer)
 
 
-def _layer(stack: Iterable[Call]) -> str:
+def _layer(stack: Iterable[HostCall]) -> str:
     """The outermost layer that is numbered; else the innermost annotation of the user's."""
     inner = ""
     for call in stack:
@@ -91,9 +91,9 @@ def _layer(stack: Iterable[Call]) -> str:
     return inner
 
 
-def _enclosing(calls: Sequence[Call], times: Sequence[float]) -> list[list[Call]]:
+def _enclosing(calls: Sequence[HostCall], times: Sequence[float]) -> list[list[HostCall]]:
     """For every moment, ascending, the calls around it from the outside in; calls by start, nested."""
-    found, open_, place = [], list[Call](), 0
+    found, open_, place = [], list[HostCall](), 0
     for time in times:
         while place < len(calls) and calls[place].start <= time:
             while open_ and open_[-1].end <= calls[place].start:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from simcluster.base.errors import InputError
 from simcluster.interop.kineto.comm import MESSAGES, Comm
-from simcluster.interop.kineto.events import Op, Profile
+from simcluster.interop.kineto.events import RankProfile, StreamOp
 
 _UNEVEN = ("all_to_all", "gather", "scatter", "reduce", "broadcast", "send_recv", "other")
 """Kinds whose members may move different sizes."""
@@ -18,14 +18,14 @@ class UnmatchedError(InputError):
     """Members of a group made different collectives in a step."""
 
 
-class Member(NamedTuple):
+class MatchedOp(NamedTuple):
     """An op of a rank, by its place in the rank's ops of the step."""
 
     rank: int
     place: int
 
 
-def steps_of(profiles: Sequence[Profile], notes: list[str]) -> dict[int, dict[int, list[Op]]]:
+def steps_of(profiles: Sequence[RankProfile], notes: list[str]) -> dict[int, dict[int, list[StreamOp]]]:
     """Ops by step and rank.  An op is of the step in which the host launched it.
 
     Steps that not every rank has are left out with a note; InputError if no step is left.
@@ -58,12 +58,12 @@ def steps_of(profiles: Sequence[Profile], notes: list[str]) -> dict[int, dict[in
     return found
 
 
-def _ops_of(profile: Profile, number: int) -> list[Op]:
+def _ops_of(profile: RankProfile, number: int) -> list[StreamOp]:
     start, end = next(((start, end) for each, start, end in profile.steps if each == number), (0.0, 0.0))
     return [op for op in profile.ops if start <= (op.start if math.isnan(op.launched) else op.launched) < end]
 
 
-def meetings(ops: Mapping[int, Sequence[Op]]) -> list[list[Member]]:
+def meetings(ops: Mapping[int, Sequence[StreamOp]]) -> list[list[MatchedOp]]:
     """The collectives and messages of a step, each with the members that were recorded, in an order of their own.
 
     Raises UnmatchedError, naming rank, group and number, where members did not do the same.
@@ -89,7 +89,7 @@ def _key(comm: Comm) -> Hashable:
     return (comm.group, comm.ranks, comm.peer)
 
 
-def _matched(ops: Mapping[int, Sequence[Op]], places: Mapping[int, Sequence[int]]) -> list[list[Member]]:
+def _matched(ops: Mapping[int, Sequence[StreamOp]], places: Mapping[int, Sequence[int]]) -> list[list[MatchedOp]]:
     """The collectives of one group: the n-th of every member, in the order of Seq where it is known."""
     ordered = {rank: _in_order(ops[rank], own) for rank, own in places.items()}
     counts = {rank: len(own) for rank, own in ordered.items()}
@@ -100,17 +100,17 @@ def _matched(ops: Mapping[int, Sequence[Op]], places: Mapping[int, Sequence[int]
             other = ops[rank][own[number]] if number < len(own) else None
             if other is None or _differ(_comm(op), _comm(other)):
                 raise UnmatchedError(_unlike(longest, op, rank, other, number, counts))
-    return [[Member(rank, own[number]) for rank, own in ordered.items()] for number in range(counts[longest])]
+    return [[MatchedOp(rank, own[number]) for rank, own in ordered.items()] for number in range(counts[longest])]
 
 
-def _in_order(ops: Sequence[Op], places: Sequence[int]) -> list[int]:
+def _in_order(ops: Sequence[StreamOp], places: Sequence[int]) -> list[int]:
     numbers = [_comm(ops[place]).sequence for place in places]
     if min(numbers) >= 0 and len(set(numbers)) == len(numbers) if numbers else False:
         return [place for _, place in sorted(zip(numbers, places, strict=True))]
     return list(places)
 
 
-def _comm(op: Op) -> Comm:
+def _comm(op: StreamOp) -> Comm:
     assert op.comm is not None
     return op.comm
 
@@ -126,7 +126,7 @@ def _differ(one: Comm, other: Comm) -> bool:
     )
 
 
-def _unlike(rank: int, op: Op, other: int, found: Op | None, number: int, counts: Mapping[int, int]) -> str:
+def _unlike(rank: int, op: StreamOp, other: int, found: StreamOp | None, number: int, counts: Mapping[int, int]) -> str:
     what = f"rank {rank}, event {op.event} ({op.name[:60]}): {_comm(op).describe()}"
     against = (
         f"rank {other} has only {counts[other]} in that group, rank {rank} {counts[rank]}"

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from simcluster.interop.kineto.events import Op, Profile
+from simcluster.interop.kineto.events import RankProfile, StreamOp
 from simcluster.interop.kineto.host import WAIT, doings_of
 from simcluster.interop.kineto.labels import OTHER, Label, Labels
-from simcluster.interop.kineto.match import Member
+from simcluster.interop.kineto.match import MatchedOp
 from simcluster.interop.kineto.waits import waited_for
-from simcluster.interop.recorded.graph import MAIN, Graph
+from simcluster.interop.recorded.graph import MAIN, StepGraph
 from simcluster.interop.recorded.trace import Floats
 
 HOST, COPY = "host", "copy"
@@ -28,12 +28,12 @@ GAP = 10e-6
 
 
 @dataclass(frozen=True)
-class Profiled(Graph):
+class Profiled(StepGraph):
     """A step with what its ops were: ``source[op]`` the profile's op (None for the host's own work), ``labels`` what
     part of the model each is of.  ``offset`` is when the step began in the aligned clock; ``left_out`` the seconds of
     gaps by rank that nothing explains, which a replay leaves out."""
 
-    source: tuple[Op | None, ...]
+    source: tuple[StreamOp | None, ...]
     labels: tuple[Label, ...]
     names: tuple[str, ...]
     offset: float
@@ -52,13 +52,13 @@ class _Maker:
     seconds: list[float] = field(default_factory=list)
     began: list[float] = field(default_factory=list)
     ended: list[float] = field(default_factory=list)
-    source: list[Op | None] = field(default_factory=list)
+    source: list[StreamOp | None] = field(default_factory=list)
     labels: list[Label] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
 
     def add(
         self, worker: int, lane: str, kind: str, times: tuple[float, float], *, name: str, label: Label,
-        seconds: float = -1.0, after: Sequence[int] = (), source: Op | None = None,
+        seconds: float = -1.0, after: Sequence[int] = (), source: StreamOp | None = None,
     ) -> int:  # fmt: skip
         number = len(self.types)
         self.types.append(kind)
@@ -76,20 +76,20 @@ class _Maker:
 
 def rebuild(
     step: int,
-    profiles: Sequence[Profile],
-    ops: Mapping[int, Sequence[Op]],
-    meet: Sequence[Sequence[Member]],
+    profiles: Sequence[RankProfile],
+    ops: Mapping[int, Sequence[StreamOp]],
+    meet: Sequence[Sequence[MatchedOp]],
     shift: Mapping[int, float],
     labels: Mapping[int, Labels],
 ) -> Profiled:
     """The graph of a step; ``shift`` is what to add to each rank's times."""
     begin = min(_begin(profile, step, ops[profile.rank]) + shift[profile.rank] for profile in profiles)
-    maker, place_of, gaps, left_out = _Maker(), dict[Member, int](), dict[int, float](), {}
+    maker, place_of, gaps, left_out = _Maker(), dict[MatchedOp, int](), dict[int, float](), {}
     for worker, profile in enumerate(profiles):
         own, rank = ops[profile.rank], profile.rank
         adding = _Rank(maker, worker, profile, own, shift[rank] - begin, labels[rank])
         adding.add((_begin(profile, step, own), _end(profile, step, own)))
-        place_of.update({Member(rank, place): number for place, number in adding.placed.items()})
+        place_of.update({MatchedOp(rank, place): number for place, number in adding.placed.items()})
         gaps.update({number: adding.gaps[place] for place, number in adding.placed.items()})
         left_out[rank] = adding.left_out
     groups = [tuple(place_of[member] for member in each) for each in meet if len(each) > 1]
@@ -112,14 +112,14 @@ def rebuild(
     )  # fmt: skip
 
 
-def _begin(profile: Profile, step: int, ops: Sequence[Op]) -> float:
+def _begin(profile: RankProfile, step: int, ops: Sequence[StreamOp]) -> float:
     if profile.on_device:
         return min((op.start for op in ops), default=math.inf)
     first = min((call.start for call in profile.operators), default=0.0)
     return next((start for number, start, _ in profile.steps if number == step), first)
 
 
-def _end(profile: Profile, step: int, ops: Sequence[Op]) -> float:
+def _end(profile: RankProfile, step: int, ops: Sequence[StreamOp]) -> float:
     """Where the host's own work ends that counts: on a CPU with the step, on a GPU with the last launch."""
     if profile.on_device:
         return -math.inf
@@ -131,7 +131,7 @@ class _Rank:
     """One rank's lanes."""
 
     def __init__(
-        self, maker: _Maker, worker: int, profile: Profile, ops: Sequence[Op], shift: float, labels: Labels
+        self, maker: _Maker, worker: int, profile: RankProfile, ops: Sequence[StreamOp], shift: float, labels: Labels
     ) -> None:
         self._maker, self._worker, self._profile = maker, worker, profile
         self._ops, self._shift, self._labels = ops, shift, labels
@@ -208,7 +208,7 @@ class _Rank:
         return found
 
 
-def _type(op: Op, label: Label) -> str:
+def _type(op: StreamOp, label: Label) -> str:
     if op.comm:
         return op.comm.type
     return COPY if op.copy else label.phase

@@ -13,7 +13,7 @@ import numpy as np
 from simcluster.interop.kineto.comm import MESSAGES, Comm
 from simcluster.interop.kineto.job import ProfiledJob
 from simcluster.interop.kineto.rebuild import COPY, HOST, Profiled
-from simcluster.interop.recorded.recorded import Part
+from simcluster.interop.recorded.recorded import RecordedPart
 from simcluster.results.timeline import COLUMNS, Spans
 
 _AXES = (
@@ -49,7 +49,7 @@ def axis_of(comm: Comm) -> str:
     return next((axis for axis, name in _AXES if name.search(comm.what or comm.group)), "dp")
 
 
-def _columns(job: ProfiledJob, part: Part, begins: dict[int, float], words: dict[str, int]) -> dict[str, Any]:
+def _columns(job: ProfiledJob, part: RecordedPart, begins: dict[int, float], words: dict[str, int]) -> dict[str, Any]:
     """The spans of a step."""
     graph, lowered = part.graph, part.lowered
     assert isinstance(graph, Profiled)

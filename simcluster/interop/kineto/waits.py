@@ -12,7 +12,7 @@ import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
-from simcluster.interop.kineto.events import Op, Profile
+from simcluster.interop.kineto.events import RankProfile, StreamOp
 
 _EARLY = 1e-6
 """Seconds by which an op may begin before what it waits for is over: the recorder's resolution."""
@@ -25,14 +25,14 @@ Waits = dict[int, tuple[int, ...]]
 """Places of the ops that each waits for, by its own place."""
 
 
-def waited_for(profile: Profile, ops: Sequence[Op]) -> Waits:
+def waited_for(profile: RankProfile, ops: Sequence[StreamOp]) -> Waits:
     """The waits of a rank's ops of one step (by start)."""
     if not profile.on_device:
         return {}
     return _recorded(profile, ops) if profile.waits else _Inferred(profile, ops).waits()
 
 
-def _streams(ops: Sequence[Op]) -> dict[int, list[int]]:
+def _streams(ops: Sequence[StreamOp]) -> dict[int, list[int]]:
     """Places by stream, as launched."""
     found: dict[int, list[int]] = {}
     for place in sorted(range(len(ops)), key=lambda place: (ops[place].issued, ops[place].event)):
@@ -40,7 +40,7 @@ def _streams(ops: Sequence[Op]) -> dict[int, list[int]]:
     return found
 
 
-def _recorded(profile: Profile, ops: Sequence[Op]) -> Waits:
+def _recorded(profile: RankProfile, ops: Sequence[StreamOp]) -> Waits:
     streams = _streams(ops)
     issued = {stream: [ops[place].issued for place in places] for stream, places in streams.items()}
     found: dict[int, set[int]] = {}
@@ -55,7 +55,7 @@ def _recorded(profile: Profile, ops: Sequence[Op]) -> Waits:
 
 
 class _Inferred:
-    def __init__(self, profile: Profile, ops: Sequence[Op]) -> None:
+    def __init__(self, profile: RankProfile, ops: Sequence[StreamOp]) -> None:
         self._ops, self._calls = ops, profile.wait_calls
         self._streams = _streams(ops)
         self._by_launch = sorted(range(len(ops)), key=lambda place: (ops[place].issued, ops[place].event))

@@ -17,7 +17,7 @@ from simcluster.interop.kineto.job import ProfiledJob
 from simcluster.interop.kineto.rebuild import COPY, HOST, Profiled
 from simcluster.interop.recorded.graph import is_communication
 from simcluster.interop.recorded.trace import Floats, Mask
-from simcluster.interop.recorded.whatif import Answer, factor, key_and_value
+from simcluster.interop.recorded.whatif import ReplayAnswer, factor, key_and_value
 
 QUESTIONS = {
     "links": "links=2x: collectives and messages twice as fast, from the last arrival on",
@@ -30,11 +30,11 @@ QUESTIONS = {
 """What can be asked, by key."""
 
 
-def ask(job: ProfiledJob, question: str) -> Answer:
+def ask(job: ProfiledJob, question: str) -> ReplayAnswer:
     """The answer to one question; InputError for one that cannot be read or that this job has no answer to."""
     before = job.times(lambda graph: graph.seconds)
     after = changed(job, question).times(lambda graph: graph.seconds)
-    return Answer(question, float(before.mean()), float(after.mean()))
+    return ReplayAnswer(question, float(before.mean()), float(after.mean()))
 
 
 def changed(job: ProfiledJob, question: str) -> ProfiledJob:

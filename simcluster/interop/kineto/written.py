@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from simcluster.engine.longest_path import Played
+from simcluster.engine.longest_path import PathTimes
 from simcluster.interop.kineto.chrome import (
     FIRST_CORRELATION,
     arguments,
@@ -23,8 +23,8 @@ from simcluster.interop.kineto.comm import Comm
 from simcluster.interop.kineto.device_written import (
     THREAD,
     Blocked,
-    Issue,
-    Kernel,
+    KernelEvent,
+    LaunchEvent,
     StepOnDevice,
     annotating,
     step_marker,
@@ -33,7 +33,7 @@ from simcluster.interop.kineto.job import ProfiledJob
 from simcluster.interop.kineto.rank_file import comm_arguments, head_of, make_folder
 from simcluster.interop.kineto.rebuild import Profiled
 from simcluster.interop.recorded.graph import MAIN
-from simcluster.interop.recorded.recorded import Part
+from simcluster.interop.recorded.recorded import RecordedPart
 
 BEFORE, _BETWEEN, EARLY = 1_000_000, 100_000, 1000
 """Nanoseconds before the first step, between steps, and from a step's marker to its first launch."""
@@ -60,7 +60,7 @@ def _head(job: ProfiledJob, worker: int) -> dict[str, Any]:
     return head_of(job.ranks[worker], world, groups, backend="nccl" if on_device else "gloo", host="replay")
 
 
-def _events(job: ProfiledJob, worker: int, played: Sequence[tuple[Part, Played]]) -> Iterator[str]:
+def _events(job: ProfiledJob, worker: int, played: Sequence[tuple[RecordedPart, PathTimes]]) -> Iterator[str]:
     rank = job.ranks[worker]
     yield named("process_name", rank, 0, name=f"rank {rank:03}")
     begin, correlation = BEFORE, FIRST_CORRELATION
@@ -76,7 +76,9 @@ def _events(job: ProfiledJob, worker: int, played: Sequence[tuple[Part, Played]]
 class _Step:
     """One rank's events of one step."""
 
-    def __init__(self, part: Part, graph: Profiled, times: Played, worker: int, rank: int, begin: int) -> None:
+    def __init__(
+        self, part: RecordedPart, graph: Profiled, times: PathTimes, worker: int, rank: int, begin: int
+    ) -> None:
         self._graph, self._rank, self._begin, self.correlation = graph, rank, begin, 0
         last, first = part.lowered.last, part.lowered.first
         self._start = [begin + nanoseconds(time) for time in times.start[last, 0].tolist()]
@@ -103,20 +105,20 @@ class _Step:
         self.correlation = step.correlation
         yield step_marker(self._rank, self._graph.steps[0], self._begin - EARLY, max(step.last, self._begin) + EARLY)
 
-    def _doings(self, places: Mapping[int, int]) -> Iterator[Issue | Blocked]:
+    def _doings(self, places: Mapping[int, int]) -> Iterator[LaunchEvent | Blocked]:
         before = self._begin
         for op in self._host:
             if self._graph.after[op]:
                 yield Blocked(before, self._end[op])
             before = self._end[op]
             if op in self._launches:
-                yield Issue(places[self._launches[op]], before)
+                yield LaunchEvent(places[self._launches[op]], before)
 
-    def _kernel(self, op: int, places: Mapping[int, int]) -> Kernel:
+    def _kernel(self, op: int, places: Mapping[int, int]) -> KernelEvent:
         source = self._graph.source[op]
         assert source is not None
         after = tuple(places[other] for other in self._graph.after[op] if other in places)
-        return Kernel(
+        return KernelEvent(
             source.name, source.stream, self._arrives(op), self._end[op], _arguments(source.comm),
             "gpu_memcpy" if source.copy else "kernel", self._graph.labels[op], after,
         )  # fmt: skip

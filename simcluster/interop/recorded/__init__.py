@@ -13,15 +13,15 @@ import numpy as np
 
 from simcluster.interop.recorded.checks import check
 from simcluster.interop.recorded.doubts import refuse_uneven
-from simcluster.interop.recorded.measure import Mitigation, Straggling, measure
+from simcluster.interop.recorded.measure import StragglerCost, Straggling, measure
 from simcluster.interop.recorded.rebuild import rebuild
 from simcluster.interop.recorded.recorded import Recorded
 from simcluster.interop.recorded.trace import Trace, read_trace, trace_of
 from simcluster.interop.recorded.transfers import transferred
 
 __all__ = [
-    "Mitigation",
     "Recorded",
+    "StragglerCost",
     "Straggling",
     "Trace",
     "load_trace",

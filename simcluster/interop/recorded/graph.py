@@ -27,7 +27,7 @@ def is_communication(optype: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Graph:
+class StepGraph:
     """Ops of one step, the same in all of ``steps``; a worker is dp_rank x ``stages`` + stage.
 
     ``optype`` is an op's type in the trace; ``seconds[op, step]`` what it takes by itself (a message or collective:
@@ -108,10 +108,10 @@ class GraphMaker:
         self.lanes.setdefault((worker, lane), []).append(number)
         return number
 
-    def made(self) -> Graph:
+    def made(self) -> StepGraph:
         """The graph; nothing of it was recorded."""
         nothing = np.zeros((len(self.optype), len(self.steps)))
-        return Graph(
+        return StepGraph(
             stages=self.stages,
             steps=self.steps,
             optype=tuple(self.optype),

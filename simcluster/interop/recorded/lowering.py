@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from simcluster.interop.recorded.graph import MAIN, Graph, is_communication
+from simcluster.interop.recorded.graph import MAIN, StepGraph, is_communication
 from simcluster.interop.recorded.trace import BACKWARD, FORWARD, MESSAGES, SCOPES, Floats, Ints
 from simcluster.programs.program import Meeting, Program, SpanRow
 from simcluster.traffic.traffic import Traffic
@@ -27,7 +27,7 @@ _KINDS = {
 
 
 @dataclass(frozen=True)
-class Lowered:
+class LoweredGraph:
     """The program of a graph; ``first[op]`` is where a recorded op arrives, ``last[op]`` where it spends its time."""
 
     program: Program
@@ -59,7 +59,7 @@ def kind_of(optype: str) -> str:
     return _KINDS.get(optype, "all_reduce" if is_communication(optype) else "other")
 
 
-def lower(graph: Graph) -> Lowered:
+def lower(graph: StepGraph) -> LoweredGraph:
     """The program of a graph, without durations."""
     program = Program()
     rows = {optype: number for number, optype in enumerate(dict.fromkeys(graph.optype))}
@@ -84,4 +84,4 @@ def lower(graph: Graph) -> Lowered:
                 first[op] = last[op]
     for op, others in enumerate(graph.after):
         program.after[int(first[op])] = tuple(int(last[other]) for other in others)
-    return Lowered(program, first, last)
+    return LoweredGraph(program, first, last)

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from simcluster.interop.recorded.graph import Graph
+from simcluster.interop.recorded.graph import StepGraph
 from simcluster.interop.recorded.recorded import Recorded
 from simcluster.interop.recorded.trace import LAUNCH, Floats, Mask
 
@@ -26,12 +26,12 @@ WORST = 0.03
 
 Worker = tuple[int, int]
 """(dp rank, stage)."""
-Group = Callable[[Graph], Mask]
+Group = Callable[[StepGraph], Mask]
 """Which ops of a graph belong to it."""
 
 
 @dataclass(frozen=True)
-class Mitigation:
+class StragglerCost:
     """What a group's stragglers cost: mean seconds of a step with the group typical and all else as recorded
     (``without``), and the other way about (``alone``).
 
@@ -62,8 +62,8 @@ class Straggling:
     by_replica: Floats
     by_stage: Floats
     worst: tuple[Worker, ...]
-    worst_workers: Mitigation
-    last_stage: Mitigation
+    worst_workers: StragglerCost
+    last_stage: StragglerCost
     typical: dict[str, float]
 
     @property
@@ -144,23 +144,23 @@ def worst_workers(by_worker: Floats) -> tuple[Worker, ...]:
     return tuple((int(number) // by_worker.shape[1], int(number) % by_worker.shape[1]) for number in order)
 
 
-def _of_type(graph: Graph, optype: str) -> Mask:
+def _of_type(graph: StepGraph, optype: str) -> Mask:
     return np.asarray(np.array(graph.types) == optype)
 
 
-def _of_replica(graph: Graph, number: int) -> Mask:
+def _of_replica(graph: StepGraph, number: int) -> Mask:
     return np.asarray(graph.dp_rank == number)
 
 
-def _of_stage(graph: Graph, number: int) -> Mask:
+def _of_stage(graph: StepGraph, number: int) -> Mask:
     return np.asarray(graph.stage == number)
 
 
-def _of_workers(graph: Graph, numbers: Sequence[int]) -> Mask:
+def _of_workers(graph: StepGraph, numbers: Sequence[int]) -> Mask:
     return np.isin(graph.worker, numbers)
 
 
-def _others(graph: Graph, group: Group) -> Mask:
+def _others(graph: StepGraph, group: Group) -> Mask:
     return ~group(graph)
 
 
@@ -168,15 +168,15 @@ def _ratio(times: Floats, to: Floats) -> float:
     return float(times.sum() / to.sum())
 
 
-def _mitigation(without: Floats, alone: Floats, replayed: Floats, ideal: Floats) -> Mitigation:
+def _mitigation(without: Floats, alone: Floats, replayed: Floats, ideal: Floats) -> StragglerCost:
     """Of the seconds of every step without a group's stragglers, with those alone, with all, and with none."""
     rest, own, t, best = (float(times.mean()) for times in (without, alone, replayed, ideal))
     if t - best < 1e-9 * best:
-        return Mitigation(rest, own, None, None)
-    return Mitigation(rest, own, (t - rest) / (t - best), (own - best) / (t - best))
+        return StragglerCost(rest, own, None, None)
+    return StragglerCost(rest, own, (t - rest) / (t - best), (own - best) / (t - best))
 
 
-def _document(found: Mitigation) -> dict[str, float | None]:
+def _document(found: StragglerCost) -> dict[str, float | None]:
     return {
         "without_s": found.without,
         "alone_s": found.alone,

@@ -14,15 +14,15 @@ import numpy as np
 
 from simcluster.base.errors import InputError
 from simcluster.interop.recorded.beside import beside_compute
-from simcluster.interop.recorded.graph import MAIN, Graph, Lane
-from simcluster.interop.recorded.pipeline import Pass, Pipeline
+from simcluster.interop.recorded.graph import MAIN, Lane, StepGraph
+from simcluster.interop.recorded.pipeline import RecordedPass, RecordedPipeline
 from simcluster.interop.recorded.trace import BACKWARD, FORWARD, LAUNCH, MESSAGES, SCOPES, Floats, Ints, Trace
 
 _SLACK = 1e-5  # seconds by which recorded ops of one stream may overlap: clocks and rounding
 _SLACK_OF_PASS = 0.01  # and at most this part of a typical pass
 
 
-def rebuild(trace: Trace) -> tuple[Graph, ...]:
+def rebuild(trace: Trace) -> tuple[StepGraph, ...]:
     """A graph for every set of steps whose ops are alike and in the same order on every worker.
 
     ``seconds`` are not known yet (``transfers.transferred`` finds them).  Raises InputError naming the row for a
@@ -70,7 +70,7 @@ class _Rebuilding:
         self._waiting: dict[int, list[int]] = defaultdict(list)  # the passes that wait for a receive
         self._groups: dict[tuple[object, ...], list[int]] = defaultdict(list)
 
-    def graph(self) -> Graph:
+    def graph(self) -> StepGraph:
         self._fill_lanes()
         pipeline = self._pipeline()
         self._messages(pipeline)
@@ -80,7 +80,7 @@ class _Rebuilding:
             self._launches(worker)
         trace = self._trace
         passes = {each.op: each for each in pipeline.passes}
-        return Graph(
+        return StepGraph(
             stages=self._stages,
             steps=tuple(trace.step[self._rows[0]].tolist()),
             optype=tuple(self._optype),
@@ -105,7 +105,7 @@ class _Rebuilding:
             if name in MESSAGES:
                 ops.sort(key=lambda op: self._seq[op])
 
-    def _pipeline(self) -> Pipeline:
+    def _pipeline(self) -> RecordedPipeline:
         """The passes of all microbatches: which chunk of the model each is for, from gmc where it is recorded."""
         trace, passes = self._trace, []
         for (worker, name), ops in self._lanes.items():
@@ -116,10 +116,10 @@ class _Rebuilding:
                     if place < 0:
                         place = max(chunk, 0) * self._stages + worker % self._stages
                     number = int(trace.mb_id[row]) if trace.mb_id[row] >= 0 else self._seq[op]
-                    passes.append(Pass(op, self._optype[op] == FORWARD, worker, number, place))
-        return Pipeline(passes, self._stages)
+                    passes.append(RecordedPass(op, self._optype[op] == FORWARD, worker, number, place))
+        return RecordedPipeline(passes, self._stages)
 
-    def _messages(self, pipeline: Pipeline) -> None:
+    def _messages(self, pipeline: RecordedPipeline) -> None:
         """Pairs sends with receives through the passes that they serve, and has each wait for its pass."""
         sends = self._served("send", pipeline)
         receives = self._served("recv", pipeline)
@@ -139,7 +139,7 @@ class _Rebuilding:
         for found in receives.values():
             self._posting(found)
 
-    def _served(self, half: str, pipeline: Pipeline) -> dict[int, int]:
+    def _served(self, half: str, pipeline: RecordedPipeline) -> dict[int, int]:
         """Pass to message, the k-th that has one to the k-th of the lane; both must be as many."""
         found: dict[int, int] = {}
         for forward, kind in ((True, "forward"), (False, "backward")):

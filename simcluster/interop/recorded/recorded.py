@@ -11,9 +11,9 @@ from functools import cached_property
 import numpy as np
 
 from simcluster.engine.engine import play
-from simcluster.engine.longest_path import LongestPath, Played
-from simcluster.interop.recorded.graph import Graph, is_communication
-from simcluster.interop.recorded.lowering import Lowered, lower
+from simcluster.engine.longest_path import LongestPath, PathTimes
+from simcluster.interop.recorded.graph import StepGraph, is_communication
+from simcluster.interop.recorded.lowering import LoweredGraph, lower
 from simcluster.interop.recorded.trace import Floats, Mask
 
 _TOGETHER = 4_000_000
@@ -21,16 +21,16 @@ _TOGETHER = 4_000_000
 more than this no longer fits a cache."""
 
 
-class Part:
+class RecordedPart:
     """A graph with its program: the steps of a job that are alike."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: StepGraph) -> None:
         self.graph = graph
-        self.lowered: Lowered = lower(graph)
+        self.lowered: LoweredGraph = lower(graph)
         self._sweep = LongestPath(self.lowered.program)
         self.types = np.array(graph.types)
 
-    def play(self, seconds: Floats) -> Played:
+    def play(self, seconds: Floats) -> PathTimes:
         """The steps with these durations [op, step], in one sweep."""
         return self._sweep(self.lowered.seconds(seconds))
 
@@ -53,14 +53,14 @@ class Recorded:
     """
 
     name: str
-    graphs: tuple[Graph, ...]
+    graphs: tuple[StepGraph, ...]
     ranks: tuple[int, ...]
     notes: tuple[str, ...] = ()
 
     @cached_property
-    def parts(self) -> tuple[Part, ...]:
+    def parts(self) -> tuple[RecordedPart, ...]:
         """The graphs with their programs."""
-        return tuple(Part(graph) for graph in self.graphs)
+        return tuple(RecordedPart(graph) for graph in self.graphs)
 
     @cached_property
     def steps(self) -> tuple[int, ...]:
@@ -98,17 +98,17 @@ class Recorded:
             for optype, pool in found.items()
         }
 
-    def typical_of(self, graph: Graph) -> Floats:
+    def typical_of(self, graph: StepGraph) -> Floats:
         """The typical seconds of every op of a graph, as a column."""
         return np.array([self.typical[optype] for optype in graph.types])[:, None]
 
-    def times(self, seconds: Callable[[Graph], Floats]) -> Floats:
+    def times(self, seconds: Callable[[StepGraph], Floats]) -> Floats:
         """Seconds of every step if ops took ``seconds(graph)`` [op, step]."""
         return self._in_order(
             [part.total(np.broadcast_to(seconds(part.graph), part.graph.seconds.shape)) for part in self.parts]
         )
 
-    def keeping(self, *groups: Callable[[Graph], Mask]) -> list[Floats]:
+    def keeping(self, *groups: Callable[[StepGraph], Mask]) -> list[Floats]:
         """For each group of ops, seconds of every step if only they take what they took, all others what is typical.
 
         Many groups together take little longer than one.

@@ -15,7 +15,7 @@ from itertools import pairwise
 import numpy as np
 
 from simcluster.base.errors import InputError
-from simcluster.interop.recorded.graph import MAIN, Graph, GraphMaker
+from simcluster.interop.recorded.graph import MAIN, GraphMaker, StepGraph
 from simcluster.interop.recorded.trace import BACKWARD, FORWARD, MESSAGES, WEIGHT, Floats
 from simcluster.schedules import SCHEDULES, Action, Hop, Schedule, schedule_function
 
@@ -23,12 +23,12 @@ _SPLIT = 0.5  # of a backward is the gradient of the input
 _OPTYPES = {"F": FORWARD, "B": BACKWARD, "I": BACKWARD, "W": WEIGHT}
 
 
-def microbatches_of(graph: Graph) -> int:
+def microbatches_of(graph: StepGraph) -> int:
     """Microbatches of a replica in a step."""
     return int(graph.microbatch.max()) + 1
 
 
-def own_schedule(graph: Graph) -> str:
+def own_schedule(graph: StepGraph) -> str:
     """The name of the schedule whose rows were recorded, "" for none that is known (chunks are not looked at)."""
     rows = _rows(graph)
     for name in SCHEDULES:
@@ -41,7 +41,7 @@ def own_schedule(graph: Graph) -> str:
     return ""
 
 
-def _rows(graph: Graph) -> list[list[Action]]:
+def _rows(graph: StepGraph) -> list[list[Action]]:
     """What the workers of the first replica did, in order."""
     kinds = {FORWARD: "F", BACKWARD: "B"}
     rows = []
@@ -53,7 +53,7 @@ def _rows(graph: Graph) -> list[list[Action]]:
     return rows
 
 
-def rescheduled(graph: Graph, schedule: Schedule) -> Graph:
+def rescheduled(graph: StepGraph, schedule: Schedule) -> StepGraph:
     """The graph with its pipeline in the order of a schedule for as many stages and microbatches.
 
     What each worker does before its first pass and behind its last stays.  InputError where a job has chunks already,
@@ -71,7 +71,7 @@ def rescheduled(graph: Graph, schedule: Schedule) -> Graph:
 
 @dataclass
 class _Rescheduling:
-    old: Graph
+    old: StepGraph
     schedule: Schedule
 
     def __post_init__(self) -> None:
@@ -89,7 +89,7 @@ class _Rescheduling:
         self._head = {optype: self._excess(optype) for optype in (FORWARD, BACKWARD)}
         self._transfers = self._recorded_transfers()
 
-    def graph(self) -> Graph:
+    def graph(self) -> StepGraph:
         for worker in sorted(set(self.old.worker.tolist())):
             self._worker(worker)
         self._connect()
@@ -209,7 +209,7 @@ class _Rescheduling:
                     new.after[receive].append(serves[before])
 
 
-def common(graphs: Sequence[Graph]) -> str:
+def common(graphs: Sequence[StepGraph]) -> str:
     """The one schedule that all graphs show, "" if they differ or none is known."""
     names = list(dict.fromkeys(own_schedule(graph) for graph in graphs))
     return names[0] if len(names) == 1 else ""

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from simcluster.interop.recorded.lowering import kind_of, stream_of
-from simcluster.interop.recorded.recorded import Part, Recorded
+from simcluster.interop.recorded.recorded import Recorded, RecordedPart
 from simcluster.interop.recorded.trace import LAUNCH
 from simcluster.results.timeline import COLUMNS, Spans
 
@@ -29,7 +29,7 @@ def spans(job: Recorded) -> Spans:
     return Spans(tuple(words), *(columns[name][order] for name in ("op", *COLUMNS)))
 
 
-def _columns(job: Recorded, part: Part, begins: dict[int, float], words: dict[str, int]) -> dict[str, Any]:
+def _columns(job: Recorded, part: RecordedPart, begins: dict[int, float], words: dict[str, int]) -> dict[str, Any]:
     """The spans of some steps that are alike, step after step."""
     graph, lowered = part.graph, part.lowered
     played, steps = part.play(graph.seconds), len(graph.steps)

@@ -14,14 +14,14 @@ import numpy as np
 
 from simcluster.base.errors import InputError
 from simcluster.base.units import format_seconds
-from simcluster.interop.recorded.graph import Graph, is_communication
+from simcluster.interop.recorded.graph import StepGraph, is_communication
 from simcluster.interop.recorded.trace import Floats
 
 _TOLERANCE = 1e-3  # seconds before the last arrival that a member may end: what one machine's clocks differ by
 _ROUNDS = 50
 
 
-def transferred(graphs: Sequence[Graph], name: str) -> tuple[tuple[Graph, ...], list[str]]:
+def transferred(graphs: Sequence[StepGraph], name: str) -> tuple[tuple[StepGraph, ...], list[str]]:
     """The graphs with ``seconds``, and what was assumed about clocks.
 
     Raises InputError where a message ends before it begins, and no shift of clocks explains it.
@@ -59,7 +59,7 @@ def _worst(seconds: Floats) -> float:
     return float(seconds.min(initial=0.0))
 
 
-def _seconds(graph: Graph) -> Floats:
+def _seconds(graph: StepGraph) -> Floats:
     """Seconds of every op; both halves of a message take what the receiver saw."""
     seconds = graph.ended - graph.began
     for group in graph.groups:
@@ -72,7 +72,7 @@ def _seconds(graph: Graph) -> Floats:
     return seconds
 
 
-def _shifts(graphs: Sequence[Graph]) -> Floats:
+def _shifts(graphs: Sequence[StepGraph]) -> Floats:
     """How much every worker's clock is ahead, in seconds, if members of groups end together: medians, in turn."""
     ends: dict[int, list[tuple[list[int], Floats]]] = defaultdict(list)  # worker -> (peers, own end - each peer's)
     for graph in graphs:
@@ -100,12 +100,12 @@ def _shifts(graphs: Sequence[Graph]) -> Floats:
     return shifts
 
 
-def _shifted(graph: Graph, shifts: Floats) -> Graph:
+def _shifted(graph: StepGraph, shifts: Floats) -> StepGraph:
     by = shifts[graph.worker][:, None]
     return replace(graph, began=graph.began - by, ended=graph.ended - by)
 
 
-def _refuse(graphs: Sequence[Graph], found: Sequence[Floats], name: str) -> None:
+def _refuse(graphs: Sequence[StepGraph], found: Sequence[Floats], name: str) -> None:
     for graph, seconds in zip(graphs, found, strict=True):
         op, step = np.unravel_index(int(np.argmin(seconds)), seconds.shape)
         if seconds[op, step] < -_TOLERANCE and is_communication(graph.optype[op]):

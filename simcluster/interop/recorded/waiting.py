@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from simcluster.engine.longest_path import Played
-from simcluster.interop.recorded.graph import Graph, is_communication
-from simcluster.interop.recorded.recorded import Part, Recorded
+from simcluster.engine.longest_path import PathTimes
+from simcluster.interop.recorded.graph import StepGraph, is_communication
+from simcluster.interop.recorded.recorded import Recorded, RecordedPart
 from simcluster.interop.recorded.trace import Floats, Ints, Mask
 from simcluster.results.wait_matrix import READABLE, WaitMatrix
 
@@ -47,7 +47,7 @@ def longest(matrix: Floats, count: int) -> list[tuple[int, int, float]]:
     return [(one, other, float(matrix[one, other])) for one, other in pairs if matrix[one, other] > 0]
 
 
-def _of_step(part: Part, played: Played, step: int, count: int) -> Floats:
+def _of_step(part: RecordedPart, played: PathTimes, step: int, count: int) -> Floats:
     graph, lowered = part.graph, part.lowered
     arrival = played.ready[lowered.first, step]
     waits = _waits(graph, arrival)
@@ -65,7 +65,7 @@ def _of_step(part: Part, played: Played, step: int, count: int) -> Floats:
     return found
 
 
-def _waits(graph: Graph, arrival: Floats) -> tuple[Ints, Ints]:
+def _waits(graph: StepGraph, arrival: Floats) -> tuple[Ints, Ints]:
     """Ops that wait for another member of their group, and the one that each waits for: of equals the first."""
     waiting: list[int] = []
     culprit: list[int] = []
@@ -78,7 +78,7 @@ def _waits(graph: Graph, arrival: Floats) -> tuple[Ints, Ints]:
     return np.array(waiting, dtype=np.int64), np.array(culprit, dtype=np.int64)
 
 
-def _computes(graph: Graph) -> Ints:
+def _computes(graph: StepGraph) -> Ints:
     """Ops that keep a rank busy."""
     known = {optype: not is_communication(optype) and optype not in _IDLE for optype in dict.fromkeys(graph.optype)}
     busy: Mask = np.array([known[optype] for optype in graph.optype], dtype=bool)

@@ -14,7 +14,7 @@ from functools import partial
 import numpy as np
 
 from simcluster.base.errors import InputError
-from simcluster.interop.recorded.graph import Graph, is_communication
+from simcluster.interop.recorded.graph import StepGraph, is_communication
 from simcluster.interop.recorded.recorded import Recorded
 from simcluster.interop.recorded.reschedule import common, microbatches_of, rescheduled
 from simcluster.interop.recorded.trace import BACKWARD, FORWARD, Floats, Mask
@@ -36,7 +36,7 @@ _FACTOR = re.compile(r"([0-9]*\.?[0-9]+)x?")
 
 
 @dataclass(frozen=True)
-class Answer:
+class ReplayAnswer:
     """Mean seconds of a step as replayed, and with the change."""
 
     question: str
@@ -49,7 +49,7 @@ class Answer:
         return self.after / self.before - 1
 
 
-def ask(job: Recorded, question: str) -> Answer:
+def ask(job: Recorded, question: str) -> ReplayAnswer:
     """The answer to one question; InputError for one that cannot be read or that this job has no answer to."""
     changed, order = job, ""
     for part in question.split("+"):
@@ -62,7 +62,7 @@ def ask(job: Recorded, question: str) -> Answer:
     if order:
         changed = in_order(changed, order)
     after = changed.times(lambda graph: graph.seconds)
-    return Answer(question, float(before.mean()), float(after.mean()))
+    return ReplayAnswer(question, float(before.mean()), float(after.mean()))
 
 
 def key_and_value(part: str, known: Mapping[str, str], ask: str) -> tuple[str, str]:
@@ -101,12 +101,12 @@ def own_schedule(job: Recorded) -> str:
     return common(job.graphs)
 
 
-def _with(job: Recorded, seconds: Callable[[Graph], Floats]) -> Recorded:
+def _with(job: Recorded, seconds: Callable[[StepGraph], Floats]) -> Recorded:
     graphs = (replace(graph, seconds=np.asarray(seconds(graph))) for graph in job.graphs)
     return replace(job, graphs=tuple(graphs))
 
 
-def _typical_where(job: Recorded, chosen: Callable[[Graph], Mask]) -> Recorded:
+def _typical_where(job: Recorded, chosen: Callable[[StepGraph], Mask]) -> Recorded:
     return _with(job, lambda graph: np.where(chosen(graph)[:, None], job.typical_of(graph), graph.seconds))
 
 
@@ -130,7 +130,7 @@ def _last_stage(job: Recorded, value: str, part: str) -> Recorded:
         others, own = (float(np.concatenate(pool).mean()) for pool in pools)
         factors[optype] = others / own
 
-    def seconds(graph: Graph) -> Floats:
+    def seconds(graph: StepGraph) -> Floats:
         factor = np.array([factors.get(optype, 1.0) for optype in graph.optype])
         return np.where((graph.stage == graph.stages - 1)[:, None], graph.seconds * factor[:, None], graph.seconds)
 
@@ -164,7 +164,7 @@ def _type(job: Recorded, value: str, part: str) -> Recorded:
 def _faster(job: Recorded, value: str, part: str, *, communication: bool) -> Recorded:
     times = factor(value, part)
 
-    def seconds(graph: Graph) -> Floats:
+    def seconds(graph: StepGraph) -> Floats:
         chosen = np.array([is_communication(optype) == communication for optype in graph.optype])
         return np.where(chosen[:, None], graph.seconds / times, graph.seconds)
 

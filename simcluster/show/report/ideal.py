@@ -9,7 +9,7 @@ import numpy as np
 
 from simcluster.results.timeline import Spans
 from simcluster.schedules import Schedule
-from simcluster.schedules.timing import Costs, play
+from simcluster.schedules.timing import EqualCosts, play
 from simcluster.show.report.packing import with_columns
 
 KINDS = {"F": "forward", "B": "backward", "I": "input_grad", "W": "weight_grad"}
@@ -18,7 +18,7 @@ MOST_ACTIONS = 100_000
 
 def ideal_spans(schedule: Schedule) -> Spans:
     """The schedule's actions as spans, in units of a forward; "rank" is the stage."""
-    timing = play(schedule, Costs(F=1.0, B=2.0, I=1.0, W=1.0))
+    timing = play(schedule, EqualCosts(F=1.0, B=2.0, I=1.0, W=1.0))
     words = ("compute", "", *KINDS, *KINDS.values())
     rows = [
         (stage, words.index(KINDS[action.kind]), words.index(action.kind), action.chunk, action.microbatch, start, end)

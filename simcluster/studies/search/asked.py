@@ -15,7 +15,7 @@ from simcluster.scenario.fits import remedies
 from simcluster.scenario.headroom import HEADROOM, check_headroom, headroom_of, usable
 from simcluster.scenario.scenario import Scenario
 from simcluster.studies.search.changes import overrides, written
-from simcluster.studies.search.frontier import Frontier, Known
+from simcluster.studies.search.frontier import BoundCache, Frontier
 from simcluster.studies.search.plan_scope import PLAN
 from simcluster.studies.search.space import Layout, Space
 
@@ -52,7 +52,7 @@ def check_asked(base: Scenario, counts: Sequence[int], objective: str, price: fl
             )
 
 
-class Limit(NamedTuple):
+class MemoryLimit(NamedTuple):
     """Memory of a GPU that a layout may hold: so many bytes (``whole``), of which the part ``headroom`` stays free."""
 
     whole: float
@@ -68,7 +68,7 @@ class Limit(NamedTuple):
         return f"{self.whole / 1e9:.1f} GB a GPU{free}"
 
 
-def memory_limit(base: Scenario, wanted: str | float | None, headroom: float | str | None) -> Limit:
+def memory_limit(base: Scenario, wanted: str | float | None, headroom: float | str | None) -> MemoryLimit:
     """What may be used of a GPU: a size that is wanted, as it is, else all that it has less the usual headroom.
 
     InputError for more than it has, and for a headroom that leaves nothing.
@@ -79,13 +79,13 @@ def memory_limit(base: Scenario, wanted: str | float | None, headroom: float | s
     else:
         part = headroom_of(headroom) if isinstance(headroom, str) else check_headroom(headroom, headroom)
     if wanted is None:
-        return Limit(device.memory, part)
+        return MemoryLimit(device.memory, part)
     size = parse_bytes(wanted) if isinstance(wanted, str) else float(wanted)
     if not 0 < size <= device.memory:
         raise InputError(
             f"max memory {size / 1e9:.1f} GB: a {device.name} has {device.memory / 1e9:.1f} GB; use at most that"
         )
-    return Limit(size, part)
+    return MemoryLimit(size, part)
 
 
 def require_some(base: Scenario, spaces: Sequence[Space], layouts: Sequence[Layout]) -> None:
@@ -104,7 +104,7 @@ def require_some(base: Scenario, spaces: Sequence[Space], layouts: Sequence[Layo
     )
 
 
-def nothing_found(base: Scenario, known: Known, frontier: Frontier, limit: Limit) -> str:
+def nothing_found(base: Scenario, known: BoundCache, frontier: Frontier, limit: MemoryLimit) -> str:
     """Why nothing was found: what holds least, and what would make it fit."""
     capacity = limit.usable
     fewest = sorted(range(len(known.floors)), key=lambda number: known.floors[number])

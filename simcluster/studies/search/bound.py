@@ -34,8 +34,8 @@ from simcluster.schedules import SCHEDULES, Schedule, play
 from simcluster.schedules.actions import Kind
 from simcluster.studies.search.free_links import Call, Way
 from simcluster.studies.search.outlines import Least, Stage, grid_of, shape_of_layout, slice_times
-from simcluster.studies.search.pass_times import PassTimes, Shape, times_of, tp_is_fastest
-from simcluster.studies.search.pipelines import Pipeline, pipeline_of
+from simcluster.studies.search.pass_times import LayerShape, LeastPassTimes, times_of, tp_is_fastest
+from simcluster.studies.search.pipelines import PipelineRoute, pipeline_of
 from simcluster.studies.search.space import Layout
 
 ROUNDING = 1e-6
@@ -49,11 +49,11 @@ class Bounds:
         self.base = base
         self._shapes = list(dict.fromkeys(map(shape_of_layout, layouts)))
         self._methods = methods_of(base)
-        self._times: dict[object, dict[Shape, PassTimes]] = {}
+        self._times: dict[object, dict[LayerShape, LeastPassTimes]] = {}
         self._stages: dict[object, list[Stage] | None] = {}
         self._ends: dict[object, list[Least]] = {}
         self._played: dict[object, list[float]] = {}
-        self._pipelines: dict[object, Pipeline | None] = {}
+        self._pipelines: dict[object, PipelineRoute | None] = {}
         self._around: dict[object, list[tuple[float, float]]] = {}
         self._beside: dict[object, list[tuple[float, float]]] = {}
         self._sending: dict[object, list[float]] = {}
@@ -107,7 +107,7 @@ class Bounds:
 
     # --- what it is made of -------------------------------------------------------------------------------------------
 
-    def times(self, layout: Layout) -> PassTimes:
+    def times(self, layout: Layout) -> LeastPassTimes:
         """Least times of the layout's passes."""
         name = (layout.gpus, layout.tp, () if tp_is_fastest(layout) else (layout.pp, layout.order))
         if name not in self._times:
@@ -115,7 +115,7 @@ class Bounds:
             self._times[name] = times_of(self.base, layout, shapes)
         return self._times[name][shape_of_layout(layout)]
 
-    def pipeline(self, layout: Layout) -> Pipeline | None:
+    def pipeline(self, layout: Layout) -> PipelineRoute | None:
         """How the model lies on the stages, where the schedule's name tells."""
         name = layout.schedule, layout.pp, layout.chunks
         if name not in self._pipelines:
@@ -139,7 +139,7 @@ class Bounds:
             self._stages[name] = None if pipeline is None else self._stages_of(layout, pipeline)
         return self._stages[name]
 
-    def _stages_of(self, layout: Layout, pipeline: Pipeline) -> list[Stage]:
+    def _stages_of(self, layout: Layout, pipeline: PipelineRoute) -> list[Stage]:
         times, many = self.times(layout), self.microbatches(layout)
         split = SCHEDULES[layout.schedule].splits_backward
         slices = slice_times(pipeline, times)
@@ -154,7 +154,7 @@ class Bounds:
             found.append(Stage(forwards[first], work, drain, held.layers, held.first, held.last))
         return found
 
-    def _mean(self, layout: Layout, times: PassTimes) -> float:
+    def _mean(self, layout: Layout, times: LeastPassTimes) -> float:
         """Some stage does at least the mean of all stages' work."""
         whole = times.of(range(self.base.model.layers), embedding=True, lm_head=True)
         each = whole["F"] + min(whole["B"], whole["I"] + whole["W"])
@@ -166,7 +166,12 @@ class Bounds:
         )
 
     def _with_optimizer(
-        self, layout: Layout, times: PassTimes, stages: Sequence[Stage], ends: Sequence[float], after: Sequence[float]
+        self,
+        layout: Layout,
+        times: LeastPassTimes,
+        stages: Sequence[Stage],
+        ends: Sequence[float],
+        after: Sequence[float],
     ) -> float:
         """The step whose stages have their gradients at ``ends`` and need ``after`` behind the optimizer."""
         shared = self._replicas(layout) if layout.zero else 1
@@ -177,7 +182,7 @@ class Bounds:
             before = max(before, end + norm)
         return (1 - ROUNDING) * (before + done)
 
-    def _update(self, times: PassTimes, parameters: float) -> tuple[float, float]:
+    def _update(self, times: LeastPassTimes, parameters: float) -> tuple[float, float]:
         """Seconds of gradient norm and optimizer on so many parameters."""
         if parameters not in self._updates:
             on_gpu = self.base.memory.offload.optimizer == "none"
@@ -236,7 +241,7 @@ class Bounds:
         gathered = size * ELEMENT_BYTES[self.base.training.precision]
         return Collective("all_gather", "dp", gathered), Collective("reduce_scatter", "dp", size * data.gradient_bytes)
 
-    def _slice_parameters(self, layout: Layout, pipeline: Pipeline, number: int) -> float:
+    def _slice_parameters(self, layout: Layout, pipeline: PipelineRoute, number: int) -> float:
         """Parameters of a slice on a rank of tp, as they are reduced."""
         first, last = number == 0, number == len(pipeline.counts) - 1
         layers, model = pipeline.counts[number], self.base.model
@@ -303,7 +308,7 @@ class Bounds:
         return self._ends[grid]
 
     def _schedule_ends(
-        self, layout: Layout, times: PassTimes, least: Sequence[Mapping[Call, float]], which: str = ""
+        self, layout: Layout, times: LeastPassTimes, least: Sequence[Mapping[Call, float]], which: str = ""
     ) -> list[float]:
         """When the last action of every stage is over, at the least; ``which`` names another ``least``."""
         name = (*layout[:9], layout.order, which)
@@ -324,7 +329,7 @@ class Bounds:
         return self._played[name]
 
     def _costs(
-        self, layout: Layout, times: PassTimes, schedule: Schedule, pipeline: Pipeline,
+        self, layout: Layout, times: LeastPassTimes, schedule: Schedule, pipeline: PipelineRoute,
         least: Sequence[Mapping[Call, float]],
     ) -> Callable[[Kind, int, int], float]:  # fmt: skip
         """Seconds of an action on its stage's main lane: the pass, the gather before it, a send that blocks."""

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from simcluster.base.errors import InputError
 from simcluster.studies.search.link_bound import LinkBounds
-from simcluster.studies.search.memory import Memory
+from simcluster.studies.search.memory import LayoutMemory
 from simcluster.studies.search.space import REASONS, Layout, broken_keys
 
 FULL = "too much memory: what its schedule keeps"
@@ -29,11 +29,11 @@ class Candidate(NamedTuple):
     bound: float
 
 
-class Judge(NamedTuple):
+class Evaluator(NamedTuple):
     """Evaluator of one search space: bounds and memory of its layouts, which share nothing with those of another."""
 
     bounds: LinkBounds
-    memory: Memory
+    memory: LayoutMemory
 
     def broken(self, layout: Layout) -> str:
         """The key of the first rule that the laid-out scenario breaks, "" for none: asked of those that are to be
@@ -42,7 +42,7 @@ class Judge(NamedTuple):
 
 
 @dataclass
-class Known:
+class BoundCache:
     """A cache of bounds: what has been found out of layouts, by number; searches of the same layouts share it.
 
     ``judge`` says whose bounds and memory are asked for a layout, ``score`` what a step's seconds are worth to the
@@ -50,7 +50,7 @@ class Known:
     """
 
     layouts: Sequence[Layout]
-    judge: Callable[[Layout], Judge]
+    judge: Callable[[Layout], Evaluator]
     score: Callable[[Layout, float], float]
 
     def __post_init__(self) -> None:
@@ -93,7 +93,7 @@ class Known:
 class Frontier:
     """The layouts that may fit in so many bytes and hold more than ``above``, lowest bound first."""
 
-    def __init__(self, known: Known, capacity: float, above: float = 0.0) -> None:
+    def __init__(self, known: BoundCache, capacity: float, above: float = 0.0) -> None:
         self._known, self._capacity, self._above = known, capacity, above
         fitting = [number for number, floor in enumerate(known.floors) if floor <= capacity]
         self.without_room = len(known.floors) - len(fitting)

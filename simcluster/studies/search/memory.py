@@ -16,22 +16,22 @@ import numpy.typing as npt
 from simcluster.model.layers import RankShape
 from simcluster.model.recipes import state_bytes
 from simcluster.model.shards import stage_parameters_per_tp_rank
-from simcluster.planning.residency import LAYER, Profile, Residencies, profile, residencies, visits
+from simcluster.planning.residency import LAYER, MemoryProfile, Residencies, profile, residencies, visits
 from simcluster.scenario.fits import waiting_bytes
 from simcluster.scenario.job import planned_footprints
 from simcluster.scenario.memory_plan import overheads_of, recipe_of, shape_of
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.schedule_plan import plan_of, schedule_of
 from simcluster.schedules import SCHEDULES, Action
-from simcluster.studies.search.pass_times import Shape
-from simcluster.studies.search.pipelines import Pipeline, pipeline_of
+from simcluster.studies.search.pass_times import LayerShape
+from simcluster.studies.search.pipelines import PipelineRoute, pipeline_of
 from simcluster.studies.search.space import Layout
 
 Kind = tuple[int, tuple[int, ...], int, bool, bool]
 """The first stage of those that hold as much: layers of its slices, all of them, has it the model's ends."""
 
 
-class Memory:
+class LayoutMemory:
     """What layouts of one scenario hold; what they have in common is worked out once."""
 
     def __init__(self, base: Scenario) -> None:
@@ -43,7 +43,7 @@ class Memory:
         self._most: dict[Layout, float] = {}
         self._walks: dict[object, tuple[float, list[float]]] = {}
         self._alive: dict[object, list[_Moments]] = {}
-        self._blocks: dict[object, tuple[Residencies, dict[object, Profile]]] = {}
+        self._blocks: dict[object, tuple[Residencies, dict[object, MemoryProfile]]] = {}
 
     def floor(self, layout: Layout) -> float:
         """Bytes at the least: model state, and one microbatch's activations where none goes to the host."""
@@ -100,17 +100,17 @@ class Memory:
             for comes, held in zip(stages, pipeline.held, strict=True)
         )
 
-    def _peaks(self, layout: Layout, pipeline: Pipeline, shape: RankShape) -> list[float]:
+    def _peaks(self, layout: Layout, pipeline: PipelineRoute, shape: RankShape) -> list[float]:
         """Bytes of activations and working sets of every stage when it holds most of them."""
         counts = layout.schedule, layout.pp, layout.chunks, layout.dp * layout.micro_batch
         if counts not in self._alive:
             schedule = schedule_of(layout.on(self._base))
             self._alive[counts] = [_moments(row, schedule.num_chunks) for row in schedule.rows]
-        name = layout.tp, Shape(layout.micro_batch, layout.sequence_parallel, layout.recompute)
+        name = layout.tp, LayerShape(layout.micro_batch, layout.sequence_parallel, layout.recompute)
         blocks, profiles = self._blocks.setdefault(name, (residencies(self._base.model, shape), {}))
         found, last = [], len(pipeline.counts) - 1
         for moments, held in zip(self._alive[counts], pipeline.held, strict=True):
-            known: dict[tuple[str, int], Profile] = {}
+            known: dict[tuple[str, int], MemoryProfile] = {}
             for kind, chunk in dict.fromkeys(moments.actions):
                 number = held.slices[chunk]
                 layers = pipeline.layers(number)
@@ -155,7 +155,7 @@ class Memory:
         """What the forward of a layer keeps of a microbatch, at the least."""
         if self._base.memory.offload.activations:
             return 0.0
-        name = layout.tp, Shape(layout.micro_batch, layout.sequence_parallel, layout.recompute)
+        name = layout.tp, LayerShape(layout.micro_batch, layout.sequence_parallel, layout.recompute)
         if name not in self._kept:
             blocks = residencies(self._base.model, shape_of(layout.on(self._base)))
             layers = range(self._base.model.layers)
@@ -171,7 +171,7 @@ class _Moments(NamedTuple):
     forwards: npt.NDArray[np.float64]
     pending: npt.NDArray[np.float64]
 
-    def peak(self, profiles: Mapping[tuple[str, int], Profile]) -> float:
+    def peak(self, profiles: Mapping[tuple[str, int], MemoryProfile]) -> float:
         """Bytes when most is held, by what each action leaves and holds while it runs."""
         chunks = range(self.forwards.shape[1])
         left = np.array([profiles["F", chunk].left for chunk in chunks])
@@ -203,7 +203,7 @@ def _alive(layout: Layout, stage: int, many: int) -> int:
     return first_forwards(layout.pp, many, layout.chunks, stage) if first_forwards else 1
 
 
-def _kinds(pipeline: Pipeline) -> list[Kind]:
+def _kinds(pipeline: PipelineRoute) -> list[Kind]:
     found: dict[tuple[tuple[int, ...], int, bool, bool], int] = {}
     for stage, (slices, layers, first, last) in enumerate(pipeline.held):
         found.setdefault((tuple(pipeline.counts[number] for number in slices), layers, first, last), stage)

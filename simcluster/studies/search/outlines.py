@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from simcluster.studies.search.free_links import Call, Way
-from simcluster.studies.search.pass_times import PassTimes, Shape, Sums
-from simcluster.studies.search.pipelines import Pipeline
+from simcluster.studies.search.pass_times import LayerShape, LeastPassTimes, Sums
+from simcluster.studies.search.pipelines import PipelineRoute
 from simcluster.studies.search.space import Layout
 
 
@@ -46,7 +46,7 @@ def grid_of(layout: Layout) -> object:
     return layout.gpus, layout.tp, layout.pp, layout.order
 
 
-def slice_times(pipeline: Pipeline, times: PassTimes) -> list[Sums]:
+def slice_times(pipeline: PipelineRoute, times: LeastPassTimes) -> list[Sums]:
     """Least seconds of the passes of every slice."""
     last = len(pipeline.counts) - 1
     return [
@@ -54,6 +54,6 @@ def slice_times(pipeline: Pipeline, times: PassTimes) -> list[Sums]:
     ]
 
 
-def shape_of_layout(layout: Layout) -> Shape:
+def shape_of_layout(layout: Layout) -> LayerShape:
     """What decides its passes."""
-    return Shape(layout.micro_batch, layout.sequence_parallel, layout.recompute)
+    return LayerShape(layout.micro_batch, layout.sequence_parallel, layout.recompute)

@@ -31,7 +31,7 @@ KINDS: tuple[Kind, ...] = ("F", "B", "I", "W")
 Sums = Mapping[Kind, float]
 
 
-class Shape(NamedTuple):
+class LayerShape(NamedTuple):
     """What decides the passes of a layer: layouts that share it share their times."""
 
     micro_batch: int
@@ -40,7 +40,7 @@ class Shape(NamedTuple):
 
 
 @dataclass(frozen=True)
-class PassTimes:
+class LeastPassTimes:
     """Least seconds of the parts of a pass, by kind.  ``send_bytes`` cross a stage boundary by each rank; ``gathered``:
     split over tp, so that a pass begins with gathering them (``boundary``)."""
 
@@ -66,7 +66,7 @@ class PassTimes:
         return self._known[name]
 
 
-def times_of(base: Scenario, layout: Layout, shapes: Sequence[Shape]) -> dict[Shape, PassTimes]:
+def times_of(base: Scenario, layout: Layout, shapes: Sequence[LayerShape]) -> dict[LayerShape, LeastPassTimes]:
     """The times of several shapes on the tp groups that a layout has."""
     jobs = {shape: _job(base, layout, shape) for shape in shapes}
     made = {shape: (_segments(job, shape_of(probe)), job, probe) for shape, (job, probe) in jobs.items()}
@@ -87,7 +87,7 @@ def times_of(base: Scenario, layout: Layout, shapes: Sequence[Shape]) -> dict[Sh
             for part in ("plain", "again", "embedding", "lm_head", "boundary")
         }
         split = layout.tp > 1 and (shape.sequence_parallel or base.pipeline.scatter_gather)
-        found[shape] = PassTimes(
+        found[shape] = LeastPassTimes(
             shape_of(probe), sums["plain"], sums["again"], sums["embedding"], sums["lm_head"], sums["boundary"],
             send_bytes=job.send_bytes,
             gathered=split and not shape.sequence_parallel, data=job.data_parallel,
@@ -117,7 +117,7 @@ def tp_is_fastest(layout: Layout) -> bool:
     return layout.order.index("tp") < min(layout.order.index("dp"), layout.order.index("pp"))
 
 
-def _job(base: Scenario, layout: Layout, shape: Shape) -> tuple[Job, Scenario]:
+def _job(base: Scenario, layout: Layout, shape: LayerShape) -> tuple[Job, Scenario]:
     """A job of one stage and one microbatch with these passes, and its scenario; its host takes no time to issue."""
     replicas = layout.gpus // layout.tp
     probe = layout._replace(pp=1, dp=replicas, schedule="1f1b", chunks=1, **shape._asdict()).on(base)

@@ -15,7 +15,7 @@ from simcluster.schedules import SCHEDULES, Schedule
 from simcluster.schedules.actions import Route
 
 
-class Held(NamedTuple):
+class StageHoldings(NamedTuple):
     """What a stage holds of the model: the numbers of its slices, its layers, and whether it has the model's ends."""
 
     slices: tuple[int, ...]
@@ -25,7 +25,7 @@ class Held(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Pipeline:
+class PipelineRoute:
     """A route through the stages and the layers of each slice."""
 
     route: Route
@@ -37,13 +37,13 @@ class Pipeline:
         return range(first, first + self.counts[number])
 
     @cached_property
-    def held(self) -> list[Held]:
+    def held(self) -> list[StageHoldings]:
         """What every stage holds."""
         own: list[list[int]] = [[] for _ in range(1 + max(stage for stage, _ in self.route))]
         for number, (stage, _) in enumerate(self.route):
             own[stage].append(number)
         last = len(self.route) - 1
-        return [Held(tuple(each), sum(self.counts[n] for n in each), 0 in each, last in each) for each in own]
+        return [StageHoldings(tuple(each), sum(self.counts[n] for n in each), 0 in each, last in each) for each in own]
 
 
 def route_of(schedule: str, pp: int, chunks: int) -> Route | None:
@@ -52,16 +52,16 @@ def route_of(schedule: str, pp: int, chunks: int) -> Route | None:
     return route(pp, chunks) if route else None
 
 
-def pipeline_of(base: Scenario, schedule: str, pp: int, chunks: int) -> Pipeline | None:
+def pipeline_of(base: Scenario, schedule: str, pp: int, chunks: int) -> PipelineRoute | None:
     """Route and cut; None where the name does not tell the way, the times of a run cut the model, or no cut goes."""
     route, wanted, layers = route_of(schedule, pp, chunks), base.pipeline.layers_per_stage, base.model.layers
     if route is None or wanted == "auto":
         return None
     if wanted == "even":
-        return None if layers % len(route) else Pipeline(route, Slices.even(layers, len(route)).counts)
+        return None if layers % len(route) else PipelineRoute(route, Slices.even(layers, len(route)).counts)
     if len(wanted) == len(route):
-        return Pipeline(route, wanted)
+        return PipelineRoute(route, wanted)
     if len(wanted) != pp:
         return None
     stub = Schedule(schedule, ((),) * pp, 1, len(route) // pp, (route,), (0,))
-    return Pipeline(route, Slices.of_stages(wanted, stub).counts)
+    return PipelineRoute(route, Slices.of_stages(wanted, stub).counts)

@@ -17,7 +17,7 @@ from simcluster.results.result import VERSION
 from simcluster.scenario.launchable import launch_words
 from simcluster.scenario.scenario import Scenario, from_document, load
 from simcluster.studies.search.asked import (
-    Limit,
+    MemoryLimit,
     Objective,
     check_asked,
     memory_limit,
@@ -25,10 +25,10 @@ from simcluster.studies.search.asked import (
     require_some,
 )
 from simcluster.studies.search.changes import overrides
-from simcluster.studies.search.frontier import NO_ROOM, Frontier, Judge, Known
+from simcluster.studies.search.frontier import NO_ROOM, BoundCache, Evaluator, Frontier
 from simcluster.studies.search.link_bound import LinkBounds
-from simcluster.studies.search.memory import Memory
-from simcluster.studies.search.playing import Player, Progress, Row, workers_of
+from simcluster.studies.search.memory import LayoutMemory
+from simcluster.studies.search.playing import LayoutPlayer, Progress, Row, workers_of
 from simcluster.studies.search.ranking import program
 from simcluster.studies.search.space import Layout, Space, space_of
 
@@ -86,7 +86,7 @@ class Found:
 
     base: Scenario
     objective: Objective
-    limit: Limit
+    limit: MemoryLimit
     total: int
     counts: dict[str, int]
     played: int
@@ -164,7 +164,7 @@ def plan(
     score = _score(objective, price)
     known = _judged(base, layouts, counts, score)
     with Store(Path(store) if store else Path(":memory:"), VERSION) as kept, workers_of(executor) as (pool, workers):
-        player = Player(base, kept, pool, workers)
+        player = LayoutPlayer(base, kept, pool, workers)
         frontier = Frontier(known, limit.usable)
         best = player.best(frontier, top, score, progress)
         if not best:
@@ -186,13 +186,13 @@ def _score(objective: Objective, price: float | None) -> Callable[[Layout, float
 
 def _judged(
     base: Scenario, layouts: Sequence[Layout], counts: Sequence[int], score: Callable[[Layout, float], float]
-) -> Known:
+) -> BoundCache:
     """The layouts with those who judge them: one for each number of GPUs."""
     judges = {
-        count: Judge(LinkBounds(base, [each for each in layouts if each.gpus == count]), Memory(base))
+        count: Evaluator(LinkBounds(base, [each for each in layouts if each.gpus == count]), LayoutMemory(base))
         for count in counts
     }
-    return Known(layouts, lambda layout: judges[layout.gpus], score)
+    return BoundCache(layouts, lambda layout: judges[layout.gpus], score)
 
 
 def alone(scenario: Scenario) -> Scenario:
@@ -203,8 +203,8 @@ def alone(scenario: Scenario) -> Scenario:
 
 
 def _found(
-    base: Scenario, objective: Objective, limit: Limit, spaces: Sequence[Space], known: Known, frontier: Frontier,
-    player: Player, best: Sequence[tuple[float, int]], points: Sequence[int], tight: Sequence[int],
+    base: Scenario, objective: Objective, limit: MemoryLimit, spaces: Sequence[Space], known: BoundCache,
+    frontier: Frontier, player: LayoutPlayer, best: Sequence[tuple[float, int]], points: Sequence[int], tight: Sequence[int],
     done: Collection[int], top: int,
 ) -> Found:  # fmt: skip
     """Everything counted, whatever an executor played besides what had to be; ``done`` are those that leave the
@@ -256,7 +256,7 @@ def _found(
     )  # fmt: skip
 
 
-def _detail_rivals(player: Player, layouts: Sequence[Layout], best: Sequence[tuple[float, int]]) -> None:
+def _detail_rivals(player: LayoutPlayer, layouts: Sequence[Layout], best: Sequence[tuple[float, int]]) -> None:
     """The account of the best layout with another tp and of that with another pp than the winner's, of those played."""
     winner = layouts[best[0][1]]
     for axis in ("tp", "pp"):
@@ -270,7 +270,12 @@ def _detail_rivals(player: Player, layouts: Sequence[Layout], best: Sequence[tup
 
 
 def _tight(
-    player: Player, known: Known, limit: Limit, winner: tuple[float, int], score: Any, progress: Progress
+    player: LayoutPlayer,
+    known: BoundCache,
+    limit: MemoryLimit,
+    winner: tuple[float, int],
+    score: Any,
+    progress: Progress,
 ) -> list[int]:
     """The best layouts that beat the winner, fit, and do not leave the headroom."""
     if not limit.headroom:
@@ -282,7 +287,9 @@ def _tight(
     return [number for _, number in best]
 
 
-def _front(player: Player, known: Known, first: tuple[float, int], score: Any, progress: Progress) -> list[int]:
+def _front(
+    player: LayoutPlayer, known: BoundCache, first: tuple[float, int], score: Any, progress: Progress
+) -> list[int]:
     """The best layouts in less and less memory, each in at most 95 % of what the one before it holds."""
     points = [first[1]]
     while True:

@@ -26,7 +26,7 @@ from simcluster.simulate import replay
 from simcluster.studies.search.frontier import Candidate, Frontier
 from simcluster.studies.search.ranking import Ranking
 from simcluster.studies.search.space import Layout
-from simcluster.symmetry.optimistic import Trust
+from simcluster.symmetry.optimistic import OptimisticFold
 
 Row = dict[str, Any]
 Progress = Callable[[int, float, float], object]
@@ -58,7 +58,7 @@ def replay_on_trust(scenario: Scenario) -> Result:
 
     Who was crowded is asked only where it can change anything: of 512 ranks that is as long as half a replay.
     """
-    trust = Trust()
+    trust = OptimisticFold()
     while True:
         result = replay(scenario, trust=trust)
         if trust.settled or not trust.learn(crowded(result.lowered, result.record)):
@@ -71,7 +71,7 @@ def _base(text: str) -> Scenario:
 
 
 @dataclass
-class Player:
+class LayoutPlayer:
     """Plays layouts of one base scenario, here or on an executor; what the store has is not played again."""
 
     base: Scenario
@@ -187,4 +187,4 @@ def workers_of(executor: Executor | int | None) -> Iterator[tuple[Executor | Non
         yield executor, int(getattr(executor, "_max_workers", 0) or 4)
 
 
-__all__ = ["Player", "Row", "measured", "workers_of"]
+__all__ = ["LayoutPlayer", "Row", "measured", "workers_of"]

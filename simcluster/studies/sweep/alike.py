@@ -15,11 +15,11 @@ import numpy as np
 from simcluster.base.errors import InputError
 from simcluster.collectives import Group
 from simcluster.devices.interference import Interference
-from simcluster.engine.communication import Between
+from simcluster.engine.communication import CommunicationLowering
 from simcluster.engine.communication import Ranks as Where
 from simcluster.planning.ops import MAIN, Collective, Compute, Item, Need, Op, Segment, StageProgram, Transfer
 from simcluster.planning.parallel import Plan, Ranks
-from simcluster.programs.collapse import Piece, pieces
+from simcluster.programs.collapse import ChainPiece, pieces
 from simcluster.programs.program import Meeting, Program
 from simcluster.symmetry.communicators import Communicators
 from simcluster.symmetry.equitable_partition import partition
@@ -33,7 +33,7 @@ class NotQuickError(InputError):
     """The scenario has no quick way; the message says why."""
 
 
-class Call(NamedTuple):
+class StageCall(NamedTuple):
     """What a stage asks of the network: a collective over an axis, or a send to a stage on one of its lanes."""
 
     stage: int
@@ -43,24 +43,28 @@ class Call(NamedTuple):
     lane: str = MAIN
 
 
-Calls = Callable[[], Iterable[Call]]
+Calls = Callable[[], Iterable[StageCall]]
 """Calls, listed when they are wanted."""
 
 
-class Drawn:
+class RepresentativeCalls:
     """What the stages' representatives do with others on a cluster without faults.
 
     ``ranks`` are the representative of every stage, ``capacity`` B/s of every class of links.
     """
 
     def __init__(
-        self, between: Between, ranks: Sequence[int], capacity: Sequence[float], interference: Interference | None
+        self,
+        between: CommunicationLowering,
+        ranks: Sequence[int],
+        capacity: Sequence[float],
+        interference: Interference | None,
     ) -> None:
         self.ranks, self.capacity = ranks, capacity
         self._between, self._interference = between, interference
         self._alone: dict[tuple[Collective, ...], list[tuple[tuple[float | None, float], ...]]] = {}
 
-    def pieces(self, stage: int, segment: Segment) -> tuple[Piece, ...]:
+    def pieces(self, stage: int, segment: Segment) -> tuple[ChainPiece, ...]:
         """A segment as the stage's ranks play it."""
         rank, between, own = self.ranks[stage], self._between, segment.ops[0].lane
         return pieces(
@@ -87,7 +91,7 @@ class Drawn:
         return self._between.group(number), self._between.meeting(number, op)
 
 
-class Network:
+class RepresentativeNetwork:
     """The links under a layout on a cluster without faults, on which calls are drawn as they become known."""
 
     def __init__(self, plan: Plan, cluster: Cluster, methods: Methods, interference: Interference | None) -> None:
@@ -97,21 +101,21 @@ class Network:
         self._groups: dict[tuple[int, str], Group] = {}
         self._known: dict[tuple[int, ...], Group] = {}
         self._learnt: dict[Hashable, None] = {}
-        self._calls: dict[Hashable, Call] = {}
-        self._names: dict[Call, Hashable] = {}
-        self._drawn: Drawn | None = None
+        self._calls: dict[Hashable, StageCall] = {}
+        self._names: dict[StageCall, Hashable] = {}
+        self._drawn: RepresentativeCalls | None = None
 
     @property
     def blank(self) -> bool:
         """Has nothing been drawn yet?"""
         return not self._learnt
 
-    def learn(self, calls: Mapping[Hashable, Calls]) -> Drawn:
+    def learn(self, calls: Mapping[Hashable, Calls]) -> RepresentativeCalls:
         """The links with these drawn on them; NotQuickError where ranks of a stage then differ.
 
         Calls of a name are listed once; they are drawn, once for all that are new, unless others like them are.
         """
-        found: dict[Hashable, Call] = {}
+        found: dict[Hashable, StageCall] = {}
         for what, listed in calls.items():
             if what not in self._learnt:
                 found |= {self._name(call): call for call in listed()}
@@ -124,13 +128,13 @@ class Network:
             raise NotQuickError("ranks of one stage differ in how they reach others")
         return self._drawn
 
-    def _name(self, call: Call) -> Hashable:
+    def _name(self, call: StageCall) -> Hashable:
         """Equal for calls that lie on the links alike."""
         if call not in self._names:
             self._names[call] = self._make_name(call)
         return self._names[call]
 
-    def _make_name(self, call: Call) -> Hashable:
+    def _make_name(self, call: StageCall) -> Hashable:
         if isinstance(call.axis, int):
             return call.stage, call.axis, call.lane
         group = self._group(call.stage, call.axis)
@@ -151,7 +155,7 @@ class Network:
             self._known[ranks] = group_of(self._cluster, ranks)
         return self._known[ranks]
 
-    def _draw(self) -> Drawn | None:
+    def _draw(self) -> RepresentativeCalls | None:
         plan, cluster = self._plan, self._cluster
         programs = _programs(plan.pp, self._calls.values())
         communicators = _AnySize(programs, plan, cluster, self._methods)
@@ -170,10 +174,10 @@ class Network:
         where = Where(self._stage_ranks, stages.tolist(), places, cluster.host_of, [1.0] * plan.num_ranks)
         representatives = [classes.rank_representatives[classes.of_rank[ranks[0]]] for ranks in self._stage_ranks]
         on_links = [float(capacity[link]) for link in classes.link_representatives]
-        between = Between(
+        between = CommunicationLowering(
             where, communicators, classes, on_links, capacity, Program(), self._interference, in_steps=False
         )
-        return Drawn(between, representatives, on_links, self._interference)
+        return RepresentativeCalls(between, representatives, on_links, self._interference)
 
 
 class _AnySize(Communicators):
@@ -212,11 +216,11 @@ class _AnySize(Communicators):
         return activities(form.patterns(number, like, usages), size, method)
 
 
-def _programs(num_stages: int, calls: Iterable[Call]) -> list[StageProgram]:
+def _programs(num_stages: int, calls: Iterable[StageCall]) -> list[StageProgram]:
     """Programs in which every stage makes its calls once; what is sent is waited for, as in a step."""
     ahead: list[list[Op]] = [[Op(Compute(1.0), "compute", "", "")] for _ in range(num_stages)]
     behind: list[list[Op]] = [[Op(Compute(1.0), "compute", "", "")] for _ in range(num_stages)]
-    sends: list[list[Call]] = [[] for _ in range(num_stages)]
+    sends: list[list[StageCall]] = [[] for _ in range(num_stages)]
     for call in calls:
         if isinstance(call.axis, int):
             sends[call.stage].append(call)

@@ -25,9 +25,9 @@ from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.schedule_plan import plan_of
 from simcluster.schedules import Schedule
 from simcluster.step.planned import by_own_times, choices_of
-from simcluster.studies.sweep.alike import Drawn, Network, NotQuickError
+from simcluster.studies.sweep.alike import NotQuickError, RepresentativeCalls, RepresentativeNetwork
 from simcluster.studies.sweep.exchanges import Exchanges, Stages, hops_of, passes_calls, proved
-from simcluster.studies.sweep.skeleton import Costed, Sent, Work
+from simcluster.studies.sweep.skeleton import ActionWork, Costed, Sent
 
 Known = TypeVar("Known")
 
@@ -54,7 +54,7 @@ class Kept(OrderedDict[Hashable, Any]):
 
 
 @dataclass(frozen=True)
-class Shared:
+class SharedCosts:
     """What variants share of their costs."""
 
     networks: Kept = field(default_factory=lambda: Kept(64))
@@ -71,7 +71,7 @@ class Shared:
 class StepCosts:
     """The costs of a scenario's step, whatever the number of its microbatches; NotQuickError where there are none."""
 
-    def __init__(self, scenario: Scenario, schedule: Schedule, shared: Shared) -> None:
+    def __init__(self, scenario: Scenario, schedule: Schedule, shared: SharedCosts) -> None:
         cluster, overlap, training, parallel = scenario.cluster, scenario.overlap, scenario.training, scenario.parallel
         shape = shape_of(scenario)
         of_passes = (
@@ -85,7 +85,7 @@ class StepCosts:
             id(cluster), scenario.gpus, parallel.model_copy(update={"zero": 0, "sequence_parallel": False}),
             scenario.collectives, overlap.interference, hops,
         )  # fmt: skip
-        network: Network = shared.networks.once(of_network, lambda: _network(scenario, schedule))
+        network: RepresentativeNetwork = shared.networks.once(of_network, lambda: _network(scenario, schedule))
         of_stages = (
             network, scenario.model, parallel, scenario.pipeline, overlap, scenario.software, training.precision,
             training.memory_recipe,
@@ -101,7 +101,7 @@ class StepCosts:
         exchanged = (self.drawn, self._stages, replace(shape, recompute="none"))
         self.exchanges: Exchanges = shared.exchanges.once(exchanged, lambda: Exchanges(job(), self._stages, self.drawn))
 
-    def of(self, works: Iterable[Work | Sent]) -> list[Costed]:
+    def of(self, works: Iterable[ActionWork | Sent]) -> list[Costed]:
         """What actions and sends take."""
         signature = self._passes.signatures(self.drawn)
         return [
@@ -127,9 +127,9 @@ class _PassCosts:
         self.collectives = tuple(dict.fromkeys(op.work for op in ops if isinstance(op.work, Collective)))
         self._known: dict[Hashable, Costed] = {}
         self._numbers: dict[Hashable, int] = {}
-        self._signatures: dict[Drawn, list[int]] = {}
+        self._signatures: dict[RepresentativeCalls, list[int]] = {}
 
-    def of(self, kind: str, part: Pass, signature: int, drawn: Drawn, stage: int) -> Costed:
+    def of(self, kind: str, part: Pass, signature: int, drawn: RepresentativeCalls, stage: int) -> Costed:
         """A pass on a stage, with the signature of that."""
         layers = len(part.layers)
         name = kind, layers if self._repeats else part.layers, part.embedding, part.lm_head, part.boundary, signature
@@ -144,7 +144,7 @@ class _PassCosts:
             self._known[name] = found
         return found
 
-    def signatures(self, drawn: Drawn) -> list[int]:
+    def signatures(self, drawn: RepresentativeCalls) -> list[int]:
         """Of every stage a number, equal for those, also of other networks, on which the collectives take and do the
         same."""
         if drawn not in self._signatures:
@@ -152,7 +152,7 @@ class _PassCosts:
             self._signatures[drawn] = [self._numbers.setdefault(each, len(self._numbers)) for each in seen]
         return self._signatures[drawn]
 
-    def _measured(self, kind: str, part: Pass, drawn: Drawn, stage: int) -> Costed:
+    def _measured(self, kind: str, part: Pass, drawn: RepresentativeCalls, stage: int) -> Costed:
         played = drawn.pieces(stage, self._segment(kind, part))
         (piece, *rest) = played
         if rest or piece.seconds is None:
@@ -178,6 +178,8 @@ def _small_job(scenario: Scenario, passes: Passes) -> Job:
     return by_own_times(scenario, job_of(scenario, scenario.cluster.device, passes))
 
 
-def _network(scenario: Scenario, schedule: Schedule) -> Network:
+def _network(scenario: Scenario, schedule: Schedule) -> RepresentativeNetwork:
     choices = choices_of(scenario)
-    return Network(plan_of(scenario, schedule), scenario.cluster.built, choices.methods, choices.interference)
+    return RepresentativeNetwork(
+        plan_of(scenario, schedule), scenario.cluster.built, choices.methods, choices.interference
+    )

@@ -12,14 +12,14 @@ from itertools import pairwise
 
 from simcluster.planning.job import Job
 from simcluster.planning.ops import MAIN, Collective, Compute, Host, Op, Segment, Transfer
-from simcluster.planning.program_builder import Lanes
+from simcluster.planning.program_builder import ProgramBuilder
 from simcluster.planning.replicas import Replicas
 from simcluster.planning.segments import Pass
 from simcluster.schedules import Schedule
-from simcluster.studies.sweep.alike import Call, Calls, Drawn, NotQuickError
+from simcluster.studies.sweep.alike import Calls, NotQuickError, RepresentativeCalls, StageCall
 from simcluster.studies.sweep.crossings import Crossings
 from simcluster.studies.sweep.links import Contenders
-from simcluster.studies.sweep.skeleton import Costed, Last, Sent, Work
+from simcluster.studies.sweep.skeleton import ActionWork, Costed, Last, Sent
 
 
 def hops_of(schedule: Schedule) -> tuple[Sent, ...]:
@@ -41,9 +41,9 @@ class Stages:
         self._job = job
         self._ops = _ends(job)
         self._parts: dict[tuple[int, int, bool], Pass] = {}
-        self._last: dict[Drawn, list[list[Last]]] = {}
+        self._last: dict[RepresentativeCalls, list[list[Last]]] = {}
 
-    def part(self, work: Work) -> Pass:
+    def part(self, work: ActionWork) -> Pass:
         """What an action works through."""
         name = work[1:]
         if name not in self._parts:
@@ -52,16 +52,16 @@ class Stages:
             self._parts[name] = replace(whole, boundary=True) if gathers else whole
         return self._parts[name]
 
-    def calls(self, hops: Sequence[Sent], *, others: bool) -> Iterator[Call]:
+    def calls(self, hops: Sequence[Sent], *, others: bool) -> Iterator[StageCall]:
         """What a step asks of the network, its passes apart; with what ``others`` with another ZeRO will ask."""
         yield from _calls(self._ops)
         for hop in hops:
-            yield Call(hop.stage, hop.target, "send", self._job.send_bytes, transfer(self._job, hop).lane)
+            yield StageCall(hop.stage, hop.target, "send", self._job.send_bytes, transfer(self._job, hop).lane)
         if others:
             data = replace(self._job.data_parallel, zero=1 - self._job.data_parallel.zero)
             yield from _calls(_ends(replace(self._job, data_parallel=data)))
 
-    def on(self, drawn: Drawn) -> list[list[Last]]:
+    def on(self, drawn: RepresentativeCalls) -> list[list[Last]]:
         """What they do behind their last action takes on these links."""
         if drawn not in self._last:
             self._last[drawn] = [[_last(drawn, stage, *each) for each in own] for stage, own in enumerate(self._ops)]
@@ -71,7 +71,7 @@ class Stages:
 class Exchanges:
     """The sends of a layout and the ends of its stages, for one size of a microbatch."""
 
-    def __init__(self, job: Job, stages: Stages, drawn: Drawn) -> None:
+    def __init__(self, job: Job, stages: Stages, drawn: RepresentativeCalls) -> None:
         self.last = stages.on(drawn)
         self._job, self._drawn = job, drawn
         self._sends: dict[Sent, Costed] = {}
@@ -86,7 +86,7 @@ class Exchanges:
             found = self._sends[work] = Costed(-1.0, meeting=meeting)
         return found
 
-    def crossings(self, works: Sequence[Work | Sent]) -> Crossings:
+    def crossings(self, works: Sequence[ActionWork | Sent]) -> Crossings:
         """Where transfers of the step may meet on links, if it has these actions and sends."""
         if self._crossings is None:
             named = [(each.name, each.costed.meeting) for own in self.last for each in own]
@@ -117,14 +117,14 @@ def transfer(job: Job, hop: Sent) -> Op:
 
 def passes_calls(collectives: Sequence[Collective], stages: int) -> Calls:
     """What passes with these collectives ask of the network."""
-    return lambda: (Call(stage, "tp", work.kind, work.size) for stage in range(stages) for work in collectives)
+    return lambda: (StageCall(stage, "tp", work.kind, work.size) for stage in range(stages) for work in collectives)
 
 
-def _calls(ends: Sequence[Sequence[tuple[Hashable, Op]]]) -> Iterator[Call]:
+def _calls(ends: Sequence[Sequence[tuple[Hashable, Op]]]) -> Iterator[StageCall]:
     for stage, ops in enumerate(ends):
         for _, op in ops:
             if op.work.moves:
-                yield Call(stage, op.work.axis, op.work.moves, op.work.size)
+                yield StageCall(stage, op.work.axis, op.work.moves, op.work.size)
 
 
 def _ends(job: Job) -> list[list[tuple[Hashable, Op]]]:
@@ -137,7 +137,7 @@ def _ends(job: Job) -> list[list[tuple[Hashable, Op]]]:
         if like < stage:
             found.append(found[like])
             continue
-        lanes = Lanes(stage, pipelined=job.plan.pp > 1)
+        lanes = ProgramBuilder(stage, pipelined=job.plan.pp > 1)
         Replicas(job, lanes).finish(0)
         items = lanes.program().lanes
         if list(items) != [MAIN]:
@@ -147,7 +147,7 @@ def _ends(job: Job) -> list[list[tuple[Hashable, Op]]]:
     return found
 
 
-def _last(drawn: Drawn, stage: int, key: Hashable, op: Op) -> Last:
+def _last(drawn: RepresentativeCalls, stage: int, key: Hashable, op: Op) -> Last:
     (piece,) = drawn.pieces(stage, Segment((op,)))
     if piece.seconds is not None:
         return Last(Costed(piece.seconds, piece.rows))

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from simcluster.base.errors import InputError
 from simcluster.schedules import Action, Schedule
-from simcluster.studies.sweep.skeleton import Part, Sent, Work, part_of
+from simcluster.studies.sweep.skeleton import ActionWork, Sent, SkeletonPart, part_of
 
 Ints = npt.NDArray[np.int64]
 
@@ -21,7 +21,7 @@ _LEAVES = {"F": 0, "B": 1}
 """What is handed on to other stages."""
 
 
-class Rows:
+class ActionRows:
     """The actions of all stages, row by row, for a schedule that holds the model once.
 
     Of every action: ``work``, what it is (``number`` says the number of that); ``send``, what leaves behind it, or -1;
@@ -29,14 +29,14 @@ class Rows:
     ``outputs`` with that 0.  ``starts`` is where rows begin, and the end.
     """
 
-    def __init__(self, schedule: Schedule, number: Callable[[Work | Sent], int]) -> None:
+    def __init__(self, schedule: Schedule, number: Callable[[ActionWork | Sent], int]) -> None:
         self._name, self._count, self._slices = schedule.name, schedule.num_microbatches, len(schedule.routes[0])
         self.outputs = len(_LEAVES) * self._slices * self._count + 1
         columns = [self._row(schedule, stage, number) for stage in range(schedule.num_stages)]
         self.starts = np.cumsum([0, *(own.shape[1] for own in columns)])
         self.work, self.send, self.needs, self.makes = np.concatenate(columns, axis=1)
 
-    def _row(self, schedule: Schedule, stage: int, number: Callable[[Work | Sent], int]) -> Ints:
+    def _row(self, schedule: Schedule, stage: int, number: Callable[[ActionWork | Sent], int]) -> Ints:
         """Work, send, needs and makes of a stage's actions."""
         kinds, microbatches, chunks = zip(*schedule.rows[stage], strict=True)
         names = list(zip(kinds, chunks, strict=True))
@@ -50,7 +50,7 @@ class Rows:
         own[2:] += np.where(own[2:] > 0, np.array(microbatches), 0)
         return own
 
-    def _handed_on(self, part: Part) -> tuple[int, int]:
+    def _handed_on(self, part: SkeletonPart) -> tuple[int, int]:
         """What it needs and makes of the first microbatch."""
         needs = makes = 0
         if part.made in _LEAVES:

@@ -23,7 +23,7 @@ from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.schedule_plan import schedule_of
 from simcluster.studies.sweep.alike import NotQuickError
 from simcluster.studies.sweep.contended import MOST_SECONDS, contended
-from simcluster.studies.sweep.costs import Kept, Shared, StepCosts
+from simcluster.studies.sweep.costs import Kept, SharedCosts, StepCosts
 from simcluster.studies.sweep.quick_scope import QUICK
 from simcluster.studies.sweep.skeleton import Skeleton
 from simcluster.studies.sweep.stepping import Walk
@@ -70,7 +70,7 @@ class QuickWay:
     """What variants share.  Clusters are known by the object, which is kept as long as anything of it is."""
 
     clusters: dict[int, ClusterSpec] = field(default_factory=dict)
-    shared: Shared = field(default_factory=Shared)
+    shared: SharedCosts = field(default_factory=SharedCosts)
     skeletons: Kept = field(default_factory=lambda: Kept(64))
     walks: Kept = field(default_factory=lambda: Kept(64))
     facts: Kept = field(default_factory=lambda: Kept(64))

@@ -16,7 +16,7 @@ from simcluster.programs.program import Meeting, Program, SpanRow
 from simcluster.schedules import Action, Schedule
 
 
-class Work(NamedTuple):
+class ActionWork(NamedTuple):
     """What an action is: a letter F, B, I or W of a stage's chunk; ``arrives``: its input comes from another stage."""
 
     kind: str
@@ -53,21 +53,21 @@ class Last:
     name: object = None
 
 
-class Part(NamedTuple):
+class SkeletonPart(NamedTuple):
     """What all actions of a kind on a stage's chunk have in common, in a schedule that holds the model once.
 
     Each makes an output of slice ``place`` of the model, known as ``made`` (F or B), and needs that of slice ``needs``
     if that is on another stage; ``sent`` is how its own leaves.
     """
 
-    work: Work
+    work: ActionWork
     made: str
     place: int
     needs: int
     sent: Sent | None
 
 
-def part_of(schedule: Schedule, stage: int, action: Action) -> Part:
+def part_of(schedule: Schedule, stage: int, action: Action) -> SkeletonPart:
     """The part that an action belongs to."""
     made = "B" if action.kind == "I" else action.kind
     before = schedule.previous_hop(action.microbatch, stage, action.chunk)
@@ -78,21 +78,21 @@ def part_of(schedule: Schedule, stage: int, action: Action) -> Part:
     place = schedule.virtual_stage(action.microbatch, stage, action.chunk)
     sent = Sent(made, stage, target[0]) if leaves and target is not None else None
     needs = place + (-1 if made == "F" else 1)
-    return Part(Work(action.kind, stage, action.chunk, arrives), made, place, needs, sent)
+    return SkeletonPart(ActionWork(action.kind, stage, action.chunk, arrives), made, place, needs, sent)
 
 
 class Skeleton:
     """The ops of a schedule's actions and sends.  ``overlap``: sends go on lanes of their own."""
 
     def __init__(self, schedule: Schedule, *, overlap: bool) -> None:
-        self.works: list[Work | Sent] = []
+        self.works: list[ActionWork | Sent] = []
         """All that ops can be."""
-        self._number: dict[Work | Sent, int] = {}
+        self._number: dict[ActionWork | Sent, int] = {}
         self._of_op: list[int] = []
         self._columns = Program()
         self._sends: list[int] = []
         self._schedule, self._overlap = schedule, overlap
-        self._parts: dict[tuple[int, str, int], Part] = {}
+        self._parts: dict[tuple[int, str, int], SkeletonPart] = {}
         made: dict[Name, int] = {}  # what is ready where it is needed: its op
         waiting: list[tuple[int, Name]] = []
         self._main: list[int] = []
@@ -105,7 +105,7 @@ class Skeleton:
             self._columns.after[op] = (made[name],)
 
     def program(
-        self, costs: Mapping[Work | Sent, Costed], last: Sequence[Sequence[Last]], ranks: Sequence[int]
+        self, costs: Mapping[ActionWork | Sent, Costed], last: Sequence[Sequence[Last]], ranks: Sequence[int]
     ) -> Program:
         """The step: everything takes what ``costs`` says; ``last[stage]`` comes behind the stage's last action.
 
@@ -166,7 +166,7 @@ class Skeleton:
             lanes[name] = self._columns.add_lane(stage, stage, name)
         return lanes[name]
 
-    def _op(self, lane: int, work: Work | Sent, action: Action) -> int:
+    def _op(self, lane: int, work: ActionWork | Sent, action: Action) -> int:
         number = self._number.get(work)
         if number is None:
             number = self._number[work] = len(self.works)

@@ -16,8 +16,8 @@ import numpy.typing as npt
 
 from simcluster.schedules import Schedule
 from simcluster.studies.sweep.crossings import Bounds
-from simcluster.studies.sweep.order import Ints, Rows, ranges
-from simcluster.studies.sweep.skeleton import Costed, Last, Sent, Work
+from simcluster.studies.sweep.order import ActionRows, Ints, ranges
+from simcluster.studies.sweep.skeleton import ActionWork, Costed, Last, Sent
 
 Floats = npt.NDArray[np.float64]
 
@@ -68,10 +68,10 @@ class Walk:
     """
 
     def __init__(self, schedule: Schedule, *, overlap: bool) -> None:
-        self.works: list[Work | Sent] = []
-        self.place: dict[Work | Sent, int] = {}  # their numbers
+        self.works: list[ActionWork | Sent] = []
+        self.place: dict[ActionWork | Sent, int] = {}  # their numbers
         self.overlap = overlap
-        rows = Rows(schedule, self._number)
+        rows = ActionRows(schedule, self._number)
         self.lane_of, self.lanes = _lanes(self.works)
         order, self._starts, self._sends = rows.order(), rows.starts, rows.send >= 0
         self._op = np.empty_like(order)  # of actions, row by row; that of a send is the next number
@@ -94,7 +94,7 @@ class Walk:
         self._awaited[self._op], self._awaited[sent] = made[rows.needs], sent - 1
         self._main = _Main((), [], {}, np.zeros(0))  # the last one: variants that differ in their ends come together
 
-    def _number(self, work: Work | Sent) -> int:
+    def _number(self, work: ActionWork | Sent) -> int:
         if work not in self.place:
             self.place[work] = len(self.works)
             self.works.append(work)
@@ -201,7 +201,7 @@ class Walk:
         ]
 
 
-def _lanes(works: Sequence[Work | Sent]) -> tuple[list[int], int]:
+def _lanes(works: Sequence[ActionWork | Sent]) -> tuple[list[int], int]:
     """The lane of every work that is a send, and how many there are: one a stage for each kind."""
     lanes: dict[tuple[str, int], int] = {}
     found = [lanes.setdefault((work.kind, work.stage), len(lanes)) if isinstance(work, Sent) else -1 for work in works]

@@ -16,7 +16,7 @@ from simcluster.base.units import format_seconds
 from simcluster.results.account import WAITING, Account
 from simcluster.results.attribution import attribute, stage_differences
 from simcluster.results.file import Saved, is_saved, read_saved
-from simcluster.results.raised import Held
+from simcluster.results.raised import HeldBack
 from simcluster.results.raising import held_between
 from simcluster.results.result import Result
 from simcluster.scenario.scenario import Scenario, load
@@ -47,7 +47,7 @@ _REASONS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class ChangedSetting:
     """A dotted path of the scenario with its two values; None where it is not set."""
 
     path: str
@@ -67,9 +67,9 @@ class Difference:
     names: tuple[str, str]
     base: Account
     other: Account
-    settings: tuple[Setting, ...]
+    settings: tuple[ChangedSetting, ...]
     recipe: RecipeChange | None = None
-    held: Held | None = None
+    held: HeldBack | None = None
 
     @property
     def seconds(self) -> float:
@@ -160,12 +160,12 @@ def diff(base: Side, other: Side) -> Difference:
     return Difference(names, one.account, two.account, settings, recipe, held)
 
 
-def settings_between(base: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[Setting]:
+def settings_between(base: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[ChangedSetting]:
     """Where two documents differ, leaf by leaf, in the order of their keys; names are no settings."""
     before, after = dict(_leaves(base)), dict(_leaves(other))
     for path in dict.fromkeys((*before, *after)):
         if path.partition(".")[0] not in ("name", "measured") and before.get(path) != after.get(path):
-            yield Setting(path, before.get(path), after.get(path))
+            yield ChangedSetting(path, before.get(path), after.get(path))
 
 
 def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:

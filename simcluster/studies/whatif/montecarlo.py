@@ -20,13 +20,13 @@ import numpy as np
 import numpy.typing as npt
 
 from simcluster.base.errors import InputError
-from simcluster.base.processes import Apart, cores
+from simcluster.base.processes import ProcessCall, cores
 from simcluster.engine.durations import ProgramOf, durations, paces
 from simcluster.engine.stage_sweep import StageSweep
 from simcluster.faults import BackgroundLoad, FaultSpec, HostStall, Jitter, SequenceLengths, placed
 from simcluster.faults.capacities import with_permanent
 from simcluster.faults.spec import Batch
-from simcluster.faults.stalls import Places, is_stall, with_room
+from simcluster.faults.stalls import StallPlaces, is_stall, with_room
 from simcluster.planning.ops import MAIN
 from simcluster.planning.stages import stage_programs
 from simcluster.results.distribution import Distribution
@@ -36,7 +36,7 @@ from simcluster.scenario.scenario import Scenario
 from simcluster.simulate import replay
 from simcluster.studies.whatif.chance import BLOCK, Chance, Documents
 from simcluster.studies.whatif.chance_scope import REPLICAS
-from simcluster.studies.whatif.pauses import Loaded, Slowed, Stalled
+from simcluster.studies.whatif.pauses import LinkSpells, Slowed, Stalled
 from simcluster.topology import Cluster
 
 Floats = npt.NDArray[np.float64]
@@ -86,7 +86,7 @@ class _Job:
     seed: int
     data: list[Callable[[Sequence[int]], Documents]]  # of replicas' seeds; none where sequences are whole
     stalled: Callable[..., Stalled]
-    loaded: Callable[..., Loaded]
+    loaded: Callable[..., LinkSpells]
 
     def block(self, number: int) -> Floats:
         """Seconds of all steps together, in the replicas of a block."""
@@ -134,7 +134,7 @@ def _job(scenario: Scenario, base: Result) -> _Job:
     hosts = cluster.host_of[: scenario.gpus]
     jitters = [(fault, fault.chosen(hosts)) for fault in _of(Jitter, scenario)]
     packed, batch = _of(SequenceLengths, scenario), batch_of(scenario)
-    places = [Places(program.lanes[MAIN]) for program in programs]
+    places = [StallPlaces(program.lanes[MAIN]) for program in programs]
     horizon = 4.0 * base.step_time * scenario.steps
     return _Job(
         sweep=sweep, planned=[np.ascontiguousarray(each[..., 0]) for each in roomy.of_stages(roomy.durations())],
@@ -143,7 +143,7 @@ def _job(scenario: Scenario, base: Result) -> _Job:
         stalled=partial(
             Stalled, stalls, hosts, steps=scenario.steps, places=places, stage_ranks=sweep.stage_ranks,
         ),
-        loaded=partial(Loaded, loads, slowed=roomy.slowed(loads, cluster), horizon=horizon),
+        loaded=partial(LinkSpells, loads, slowed=roomy.slowed(loads, cluster), horizon=horizon),
     )  # fmt: skip
 
 
@@ -203,7 +203,7 @@ def _documents(fault: SequenceLengths, seed: int, batch: Batch, dp: int, seeds: 
 def _side_by_side(job: _Job, blocks: Sequence[int], workers: int) -> list[Floats]:
     """Blocks dealt out to processes."""
     dealt = [blocks[place::workers] for place in range(workers)]
-    helpers = [Apart(partial(_played, job, own)) for own in dealt[1:]]
+    helpers = [ProcessCall(partial(_played, job, own)) for own in dealt[1:]]
     played = [_played(job, dealt[0]), *(helper.result() for helper in helpers)]
     found = {number: times for own, answer in zip(dealt, played, strict=True)
              for number, times in zip(own, answer, strict=True)}  # fmt: skip

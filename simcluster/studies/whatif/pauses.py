@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from simcluster.faults import BackgroundLoad, HostStall
 from simcluster.faults.links import spells_of
-from simcluster.faults.stalls import Places
+from simcluster.faults.stalls import StallPlaces
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -36,7 +36,7 @@ class Stalled:
         hosts: Sequence[int],
         seeds: Sequence[int],
         steps: int,
-        places: Sequence[Places],
+        places: Sequence[StallPlaces],
         stage_ranks: Sequence[Ints],
     ) -> None:
         where = {int(rank): (stage, at) for stage, ranks in enumerate(stage_ranks) for at, rank in enumerate(ranks)}
@@ -74,7 +74,7 @@ class Slowed:
     pace: Floats
 
 
-class Loaded:
+class LinkSpells:
     """Links that others take a part of in spells, in a block of replicas: how long transfers take that begin at a time.
 
     ``slowed[stage][number]`` says which ops feel it.

@@ -14,7 +14,7 @@ from typing import Any
 from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import did_you_mean, listed
 from simcluster.results.first_order import path_seconds_under
-from simcluster.results.raised import Held
+from simcluster.results.raised import HeldBack
 from simcluster.results.raising import LINKS, held_between
 from simcluster.results.result import Result
 from simcluster.scenario.scale import Scale
@@ -63,7 +63,7 @@ class Sensitivity:
     step_time: float
     price: float | None = None
     step_time_less: float | None = None
-    held: Held | None = None
+    held: HeldBack | None = None
 
     @property
     def gain(self) -> float:
