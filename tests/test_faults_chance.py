@@ -13,9 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import simcluster
+from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.faults.data import SequenceLengths, balanced, loads, packed
-from simcluster.faults.draws import Exponential, Factors, Floats, Gumbel, Histogram, Lognormal, Normal, stream
+from simcluster.faults.draws import Exponential, Factors, Gumbel, Histogram, Lognormal, Normal, stream
 from simcluster.scenario.scenario import load_text
 from simcluster.simulate import replay
 

@@ -13,6 +13,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from test_fold import documents
 
+from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.engine.engine import play
 from simcluster.engine.lower import Choices, lower
@@ -24,7 +25,6 @@ from simcluster.planning.stages import stage_programs
 from simcluster.programs.program import Program
 from simcluster.results.played import Run
 from simcluster.results.result import Result
-from simcluster.results.timeline import Floats
 from simcluster.scenario.job import planned_footprints
 from simcluster.scenario.scenario import Scenario
 from simcluster.schedules import SCHEDULES, make_schedule

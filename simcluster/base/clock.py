@@ -1,4 +1,4 @@
-"""The grid that simulated times live on.  Imports nothing of simcluster.
+"""The grid that simulated times live on.
 
 Durations are rounded to multiples of 2**-44 s (57 femtoseconds).  Sums and differences of such numbers are exact in
 float64 up to 512 s, so addition is associative: a chain of ops collapsed into one event, a rank that stands for many,

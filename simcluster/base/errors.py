@@ -1,4 +1,4 @@
-"""What users can do wrong, said once and clearly.  Imports nothing of simcluster."""
+"""What users can do wrong, said once and clearly."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 A cluster of 131,072 GPUs has 10^6 links.  What each of them becomes in a window, or carries of a tree over all
 machines, is known of every kind of machine and of every leaf; so most who ask need not go through them all (Llama 3
 405B there, processor time, 2 cores: the links' counterparts take 2 ms instead of 19, the loads of the tree over all 9
-instead of 18, the classes of links 4 instead of 10; and 17 MB less).  Imports colours.
+instead of 18, the classes of links 4 instead of 10; and 17 MB less).
 """
 
 from __future__ import annotations
@@ -15,10 +15,8 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from simcluster.base.arrays import Few, Ints
 from simcluster.base.multiset_hash import compact, firsts
-
-Ints = npt.NDArray[np.int64]
-Few = npt.NDArray[np.int32]
 
 _SPARSE = 8  # so many more links than numbers that are looked up one by one
 

@@ -1,4 +1,4 @@
-"""Colours of many things as 64-bit numbers: equal for equal neighbourhoods, in any order.  Pure; imports numpy.
+"""Colours of many things as 64-bit numbers: equal for equal neighbourhoods, in any order.  Pure.
 
 A neighbourhood is a multiset; its number is the sum of its members' numbers, each well spread.  Two of 10^6 different
 ones get the same number with a probability of 10^12 / 2 / 2^64 = 3e-8.
@@ -9,8 +9,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-Hashes = npt.NDArray[np.uint64]
-Ints = npt.NDArray[np.int64]
+from simcluster.base.arrays import Hashes, Ints
 
 _SPARSE = 4  # numbers so much larger than there are of them are sorted
 

@@ -1,7 +1,7 @@
 """Factors that change at given instants: how much slower a GPU is, how much of a link is left, as time goes on.
 
 A profile is 1 outside what it describes.  Instants lie on the clock's grid, so all that reads one sees a change at the
-same moment.  Pure; imports the clock and windows.
+same moment.  Pure.
 """
 
 from __future__ import annotations

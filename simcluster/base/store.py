@@ -1,7 +1,7 @@
 """Finished variants on disk: every row is durable before the next is asked for, and a killed sweep goes on from there.
 
 An SQLite database with a write-ahead log beside the output file.  A row is found again by what it is a variant of and
-what it changes, so a sweep that grows keeps what is done.  Imports errors and the version.
+what it changes, so a sweep that grows keeps what is done.
 """
 
 from __future__ import annotations

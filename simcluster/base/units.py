@@ -1,7 +1,6 @@
 """Quantities with units at the edge, SI floats inside: "400 Gbit/s" -> 5e10 B/s, and back for people.
 
 B is bytes, b or bit is bits; k M G T P E are powers of 1000, Ki Mi Gi Ti Pi of 1024.  Bits exist only in this file.
-Imports nothing of simcluster but its errors.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A factor that holds in windows of time, once or again and again: plain data, for faults and for what plans by them.
 
-Instants lie on the clock's grid.  Pure; imports the clock.
+Instants lie on the clock's grid.  Pure.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The numbers that nccl-tests print, played on the same network and from the same descriptions as a whole training step:
 as a *flow* (one activity that starts when the last rank has arrived) or in *steps* (every hop of every round is a
-transfer).  Imports collectives, methods, traffic, network, stepwise and the cluster; knows no model and no scenario.
+transfer).
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What a single collective puts on every link, and where its flows collide.
-
-Imports collective and the cluster with its report.
-"""
+"""What a single collective puts on every link, and where its flows collide."""
 
 from __future__ import annotations
 
@@ -12,8 +9,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from simcluster.base.arrays import Floats
 from simcluster.bench.collective import collective_traffics, played
-from simcluster.collectives.description import Floats
 from simcluster.collectives.entry import Parts
 from simcluster.topology import Cluster
 from simcluster.topology.levels import label, switch_levels

@@ -1,4 +1,4 @@
-"""What is asked of a single collective, checked.  Imports all_to_all's sizes, errors and the cluster."""
+"""What is asked of a single collective, checked."""
 
 from __future__ import annotations
 

@@ -12,9 +12,9 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from simcluster.base.arrays import Floats, Ints
 from simcluster.base.errors import InputError
 from simcluster.base.gc_paused import collector_off
-from simcluster.collectives.description import Floats, Ints
 from simcluster.engine.choose import PlayedAs, play_by
 from simcluster.engine.lower import Choices, lower
 from simcluster.planning.fixed_costs import Costs, StageCosts, planning_times, require_seconds

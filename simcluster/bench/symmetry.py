@@ -8,17 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any
 
 import networkx as nx
 import numpy as np
+import numpy.typing as npt
 
+from simcluster.base.arrays import Hashes, Ints
 from simcluster.topology.links import Graph
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Ints: TypeAlias = NDArray[np.int64]
 
 _APART = np.uint64(1 << 40)  # keeps the hashes of two kinds of small numbers from meeting
 LINK_KEYS = ("medium", "line_rate", "efficiency", "bandwidth", "latency", "source")
@@ -52,7 +49,7 @@ class LinkTable:
         columns = np.array(flat, dtype=np.int64).reshape(-1, 3)
         return cls(tuple(place), columns[:, 0], columns[:, 1], columns[:, 2], tuple(sorts))
 
-    def values(self, key: str) -> NDArray[Any]:
+    def values(self, key: str) -> npt.NDArray[Any]:
         """An attribute of every link."""
         place = LINK_KEYS.index(key)
         return np.array([values[place] for values in self.sorts])[self.sort] if self.sorts else np.zeros(0)
@@ -131,14 +128,14 @@ def _numbered(labels: Iterable[Hashable]) -> Ints:
     return np.array([numbers.setdefault(label, len(numbers)) for label in labels], dtype=np.int64)
 
 
-def _renumbered(labels: NDArray[np.uint64]) -> Ints:
+def _renumbered(labels: Hashes) -> Ints:
     _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
     rank = np.empty(len(first), dtype=np.int64)
     rank[np.argsort(first)] = np.arange(len(first))
     return rank[inverse]
 
 
-def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def _mixed(values: Hashes) -> Hashes:
     """Well-spread 64-bit numbers from small ones (the finaliser of splitmix64: Steele et al., OOPSLA 2014)."""
     mixed = values + np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

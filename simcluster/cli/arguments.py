@@ -1,7 +1,4 @@
-"""What every command line has in common: overrides in their three spellings, whole option names, mistakes with a hint.
-
-Imports nothing heavy: help and completion go through here.
-"""
+"""What every command line has in common: overrides in three spellings, whole option names, mistakes with a hint."""
 
 from __future__ import annotations
 

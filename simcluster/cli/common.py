@@ -1,4 +1,4 @@
-"""What the commands share: tables for people, JSON for programs, files that can be written.  Imports nothing heavy."""
+"""What the commands share: tables for people, JSON for programs, files that can be written."""
 
 from __future__ import annotations
 

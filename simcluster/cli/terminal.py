@@ -1,4 +1,4 @@
-"""What people see on a terminal and programs do not: colours and progress.  Imports nothing heavy."""
+"""What people see on a terminal and programs do not: colours and progress."""
 
 from __future__ import annotations
 

@@ -11,8 +11,8 @@ from simcluster.cli.common import format_table
 if TYPE_CHECKING:
     import pandas as pd
 
+    from simcluster.base.arrays import Floats
     from simcluster.interop.recorded import Recorded, Straggling
-    from simcluster.interop.recorded.trace import Floats
     from simcluster.interop.recorded.whatif import ReplayAnswer
 
 _WAITS = 5

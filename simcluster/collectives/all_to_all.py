@@ -3,7 +3,7 @@
 The size is a rank's send buffer, the part for itself included (the largest one, where they differ).  Closed forms on a
 uniform network: direct alpha + (N-1)/N S/B, pairwise (N-1)(alpha + S/(N B)); of uneven sizes s_ij at least
 max_i max(sum_j s_ij, sum_j s_ji) / B, which direct reaches (MODELLING.md D.1, D.2).  Places count the ranks machine by
-machine (``Group.places``); the message from place i to place j is chunk i N + j.  Imports errors, description, group.
+machine (``Group.places``); the message from place i to place j is chunk i N + j.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from simcluster.base.arrays import Ints
 from simcluster.base.errors import InputError
-from simcluster.collectives.description import Columns, Hop, Ints, Lazy, Phase, Table
+from simcluster.collectives.description import Columns, Hop, Lazy, Phase, Table
 from simcluster.collectives.entry import Parts
 from simcluster.collectives.group import Group
 

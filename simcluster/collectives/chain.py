@@ -3,7 +3,7 @@
 A chain passes the data on from rank to rank.  In c pieces, each round one piece further, it takes
 (N-2+c)(alpha + S/(c B)) on a uniform network (MODELLING.md D.1).  NCCL keeps several pieces under way, so that their
 latencies overlap; the limit of that, for small pieces, is the pipeline of ``broadcast`` and ``reduce``:
-(N-1) alpha + S/B.  A binomial tree takes ceil(log2 N)(alpha + S/B).  Imports description and group.
+(N-1) alpha + S/B.  A binomial tree takes ceil(log2 N)(alpha + S/B).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A collective as data: which rank sends how much to which, in rounds.  One description, playable two ways.
 
 Played as a *flow*, the hops of a phase are one activity with its usage of every link; played in *steps*, every hop of
-every round is a transfer of its own.  Ranks are positions in the group, 0 .. N-1.  Imports nothing of simcluster.
+every round is a transfer of its own.  Ranks are positions in the group, 0 .. N-1.
 """
 
 from __future__ import annotations
@@ -9,14 +9,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias, TypeVar, overload
+from typing import TypeVar, overload
 
 import numpy as np
-from numpy.typing import NDArray
+
+from simcluster.base.arrays import Floats, Ints
 
 Item = TypeVar("Item")
-Ints: TypeAlias = NDArray[np.int64]
-Floats: TypeAlias = NDArray[np.float64]
 
 LARGE = 4096
 """Hops of a phase from which on they are kept in columns (``Listed``)."""

@@ -1,7 +1,4 @@
-"""What stands in the list of collective algorithms: the phases, the groups that are refused, the time in closed form.
-
-Imports errors, description and group.
-"""
+"""What stands in the list of collective algorithms: the phases, which groups are refused, the time in closed form."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The ranks of a collective, where their GPUs are, and the rings that can be laid through them.
 
-What an algorithm may know of the cluster.  Imports colours.
+What an algorithm may know of the cluster.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Closed forms on a uniform network (N = 2^k ranks, port B, alpha per round): all-reduce 2 log2(N) alpha + 2 (N-1)/N S/B,
 reduce-scatter and all-gather half of it (MODELLING.md D.1).  The nearest partner takes the largest part, so that most
 bytes stay in the machine (R. Rabenseifner, "Optimization of collective reduction operations", ICCS 2004: vector
-halving, distance doubling).  Imports description and group.
+halving, distance doubling).
 """
 
 from __future__ import annotations

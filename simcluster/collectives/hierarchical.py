@@ -3,7 +3,6 @@
 m machines of g ranks.  Closed form of the all-reduce (alpha1, B1 inside; alpha2, B2 per NIC):
 2(g-1)(alpha1 + S/(g B1)) + 2(m-1)(alpha2 + S/(g m B2)); the other two half of it (MODELLING.md D.2).  With m = 1 or
 g = 1 it is the plain ring.  Source: X. Jia et al. 2018 (arXiv:1807.11205), section 3.3.
-Imports description, group and ring.
 """
 
 from __future__ import annotations

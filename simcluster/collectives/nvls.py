@@ -4,7 +4,6 @@ n GPUs on one NVSwitch.  Of an all-reduce every GPU and direction carries S (1 +
 of the sum, in its n-th of the sum and the whole of it.  T = two ways to the switch and back + S (1 + 1/n) / B; a
 reduce-scatter or all-gather takes S / B.  Multimem loads and stores reach B = 309 GB/s of the 450 of an H100's NVLink
 (0.687), from algbw 258, 265, 270, 273 GB/s at n = 5..8 (NVIDIA/nccl issue 1455; MODELLING.md C.4).
-Imports description and group.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The NVSwitch of a machine adds up what its g GPUs hold and gives each a g-th of the sum; those with the same place in
 their machines add theirs up along two trees, each with half of the g-th, and the way back hands everything out.  One
 pipeline: a NIC carries what a double tree of S/g gives it, and NVLink S (1 + 1/g) and the hop to the NIC.
-Source: NCCL v2.30.7 src/graph/connect.cc and src/device/all_reduce.h.  Imports description, group and tree.
+Source: NCCL v2.30.7 src/graph/connect.cc and src/device/all_reduce.h.
 """
 
 from __future__ import annotations

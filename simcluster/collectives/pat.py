@@ -4,7 +4,6 @@ Every chunk travels a binomial tree of its own, and a round sends what it has fo
 first, with one chunk, the nearest last, with half of all, so that little crosses the far links.  Closed form on a
 uniform network: ceil(log2 N) alpha + (N-1)/N S/B.  Source: S. Jeaugey, "PAT: a new algorithm for all-gather and
 reduce-scatter operations at scale", 2025 (arXiv:2506.20252); NCCL runs it with one GPU a node.
-Imports description and group.
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 Closed forms on a uniform network (N ranks, port B, alpha per step): all-reduce 2(N-1)(alpha + S/(N B)), reduce-scatter
 and all-gather half of it.  Source: Patarasuk & Yuan 2009 (bandwidth-optimal all-reduce); MODELLING.md D.1.
-Imports description and group.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Every NIC sends and receives the size once, whatever the number of machines: alpha + S/B with one rank a machine.  With
 g ranks a machine they first reduce-scatter among each other, then each NIC's rail reduces its g-th of the data in a
 tree of switches of its own, then they all-gather.  Source: R. L. Graham et al., "Scalable Hierarchical Aggregation
-Protocol (SHArP)", COMHPC 2016; MODELLING.md C.4.  Imports description, group and hierarchical.
+Protocol (SHArP)", COMHPC 2016; MODELLING.md C.4.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ an even number of machines), so that both directions of all ports are in use.  E
 and down again.  On a uniform network it takes at least 2 (N-1)/N S/B + 2 ceil(log2 N) alpha (MODELLING.md D.1); here
 the bandwidth term is 2 S/B from 4 ranks on, because a rank with two children and a parent in one tree and a parent in
 the other sends and receives twice the size.  Shape: P. Sanders, J. Speck, J. L. Traeff, "Two-tree algorithms for full
-bandwidth broadcast, reduction and scan", 2009; NCCL v2.30.7 src/graph/trees.cc.  Imports description and group.
+bandwidth broadcast, reduction and scan", 2009; NCCL v2.30.7 src/graph/trees.cc.
 """
 
 from __future__ import annotations

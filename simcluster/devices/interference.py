@@ -6,7 +6,7 @@ feels (``sensitivity.py``).  The communication's transfer progresses at 1 / (1 +
 goes on at its own rate.  Beside several communications at once the strongest counts: sources measured one at a time.
 A communication is there from the arrival of its last member to its end; its waiting for peers is not counted.
 
-Three mechanisms, each a kind of its own (MODELLING.md C.5).  Pure; imports spec.
+Three mechanisms, each a kind of its own (MODELLING.md C.5).  Pure.
 """
 
 from __future__ import annotations

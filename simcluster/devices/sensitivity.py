@@ -1,6 +1,6 @@
 """How much of a communication's pressure a computation feels: its kernels timed on what the communication leaves.
 
-Pure; imports the device, kernels and interference.
+Pure.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ sending waits for the GPU (Megatron-LM's blocking sends); a host that runs ahead
 Numbers depend on framework, Python and processor; CUDA graphs make them vanish.
 
 A framework also decides which mechanisms a run has at all: who made its kernels, when a recompute stops, what adds up
-gradients, what the optimizer does in passes of its own.  Pure; imports the catalogue.
+gradients, what the optimizer does in passes of its own.  Pure.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Passes over parameters and gradients at the end of a step, bound by memory: optimizer, norm, clipping, copies.
 
-Pure; imports the device and recipes.
+Pure.
 """
 
 from __future__ import annotations

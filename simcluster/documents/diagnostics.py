@@ -1,6 +1,6 @@
 """How a wrong document is talked about: which key, what value, which rule, what would work.
 
-Turns pydantic's errors into sentences for a person.  Imports errors only.
+Turns pydantic's errors into sentences for a person.
 """
 
 from __future__ import annotations

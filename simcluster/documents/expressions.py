@@ -1,7 +1,7 @@
 """Small formulas over the columns of a table, as study files write them: ``gpus // (tp * pp)``, ``v > 1``.
 
 Arithmetic, comparison, ``a if b else c``, ``and or not in``, ``min max ceil``; nothing else of Python, so that a study
-file can compute but not act.  Imports errors and complaints only.
+file can compute but not act.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Documents of an open set of kinds, told apart by their key ``kind``.  Imports nothing of simcluster."""
+"""Documents of an open set of kinds, told apart by their key ``kind``."""
 
 from __future__ import annotations
 

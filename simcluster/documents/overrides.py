@@ -1,6 +1,6 @@
 """Changes to a document from the command line or from Python: dotted paths set to values, or lists added to.
 
-A path with ``+`` behind it (``faults+=[...]``, ``{"faults+": [...]}``) adds to the list there.  Imports documents only.
+A path with ``+`` behind it (``faults+=[...]``, ``{"faults+": [...]}``) adds to the list there.
 """
 
 from __future__ import annotations

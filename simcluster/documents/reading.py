@@ -2,7 +2,6 @@
 
 The only module that reads YAML.  It is YAML 1.2 without the parts that surprise: no tags, no anchors and aliases, no
 duplicate keys, one document a file.  Everything wrong with a file is one ``InputError`` that says where.
-Imports errors and complaints only.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The rows of a table of measured runs, or of variants, and how a CSV file is read.  Imports expressions and errors."""
+"""The rows of a table of measured runs, or of variants, and how a CSV file is read."""
 
 from __future__ import annotations
 

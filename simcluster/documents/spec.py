@@ -1,4 +1,4 @@
-"""The base of every document that a person writes in YAML.  Imports nothing of simcluster."""
+"""The base of every document that a person writes in YAML."""
 
 from __future__ import annotations
 

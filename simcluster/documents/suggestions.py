@@ -1,4 +1,4 @@
-"""Numbers near a wanted one that would fit: what messages offer.  Imports nothing of simcluster."""
+"""Numbers near a wanted one that would fit: what messages offer."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 Whatever is due at one instant is one event, however much it is; what happens at the present instant needs none.
 (Llama 3 405B on 16,384 GPUs: 13,833 events for 8,464 ops; on 512 ranks, each played by itself, 14,134 for 274,432.)
-Nothing here keeps what it calls: a run that is over is no circle, for the collector.  Imports SimPy alone.
+Nothing here keeps what it calls: a run that is over is no circle, for the collector.
 """
 
 from __future__ import annotations

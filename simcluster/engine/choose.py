@@ -2,8 +2,7 @@
 
 The path is an accelerator for programs without ops that ranks do in step (a pipeline of 64 stages, 512 microbatches and
 4 chunks from given times takes 2.0 s in place of 4.3); where there are any it would have to expand them, and the engine
-plays them together (175B on 64 GPUs, one of them slow: 0.24 s, as a path 0.90).  Imports the engine, the longest path
-and encounters.
+plays them together (175B on 64 GPUs, one of them slow: 0.24 s, as a path 0.90).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What ops of ranks do with others: on which communicator, for how long, and what it does to computation beside it.
 
-On classes of equal ranks and links.  Pure; imports ops, program, fold and communicators.
+On classes of equal ranks and links.  Pure.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, cast
 
+from simcluster.base.arrays import Floats
 from simcluster.base.clock import on_grid
 from simcluster.collectives import Phase
 from simcluster.devices.interference import Beside, Interference
@@ -17,7 +18,6 @@ from simcluster.planning.ops import Op, Work
 from simcluster.programs.program import Meeting, Program
 from simcluster.symmetry.communicators import Communicators
 from simcluster.symmetry.equitable_partition import Classes
-from simcluster.traffic.incidence import Floats
 from simcluster.traffic.methods import Pace, round_of
 from simcluster.traffic.redundant_links import felt
 from simcluster.traffic.traffic import Traffic

@@ -3,7 +3,7 @@
 A rank's chain of ops, or that of ranks which go in step, is one task, and goes through courses that others know, too.
 Such a chain cannot be over before ``Courses.least``: what presses on its rank until then is written down there, and the
 chain looks at all of it in one go (of 12,662 changes in Llama 3 405B on 16,384 GPUs that leaves 4,161 looks, and nobody
-needs to be told of the others).  Imports agenda, courses, network and profiles.
+needs to be told of the others).
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Which transfers of a run were on a link that had no room for all of them.  Told from when they began and ended.
 
 A transfer moves at most at the rate that it has alone.  As long as those rates fit on a link together it holds nobody
-up, whatever happens elsewhere; what takes no time is crowded by whatever is under way.  Imports lowered programs
-and trust.
+up, whatever happens elsewhere; what takes no time is crowded by whatever is under way.
 """
 
 from __future__ import annotations
@@ -11,10 +10,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from simcluster.base.arrays import Bools, Floats, Ints
 from simcluster.engine.lower import Lowered
 from simcluster.engine.record import Record
 from simcluster.symmetry.optimistic import Crowd
-from simcluster.traffic.incidence import Bools, Floats, Ints
 from simcluster.traffic.traffic import Traffic
 
 _ROOM = 1e-9

@@ -1,7 +1,4 @@
-"""Durations of all ops of every rank in a run, so that it can be played again with some of them changed.
-
-Imports ops, the lowered form, traffic and the engine's record.
-"""
+"""Durations of all ops of every rank in a run, so that it can be played again with some of them changed."""
 
 from __future__ import annotations
 
@@ -9,15 +6,12 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
+from simcluster.base.arrays import Floats
 from simcluster.engine.lower import Lowered
 from simcluster.engine.record import Record
 from simcluster.planning.ops import StageProgram
 from simcluster.traffic.traffic import Traffic
-
-Floats = npt.NDArray[np.float64]
-
 
 ProgramOf = Callable[[int], StageProgram]
 """A rank's own version of its stage's program."""

@@ -1,7 +1,7 @@
 """Plays a program with SimPy: lanes of ops, meetings on the network; records when ops were ready, began and ended.
 
 SimPy keeps the time.  A lane is a generator that stops at every op; what ends the op lets it go on, at once and
-without an event.  The engine knows no model, schedule, scenario or folding.  Imports the program and the network.
+without an event.  The engine knows no model, schedule, scenario or folding.
 """
 
 from __future__ import annotations

@@ -4,8 +4,7 @@ A computation takes (1 + sensitivity x pressure) times as long while communicati
 (MODELLING.md C.5; ``interference.py`` says where the numbers come from).  A GPU whose own speed changes as time goes on
 is played here, too.  A chain of ops is one event still (``rhythm.py``).  What communication presses is in line once an
 instant, after all else of that instant; of that, only who computes past the time it takes undisturbed needs to be told
-(``tasks``).  Where computation slows communication down as well, that is ``dragging``.  Imports the agenda, courses,
-program, rhythm and tasks.
+(``compute_tasks``).  Where computation slows communication down as well, that is ``mutual_interference``.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Lockstep regions as they are played: ranks that meet again and again, as a tensor-parallel group does, as one chain.
 
 From their first meeting on nothing but what slows each of them down has a say in when the next ones begin, so the rest
-of the segment is a chain with the rows of all (``rhythm``), and one op a member in the program.  What leads to their
+of the segment is a chain with the rows of all (``chain``), and one op a member in the program.  What leads to their
 first meeting may belong to it: each begins that when it comes, and the chain is worked out when all have come.  When
-the ops inside began and ended is worked out when somebody looks, for all that have the same chain at once.  Imports the
-program, rhythm, courses and numpy.
+the ops inside began and ended is worked out when somebody looks, for all that have the same chain at once.
 """
 
 from __future__ import annotations
@@ -15,16 +14,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from simcluster.base.arrays import Floats, Ints
 from simcluster.engine.trajectories import Courses, TimedChain
 from simcluster.programs.chain import Chain
 from simcluster.programs.expand import first_ops
 from simcluster.programs.program import ChainPace, LockstepRegion, Meeting, Program
 from simcluster.programs.slowed import RowColumns, columns_of, joined, within
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)

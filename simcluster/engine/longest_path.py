@@ -2,9 +2,9 @@
 
 The same rules as the engine's, so the same times to the bit (durations lie on the clock's grid): an op follows the one
 before it on its lane and those that it waits for; a meeting begins with its last arrival and takes what its transfers
-take with their links to themselves.  Whether they have, ``encounters`` tells from the times that come out
+take with their links to themselves.  Whether they have, ``overlaps`` tells from the times that come out
 (MODELLING.md I.5).  One case goes op by op (``Once``); many cases of durations, of recorded jobs, go level by level,
-each behind all that it waits for (``LongestPath``).  Imports the program, traffic, errors, numpy.
+each behind all that it waits for (``LongestPath``).
 """
 
 from __future__ import annotations
@@ -16,14 +16,11 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from simcluster.base.arrays import Floats, Ints
 from simcluster.base.errors import InputError
 from simcluster.programs.program import Program
 from simcluster.traffic.traffic import Traffic
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 
 class NeedsEventsError(InputError):

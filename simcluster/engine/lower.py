@@ -1,8 +1,7 @@
 """From stage programs to the program that the engine plays, for one representative of every class of ranks.
 
-Two passes that change no time, only the number of events: ranks of one class are played once (``fold``), and ops that
-wait for nothing outside are played as one event (``chains``).  Pure; imports ops, program, fold, chains, between and
-communicators.
+Two passes that change no time, only the number of events: ranks of one class are played once (``equitable_partition``),
+and ops that wait for nothing outside are played as one event (``chains``).  Pure.
 """
 
 from __future__ import annotations
@@ -13,8 +12,8 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from simcluster.base.arrays import Floats, Ints
 from simcluster.base.gc_paused import collector_off
 from simcluster.devices.interference import Interference
 from simcluster.engine.communication import CommunicationLowering, Ranks, StepsOf
@@ -30,11 +29,8 @@ from simcluster.symmetry.communicators import Communicators
 from simcluster.symmetry.equitable_partition import Classes, partition, unfolded
 from simcluster.symmetry.optimistic import OptimisticFold
 from simcluster.symmetry.quotients import QuotientSearch
-from simcluster.traffic.incidence import Floats
 from simcluster.traffic.methods import Methods
 from simcluster.traffic.traffic import Fabric
-
-Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)

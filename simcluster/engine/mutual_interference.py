@@ -1,7 +1,7 @@
 """Mutual interference: computation slows communication down, too; two rates that change when either starts or ends.
 
 A transfer takes (1 + drag) times as long while one of its ranks computes (MODELLING.md C.5); so computations are
-followed change by change, and looked at whenever they begin or cease to compute.  Imports agenda, network and pacing.
+followed change by change, and looked at whenever they begin or cease to compute.
 """
 
 from __future__ import annotations

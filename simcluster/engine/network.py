@@ -4,8 +4,7 @@ An activity is a transfer, or a whole ring whose hops advance together.  It firs
 then moves ``rounds`` x ``round_bytes`` per flow.  Rates change only when an activity joins, ends, or a capacity
 changes; links are shared out anew once per instant, after all else of that instant, as far as the change reaches.
 (SimGrid's rule for latency; MODELLING.md C.2.)  An activity whose links nobody is on gets them at once, and gives them
-back to whoever comes to them before its latency is over: a transfer alone is one event.  Imports the clock, the agenda,
-fairness, profiles and Traffic.
+back to whoever comes to them before its latency is over: a transfer alone is one event.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A transfer that has its links to itself, or shares them with others that leave room, moves at the rate that it has
 alone, and then the times that were assumed are those of the network: rates are the only solution of max-min fairness,
 and one in which nobody is held back is a solution.  Transfers of which one ends as the other begins do not meet.
-Zero bytes count as an encounter with whatever is under way.  Pure; imports the program and the longest path.
+Zero bytes count as an encounter with whatever is under way.  Pure.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from simcluster.engine.longest_path import Floats, Ints, alone_seconds
+from simcluster.base.arrays import Floats, Ints
+from simcluster.engine.longest_path import alone_seconds
 from simcluster.programs.program import Program
 from simcluster.traffic.traffic import Traffic
 

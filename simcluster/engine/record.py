@@ -1,7 +1,7 @@
 """The record of a played program: when each lane was over, and all else when somebody looks.
 
-Ops that ranks do in step are played as one and told one by one (``lowering.whole``), which nobody pays for who wants
-the step time alone.  Imports the program, lockstep and pacing.
+Ops that ranks do in step are played as one and told one by one (``programs.expand``), which nobody pays for who wants
+the step time alone.
 """
 
 from __future__ import annotations
@@ -13,13 +13,12 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from simcluster.base.arrays import Floats
 from simcluster.engine.interference import rows_of
 from simcluster.engine.lockstep import Expanded, Gone, LockstepPlans, OpTimes
 from simcluster.engine.trajectories import TimedChain
 from simcluster.programs.program import Program, RowTimes
 from simcluster.programs.slowed import RowColumns, joined
-
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)

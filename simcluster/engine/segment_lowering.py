@@ -1,7 +1,6 @@
 """Lowered segments: a segment's pieces as ranks play it, whom they meet, and from where on the ranks go in step.
 
-Ranks of one speed whose groups are alike play it in the same way, which is found once.  Pure; imports ops, program,
-chains, between and in_step.
+Ranks of one speed whose groups are alike play it in the same way, which is found once.  Pure.
 """
 
 from __future__ import annotations

@@ -5,8 +5,7 @@ and what it waits for; a collective begins with its last member's arrival.  All 
 a thousand ranks take as many steps here as the stages have ops, and two hundred cases hardly more than one.  Durations
 are given: links and kernels do not slow each other down here.  (50 replicas of 1,024 ranks: ready in 0.006 s, each
 block in 0.02 s, 69 MB; as a ``LongestPath`` over all their ops in 2.9 s, 0.56 s and 419 MB.)  Work of a kind that it
-does not know it refuses by name; for which scenarios it stands is in ``whatif.chance_scope``.  Imports ops, the layout,
-errors, numpy.
+does not know it refuses by name; for which scenarios it stands is in ``studies.whatif.chance_scope``.
 """
 
 from __future__ import annotations
@@ -15,15 +14,12 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
+from simcluster.base.arrays import Floats, Ints
 from simcluster.base.errors import InputError
 from simcluster.planning import ops
 from simcluster.planning.ops import Item, Op, StageProgram, Work
 from simcluster.planning.parallel import RankLayout
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 Seconds = Callable[[int, int, Floats], Floats]
 """Durations [place, case] (or what broadcasts to it) of an op, by its stage, its number there and when it begins

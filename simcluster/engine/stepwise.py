@@ -3,7 +3,7 @@
 Slower than one activity a collective, but it sees what a flow cannot: ranks that are ahead of each other, and hops of
 one ring with unequal latencies or slowed differently by other traffic.  Where all hops are equal and have their links
 to themselves both give the same times to the bit, in rings and recursive halving-doubling whenever the ranks arrive
-(MODELLING.md D.6).  Imports network, traffic and collectives.
+(MODELLING.md D.6).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Templates of a stage's ops, in columns: one more rank is a copy of them, moved to its own numbers.
 
 The items of a stage are gone through once (``Template``), and once more for every way in which its ranks play the
-segments (``StageOps``), of which there are few; no rank is gone through op by op.  Pure; imports ops, played and numpy.
+segments (``StageOps``), of which there are few; no rank is gone through op by op.  Pure.
 """
 
 from __future__ import annotations
@@ -12,13 +12,12 @@ from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
+from simcluster.base.arrays import Ints
 from simcluster.engine.segment_lowering import ITSELF, NOBODY, SENDER, SegmentShape
 from simcluster.planning.ops import StageProgram
 from simcluster.programs.slowed import within
 
-Ints = npt.NDArray[np.int64]
 _T = TypeVar("_T")
 
 

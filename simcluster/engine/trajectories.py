@@ -2,15 +2,16 @@
 
 Between two looks at a chain a course counts instants from the chain's begin, so that equal ranks, and the same
 microbatch after microbatch, have the same ones; times are on the clock's grid, where that does not change a bit.
-(Of the 19,274 changes of Llama 3 405B on 256 ranks, each played by itself, 1,798 differ.)  Imports rhythm.
+(Of the 19,274 changes of Llama 3 405B on 256 ranks, each played by itself, 1,798 differ.)
 """
 
 from __future__ import annotations
 
 from typing import Protocol
 
+from simcluster.base.arrays import Floats
 from simcluster.base.profiles import STEADY
-from simcluster.programs.chain import Chain, Floats, Playing
+from simcluster.programs.chain import Chain, Playing
 
 Pressures = tuple[float, ...]
 """What presses on each of a chain's ranks from outside."""

@@ -1,7 +1,4 @@
-"""Computation at varying speed, change by change: its rank's own speed changes, or it slows down transfers itself.
-
-Imports courses, rhythm, profiles and tasks.
-"""
+"""Computation at varying speed, change by change: its rank's own speed changes, or it slows down transfers itself."""
 
 from __future__ import annotations
 

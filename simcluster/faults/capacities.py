@@ -1,4 +1,4 @@
-"""What faults leave of the capacities of links, for ever or as time goes on.  Pure; imports the faults' spec."""
+"""What faults leave of the capacities of links, for ever or as time goes on.  Pure."""
 
 from __future__ import annotations
 

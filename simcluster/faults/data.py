@@ -1,4 +1,4 @@
-"""Work that is uneven because the data are: documents of different lengths, packed.  Imports the faults' spec and laws.
+"""Work that is uneven because the data are: documents of different lengths, packed.
 
 Attention inside a document costs in proportion to the square of its length, everything else to the tokens: microbatches
 with equally many tokens take different times (MODELLING.md G.3; ByteDance, arXiv:2505.05713).
@@ -12,8 +12,9 @@ from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
+from simcluster.base.arrays import Floats
 from simcluster.documents.diagnostics import Complaint
-from simcluster.faults.draws import Floats, Lengths, stream
+from simcluster.faults.draws import Lengths, stream
 from simcluster.faults.spec import Batch, FaultSpec
 from simcluster.faults.where import Number
 

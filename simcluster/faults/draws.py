@@ -2,7 +2,7 @@
 
 A stream belongs to a seed, a fault and an identity (a rank's pass of a microbatch, a sequence of the batch), whatever
 else is drawn and in which order.  So runs that differ in one thing have all other draws in common (common random
-numbers), and a rank more shifts nobody else's.  Imports spec.
+numbers), and a rank more shifts nobody else's.
 """
 
 from __future__ import annotations
@@ -12,13 +12,12 @@ import math
 from typing import Annotated, Literal
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import Field, model_validator
 
+from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.documents.spec import Spec
 
-Floats = npt.NDArray[np.float64]
 _EULER = 0.5772156649015329
 _LONGEST_TABLE = 100_000
 

@@ -1,6 +1,6 @@
 """What a rank's part in mixtures of experts takes when tokens choose unevenly: its experts, and what travels to them.
 
-Pure; imports the faults' spec, ops and the plan.
+Pure.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from simcluster.faults.draws import Floats
+from simcluster.base.arrays import Floats
 from simcluster.faults.spec import FaultSpec, acting, with_items
 from simcluster.planning.ops import EXPERTS, Collective, Item, MemoryChange, Op, Segment, StageProgram
 from simcluster.planning.parallel import Plan

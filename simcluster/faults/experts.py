@@ -3,7 +3,6 @@
 A mixture-of-experts layer sends every token to its ``top_k`` experts.  A rank that holds popular ones multiplies more
 tokens, and receives more bytes in the all-to-all before (dispatch) and returns more in the one behind (combine); the
 all-to-all and all ranks of the group wait for the fullest (MODELLING.md F.5).  Its memory holds as many more rows.
-Imports the faults' spec and draws.
 
 ``expert_loads`` says what to multiply; ``faults.expert_loads`` does it to the ops of a rank.
 """
@@ -17,10 +16,11 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
+from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import Complaint
 from simcluster.documents.spec import Spec
-from simcluster.faults.draws import Floats, stream
+from simcluster.faults.draws import stream
 from simcluster.faults.spec import FaultSpec
 from simcluster.faults.where import Number
 

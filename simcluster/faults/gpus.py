@@ -1,4 +1,4 @@
-"""GPUs that are slower than they should be.  Imports the faults' spec and places."""
+"""GPUs that are slower than they should be."""
 
 from __future__ import annotations
 

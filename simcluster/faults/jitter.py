@@ -1,4 +1,4 @@
-"""Kernels that take a little more or less each time.  Imports the faults' spec and places, laws and ops."""
+"""Kernels that take a little more or less each time."""
 
 from __future__ import annotations
 

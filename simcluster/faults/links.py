@@ -1,4 +1,4 @@
-"""Links that carry less than they should.  Imports the faults' spec and places, draws and profiles."""
+"""Links that carry less than they should."""
 
 from __future__ import annotations
 

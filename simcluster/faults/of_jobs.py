@@ -1,7 +1,6 @@
 """Faults of several jobs on one cluster: each job's own for its ranks, all jobs' for links.
 
-A job counts its ranks and its machines from 0, whichever of the cluster's they are.  Pure; imports the faults' spec,
-plans of jobs and disturbances.
+A job counts its ranks and its machines from 0, whichever of the cluster's they are.  Pure.
 """
 
 from __future__ import annotations

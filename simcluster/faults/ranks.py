@@ -1,6 +1,6 @@
 """From faults of ranks, and uneven data, to a rank's speed and its own version of its stage's program.
 
-Pure; imports the faults' spec, ops and the plan.  A seed decides all that is drawn.
+Pure.  A seed decides all that is drawn.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from functools import cached_property
 
 import numpy as np
 
+from simcluster.base.arrays import Floats
 from simcluster.base.profiles import Profile, product
-from simcluster.faults.draws import Floats
 from simcluster.faults.expert_loads import ExpertLoads
 from simcluster.faults.spec import Batch, FaultSpec, Setting, acting, retimed, with_items
 from simcluster.planning.ops import Item, StageProgram

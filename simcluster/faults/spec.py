@@ -3,7 +3,7 @@
 All methods have neutral defaults: a kind of fault overrides what it does.  Its effects are factors (``slowness`` of
 ranks, the part ``left`` of links, each for ever or over time, ``profile``), work that is uneven (``attention``,
 ``expert_loads``), and other programs of ranks (``program``).  Where faults are played, those with an effect are
-asked for it (``acting``), whatever their kinds.  Imports planning's ops, profiles and rank grid, and the cluster.
+asked for it (``acting``), whatever their kinds.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
+from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.base.profiles import Profile
 from simcluster.base.windows import Window
 from simcluster.documents.diagnostics import Complaint
 from simcluster.documents.spec import Spec
-from simcluster.faults.draws import Floats
 from simcluster.planning.ops import Item, Segment, StageProgram
 from simcluster.planning.parallel import Plan
 from simcluster.topology import Cluster

@@ -1,6 +1,6 @@
 """Stalls of hosts: which ranks have one in which steps, where among the rank's items, and for how long.
 
-Pure; imports the faults' spec and places, laws and ops.  A seed decides all that is drawn.
+Pure.  A seed decides all that is drawn.
 """
 
 from __future__ import annotations

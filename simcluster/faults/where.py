@@ -1,4 +1,4 @@
-"""Where and when a fault is: on which ranks, on which links, in which windows of time.  Imports the faults' spec."""
+"""Where and when a fault is: on which ranks, on which links, in which windows of time."""
 
 from __future__ import annotations
 

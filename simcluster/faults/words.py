@@ -1,4 +1,4 @@
-"""Faults in words, for titles and tables.  Imports the faults' spec."""
+"""Faults in words, for titles and tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which layers have experts, from a list of them to the fields of ``Moe``.  Imports nothing of the package."""
+"""Which layers have experts, from a list of them to the fields of ``Moe``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of other tools, read with limits.  Imports errors only."""
+"""Files of other tools, read with limits."""
 
 from __future__ import annotations
 

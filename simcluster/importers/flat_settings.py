@@ -1,4 +1,4 @@
-"""Settings in sections, as one mapping of dotted names to values.  Imports errors and complaints only."""
+"""Settings in sections, as one mapping of dotted names to values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A ``kind: graph`` topology document being written node by node and link by link.  Imports nothing of simcluster."""
+"""A ``kind: graph`` topology document being written node by node and link by link."""
 
 from __future__ import annotations
 

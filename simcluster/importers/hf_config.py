@@ -1,4 +1,4 @@
-"""One ``config.json`` being read: values by key, each checked, with errors that name the key.  Imports errors only."""
+"""One ``config.json`` being read: values by key, each checked, with errors that name the key."""
 
 from __future__ import annotations
 

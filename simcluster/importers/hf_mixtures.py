@@ -1,7 +1,7 @@
 """Experts, latent attention and attention sinks of transformers' configs, as fields of ``Model``.
 
 Sources: configuration_mixtral.py, modeling_deepseek_v3.py, ... of huggingface/transformers, from knowledge of them; the
-counts that come out are tested against published ones.  Imports the config being read.
+counts that come out are tested against published ones.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A measured histogram in a CSV file: a value and how often it was seen, a line each.  Imports errors and files."""
+"""A measured histogram in a CSV file: a value and how often it was seen, a line each."""
 
 from __future__ import annotations
 

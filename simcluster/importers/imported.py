@@ -1,7 +1,4 @@
-"""A scenario made from what another tool is started with: the document, and what became of every setting.
-
-Imports errors only.
-"""
+"""A scenario made from what another tool is started with: the document, and what became of every setting."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Lists of a number for each layer, written as Python would: ``[0]*3+[1]*58``.  Read, never run.
 
 Megatron-LM evaluates them (arguments.py, ``moe_freq_type``); here only brackets, +, * and numbers have a meaning.
-Imports errors only.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A scenario from the arguments that Megatron-LM is launched with.
 
-Defaults are Megatron-LM's (megatron/training/arguments.py), not those of a scenario.  Imports the tables of options.
+Defaults are Megatron-LM's (megatron/training/arguments.py), not those of a scenario.
 """
 
 from __future__ import annotations

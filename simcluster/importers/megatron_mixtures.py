@@ -1,7 +1,7 @@
 """Megatron-LM's options of experts and of latent attention, as the sections ``moe`` and ``mla`` of a model.
 
 Defaults are those of arguments.py and of MLATransformerConfig (core/transformer/transformer_config.py), from knowledge
-of them.  Imports the options being read.
+of them.
 """
 
 from __future__ import annotations

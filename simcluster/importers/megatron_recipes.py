@@ -1,4 +1,4 @@
-"""The models of Megatron-Bridge's recipes, as Megatron-LM's options.  Imports the catalogue of models."""
+"""The models of Megatron-Bridge's recipes, as Megatron-LM's options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The training section from Megatron-LM's options: batch, precision, attention, recompute.  Imports the options."""
+"""The training section from Megatron-LM's options: batch, precision, attention, recompute."""
 
 from __future__ import annotations
 

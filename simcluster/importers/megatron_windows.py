@@ -1,4 +1,4 @@
-"""Megatron-LM's options of attention that looks back only so far.  Imports the options being read."""
+"""Megatron-LM's options of attention that looks back only so far."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options by Megatron-LM's names, each sorted by what becomes of it and checked.  Imports the tables of options."""
+"""Options by Megatron-LM's names, each sorted by what becomes of it and checked."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The sizes of an uneven all-to-all from a CSV file, row by sender, column by receiver.
-
-Imports errors, files and units.
-"""
+"""The sizes of an uneven all-to-all from a CSV file, row by sender, column by receiver."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """XML as a tree that remembers lines, from files that nobody vouches for.
 
-A document type is refused, and with it every entity: nothing is fetched and nothing expands.  Imports errors only.
+A document type is refused, and with it every entity: nothing is fetched and nothing expands.
 """
 
 from __future__ import annotations

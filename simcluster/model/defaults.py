@@ -1,4 +1,4 @@
-"""Counts as a person writes them, and the fields of a model that follow from others.  Imports errors only."""
+"""Counts as a person writes them, and the fields of a model that follow from others."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """One GPU kernel as planning sees it: what it computes and moves, not how long it takes.
 
-Imports nothing of simcluster.
-
 ``layers`` lists the kernels of a transformer block; ``device`` says how long each takes.
 """
 

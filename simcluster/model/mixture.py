@@ -1,6 +1,6 @@
 """What a layer may have in place of its MLP and its attention: a mixture of experts, latent attention.
 
-The sections of a model that describe them, and their parameters.  Counting only; imports counts and specs.
+The sections of a model that describe them, and their parameters.  Counting only.
 """
 
 from __future__ import annotations

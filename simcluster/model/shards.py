@@ -1,6 +1,6 @@
 """What one rank holds of a model: its part of heads, columns, vocabulary and experts, and the parameters of each.
 
-Pure counting.  Imports the model.
+Pure counting.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A question to NCCL's tuner and its answer: which collective, algorithm, protocol on which group of ranks, how long.
 
-Pure.  Imports constants and platforms.
+Pure.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Source of every number without another note: NVIDIA/nccl commit 5067397 (v2.30.7), src/graph/tuning.cc; the tables of
 v2.18.3 are from tag v2.18.3-1 of the same file.  Of v2.18.3 only what is said here was compared; its caps per channel
-and its correction of trees are taken to be those of v2.30.7.  Imports nothing of simcluster.
+and its correction of trees are taken to be those of v2.30.7.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Machines as NCCL's tuner sees them: GPU generation, CPU, and the channels that its graph search finds.
 
 The search itself is not repeated: every preset says how many channels there are and what each is counted for.
-Imports constants and errors only.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ A ring between nodes runs at the rate of its wires, which the tuner rounds down 
 
 Both split into a latency that nothing else on the links changes and the rate of the transfer at that size, so the flow
 network can take the first as a delay, the second as a bound on every flow, and add contention and slow links.
-Pure.  Imports constants, platforms, case and tuner.
+Pure.
 """
 
 from __future__ import annotations

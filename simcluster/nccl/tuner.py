@@ -3,7 +3,7 @@
     seconds = latency + size / bandwidth
 
 Source: NVIDIA/nccl 5067397 (v2.30.7) src/graph/tuning.cc.  The tuner knows no contention, no slow link, no chunks:
-the flow network adds the first two, ``simcluster.nccl.predictor`` the third.  Pure.  Imports constants and case.
+the flow network adds the first two, ``simcluster.nccl.predictor`` the third.  Pure.
 """
 
 from __future__ import annotations

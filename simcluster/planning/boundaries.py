@@ -9,7 +9,7 @@ receives are posted when the sends are over.  Where stages have several chunks a
 (``send_forward_recv_forward``), and a forward and a backward of those that take turns are one
 action (``send_forward_backward_recv_forward_backward``).
 
-Pure; imports ops, schedules and the step's plan.
+Pure.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@
 * all_to_all: queries, keys and values are traded for whole sequences of fewer heads, and the outputs traded back;
   backward the same of gradients.
 
-Pure.  Imports the model's context and segment_ops.
+Pure.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Passes and sends of given times as segments of ops.  Pure; imports ops and costs."""
+"""Passes and sends of given times as segments of ops.  Pure."""
 
 from __future__ import annotations
 

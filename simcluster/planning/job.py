@@ -1,6 +1,6 @@
 """Everything that decides the programs of a step: the model and its slices, the plan, the schedule, how things travel.
 
-Pure data; imports the model, the plan, schedules and segments.
+Pure data.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Several jobs on one cluster at once, as if they were one program: their ranks and stages numbered through.
 
-A job's ranks run on any GPUs of the cluster (``PlacedFabric``); what the jobs share is links.  Pure; imports ops,
-parallel and traffic's types.
+A job's ranks run on any GPUs of the cluster (``PlacedFabric``); what the jobs share is links.  Pure.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from functools import cache, cached_property
 
 import numpy as np
 
-from simcluster.collectives.description import Floats, Ints
+from simcluster.base.arrays import Floats, Ints
 from simcluster.planning.ops import Item, StageProgram
 from simcluster.planning.parallel import Plan, Ranks
 from simcluster.traffic.traffic import Fabric, Spread

@@ -6,7 +6,7 @@ reverse, with the same four collectives: two all-to-alls forward, two backward (
 dispatcher, core/transformer/moe/token_dispatcher.py).  With ``overlap`` the all-to-all to the experts runs beside the
 shared experts, forward and backward, and the one that brings gradients back beside the experts' weight gradients.
 
-Pure.  Imports the mixture's sections and segment_ops.
+Pure.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ arXiv:2104.07857 section 5).  "host": gradients go down, the host's processors u
 bucket by bucket (ZeRO-Offload, arXiv:2101.06840), the update behind the gradient norm; gradients stay on the GPU until
 a step's end, too.
 
-Copies run on a lane for each direction, beside everything else.  Pure; imports ops, boundaries and the step's plan.
+Copies run on a lane for each direction, beside everything else.  Pure.
 """
 
 from __future__ import annotations

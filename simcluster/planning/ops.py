@@ -1,4 +1,4 @@
-"""What planning produces: for each stage, the ops of its ranks, in order, lane by lane.  Imports nothing of simcluster.
+"""What planning produces: for each stage, the ops of its ranks, in order, lane by lane.
 
 All ranks of a stage run the same ops; only their groups differ.  A *segment* is a stretch of ops that follow each other
 without waiting for anything outside; an *item* is one playing of a segment.  A *lane* is an in-order queue of a rank:

@@ -5,7 +5,7 @@ so that what one half waits for travels while the other computes; collectives go
 the other.  How long a pair takes is then a result: at least its computation, slowed down by what runs beside it, and at
 least its traffic (DualPipe, arXiv:2412.19437 section 3.2.1; MODELLING.md C.5).
 
-Pure; imports ops and what replicas call a part.
+Pure.
 """
 
 from __future__ import annotations

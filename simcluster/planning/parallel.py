@@ -1,4 +1,4 @@
-"""The rank grid: which rank does which part of the model, and who talks to whom.  Pure; imports numpy and errors.
+"""The rank grid: which rank does which part of the model, and who talks to whom.  Pure.
 
 ``order`` lists the axes from fastest to slowest: [tp, cp, dp, pp] puts tensor-parallel neighbours on consecutive ranks
 (Megatron's default).  Rank r runs on GPU number r of the cluster, so consecutive ranks share a machine.

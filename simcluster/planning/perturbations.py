@@ -1,4 +1,4 @@
-"""What is not as planned on single ranks and links, as lowering needs it.  Pure; imports ops and profiles."""
+"""What is not as planned on single ranks and links, as lowering needs it.  Pure."""
 
 from __future__ import annotations
 

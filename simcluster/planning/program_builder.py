@@ -1,4 +1,4 @@
-"""A stage's program in the making: its items lane by lane, each segment made once.  Pure; imports ops."""
+"""A stage's program in the making: its items lane by lane, each segment made once.  Pure."""
 
 from __future__ import annotations
 

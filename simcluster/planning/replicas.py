@@ -8,7 +8,7 @@ beside the next forward.  Then comes what every step ends with (``step_end``).
 Under ZeRO 2 a rank keeps only its part of the gradients: every microbatch's are reduced behind its backward or,
 overlapped, in buckets beside it (arXiv:1910.02054 section 5.2), and a bucket waits until the last but one has left its
 buffer (DeepSpeed has two, for overlap_comm).  With ``Sharding.every_microbatch`` off they are summed up unsharded and
-reduced in the last one's backward.  (ZeRO 3 is in ``sharded``.)  Pure; imports ops, the model and the step's plan.
+reduced in the last one's backward.  (ZeRO 3 is in ``sharded``.)  Pure.
 """
 
 from __future__ import annotations

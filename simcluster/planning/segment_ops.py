@@ -1,4 +1,4 @@
-"""The ops of a segment in the making.  Pure; imports ops and kernels."""
+"""The ops of a segment in the making.  Pure."""
 
 from __future__ import annotations
 

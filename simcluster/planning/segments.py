@@ -14,7 +14,7 @@ Where the traffic goes (Megatron-LM; arXiv:1909.08053 section 3, arXiv:2205.0519
 
 Every op says what memory comes and goes with it (``residency``).
 
-Pure.  Imports ops, kernels, layers and residency; how long kernels take is the ``timer``'s business.
+Pure.
 """
 
 from __future__ import annotations

@@ -9,14 +9,14 @@ With one lane, gathers and reductions wait for each other in the order in which 
 ``prefetch`` ahead before a stretch, the reduction of its gradients behind it (PyTorch's BACKWARD_PRE).  With two they
 share the links instead.  HSDP: sharded over ``Plan.shard_size`` ranks, whose shards of the gradients are then summed
 over the ranks that have the same shard.  Experts of a mixture that only some ranks hold are sharded over those alone
-("edp", ``held``): a unit is then gathered and reduced in two calls, one behind the other.  Without ``overlap_gather``
-nothing is prefetched; without ``overlap_reduce`` computation waits for every reduction.
+("edp", ``owned_parameters``): a unit is then gathered and reduced in two calls, one behind the other.  Without
+``overlap_gather`` nothing is prefetched; without ``overlap_reduce`` computation waits for every reduction.
 
 The root unit's gradients (tied embeddings on one stage) are reduced when the embedding's are complete: in each
 microbatch, or, where embedding and LM head are in different chunks, in the last.
 
 PyTorch FSDP, arXiv:2304.11277; torch.distributed.fsdp (limit_all_gathers, no_sync, HYBRID_SHARD); MODELLING.md F.2.
-Pure; imports ops, the model and the step's plan.
+Pure.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A unit is some layers, the embedding, or the LM head.  Every F and B (or I) of a
 other.  Behind a use its unit is given up, but where backward follows forward the last ones stay, as they come next.
 
 Tied embeddings on one stage: embedding and LM head (with the final norm) are one unit, the root, there from its first
-to its last use in a step.  Pure; imports the model and the step's plan.
+to its last use in a step.  Pure.
 """
 
 from __future__ import annotations

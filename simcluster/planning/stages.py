@@ -2,8 +2,7 @@
 
 One step of a stage: its row of the schedule, a send behind every F and every B (or I, where the schedule splits the
 backward) that has a neighbour (``boundaries``), pairs [F|B] one after the other or beside each other (``pairs``);
-before, beside and behind it what the replicas of the stage do together, and the optimizer (``replicas``).  Pure;
-imports ops and the step's plan.
+before, beside and behind it what the replicas of the stage do together, and the optimizer (``replicas``).  Pure.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Tied embedding gradients are summed between first and last stage, the gradient norm is taken over all ranks that have a
 part of the gradients, and the optimizer runs, on the GPU or with the host (``offload``).
 
-Pure; imports ops, the model, offload and the step's plan.
+Pure.
 """
 
 from __future__ import annotations

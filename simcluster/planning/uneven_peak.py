@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from simcluster.collectives.description import Floats
+from simcluster.base.arrays import Floats
 from simcluster.planning.ops import MemoryChange
 from simcluster.planning.residency import Level, Residencies, Visit
 from simcluster.schedules import Action

@@ -1,7 +1,7 @@
 """Basic blocks of a chain, row by row: which rows go on beside each other, how fast, and what follows them.
 
 A *block* of a chain begins with a row that waits for all before it and that all behind it wait for: from there on the
-chain does not know what was before.  Pure; imports the clock and program.
+chain does not know what was before.  Pure.
 """
 
 from __future__ import annotations

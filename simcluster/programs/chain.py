@@ -4,10 +4,10 @@ Rows follow each other lane by lane.  A computation takes (1 + sensitivity x pre
 the strongest of what is there: from outside the chain, or a collective of the chain on another lane; and what the
 speed of its rank says at that time beside that (a GPU that throttles).  Whenever one changes the row goes on with what
 is left of it, rounded to the clock's grid; so a chain gives the bits of its ops played one by one.  Of ranks that meet
-again and again (``simulating.lockstep``) one chain has the rows of all.
+again and again (``engine.lockstep``) one chain has the rows of all.
 
 Blocks have the same offsets whenever nothing changes (``Undisturbed``); only the one in which something does is gone
-through row by row (``blocks``).  Pure; imports the clock, profiles, program and blocks.
+through row by row (``blocks``).  Pure.
 """
 
 from __future__ import annotations
@@ -17,14 +17,12 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
+from simcluster.base.arrays import Floats
 from simcluster.base.clock import on_grid
 from simcluster.base.profiles import STEADY, Profile
 from simcluster.programs.blocks import Before, ChainRows, Inside, Regime, Times, before_by_lanes, blocks_of
 from simcluster.programs.program import ChainPace
-
-Floats = npt.NDArray[np.float64]
 
 
 class Chain:

@@ -2,8 +2,7 @@
 
 Such a chain has offsets, to expand it afterwards.
 
-Exact, because durations lie on the clock's grid, where addition is associative.  Pure; imports ops, program rows
-and rhythm.
+Exact, because durations lie on the clock's grid, where addition is associative.  Pure.
 """
 
 from __future__ import annotations

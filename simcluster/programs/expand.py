@@ -1,7 +1,7 @@
 """Expansion of lockstep regions into single ops, as whoever measures wants them; the engine plays none.
 
 One slow GPU of 16,384 (Llama 3 405B): 34,304 ops are played and stand for 276,544, which take 0.2 s to tell one by one.
-512 ranks, each played by itself: 274,432 for 2,212,352.  Pure; imports the program and numpy.
+512 ranks, each played by itself: 274,432 for 2,212,352.  Pure.
 """
 
 from __future__ import annotations
@@ -12,12 +12,11 @@ from itertools import accumulate
 from typing import TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
+from simcluster.base.arrays import Ints
 from simcluster.base.gc_paused import collector_off
 from simcluster.programs.program import LockstepRegion, Meeting, Program, SpanRow
 
-Ints = npt.NDArray[np.int64]
 _T = TypeVar("_T")
 
 

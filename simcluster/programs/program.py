@@ -1,7 +1,6 @@
 """What the engine plays: numbered ops on lanes, with what each waits for.  Columns, not objects.
 
 The program knows nothing of models, schedules or folding: a lane belongs to a rank, and a rank may stand for many.
-Imports ops and traffic.
 """
 
 from __future__ import annotations

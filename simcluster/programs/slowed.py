@@ -1,6 +1,6 @@
 """Rows of ops that did not go on as planned, because communication went on beside them or their rank was slower.
 
-Columns: a run of a thousand ranks has millions of such rows.  Pure; imports program rows and numpy.
+Columns: a run of a thousand ranks has millions of such rows.  Pure.
 """
 
 from __future__ import annotations
@@ -10,12 +10,9 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from simcluster.base.arrays import Floats, Ints
 from simcluster.programs.program import RowTimes
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 
 class RowColumns(NamedTuple):

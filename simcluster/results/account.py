@@ -1,6 +1,6 @@
 """The account of a step: where its time went, by cause and by stage, in few numbers that a result file can hold.
 
-Two accounts say why one step is longer than another without either's timeline.  Imports metrics and overlaps.
+Two accounts say why one step is longer than another without either's timeline.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Entries of the breakdown are differences themselves.  Exposed communication chan
 different remedies, so each axis' is split: its transfers take another time on free links (*traffic*: bytes, algorithm,
 slower links), another part of them hides behind compute (*hiding*), or links are shared with others (*contention*).
 What compute takes longer because communication goes on beside it is a cause of its own (*interference*); the entries of
-compute are without it.  Imports accounts.
+compute are without it.
 """
 
 from __future__ import annotations

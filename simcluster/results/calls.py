@@ -1,7 +1,4 @@
-"""The calls that a run made over links: which communicator, what of which size, and the seconds that all ranks spent.
-
-Imports the lowered program and the timeline.
-"""
+"""The calls that a run made over links: which communicator, what of which size, and the seconds that ranks spent."""
 
 from __future__ import annotations
 
@@ -10,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from simcluster.base.arrays import Ints
 from simcluster.engine.lower import Lowered
-from simcluster.results.timeline import Ints, Spans
+from simcluster.results.timeline import Spans
 from simcluster.symmetry.communicators import Communicators
 from simcluster.traffic.traffic import Traffic
 

@@ -1,7 +1,6 @@
 """What a run loses by doing several things at once: transfers on shared links, kernels beside communication.
 
 A transfer's links are free if its group alone uses them: no other group of the same kind, no other axis, no other job.
-Imports the lowered program and the timeline.
 """
 
 from __future__ import annotations
@@ -10,11 +9,12 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from simcluster.base.arrays import Floats, Ints
 from simcluster.base.profiles import STEADY, stretched
 from simcluster.engine.lower import Lowered
 from simcluster.programs.program import Program, RowTimes
 from simcluster.programs.slowed import columns_of, within
-from simcluster.results.timeline import Floats, Ints, Spans
+from simcluster.results.timeline import Spans
 from simcluster.symmetry.communicators import Communicators
 
 

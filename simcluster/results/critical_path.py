@@ -2,7 +2,7 @@
 
 Walked back from the op that ends last: what an op waited for longest is the op before it on its lane, or one that it
 needs, or, in a group, what the member waited for that arrived last.  To make anything else faster changes nothing; to
-make this faster changes the step by no more than its share.  Imports the program's columns and the timeline.
+make this faster changes the step by no more than its share.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
+from simcluster.base.arrays import Floats, Ints
 from simcluster.programs.program import Program
-from simcluster.results.timeline import Floats, Ints, Spans
+from simcluster.results.timeline import Spans
 
 Link = tuple[int, float, float]
 """An op on the path with the first and last instant that it is what everything waits for."""

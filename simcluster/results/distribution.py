@@ -1,7 +1,4 @@
-"""Step times of many replicas: their mean with its confidence interval, quantiles, and the difference of two jobs.
-
-Imports numpy only.
-"""
+"""Step times of many replicas: their mean with its confidence interval, quantiles, and the difference of two jobs."""
 
 from __future__ import annotations
 
@@ -11,9 +8,8 @@ from statistics import NormalDist
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
+from simcluster.base.arrays import Floats
 
 _STUDENT = (12.706, 4.303, 3.182, 2.776)  # 97.5 % quantiles of Student's t, 1 to 4 degrees of freedom
 

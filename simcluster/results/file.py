@@ -1,4 +1,4 @@
-"""Results that were saved with ``simcluster run --json FILE``, read back and checked.  Imports results and accounts."""
+"""Results that were saved with ``simcluster run --json FILE``, read back and checked."""
 
 from __future__ import annotations
 

@@ -1,18 +1,18 @@
 """A run's critical path with other seconds: what the step would take, to first order, if ops took another time.
 
-Planned, not played: ops keep their places, so it says nothing of another path becoming the longest.  Imports lowered
-programs, spans and what links alone would take.
+Planned, not played: ops keep their places, so it says nothing of another path becoming the longest.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
+from simcluster.base.arrays import Floats, Ints
 from simcluster.engine.lower import Lowered
 from simcluster.programs.program import Program
 from simcluster.results.contention import free_seconds
 from simcluster.results.critical_path import CriticalPath
-from simcluster.results.timeline import Floats, Ints, Spans
+from simcluster.results.timeline import Spans
 
 
 def path_seconds_under(path: CriticalPath, run: Lowered, other: Lowered, first_rank: int = 0) -> float | None:

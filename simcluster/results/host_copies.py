@@ -1,8 +1,7 @@
 """What a run's copies to and from host memory came to: bytes, time hidden and exposed, and what hosts hold.
 
 B of a microbatch is held up for max(0, end of its copy - its other inputs are there) (modelling of activation offload;
-exactly what the program waited for, which the breakdown of the step tells from the timeline alone).  Imports the
-program's columns and the timeline.
+exactly what the program waited for, which the breakdown of the step tells from the timeline alone).
 """
 
 from __future__ import annotations

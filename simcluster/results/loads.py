@@ -1,8 +1,7 @@
 """Which links of a run carried what, and when.
 
 Read off the spans: a collective or transfer moves its bytes over the links of its paths from its start to its end, at
-an even pace.  So bytes are exact, and rates are means over a span.  Imports the result and the cluster; pandas when a
-table is asked for.
+an even pace.  So bytes are exact, and rates are means over a span.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from simcluster.base.arrays import Floats
 from simcluster.base.clock import TICK
 from simcluster.base.errors import InputError
 from simcluster.results.played import Run
@@ -25,7 +25,6 @@ from simcluster.traffic.traffic import Traffic
 if TYPE_CHECKING:
     import pandas as pd
 
-Floats = npt.NDArray[np.float64]
 Link = tuple[str, str]
 
 LINK_COLUMNS = (

@@ -5,8 +5,7 @@ ends.  A stage boundary's tensor lies in a buffer of the receiver from the start
 op that uses it has ended: pool "other".  Model state, which stays, is not in here.
 
 Changes at one instant count together: what is freed at that instant makes room for what is allocated (modelling after
-the caching allocators of training frameworks, which reuse a freed block at once).  Imports the program and the record's
-arrays; pandas when a table is asked for.
+the caching allocators of training frameworks, which reuse a freed block at once).
 """
 
 from __future__ import annotations
@@ -20,14 +19,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from simcluster.base.arrays import Floats, Ints
 from simcluster.programs.program import Program, RowTimes
 from simcluster.programs.slowed import columns_of, within
 
 if TYPE_CHECKING:
     import pandas as pd
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 POOLS = ("activations", "parameters", "gradients", "other")
 COLUMNS = ("time", "step", "rank", "stage", "chunk", "microbatch", "kind", "name", "layer", "pool", "bytes", "held")

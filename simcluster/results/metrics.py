@@ -11,8 +11,7 @@ wait for a straggler of the own stage, and nothing without a pipeline.  ``bubble
 does nothing else they are the formulas' (P-1)/(M+P-1) and (P-1)/M; what the formula gives for the schedule stands
 beside them (``schedules.own_bubble``).
 
-Definitions: CONTRACT.md, "Result JSON"; overlap as HolisticTraceAnalysis counts it (|C and N| / |N|).  Imports the
-timeline.
+Definitions: CONTRACT.md, "Result JSON"; overlap as HolisticTraceAnalysis counts it (|C and N| / |N|).
 """
 
 from __future__ import annotations
@@ -22,9 +21,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from simcluster.results.timeline import Floats, Spans
-
-Mask = np.ndarray[tuple[int], np.dtype[np.bool_]]
+from simcluster.base.arrays import Bools, Floats
+from simcluster.results.timeline import Spans
 
 BREAKDOWN = (
     "forward", "backward", "recompute", "exposed_tp", "exposed_pp", "exposed_dp", "exposed_cp", "exposed_ep", "bubble",
@@ -166,7 +164,7 @@ def rank_time(spans: Spans, total: float, stage_ends: Mapping[int, float]) -> Ra
     )
 
 
-def _held_up(spans: Spans, edges: Floats, free: Mask) -> Mask:
+def _held_up(spans: Spans, edges: Floats, free: Bools) -> Bools:
     """Which intervals of a rank that neither computes nor communicates are spent on waiting for its host.
 
     Idle time belongs to copies and host work where it ends as one of them ends, and as far back as they reach without
@@ -186,14 +184,14 @@ def _held_up(spans: Spans, edges: Floats, free: Mask) -> Mask:
     return found
 
 
-def _on(spans: Spans, streams: Sequence[str]) -> Mask:
+def _on(spans: Spans, streams: Sequence[str]) -> Bools:
     return np.isin(spans.stream, [spans.code(stream) for stream in streams if spans.code(stream) >= 0])
 
 
-def inside(edges: Floats, start: Floats, end: Floats) -> Mask:
+def inside(edges: Floats, start: Floats, end: Floats) -> Bools:
     """Which of the intervals between consecutive edges lie inside one of the given ones (whose ends are edges)."""
     depth = np.zeros(len(edges), dtype=np.int64)
     np.add.at(depth, np.searchsorted(edges, start), 1)
     np.add.at(depth, np.searchsorted(edges, end), -1)
-    covered: Mask = np.cumsum(depth[:-1]) > 0
+    covered: Bools = np.cumsum(depth[:-1]) > 0
     return covered

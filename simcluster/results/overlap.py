@@ -3,7 +3,7 @@
 A collective's time on a rank is waiting for its last member (own arrival to start), then wire (start to end); of the
 wire, what runs beside the rank's compute is hidden and the rest exposed (MODELLING.md F.6; the wait is split off as in
 the what-if analysis of arXiv:2505.05713).  ``hidden / wire`` of everything is HolisticTraceAnalysis' overlap, |C and N|
-/ |N|.  Imports metrics and the timeline.
+/ |N|.
 """
 
 from __future__ import annotations
@@ -12,12 +12,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from simcluster.base.arrays import Bools, Floats
 from simcluster.results.metrics import EXPOSED, inside
-from simcluster.results.timeline import Floats, Spans
+from simcluster.results.timeline import Spans
 
-Mask = npt.NDArray[np.bool_]
 _COUNTED = (5, 8)  # places of ``counted`` and ``counted_contention`` among the numbers
 
 
@@ -148,7 +147,7 @@ class _Rank:
         took = spans.end - spans.start
         self._contended = np.divide(took - free, took, out=np.zeros(len(spans)), where=took > 0)
 
-    def measure(self, which: Mask, *, counts: bool = False) -> list[float]:
+    def measure(self, which: Bools, *, counts: bool = False) -> list[float]:
         """The numbers of an Overlap over the whole run; with ``counts`` what is exposed and nobody counted yet is
         counted here."""
         spans, length = self._spans, self._length
@@ -169,7 +168,7 @@ class _Rank:
             contended[own].sum(),
         )]  # fmt: skip
 
-    def _depth(self, which: Mask, weights: Floats | None = None) -> Floats:
+    def _depth(self, which: Bools, weights: Floats | None = None) -> Floats:
         """How many of the spans are under way in each piece, or the sum of their weights."""
         weight = np.ones(int(which.sum())) if weights is None else weights[which]
         size = len(self._edges)

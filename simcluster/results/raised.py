@@ -2,7 +2,7 @@
 
 A message moves at one rate over all links of its way, that of the narrowest for the flows that they carry.  Raising
 links that are not the narrowest, or that stop being it, buys nothing or less than it should.  Found by cause: every
-call of a run is looked at on its links, before and after.  Pure; imports calls and the cluster.
+call of a run is looked at on its links, before and after.  Pure.
 """
 
 from __future__ import annotations

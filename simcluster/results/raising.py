@@ -1,7 +1,4 @@
-"""Results whose links were raised against another scenario's, or by ``cluster.scale``: what holds their communication.
-
-Imports measuring, scenarios and faults on links.
-"""
+"""Results whose links were raised against another scenario's, or by ``cluster.scale``: what holds it back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a replayed scenario comes to: step time, memory, warnings, and the result JSON.  Imports the run."""
+"""What a replayed scenario comes to: step time, memory, warnings, and the result JSON."""
 
 from __future__ import annotations
 

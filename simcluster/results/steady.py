@@ -1,18 +1,11 @@
-"""Steps of a run of several, one by one: when each ends, and how long they take once the run is in its stride.
-
-Imports numpy and the columns of a timeline.
-"""
+"""Steps of a run of several, one by one: when each ends, and how long they take once the run is in its stride."""
 
 from __future__ import annotations
 
-from typing import TypeAlias
-
 import numpy as np
-import numpy.typing as npt
 
+from simcluster.base.arrays import Floats
 from simcluster.results.timeline import Spans
-
-Floats: TypeAlias = npt.NDArray[np.float64]
 
 
 def step_ends(spans: Spans, steps: int) -> Floats:

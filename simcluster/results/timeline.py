@@ -1,7 +1,6 @@
 """What happened: one row per span, in columns.  From the engine's record to the table that every metric reads.
 
-Chains are expanded from their offsets here, and only when somebody looks.  Imports the program and the record's arrays;
-pandas when a table is asked for.
+Chains are expanded from their offsets here, and only when somebody looks.
 """
 
 from __future__ import annotations
@@ -14,14 +13,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from simcluster.base.arrays import Floats, Ints
 from simcluster.programs.program import Program, RowTimes
 from simcluster.programs.slowed import columns_of, within
 
 if TYPE_CHECKING:
     import pandas as pd
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 COLUMNS = (
     "step", "rank", "stream", "kind", "name", "layer", "stage", "chunk", "microbatch", "group", "bytes", "ready",

@@ -1,7 +1,7 @@
 """Who waited for whom, for every rank of a job or gathered by worker, machine or stage.
 
 A simulated rank stands for others; when one of those waits, it is for the rank of the culprit's kind that it shares
-most with: a peer in its own group, the neighbour in its own pipeline.  Imports waits, plans, numpy.
+most with: a peer in its own group, the neighbour in its own pipeline.
 """
 
 from __future__ import annotations
@@ -11,13 +11,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
+from simcluster.base.arrays import Floats, Ints
 from simcluster.planning.parallel import Plan
 from simcluster.results.waits import Wait
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 Unit = Literal["rank", "worker", "machine", "stage"]
 
 READABLE = 256

@@ -1,7 +1,4 @@
-"""Who waited for whom, and how long: at collectives for the last member, in the pipeline for the sender (or receiver).
-
-Imports the program's columns only.
-"""
+"""Who waited for whom, and how long: at collectives for the last member, in the pipeline for the sender or receiver."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What a scenario consists of: its cluster and all its fields, before anybody has checked them against each other.
 
-Rules between fields read these (``rules``); ``scenario`` has the checked document.  Imports every section.
+Rules between fields read these (``rules``); ``scenario`` has the checked document.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The recipe of a scenario in words and numbers: bytes a parameter, and who chose them.  Imports the memory plan."""
+"""The recipe of a scenario in words and numbers: bytes a parameter, and who chose them."""
 
 from __future__ import annotations
 

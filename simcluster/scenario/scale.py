@@ -1,7 +1,7 @@
 """What if parts of the cluster were faster or slower: factors on what a GPU computes and holds, on links, on latencies.
 
 ``cluster: {topology: dgx_h100, nodes: 8, scale: {network: 0.5}}`` is the same cluster with a network half as fast.
-Routes, and which algorithm NCCL picks, stay what they are.  Imports devices, clusters and documents' base.
+Routes, and which algorithm NCCL picks, stay what they are.
 """
 
 from __future__ import annotations

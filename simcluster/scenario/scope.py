@@ -2,7 +2,7 @@
 
 A short way (a sweep's quick rows, replicas in one sweep, the search's bounds) gives what the engine gives, but only
 for what was thought of when it was written.  So it does not list what it cannot do: it lists what it can, field by
-field, and whatever is on no list is an obstacle by its name, as soon as a scenario asks for it.  Imports the scenario.
+field, and whatever is on no list is an obstacle by its name, as soon as a scenario asks for it.
 """
 
 from __future__ import annotations

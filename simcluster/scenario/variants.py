@@ -1,7 +1,4 @@
-"""A variant: a base scenario with some of its values changed.  What sweeps play, each by its own; small to send.
-
-Imports scenarios.
-"""
+"""A variant: a base scenario with some of its values changed.  What sweeps play, each by its own; small to send."""
 
 from __future__ import annotations
 

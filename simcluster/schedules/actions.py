@@ -2,7 +2,6 @@
 
 The types carry more than today's schedules need, so that a new schedule is only a new function: split backward (I, W),
 fused pairs [F|B], several chunks per stage in any placement (loop, V, zig-zag), two directions (a second route).
-Imports nothing of simcluster but its errors.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Metrics as cells of a table in a terminal, written by their unit.  Imports the list of metrics and units."""
+"""Metrics as cells of a table in a terminal, written by their unit."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What the step waits for: the critical path by kind of op, and the step if each kind cost nothing.
-
-Imports the critical path, what-if and the palette.
-"""
+"""What the step waits for: the critical path by kind of op, and the step if each kind cost nothing."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Spans of a timeline as boxes on the lanes of a Gantt picture, joined where single ones would be too small to see.
 
-Pure: arrays in, arrays out, nothing is drawn.  Imports nothing of simcluster.
+Pure: arrays in, arrays out, nothing is drawn.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
+from simcluster.base.arrays import Floats, Ints
+
 Paint = tuple[str, str, int]
 """What decides a colour: stream, kind (or "waiting"), chunk (0 outside of compute)."""
 

@@ -16,9 +16,10 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 
+from simcluster.base.arrays import Floats
 from simcluster.base.units import format_bytes
 from simcluster.show import palette
-from simcluster.show.gantt_boxes import Boxes, Floats, boxes_of, column_colours, count_joined, joined
+from simcluster.show.gantt_boxes import Boxes, boxes_of, column_colours, count_joined, joined
 from simcluster.show.gantt_rows import RowChoice
 from simcluster.show.ruler import Ruler
 

@@ -1,6 +1,6 @@
 """Which ranks a Gantt picture shows when it cannot show all, and what its rows are called.
 
-Pure: reads a timeline, draws nothing.  Imports nothing of simcluster but its errors.
+Pure: reads a timeline, draws nothing.
 """
 
 from __future__ import annotations

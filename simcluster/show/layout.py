@@ -1,4 +1,4 @@
-"""How a job is laid out, in one line: what every header says, in text, pages and comparisons.  Imports scenarios."""
+"""How a job is laid out, in one line: what every header says, in text, pages and comparisons."""
 
 from __future__ import annotations
 

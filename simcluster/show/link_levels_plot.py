@@ -1,6 +1,6 @@
 """Link loads on the topology: the kinds of node as boxes, tier over tier, and how full the links between them are.
 
-Thousands of links are a few levels: those that join equal kinds of node.  Imports loads, the topology and the palette.
+Thousands of links are a few levels: those that join equal kinds of node.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A picture of the links at work: the hottest ones over time, and how full they are on average.
 
-Links that are exactly alike are one row.  Imports loads, units and the palette.
+Links that are exactly alike are one row.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
+from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.base.units import format_bytes_per_second
-from simcluster.results.loads import Floats, Link, hottest, utilisation
+from simcluster.results.loads import Link, hottest, utilisation
 from simcluster.results.result import Result
 from simcluster.show.palette import COMPUTE_KINDS, LANE_SURROUND, QUIET_TEXT, STREAMS, TEXT
 

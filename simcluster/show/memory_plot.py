@@ -1,7 +1,4 @@
-"""A picture of memory over time: model state below, what comes and goes on it, the capacity, and the op at the peak.
-
-Imports the result, units and the palette.
-"""
+"""A picture of memory over time: model state below, what comes and goes on it, the capacity, and the op at the peak."""
 
 from __future__ import annotations
 
@@ -11,9 +8,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.base.units import format_seconds
-from simcluster.results.memory_timeline import POOLS, Floats, MemoryPeak
+from simcluster.results.memory_timeline import POOLS, MemoryPeak
 from simcluster.results.result import Result
 from simcluster.show.palette import LANE_SURROUND, MEMORY, QUIET_TEXT, TEXT
 

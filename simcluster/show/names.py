@@ -1,4 +1,4 @@
-"""What people call the parts of a step, wherever they are shown.  Imports nothing of simcluster."""
+"""What people call the parts of a step, wherever they are shown."""
 
 from __future__ import annotations
 
@@ -23,6 +23,6 @@ REASONS = {
     "hiding": "how much compute hides",
     "contention": "contention on links",
 }
-"""Why an axis' exposed communication changes (``measuring.attribution``)."""
+"""Why an axis' exposed communication changes (``results.attribution``)."""
 
 INTERFERENCE = "compute slowed by communication"

@@ -1,7 +1,4 @@
-"""Communication: how much of it compute hides, how much is exposed, and how long ranks wait for late members.
-
-Imports results, overlaps and the palette.
-"""
+"""Communication: how much of it compute hides, how much is exposed, and how long ranks wait for late members."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The colours of every figure: one hue for a kind of work, told apart also by colour-blind readers.
 
 Hues are those of Okabe and Ito, "Color Universal Design" (2008), completed by four of Paul Tol's muted scheme
-(SRON/EPS/TN/09-002); a test holds them apart for readers who lack a cone.  Imports nothing of simcluster.
+(SRON/EPS/TN/09-002); a test holds them apart for readers who lack a cone.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Step times of many replicas as a histogram.  Imports the palette."""
+"""Step times of many replicas as a histogram."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The roofline of a step: each kernel under the roofs of compute and memory, each communication under the network's.
-
-Imports the roofline, units and the palette.
-"""
+"""The roofline of a step: each kernel under the roofs of compute and memory, each communication under the network's."""
 
 from __future__ import annotations
 

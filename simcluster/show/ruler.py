@@ -1,4 +1,4 @@
-"""How wide a text will be, before there is a figure to draw it in.  Imports nothing of simcluster."""
+"""How wide a text will be, before there is a figure to draw it in."""
 
 from __future__ import annotations
 

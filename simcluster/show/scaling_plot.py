@@ -1,7 +1,4 @@
-"""How a job scales: step time and throughput of a GPU over the number of GPUs, beside what would be ideal.
-
-Imports errors and the palette.
-"""
+"""How a job scales: step time and throughput of a GPU over the number of GPUs, beside what would be ideal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who straggles, at a glance: slowdown of every worker over (dp rank, stage).  Imports the palette.
+"""Who straggles, at a glance: slowdown of every worker over (dp rank, stage).
 
 The colour is how much longer a step takes by the worker's doing alone; white is none.
 """

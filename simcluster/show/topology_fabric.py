@@ -2,7 +2,7 @@
 
 A column is what remains connected when the highest switches are taken away (a unit of a two-level tree, a pod of a
 three-level one), or the links across (a group of a dragonfly); so 1,024 GPUs are read as quickly as 8.  Only the
-network that collectives use.  Imports ``topology`` and ``topology_parts``.
+network that collectives use.
 """
 
 from __future__ import annotations

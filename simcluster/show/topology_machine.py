@@ -1,7 +1,6 @@
 """One machine of a cluster as a picture: GPUs in a row, what joins them below, what leads out above.
 
 Of a rack of trays one tray is drawn.  NICs of networks that collectives do not use stand beside the host bridges.
-Imports ``topology`` and ``topology_parts``.
 """
 
 from __future__ import annotations

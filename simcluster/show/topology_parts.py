@@ -1,7 +1,4 @@
-"""What a topology picture is made of: bundles of links, and boxes and lines to draw them with.
-
-Imports ``topology``, ``units`` and the palette.
-"""
+"""What a topology picture is made of: bundles of links, and boxes and lines to draw them with."""
 
 from __future__ import annotations
 

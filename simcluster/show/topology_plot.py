@@ -1,7 +1,4 @@
-"""A picture of a cluster worth putting on a slide: its fabric on the left, one machine of each kind on the right.
-
-Imports ``topology``, ``units``, the parts of the picture and the palette.
-"""
+"""A picture of a cluster worth putting on a slide: its fabric on the left, one machine of each kind on the right."""
 
 from __future__ import annotations
 

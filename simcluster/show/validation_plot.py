@@ -1,7 +1,4 @@
-"""Predicted against measured, all studies in one picture: times on top, what they are off by below.
-
-Imports validation and the palette.
-"""
+"""Predicted against measured, all studies in one picture: times on top, what they are off by below."""
 
 from __future__ import annotations
 

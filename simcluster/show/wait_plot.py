@@ -1,4 +1,4 @@
-"""Who waited for whom, as a square picture: a row waits, for a column.  Imports the palette."""
+"""Who waited for whom, as a square picture: a row waits, for a column."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Why one step is longer than another: from the first one's step time, cause by cause, to the other's.
-
-Imports attribution's names and the palette.
-"""
+"""Why one step is longer than another: from the first one's step time, cause by cause, to the other's."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 Automatic cuts of the model and schedules made for times need to know what a layer or a pass takes before the step is
 planned.  Every rank of every stage plays the parts one after the other, so collectives over tp take what they take
-when all groups run them, on links that nothing else uses.  Imports lowering and the engine.
+when all groups run them, on links that nothing else uses.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The file of ``simcluster share``: a cluster, the jobs on it, and which machines each has.  Imports scenarios."""
+"""The file of ``simcluster share``: a cluster, the jobs on it, and which machines each has."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 Jobs begin together and all go on until those steps of every job are over that are measured, at least eight of each, so
 that none is measured when a neighbour has left.  The first step of each, for which all begin at the same instant, and
 the last are left out.  How jobs meet shifts from step to step where their steps differ in length: a job's step time is
-the mean over the measured ones.  Imports simulate's planning, lowering and the engine.
+the mean over the measured ones.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.base.profiles import Profile
 from simcluster.devices.device import Device, load_device
@@ -26,7 +27,7 @@ from simcluster.faults.spec import Setting
 from simcluster.planning.jobs import JointPlan, PlacedFabric, joint_programs
 from simcluster.planning.stages import stage_programs
 from simcluster.results.result import Result
-from simcluster.results.steady import Floats, mean_step, step_ends
+from simcluster.results.steady import mean_step, step_ends
 from simcluster.scenario.job import batch_of
 from simcluster.scenario.scenario import Scenario
 from simcluster.step.planned import choices_of, plan_job

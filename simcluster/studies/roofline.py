@@ -2,7 +2,7 @@
 
 The roofline model (Williams, Waterman, Patterson, CACM 52(4), 2009), with a roof for the network beside those of
 compute and of memory: a collective of B bytes for each FLOP of the step lets a GPU do no more than rate / B FLOP/s,
-however fast it computes.  Imports the result, the model's layers and the device.
+however fast it computes.
 """
 
 from __future__ import annotations

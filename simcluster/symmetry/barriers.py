@@ -1,7 +1,7 @@
 """Collectives of all ranks beside which nothing else is ever under way.
 
 They hold up every rank's main lane.  So what is on another lane is out of the way if it must be over before (the main
-lane of some rank waits for it) or cannot begin until after (it waits for something behind).  Pure; imports ops.
+lane of some rank waits for it) or cannot begin until after (it waits for something behind).  Pure.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A link never decides anything if another one carries all that it carries and is at least as full of each: when the first
 is full the second is, too.  A cable behind a NIC is such a link, or an uplink with the traffic of one of its NICs.  So
 max-min fair rates are the same without it, whatever is under way.  Nor does it matter what a group that is never under
-way beside others (``barriers``) does to links.  Pure; imports bindings and colours.
+way beside others (``barriers``) does to links.  Pure.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from collections.abc import Collection
 
 import numpy as np
 
+from simcluster.base.arrays import Bools, Floats, Ints
 from simcluster.base.multiset_hash import bits, compact, mixed, ordered, sums
-from simcluster.traffic.incidence import Bindings, Bools, Floats, Ints
+from simcluster.traffic.incidence import Bindings
 
 _MANY = 64  # a user with more links is not gone through link by link
 

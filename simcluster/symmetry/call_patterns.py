@@ -1,6 +1,6 @@
 """Call patterns: what groups have in common that are laid out alike and run the same: methods, activities, latencies.
 
-Pure; imports bindings' types, drawings and methods.
+Pure.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from simcluster.base.arrays import Floats, Ints
 from simcluster.symmetry.demand import Call
 from simcluster.traffic.fairness import Usage
-from simcluster.traffic.incidence import Floats, Ints
 from simcluster.traffic.link_usage import PatternTable
 from simcluster.traffic.methods import Method
 from simcluster.traffic.traffic import Pattern

@@ -1,4 +1,4 @@
-"""Communicator tables: groups and pairs of one kind, and representatives that are drawn.  Pure; imports bindings."""
+"""Communicator tables: groups and pairs of one kind, and representatives that are drawn.  Pure."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from itertools import groupby
 
 import numpy as np
 
+from simcluster.base.arrays import Ints
 from simcluster.base.multiset_hash import ordered
 from simcluster.planning.parallel import Ranks
 from simcluster.symmetry.call_patterns import Rows
-from simcluster.traffic.incidence import Bindings, Ints
+from simcluster.traffic.incidence import Bindings
 
 
 @dataclass(frozen=True, eq=False)

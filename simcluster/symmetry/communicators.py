@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from simcluster.base.arrays import Bools, Floats, Ints
 from simcluster.base.multiset_hash import firsts, mixed, numbered, rows_alike
 from simcluster.collectives import Phase
 from simcluster.planning.ops import StageProgram
@@ -23,7 +24,7 @@ from simcluster.symmetry.demand import Call, CommunicationDemand
 from simcluster.symmetry.quotient import NotAlikeError, Quotient
 from simcluster.symmetry.usage_patterns import Counterparts, Draw, Pictures
 from simcluster.traffic.fairness import Usage
-from simcluster.traffic.incidence import Bindings, Bools, Communicator, Floats, Ints, joined
+from simcluster.traffic.incidence import Bindings, Communicator, joined
 from simcluster.traffic.link_usage import PatternTable, single
 from simcluster.traffic.methods import Method, Methods, activities, phases_of
 from simcluster.traffic.traffic import Fabric, Traffic, copy_pattern, group_of, hosts_of

@@ -1,4 +1,4 @@
-"""Communication demand: group calls, sends and copies that a job's programs ask of the network.  Pure; imports ops."""
+"""Communication demand: group calls, sends and copies that a job's programs ask of the network.  Pure."""
 
 from __future__ import annotations
 

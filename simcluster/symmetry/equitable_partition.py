@@ -5,7 +5,7 @@ One representative plays for all ranks of a class, which behave alike.
 The coarsest equitable partition of ranks, groups and links by colour refinement: start from what makes them differ by
 themselves (stage, speed, capacity), then split classes whose members see different classes around them, until nothing
 splits.  Ranks of one class then have identical timelines (MODELLING.md I.1).  Links that can never hold anybody up
-(``tight``) have no say in it.  Pure; imports bindings, colours and tight links.
+(``bottleneck_links``) have no say in it.  Pure.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from simcluster.base.multiset_hash import Hashes, bits, compact, count, mixed, numbered, ordered, sums
+from simcluster.base.arrays import Bools, Floats, Hashes, Ints
+from simcluster.base.multiset_hash import bits, compact, count, mixed, numbered, ordered, sums
 from simcluster.traffic.fairness import Usage
-from simcluster.traffic.incidence import Bindings, Bools, Communicator, Floats, Ints
+from simcluster.traffic.incidence import Bindings, Communicator
 
 __all__ = ["Classes", "Communicator", "fold", "partition", "unfolded"]
 

@@ -2,12 +2,12 @@
 
 Links hold nobody up until a run shows that they do, and only those that it shows.
 
-What a link carries makes ranks differ (``fold``) where that can ever slow one of them down.  With hashed routes that
-is nearly everywhere, though hardly any transfers really meet.  So fold first as if they never did, play that, and look
-which transfers were on a crowded link, and when (``simulating.crowds``): what was there is heeded from then on.  Once
-nothing is crowded but for those whose use of the link is heeded, the run is the one of every rank by itself, to the
-bit: max-min fair rates are the same without a link that is not full, and who is heeded sees links alike in all of a
-class.  Pure; imports fold and bindings.
+What a link carries makes ranks differ (``equitable_partition``) where that can ever slow one of them down.  With hashed
+routes that is nearly everywhere, though hardly any transfers really meet.  So fold first as if they never did, play
+that, and look which transfers were on a crowded link, and when (``engine.contention_check``): what was there is heeded
+from then on. Once nothing is crowded but for those whose use of the link is heeded, the run is the one of every rank by
+itself, to the bit: max-min fair rates are the same without a link that is not full, and who is heeded sees links alike
+in all of a class.  Pure.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from collections.abc import Collection, Hashable, Sequence
 
 import numpy as np
 
+from simcluster.base.arrays import Bools, Floats, Ints
 from simcluster.symmetry.equitable_partition import Classes, partition
 from simcluster.traffic.fairness import Usage
-from simcluster.traffic.incidence import Bindings, Bools, Floats, Ints
+from simcluster.traffic.incidence import Bindings
 
 Crowd = tuple[Usage, int]
 """What a class of groups uses, and the class of links there that was crowded while it did."""

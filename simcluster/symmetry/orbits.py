@@ -11,8 +11,7 @@ partition, which colour refinement only makes coarser).  One copy of the window 
 seen of a cell counts as often as there are turns in it (``Bindings.many`` and ``times``).
 
 Measured with Llama 3 405B on 16,384 GPUs, one of them slow (processor time, 2 cores): 36,992 rows of usage instead of
-295,936; with the window of the job without faults (``views``) groups and classes take 0.045 s, not 0.25 s.  Pure;
-imports bindings, colours, kinds and the window.
+295,936; with the window of the job without faults (``views``) groups and classes take 0.045 s, not 0.25 s.  Pure.
 """
 
 from __future__ import annotations
@@ -26,11 +25,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from simcluster.base.arrays import Few, Floats, Ints
 from simcluster.base.link_columns import PerLink
 from simcluster.base.multiset_hash import firsts, mixed, numbered, ordered, places
 from simcluster.symmetry.communicator_table import CommunicatorTable
-from simcluster.symmetry.quotient import Few, NotAlikeError, Quotient
-from simcluster.traffic.incidence import Bindings, Floats, Ints, Load
+from simcluster.symmetry.quotient import NotAlikeError, Quotient
+from simcluster.traffic.incidence import Bindings, Load
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,8 +12,7 @@ its groups once, every link each of its users; a group has its members and links
 kind).  Where anything of this does not hold, fewer shifts are tried, and in the end the job is looked at as a whole.
 
 Measured with Llama 3 405B (TP 8, PP 16; processor time, 2 cores): on 131,072 GPUs 8.4 million rows of usage become
-33,000, and drawing them with the search for classes, 15 s and 2.0 GB, 0.1 s and 0.3 GB.  Pure; imports bindings and the
-plan.
+33,000, and drawing them with the search for classes, 15 s and 2.0 GB, 0.1 s and 0.3 GB.  Pure.
 """
 
 from __future__ import annotations
@@ -25,15 +24,12 @@ from functools import cached_property
 from typing import Protocol, runtime_checkable
 
 import numpy as np
-import numpy.typing as npt
 
+from simcluster.base.arrays import Few, Floats, Ints
 from simcluster.base.link_columns import PerLink
 from simcluster.base.multiset_hash import places
 from simcluster.planning.parallel import Plan, RankLayout
-from simcluster.traffic.incidence import Floats, Ints
 from simcluster.traffic.traffic import Fabric
-
-Few = npt.NDArray[np.int32]
 
 _FEW = 4096  # ranks among which most shifts fail that fail
 

@@ -1,6 +1,6 @@
 """Classes of equal ranks, groups and links of a whole job, from what its window shows.
 
-The same that ``fold`` finds in the whole, number by number.  Pure; imports fold and window.
+The same that ``equitable_partition`` finds in the whole, number by number.  Pure.
 """
 
 from __future__ import annotations
@@ -13,16 +13,15 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from simcluster.base.arrays import Few, Floats, Ints
 from simcluster.base.link_columns import PerLink
 from simcluster.base.multiset_hash import compact, mixed, numbered
 from simcluster.symmetry.communicators import Communicators
 from simcluster.symmetry.equitable_partition import Carried, Classes, carried, carried_by, classes_of, coloured
 from simcluster.symmetry.orbits import Irregularities
 from simcluster.symmetry.quotient import NotAlikeError
-from simcluster.traffic.incidence import Bindings, Floats, Ints, Load
+from simcluster.traffic.incidence import Bindings, Load
 from simcluster.traffic.link_usage import OnMost
-
-Few = npt.NDArray[np.int32]
 
 
 class Seen(Protocol):

@@ -1,7 +1,7 @@
 """Quotients of a job: through a window, by orbits (cells) where something is wrong with it, or as a whole.
 
 What groups do in a window does not depend on what is wrong, so it is kept for the next who looks (in Llama 3 405B on
-16,384 GPUs that is 0.04 s of the second replay of a job with a fault).  Pure; imports cells, communicators and windows.
+16,384 GPUs that is 0.04 s of the second replay of a job with a fault).  Pure.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Hashable, Iterator, Sequence
 
 import numpy as np
 
+from simcluster.base.arrays import Floats, Ints
 from simcluster.base.multiset_hash import mixed
 from simcluster.planning.ops import StageProgram
 from simcluster.planning.parallel import RankLayout
@@ -20,7 +21,7 @@ from simcluster.symmetry.orbits import Irregularities, Orbits, cells_of
 from simcluster.symmetry.quotient import NotAlikeError, Quotient, windows_of
 from simcluster.symmetry.quotient_classes import classes_in_window
 from simcluster.traffic.fairness import Usage
-from simcluster.traffic.incidence import Bindings, Floats, Ints
+from simcluster.traffic.incidence import Bindings
 from simcluster.traffic.methods import Methods
 from simcluster.traffic.traffic import Fabric
 

@@ -1,6 +1,6 @@
 """Link usage of the groups of a job: what they put on links, drawn once for all that are laid out alike.
 
-Pure; imports traffic and the window.
+Pure.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from simcluster.base.arrays import Few, Ints
 from simcluster.collectives import Group, Phase
 from simcluster.planning.parallel import Ranks
-from simcluster.symmetry.quotient import Few, NotAlikeError, Quotient
+from simcluster.symmetry.quotient import NotAlikeError, Quotient
 from simcluster.traffic.group_layouts import Places
-from simcluster.traffic.incidence import Ints
 from simcluster.traffic.link_usage import PatternTable, drawn, drawn_at_once, drawn_turning
 from simcluster.traffic.methods import Method, phases_of
 from simcluster.traffic.traffic import Fabric, group_of

@@ -2,7 +2,6 @@
 
 A cluster is *machines* (what remains connected when the switches are taken out) around a *fabric* (the switches).
 Distances are needed between switches only, and each GPU's way to and from them is a few hops found once.
-Imports nothing of simcluster.
 """
 
 from __future__ import annotations
@@ -14,12 +13,9 @@ from functools import cached_property
 from typing import TypeAlias
 
 import networkx as nx
-import numpy as np
-from numpy.typing import NDArray
 
 from simcluster.base.natural import natural
 
-Ints: TypeAlias = NDArray[np.int64]
 WHOLE = 2**40
 """Fractions of a flow are multiples of 1 / WHOLE, so that sums of thousands of them are exact in any order (as on the
 clock's grid), and what enters a node leaves it to the last bit."""

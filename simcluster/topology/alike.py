@@ -1,7 +1,4 @@
-"""Equal machines and the fabric between them, in arrays: what ``paths`` finds routes with.
-
-Imports ``colours`` and ``ways``.
-"""
+"""Equal machines and the fabric between them, in arrays: what ``paths`` finds routes with."""
 
 from __future__ import annotations
 
@@ -9,16 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from simcluster.base.arrays import Floats, Ints
 from simcluster.base.multiset_hash import compact, numbered, rows_alike
 from simcluster.topology.access_paths import FabricPort, Ways
-
-Ints: TypeAlias = NDArray[np.int64]
-Floats: TypeAlias = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)

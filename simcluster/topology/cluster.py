@@ -9,8 +9,7 @@ Graph conventions (``networkx.DiGraph``, one edge per direction)
 * edge: ``line_rate`` (B/s, what the standard says), ``efficiency`` (0..1], ``bandwidth`` = line_rate x efficiency (B/s,
   payload), ``latency`` (s), ``source`` (where the numbers come from), ``medium`` ("nvlink", "pcie", "infiniband", ...).
 
-Static: nothing that happens at run time is stored here.  Imports ``colours``, ``draft``, ``errors``, ``host_ways``,
-``per_link``, ``policies``, ``routing``, ``switch_trees`` and ``wiring``.
+Static: nothing that happens at run time is stored here.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Builders say what there is block by block; a graph of 10^5 GPUs is an object only once somebody asks for it.  Nodes are
 numbered as they come.  Links have the numbers that they have in the graph: by the node where they begin, then as they
-come.  Imports ``links``.
+come.
 """
 
 from __future__ import annotations
@@ -15,11 +15,10 @@ from typing import Any, TypeAlias
 
 import networkx as nx
 import numpy as np
-from numpy.typing import NDArray
 
+from simcluster.base.arrays import Ints
 from simcluster.topology.links import EdgeData, Graph
 
-Ints: TypeAlias = NDArray[np.int64]
 Named: TypeAlias = Iterable[tuple[str, dict[str, Any]]]
 
 

@@ -1,4 +1,4 @@
-"""Adjacency of switches in arrays: ways of very many flows over a fabric.  Imports ``alike`` and ``colours``."""
+"""Adjacency of switches in arrays: ways of very many flows over a fabric."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from functools import cached_property
 
 import numpy as np
 
+from simcluster.base.arrays import Ints
 from simcluster.base.multiset_hash import mixed, numbered
-from simcluster.topology.alike import Ends, Ints
+from simcluster.topology.alike import Ends
 
 _ROOM = 1 << 22  # entries of a table that replaces a search
 

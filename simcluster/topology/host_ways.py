@@ -5,8 +5,6 @@ machine's description ends at a NIC, as that of a DGX does, the GPU's one PCIe l
 that the GPU has into the PCIe switch, over which it reaches host memory and its NIC alike.  So a copy to the host
 contends with what the GPU sends to other machines by its NIC, and with nothing on NVLink (modelling of the observation
 in NVIDIA/nccl issue 1023).  The host's memory itself has no limit here.
-
-Imports errors.
 """
 
 from __future__ import annotations

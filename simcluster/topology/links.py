@@ -2,7 +2,7 @@
 
 Line rate (what the standard says) and efficiency (what payload gets of it) are kept apart, each with its source, so
 that nobody has to guess what a bandwidth already contains.  A link of a usual kind is a preset of the catalogue:
-``{preset: ndr}``, with what differs written beside it.  Imports ``spec``, ``units`` and the catalogue.
+``{preset: ndr}``, with what differs written beside it.
 """
 
 from __future__ import annotations

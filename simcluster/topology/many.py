@@ -1,20 +1,15 @@
-"""A policy's choices for many flows at once, for ``paths``.
-
-Imports ``policies`` and ``ways``.
-"""
+"""A policy's choices for many flows at once, for ``paths``."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from simcluster.base.arrays import Ints
 from simcluster.topology.access_paths import WHOLE, split
 from simcluster.topology.policies import Flow, RoutingSpec
-
-Ints: TypeAlias = NDArray[np.int64]
 
 
 def shares_of(policy: RoutingSpec) -> list[float]:

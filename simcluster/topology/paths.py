@@ -2,7 +2,6 @@
 
 Where all machines are alike, a way inside one is found once for all; from switch to switch flows that are at one switch
 and bound for one switch are looked at together.  What is not so regular is routed one by one.
-Imports ``alike``, ``colours``, ``hops``, ``many``, ``per_link``, ``policies`` and ``ways``.
 """
 
 from __future__ import annotations
@@ -14,10 +13,11 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from simcluster.base.link_columns import Few, LinkRows, PerLink
+from simcluster.base.arrays import Few, Floats, Ints
+from simcluster.base.link_columns import LinkRows, PerLink
 from simcluster.base.multiset_hash import compact, firsts, numbered
 from simcluster.topology.access_paths import Ways
-from simcluster.topology.alike import Ends, Floats, Ints, Machines
+from simcluster.topology.alike import Ends, Machines
 from simcluster.topology.hops import Hops
 from simcluster.topology.many import of_equal_keys, shares_of, turns
 from simcluster.topology.policies import RoutingSpec

@@ -1,6 +1,6 @@
 """How a path is chosen where several are equally short: the ``routing`` section of a topology.
 
-To add a policy: a spec with ``kind`` and ``picks``, and its name in ``RoutingSpec``.  Imports the base of documents.
+To add a policy: a spec with ``kind`` and ``picks``, and its name in ``RoutingSpec``.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Clusters of equal machines on a tree of switches, in closed form: routes of many flows without a graph.
 
-What ``alike`` and ``ways`` find in a graph follows here from numbers: of machines, their parts and switches.  One
-machine with its leaves is a graph, and tells how its GPUs leave and are entered.  The same bits come out; where a
-cluster is not so regular, ``None``, and the graph is asked.  Imports ``alike``, ``draft``, ``hops``, ``host_ways``,
-``paths``, ``policies``, ``turns`` and ``ways``.
+What ``alike`` and ``access_paths`` find in a graph follows here from numbers: of machines, their parts and switches.
+One machine with its leaves is a graph, and tells how its GPUs leave and are entered.  The same bits come out; where a
+cluster is not so regular, ``None``, and the graph is asked.
 """
 
 from __future__ import annotations
@@ -17,10 +16,11 @@ import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
+from simcluster.base.arrays import Floats, Ints
 from simcluster.base.errors import InputError
 from simcluster.base.natural import natural
 from simcluster.topology.access_paths import Ways
-from simcluster.topology.alike import Ends, Floats, Machines, components
+from simcluster.topology.alike import Ends, Machines, components
 from simcluster.topology.draft import Draft
 from simcluster.topology.hops import Hops
 from simcluster.topology.host_ways import HostWays
@@ -38,7 +38,6 @@ from simcluster.topology.turns import (
     step_of,
 )
 
-Ints: TypeAlias = NDArray[np.int64]
 Spread: TypeAlias = tuple[tuple[int, float], ...]
 
 

@@ -15,8 +15,6 @@ numbers the NICs in tree order, leaf by leaf.  With one NIC a GPU that is the GP
 numbered leaf by leaf; on a rail-optimised fabric it is not, and the plain index would send a whole rail's traffic (all
 d equal mod 8) over an eighth of the spines.  Inside a machine, which no switch has a say in, d is the GPU index, and of
 equally short ways the one with the fastest next link is taken: NVSwitch before a PCIe switch.
-
-Imports errors, ``policies``, ``ways`` and ``paths``.
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 GPUs on one NVSwitch meet in it.  Others meet in the switch of the fabric that is nearest to all of them; each leaves
 its machine as it would towards another machine of the group, and from the leaf on all follow one tree.
-Imports errors, ``cluster``'s graph conventions and ``ways``.
 """
 
 from __future__ import annotations

@@ -15,11 +15,12 @@ from typing import Annotated, Literal, Self
 import numpy as np
 from pydantic import AfterValidator, model_validator
 
+from simcluster.base.arrays import Ints
 from simcluster.base.errors import InputError
 from simcluster.base.units import BytesPerSecond, Seconds
 from simcluster.documents.diagnostics import RuleError
 from simcluster.documents.spec import Spec
-from simcluster.topology.draft import Draft, Ints
+from simcluster.topology.draft import Draft
 from simcluster.topology.links import COMPUTE, Count, EdgeData, Fraction, Name, PresetSpec, edge_data
 from simcluster.topology.machine_parts import NicPort
 from simcluster.topology.sizes import check_links

@@ -2,8 +2,7 @@
 
 A job whose replicas are all alike looks the same from each of them, if the cluster does; and one with a rank on every
 GPU of a machine looks the same from each rail.  What has to hold for that is checked here, in arrays: then one part of
-the cluster, the *window*, tells what all others carry.  Imports ``colours``, ``per_link``,
-``alike``, ``hops``, ``policies`` and ``ways``.
+the cluster, the *window*, tells what all others carry.
 """
 
 from __future__ import annotations
@@ -16,15 +15,14 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from simcluster.base.arrays import Few, Floats, Ints
 from simcluster.base.link_columns import LinkRows, PerLink
 from simcluster.base.multiset_hash import compact
 from simcluster.topology.access_paths import Ways
-from simcluster.topology.alike import ByMachine, Ends, Floats, Machines
+from simcluster.topology.alike import ByMachine, Ends, Machines
 from simcluster.topology.hops import Hops
 from simcluster.topology.policies import RoutingSpec
 
-Ints: TypeAlias = NDArray[np.int64]
-Few: TypeAlias = NDArray[np.int32]
 Sorts: TypeAlias = NDArray[np.integer[Any]]
 """For every link what must be equal."""
 
@@ -201,7 +199,7 @@ def links_turned(
     turn: tuple[Sequence[Step], Step],
     sort: Sorts,
 ) -> tuple[Ints, Ints] | None:
-    """``Automorphism.links`` and ``owner``, of steps and the window, from machine 0, whose ``gpus`` and ``link_index`` these are.
+    """``Automorphism.links`` and ``owner``, of steps and the window, from machine 0 (its ``gpus``, ``link_index``).
 
     What a GPU leaves by goes where it goes, everything else stays.  None unless that brings links onto equal links, and
     as many of them onto each of the window as GPUs.

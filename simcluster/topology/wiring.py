@@ -1,26 +1,18 @@
-"""Where a cluster's names, links and routes come from: a graph, or a draft of which a graph is made when it is needed.
-
-Imports ``draft``, ``links``, ``policies``, ``regular`` and ``routing``.
-"""
+"""Where a cluster's names, links and routes come from: a graph, or a draft of which a graph is made when needed."""
 
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
+from simcluster.base.arrays import Floats
 from simcluster.topology.draft import Draft
 from simcluster.topology.links import Graph, compute_part
 from simcluster.topology.paths import Paths
 from simcluster.topology.policies import RoutingSpec
 from simcluster.topology.regular import Regular
 from simcluster.topology.routing import Router, Spread
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Floats: TypeAlias = NDArray[np.float64]
 
 
 class Wired:

@@ -1,4 +1,4 @@
-"""Weighted max-min fair rates over links: pure arithmetic, no clock.  Imports ``filling``, when much changes at once.
+"""Weighted max-min fair rates over links: pure arithmetic, no clock.
 
 An activity is a set of flows that advance together at one rate (a ring: one flow per hop).  Its *usage* of a link is
 how many of its flows cross it.  Rates are max-min fair per flow: every activity crosses a saturated link on which no

@@ -1,14 +1,14 @@
 """Groups that are laid out alike on a cluster's machines, NICs and NVSwitches: what an algorithm can tell apart.
 
-Pure; imports colours and traffic's view of the cluster.
+Pure.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
+from simcluster.base.arrays import Ints
 from simcluster.base.multiset_hash import mixed, numbered, rows_alike
-from simcluster.traffic.incidence import Ints
 from simcluster.traffic.traffic import Fabric, Seated
 
 

@@ -1,6 +1,6 @@
 """Hops of collectives in columns, by position: the ways of all of them at once, and what links carry of them.
 
-Pure; imports descriptions, bindings' types and traffic's view of the cluster.
+Pure.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from simcluster.base.arrays import Bools, Floats, Ints
 from simcluster.base.multiset_hash import compact
 from simcluster.collectives.description import Columned, Hop, Listed, Phase
-from simcluster.traffic.incidence import Bools, Floats, Ints
 from simcluster.traffic.traffic import Fabric
 
 _UNITS = 2.0**20  # weights that are multiples of 1 / this are added up without rounding, in any order

@@ -1,4 +1,4 @@
-"""Communicators with their link usage: groups and sender-receiver pairs, as columns.  Pure; imports fairness.
+"""Communicators with their link usage: groups and sender-receiver pairs, as columns.  Pure.
 
 A job on 16,384 GPUs has 35,000 of them, so nothing here is an object of its own until somebody looks at it.
 """
@@ -13,12 +13,9 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from simcluster.base.arrays import Bools, Floats, Ints
 from simcluster.base.multiset_hash import compact, ordered
 from simcluster.traffic.fairness import Usage
-
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
-Bools = npt.NDArray[np.bool_]
 
 
 class Load(Protocol):

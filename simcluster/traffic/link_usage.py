@@ -1,7 +1,6 @@
 """Patterns of many groups at once: a collective's description bound to links, as ``traffic.patterns`` does for one.
 
-Groups that are laid out alike run the same hops between the same positions; only the GPUs differ.  Pure; imports
-bindings' types and traffic.
+Groups that are laid out alike run the same hops between the same positions; only the GPUs differ.  Pure.
 """
 
 from __future__ import annotations
@@ -12,11 +11,11 @@ from itertools import groupby
 
 import numpy as np
 
+from simcluster.base.arrays import Floats, Ints
 from simcluster.base.link_columns import PerLink
 from simcluster.collectives.description import SWITCH, Columned, Listed, Phase, Table
 from simcluster.traffic.chain_trees import chained_trees
 from simcluster.traffic.hop_columns import HopColumns, added_up, usages
-from simcluster.traffic.incidence import Floats, Ints
 from simcluster.traffic.traffic import Fabric, Pattern, patterns
 
 

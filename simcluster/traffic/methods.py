@@ -6,7 +6,7 @@ the links leave of that rate: other traffic, a slow cable, several rings on one 
 NCCL's latency instead of that of the links, and NCCL's rate is the most that their flows reach.  With all links
 healthy and free a collective takes exactly NCCL's time, unless the topology's links are slower than NCCL counts them.
 
-Pure.  Imports collectives, traffic and the model of NCCL.
+Pure.
 """
 
 from __future__ import annotations

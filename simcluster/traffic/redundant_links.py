@@ -4,7 +4,7 @@ If everything that uses a link uses another one by as many flows, and that is as
 never lower.  While both have the same users, their levels come out of the same steps, or of the same with more to share
 out; while the other has more, what these take is far more than what is ever rounded.  The same holds where each user
 fills the other link by more (``_MARGIN``).  So rates are the same to the bit without the first.  In Llama 3 405B on
-131,072 GPUs an activity crosses 27 classes of links and feels 2 of them.  Imports fairness.
+131,072 GPUs an activity crosses 27 classes of links and feels 2 of them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Traffic: what a collective's description puts on a cluster's links.  Pure; imports collectives and fairness types."""
+"""Traffic: what a collective's description puts on a cluster's links.  Pure."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
+from simcluster.base.arrays import Floats, Ints
 from simcluster.base.clock import on_grid
-from simcluster.collectives.description import SWITCH, Floats, Hop, Ints, Phase, Table
+from simcluster.collectives.description import SWITCH, Hop, Phase, Table
 from simcluster.collectives.group import Group, Named, Ring, rings_along
 from simcluster.traffic.fairness import Usage, solo_rate
 
@@ -52,7 +53,7 @@ class Traffic:
     """What one activity moves: per flow ``rounds`` times ``round_bytes``; ``usage`` counts its flows on each link.
 
     ``bound`` is the most B/s that a flow reaches whatever the links allow (the protocol's limit).  ``felt`` is what of
-    the usage may decide its rate, if that is known (``traffic.felt``).
+    the usage may decide its rate, if that is known (``traffic.redundant_links``).
     ``latency`` (s) is paid in every round, ``latency_seconds`` is that of all rounds on the clock's grid.  On links of
     its own the activity takes rounds x (latency + round_bytes / rate), to the bit what the same rounds take one by one.
     """

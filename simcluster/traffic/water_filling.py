@@ -1,4 +1,4 @@
-"""Water filling: levels of many links at once, where ``fairness`` begins when much has changed.  Imports numpy alone.
+"""Water filling: levels of many links at once, where ``fairness`` begins when much has changed.
 
 Progressive filling, with all local bottlenecks frozen in each round: a link whose equal share of what is left is the
 lowest among all links of all activities that cross it need not wait for lower ones elsewhere.  So a link may be drained
@@ -13,9 +13,9 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
+from simcluster.base.arrays import Bools, Floats
+
 Places = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
 
 _GROUPS = 64
 """Different rates on one link that are checked here; links with more are few."""
@@ -109,7 +109,7 @@ class Filling:
             link, user, flows = link[~done], user[~done], flows[~done]
         return level
 
-    def _fitting(self, level: Floats, rate: Floats, due: Flags) -> Floats:
+    def _fitting(self, level: Floats, rate: Floats, due: Bools) -> Floats:
         """The level of each link that is due that fits the rates of those below its present one: see ``fairness``.
 
         Infinite where all are below.  Where there are too many different rates to say, it is left as it is.

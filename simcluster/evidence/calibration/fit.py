@@ -14,12 +14,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.devices.device import AttentionKernel, Device, TilesMatmul
 from simcluster.evidence.calibration.cases import ELEMENT_BYTES, KernelCase
 from simcluster.evidence.calibration.constants import changed, value_at
 from simcluster.evidence.calibration.kernels import FUSED, attention_name, kernel_of, modelled_seconds
-from simcluster.evidence.calibration.least_squares import Parameter, Solution, Vector, least_squares
+from simcluster.evidence.calibration.least_squares import Parameter, Solution, least_squares
 from simcluster.evidence.calibration.table import Machine, MeasuredTable, Measurement
 from simcluster.model.kernels import Kernel
 
@@ -106,10 +107,10 @@ def fit_device(table: MeasuredTable, *, base: Device | None = None, name: str = 
             device = changed(device, path, value)
         return device
 
-    def residuals(values: tuple[float, ...]) -> Vector:
+    def residuals(values: tuple[float, ...]) -> Floats:
         device = with_values(values)
         modelled = [modelled_seconds(device, case, kernel) for case, kernel in zip(cases, kernels, strict=True)]
-        found: Vector = (np.log(modelled) - measured) * weights
+        found: Floats = (np.log(modelled) - measured) * weights
         return found
 
     best, starts = _best(before, paths, residuals)
@@ -150,7 +151,7 @@ def _inside(path: str, value: float | None) -> float:
     return min(max(value if value is not None else 0.5, low), high)
 
 
-def _weights(cases: Sequence[KernelCase]) -> Vector:
+def _weights(cases: Sequence[KernelCase]) -> Floats:
     """Every kind of case weighs the same."""
     kinds = [case.kind for case in cases]
     mean = len(kinds) / len(dict.fromkeys(kinds))

@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 
-Vector = NDArray[np.float64]
-Residuals = Callable[[tuple[float, ...]], Vector]
+Residuals = Callable[[tuple[float, ...]], Floats]
 """Residuals for values of the constants, one a row, in the same order every time."""
 
 Loss = Literal["squares", "robust", "absolute"]
@@ -58,7 +57,7 @@ class Solution:
     values: tuple[float, ...]
     errors: tuple[float | None, ...]
     at_bound: tuple[bool, ...]
-    residuals: Vector
+    residuals: Floats
     evaluations: int
     converged: bool
 
@@ -80,9 +79,9 @@ def least_squares(
     Raises InputError without scipy, and for fewer residuals than constants.
     """
     optimize = _scipy()
-    seen: dict[tuple[float, ...], Vector] = {}
+    seen: dict[tuple[float, ...], Floats] = {}
 
-    def wanted(point: Vector) -> Vector:
+    def wanted(point: Floats) -> Floats:
         values = tuple(each.inside(float(x)) for each, x in zip(parameters, point, strict=True))
         if values not in seen:
             seen[values] = residuals(values)
@@ -91,7 +90,7 @@ def least_squares(
     low = np.array([each.outside(each.low) for each in parameters])
     high = np.array([each.outside(each.high) for each in parameters])
 
-    def slopes_at(point: Vector) -> Vector:
+    def slopes_at(point: Floats) -> Floats:
         """Differences by the same step for every constant, away from its bound."""
         here, columns = wanted(point), []
         for place, x in enumerate(point):
@@ -121,9 +120,9 @@ def least_squares(
 def _standard_errors(
     parameters: Sequence[Parameter],
     values: Sequence[float],
-    slopes: Vector,
-    weights: Vector,
-    residuals: Vector,
+    slopes: Floats,
+    weights: Floats,
+    residuals: Floats,
     edges: Sequence[bool],
 ) -> tuple[float | None, ...]:
     """From each row's own residual and its weight in the loss (the sandwich of Huber and White), rows independent."""

@@ -17,9 +17,10 @@ from itertools import product
 
 import numpy as np
 
+from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.base.processes import context
-from simcluster.evidence.calibration.least_squares import Parameter, Vector
+from simcluster.evidence.calibration.least_squares import Parameter
 from simcluster.evidence.validation.fitting import Fit, FittedConstant
 from simcluster.evidence.validation.fitting_rows import Question, RowAnswer, Sample, Settings
 
@@ -63,22 +64,22 @@ class Surface:
     ``places`` (points, constants), one more than constants at least, not all in one plane; ``values`` (points, rows).
     """
 
-    def __init__(self, places: Vector, values: Vector) -> None:
+    def __init__(self, places: Floats, values: Floats) -> None:
         self._places = places
         flat = _flat(places)
         size = flat.shape[1]
         far = np.linalg.norm(places[:, None, :] - places[None, :, :], axis=2)
         system = np.block([[far**3, flat], [flat.T, np.zeros((size, size))]])
-        self._weights: Vector = np.linalg.solve(system, np.concatenate([values, np.zeros((size, values.shape[1]))]))
+        self._weights: Floats = np.linalg.solve(system, np.concatenate([values, np.zeros((size, values.shape[1]))]))
 
-    def at(self, place: Vector) -> Vector:
+    def at(self, place: Floats) -> Floats:
         """Every row at a place (constants,)."""
         near = np.linalg.norm(self._places - place, axis=1) ** 3
-        found: Vector = np.concatenate([near, _flat(place[None, :])[0]]) @ self._weights
+        found: Floats = np.concatenate([near, _flat(place[None, :])[0]]) @ self._weights
         return found
 
 
-def _flat(places: Vector) -> Vector:
+def _flat(places: Floats) -> Floats:
     return np.concatenate([np.ones((len(places), 1)), places], axis=1)
 
 
@@ -118,11 +119,11 @@ class Responses:
                 self._surface = None
         return self._known[values]
 
-    def residuals(self, values: Values) -> Vector:
+    def residuals(self, values: Values) -> Floats:
         """ln(predicted / measured) of every row, simulated."""
         return np.array([np.log(predicted / measured) for predicted, measured in self.simulated(values)])
 
-    def interpolated(self, values: Sequence[float]) -> Vector:
+    def interpolated(self, values: Sequence[float]) -> Floats:
         """ln(predicted / measured) of every row, from the points that were simulated."""
         if self._surface is None:
             places = np.array([self._place(each) for each in self._inside])
@@ -201,7 +202,7 @@ class Responses:
             pairs += [(path, value * factor) for path, factor in constant.follow.items()]
         return tuple(pairs)
 
-    def _place(self, values: Sequence[float]) -> Vector:
+    def _place(self, values: Sequence[float]) -> Floats:
         """From -1 to 1 between the bounds, as the search sees them."""
         return np.array([_placed(each, value) for each, value in zip(self.fit.constants.values(), values, strict=True)])
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from simcluster.evidence.calibration.least_squares import Solution, Vector, least_squares
+from simcluster.base.arrays import Floats
+from simcluster.evidence.calibration.least_squares import Solution, least_squares
 from simcluster.evidence.validation.fitting_responses import Responses, Values
 
 TOLERANCE = 1e-3
@@ -120,8 +121,8 @@ def _solved(responses: Responses, rows: Sequence[int], start: Values | None = No
     fit, places = responses.fit, list(rows)
     starts = dict.fromkeys([responses.best(places), *([start] if start else [])])
 
-    def ask(values: Values) -> Vector:
-        found: Vector = responses.interpolated(values)[places]
+    def ask(values: Values) -> Floats:
+        found: Floats = responses.interpolated(values)[places]
         return found
 
     found = [

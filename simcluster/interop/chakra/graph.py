@@ -1,4 +1,4 @@
-"""From an execution trace to the program that the engine plays.  Imports the trace, the program and the collectives.
+"""From an execution trace to the program that the engine plays.
 
 A rank has one queue for its GPU's computation, one for its processor's (``is_cpu_op``), one for each process group
 (collectives of a communicator follow each other), one for what it sends to each other rank with one tag, and one for

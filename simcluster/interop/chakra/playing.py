@@ -1,13 +1,10 @@
-"""Plays an execution trace on a cluster.  Imports the graph, the engine and the cluster."""
+"""Plays an execution trace on a cluster."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
-
-import numpy as np
-import numpy.typing as npt
 
 from simcluster.base.errors import InputError
 from simcluster.devices.device import Device, load_device
@@ -19,8 +16,6 @@ from simcluster.nccl import load_platform
 from simcluster.topology import Cluster
 from simcluster.traffic.methods import Methods, activities, phases_of
 from simcluster.traffic.traffic import Traffic, copy_pattern, group_of, patterns
-
-Floats = npt.NDArray[np.float64]
 
 
 class PlayedNode(NamedTuple):

@@ -1,4 +1,4 @@
-"""Execution traces from files NAME.RANK.et, with limits.  Imports the messages."""
+"""Execution traces from files NAME.RANK.et, with limits."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""An execution trace as plain data: for every rank a graph of what it computes and communicates.
-
-Imports errors only.
-"""
+"""An execution trace as plain data: for every rank a graph of what it computes and communicates."""
 
 from __future__ import annotations
 

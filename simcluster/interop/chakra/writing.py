@@ -1,4 +1,4 @@
-"""Writes execution traces: given ones, and those of a run of ours.  Imports the messages and a run's program."""
+"""Writes execution traces: given ones, and those of a run of ours."""
 
 from __future__ import annotations
 

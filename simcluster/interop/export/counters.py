@@ -1,4 +1,4 @@
-"""Counters of a trace: what every rank holds in memory, and how full the hottest links are.  Imports the result."""
+"""Counters of a trace: what every rank holds in memory, and how full the hottest links are."""
 
 from __future__ import annotations
 

@@ -17,8 +17,6 @@ with HTA_DISABLE_NS_ROUNDING=1, or it rounds times to microseconds):
   one where all ranks end a collective together, as HTA assumes (hta/analyzers/straggler.py), so among replicas, or the
   ranks of one stage.  Over the stages of a pipeline it is a rank of the first, whose last backward is the last of all,
   whoever is slow: write the ranks of one stage (``ranks``) and ask about these.
-
-Imports the result and the events of ranks.
 """
 
 from __future__ import annotations

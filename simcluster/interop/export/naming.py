@@ -2,7 +2,7 @@
 
 Kernels of collectives bear NCCL's older names (``ncclKernel_AllReduce_RING_LL_Sum_float``): all tools know those,
 HolisticTraceAnalysis' search for stragglers no others.  What a call is for stands behind in parentheses.  Sizes are
-elements of a data type, as PyTorch counts them.  Imports the work and the arguments of profiles.
+elements of a data type, as PyTorch counts them.
 """
 
 from __future__ import annotations

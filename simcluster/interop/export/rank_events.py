@@ -3,7 +3,7 @@
 A collective's kernel begins as the rank arrives, as a profiler records it, or (``begins`` wire) when its last member
 does and bytes move.  A message's begins on both sides as it goes on its way.  The host launches everything as early as
 it may: what a replay plays again is then decided by work, streams and messages, and not by launches.  It waits only
-where the simulation's did, and for messages of ranks that are not written.  Imports the work, naming and the writer.
+where the simulation's did, and for messages of ranks that are not written.
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 Spans have no order of cause; a profile needs it (events between streams, launches).  So this goes over the program:
 an op follows the one before it on its lane and what it names; a receive, which leaves no row, is a piece of its own.
-Imports the program and the result.
 """
 
 from __future__ import annotations

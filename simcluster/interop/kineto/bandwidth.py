@@ -1,7 +1,6 @@
 """What collectives of a profiled job took and reached, beside what a cluster's model gives.
 
 Time counts from the last member's arrival: the members before it only wait.  Bus bandwidth as nccl-tests defines it.
-Imports the profiled job and the time of single collectives.
 """
 
 from __future__ import annotations

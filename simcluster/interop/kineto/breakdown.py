@@ -2,7 +2,7 @@
 
 At any instant a rank is in one state: computing (a kernel, or an operator of a CPU); else in a collective, waiting
 while a member has not arrived and exposed once all have; else copying; else idle.  Overlap is |C and N| / |N| as
-HolisticTraceAnalysis counts it (C computing, N in collectives, waiting included).  Imports the profiled job.
+HolisticTraceAnalysis counts it (C computing, N in collectives, waiting included).
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from simcluster.base.arrays import Bools, Floats
 from simcluster.interop.kineto.job import ProfiledJob
 from simcluster.interop.kineto.labels import Label
 from simcluster.interop.kineto.rebuild import COPY, HOST, Profiled
 from simcluster.interop.recorded.graph import StepGraph, is_communication
-from simcluster.interop.recorded.trace import Floats, Mask
 from simcluster.results.metrics import inside
 
 
@@ -163,5 +163,5 @@ def slowdown_by_type(job: ProfiledJob, types: Sequence[str]) -> Floats:
     return np.array(ratios).reshape(len(job.ranks), len(types))
 
 
-def _of_worker(graph: StepGraph, worker: int, optype: str) -> Mask:
+def _of_worker(graph: StepGraph, worker: int, optype: str) -> Bools:
     return np.asarray((graph.worker == worker) & (np.array(graph.types) == optype))

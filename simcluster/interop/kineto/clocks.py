@@ -2,7 +2,6 @@
 
 A rank's offset is the median difference between its ends of shared collectives and those of ranks already aligned.
 Ranks of one host are taken to share its clock unless that would have a collective end before one of its members began.
-Imports errors only.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Collectives in profiles: which kernels they are, what they move, who takes part.  Imports a word of the replay.
+"""Collectives in profiles: which kernels they are, what they move, who takes part.
 
 Names of the arguments: PyTorch's ParamCommsUtils.hpp ("Collective name", "In msg nelems", "Group size", "dtype",
 "Process Group Name", "Process Group Ranks", "Seq", "Src Rank", "Dst Rank").

@@ -1,6 +1,6 @@
 """A step of one rank as Kineto records a GPU: launches on the host, kernels on streams, events between streams.
 
-What is read again has the same kernels, launches, waits and times.  Imports the text of events and labels.
+What is read again has the same kernels, launches, waits and times.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One rank's profile as PyTorch writes it (Kineto's Chrome trace, JSON), as ops in seconds.  Imports comm.
+"""One rank's profile as PyTorch writes it (Kineto's Chrome trace, JSON), as ops in seconds.
 
 A file has ``distributedInfo`` (rank, groups), ``baseTimeNanoseconds`` and events: ``ph`` X with ``cat``, ``name``,
 ``ts`` and ``dur`` in microseconds, ``tid`` (a thread of the host, or a stream) and ``args``.  What is used: kernel,

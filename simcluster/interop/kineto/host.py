@@ -1,4 +1,4 @@
-"""What the host of a rank does in a step: one doing after the other, each up to a moment.  Imports the events.
+"""What the host of a rank does in a step: one doing after the other, each up to a moment.
 
 All threads that launch work are taken for one (autograd's runs while the main one waits for it).  On a GPU the moments
 are launches, and returns of calls that waited for the device.  On a CPU the host is what computes: its operators too.

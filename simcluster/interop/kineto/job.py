@@ -1,4 +1,4 @@
-"""Profiles of all ranks as one job that can be played, measured and asked.  Imports the rebuilt steps, the replay."""
+"""Profiles of all ranks as one job that can be played, measured and asked."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.interop.kineto.clocks import Ends, align
 from simcluster.interop.kineto.events import RankProfile, StreamOp, read_profile
@@ -18,7 +19,6 @@ from simcluster.interop.kineto.match import MatchedOp, UnmatchedError, meetings,
 from simcluster.interop.kineto.rebuild import Profiled, rebuild
 from simcluster.interop.recorded.graph import StepGraph, is_communication
 from simcluster.interop.recorded.recorded import Recorded
-from simcluster.interop.recorded.trace import Floats
 
 _ENDINGS = (".json", ".json.gz")
 

@@ -1,7 +1,7 @@
 """What part of the model an op is of: its phase and its layer, from what the host was in when it launched it.
 
 The layer comes from an annotation (``record_function``) or module around the launch whose name has a layer's number;
-in backward from the forward operator of the same autograd sequence number.  Imports the events.
+in backward from the forward operator of the same autograd sequence number.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which collectives of which ranks are one: by step, process group and number.  Imports the events and errors."""
+"""Which collectives of which ranks are one: by step, process group and number."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A profile of one rank besides its events: its head, its calls' arguments, and the folder of all.  Imports comm."""
+"""A profile of one rank besides its events: its head, its calls' arguments, and the folder of all."""
 
 from __future__ import annotations
 

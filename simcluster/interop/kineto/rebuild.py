@@ -2,7 +2,7 @@
 
 Lanes of a rank: "main" (its host: all threads that launch work, in one order) and one for each stream.  On a GPU an op
 waits for its launch; on a CPU the host is what computes.  Where PyTorch recorded no events between streams, waits are
-inferred (``waits``).  Imports the events, labels, matching and the graph of recorded jobs.
+inferred (``waits``).
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from simcluster.base.arrays import Floats
 from simcluster.interop.kineto.events import RankProfile, StreamOp
 from simcluster.interop.kineto.host import WAIT, doings_of
 from simcluster.interop.kineto.labels import OTHER, Label, Labels
 from simcluster.interop.kineto.match import MatchedOp
 from simcluster.interop.kineto.waits import waited_for
 from simcluster.interop.recorded.graph import MAIN, StepGraph
-from simcluster.interop.recorded.trace import Floats
 
 HOST, COPY = "host", "copy"
 

@@ -1,7 +1,4 @@
-"""A replayed job of profiled ranks as a timeline: the same columns as a simulated run's.
-
-Imports the profiled job and the timeline.
-"""
+"""A replayed job of profiled ranks as a timeline: the same columns as a simulated run's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which op of a rank's streams waited for which on another stream.  Imports the events.
+"""Which op of a rank's streams waited for which on another stream.
 
 Exact where PyTorch recorded events between streams (cuda_sync).  Otherwise inferred: a collective waits for what was
 launched last before it on another stream (ProcessGroupNCCL makes its stream wait for the caller's), unless it began

@@ -1,4 +1,4 @@
-"""Questions to a profiled job: the same steps with something changed.  Imports the profiled job.
+"""Questions to a profiled job: the same steps with something changed.
 
 A question is written KEY=VALUE, several at once with + between them: ``worker=2+links=2x``.
 """
@@ -12,11 +12,11 @@ from functools import partial
 
 import numpy as np
 
+from simcluster.base.arrays import Bools, Floats
 from simcluster.base.errors import InputError
 from simcluster.interop.kineto.job import ProfiledJob
 from simcluster.interop.kineto.rebuild import COPY, HOST, Profiled
 from simcluster.interop.recorded.graph import is_communication
-from simcluster.interop.recorded.trace import Floats, Mask
 from simcluster.interop.recorded.whatif import ReplayAnswer, factor, key_and_value
 
 QUESTIONS = {
@@ -45,24 +45,24 @@ def changed(job: ProfiledJob, question: str) -> ProfiledJob:
     return job
 
 
-def _is_compute(graph: Profiled) -> Mask:
+def _is_compute(graph: Profiled) -> Bools:
     return np.array([not is_communication(kind) and kind not in (HOST, COPY) for kind in graph.optype], dtype=bool)
 
 
-def _is_comm(graph: Profiled) -> Mask:
+def _is_comm(graph: Profiled) -> Bools:
     return np.array([is_communication(kind) for kind in graph.optype], dtype=bool)
 
 
-def _is_host(graph: Profiled) -> Mask:
+def _is_host(graph: Profiled) -> Bools:
     return np.array([kind == HOST for kind in graph.optype], dtype=bool)
 
 
-def _faster(job: ProfiledJob, value: str, part: str, chosen: Callable[[Profiled], Mask]) -> ProfiledJob:
+def _faster(job: ProfiledJob, value: str, part: str, chosen: Callable[[Profiled], Bools]) -> ProfiledJob:
     times = factor(value, part)
     return _where(job, chosen, lambda graph: graph.seconds / times)
 
 
-def _where(job: ProfiledJob, chosen: Callable[[Profiled], Mask], seconds: Callable[[Profiled], Floats]) -> ProfiledJob:
+def _where(job: ProfiledJob, chosen: Callable[[Profiled], Bools], seconds: Callable[[Profiled], Floats]) -> ProfiledJob:
     """The job in which the chosen ops take other seconds."""
     graphs = [
         replace(graph, seconds=np.where(chosen(graph)[:, None], seconds(graph), graph.seconds))
@@ -71,7 +71,7 @@ def _where(job: ProfiledJob, chosen: Callable[[Profiled], Mask], seconds: Callab
     return replace(job, graphs=tuple(graphs))
 
 
-def _typical(job: ProfiledJob, chosen: Callable[[Profiled], Mask]) -> ProfiledJob:
+def _typical(job: ProfiledJob, chosen: Callable[[Profiled], Bools]) -> ProfiledJob:
     return _where(job, chosen, job.typical_of)
 
 
@@ -95,7 +95,7 @@ def _layer(job: ProfiledJob, value: str, part: str) -> ProfiledJob:
     if value not in known:
         raise InputError(f"what-if {part!r}: no op is of that layer; the profiles name {', '.join(known) or 'none'}")
 
-    def own(graph: Profiled) -> Mask:
+    def own(graph: Profiled) -> Bools:
         return np.array([label.layer == value for label in graph.labels], dtype=bool) & _is_compute(graph)
 
     return _where(job, own, lambda graph: np.zeros_like(graph.seconds))

@@ -1,7 +1,7 @@
 """A replayed job back as Kineto's JSON, one file a rank: for Perfetto, HolisticTraceAnalysis, and to be read again.
 
 Launches, streams, collectives with their groups, and events between streams (cuda_sync) are written, so that what is
-read again has the same ops, waits and times (to the nanosecond).  Imports the profiled job.
+read again has the same ops, waits and times (to the nanosecond).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which collectives of a recorded job ran beside compute, and which held it up.  Imports the trace."""
+"""Which collectives of a recorded job ran beside compute, and which held it up."""
 
 from __future__ import annotations
 

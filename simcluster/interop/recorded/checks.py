@@ -1,4 +1,4 @@
-"""What a trace must be before it is replayed; the message names the row.  Imports the trace.
+"""What a trace must be before it is replayed; the message names the row.
 
 What can be repaired without guessing at times is repaired, with a note that says what was assumed.
 """
@@ -9,9 +9,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from simcluster.base.arrays import Bools
 from simcluster.base.errors import InputError
 from simcluster.interop.recorded.doubts import doubts
-from simcluster.interop.recorded.trace import BACKWARD, FORWARD, MESSAGES, NORM, SCOPES, WEIGHT, Mask, Trace
+from simcluster.interop.recorded.trace import BACKWARD, FORWARD, MESSAGES, NORM, SCOPES, WEIGHT, Trace
 
 _KNOWN = (FORWARD, BACKWARD, WEIGHT, NORM, "optimizer", "gc", *MESSAGES, *SCOPES)
 
@@ -52,7 +53,7 @@ def _steps(trace: Trace, steps: Sequence[int] | None) -> Trace:
     return trace.where(np.isin(trace.step, list(steps)))
 
 
-def _first(trace: Trace, bad: Mask) -> str:
+def _first(trace: Trace, bad: Bools) -> str:
     count = int(bad.sum())
     more = f" ({count - 1} more rows like it)" if count > 1 else ""
     return trace.describe(int(np.flatnonzero(bad)[0])) + more
@@ -96,7 +97,7 @@ def _whole_steps(trace: Trace, notes: list[str]) -> Trace:
     steps, position = np.unique(trace.step, return_inverse=True)
     there = np.zeros((len(steps), int(worker.max()) + 1), dtype=bool)
     there[position, worker] = True
-    whole: Mask = np.asarray(there.all(axis=1))
+    whole: Bools = np.asarray(there.all(axis=1))
     if whole.all():
         return trace
     lacking = int(np.argmin(whole))
@@ -124,7 +125,7 @@ def _refuse_one_way(trace: Trace) -> None:
 def _refuse_twice(trace: Trace) -> None:
     keys = (trace.step, trace.dp_rank, trace.stage, trace.optype, trace.seq_id, trace.mc)
     order = np.lexsort(keys[::-1])
-    same: Mask = np.asarray((np.diff(np.stack(keys)[:, order], axis=1) == 0).all(axis=0))
+    same: Bools = np.asarray((np.diff(np.stack(keys)[:, order], axis=1) == 0).all(axis=0))
     if same.any():
         place = int(np.flatnonzero(same)[0])
         first, second = sorted((int(order[place]), int(order[place + 1])))

@@ -1,14 +1,12 @@
-"""What makes a trace doubtful though it can be replayed: rows that others have, ranks that are not there, units.
-
-Imports the trace.
-"""
+"""What makes a trace doubtful though it can be replayed: rows that others have, ranks that are not there, units."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from simcluster.base.arrays import Ints
 from simcluster.base.errors import InputError
-from simcluster.interop.recorded.trace import BACKWARD, FORWARD, MESSAGES, NORM, SCOPES, WEIGHT, Ints, Trace
+from simcluster.interop.recorded.trace import BACKWARD, FORWARD, MESSAGES, NORM, SCOPES, WEIGHT, Trace
 
 _COUNTED = (FORWARD, BACKWARD, WEIGHT, NORM, "optimizer", *MESSAGES, *SCOPES)
 _WAY_OUT = "Leave the step out (--steps), or record it again"

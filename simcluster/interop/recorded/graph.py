@@ -1,4 +1,4 @@
-"""One step of a recorded job as ops that wait for each other.  Columns over ops; imports the trace.
+"""One step of a recorded job as ops that wait for each other.  Columns over ops.
 
 A worker has in-order lanes: "main" (compute, and the collectives that it waits for), one for each half of messages, one
 for each kind of collective that runs beside compute.  Ops of a group begin together and end each on its own, its
@@ -13,7 +13,8 @@ from functools import cache
 
 import numpy as np
 
-from simcluster.interop.recorded.trace import COLLECTIVE, MESSAGES, SCOPES, Floats, Ints
+from simcluster.base.arrays import Floats, Ints
+from simcluster.interop.recorded.trace import COLLECTIVE, MESSAGES, SCOPES
 
 MAIN = "main"
 Lane = tuple[int, str]

@@ -1,7 +1,4 @@
-"""A recorded step as a program of the engine: an arrival where ops of a group meet, then the op's own seconds.
-
-Imports the graph, the program and the clock.
-"""
+"""A recorded step as a program of the engine: an arrival where ops of a group meet, then the op's own seconds."""
 
 from __future__ import annotations
 
@@ -9,8 +6,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from simcluster.base.arrays import Floats, Ints
 from simcluster.interop.recorded.graph import MAIN, StepGraph, is_communication
-from simcluster.interop.recorded.trace import BACKWARD, FORWARD, MESSAGES, SCOPES, Floats, Ints
+from simcluster.interop.recorded.trace import BACKWARD, FORWARD, MESSAGES, SCOPES
 from simcluster.programs.program import Meeting, Program, SpanRow
 from simcluster.traffic.traffic import Traffic
 

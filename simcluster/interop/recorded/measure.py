@@ -4,7 +4,6 @@ T is a job's replayed time, all its steps together, without delays between ops; 
 what is typical of its type.  S = T / T_ideal.  S of a group (an op type, a dp rank, a stage) keeps the recorded
 durations of that group only; a worker's is the smaller of those of its dp rank and its stage.  M of a group is how much
 of T - T_ideal goes when the group alone becomes typical; it may exceed 1, because the mean contains the group.
-Imports the recorded job.
 """
 
 from __future__ import annotations
@@ -17,16 +16,17 @@ from typing import Any
 
 import numpy as np
 
+from simcluster.base.arrays import Bools, Floats
 from simcluster.interop.recorded.graph import StepGraph
 from simcluster.interop.recorded.recorded import Recorded
-from simcluster.interop.recorded.trace import LAUNCH, Floats, Mask
+from simcluster.interop.recorded.trace import LAUNCH
 
 WORST = 0.03
 """The part of the workers that M_W is about."""
 
 Worker = tuple[int, int]
 """(dp rank, stage)."""
-Group = Callable[[StepGraph], Mask]
+Group = Callable[[StepGraph], Bools]
 """Which ops of a graph belong to it."""
 
 
@@ -144,23 +144,23 @@ def worst_workers(by_worker: Floats) -> tuple[Worker, ...]:
     return tuple((int(number) // by_worker.shape[1], int(number) % by_worker.shape[1]) for number in order)
 
 
-def _of_type(graph: StepGraph, optype: str) -> Mask:
+def _of_type(graph: StepGraph, optype: str) -> Bools:
     return np.asarray(np.array(graph.types) == optype)
 
 
-def _of_replica(graph: StepGraph, number: int) -> Mask:
+def _of_replica(graph: StepGraph, number: int) -> Bools:
     return np.asarray(graph.dp_rank == number)
 
 
-def _of_stage(graph: StepGraph, number: int) -> Mask:
+def _of_stage(graph: StepGraph, number: int) -> Bools:
     return np.asarray(graph.stage == number)
 
 
-def _of_workers(graph: StepGraph, numbers: Sequence[int]) -> Mask:
+def _of_workers(graph: StepGraph, numbers: Sequence[int]) -> Bools:
     return np.isin(graph.worker, numbers)
 
 
-def _others(graph: StepGraph, group: Group) -> Mask:
+def _others(graph: StepGraph, group: Group) -> Bools:
     return ~group(graph)
 
 

@@ -1,5 +1,4 @@
-"""Which pass of a microbatch feeds which: the chain of chunks that a recorded job's pipeline ran.  Imports nothing of
-simcluster."""
+"""Which pass of a microbatch feeds which: the chain of chunks that a recorded job's pipeline ran."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a recorded trace to the graph of who waited for whom.  Imports the trace and the graph.
+"""From a recorded trace to the graph of who waited for whom.
 
 The rules are those of arXiv:2505.05713, section 3: compute runs in order; a message begins when both ends are there; a
 collective when all its members are; a forward needs its activation, a backward its gradient; a receive is posted after
@@ -12,11 +12,12 @@ from collections import defaultdict
 
 import numpy as np
 
+from simcluster.base.arrays import Floats, Ints
 from simcluster.base.errors import InputError
 from simcluster.interop.recorded.beside import beside_compute
 from simcluster.interop.recorded.graph import MAIN, Lane, StepGraph
 from simcluster.interop.recorded.pipeline import RecordedPass, RecordedPipeline
-from simcluster.interop.recorded.trace import BACKWARD, FORWARD, LAUNCH, MESSAGES, SCOPES, Floats, Ints, Trace
+from simcluster.interop.recorded.trace import BACKWARD, FORWARD, LAUNCH, MESSAGES, SCOPES, Trace
 
 _SLACK = 1e-5  # seconds by which recorded ops of one stream may overlap: clocks and rounding
 _SLACK_OF_PASS = 0.01  # and at most this part of a typical pass

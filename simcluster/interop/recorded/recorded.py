@@ -1,6 +1,4 @@
-"""A recorded job that can be played under other durations, or in another order.  Imports the graph, the sweep, the
-engine.
-"""
+"""A recorded job that can be played under other durations, or in another order."""
 
 from __future__ import annotations
 
@@ -10,11 +8,11 @@ from functools import cached_property
 
 import numpy as np
 
+from simcluster.base.arrays import Bools, Floats
 from simcluster.engine.engine import play
 from simcluster.engine.longest_path import LongestPath, PathTimes
 from simcluster.interop.recorded.graph import StepGraph, is_communication
 from simcluster.interop.recorded.lowering import LoweredGraph, lower
-from simcluster.interop.recorded.trace import Floats, Mask
 
 _TOGETHER = 4_000_000
 """Durations that are swept at once: most ops of a pipeline wait for one other, so a sweep of one case is all overhead;
@@ -108,7 +106,7 @@ class Recorded:
             [part.total(np.broadcast_to(seconds(part.graph), part.graph.seconds.shape)) for part in self.parts]
         )
 
-    def keeping(self, *groups: Callable[[StepGraph], Mask]) -> list[Floats]:
+    def keeping(self, *groups: Callable[[StepGraph], Bools]) -> list[Floats]:
         """For each group of ops, seconds of every step if only they take what they took, all others what is typical.
 
         Many groups together take little longer than one.

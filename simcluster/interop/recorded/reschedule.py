@@ -1,5 +1,4 @@
-"""A recorded job in another order: the same measured times under another schedule's rows.  Imports the graph and the
-schedules.
+"""A recorded job in another order: the same measured times under another schedule's rows.
 
 What a trace does not say is assumed: I and W take half of a backward each; a stage's time is shared out evenly over its
 chunks, but what the last stage takes longer than the others (the head and the loss) stays with the last slice of the
@@ -14,9 +13,10 @@ from itertools import pairwise
 
 import numpy as np
 
+from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.interop.recorded.graph import MAIN, GraphMaker, StepGraph
-from simcluster.interop.recorded.trace import BACKWARD, FORWARD, MESSAGES, WEIGHT, Floats
+from simcluster.interop.recorded.trace import BACKWARD, FORWARD, MESSAGES, WEIGHT
 from simcluster.schedules import SCHEDULES, Action, Hop, Schedule, schedule_function
 
 _SPLIT = 0.5  # of a backward is the gradient of the input

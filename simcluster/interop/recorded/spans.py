@@ -1,4 +1,4 @@
-"""A replayed job as a timeline: the same columns as a simulated run's.  Imports the recorded job and the timeline."""
+"""A replayed job as a timeline: the same columns as a simulated run's."""
 
 from __future__ import annotations
 

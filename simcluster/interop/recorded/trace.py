@@ -4,7 +4,7 @@ Source of the format: the traces published with "Understanding Stragglers in Lar
 Analysis" (arXiv:2505.05713).  A worker is a (dp rank, stage); of a tensor- or sequence-parallel group one rank is
 recorded.  ``start_ts`` and ``duration`` are seconds; ``start_ts`` counts from the first op of the step.  ``seq_id``
 numbers the ops of one type on one worker; ``mb_id`` is the microbatch, ``mc`` the chunk on the stage and ``gmc`` the
-chunk in the whole model, each -1 where it means nothing.  Imports errors and numpy.
+chunk in the whole model, each -1 where it means nothing.
 """
 
 from __future__ import annotations
@@ -16,13 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from simcluster.base.arrays import Bools, Floats, Ints
 from simcluster.base.errors import InputError
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
 
 COLUMNS = (
     "dp_rank", "stage", "rank", "step", "optype", "start_ts", "duration", "seq_id", "mc", "mb_id", "gmc",
@@ -84,12 +80,12 @@ class Trace:
     def __len__(self) -> int:
         return len(self.row)
 
-    def where(self, chosen: Mask | Ints) -> Trace:
+    def where(self, chosen: Bools | Ints) -> Trace:
         """The same trace with these rows only, in this order."""
         names = [each.name for each in fields(self)][2:-1]
         return replace(self, **{name: getattr(self, name)[chosen] for name in names})
 
-    def is_type(self, optypes: Sequence[str] | Mapping[str, object]) -> Mask:
+    def is_type(self, optypes: Sequence[str] | Mapping[str, object]) -> Bools:
         """Which ops are of one of these types."""
         return np.isin(self.optype, [code for code, word in enumerate(self.words) if word in optypes])
 

@@ -1,7 +1,7 @@
 """How long each op took by itself: of a message or collective the time since its last member arrived.
 
 Clocks of workers may differ: a message that ends before its send begins shows it.  Then every worker's clock is shifted
-by one constant, so that the members of a group end together, as they do.  Imports the graph.
+by one constant, so that the members of a group end together, as they do.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.base.units import format_seconds
 from simcluster.interop.recorded.graph import StepGraph, is_communication
-from simcluster.interop.recorded.trace import Floats
 
 _TOLERANCE = 1e-3  # seconds before the last arrival that a member may end: what one machine's clocks differ by
 _ROUNDS = 50

@@ -1,18 +1,17 @@
 """Who waited for whom in a recorded job, as replayed: time in which a rank computes nothing as another is late.
 
 A message or collective begins with its last member; the others wait for that one from when they were there.  Only what
-is not hidden behind computation counts, and no instant twice: of waits at once, the one that began first.  Imports the
-recorded job and the matrix.
+is not hidden behind computation counts, and no instant twice: of waits at once, the one that began first.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
+from simcluster.base.arrays import Bools, Floats, Ints
 from simcluster.engine.longest_path import PathTimes
 from simcluster.interop.recorded.graph import StepGraph, is_communication
 from simcluster.interop.recorded.recorded import Recorded, RecordedPart
-from simcluster.interop.recorded.trace import Floats, Ints, Mask
 from simcluster.results.wait_matrix import READABLE, WaitMatrix
 
 _IDLE = ("host", "copy")
@@ -81,7 +80,7 @@ def _waits(graph: StepGraph, arrival: Floats) -> tuple[Ints, Ints]:
 def _computes(graph: StepGraph) -> Ints:
     """Ops that keep a rank busy."""
     known = {optype: not is_communication(optype) and optype not in _IDLE for optype in dict.fromkeys(graph.optype)}
-    busy: Mask = np.array([known[optype] for optype in graph.optype], dtype=bool)
+    busy: Bools = np.array([known[optype] for optype in graph.optype], dtype=bool)
     return np.flatnonzero(busy)
 
 

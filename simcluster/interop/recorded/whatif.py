@@ -1,4 +1,4 @@
-"""Questions to a recorded job: the same steps with something changed.  Imports the recorded job.
+"""Questions to a recorded job: the same steps with something changed.
 
 A question is written KEY=VALUE, several at once with + between them: ``last-stage=mean+links=2x``.
 """
@@ -13,11 +13,12 @@ from functools import partial
 
 import numpy as np
 
+from simcluster.base.arrays import Bools, Floats
 from simcluster.base.errors import InputError
 from simcluster.interop.recorded.graph import StepGraph, is_communication
 from simcluster.interop.recorded.recorded import Recorded
 from simcluster.interop.recorded.reschedule import common, microbatches_of, rescheduled
-from simcluster.interop.recorded.trace import BACKWARD, FORWARD, Floats, Mask
+from simcluster.interop.recorded.trace import BACKWARD, FORWARD
 from simcluster.schedules import make_schedule, schedules_with
 
 QUESTIONS = {
@@ -106,7 +107,7 @@ def _with(job: Recorded, seconds: Callable[[StepGraph], Floats]) -> Recorded:
     return replace(job, graphs=tuple(graphs))
 
 
-def _typical_where(job: Recorded, chosen: Callable[[StepGraph], Mask]) -> Recorded:
+def _typical_where(job: Recorded, chosen: Callable[[StepGraph], Bools]) -> Recorded:
     return _with(job, lambda graph: np.where(chosen(graph)[:, None], job.typical_of(graph), graph.seconds))
 
 

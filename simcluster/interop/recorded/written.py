@@ -1,7 +1,6 @@
 """A simulated run in the format of recorded traces, so that what replays real jobs can be tried on known ones.
 
 A worker is recorded by its first tensor- and context-parallel rank; its passes contain the collectives inside them.
-Imports the trace, runs and plans.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
 """Columns of numbers inside an HTML page: typed arrays, split into byte planes, deflated, in base64.
-
-Imports numpy.  ``assets/data.js`` reads them.
+``assets/data.js`` reads them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The palette on the page, on light and on dark ground: as CSS for tables and bars, as lists for the script.
 
-On dark ground a colour is mixed with white until it stands out: the hue stays.  Imports the palette.
+On dark ground a colour is mixed with white until it stands out: the hue stays.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The parts of the page about one run: memory, links, stragglers, the schedule, the scenario.
-
-Imports entries, stragglers, units and the words.
-"""
+"""The parts of the page about one run: memory, links, stragglers, the schedule, the scenario."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What the page knows of one run: all of a result just played, or the numbers that were saved of one.
-
-Imports the result, the door's plan, loads, stragglers and schedules.
-"""
+"""What the page knows of one run: all of a result just played, or the numbers that were saved of one."""
 
 from __future__ import annotations
 

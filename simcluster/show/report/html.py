@@ -1,6 +1,6 @@
 """HTML from Python without a template language: everything that is text is escaped, once, here.
 
-A ``Markup`` is finished HTML; any other text is data, whatever it contains.  Pure; imports nothing of simcluster.
+A ``Markup`` is finished HTML; any other text is data, whatever it contains.  Pure.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The schedule as its paper draws it, as a timeline for the page: a row per stage, F = I = W = 1 and B = 2.
-
-Imports the schedules, the timeline and packing.
-"""
+"""The schedule as its paper draws it, as a timeline for the page: a row per stage, F = I = W = 1 and B = 2."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A timeline as the page's script reads it: lanes of spans in time, and what each span is.
 
 Times are whole numbers: 2^32 - 1 is the end of the run, so that a step of 10 s has steps of 2.3 ns and spans that touch
-still do.  Starts are differences from the span before.  Imports the timeline, the blob and the palette's names.
+still do.  Starts are differences from the span before.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from simcluster.base.arrays import Ints
 from simcluster.results.timeline import COLUMNS, Spans
 from simcluster.show.palette import STREAMS
 from simcluster.show.report.blob import Blob
-
-Ints = npt.NDArray[np.int64]
 
 TICKS = 2**32 - 1
 STREAM_ORDER = ("compute", *STREAMS, "h2d", "d2h", "host")

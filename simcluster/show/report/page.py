@@ -1,4 +1,4 @@
-"""The whole page: its sections in order, the script, the styles, and the data for both.  Imports all of the report.
+"""The whole page: its sections in order, the script, the styles, and the data for both.
 
 The page asks for nothing from anywhere: styles, script and data are inside, and its content security policy lets
 no other script run and no connection be made.

@@ -1,4 +1,4 @@
-"""An entry from a saved result, with or without its timeline from a file.  Imports saved results and the timeline."""
+"""An entry from a saved result, with or without its timeline from a file."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The first part of the page: what was run, the answer, where the time went, and why runs differ.  Pure text to HTML.
-
-Imports entries, differences of runs and the summary's words.
-"""
+"""The first part of the page: what was run, the answer, where the time went, and why runs differ.  Text to HTML."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""How far to trust the numbers of the page: against a measurement, by validated runs alike, and what they rest on.
-
-Imports entries, units, the words and the table of validated studies.
-"""
+"""How far to trust the numbers of the page: against a measurement, by validated runs alike, and what they rest on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the page writes numbers and calls things.  Imports names and units."""
+"""How the page writes numbers and calls things."""
 
 from __future__ import annotations
 

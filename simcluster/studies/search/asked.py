@@ -1,7 +1,4 @@
-"""What a search is asked for and cannot do, each in one message: before it begins, and where nothing was found.
-
-Imports the space, the frontier and changes of scenarios.
-"""
+"""What a search is asked for and cannot do, each in one message: before it begins, and where nothing was found."""
 
 from __future__ import annotations
 

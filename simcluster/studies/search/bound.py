@@ -19,11 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate, pairwise
 
-from simcluster.model.shards import (
-    layer_parameters_per_tp_rank,
-    lm_head_parameters_per_tp_rank,
-    stage_parameters_per_tp_rank,
-)
+from simcluster.model import shards
 from simcluster.planning.ops import Collective, Transfer
 from simcluster.planning.parallel import Plan
 from simcluster.scenario.job import methods_of
@@ -161,7 +157,7 @@ class Bounds:
         return self.microbatches(layout) * each / layout.pp
 
     def _parameters(self, layout: Layout, stage: Stage) -> int:
-        return stage_parameters_per_tp_rank(
+        return shards.stage_parameters_per_tp_rank(
             self.base.model, layout.tp, layers=stage.layers, first=stage.first, last=stage.last
         )
 
@@ -223,7 +219,9 @@ class Bounds:
         if not self.base.model.tied_embeddings or stage.first == stage.last:
             return None
         share = self._replicas(layout) if layout.zero == 3 else 1
-        size = lm_head_parameters_per_tp_rank(self.base.model, layout.tp) * self.times(layout).data.gradient_bytes
+        size = (
+            shards.lm_head_parameters_per_tp_rank(self.base.model, layout.tp) * self.times(layout).data.gradient_bytes
+        )
         return Collective("all_reduce", "embedding", size / share)
 
     def _each_calls(self, layout: Layout, number: int) -> tuple[Collective, ...]:
@@ -237,7 +235,7 @@ class Bounds:
                 return ()
             sizes = [self._slice_parameters(layout, pipeline, each) for each in pipeline.held[number].slices]
             return tuple(Collective("reduce_scatter", "dp", size * data.gradient_bytes) for size in sizes)
-        size = self.base.fsdp.unit_layers * layer_parameters_per_tp_rank(self.base.model, layout.tp)
+        size = self.base.fsdp.unit_layers * shards.layer_parameters_per_tp_rank(self.base.model, layout.tp)
         gathered = size * ELEMENT_BYTES[self.base.training.precision]
         return Collective("all_gather", "dp", gathered), Collective("reduce_scatter", "dp", size * data.gradient_bytes)
 
@@ -246,9 +244,9 @@ class Bounds:
         first, last = number == 0, number == len(pipeline.counts) - 1
         layers, model = pipeline.counts[number], self.base.model
         both = pipeline.route[0][0] == pipeline.route[-1][0]
-        found = stage_parameters_per_tp_rank(model, layout.tp, layers=layers, first=first, last=last)
+        found = shards.stage_parameters_per_tp_rank(model, layout.tp, layers=layers, first=first, last=last)
         if last and not first and both and model.tied_embeddings:  # one copy serves both ends
-            found -= lm_head_parameters_per_tp_rank(model, layout.tp)
+            found -= shards.lm_head_parameters_per_tp_rank(model, layout.tp)
         return found
 
     def _over_dp(self, layout: Layout, least: Sequence[Mapping[Call, float]]) -> list[tuple[float, float]]:

@@ -1,4 +1,4 @@
-"""Layouts as changes of a scenario, as the command line takes them.  Imports scenarios and layouts."""
+"""Layouts as changes of a scenario, as the command line takes them."""
 
 from __future__ import annotations
 

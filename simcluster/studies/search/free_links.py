@@ -1,7 +1,7 @@
 """What communication takes at least: alone, on free links.
 
 The engine never plays a collective or a transfer faster: its rates are max-min fair shares of what links carry, at most
-what they would be alone, and groups that share links or wait for each other only take longer.  Imports lowering.
+what they would be alone, and groups that share links or wait for each other only take longer.
 """
 
 from __future__ import annotations

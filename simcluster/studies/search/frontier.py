@@ -1,7 +1,4 @@
-"""Best-first order of layouts: by ascending lower bounds, which are made tighter as late as possible.
-
-Imports bounds, memory and the space.
-"""
+"""Best-first order of layouts: by ascending lower bounds, which are made tighter as late as possible."""
 
 from __future__ import annotations
 

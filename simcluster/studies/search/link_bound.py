@@ -3,7 +3,7 @@
 Where the sums over dp block, those of all groups begin when their stages are through with their passes, and the norm
 waits for all of them.  Whatever rates the network gives them, a link carries no more than it can: of the groups that
 begin at a time or later all bytes that cross a link are still to come then.  So with the gathers behind the optimizer.
-Hashed routes, which put several groups on one link, are seen here and by no other bound.  Imports bounds, free links.
+Hashed routes, which put several groups on one link, are seen here and by no other bound.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 
+from simcluster.base.arrays import Floats
 from simcluster.planning.ops import Collective, Transfer
 from simcluster.planning.parallel import Plan
 from simcluster.scenario.scenario import Scenario
@@ -24,8 +24,6 @@ from simcluster.studies.search.outlines import Stage, grid_of
 from simcluster.studies.search.space import Layout
 from simcluster.traffic.methods import activities, phases_of
 from simcluster.traffic.traffic import group_of, patterns
-
-Floats = npt.NDArray[np.float64]
 
 
 class LinkBounds(Bounds):

@@ -2,7 +2,6 @@
 
 Before any backward begins, a microbatch has gone through all slices, so every stage holds what the forwards of its
 slices keep of it, beside the model state; more where the schedule is known to do more forwards first: the floor.
-Imports scenarios and their memory plan.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Stage bounds: a stage's seconds in outline, the least seconds of its calls, and what layouts share.
-
-Imports layouts, pass times and free links.
-"""
+"""Stage bounds: a stage's seconds in outline, the least seconds of its calls, and what layouts share."""
 
 from __future__ import annotations
 

@@ -3,8 +3,7 @@
 A pass is cut into the parts it goes through: its layers, embedding, LM head.  A part's ops are a stretch of the pass's:
 whatever goes beside the main lane in it is joined before its last op, so the pass takes at least the sum of what the
 parts take by themselves.  Core attention takes what it takes of documents that are spread evenly, where sequences are
-packed with some.  What the host needs to issue kernels is beside all that and left out.  Imports the door's planning,
-segments and free links.
+packed with some.  What the host needs to issue kernels is beside all that and left out.
 """
 
 from __future__ import annotations

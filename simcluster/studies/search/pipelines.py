@@ -1,7 +1,4 @@
-"""Which slices of the model lie on which stages, by a schedule's name: known before the schedule is made.
-
-Imports scenarios, slices and schedules.
-"""
+"""Which slices of the model lie on which stages, by a schedule's name: known before the schedule is made."""
 
 from __future__ import annotations
 

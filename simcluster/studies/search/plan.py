@@ -1,7 +1,4 @@
-"""The best layouts of a job: the whole space, pruned by a bound that is never above what is played.
-
-Imports the space, bounds, memory, the frontier, what plays layouts, and differences.
-"""
+"""The best layouts of a job: the whole space, pruned by a bound that is never above what is played."""
 
 from __future__ import annotations
 
@@ -204,8 +201,8 @@ def alone(scenario: Scenario) -> Scenario:
 
 def _found(
     base: Scenario, objective: Objective, limit: MemoryLimit, spaces: Sequence[Space], known: BoundCache,
-    frontier: Frontier, player: LayoutPlayer, best: Sequence[tuple[float, int]], points: Sequence[int], tight: Sequence[int],
-    done: Collection[int], top: int,
+    frontier: Frontier, player: LayoutPlayer, best: Sequence[tuple[float, int]], points: Sequence[int],
+    tight: Sequence[int], done: Collection[int], top: int,
 ) -> Found:  # fmt: skip
     """Everything counted, whatever an executor played besides what had to be; ``done`` are those that leave the
     headroom."""

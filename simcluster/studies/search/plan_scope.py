@@ -1,7 +1,7 @@
 """What of a scenario the search's bounds are proved for (tests/test_plan_bound.py); a plan of anything else is refused.
 
 They are asked about the job as it is planned for, ``plan.alone``: one step, without faults, collectives as flows; and
-about any layout of it, so what a layout decides may have any value.  Imports scopes.
+about any layout of it, so what a layout decides may have any value.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Evaluation of layouts in ascending order of their bounds, until no other can be among the best.
 
-Every finished one is stored at once.  Imports the door, results, the frontier and the store of sweeps.
+Every finished one is stored at once.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def measured(text: str, layout: Layout, worth: float) -> Row:
 
 
 def replay_on_trust(scenario: Scenario) -> Result:
-    """``replay`` of a scenario without faults, with as few ranks as give the same times (``lowering.trusting``).
+    """``replay`` of a scenario without faults, with as few ranks as give the same times (``symmetry.optimistic``).
 
     Who was crowded is asked only where it can change anything: of 512 ranks that is as long as half a replay.
     """

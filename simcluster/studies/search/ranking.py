@@ -1,7 +1,7 @@
 """The best of the layouts that were played, each program once whatever its orders of ranks are called.
 
 Replicas of a stage side by side or stages of a pipeline are two orders of the same ranks; where the links are alike
-both are one program on other machines, and take the same to the bit.  Imports layouts.
+both are one program on other machines, and take the same to the bit.
 """
 
 from __future__ import annotations

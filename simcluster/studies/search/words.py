@@ -1,7 +1,4 @@
-"""The explanation of a winner, in words: against the second, and against the best with another tp or pp.
-
-Imports searches, accounts and differences.
-"""
+"""The explanation of a winner, in words: against the second, and against the best with another tp or pp."""
 
 from __future__ import annotations
 

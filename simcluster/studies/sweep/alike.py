@@ -2,7 +2,7 @@
 
 Made once for a layout, asked for any sizes afterwards: by which algorithm a collective is done depends on its size, how
 it lies on the links only on the algorithm.  Whether ranks are alike, and what their links carry together, say the same
-folding and the same communicators as in a full run.  Imports lowering and plans.
+folding and the same communicators as in a full run.
 """
 
 from __future__ import annotations

@@ -5,8 +5,7 @@ meet is that of the walk (``stepping``), and from then on only those that do mee
 they join their links to when they leave them.  That others do not is looked at afterwards.  (175B on 1,024 A100, 32
 stages of 3 chunks, 384 microbatches: 147,000 ops in 0.01 s where transfers meet at the end, in 0.12 s where they do
 from the begin on; the engine takes 1.7 s.  The 1,000 layouts of the table of benchmarks take 7 s of processor time, on
-the engine 38 s, and a third longer than now if all that may meet is followed.)  Imports the skeleton, stepping,
-crossings and links.
+the engine 38 s, and a third longer than now if all that may meet is followed.)
 """
 
 from __future__ import annotations
@@ -18,10 +17,11 @@ from itertools import product
 
 import numpy as np
 
+from simcluster.base.arrays import Floats
 from simcluster.studies.sweep.crossings import Crossings, Intervals, Use, meet, shifted
 from simcluster.studies.sweep.links import Contenders, Links
 from simcluster.studies.sweep.skeleton import Last, Sent
-from simcluster.studies.sweep.stepping import Floats, Stepped, ToDo, Walk
+from simcluster.studies.sweep.stepping import Stepped, ToDo, Walk
 
 MOST_SECONDS = 512.0
 """Up to here times are exact (``clock``); a step that is not over by then is another's to play."""

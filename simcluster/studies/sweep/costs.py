@@ -2,8 +2,7 @@
 
 Each is kept for all variants that have it in common: passes for one split and microbatch, what stages hold and do at
 the end for a layout, what is sent for a layout and the size of a microbatch.  Of a pass without anything beside it that
-lasts longer than a layer, every further layer takes what the last one took, which spares most of the work.  Imports the
-door, exchanges, the network of alike ranks and the skeleton.
+lasts longer than a layer, every further layer takes what the last one took, which spares most of the work.
 """
 
 from __future__ import annotations

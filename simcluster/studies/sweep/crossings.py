@@ -1,7 +1,7 @@
 """Where transfers of a step may meet on links, and whether they do, told from when they went.
 
-It asks less than ``simulating.encounters`` does: transfers of different kinds that are under way together count,
-whether they leave room or not, on every link that all of them together may fill.  Imports the program.
+It asks less than ``engine.overlaps`` does: transfers of different kinds that are under way together count,
+whether they leave room or not, on every link that all of them together may fill.
 """
 
 from __future__ import annotations
@@ -12,11 +12,9 @@ from functools import cache
 from itertools import chain
 
 import numpy as np
-import numpy.typing as npt
 
+from simcluster.base.arrays import Floats
 from simcluster.programs.program import Meeting
-
-Floats = npt.NDArray[np.float64]
 
 _ROOM = 1e-9  # as of simulating.encounters: more than any rounding on the way
 

@@ -5,7 +5,7 @@ of its schedule, its passes.  So each process goes through a part of its own of 
 through takes half of the longest part that is left, cut where neighbours share least.  (1,000 configurations of 175B on
 1,024 GPUs, two processes: each of 23 networks is drawn in one of them alone, and they end within 0.2 s of each other.
 The whole command, with what it no longer imports twice, takes 8.5 s of both processors instead of 11.8 s, side by side
-on a busy machine.)  Imports processes, studies of sweeps and what plays variants.
+on a busy machine.)
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """What the stages of a step send each other and sum with their replicas, and where that may meet on links.
 
-The same ops behind the last pass, collectives and links as in a full run, each asked for once.  Imports plans, the
-network of alike ranks and the skeleton.
+The same ops behind the last pass, collectives and links as in a full run, each asked for once.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Transfers that may hold each other back on links: who is on them, how far, and at what rate.
 
-An instant has the order of ``simulating.network``: all that ends or joins, then the links are shared out anew.  Max-min
+An instant has the order of ``engine.network``: all that ends or joins, then the links are shared out anew.  Max-min
 fair rates are unique (``traffic.fairness``), so those of transfers that are under way together are worked out once for
-all steps.  Imports crossings, fairness and the clock.
+all steps.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class Links:
                     self._set(number, now, rate, seconds)
 
     def _set(self, number: int, now: float, rate: float, seconds: float) -> None:
-        """From now on a round takes so long: as ``simulating.network`` counts what is left."""
+        """From now on a round takes so long: as ``engine.network`` counts what is left."""
         updated = self._updated[number]
         if now > updated:
             self._remaining[number] = max(0.0, self._remaining[number] - (now - updated) / self._round[number])

@@ -1,7 +1,7 @@
 """A topological order of the actions of a schedule's stages, in columns: each stands behind what it waits for.
 
 Columns, because there are up to 70,000 of them, of which little is asked: a walk (``stepping``) is made in 0.7 us an
-action, where names in dicts took 1.2.  Imports schedules and the skeleton.
+action, where names in dicts took 1.2.
 """
 
 from __future__ import annotations
@@ -9,13 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-import numpy.typing as npt
 
+from simcluster.base.arrays import Ints
 from simcluster.base.errors import InputError
 from simcluster.schedules import Action, Schedule
 from simcluster.studies.sweep.skeleton import ActionWork, Sent, SkeletonPart, part_of
-
-Ints = npt.NDArray[np.int64]
 
 _LEAVES = {"F": 0, "B": 1}
 """What is handed on to other stages."""

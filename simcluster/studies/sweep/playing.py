@@ -1,7 +1,4 @@
-"""One variant played to its numbers, in whatever process; and many of them, on whatever executor.
-
-Imports variants and the door.
-"""
+"""One variant played to its numbers, in whatever process; and many of them, on whatever executor."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ one rank a stage.  What its parts take is known from the same kernels, collectiv
 between variants that share them: passes by model, split and microbatch, the network by the layout, the order of ops by
 the schedule.  Then it is a longest path (``stepping``), and from where transfers meet on a link on what these make of
 it (``contended``).  There is no timeline, so neither breakdown nor memory.  Where the short way is not proved to be
-exact (``quick_scope``) it says so (NotQuickError) and gives no number.  Imports the door and what lies under it.
+exact (``quick_scope``) it says so (NotQuickError) and gives no number.
 """
 
 from __future__ import annotations

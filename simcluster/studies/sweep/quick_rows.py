@@ -1,7 +1,4 @@
-"""Rows of a sweep by the short way (``quick``); by a full run where there is none.  ``how`` tells which.
-
-Imports the short way and what plays variants.
-"""
+"""Rows of a sweep by the short way (``quick``); by a full run where there is none.  ``how`` tells which."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What of a scenario a quick step time is proved for (tests/test_quick.py): all else gets a run in full.
-
-Imports scopes and schedules.
-"""
+"""What of a scenario a quick step time is proved for (tests/test_quick.py): all else gets a run in full."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Which rows of a sweep leave memory free: the fastest that do, and those ahead of them that do not.
 
 What a row held is known where it was played in full; of others it is planned (at most), from the fastest on and only
-as far as it is asked.  Imports sweeps, scenarios and their memory plan.
+as far as it is asked.
 """
 
 from __future__ import annotations

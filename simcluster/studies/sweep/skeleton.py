@@ -1,8 +1,7 @@
 """The program of a schedule before any duration: ops of one rank a stage, on lanes, with what each waits for.
 
 The order of actions does not depend on what they cost, so variants with the same schedule share one skeleton, and only
-durations and transfers are filled in.  Sends are asynchronous: the receiver is always ready.  Imports schedules and the
-program.
+durations and transfers are filled in.  Sends are asynchronous: the receiver is always ready.
 """
 
 from __future__ import annotations

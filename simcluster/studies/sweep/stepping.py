@@ -1,7 +1,6 @@
 """A step as one longest path, in one pass over its ops: 0.2 us an op, where any program takes 1 us.
 
-Exact unless transfers hold each other back on a link, which ``crossings`` tells from when they went.  Imports the
-skeleton, the order and crossings.
+Exact unless transfers hold each other back on a link, which ``crossings`` tells from when they went.
 """
 
 from __future__ import annotations
@@ -12,14 +11,12 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from simcluster.base.arrays import Floats, Ints
 from simcluster.schedules import Schedule
 from simcluster.studies.sweep.crossings import Bounds
-from simcluster.studies.sweep.order import ActionRows, Ints, ranges
+from simcluster.studies.sweep.order import ActionRows, ranges
 from simcluster.studies.sweep.skeleton import ActionWork, Costed, Last, Sent
-
-Floats = npt.NDArray[np.float64]
 
 
 class Stepped(NamedTuple):

@@ -7,8 +7,6 @@ A study file for a sweep:
     vary: {parallel.tp: [1, 2, 4, 8], pipeline.schedule: [1f1b, gpipe]}
     table: rows.csv                        # instead of vary: a variant for each row
     columns: {TP: parallel.tp, PP: parallel.pp}
-
-Imports documents, variants and studies.
 """
 
 from __future__ import annotations

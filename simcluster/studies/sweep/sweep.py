@@ -1,7 +1,6 @@
 """Many variants of a scenario, played on any executor; every finished row is on disk at once.
 
 The rows are the same to the bit whatever plays them: each is a simulation of its own, with the seed of its scenario.
-Imports studies of sweeps, the store, and what plays variants.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Changes of a scenario that may make its step shorter, by what makes it long: which axis is exposed, what is idle.
 
-They are guesses, most promising first; only playing tells (``whatif.preflight``), and rules of a scenario may refuse
-them.  Pure functions of a result.
+They are guesses, most promising first; only playing tells (``studies.whatif.preflight``), and rules of a scenario may
+refuse them.  Pure functions of a result.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 What an op draws depends on the seed, the fault's stream, what the op is (kind, layer, microbatch, step), the rank's
 place in its stage and the replica: not on the schedule, the cut of the model, the number of replicas, or what others
 draw.  Two scenarios that are compared so share all the numbers that mean the same in both (common random numbers), and
-their difference has far less noise than either.  Pure; imports the faults' laws and ops.
+their difference has far less noise than either.  Pure.
 """
 
 from __future__ import annotations
@@ -12,14 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from simcluster.base.arrays import Floats, Ints
 from simcluster.faults import Jitter
 from simcluster.faults.draws import Streams
 from simcluster.planning.ops import Item, Op, Work
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 BLOCK = 50
 """Replicas that are drawn together: more make fewer, longer arrays; these fit a cache with the ranks of a stage."""

@@ -1,6 +1,6 @@
 """What the sweep of replicas is proved for (tests/test_montecarlo.py).
 
-A scenario that it is not proved for is played replica by replica on the engine.  Imports scopes and faults.
+A scenario that it is not proved for is played replica by replica on the engine.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The difference of two runs, by cause, by stage and in words: what a person forwards to those who must decide.
-
-Imports results, saved ones, accounts and their attribution.
-"""
+"""The difference of two runs, by cause, by stage and in words: what a person forwards to those who must decide."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The step at zero cost of one kind of op.  The answer by playing it, not by an estimate.
 
 A free op takes no time and moves nothing, but its place in the order, and who waits for whom, stay: a free collective
-is still a meeting.  Imports the door, results and ops.
+is still a meeting.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What can be done about a job's stragglers, and what each step would take: every answer is played.
-
-Imports the door.
-"""
+"""What can be done about a job's stragglers, and what each step would take: every answer is played."""
 
 from __future__ import annotations
 

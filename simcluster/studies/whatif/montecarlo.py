@@ -4,7 +4,7 @@ The step is planned and played once without chance; then all replicas at once ar
 durations (``stage_sweep``): kernels jitter, documents differ, hosts stall, transfers meet others' traffic in spells.
 Links and interference are otherwise those of the run without chance: exact where transfers do not hold each other back,
 else as good as that is.  ``method="events"`` plays replica by replica on the engine instead, as everything is played
-that the sweep is not proved for (``chance_scope``).  Imports the door.
+that the sweep is not proved for (``chance_scope``).
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from functools import partial
 from typing import Literal, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
+from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.base.processes import ProcessCall, cores
 from simcluster.engine.durations import ProgramOf, durations, paces
@@ -39,8 +39,6 @@ from simcluster.studies.whatif.chance_scope import REPLICAS
 from simcluster.studies.whatif.pauses import LinkSpells, Slowed, Stalled
 from simcluster.topology import Cluster
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 Method = Literal["auto", "sweep", "events"]
 Kind = TypeVar("Kind", bound=FaultSpec)
 

@@ -1,7 +1,6 @@
 """Stalls of hosts and spells of others' traffic, which stop ranks and links for a while, in many replicas of a step.
 
-Both are drawn as the engine's replicas draw them, so a replica is the same in either way of playing.  Pure; imports the
-faults.
+Both are drawn as the engine's replicas draw them, so a replica is the same in either way of playing.  Pure.
 """
 
 from __future__ import annotations
@@ -10,14 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from simcluster.base.arrays import Floats, Ints
 from simcluster.faults import BackgroundLoad, HostStall
 from simcluster.faults.links import spells_of
 from simcluster.faults.stalls import StallPlaces
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 _NEVER = 1e-9
 """The least pace at which anything moves: what a link that is taken as a whole leaves."""

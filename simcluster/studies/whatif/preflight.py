@@ -1,7 +1,7 @@
 """A launch checklist: what to look at before a job gets its GPUs, each point with the number behind it and remedies.
 
 A remedy is a change of the scenario that was played: what it says it gives is what the changed scenario gives, and what
-the point says then.  Imports results, the points and the remedies.
+the point says then.
 """
 
 from __future__ import annotations

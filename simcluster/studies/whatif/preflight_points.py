@@ -1,6 +1,6 @@
 """The points of a launch checklist: what each looks at in a result, the number behind its verdict, and what to try.
 
-Nothing is played here but what a number needs.  Imports the door, results and scenarios.
+Nothing is played here but what a number needs.
 """
 
 from __future__ import annotations

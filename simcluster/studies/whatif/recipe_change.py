@@ -1,7 +1,5 @@
 """What of a difference is the recipe's: bytes a parameter follow from the precision unless a scenario names them, so
 two precisions often differ in the width of their gradients, which is what takes the time.
-
-Imports the door, recipes and scenarios.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Changes of a scenario that are played to see what they give: each whole, so that a command with it gives the same.
-
-Imports the door, results and scenarios.
-"""
+"""Changes of a scenario that are played to see what they give: each whole, so that a command with it gives the same."""
 
 from __future__ import annotations
 

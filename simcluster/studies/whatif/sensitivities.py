@@ -1,7 +1,7 @@
 """How much the step time depends on each resource of the cluster: by the critical path, and confirmed by playing.
 
 One percent more of a rate, or one percent less of a time, is a scenario like any other (``cluster.scale``), and so is
-one percent less of it: where another resource is as narrow the two differ.  Imports the door, results and scenarios.
+one percent less of it: where another resource is as narrow the two differ.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What stragglers cost a simulated job, and which: each cause by playing the step without it.
 
-Beside the exact figure stands what the estimator for recorded jobs (``replay.measure``) makes of the same run from its
-trace alone: all that one has of a real job.  Imports the door and the replay.
+Beside the exact figure stands what the estimator for recorded jobs (``interop.recorded.measure``) makes of the same run
+from its trace alone: all that one has of a real job.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.faults import Fault
 from simcluster.faults.words import in_words
 from simcluster.interop.recorded import Recorded, Straggling, measure, recorded
-from simcluster.interop.recorded.trace import Floats
 from simcluster.interop.recorded.written import trace_of_result
 from simcluster.planning.ops import StageProgram
 from simcluster.results.result import Result

@@ -1,0 +1,13 @@
+"""Names of numpy's array types, by what is in them."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+Few = npt.NDArray[np.int32]
+"""Small numbers, of which there are many."""
+Hashes = npt.NDArray[np.uint64]
