@@ -12,7 +12,7 @@ in a run ends no earlier than in the longest path through a part of the same ops
   behind the optimizer, where the scenario does not overlap them; under ZeRO 2 and 3 what each microbatch sends over dp.
 * ``with_schedule``: the schedule played with these times (``schedules.timing``), instead of fill and drain.
 
-Float sums in another order, and the engine's grid, differ by less than ``ROUNDING`` takes off."""
+Float sums in another order and the engine's grid, differ by less than ``ROUNDING`` takes off."""
 
 from __future__ import annotations
 
@@ -162,13 +162,9 @@ class Bounds:
         )
 
     def _with_optimizer(
-        self,
-        layout: Layout,
-        times: LeastPassTimes,
-        stages: Sequence[Stage],
-        ends: Sequence[float],
+        self, layout: Layout, times: LeastPassTimes, stages: Sequence[Stage], ends: Sequence[float],
         after: Sequence[float],
-    ) -> float:
+    ) -> float:  # fmt: skip
         """The step whose stages have their gradients at ``ends`` and need ``after`` behind the optimizer."""
         shared = self._replicas(layout) if layout.zero else 1
         done = before = 0.0
