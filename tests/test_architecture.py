@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import importlib
+import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -101,13 +103,93 @@ def within(module: str, *parts: str) -> bool:
     return any(module == f"simcluster.{part}" or module.startswith(f"simcluster.{part}.") for part in parts)
 
 
-# --- libraries and directions ---------------------------------------------------------------------------------------
+# --- libraries behind fences ------------------------------------------------------------------------------------------
+
+FENCES = {
+    "simpy": ("engine", "reference", "bench.collective"),
+    "matplotlib": ("show",),
+    "pandas": ("results", "studies", "show", "cli"),
+    "ruamel": ("documents.reading",),
+    "networkx": ("topology", "bench", "importers", "show"),
+    "torch": ("evidence.calibration",),
+    "scipy": ("evidence.calibration",),
+}
+
+
+@pytest.mark.parametrize("library", FENCES)
+def test_libraries_stay_where_they_belong(library: str) -> None:
+    users = [module for module in MODULES if library in imports(module)]
+    assert users, f"nobody uses {library}: take it out of the dependencies"
+    assert [module for module in users if not within(module, *FENCES[library])] == []
 
 
 def test_heavy_libraries_are_imported_when_needed() -> None:
     """Drawing and tables cost half a second to import; a command that needs neither must not pay."""
     for module in MODULES:
         assert not imports(module, lazy=False) & {"matplotlib", "pandas"} or within(module, "show"), module
+
+
+# --- directions -------------------------------------------------------------------------------------------------------
+
+PLAN = (ROOT / "ARCHITECTURE.md").read_text()
+FLOORS = {name: int(floor) for floor, name in re.findall(r"^ ?(\d+)  (\w+)(?:/|\.py) ", PLAN, re.M)}
+"""Packages, and the door, by the floor that ARCHITECTURE.md says they lie on."""
+DOOR = {"", "__main__"}  # the package's face, and the command's
+
+
+def test_every_package_stands_in_the_plan_with_what_it_says_of_itself() -> None:
+    packages = {package_of(module) for module in MODULES} - DOOR
+    assert packages == set(FLOORS)
+    assert max(FLOORS.values()) <= 13  # and the command's own above
+    for package in packages - {"simulate"}:
+        first = str(ast.get_docstring(tree(f"simcluster.{package}"))).split("\n\n")[0]
+        assert f"  {package + '/':14}{first}\n" in PLAN, package
+
+
+def test_imports_go_down() -> None:
+    """From a floor to those below; imports inside functions and for types, too."""
+    for module in MODULES:
+        if package_of(module) in FLOORS:
+            up = [name for name in modules_of(module) if package_of(name) not in (package_of(module), *DOOR)
+                  and FLOORS[package_of(name)] >= FLOORS[package_of(module)]]  # fmt: skip
+            assert not up, module
+            assert "simcluster" not in modules_of(module), module
+
+
+# What each may not reach by any way, where floors alone do not say so.  Planning meets no clock and no run; the player
+# of events knows no model; numbers are made of tables.
+PURE = (
+    "model",
+    "devices",
+    "planning",
+    "schedules",
+    "collectives",
+    "faults",
+    "traffic",
+    "topology",
+    "symmetry",
+    "programs",
+)
+NEVER = {
+    **dict.fromkeys((*PURE, "scenario", "importers", "documents"), (
+        "simpy", "matplotlib", "pandas", "simcluster.engine",
+    )),
+    **dict.fromkeys(("engine.network", "engine.engine", "engine.stepwise", "traffic.fairness"), (
+        "simcluster.model.transformer", "simcluster.schedules", "simcluster.planning.stages", "simcluster.devices",
+    )),
+    **dict.fromkeys(("results.metrics", "results.timeline", "results.memory_timeline"), (
+        "simpy", "simcluster.scenario", "simcluster.schedules", "simcluster.devices",
+    )),
+    "reference": ("simcluster.symmetry", "simcluster.programs", "simcluster.engine", "simcluster.scenario"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("part", NEVER)
+def test_one_way(part: str) -> None:
+    members = [module for module in MODULES if within(module, part)]
+    assert members, f"simcluster.{part} is gone: take it out of this list"
+    for module in members:
+        assert sorted(reached(module) & set(NEVER[part])) == [], module
 
 
 def test_nothing_imports_the_command_line_but_itself() -> None:
@@ -171,6 +253,31 @@ def test_files_and_functions_are_short_enough_to_read() -> None:
 
 def test_every_module_says_what_it_is_for() -> None:
     assert [module for module in MODULES if not ast.get_docstring(tree(module))] == []
+
+
+def test_planning_neither_prints_nor_reads_files() -> None:
+    for module in MODULES:
+        if within(module, *PURE) and not within(module, "devices"):  # the catalogue is a file
+            calls = {ast.unparse(node.func) for node in nodes(module) if isinstance(node, ast.Call)}
+            assert not calls & {"print", "open", "input"}, module
+            assert not imports(module) & {"random", "time", "datetime", "os", "sys", "subprocess", "logging"}, module
+
+
+def test_no_public_class_has_the_name_of_another() -> None:
+    names = [node.name for module in MODULES for node in tree(module).body if isinstance(node, ast.ClassDef)]
+    public = Counter(name for name in names if not name.startswith("_"))
+    assert [name for name, many in public.items() if many > 1] == []
+
+
+def test_array_types_are_named_in_one_place() -> None:
+    named = [module for module in MODULES for node in nodes(module) if isinstance(node, ast.Assign | ast.AnnAssign)
+             and node.value is not None and re.match(r"(npt?\.)?NDArray\[", ast.unparse(node.value))]  # fmt: skip
+    assert set(named) <= {
+        "simcluster.base.arrays",
+        "simcluster.planning.parallel",
+        "simcluster.topology.turns",
+        "simcluster.traffic.water_filling",
+    }
 
 
 def test_nothing_depends_on_the_order_of_a_set() -> None:

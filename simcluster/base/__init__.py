@@ -1,1 +1,1 @@
-"""What every package stands on: errors, units, the clock's grid, profiles of time, stores and processes."""
+"""What every package stands on: errors, units, the clock's grid, profiles over time, stores, processes."""

@@ -1,4 +1,4 @@
-"""Data that ships with simcluster: presets by name with their sources, a file of them for each kind."""
+"""Presets of devices, links and models by name, each with its source."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line: finds the command, turns errors into exit statuses.
+"""The command line: a module a command.
 
 Exit status 0 when the work was done, 2 for a bad input (one message on stderr), 1 for a failure of ours (with its
 traceback), 130 on Ctrl-C.  A command is a module here with ``add_parser(subparsers)``, which imports nothing heavy,

@@ -1,4 +1,6 @@
-"""Collective algorithms as data.  To add one: a function ``(group) -> phases`` in a file, and an entry in ALGORITHMS.
+"""Collective algorithms as data: phases of hops.
+
+To add one: a function ``(group) -> phases`` in a file, and an entry in ALGORITHMS.
 
 The entry says which groups the algorithm cannot serve, and its time in closed form, if there is one.  Reading order:
 ``description`` (hops and phases), ``group`` (what an algorithm knows of the cluster), ``entry``, ``ring``,

@@ -1,1 +1,1 @@
-"""How long a GPU and its host take: kernels on a roofline, compute beside communication, launches.  Pure."""
+"""How long a GPU and its host take: kernels on a roofline, interference, launches.  Pure."""

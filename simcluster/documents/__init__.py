@@ -1,1 +1,1 @@
-"""What people write, read and talked about: YAML with its lines, overrides, complaints that help."""
+"""What people write and read: YAML with its lines, overrides, expressions, complaints that help."""

@@ -1,3 +1,1 @@
-"""Lowering: from stage programs to one program for the engine, with two accelerators: ranks that behave alike
-folded, chains of ops as one event.  Pure.
-"""
+"""The fast player: lowers stage programs by both accelerators; plays events, or one longest path."""

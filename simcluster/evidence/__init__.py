@@ -1,1 +1,1 @@
-"""How far to trust it: validation against measured runs, fits of constants, calibration on a GPU."""
+"""How far to trust it: validation against measured runs, fitted constants, calibration on a GPU."""

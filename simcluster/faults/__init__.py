@@ -1,4 +1,4 @@
-"""What is slower than it should be, and what makes work uneven, as documents that say what they do.
+"""What is slower or more uneven than planned: specs whose methods say what they do.
 
 A fault is part of a scenario (``faults: [...]``): a spec with a ``kind`` and methods (``faults.spec``), which planning,
 the engine and the network are given as factors, profiles and programs (``ranks``, ``capacities``).

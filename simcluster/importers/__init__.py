@@ -1,1 +1,1 @@
-"""Readers of the files of other tools, each giving a document that simcluster validates like one of its own."""
+"""Other tools' files as documents: topologies, model configurations, launch scripts."""

@@ -1,1 +1,1 @@
-"""Recorded and exchanged traces of other tools: read, replayed, written."""
+"""Recorded and exchanged traces: read, replayed, written."""

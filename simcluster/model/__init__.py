@@ -1,1 +1,1 @@
-"""What a transformer is, in numbers: parameters, FLOPs, kernels, tensors, bytes of state.  Pure; knows no device."""
+"""A transformer in numbers: parameters, FLOP, kernels, tensors, bytes of state.  Pure; knows no device."""

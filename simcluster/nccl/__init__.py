@@ -1,4 +1,4 @@
-"""NCCL as a cost model: what a collective costs by its tuner and by the clock, what it picks, what its logs say."""
+"""NCCL as a cost model: what its tuner picks for a call, what that costs, what its logs say."""
 
 from simcluster.nccl.case import Case, Prediction, bus_factor
 from simcluster.nccl.constants import ALGORITHMS, COLLECTIVES, PROTOCOLS, Algorithm, Collective, Protocol

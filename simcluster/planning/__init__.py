@@ -1,1 +1,1 @@
-"""From model, plan and schedule to what every stage does: ops on lanes, with their memory.  Pure."""
+"""From model, rank grid and schedule to the ops of every stage, on lanes, with their memory.  Pure."""

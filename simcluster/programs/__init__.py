@@ -1,1 +1,1 @@
-"""The ops of a job in columns, and the accelerator that makes one event of a chain of them (collapse, expand)."""
+"""Accelerator: the ops of a job in columns, where a chain of ops is one event (collapse, expand)."""

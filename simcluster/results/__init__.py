@@ -1,1 +1,1 @@
-"""From what was played to numbers and tables: functions of the record, which know no engine and no scenario."""
+"""What was played, in numbers: functions of spans, the metrics, the result and its file."""

@@ -1,1 +1,1 @@
-"""The scenario file as a frozen, checked document: its sections, the rules between them, what it asks of memory."""
+"""The scenario: a frozen, checked document, its rules, and the binder to planning."""

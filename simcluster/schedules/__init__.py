@@ -1,4 +1,4 @@
-"""Pipeline schedules: a function per schedule that returns data, a checker, and the exact timing of that data.
+"""Pipeline schedules as data: a function each, a checker, and the exact timing.
 
 To add one: write ``mine(num_stages, num_microbatches, num_chunks=1) -> Schedule`` in its own file, and the line
 ``"mine": ScheduleEntry(mine)`` in SCHEDULES; the tests of every schedule then run on it.  One that is not shipped needs

@@ -1,1 +1,1 @@
-"""Figures and reports made from a timeline: the spine of the package never imports from here."""
+"""Figures, text and the one-page report, made of numbers."""

@@ -1,1 +1,1 @@
-"""Questions asked of many steps: what if, sweeps, search, jobs together."""
+"""Questions asked of many steps: what if, sweeps, search for layouts, jobs side by side."""

@@ -1,1 +1,1 @@
-"""Accelerator: which ranks and links of a job are equal, as an equitable partition of its communication graph."""
+"""Accelerator: ranks, groups and links that are equal, as an equitable partition; one plays for its class."""

@@ -1,4 +1,4 @@
-"""Clusters: documents that describe a graph of GPUs, switches and links.
+"""Clusters as graphs of GPUs, NICs, switches and links: builders, and routes of one flow or many.
 
 A new kind is a ``TopologySpec`` with fields, ``build()`` and an ``EXAMPLE``, and a line in TOPOLOGIES.  Reading order:
 ``spec``, ``cluster`` (what comes out), ``draft`` (what builders write), ``uniform`` (the smallest ones),

@@ -1,1 +1,1 @@
-"""What collectives and sends put on a cluster's links, and the fair rates that come of it.  Pure."""
+"""What collectives and sends put on links, and the max-min fair rates that come of it.  Pure."""
