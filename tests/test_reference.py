@@ -47,7 +47,7 @@ def test_accelerators_play_what_the_reference_plays(document: dict[str, Any]) ->
     compare(document)
 
 
-ACCELERATORS = ("lowering", "simulating", "sweeps", "search", "whatif", "simulate", "run", "result")
+ACCELERATORS = ("symmetry", "programs", "engine", "step", "results", "studies", "scenario", "simulate")
 
 
 def test_the_reference_stands_on_no_accelerator() -> None:
