@@ -1,7 +1,8 @@
 """A scenario from Megatron-Bridge's names: overrides (``model.num_layers=32``), a YAML of them, a recipe.
 
 A recipe's name gives the model alone; how it is split and its batch have to be said, since recipes change.  Fields are
-those of ConfigContainer (NVIDIA-NeMo/Megatron-Bridge), from knowledge of it; what Megatron-LM calls otherwise is below.
+those of ConfigContainer (NVIDIA-NeMo/Megatron-Bridge), from knowledge of it; what Megatron-LM calls otherwise is in
+``megatron_bridge.yaml`` beside this file.
 """
 
 from __future__ import annotations
@@ -9,69 +10,34 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from simcluster.base.errors import InputError
-from simcluster.documents.diagnostics import did_you_mean
-from simcluster.documents.reading import parse_document
+from simcluster.catalogue.models import model_document
+from simcluster.documents.diagnostics import did_you_mean, listed, shown
+from simcluster.documents.reading import parse_document, read_document
 from simcluster.importers.flat_settings import flattened
 from simcluster.importers.imported import Imported, Problems, guess
 from simcluster.importers.megatron import scenario_from_options
 from simcluster.importers.megatron_options import MAPPED, NO_EFFECT, NOT_MODELLED, REFUSED, REFUSED_PREFIXES
-from simcluster.importers.megatron_recipes import known_recipe, recipe_options
+from simcluster.model.transformer import Model
 
-_SECTIONS = ("model", "train", "optimizer", "ddp", "comm_overlap", "dataset", "tokenizer", "mixed_precision")
-_NO_EFFECT_SECTIONS = (
-    "scheduler",
-    "logger",
-    "checkpoint",
-    "profiling",
-    "rng",
-    "dist",
-    "rerun_state_machine",
-    "straggler",
-    "nvrx_straggler",
-    "inprocess_restart",
-    "tensor_inspect",
-)
-_RENAMED = {
-    "gated_linear_unit": "swiglu",
-    "virtual_pipeline_model_parallel_size": "num-virtual-stages-per-pipeline-rank",
-    "num_layers_in_first_pipeline_stage": "decoder-first-pipeline-num-layers",
-    "num_layers_in_last_pipeline_stage": "decoder-last-pipeline-num-layers",
-    "sequence_length": "seq-length",
-    "num_moe_experts": "num-experts",
-    "fp8": "fp8-format",
-    "bucket_size": "ddp-bucket-size",
-    "grad_reduce_in_fp32": "accumulate-allreduce-grads-in-fp32",
-    "fp8_param": "fp8-param-gather",
-    "overlap_p2p_comm": "overlap-p2p-communication",
-    "apply_rope_fusion": "apply-rope-fusion",
-    "bias_activation_fusion": "bias-swiglu-fusion",
-}
-_INVERTED = {
-    "add_bias_linear": "disable-bias-linear",
-    "share_embeddings_and_output_weights": "untie-embeddings-and-output-weights",
-    "gradient_accumulation_fusion": "no-gradient-accumulation-fusion",
-    "masked_softmax_fusion": "no-masked-softmax-fusion",
-    "bias_dropout_fusion": "no-bias-dropout-fusion",
-    "persist_layer_norm": "no-persist-layer-norm",
-}
-_NO_EFFECT_FIELDS = (
-    *("activation_func", "layernorm_epsilon", "rotary_base", "rotary_percent", "rope_scaling", "rope_scaling_factor"),
-    *(
-        "init_method_std",
-        "should_pad_vocab",
-        "params_dtype",
-        "pipeline_dtype",
-        "autocast_dtype",
-        "average_in_collective",
-    ),
-    *("check_for_nan_in_grad", "train_iters", "eval_iters", "eval_interval", "manual_gc", "manual_gc_interval"),
-    *("parallel_output", "use_cpu_initialization", "deallocate_pipeline_outputs", "perform_initialization"),
-)
+_TABLES = read_document(Path(__file__).with_suffix(".yaml")).data
+_SECTIONS = _TABLES["sections"].split()
+_NO_EFFECT_SECTIONS = _TABLES["no_effect_sections"].split()
+_NO_EFFECT_FIELDS = frozenset(_TABLES["no_effect"].split())
+_RENAMED: dict[str, str] = _TABLES["renamed"]
+_INVERTED: dict[str, str] = _TABLES["inverted"]
+_MIXTURES: dict[str, str] = _TABLES["mixtures"]
+_FIELDS: dict[str, dict[str, str]] = _TABLES["fields"]
+_RECIPE = re.compile(r"(llama3|llama31|llama3_1)_(8b|70b|405b)(_\w+)?")
+_OF_LAYERS = ("moe_layer_freq", "window_attn_skip_freq")
+_MODEL_OF_DATA = ("sequence_length", "seq_length", "vocab_size")
 _MAX_CHARACTERS = 100_000
 _PRECISIONS = ("bf16_mixed", "fp16_mixed")
+Words = dict[str, tuple[str, ...]]
+"""Options by Megatron-LM's names, with the words behind each."""
 
 
 def scenario_from_bridge(
@@ -83,13 +49,13 @@ def scenario_from_bridge(
     not known is in ``unknown``.
     """
     recipe, settings = _settings(text, source)
-    options: dict[str, tuple[str, ...]] = {}
+    options: Words = {}
     no_effect: list[str] = []
     unknown: list[str] = []
     names: dict[str, str] = {}
     problems = Problems(source)
     if recipe:
-        options |= recipe_options(recipe)
+        options |= _recipe_options(recipe)
     for name, value in settings.items():
         translated = problems.of(_translated, name, value, source, no_effect, unknown)
         for option, words in (translated or {}).items():
@@ -117,7 +83,7 @@ def _settings(text: str, source: str) -> tuple[str, dict[str, Any]]:
     if re.search(r"^\s*\w+:(\s|$)", text, re.MULTILINE):
         data = parse_document(text, source=source).data
         recipe = data.pop("recipe", "")
-        return known_recipe(recipe, source) if recipe else "", flattened(data, source)
+        return _known_recipe(recipe, source) if recipe else "", flattened(data, source)
     try:
         words = shlex.split(re.sub(r"\\[ \t]*\r?\n", " ", text), comments=True)
     except ValueError as problem:
@@ -127,7 +93,7 @@ def _settings(text: str, source: str) -> tuple[str, dict[str, Any]]:
     for word in words[programs[0] + 1 :] if programs else words:
         name, equals, value = word.partition("=")
         if name == "--recipe" or (not equals and not recipe and not name.startswith("-")):
-            recipe = known_recipe(value, source) if equals else known_recipe(name, source) if name[:1] != "-" else ""
+            recipe = _known_recipe(value, source) if equals else _known_recipe(name, source) if name[:1] != "-" else ""
             continue
         if not equals:
             raise InputError(f"{source}: {word[:60]!r} is no override; write it as model.tensor_model_parallel_size=8")
@@ -140,7 +106,7 @@ def _settings(text: str, source: str) -> tuple[str, dict[str, Any]]:
 
 def _translated(
     name: str, value: Any, source: str, no_effect: list[str], unknown: list[str]
-) -> dict[str, tuple[str, ...]]:  # fmt: skip
+) -> Words:  # fmt: skip
     """One field as Megatron-LM's options; what has no effect or is not known goes on its list."""
     section, _, field = name.partition(".")
     text = str(value) if not isinstance(value, list) else " ".join(map(str, value))
@@ -176,11 +142,7 @@ def _translated(
     return {option: tuple(word.split())}
 
 
-_OF_LAYERS = ("moe_layer_freq", "window_attn_skip_freq")
-_MODEL_OF_DATA = ("sequence_length", "seq_length", "vocab_size")
-
-
-def _precision(word: str, source: str) -> dict[str, tuple[str, ...]]:
+def _precision(word: str, source: str) -> Words:
     if word.startswith("bf16_with_fp8"):
         return {"bf16": (), "fp8-format": ("hybrid",)}
     if word not in _PRECISIONS:
@@ -189,3 +151,55 @@ def _precision(word: str, source: str) -> dict[str, tuple[str, ...]]:
             f"{', '.join(_PRECISIONS)}, bf16_with_fp8_..."
         )
     return {"bf16": ("true" if word == "bf16_mixed" else "false",), "fp16": ("true" if word[0] == "f" else "false",)}
+
+
+def _known_recipe(name: object, source: str) -> str:
+    """The name of a recipe; InputError for one whose model is not known here."""
+    if isinstance(name, str) and (_RECIPE.fullmatch(name) or _mixture(name)):
+        return name
+    raise InputError(
+        f"{source}: recipe {shown(name)} is not known here; known are llama3_8b, llama3_70b, llama31_405b, "
+        f"{listed(_MIXTURES)} with what follows (llama3_8b_pretrain_config); or give the model's fields, as in "
+        "model.num_layers=32"
+    )
+
+
+def _mixture(name: str) -> str | None:
+    return next((preset for known, preset in _MIXTURES.items() if name == known or name.startswith(f"{known}_")), None)
+
+
+def _recipe_options(recipe: str) -> Words:
+    """The model of a recipe that is known, as Megatron-LM's options."""
+    match = _RECIPE.fullmatch(recipe)
+    model = Model(**model_document(_mixture(recipe) or f"llama3-{match[2] if match else ''}"))
+    options = _of(model, _FIELDS["model"])
+    flags = ["swiglu", "untie-embeddings-and-output-weights", "bf16"]
+    flags += ["disable-bias-linear"] * (model.bias is False) + ["qk-layernorm"] * bool(model.qk_norm or model.mla)
+    if model.mla:
+        options |= _of(model.mla, _FIELDS["mla"])
+        flags.append("multi-latent-attention")
+    else:
+        options |= _of(model, {"num-query-groups": "kv_heads"})
+        if model.head_dim * model.heads != model.hidden_size:
+            options["kv-channels"] = (str(model.head_dim),)
+    if model.moe:
+        options |= _of(model.moe, _FIELDS["moe"])
+        flags.append("moe-grouped-gemm")
+        flags += ["moe-router-enable-expert-bias"] * (model.moe.router_bias and not model.bias)
+        dense = model.moe.first_dense_layers
+        if dense:
+            options["moe-layer-freq"] = (f"[0]*{dense}+[1]*{model.layers - dense}",)
+        options["moe-token-dispatcher-type"] = ("alltoall",)
+    if model.attention_window:
+        options["window-size"] = (f"{model.attention_window - 1},0",)
+        options["window-attn-skip-freq"] = (str(model.full_attention_every),)
+    if model.attention_sinks:
+        options["softmax-type"] = ("learnable",)
+    words = {"normalization": "RMSNorm", "position-embedding-type": "rope", "hidden-dropout": "0"}
+    options |= {name: (word,) for name, word in {**words, "attention-dropout": "0"}.items()}
+    return options | dict.fromkeys(flags, ())
+
+
+def _of(section: object, fields: dict[str, str]) -> Words:
+    found = {option: getattr(section, field) for option, field in fields.items()}
+    return {option: (str(value),) for option, value in found.items() if value}

@@ -111,11 +111,10 @@ class _Job:
         return self._values[key] is True
 
     def _model(self) -> dict[str, Any]:
-        name, flavor = self._values["model.name"], self._values["model.flavor"]
-        if (name, flavor) not in MODELS:
-            known = listed(" ".join(pair) for pair in MODELS)
-            raise self._error("model.flavor", f"{name} {flavor} is not in the catalogue; known: {known}")
-        return {"preset": MODELS[name, flavor], "sequence_length": self._values["training.seq_len"]}
+        name = f"{self._values['model.name']} {self._values['model.flavor']}"
+        if name not in MODELS:
+            raise self._error("model.flavor", f"{name} is not in the catalogue; known: {listed(MODELS)}")
+        return {"preset": MODELS[name], "sequence_length": self._values["training.seq_len"]}
 
     def _parallel(self, gpus: int | None) -> tuple[dict[str, Any], dict[str, Any]]:
         values = {key.partition(".")[2]: value for key, value in self._values.items() if key.startswith("parallelism.")}
