@@ -31,9 +31,8 @@ from simcluster.interop.export.counters import link_counters, memory_counters
 from simcluster.interop.export.naming import Naming
 from simcluster.interop.export.rank_events import Begins, RankWork, profile, together
 from simcluster.interop.export.work import RunWork, numbered, streams
-from simcluster.interop.kineto.chrome import ENDINGS
+from simcluster.interop.kineto.chrome import ENDINGS, head_of, make_folder
 from simcluster.interop.kineto.chrome import write_trace as write_file
-from simcluster.interop.kineto.rank_file import head_of, make_folder
 from simcluster.results.result import VERSION, Result
 
 MOST = 64

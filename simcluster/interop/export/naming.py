@@ -12,10 +12,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from simcluster.interop.export.work import RECEIVE, Track, WorkRow
-from simcluster.interop.kineto.chrome import arguments
+from simcluster.interop.kineto.chrome import arguments, comm_arguments
 from simcluster.interop.kineto.comm import Comm
 from simcluster.interop.kineto.labels import BACKWARD, FORWARD, OPTIMIZER, OTHER, Label
-from simcluster.interop.kineto.rank_file import comm_arguments
 from simcluster.planning.ops import MAIN
 from simcluster.results.result import Result
 from simcluster.scenario.memory_plan import ELEMENT_BYTES, recipe_of

@@ -11,7 +11,8 @@ from simcluster.interop.kineto.comm import MESSAGES, Comm
 from simcluster.interop.kineto.job import ProfiledJob
 from simcluster.interop.kineto.rebuild import COPY, HOST, Profiled
 from simcluster.interop.recorded.recorded import RecordedPart
-from simcluster.results.timeline import COLUMNS, Spans
+from simcluster.interop.recorded.spans import Begins, Words, timeline
+from simcluster.results.timeline import Spans
 
 _AXES = (
     ("tp", re.compile(r"(?:^|[\W_])tp(?:$|[\W_])|tensor", re.IGNORECASE)),
@@ -30,13 +31,7 @@ def spans(job: ProfiledJob) -> Spans:
     name, ``stream`` the axis that the group's description names, dp where it names none; ``stage`` is 0, chunk and
     microbatch are not known (-1).
     """
-    times = job.times(lambda graph: graph.seconds)
-    begins = dict(zip(job.steps, np.cumsum(times) - times, strict=True))
-    words: dict[str, int] = {"": 0}
-    parts = [_columns(job, part, begins, words) for part in job.parts]
-    columns: dict[str, Any] = {name: np.concatenate([part[name] for part in parts]) for name in ("op", *COLUMNS)}
-    order = np.lexsort((columns["end"], columns["start"], columns["rank"]))
-    return Spans(tuple(words), *(columns[name][order] for name in ("op", *COLUMNS)))
+    return timeline(job, _columns)
 
 
 def axis_of(comm: Comm) -> str:
@@ -46,7 +41,7 @@ def axis_of(comm: Comm) -> str:
     return next((axis for axis, name in _AXES if name.search(comm.what or comm.group)), "dp")
 
 
-def _columns(job: ProfiledJob, part: RecordedPart, begins: dict[int, float], words: dict[str, int]) -> dict[str, Any]:
+def _columns(job: ProfiledJob, part: RecordedPart, begins: Begins, words: Words) -> dict[str, Any]:
     """The spans of a step."""
     graph, lowered = part.graph, part.lowered
     assert isinstance(graph, Profiled)

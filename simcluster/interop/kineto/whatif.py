@@ -7,17 +7,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
-from simcluster.base.arrays import Bools, Floats
+from simcluster.base.arrays import Bools
 from simcluster.base.errors import InputError
 from simcluster.interop.kineto.job import ProfiledJob
 from simcluster.interop.kineto.rebuild import COPY, HOST, Profiled
-from simcluster.interop.recorded.graph import is_communication
-from simcluster.interop.recorded.whatif import ReplayAnswer, factor, key_and_value
+from simcluster.interop.recorded.graph import StepGraph, is_communication
+from simcluster.interop.recorded.whatif import (
+    ReplayAnswer,
+    answered,
+    faster,
+    is_comm,
+    key_and_value,
+    typical_of_type,
+    typical_where,
+    where,
+)
 
 QUESTIONS = {
     "links": "links=2x: collectives and messages twice as fast, from the last arrival on",
@@ -32,9 +40,7 @@ QUESTIONS = {
 
 def ask(job: ProfiledJob, question: str) -> ReplayAnswer:
     """The answer to one question; InputError for one that cannot be read or that this job has no answer to."""
-    before = job.times(lambda graph: graph.seconds)
-    after = changed(job, question).times(lambda graph: graph.seconds)
-    return ReplayAnswer(question, float(before.mean()), float(after.mean()))
+    return answered(job, question, changed(job, question))
 
 
 def changed(job: ProfiledJob, question: str) -> ProfiledJob:
@@ -45,34 +51,12 @@ def changed(job: ProfiledJob, question: str) -> ProfiledJob:
     return job
 
 
-def _is_compute(graph: Profiled) -> Bools:
+def _is_compute(graph: StepGraph) -> Bools:
     return np.array([not is_communication(kind) and kind not in (HOST, COPY) for kind in graph.optype], dtype=bool)
 
 
-def _is_comm(graph: Profiled) -> Bools:
-    return np.array([is_communication(kind) for kind in graph.optype], dtype=bool)
-
-
-def _is_host(graph: Profiled) -> Bools:
+def _is_host(graph: StepGraph) -> Bools:
     return np.array([kind == HOST for kind in graph.optype], dtype=bool)
-
-
-def _faster(job: ProfiledJob, value: str, part: str, chosen: Callable[[Profiled], Bools]) -> ProfiledJob:
-    times = factor(value, part)
-    return _where(job, chosen, lambda graph: graph.seconds / times)
-
-
-def _where(job: ProfiledJob, chosen: Callable[[Profiled], Bools], seconds: Callable[[Profiled], Floats]) -> ProfiledJob:
-    """The job in which the chosen ops take other seconds."""
-    graphs = [
-        replace(graph, seconds=np.where(chosen(graph)[:, None], seconds(graph), graph.seconds))
-        for graph in job.steps_of_ranks
-    ]
-    return replace(job, graphs=tuple(graphs))
-
-
-def _typical(job: ProfiledJob, chosen: Callable[[Profiled], Bools]) -> ProfiledJob:
-    return _where(job, chosen, job.typical_of)
 
 
 def _worker(job: ProfiledJob, value: str, part: str) -> ProfiledJob:
@@ -81,13 +65,7 @@ def _worker(job: ProfiledJob, value: str, part: str) -> ProfiledJob:
         known = ", ".join(map(str, job.ranks[:8])) + (", ..." if len(job.ranks) > 8 else "")
         raise InputError(f"what-if {part!r}: give a rank that has a profile: {known}")
     worker = job.ranks.index(int(value))
-    return _typical(job, lambda graph: np.asarray((graph.worker == worker) & ~_is_comm(graph)))
-
-
-def _type(job: ProfiledJob, value: str, part: str) -> ProfiledJob:
-    if value not in job.typical:
-        raise InputError(f"what-if {part!r}: the job has no ops of that type; it has {', '.join(job.typical)}")
-    return _typical(job, lambda graph: np.asarray(np.array(graph.types) == value))
+    return typical_where(job, lambda graph: np.asarray((graph.worker == worker) & ~is_comm(graph)))
 
 
 def _layer(job: ProfiledJob, value: str, part: str) -> ProfiledJob:
@@ -95,17 +73,18 @@ def _layer(job: ProfiledJob, value: str, part: str) -> ProfiledJob:
     if value not in known:
         raise InputError(f"what-if {part!r}: no op is of that layer; the profiles name {', '.join(known) or 'none'}")
 
-    def own(graph: Profiled) -> Bools:
+    def own(graph: StepGraph) -> Bools:
+        assert isinstance(graph, Profiled)
         return np.array([label.layer == value for label in graph.labels], dtype=bool) & _is_compute(graph)
 
-    return _where(job, own, lambda graph: np.zeros_like(graph.seconds))
+    return where(job, own, lambda graph: np.zeros_like(graph.seconds))
 
 
 _CHANGES: dict[str, Callable[[ProfiledJob, str, str], ProfiledJob]] = {
-    "links": partial(_faster, chosen=_is_comm),
-    "compute": partial(_faster, chosen=_is_compute),
-    "host": partial(_faster, chosen=_is_host),
+    "links": partial(faster, chosen=is_comm),
+    "compute": partial(faster, chosen=_is_compute),
+    "host": partial(faster, chosen=_is_host),
     "worker": _worker,
-    "type": _type,
+    "type": typical_of_type,
     "layer": _layer,
 }

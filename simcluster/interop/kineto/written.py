@@ -14,7 +14,10 @@ from simcluster.engine.longest_path import PathTimes
 from simcluster.interop.kineto.chrome import (
     FIRST_CORRELATION,
     arguments,
+    comm_arguments,
     complete,
+    head_of,
+    make_folder,
     named,
     nanoseconds,
     write_trace,
@@ -30,7 +33,6 @@ from simcluster.interop.kineto.device_written import (
     step_marker,
 )
 from simcluster.interop.kineto.job import ProfiledJob
-from simcluster.interop.kineto.rank_file import comm_arguments, head_of, make_folder
 from simcluster.interop.kineto.rebuild import Profiled
 from simcluster.interop.recorded.graph import MAIN
 from simcluster.interop.recorded.recorded import RecordedPart

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from simcluster.interop.recorded.checks import check
-from simcluster.interop.recorded.doubts import refuse_uneven
+from simcluster.interop.recorded.checks import check, refuse_uneven
 from simcluster.interop.recorded.measure import StragglerCost, Straggling, measure
 from simcluster.interop.recorded.rebuild import rebuild
 from simcluster.interop.recorded.recorded import Recorded

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -11,6 +12,12 @@ from simcluster.interop.recorded.recorded import Recorded, RecordedPart
 from simcluster.interop.recorded.trace import LAUNCH
 from simcluster.results.timeline import COLUMNS, Spans
 
+Job = TypeVar("Job", bound=Recorded)
+Begins = dict[int, float]
+"""When every step begins."""
+Words = dict[str, int]
+"""The codes of texts."""
+
 
 def spans(job: Recorded) -> Spans:
     """One span per recorded op, as replayed; steps one after the other.
@@ -18,18 +25,21 @@ def spans(job: Recorded) -> Spans:
     ``ready`` is when the worker was there, ``start`` when the last of the op's group was.  ``name`` is the type in the
     trace, ``chunk`` the chunk of the stage.
     """
+    return timeline(job, _columns)
+
+
+def timeline(job: Job, columns_of: Callable[[Job, RecordedPart, Begins, Words], dict[str, Any]]) -> Spans:
+    """The spans of all parts of a job as replayed; steps one after the other."""
     times = job.times(lambda graph: graph.seconds)
     begins = dict(zip(job.steps, np.cumsum(times) - times, strict=True))
-    words: dict[str, int] = {"": 0}
-    parts = [_columns(job, part, begins, words) for part in job.parts]
+    words: Words = {"": 0}
+    parts = [columns_of(job, part, begins, words) for part in job.parts]
     columns: dict[str, Any] = {name: np.concatenate([part[name] for part in parts]) for name in ("op", *COLUMNS)}
-    recorded = ~np.isin(columns["name"], [code for word, code in words.items() if word.startswith(LAUNCH)])
-    columns = {name: column[recorded] for name, column in columns.items()}
     order = np.lexsort((columns["end"], columns["start"], columns["rank"]))
     return Spans(tuple(words), *(columns[name][order] for name in ("op", *COLUMNS)))
 
 
-def _columns(job: Recorded, part: RecordedPart, begins: dict[int, float], words: dict[str, int]) -> dict[str, Any]:
+def _columns(job: Recorded, part: RecordedPart, begins: Begins, words: Words) -> dict[str, Any]:
     """The spans of some steps that are alike, step after step."""
     graph, lowered = part.graph, part.lowered
     played, steps = part.play(graph.seconds), len(graph.steps)
@@ -42,7 +52,7 @@ def _columns(job: Recorded, part: RecordedPart, begins: dict[int, float], words:
     def each(values: Any) -> Any:
         return np.tile(np.asarray(values), steps)
 
-    return {
+    columns = {
         "op": each(lowered.last),
         "step": np.repeat(np.array(graph.steps), count),
         "rank": each(np.array(job.ranks)[graph.worker]),
@@ -59,3 +69,5 @@ def _columns(job: Recorded, part: RecordedPart, begins: dict[int, float], words:
         "start": (played.start[lowered.last] + offset).T.ravel(),
         "end": (played.end[lowered.last] + offset).T.ravel(),
     }
+    there = each([not optype.startswith(LAUNCH) for optype in graph.optype])
+    return {name: column[there] for name, column in columns.items()}

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TypeVar
 
 import numpy as np
 
@@ -33,6 +34,9 @@ QUESTIONS = {
 }
 """What can be asked, by key."""
 
+Job = TypeVar("Job", bound=Recorded)
+Chosen = Callable[[StepGraph], Bools]
+"""Which ops of a graph a change is about."""
 _FACTOR = re.compile(r"([0-9]*\.?[0-9]+)x?")
 
 
@@ -59,11 +63,7 @@ def ask(job: Recorded, question: str) -> ReplayAnswer:
             order = value
         else:
             changed = _CHANGES[key](changed, value, part)
-    before = job.times(lambda graph: graph.seconds)
-    if order:
-        changed = in_order(changed, order)
-    after = changed.times(lambda graph: graph.seconds)
-    return ReplayAnswer(question, float(before.mean()), float(after.mean()))
+    return answered(job, question, in_order(changed, order) if order else changed)
 
 
 def key_and_value(part: str, known: Mapping[str, str], ask: str) -> tuple[str, str]:
@@ -102,13 +102,41 @@ def own_schedule(job: Recorded) -> str:
     return common(job.graphs)
 
 
-def _with(job: Recorded, seconds: Callable[[StepGraph], Floats]) -> Recorded:
-    graphs = (replace(graph, seconds=np.asarray(seconds(graph))) for graph in job.graphs)
+def where(job: Job, chosen: Chosen, seconds: Callable[[StepGraph], Floats]) -> Job:
+    """The job in which the chosen ops take other seconds."""
+    graphs = (
+        replace(graph, seconds=np.where(chosen(graph)[:, None], seconds(graph), graph.seconds)) for graph in job.graphs
+    )
     return replace(job, graphs=tuple(graphs))
 
 
-def _typical_where(job: Recorded, chosen: Callable[[StepGraph], Bools]) -> Recorded:
-    return _with(job, lambda graph: np.where(chosen(graph)[:, None], job.typical_of(graph), graph.seconds))
+def typical_where(job: Job, chosen: Chosen) -> Job:
+    """The job in which the chosen ops take what is typical."""
+    return where(job, chosen, job.typical_of)
+
+
+def typical_of_type(job: Job, value: str, part: str) -> Job:
+    """The job in which ops of a type take what is typical; InputError for a type that it has none of."""
+    if value not in job.typical:
+        raise InputError(f"what-if {part!r}: the job has no ops of that type; it has {', '.join(job.typical)}")
+    return typical_where(job, lambda graph: np.asarray(np.array(graph.types) == value))
+
+
+def faster(job: Job, value: str, part: str, chosen: Chosen) -> Job:
+    """The job in which the chosen ops are so many times as fast."""
+    times = factor(value, part)
+    return where(job, chosen, lambda graph: graph.seconds / times)
+
+
+def is_comm(graph: StepGraph) -> Bools:
+    """Which ops are messages and collectives."""
+    return np.array([is_communication(optype) for optype in graph.optype], dtype=bool)
+
+
+def answered(job: Recorded, question: str, changed: Recorded) -> ReplayAnswer:
+    """The answer to a question that changes the job to another."""
+    before, after = (float(each.times(lambda graph: graph.seconds).mean()) for each in (job, changed))
+    return ReplayAnswer(question, before, after)
 
 
 def _number(value: str, count: int, part: str, what: str) -> int:
@@ -133,19 +161,19 @@ def _last_stage(job: Recorded, value: str, part: str) -> Recorded:
 
     def seconds(graph: StepGraph) -> Floats:
         factor = np.array([factors.get(optype, 1.0) for optype in graph.optype])
-        return np.where((graph.stage == graph.stages - 1)[:, None], graph.seconds * factor[:, None], graph.seconds)
+        return np.asarray(graph.seconds * factor[:, None])
 
-    return _with(job, seconds)
+    return where(job, lambda graph: graph.stage == graph.stages - 1, seconds)
 
 
 def _stage(job: Recorded, value: str, part: str) -> Recorded:
     number = _number(value, job.stages, part, "stage")
-    return _typical_where(job, lambda graph: graph.stage == number)
+    return typical_where(job, lambda graph: graph.stage == number)
 
 
 def _dp(job: Recorded, value: str, part: str) -> Recorded:
     number = _number(value, job.replicas, part, "dp rank")
-    return _typical_where(job, lambda graph: graph.dp_rank == number)
+    return typical_where(job, lambda graph: graph.dp_rank == number)
 
 
 def _worker(job: Recorded, value: str, part: str) -> Recorded:
@@ -153,23 +181,7 @@ def _worker(job: Recorded, value: str, part: str) -> Recorded:
     if not comma:
         raise InputError(f"what-if {part!r}: give a dp rank and a stage, as in worker=8,1")
     number = _number(dp, job.replicas, part, "dp rank") * job.stages + _number(stage, job.stages, part, "stage")
-    return _typical_where(job, lambda graph: graph.worker == number)
-
-
-def _type(job: Recorded, value: str, part: str) -> Recorded:
-    if value not in job.typical:
-        raise InputError(f"what-if {part!r}: the job has no ops of that type; it has {', '.join(job.typical)}")
-    return _typical_where(job, lambda graph: np.array(graph.types) == value)
-
-
-def _faster(job: Recorded, value: str, part: str, *, communication: bool) -> Recorded:
-    times = factor(value, part)
-
-    def seconds(graph: StepGraph) -> Floats:
-        chosen = np.array([is_communication(optype) == communication for optype in graph.optype])
-        return np.where(chosen[:, None], graph.seconds / times, graph.seconds)
-
-    return _with(job, seconds)
+    return typical_where(job, lambda graph: graph.worker == number)
 
 
 _CHANGES: dict[str, Callable[[Recorded, str, str], Recorded]] = {
@@ -177,7 +189,7 @@ _CHANGES: dict[str, Callable[[Recorded, str, str], Recorded]] = {
     "stage": _stage,
     "worker": _worker,
     "dp": _dp,
-    "type": _type,
-    "links": partial(_faster, communication=True),
-    "compute": partial(_faster, communication=False),
+    "type": typical_of_type,
+    "links": partial(faster, chosen=is_comm),
+    "compute": partial(faster, chosen=lambda graph: ~is_comm(graph)),
 }
