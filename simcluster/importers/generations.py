@@ -11,7 +11,7 @@ same again); how a sum divides is a convention.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from simcluster.base.errors import InputError
 from simcluster.catalogue.links import link_document
@@ -61,58 +61,65 @@ _GENERATIONS = (  # the first whose name is in the device's name
 )
 
 
-def generation_of(device: object) -> Generation | None:
-    """The generation that a device's name speaks of (for an inline device its name, else its base)."""
-    if isinstance(device, Mapping):
-        device = f"{device.get('name', '')} {device.get('base', '')}"
-    text = str(device).lower()
-    return next((generation for generation in _GENERATIONS if generation.name in text), None)
+class Wires:
+    """The links of a device's generation, each with the figures that are given by hand in place of its own.
 
-
-def nvlink_wire(sm: int, spec: ImportSpec) -> Wire:
-    """One NVLink between GPUs without a switch (of a GPU of compute capability ``sm`` / 10)."""
-    best = max((key for key in _NVLINK if key <= sm), default=80)
-    line, payload = _NVLINK[best]
-    wire = Wire(line, payload / line, NVLINK_LATENCY, "nvlink", f"NVLink of sm {sm}; efficiency: NCCL topo.h")
-    return spec.nvlink.changed(wire)
-
-
-def to_nvswitch(wire: Wire, spec: ImportSpec) -> Wire:
-    """A GPU's NVLinks that end in a switch: half of the way to another GPU."""
-    latency = NVSWITCH_LATENCY if spec.nvlink.latency is None else spec.nvlink.latency
-    return Wire(wire.line_rate, wire.efficiency, latency, wire.medium, wire.source)
-
-
-def pcie_wire(lane: float, lanes: int, what: str, spec: ImportSpec) -> Wire:
-    """A PCIe link of so many lanes of ``lane`` B/s each; its efficiency is the catalogue's for that speed of a lane."""
-    like = next(name for fastest, name in _PCIE if lane >= fastest)
-    source = f"{what}; efficiency as {like} of the link catalogue"
-    return spec.pcie.changed(Wire(lane * lanes, link_document(like)["efficiency"], PCIE_LATENCY, "pcie", source))
-
-
-def socket_wire(payload: float, what: str, spec: ImportSpec) -> Wire:
-    """The way between two NUMA nodes; the figure is NCCL's, already payload."""
-    return spec.socket.changed(Wire(payload, 1.0, SOCKET_LATENCY, "socket", f"{what}: NCCL topo.h"))
-
-
-def port_wire(line_rate: float, medium: str, what: str, spec: ImportSpec, *, latency: float = NIC_LATENCY) -> Wire:
-    """A NIC's cable.  Efficiency as in dgx_h100.yaml (InfiniBand from NDR on) or dgx_a100.yaml, which cite it."""
-    fast = line_rate >= 50e9 and medium == "infiniband"
-    efficiency, like = (0.96, "dgx_h100") if fast else (0.948, "dgx_a100")
-    return spec.nic.changed(Wire(line_rate, efficiency, latency, medium, f"{what}; efficiency as in {like}.yaml"))
-
-
-def usual(figure: str, generation: Generation | None, spec: ImportSpec, why: str) -> float:
-    """B/s of ``pcie``, ``nic`` or ``socket`` where the file is silent: as given by hand, or usual for the generation.
-
-    InputError naming the parameter where neither is known.
+    ``generation`` is the one that the device's name speaks of (for an inline device its name, else its base).
     """
-    given: float | None = getattr(spec, figure).line_rate
-    if given is not None:
-        return given
-    if generation is None:
-        raise InputError(
-            f"{why}; give {figure}: {{line_rate: ...}} beside the file, or a device of a known generation "
-            f"({', '.join(entry.name for entry in _GENERATIONS)} in its name)"
+
+    def __init__(self, spec: ImportSpec, device: object) -> None:
+        if isinstance(device, Mapping):
+            device = f"{device.get('name', '')} {device.get('base', '')}"
+        text = str(device).lower()
+        self.spec = spec
+        self.generation = next((generation for generation in _GENERATIONS if generation.name in text), None)
+
+    def nvlink(self, sm: int) -> Wire:
+        """One NVLink between GPUs without a switch (of a GPU of compute capability ``sm`` / 10)."""
+        best = max((key for key in _NVLINK if key <= sm), default=80)
+        line, payload = _NVLINK[best]
+        wire = Wire(line, payload / line, NVLINK_LATENCY, "nvlink", f"NVLink of sm {sm}; efficiency: NCCL topo.h")
+        return self.spec.nvlink.changed(wire)
+
+    def to_nvswitch(self, wire: Wire) -> Wire:
+        """A GPU's NVLinks that end in a switch: half of the way to another GPU."""
+        given = self.spec.nvlink.latency
+        return replace(wire, latency=NVSWITCH_LATENCY if given is None else given)
+
+    def pcie(self, lane: float, lanes: int, what: str) -> Wire:
+        """A PCIe link of so many lanes of ``lane`` B/s each; its efficiency is the catalogue's for such lanes."""
+        like = next(name for fastest, name in _PCIE if lane >= fastest)
+        source = f"{what}; efficiency as {like} of the link catalogue"
+        wire = Wire(lane * lanes, link_document(like)["efficiency"], PCIE_LATENCY, "pcie", source)
+        return self.spec.pcie.changed(wire)
+
+    def usual_pcie(self, why: str) -> Wire:
+        """The PCIe link of a GPU where a file is silent."""
+        return self.pcie(self.usual("pcie", why) / 16, 16, "usual for the GPU, 16 lanes")
+
+    def socket(self, payload: float, what: str) -> Wire:
+        """The way between two NUMA nodes; the figure is NCCL's, already payload."""
+        return self.spec.socket.changed(Wire(payload, 1.0, SOCKET_LATENCY, "socket", f"{what}: NCCL topo.h"))
+
+    def port(self, line_rate: float, medium: str, what: str, *, latency: float = NIC_LATENCY) -> Wire:
+        """A NIC's cable.  Efficiency as in dgx_h100.yaml (InfiniBand from NDR on) or dgx_a100.yaml, which cite it."""
+        fast = line_rate >= 50e9 and medium == "infiniband"
+        efficiency, like = (0.96, "dgx_h100") if fast else (0.948, "dgx_a100")
+        return self.spec.nic.changed(
+            Wire(line_rate, efficiency, latency, medium, f"{what}; efficiency as in {like}.yaml")
         )
-    return {"pcie": generation.pcie, "nic": generation.nic, "socket": generation.socket}[figure]
+
+    def usual(self, figure: str, why: str) -> float:
+        """B/s of ``pcie``, ``nic`` or ``socket`` where a file is silent: as given by hand, or usual for the generation.
+
+        InputError naming the parameter where neither is known.
+        """
+        given: float | None = getattr(self.spec, figure).line_rate
+        if given is not None:
+            return given
+        if self.generation is None:
+            raise InputError(
+                f"{why}; give {figure}: {{line_rate: ...}} beside the file, or a device of a known generation "
+                f"({', '.join(entry.name for entry in _GENERATIONS)} in its name)"
+            )
+        return float(getattr(self.generation, figure))

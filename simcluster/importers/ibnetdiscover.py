@@ -10,20 +10,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from simcluster.base.errors import InputError
 from simcluster.base.natural import natural
-from simcluster.importers.generations import (
-    SWITCH_LATENCY,
-    Generation,
-    generation_of,
-    nvlink_wire,
-    pcie_wire,
-    port_wire,
-    to_nvswitch,
-    usual,
-)
+from simcluster.importers.generations import SWITCH_LATENCY, Wires
 from simcluster.importers.graph_document import GraphDocument, Wire
 from simcluster.importers.import_parameters import ImportSpec
 
@@ -167,16 +158,17 @@ def listing_document(
                 machines.setdefault(record.host, []).append((label.replace(" ", "."), cable))
     if not machines:
         raise InputError(f"{source}: no adapter that is kept has a cable to a switch")
-    filler = _Machines(document, spec, generation_of(device), source)
+    wires = Wires(spec, device)
+    filler = _Machines(document, wires, source)
     for number, host in enumerate(sorted(machines, key=natural)):
         for nic, cable in filler.add(number, host, machines[host]):
-            document.link(nic, switches[cable.far], _cable_wire(cable.rate, spec, _PORT_LATENCY))
-    _add_switches(document, records, switches, spec)
+            document.link(nic, switches[cable.far], _cable_wire(cable.rate, wires, _PORT_LATENCY))
+    _add_switches(document, records, switches, wires)
     return document
 
 
-def _cable_wire(rate: float, spec: ImportSpec, latency: float) -> Wire:
-    return port_wire(rate, "infiniband", "ibnetdiscover", spec, latency=latency)
+def _cable_wire(rate: float, wires: Wires, latency: float) -> Wire:
+    return wires.port(rate, "infiniband", "ibnetdiscover", latency=latency)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,8 +176,7 @@ class _Machines:
     """Writes machines: GPUs beside their NICs, NVSwitch between the GPUs."""
 
     document: GraphDocument
-    spec: ImportSpec
-    generation: Generation | None
+    wires: Wires
     source: str
 
     def add(self, number: int, host: str, ports: list[tuple[str, _Cable]]) -> list[tuple[str, _Cable]]:
@@ -195,7 +186,7 @@ class _Machines:
         for label, cable in sorted(ports, key=lambda port: natural(port[0])):
             seen[label] += 1
             nics.append((f"{host}.{label}:{seen[label]}" if seen[label] > 1 else f"{host}.{label}", cable))
-        per_nic = self.spec.gpus_per_nic
+        per_nic = self.wires.spec.gpus_per_nic
         gpus = [f"{host}.gpu{i}" for i in range(per_nic * len(nics))]
         for gpu in gpus:
             self.document.node(gpu, "gpu", host=number)
@@ -209,20 +200,16 @@ class _Machines:
 
     def _add_pcie(self, host: str, gpus: list[str], nics: list[str], *, joined: bool) -> None:
         """GPU - NIC; over a PCIe switch if several share it, and with a host bridge if NVLink does not join them."""
-        why = f"{self.source}: the listing does not say what PCIe the machines have"
-        lane = usual("pcie", self.generation, self.spec, why) / 16
-        pcie = pcie_wire(lane, 16, "usual for the GPU, 16 lanes", self.spec)
-        direct = self.spec.pcie.latency is None
+        pcie = self.wires.usual_pcie(f"{self.source}: the listing does not say what PCIe the machines have")
+        direct = self.wires.spec.pcie.latency is None
         latency = _PCIE_LATENCY if direct else pcie.latency
-        per_nic = self.spec.gpus_per_nic
+        per_nic = self.wires.spec.gpus_per_nic
         if not joined and len(gpus) > 1:
             self.document.node(f"{host}.host", "host")
         for i, nic in enumerate(nics):
             self.document.node(nic, "nic")
             shared = per_nic > 1 or (not joined and len(gpus) > 1)
-            wire = Wire(
-                pcie.line_rate, pcie.efficiency, latency / 2 if shared and direct else latency, "pcie", pcie.source
-            )
+            wire = replace(pcie, latency=latency / 2 if shared and direct else latency)
             above = nic
             if shared:
                 above = f"{host}.pcie{i}"
@@ -234,20 +221,18 @@ class _Machines:
                 self.document.link(gpu, above, wire)
 
     def _nvlinks(self) -> Wire | None:
-        count = self.spec.nvlinks_per_gpu
+        count, generation = self.wires.spec.nvlinks_per_gpu, self.wires.generation
         if count == 0:
             return None
-        if count is None and self.generation is None:
+        if count is None and generation is None:
             raise InputError(
                 f"{self.source}: the listing does not say how GPUs are joined, nor does the device's name; "
                 "give nvlinks_per_gpu (0 for none) beside the file"
             )
-        generation = self.generation
-        sm = generation.sm if generation else 80
-        if generation is None and self.spec.nvlink.line_rate is None:
+        if generation is None and self.wires.spec.nvlink.line_rate is None:
             raise InputError("nvlinks_per_gpu: how fast is one? give nvlink: {line_rate: ..., efficiency: ...} too")
         links = count if count is not None else generation.nvlinks if generation else 0
-        return to_nvswitch(nvlink_wire(sm, self.spec).times(links), self.spec)
+        return self.wires.to_nvswitch(self.wires.nvlink(generation.sm if generation else 80).times(links))
 
 
 def _switch_names(records: dict[str, _Record]) -> dict[str, str]:
@@ -261,9 +246,7 @@ def _switch_names(records: dict[str, _Record]) -> dict[str, str]:
     return {guid: name if often[name] == 1 else f"{name} {guid}" for guid, name in short.items()}
 
 
-def _add_switches(
-    document: GraphDocument, records: dict[str, _Record], switches: dict[str, str], spec: ImportSpec
-) -> None:
+def _add_switches(document: GraphDocument, records: dict[str, _Record], switches: dict[str, str], wires: Wires) -> None:
     levels = _levels(records)
     for guid, name in switches.items():
         level = levels.get(guid, 0)
@@ -275,15 +258,11 @@ def _add_switches(
                 pair = (switches[guid], switches[cable.far])
                 trunks[pair] = trunks.get(pair, 0.0) + cable.rate
     for (a, b), rate in trunks.items():
-        document.link(a, b, _trunk_wire(rate, spec))
-
-
-def _trunk_wire(rate: float, spec: ImportSpec) -> Wire:
-    """Cables between two switches, with the NICs' efficiency (their line rate and latency are not the NICs')."""
-    cable = _cable_wire(rate, spec, SWITCH_LATENCY)
-    return Wire(
-        rate, cable.efficiency, SWITCH_LATENCY, "infiniband", "ibnetdiscover; 0.6 us for each further switch: assumed"
-    )
+        nic = _cable_wire(
+            rate, wires, SWITCH_LATENCY
+        )  # of which only the efficiency is that of a cable between switches
+        source = "ibnetdiscover; 0.6 us for each further switch: assumed"
+        document.link(a, b, replace(nic, line_rate=rate, latency=SWITCH_LATENCY, source=source))
 
 
 def _levels(records: dict[str, _Record]) -> dict[str, int]:

@@ -6,6 +6,7 @@ In a scenario ``cluster: {topology: host.xml, nodes: 16, device: h200}``; as a f
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Annotated, Literal, Self
 
@@ -38,13 +39,8 @@ class LinkChange(Spec):
         if self == LinkChange():
             return wire
         given = [f"{name.replace('_', ' ')} given by hand" for name in type(self).model_fields if getattr(self, name)]
-        return Wire(
-            line_rate=self.line_rate or wire.line_rate,
-            efficiency=self.efficiency or wire.efficiency,
-            latency=wire.latency if self.latency is None else self.latency,
-            medium=wire.medium,
-            source="; ".join([*given, wire.source]),
-        )
+        own = self.model_dump(exclude_none=True)
+        return replace(wire, **own, source="; ".join([*given, wire.source]))
 
 
 class FabricParameters(Spec):

@@ -13,18 +13,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from simcluster.base.errors import InputError
-from simcluster.importers.generations import (
-    NIC_LATENCY,
-    PCIE_LATENCY,
-    Generation,
-    generation_of,
-    nvlink_wire,
-    pcie_wire,
-    port_wire,
-    socket_wire,
-    to_nvswitch,
-    usual,
-)
+from simcluster.importers.generations import NIC_LATENCY, PCIE_LATENCY, Wires
 from simcluster.importers.graph_document import Wire
 from simcluster.importers.import_parameters import ImportSpec
 from simcluster.importers.machine import NicCable, Node, System
@@ -58,13 +47,12 @@ def read_nccl(root: Element, spec: ImportSpec, device: object) -> System:
     """The machine (or NVLink domain) under ``<system>``.  InputError with the line of what makes no sense."""
     if root.get("version") != "1":
         raise root.error(f"version is {root.get('version')[:40]!r}; NCCL writes and reads version 1")
-    return _Reader(spec, generation_of(device)).read(root)
+    return _Reader(Wires(spec, device)).read(root)
 
 
 class _Reader:
-    def __init__(self, spec: ImportSpec, generation: Generation | None) -> None:
-        self._spec = spec
-        self._generation = generation
+    def __init__(self, wires: Wires) -> None:
+        self._wires, self._spec = wires, wires.spec
         self._system = System()
         self._bus: dict[tuple[int, str], Element] = {}  # (machine, bus id)
         self._gpus: dict[tuple[int, str], tuple[Node, Element, Node]] = {}  # by bus id: node, its element, its CPU
@@ -134,7 +122,7 @@ class _Reader:
         return [_Slot("pcie", element, self._pcie(element), below)] if below else []
 
     def _pcie(self, element: Element) -> Wire:
-        return pcie_wire(*pcie_lanes(element), self._spec)
+        return self._wires.pcie(*pcie_lanes(element))
 
     def _kept(self, nets: list[Element]) -> list[Element]:
         return [net for net in nets if self._spec.keeps_nic(net.get("name"))]
@@ -201,12 +189,11 @@ class _Reader:
     def _net(self, net: Element, medium: str) -> Wire:
         rate, more = net_rate(net), net_latency(net)
         latency = NIC_LATENCY + more / 2  # NCCL adds it once for a step, which passes two NICs
-        return port_wire(rate, medium, f"{rate / 1.25e8:g} Gbit/s in NCCL's dump", self._spec, latency=latency)
+        return self._wires.port(rate, medium, f"{rate / 1.25e8:g} Gbit/s in NCCL's dump", latency=latency)
 
     def _silent_port(self, slot: _Slot, medium: str) -> Wire:
         why = f"{slot.element.place}: the file does not say how fast the NICs are"
-        rate = usual("nic", self._generation, self._spec, why)
-        return port_wire(rate, medium, "usual for the GPU, the file does not say", self._spec)
+        return self._wires.port(self._wires.usual("nic", why), medium, "usual for the GPU, the file does not say")
 
     def _number(self, machine: int, word: str) -> str:
         self._count[machine, word] += 1
@@ -223,7 +210,7 @@ class _Reader:
         used = [(key, cpu) for key, (cpu, below) in slots.items() if below]
         for ((machine, a), cpu), ((other, b), _) in itertools.combinations(used, 2):
             if machine == other:
-                wire = socket_wire(*between_cpus(cpu, self._spec), self._spec)
+                wire = self._wires.socket(*between_cpus(cpu, self._spec))
                 self._system.link((machine, f"numa{a}"), (machine, f"numa{b}"), wire)
 
     def _add_nvlinks(self) -> None:
@@ -250,10 +237,10 @@ class _Reader:
     def _check_and_link(self, links: dict[tuple[Node, Node], tuple[int, Element]]) -> None:
         sm_of = {node: gpu.whole("sm") for node, gpu, _ in self._gpus.values() if next(gpu.named("nvlink"), None)}
         for (a, b), (count, nvlink) in links.items():
-            wire = nvlink_wire(sm_of[a], self._spec).times(count)
+            wire = self._wires.nvlink(sm_of[a]).times(count)
             if b[1] == "nvswitch":
                 self._system.nodes.setdefault(b, "nvswitch")
-                self._system.link(a, b, to_nvswitch(wire, self._spec))
+                self._system.link(a, b, self._wires.to_nvswitch(wire))
                 continue
             back = links.get((b, a), (0, nvlink))[0]
             if self._system.nodes[b] == "gpu" and back != count:
@@ -283,7 +270,7 @@ class _Reader:
 
     def _usual_nvlinks(self) -> None:
         """A file without NVLinks: those of the GPU's generation, all in NVSwitches."""
-        count, generation = self._spec.nvlinks_per_gpu, self._generation
+        count, generation = self._spec.nvlinks_per_gpu, self._wires.generation
         if count == 0 or len(self._gpus) == 1:
             return
         if generation is None:
@@ -291,8 +278,8 @@ class _Reader:
                 "the file leaves NVLink to detection, and the device is of no generation known here; give "
                 "nvlinks_per_gpu (0 for none) and a device such as h100"
             )
-        single = nvlink_wire(generation.sm, self._spec)
-        wire = to_nvswitch(single.times(generation.nvlinks if count is None else count), self._spec)
+        single = self._wires.nvlink(generation.sm)
+        wire = self._wires.to_nvswitch(single.times(generation.nvlinks if count is None else count))
         for (machine, _), (node, _, _) in self._gpus.items():
             self._system.nodes.setdefault((machine, "nvswitch"), "nvswitch")
             self._system.link(node, (machine, "nvswitch"), wire)

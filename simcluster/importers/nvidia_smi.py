@@ -13,16 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from simcluster.base.errors import InputError
-from simcluster.importers.generations import (
-    Generation,
-    generation_of,
-    nvlink_wire,
-    pcie_wire,
-    port_wire,
-    socket_wire,
-    to_nvswitch,
-    usual,
-)
+from simcluster.importers.generations import Wires
 from simcluster.importers.graph_document import Wire
 from simcluster.importers.import_parameters import ImportSpec
 from simcluster.importers.machine import NicCable, System
@@ -37,7 +28,7 @@ _DEVICE_OF_NVLINKS = {12: "a100-80gb", 18: "h100"}
 def matrix_device(matrix: Matrix) -> str:
     """The GPU that has as many NVLinks (12: A100, 18: H100); InputError naming ``device`` for any other number."""
     gpus = matrix.gpus
-    total = _nvlinks_per_gpu(matrix, _all_in_nvswitch(matrix, None, None))
+    total = _nvlinks_per_gpu(matrix, _all_in_nvswitch(matrix))
     device = _DEVICE_OF_NVLINKS.get(total)
     if device is None:
         raise InputError(
@@ -49,18 +40,18 @@ def matrix_device(matrix: Matrix) -> str:
 
 def read_matrix(matrix: Matrix, spec: ImportSpec, device: object) -> System:
     """The machine of a matrix: NVLinks direct or through NVSwitch, PCIe switches, host bridges and NUMA nodes."""
-    system, generation = System(), generation_of(device)
+    system, wires = System(), Wires(spec, device)
     names = [name for name in matrix.names if is_gpu(name) or spec.keeps_nic(matrix.nics.get(name, name))]
     for name in names:
         system.nodes[0, _node_name(matrix, name)] = "gpu" if is_gpu(name) else "nic"
     levels = _levels(matrix, names)
     _check_tree(matrix, names, levels)
-    _Tree(matrix, system, spec, generation).grow(names, levels)
-    _add_nvlinks(matrix, system, spec, generation)
+    _Tree(matrix, system, wires).grow(names, levels)
+    _add_nvlinks(matrix, system, wires)
     why = f"{matrix.source}: the matrix does not say how fast the NICs are"
     for name in names:
         if not is_gpu(name):
-            wire = port_wire(usual("nic", generation, spec, why), "infiniband", "usual for the GPU", spec)
+            wire = wires.port(wires.usual("nic", why), "infiniband", "usual for the GPU")
             system.ports.append(NicCable((0, _node_name(matrix, name)), wire))
     return system
 
@@ -100,13 +91,10 @@ class _Tree:
 
     matrix: Matrix
     system: System
-    spec: ImportSpec
-    generation: Generation | None
+    wires: Wires
 
     def grow(self, names: Sequence[str], levels: Levels) -> None:
-        why = f"{self.matrix.source}: the matrix does not say what PCIe it is"
-        lane = usual("pcie", self.generation, self.spec, why) / 16
-        pcie = pcie_wire(lane, 16, "usual for the GPU, 16 lanes", self.spec)
+        pcie = self.wires.usual_pcie(f"{self.matrix.source}: the matrix does not say what PCIe it is")
         numa_nodes = []
         for members in _groups(names, levels["NODE"]):
             bridges = _groups(members, levels["PHB"])
@@ -144,7 +132,7 @@ class _Tree:
 
     def _socket(self) -> Wire:
         why = f"{self.matrix.source}: the matrix does not say how fast the link between NUMA nodes is"
-        return socket_wire(usual("socket", self.generation, self.spec, why), "usual CPU of the GPU's DGX", self.spec)
+        return self.wires.socket(self.wires.usual("socket", why), "usual CPU of the GPU's DGX")
 
 
 def _groups(names: Sequence[str], group: dict[str, str]) -> list[list[str]]:
@@ -161,7 +149,7 @@ def _node_name(matrix: Matrix, name: str) -> str:
 # --- NVLink -----------------------------------------------------------------------------------------------------------
 
 
-def _all_in_nvswitch(matrix: Matrix, generation: Generation | None, given: bool | None) -> bool:
+def _all_in_nvswitch(matrix: Matrix, most: int = _MOST_NVLINKS, given: bool | None = None) -> bool:
     """Whether the GPUs meet in NVSwitches: all pairs have the same NV#, and more in sum than a GPU has NVLinks."""
     counts = [matrix.nvlinks(a, b) for a, b in itertools.combinations(matrix.gpus, 2)]
     if not counts or not all(count == counts[0] > 0 for count in counts):
@@ -170,7 +158,6 @@ def _all_in_nvswitch(matrix: Matrix, generation: Generation | None, given: bool 
                 f"nvswitch: {matrix.source} does not have the same NV# for all pairs of GPUs; leave it out"
             )
         return False
-    most = generation.nvlinks if generation else _MOST_NVLINKS
     return counts[0] * (len(matrix.gpus) - 1) > most if given is None else given
 
 
@@ -181,9 +168,9 @@ def _nvlinks_per_gpu(matrix: Matrix, switched: bool) -> int:
     return max((max(row) if switched else sum(row) for row in counts if row), default=0)
 
 
-def _add_nvlinks(matrix: Matrix, system: System, spec: ImportSpec, generation: Generation | None) -> None:
-    gpus = matrix.gpus
-    switched = _all_in_nvswitch(matrix, generation, spec.nvswitch)
+def _add_nvlinks(matrix: Matrix, system: System, wires: Wires) -> None:
+    gpus, generation, spec = matrix.gpus, wires.generation, wires.spec
+    switched = _all_in_nvswitch(matrix, generation.nvlinks if generation else _MOST_NVLINKS, spec.nvswitch)
     if not _nvlinks_per_gpu(matrix, switched):
         return
     if generation is None and spec.nvlink.line_rate is None:
@@ -191,10 +178,10 @@ def _add_nvlinks(matrix: Matrix, system: System, spec: ImportSpec, generation: G
             f"{matrix.source}: the matrix does not say how fast an NVLink is; give nvlink: {{line_rate: ..., "
             "efficiency: ...}} of one NVLink beside the file, or a device of a known generation such as h100"
         )
-    single = nvlink_wire(generation.sm if generation else 80, spec)
+    single = wires.nvlink(generation.sm if generation else 80)
     if switched:
         system.nodes[0, "nvswitch"] = "nvswitch"
-        wire = to_nvswitch(single.times(matrix.nvlinks(gpus[0], gpus[1])), spec)
+        wire = wires.to_nvswitch(single.times(matrix.nvlinks(gpus[0], gpus[1])))
         for gpu in gpus:
             system.link((0, gpu.lower()), (0, "nvswitch"), wire)
         return
