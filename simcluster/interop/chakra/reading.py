@@ -24,7 +24,7 @@ MAX_NODES = 2_000_000
 MAX_ITEMS = 10_000_000
 """Dependencies and items of lists, of all ranks together."""
 _NAME = re.compile(r"(.+)\.(\d{1,9})\.et(\.gz)?")
-_EXACT = "simcluster_seconds"
+EXACT = "simcluster_seconds"
 """Our own attribute: the length in full, since the schema's is in whole microseconds."""
 
 
@@ -143,7 +143,7 @@ def _node(message: Any, source: str) -> TraceNode:
     if not 1 <= message.type < len(KINDS):
         raise InputError(f"{source}: node {message.id}: has no type that is known ({message.type})")
     seconds = message.duration_micros / 1e6
-    exact = attributes.pop(_EXACT, None)
+    exact = attributes.pop(EXACT, None)
     if isinstance(exact, float) and abs(exact - seconds) <= 1e-6:
         seconds = exact
     after = dict.fromkeys((*message.data_deps, *message.ctrl_deps))

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simcluster.base.errors import InputError
+from simcluster.interop.chakra.graph import COPIES
 from simcluster.interop.chakra.messages import framed, messages
-from simcluster.interop.chakra.reading import MAX_NODES
+from simcluster.interop.chakra.reading import EXACT, MAX_NODES
 from simcluster.interop.chakra.trace import COLLECTIVES, KINDS, ChakraTrace, TraceNode, Value
 from simcluster.planning.offload import HOST
 
@@ -17,8 +18,7 @@ if TYPE_CHECKING:
     from simcluster.programs.program import SpanRow
     from simcluster.results.played import Run
 
-_COPIES = {"d2h": "mem_store", "h2d": "mem_load"}
-_EXACT = "simcluster_seconds"
+_COPIES = {way: kind for kind, way in COPIES.items()}
 _FIELDS = {"comm_src": "int32_val", "comm_dst": "int32_val", "comm_tag": "int32_val", "tensor_size": "uint64_val"}
 
 
@@ -50,7 +50,7 @@ def _encoded(nodes: tuple[TraceNode, ...]) -> bytes:
         message = known["Node"](id=node.id, name=node.name, type=KINDS.index(node.kind), data_deps=node.after)
         if node.seconds > 0:
             message.duration_micros = max(1, round(node.seconds * 1e6))
-        exact = {_EXACT: node.seconds} if abs(message.duration_micros / 1e6 - node.seconds) <= 1e-6 else {}
+        exact = {EXACT: node.seconds} if abs(message.duration_micros / 1e6 - node.seconds) <= 1e-6 else {}
         for name, value in {**node.attributes, **exact}.items():
             _set(message.attr.add(name=name), name, value)
         parts.append(framed(message))

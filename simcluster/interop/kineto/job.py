@@ -12,6 +12,7 @@ import numpy as np
 
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
+from simcluster.interop.kineto.chrome import ENDINGS
 from simcluster.interop.kineto.clocks import Ends, align
 from simcluster.interop.kineto.events import RankProfile, StreamOp, read_profile
 from simcluster.interop.kineto.labels import Labels
@@ -19,8 +20,6 @@ from simcluster.interop.kineto.match import MatchedOp, UnmatchedError, meetings,
 from simcluster.interop.kineto.rebuild import Profiled, rebuild
 from simcluster.interop.recorded.graph import StepGraph, is_communication
 from simcluster.interop.recorded.recorded import Recorded
-
-_ENDINGS = (".json", ".json.gz")
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,7 @@ def keys_of(graph: Profiled) -> Iterator[tuple[str, str, int]]:
 
 def is_profile(path: str | Path) -> bool:
     """Is that a trace of PyTorch's profiler (.json, .json.gz), or a folder of them?"""
-    return Path(path).is_dir() or str(path).endswith(_ENDINGS)
+    return Path(path).is_dir() or str(path).endswith(ENDINGS)
 
 
 def load_profiles(path: str | Path, steps: Sequence[int] | None = None) -> ProfiledJob:
@@ -95,7 +94,7 @@ def _files(path: Path) -> list[Path]:
         return [path]
     if not path.is_dir():
         raise InputError(f"cannot read {path}: there is no such file or folder")
-    found = sorted(file for file in path.iterdir() if file.name.endswith(_ENDINGS))
+    found = sorted(file for file in path.iterdir() if file.name.endswith(ENDINGS))
     if not found:
         raise InputError(f"folder {path} has no profiles: files of PyTorch's profiler end in .json or .json.gz")
     return found

@@ -13,13 +13,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from simcluster.base.arrays import Floats
 from simcluster.interop.kineto.events import RankProfile, StreamOp
 from simcluster.interop.kineto.host import WAIT, doings_of
 from simcluster.interop.kineto.labels import OTHER, Label, Labels
 from simcluster.interop.kineto.match import MatchedOp
 from simcluster.interop.kineto.waits import waited_for
-from simcluster.interop.recorded.graph import MAIN, StepGraph
+from simcluster.interop.recorded.graph import MAIN, GraphMaker, StepGraph
 
 HOST, COPY = "host", "copy"
 
@@ -42,36 +41,25 @@ class Profiled(StepGraph):
 
 
 @dataclass
-class _Maker:
-    """The graph in the making; times in seconds of the step."""
+class _Maker(GraphMaker):
+    """The graph in the making, with what was recorded; times in seconds of the step."""
 
-    types: list[str] = field(default_factory=list)
-    worker: list[int] = field(default_factory=list)
-    lanes: dict[tuple[int, str], list[int]] = field(default_factory=dict)
-    after: list[list[int]] = field(default_factory=list)
-    seconds: list[float] = field(default_factory=list)
     began: list[float] = field(default_factory=list)
     ended: list[float] = field(default_factory=list)
     source: list[StreamOp | None] = field(default_factory=list)
     labels: list[Label] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
 
-    def add(
+    def add_recorded(
         self, worker: int, lane: str, kind: str, times: tuple[float, float], *, name: str, label: Label,
-        seconds: float = -1.0, after: Sequence[int] = (), source: StreamOp | None = None,
+        seconds: float, after: Sequence[int] = (), source: StreamOp | None = None,
     ) -> int:  # fmt: skip
-        number = len(self.types)
-        self.types.append(kind)
-        self.worker.append(worker)
-        self.lanes.setdefault((worker, lane), []).append(number)
-        self.after.append(list(after))
-        self.seconds.append(times[1] - times[0] if seconds < 0 else seconds)
         self.began.append(times[0])
         self.ended.append(times[1])
         self.source.append(source)
         self.labels.append(label)
         self.names.append(name)
-        return number
+        return self.add(lane, kind, worker, np.array([seconds]), after=after)
 
 
 def rebuild(
@@ -84,7 +72,7 @@ def rebuild(
 ) -> Profiled:
     """The graph of a step; ``shift`` is what to add to each rank's times."""
     begin = min(_begin(profile, step, ops[profile.rank]) + shift[profile.rank] for profile in profiles)
-    maker, place_of, gaps, left_out = _Maker(), dict[MatchedOp, int](), dict[int, float](), {}
+    maker, place_of, gaps, left_out = _Maker(1, (step,)), dict[MatchedOp, int](), dict[int, float](), {}
     for worker, profile in enumerate(profiles):
         own, rank = ops[profile.rank], profile.rank
         adding = _Rank(maker, worker, profile, own, shift[rank] - begin, labels[rank])
@@ -92,22 +80,15 @@ def rebuild(
         place_of.update({MatchedOp(rank, place): number for place, number in adding.placed.items()})
         gaps.update({number: adding.gaps[place] for place, number in adding.placed.items()})
         left_out[rank] = adding.left_out
-    groups = [tuple(place_of[member] for member in each) for each in meet if len(each) > 1]
-    for group in groups:
+    maker.groups = [tuple(place_of[member] for member in each) for each in meet if len(each) > 1]
+    for group in maker.groups:
         arrived = max(maker.began[op] for op in group)
         gap = gaps[max(group, key=lambda op: maker.began[op])]  # what the last one needed to begin
         for op in group:
-            maker.seconds[op] = max(0.0, maker.ended[op] - arrived) + gap
-    nothing = np.full(len(maker.types), -1, dtype=np.int64)
-
-    def column(values: list[float]) -> Floats:
-        return np.array(values, dtype=np.float64)[:, None]
-
+            maker.seconds[op] = np.array([max(0.0, maker.ended[op] - arrived) + gap])
+    recorded = {name: np.array(getattr(maker, name), dtype=np.float64)[:, None] for name in ("began", "ended")}
     return Profiled(
-        stages=1, steps=(step,), optype=tuple(maker.types), worker=np.array(maker.worker, dtype=np.int64),
-        microbatch=nothing, chunk=nothing, lanes={lane: tuple(each) for lane, each in maker.lanes.items()},
-        after=tuple(map(tuple, maker.after)), groups=tuple(groups), seconds=column(maker.seconds),
-        began=column(maker.began), ended=column(maker.ended), source=tuple(maker.source), labels=tuple(maker.labels),
+        **vars(maker.made()) | recorded, source=tuple(maker.source), labels=tuple(maker.labels),
         names=tuple(maker.names), offset=begin, left_out=left_out, on_device=profiles[0].on_device,
     )  # fmt: skip
 
@@ -155,7 +136,7 @@ class _Rank:
         for each, label in zip(doings, labels, strict=True):
             end = max(clock, each.end + self._shift)
             name = each.name or HOST
-            number = self._maker.add(
+            number = self._maker.add_recorded(
                 self._worker, MAIN, HOST if name in (WAIT, HOST) else label.phase, (clock, end), name=name,
                 label=label, seconds=end - max(clock, min(end, each.held + self._shift)),
             )  # fmt: skip
@@ -179,7 +160,7 @@ class _Rank:
             )  # fmt: skip
             gap = self._gap(start - ready)
             seconds = end - start + (0.0 if op.comm else gap)
-            number = self._maker.add(
+            number = self._maker.add_recorded(
                 self._worker, f"stream {op.stream}", _type(op, labels[place]), (start, end), name=op.name,
                 label=labels[place], seconds=seconds, after=host, source=op,
             )  # fmt: skip
