@@ -1,16 +1,14 @@
-"""What every supported ``model_type`` of transformers means: where its sizes are, and what no config writes down.
-
-Sources: the configuration and modelling files of each family in huggingface/transformers (configuration_llama.py,
-modeling_gemma2.py, ...), from knowledge of them; the counts that come out are tested against published ones.
-"""
+"""What every ``model_type`` of transformers means: ``hf_families.yaml`` beside this file, and here what is no table."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from simcluster.base.errors import InputError
+from simcluster.documents.reading import read_document
 from simcluster.importers.hf_config import Config
 from simcluster.importers.hf_mixtures import (
     deepseek_v2,
@@ -27,35 +25,20 @@ from simcluster.importers.hf_mixtures import (
 Fields = dict[str, Any]
 """Fields of ``Model``; None for what the config leaves out."""
 
-COMMON = {
-    "layers": ("num_hidden_layers",),
-    "hidden_size": ("hidden_size",),
-    "heads": ("num_attention_heads",),
-    "ffn_hidden_size": ("intermediate_size",),
-    "vocab_size": ("vocab_size",),
-    "sequence_length": ("max_position_embeddings",),
-}
-LLAMA_KEYS = {**COMMON, "kv_heads": ("num_key_value_heads",), "head_dim": ("head_dim",)}
-LLAMA = {"gated_mlp": True, "norm": "rmsnorm", "position": "rope", "bias": False}
-GPT = {"gated_mlp": False, "norm": "layernorm", "position": "learned", "bias": True}
-
 
 @dataclass(frozen=True, slots=True)
 class Family:
     """Under which keys one ``model_type`` keeps the fields of ``Model`` (the first present), and what it implies.
 
-    ``tied`` is what transformers assumes where tie_word_embeddings is not written; ``refine`` changes the fields by
-    what else the config says, ``experts`` adds those and what else mixtures have, ``assumed`` says what is left out.
+    ``further`` change the fields, in turn, by what else the config says; ``assumed`` says what is left out.
     """
 
     keys: Mapping[str, tuple[str, ...]]
     implied: Mapping[str, Any]
-    tied: bool
-    four_times: bool = False  # a missing MLP width means 4 x hidden_size
-    refine: Callable[[Config, Fields], None] | None = None
-    experts: Callable[[Config, Fields], None] | None = None
-    assumed: Callable[[Config], tuple[str, ...]] | None = None
-    fallback: Mapping[str, int] = field(default_factory=dict)  # what transformers assumes where a size is not written
+    fallback: Mapping[str, int]  # what transformers assumes where a size is not written
+    four_times: bool  # a missing MLP width means 4 x hidden_size
+    further: tuple[Callable[[Config, Fields], None], ...]
+    assumed: Callable[[Config], tuple[str, ...]] | None
 
 
 def _llama(config: Config, fields: Fields) -> None:
@@ -69,17 +52,6 @@ def _llama(config: Config, fields: Fields) -> None:
 
 def _mistral(config: Config, fields: Fields) -> None:
     _window(fields, config.size("sliding_window"))
-
-
-def _qwen2(config: Config, fields: Fields) -> None:
-    fields["bias"] = "qkv"
-    _qwen_window(config, fields)
-
-
-def _qwen3(config: Config, fields: Fields) -> None:
-    fields["bias"] = "attention" if config.switch("attention_bias", False) else False
-    fields["qk_norm"] = "head"
-    _qwen_window(config, fields)
 
 
 def _qwen_window(config: Config, fields: Fields) -> None:
@@ -116,19 +88,15 @@ def period_of(types: list[str] | None, default: int) -> int | None:
     return every
 
 
-def _gemma(config: Config, fields: Fields) -> None:
+def _attention_bias(config: Config, fields: Fields) -> None:
     fields["bias"] = "attention" if config.switch("attention_bias", False) else False
 
 
 def _gemma2(config: Config, fields: Fields) -> None:
-    _gemma(config, fields)
-    fields["layer_norms"] = 4
     _window(fields, config.size("sliding_window") or 4096, period_of(_types(config, fields), 2))
 
 
 def _gemma3(config: Config, fields: Fields) -> None:
-    _gemma(config, fields)
-    fields |= {"layer_norms": 4, "qk_norm": "head"}
     every = config.size(("sliding_window_pattern", "_sliding_window_pattern")) or 6
     _window(fields, config.size("sliding_window") or 4096, period_of(_types(config, fields), every))
 
@@ -163,10 +131,6 @@ def _opt(config: Config, fields: Fields) -> None:
     fields["position_rows"] = None if positions is None else positions + 2  # OPTLearnedPositionalEmbedding.offset
 
 
-def _bloom(config: Config, fields: Fields) -> None:
-    fields["embedding_norm"] = True
-
-
 def _falcon(config: Config, fields: Fields) -> None:
     new = config.switch("new_decoder_architecture", False)
     if new:
@@ -184,86 +148,56 @@ def _falcon(config: Config, fields: Fields) -> None:
     fields["position"] = "none" if config.switch("alibi", False) else "rope"
 
 
-def _olmoe(config: Config, fields: Fields) -> None:
-    _gemma(config, fields)
-    fields["qk_norm"] = "full"
-
-
 def _gpt_oss(config: Config, fields: Fields) -> None:
     _window(fields, config.size("sliding_window") or 128, period_of(_types(config, fields), 2))
 
 
-_GEMMA = {"head_dim": 256}
-_MIXTURE_KEYS = {**LLAMA_KEYS, "ffn_hidden_size": ("intermediate_size", "moe_intermediate_size")}
-_DEEPSEEK_V3 = Family(COMMON, LLAMA, tied=False, experts=deepseek_v3, assumed=predicted)
-
-FAMILIES: dict[str, Family] = {
-    "llama": Family(LLAMA_KEYS, LLAMA, tied=False, refine=_llama),
-    "mistral": Family(LLAMA_KEYS, LLAMA, tied=False, refine=_mistral),
-    "qwen2": Family(LLAMA_KEYS, LLAMA, tied=False, refine=_qwen2),
-    "qwen3": Family(LLAMA_KEYS, LLAMA, tied=False, refine=_qwen3),
-    "gemma": Family(LLAMA_KEYS, LLAMA, tied=True, refine=_gemma, fallback=_GEMMA),
-    "gemma2": Family(LLAMA_KEYS, LLAMA, tied=True, refine=_gemma2, fallback=_GEMMA),
-    "gemma3_text": Family(LLAMA_KEYS, LLAMA, tied=True, refine=_gemma3, fallback=_GEMMA),
-    "gpt2": Family(
-        {
-            "layers": ("n_layer",),
-            "hidden_size": ("n_embd",),
-            "heads": ("n_head",),
-            "ffn_hidden_size": ("n_inner",),
-            "vocab_size": ("vocab_size",),
-            "sequence_length": ("n_positions", "n_ctx"),
-        },
-        GPT,
-        tied=True,
-        four_times=True,
-        refine=_gpt2,
-    ),
-    "gpt_neox": Family(COMMON, {**GPT, "position": "rope"}, tied=False, refine=_gpt_neox),
-    "opt": Family({**COMMON, "ffn_hidden_size": ("ffn_dim",)}, GPT, tied=True, refine=_opt),
-    "bloom": Family(
-        {
-            "layers": ("n_layer", "num_hidden_layers"),
-            "hidden_size": ("hidden_size", "n_embed"),
-            "heads": ("n_head", "num_attention_heads"),
-            "vocab_size": ("vocab_size",),
-            "sequence_length": ("seq_length",),
-        },
-        {**GPT, "position": "none"},  # ALiBi
-        tied=True,
-        four_times=True,
-        refine=_bloom,
-    ),
-    "falcon": Family(
-        {
-            **COMMON,
-            "layers": ("num_hidden_layers", "n_layer"),
-            "heads": ("num_attention_heads", "n_head"),
-            "ffn_hidden_size": ("ffn_hidden_size",),
-        },
-        {**GPT, "bias": False},
-        tied=True,
-        four_times=True,
-        refine=_falcon,
-    ),
-    "mixtral": Family(LLAMA_KEYS, LLAMA, tied=False, refine=_mistral, experts=mixtral),
-    "qwen2_moe": Family(_MIXTURE_KEYS, LLAMA, tied=False, refine=_qwen2, experts=qwen_moe),
-    "qwen3_moe": Family(_MIXTURE_KEYS, LLAMA, tied=False, refine=_qwen3, experts=qwen_moe),
-    "deepseek_v2": Family(COMMON, LLAMA, tied=False, experts=deepseek_v2),
-    "deepseek_v3": _DEEPSEEK_V3,
-    "kimi_k2": _DEEPSEEK_V3,
-    "glm4_moe": Family(LLAMA_KEYS, LLAMA, tied=False, experts=glm4_moe, assumed=predicted),
-    "olmoe": Family(LLAMA_KEYS, LLAMA, tied=False, refine=_olmoe, experts=mixtral),
-    "granitemoe": Family(LLAMA_KEYS, LLAMA, tied=False, refine=_gemma, experts=mixtral),
-    "llama4_text": Family(
-        {**LLAMA_KEYS, "ffn_hidden_size": ("intermediate_size_mlp",)},
-        LLAMA,
-        tied=False,
-        refine=_gemma,
-        experts=llama4,
-        assumed=unweighted_norms,
-    ),
-    "gpt_oss": Family(
-        LLAMA_KEYS, {**LLAMA, "bias": True}, tied=False, refine=_gpt_oss, experts=gpt_oss, fallback={"head_dim": 64}
-    ),
+_FURTHER: dict[str, tuple[Callable[[Config, Fields], None], ...]] = {
+    "llama": (_llama,),
+    "mistral": (_mistral,),
+    "qwen2": (_qwen_window,),
+    "qwen3": (_attention_bias, _qwen_window),
+    "gemma": (_attention_bias,),
+    "gemma2": (_attention_bias, _gemma2),
+    "gemma3_text": (_attention_bias, _gemma3),
+    "gpt2": (_gpt2,),
+    "gpt_neox": (_gpt_neox,),
+    "opt": (_opt,),
+    "falcon": (_falcon,),
+    "mixtral": (_mistral, mixtral),
+    "qwen2_moe": (_qwen_window, qwen_moe),
+    "qwen3_moe": (_attention_bias, _qwen_window, qwen_moe),
+    "deepseek_v2": (deepseek_v2,),
+    "deepseek_v3": (deepseek_v3,),
+    "kimi_k2": (deepseek_v3,),
+    "glm4_moe": (glm4_moe,),
+    "olmoe": (_attention_bias, mixtral),
+    "granitemoe": (_attention_bias, mixtral),
+    "llama4_text": (_attention_bias, llama4),
+    "gpt_oss": (_gpt_oss, gpt_oss),
 }
+_ASSUMED = {
+    **dict.fromkeys(("deepseek_v3", "kimi_k2", "glm4_moe"), predicted),
+    "llama4_text": unweighted_norms,
+}
+
+
+def _families() -> dict[str, Family]:
+    """The entries of ``hf_families.yaml``, each with what its base has."""
+    found: dict[str, dict[str, Any]] = {}
+    for kind, entry in read_document(Path(__file__).with_suffix(".yaml")).data.items():
+        base = found.get(entry.get("base"), {})
+        sections = {name: {**base.get(name, {}), **entry.get(name, {})} for name in ("keys", "implied", "fallback")}
+        found[kind] = {**sections, "four_times": entry.get("four_times", False)}
+    return {
+        kind: Family(
+            **entry | {"keys": {field: tuple(keys.split()) for field, keys in entry["keys"].items()}},
+            further=_FURTHER.get(kind, ()),
+            assumed=_ASSUMED.get(kind),
+        )
+        for kind, entry in found.items()
+        if not kind.startswith("_")
+    }
+
+
+FAMILIES = _families()

@@ -94,10 +94,9 @@ def _fields(config: Config, family: Family, sequence_length: int | None) -> dict
             f"the config of model_type {config.kind!r} lacks {named}; add what is missing to it{beside}"
         )  # fmt: skip
     fields |= family.implied
-    fields["tied_embeddings"] = config.switch("tie_word_embeddings", family.tied)
-    for further in (family.refine, family.experts):
-        if further:
-            further(config, fields)
+    fields["tied_embeddings"] = config.switch("tie_word_embeddings", fields["tied_embeddings"])
+    for further in family.further:
+        further(config, fields)
     moe = fields.get("moe")
     if moe and not moe.keys() & {"first_dense_layers", "every"}:
         fields["ffn_hidden_size"] = None  # no layer has an MLP of its own
