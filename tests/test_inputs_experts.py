@@ -16,9 +16,8 @@ from simcluster.base.errors import InputError
 from simcluster.catalogue import presets
 from simcluster.catalogue.models import model_document
 from simcluster.cli import main
-from simcluster.importers.expert_layers import places
 from simcluster.importers.hugging_face import model_from_config
-from simcluster.importers.layer_lists import parse_layer_list
+from simcluster.importers.layer_lists import parse_layer_list, places
 from simcluster.model.mixture import Moe
 from simcluster.model.transformer import Model, parameters
 from simcluster.scenario.scenario import Scenario, from_document, load_text

@@ -123,7 +123,7 @@ def _check_given(args: argparse.Namespace) -> None:
 def _job(args: argparse.Namespace) -> CollectiveJob:
     from simcluster.bench.collective import methods_for
     from simcluster.cli.collective_output import ROOTED, CollectiveJob
-    from simcluster.importers.size_matrix import read_sizes
+    from simcluster.importers.csv_numbers import read_sizes
 
     kind = _kind(args.name)
     sizes = read_sizes(args.sizes) if args.sizes else ()

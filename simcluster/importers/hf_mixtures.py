@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from simcluster.base.errors import InputError
-from simcluster.importers.expert_layers import MOST_LAYERS, places
 from simcluster.importers.hf_config import Config
+from simcluster.importers.layer_lists import MOST_LAYERS, places
 
 Fields = dict[str, Any]
 

@@ -12,6 +12,8 @@ import re
 from collections import Counter
 from dataclasses import dataclass, field, replace
 
+import networkx as nx
+
 from simcluster.base.errors import InputError
 from simcluster.base.natural import natural
 from simcluster.importers.generations import SWITCH_LATENCY, Wires
@@ -258,9 +260,7 @@ def _add_switches(document: GraphDocument, records: dict[str, _Record], switches
                 pair = (switches[guid], switches[cable.far])
                 trunks[pair] = trunks.get(pair, 0.0) + cable.rate
     for (a, b), rate in trunks.items():
-        nic = _cable_wire(
-            rate, wires, SWITCH_LATENCY
-        )  # of which only the efficiency is that of a cable between switches
+        nic = _cable_wire(rate, wires, SWITCH_LATENCY)  # only its efficiency is that of a cable between switches
         source = "ibnetdiscover; 0.6 us for each further switch: assumed"
         document.link(a, b, replace(nic, line_rate=rate, latency=SWITCH_LATENCY, source=source))
 
@@ -269,16 +269,8 @@ def _levels(records: dict[str, _Record]) -> dict[str, int]:
     """How far above the adapters each switch is: 0 for those that have some."""
     switches = {name: record for name, record in records.items() if record.kind == "Switch"}
     adapters = {name for name, record in records.items() if record.kind == "Ca" and record.counts}
-    levels = {
-        name: 0 for name, record in switches.items() if any(cable.far in adapters for cable in record.cables.values())
-    }
-    frontier = list(levels)
-    while frontier:
-        reached = []
-        for name in frontier:
-            for cable in switches[name].cables.values():
-                if cable.far in switches and cable.far not in levels:
-                    levels[cable.far] = levels[name] + 1
-                    reached.append(cable.far)
-        frontier = reached
-    return levels
+    cables = [(name, cable.far) for name, record in switches.items() for cable in record.cables.values()]
+    graph = nx.Graph((name, far) for name, far in cables if far in switches)
+    leaves = {name for name, far in cables if far in adapters}
+    graph.add_nodes_from(leaves)
+    return {name: int(hops) for name, hops in nx.multi_source_dijkstra_path_length(graph, leaves).items()}

@@ -1,4 +1,5 @@
-"""Lists of a number for each layer, written as Python would: ``[0]*3+[1]*58``.  Read, never run.
+"""Lists of a number for each layer, written as Python would: ``[0]*3+[1]*58``.  Read, never run; and what they say of
+layers with experts.
 
 Megatron-LM evaluates them (arguments.py, ``moe_freq_type``); here only brackets, +, * and numbers have a meaning.
 """
@@ -6,10 +7,12 @@ Megatron-LM evaluates them (arguments.py, ``moe_freq_type``); here only brackets
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from simcluster.base.errors import InputError
-from simcluster.importers.expert_layers import MOST_LAYERS
 
+MOST_LAYERS = 100_000
+"""Beyond it no list of layers is made."""
 _TOKEN = re.compile(r"\s*(?:(\d+)|([][()+*,]))")
 _MOST_CHARACTERS = 10_000
 _MOST_DEPTH = 20
@@ -121,3 +124,19 @@ class _Reader:
     def _sized(self, layers: int) -> None:
         if layers > MOST_LAYERS:
             raise self.error(f"more than {MOST_LAYERS:,} layers")
+
+
+def places(has_experts: Sequence[bool]) -> dict[str, int] | None:
+    """Which layers have experts, in their order, as ``first_dense_layers``, ``every`` and ``offset`` of ``Moe``.
+
+    Defaults are left out; None where experts are in no layer, or not in every n-th behind the first dense ones.
+    """
+    found = [number for number, here in enumerate(has_experts) if here]
+    if not found:
+        return None
+    every = found[1] - found[0] if len(found) > 1 else len(has_experts)
+    if found != list(range(found[0], len(has_experts), every)):
+        return None
+    first = found[0] if found[0] >= every else 0
+    fields = {"first_dense_layers": first, "every": every, "offset": (found[0] + 1) % every}
+    return {name: value for name, value in fields.items() if value != (name == "every")}

@@ -13,15 +13,15 @@ from typing import Any
 from simcluster.base.errors import InputError
 from simcluster.importers.arguments import parse_arguments
 from simcluster.importers.imported import Imported
-from simcluster.importers.megatron_mixtures import (
+from simcluster.importers.megatron_layers import (
     add_experts,
     add_latent_attention,
     overlaps_batches,
     overlaps_experts,
+    window_of,
 )
 from simcluster.importers.megatron_options import VOCABULARIES
 from simcluster.importers.megatron_training import attention_of, recompute_of, require_adam, training_of
-from simcluster.importers.megatron_windows import window_of
 from simcluster.importers.option_values import Options
 
 _TOKENIZER = "GPT2BPETokenizer"

@@ -20,7 +20,7 @@ from simcluster.devices.files import described, names_device_file
 from simcluster.documents.diagnostics import KeyPath, did_you_mean, shown
 from simcluster.documents.overrides import apply_overrides
 from simcluster.documents.reading import Document, Mark, read_document, read_json, shipped_names, shipped_path, validate
-from simcluster.importers.histograms import histogram_in
+from simcluster.importers.csv_numbers import histogram_in
 from simcluster.importers.import_documents import ENDINGS, expand_import, import_document, is_importable, rooted
 from simcluster.importers.schedule_files import is_csv, is_function, schedule_in_csv
 from simcluster.scenario.rules import oversize

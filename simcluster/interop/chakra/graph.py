@@ -3,7 +3,7 @@
 A rank has one queue for its GPU's computation, one for its processor's (``is_cpu_op``), one for each process group
 (collectives of a communicator follow each other), one for what it sends to each other rank with one tag, and one for
 each way between its memory and its host's (mem_store, mem_load); in each, nodes come in the order of
-``trace.in_order``.  A collective begins when all its group are there; the k-th of a group on one rank is
+``ChakraTrace.in_order``.  A collective begins when all its group are there; the k-th of a group on one rank is
 the k-th on the others.  A send goes out as soon as it can, and its receive is over when it has arrived: the k-th
 between two ranks with one tag is the k-th on the other side.
 """

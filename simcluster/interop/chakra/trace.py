@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from simcluster.base.errors import InputError
@@ -71,34 +71,30 @@ class ChakraTrace:
         Raises InputError for an id that is there twice, one that is waited for and not there, and nodes that wait for
         each other in a circle.
         """
-        return in_order(self.ranks[rank], f"{self.name}, rank {rank}")
-
-
-def in_order(nodes: Sequence[TraceNode], where: str) -> list[TraceNode]:
-    """See ``ChakraTrace.in_order``."""
-    by_id = {node.id: node for node in nodes}
-    if len(by_id) < len(nodes):
-        counts = Counter(node.id for node in nodes)
-        twice = next(node for node in nodes if counts[node.id] > 1)
-        raise InputError(f"{where}: {twice.label}: its id is there twice; every node has its own")
-    left = {node.id: len(node.after) for node in nodes}
-    waiting: dict[int, list[int]] = {}
-    for node in nodes:
-        for other in node.after:
-            if other not in by_id:
-                raise InputError(f"{where}: {node.label} waits for node {other}, which is not in the trace")
-            waiting.setdefault(other, []).append(node.id)
-    ready = [number for number, count in left.items() if not count]
-    heapq.heapify(ready)
-    found = []
-    while ready:
-        number = heapq.heappop(ready)
-        found.append(by_id[number])
-        for other in waiting.get(number, ()):
-            left[other] -= 1
-            if not left[other]:
-                heapq.heappush(ready, other)
-    if len(found) < len(nodes):
-        stuck = next(node for node in nodes if left[node.id])
-        raise InputError(f"{where}: {stuck.label} waits for itself by way of others; a trace has no circles")
-    return found
+        nodes, where = self.ranks[rank], f"{self.name}, rank {rank}"
+        by_id = {node.id: node for node in nodes}
+        if len(by_id) < len(nodes):
+            counts = Counter(node.id for node in nodes)
+            twice = next(node for node in nodes if counts[node.id] > 1)
+            raise InputError(f"{where}: {twice.label}: its id is there twice; every node has its own")
+        left = {node.id: len(node.after) for node in nodes}
+        waiting: dict[int, list[int]] = {}
+        for node in nodes:
+            for other in node.after:
+                if other not in by_id:
+                    raise InputError(f"{where}: {node.label} waits for node {other}, which is not in the trace")
+                waiting.setdefault(other, []).append(node.id)
+        ready = [number for number, count in left.items() if not count]
+        heapq.heapify(ready)
+        found = []
+        while ready:
+            number = heapq.heappop(ready)
+            found.append(by_id[number])
+            for other in waiting.get(number, ()):
+                left[other] -= 1
+                if not left[other]:
+                    heapq.heappush(ready, other)
+        if len(found) < len(nodes):
+            stuck = next(node for node in nodes if left[node.id])
+            raise InputError(f"{where}: {stuck.label} waits for itself by way of others; a trace has no circles")
+        return found

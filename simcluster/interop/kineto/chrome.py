@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import lru_cache
-from itertools import chain, repeat
+from itertools import chain, islice, repeat
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -110,13 +110,8 @@ def _pieces(head: Mapping[str, Any], events: Iterable[str]) -> Iterator[str]:
 
 
 def _batches(events: Iterable[str]) -> Iterator[list[str]]:
-    lines: list[str] = []
-    for event in events:
-        lines.append(event)
-        if len(lines) == _TOGETHER:
-            yield lines
-            lines = []
-    if lines:
+    events = iter(events)
+    while lines := list(islice(events, _TOGETHER)):
         yield lines
 
 

@@ -91,12 +91,9 @@ def _offsets(ranks: Sequence[int], shared: Sequence[Ends]) -> tuple[dict[int, fl
 
 
 def _spread(shared: Sequence[Ends], offset: Mapping[int, float]) -> float:
-    apart = [max(ends) - min(ends) for ends in _aligned(shared, offset)]
+    aligned = [[end + offset[rank] for rank, (_, end) in ends.items()] for ends in shared]
+    apart = [max(ends) - min(ends) for ends in aligned]
     return float(np.median(apart)) if apart else 0.0
-
-
-def _aligned(shared: Sequence[Ends], offset: Mapping[int, float]) -> list[list[float]]:
-    return [[end + offset[rank] for rank, (_, end) in ends.items()] for ends in shared]
 
 
 def _contradictions(shared: Sequence[Ends], offset: Mapping[int, float]) -> list[float]:

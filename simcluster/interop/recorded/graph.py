@@ -7,13 +7,13 @@ seconds after the last of the group has arrived.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cache
 
 import numpy as np
 
-from simcluster.base.arrays import Floats, Ints
+from simcluster.base.arrays import Bools, Floats, Ints
 from simcluster.interop.recorded.trace import COLLECTIVE, MESSAGES, SCOPES
 
 MAIN = "main"
@@ -77,6 +77,30 @@ class StepGraph:
         return f"dp_rank {worker // self.stages}, stage {worker % self.stages}: {self.optype[op]}" + (
             f", microbatch {self.microbatch[op]}" if self.microbatch[op] >= 0 else ""
         )
+
+
+Chosen = Callable[[StepGraph], Bools]
+"""Which ops of a graph a question is about."""
+
+
+def of_type(optype: str) -> Chosen:
+    """Ops of a type as it is reported."""
+    return lambda graph: np.asarray(np.array(graph.types) == optype)
+
+
+def of_replica(number: int) -> Chosen:
+    """Ops of a dp rank."""
+    return lambda graph: np.asarray(graph.dp_rank == number)
+
+
+def of_stage(number: int) -> Chosen:
+    """Ops of a stage."""
+    return lambda graph: np.asarray(graph.stage == number)
+
+
+def of_workers(*numbers: int) -> Chosen:
+    """Ops of some workers."""
+    return lambda graph: np.isin(graph.worker, numbers)
 
 
 @dataclass

@@ -9,15 +9,13 @@ of T - T_ideal goes when the group alone becomes typical; it may exceed 1, becau
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
 
-from simcluster.base.arrays import Bools, Floats
-from simcluster.interop.recorded.graph import StepGraph
+from simcluster.base.arrays import Floats
+from simcluster.interop.recorded.graph import of_replica, of_stage, of_type, of_workers
 from simcluster.interop.recorded.recorded import Recorded
 from simcluster.interop.recorded.trace import LAUNCH
 
@@ -26,8 +24,6 @@ WORST = 0.03
 
 Worker = tuple[int, int]
 """(dp rank, stage)."""
-Group = Callable[[StepGraph], Bools]
-"""Which ops of a graph belong to it."""
 
 
 @dataclass(frozen=True)
@@ -107,18 +103,18 @@ def measure(job: Recorded) -> Straggling:
     ideal = job.times(job.typical_of)
     types = [optype for optype in job.typical if not optype.startswith(LAUNCH)]
     groups = [
-        *(partial(_of_type, optype=optype) for optype in types),
-        *(partial(_of_replica, number=number) for number in range(job.replicas)),
-        *(partial(_of_stage, number=number) for number in range(job.stages)),
+        *map(of_type, types),
+        *map(of_replica, range(job.replicas)),
+        *map(of_stage, range(job.stages)),
     ]
     ratios = [_ratio(times, ideal) for times in job.keeping(*groups)]
     by_type, rest = dict(zip(types, ratios, strict=False)), ratios[len(types) :]
     by_replica, by_stage = rest[: job.replicas], rest[job.replicas :]
     worst = worst_workers(np.minimum.outer(by_replica, by_stage))
-    numbers = [dp * job.stages + stage for dp, stage in worst]
-    of_worst, of_last = partial(_of_workers, numbers=numbers), partial(_of_stage, number=job.stages - 1)
-    without_worst, worst_alone = job.keeping(partial(_others, group=of_worst), of_worst)
-    without_last, last_alone = job.keeping(partial(_others, group=of_last), of_last)
+    of_worst = of_workers(*(dp * job.stages + stage for dp, stage in worst))
+    without_worst, worst_alone = job.keeping(lambda graph: ~of_worst(graph), of_worst)
+    of_last = of_stage(job.stages - 1)
+    without_last, last_alone = job.keeping(lambda graph: ~of_last(graph), of_last)
     return Straggling(
         steps=job.steps,
         measured=job.measured,
@@ -142,26 +138,6 @@ def worst_workers(by_worker: Floats) -> tuple[Worker, ...]:
     count = math.ceil(WORST * by_worker.size)
     order = np.argsort(-by_worker, axis=None, kind="stable")[:count]
     return tuple((int(number) // by_worker.shape[1], int(number) % by_worker.shape[1]) for number in order)
-
-
-def _of_type(graph: StepGraph, optype: str) -> Bools:
-    return np.asarray(np.array(graph.types) == optype)
-
-
-def _of_replica(graph: StepGraph, number: int) -> Bools:
-    return np.asarray(graph.dp_rank == number)
-
-
-def _of_stage(graph: StepGraph, number: int) -> Bools:
-    return np.asarray(graph.stage == number)
-
-
-def _of_workers(graph: StepGraph, numbers: Sequence[int]) -> Bools:
-    return np.isin(graph.worker, numbers)
-
-
-def _others(graph: StepGraph, group: Group) -> Bools:
-    return ~group(graph)
 
 
 def _ratio(times: Floats, to: Floats) -> float:

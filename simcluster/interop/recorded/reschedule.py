@@ -79,7 +79,6 @@ class _Rescheduling:
         self._new = GraphMaker(old.stages, old.steps)
         self._moved: dict[int, int] = {}  # op of the old graph -> of the new
         self._passes: dict[tuple[int, str, int, int], int] = {}  # (replica, kind, microbatch, virtual stage) -> op
-        self._messages: dict[tuple[int, str, int, int], int] = {}  # the receive that brings it there
         self._sends: list[tuple[int, Action, int, int]] = []
         self._measured = {
             (int(worker), optype, int(microbatch)): old.seconds[op]

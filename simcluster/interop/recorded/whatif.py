@@ -16,7 +16,15 @@ import numpy as np
 
 from simcluster.base.arrays import Bools, Floats
 from simcluster.base.errors import InputError
-from simcluster.interop.recorded.graph import StepGraph, is_communication
+from simcluster.interop.recorded.graph import (
+    Chosen,
+    StepGraph,
+    is_communication,
+    of_replica,
+    of_stage,
+    of_type,
+    of_workers,
+)
 from simcluster.interop.recorded.recorded import Recorded
 from simcluster.interop.recorded.reschedule import common, microbatches_of, rescheduled
 from simcluster.interop.recorded.trace import BACKWARD, FORWARD
@@ -35,8 +43,6 @@ QUESTIONS = {
 """What can be asked, by key."""
 
 Job = TypeVar("Job", bound=Recorded)
-Chosen = Callable[[StepGraph], Bools]
-"""Which ops of a graph a change is about."""
 _FACTOR = re.compile(r"([0-9]*\.?[0-9]+)x?")
 
 
@@ -119,7 +125,7 @@ def typical_of_type(job: Job, value: str, part: str) -> Job:
     """The job in which ops of a type take what is typical; InputError for a type that it has none of."""
     if value not in job.typical:
         raise InputError(f"what-if {part!r}: the job has no ops of that type; it has {', '.join(job.typical)}")
-    return typical_where(job, lambda graph: np.asarray(np.array(graph.types) == value))
+    return typical_where(job, of_type(value))
 
 
 def faster(job: Job, value: str, part: str, chosen: Chosen) -> Job:
@@ -163,17 +169,17 @@ def _last_stage(job: Recorded, value: str, part: str) -> Recorded:
         factor = np.array([factors.get(optype, 1.0) for optype in graph.optype])
         return np.asarray(graph.seconds * factor[:, None])
 
-    return where(job, lambda graph: graph.stage == graph.stages - 1, seconds)
+    return where(job, of_stage(job.stages - 1), seconds)
 
 
 def _stage(job: Recorded, value: str, part: str) -> Recorded:
     number = _number(value, job.stages, part, "stage")
-    return typical_where(job, lambda graph: graph.stage == number)
+    return typical_where(job, of_stage(number))
 
 
 def _dp(job: Recorded, value: str, part: str) -> Recorded:
     number = _number(value, job.replicas, part, "dp rank")
-    return typical_where(job, lambda graph: graph.dp_rank == number)
+    return typical_where(job, of_replica(number))
 
 
 def _worker(job: Recorded, value: str, part: str) -> Recorded:
@@ -181,7 +187,7 @@ def _worker(job: Recorded, value: str, part: str) -> Recorded:
     if not comma:
         raise InputError(f"what-if {part!r}: give a dp rank and a stage, as in worker=8,1")
     number = _number(dp, job.replicas, part, "dp rank") * job.stages + _number(stage, job.stages, part, "stage")
-    return typical_where(job, lambda graph: graph.worker == number)
+    return typical_where(job, of_workers(number))
 
 
 _CHANGES: dict[str, Callable[[Recorded, str, str], Recorded]] = {
