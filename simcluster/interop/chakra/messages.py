@@ -14,26 +14,11 @@ from simcluster.base.errors import InputError
 from simcluster.interop.chakra.trace import KINDS
 
 _MAX_MESSAGE = 16_000_000
-_SCALARS = {
-    # in the order of the schema: a value is field 2 k + 3 of an AttributeProto, a list of them 2 k + 4
-    "double": 1,
-    "float": 2,
-    "int32": 5,
-    "int64": 3,
-    "uint32": 13,
-    "uint64": 4,
-    "sint32": 17,
-    "sint64": 18,
-    "fixed32": 7,
-    "fixed64": 6,
-    "sfixed32": 15,
-    "sfixed64": 16,
-    "bool": 8,
-    "string": 9,
-    "bytes": 12,
-}
-"""Name and protobuf's number (FieldDescriptorProto.Type) of every kind of value."""
-_MESSAGE, _ENUM, _OPTIONAL, _REPEATED = 11, 14, 1, 3
+_SCALARS = (
+    *("double", "float", "int32", "int64", "uint32", "uint64", "sint32", "sint64", "fixed32", "fixed64", "sfixed32"),
+    *("sfixed64", "bool", "string", "bytes"),
+)
+"""Kinds of values, in the schema's order: one is field 2 k + 3 of an AttributeProto, a list of them 2 k + 4."""
 
 
 @cache
@@ -49,26 +34,26 @@ def messages() -> dict[str, Any]:
         kinds.value.add(name=f"NODE_{kind.upper()}", number=number)
     attribute = file.message_type.add(name="AttributeProto")
     attribute.oneof_decl.add(name="value")
-    _field(attribute, "name", 1, 9)
-    _field(attribute, "doc_string", 2, 9)
-    for place, (scalar, kind_number) in enumerate(_SCALARS.items()):
+    _field(attribute, "name", 1, "string")
+    _field(attribute, "doc_string", 2, "string")
+    for place, scalar in enumerate(_SCALARS):
         of_list = f"{scalar.capitalize()}List"
         values = file.message_type.add(name=of_list)
-        _field(values, "values", 1, kind_number, repeated=True)
-        _field(attribute, f"{scalar}_val", 2 * place + 3, kind_number, oneof=True)
-        _field(attribute, f"{scalar}_list", 2 * place + 4, _MESSAGE, of=of_list, oneof=True)
+        _field(values, "values", 1, scalar, repeated=True)
+        _field(attribute, f"{scalar}_val", 2 * place + 3, scalar, oneof=True)
+        _field(attribute, f"{scalar}_list", 2 * place + 4, "message", of=of_list, oneof=True)
     metadata = file.message_type.add(name="GlobalMetadata")
-    _field(metadata, "version", 1, 9)
-    _field(metadata, "attr", 2, _MESSAGE, of="AttributeProto", repeated=True)
+    _field(metadata, "version", 1, "string")
+    _field(metadata, "attr", 2, "message", of="AttributeProto", repeated=True)
     node = file.message_type.add(name="Node")
-    _field(node, "id", 1, 4)
-    _field(node, "name", 2, 9)
-    _field(node, "type", 3, _ENUM, of="NodeType")
+    _field(node, "id", 1, "uint64")
+    _field(node, "name", 2, "string")
+    _field(node, "type", 3, "enum", of="NodeType")
     for number, name in ((4, "ctrl_deps"), (5, "data_deps")):
-        _field(node, name, number, 4, repeated=True)
+        _field(node, name, number, "uint64", repeated=True)
     for number, name in ((6, "start_time_micros"), (7, "duration_micros")):
-        _field(node, name, number, 4)
-    _field(node, "attr", 10, _MESSAGE, of="AttributeProto", repeated=True)
+        _field(node, name, number, "uint64")
+    _field(node, "attr", 10, "message", of="AttributeProto", repeated=True)
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     found = {name: pool.FindMessageTypeByName(f"ChakraProtoMsg.{name}") for name in ("GlobalMetadata", "Node")}
@@ -76,9 +61,10 @@ def messages() -> dict[str, Any]:
 
 
 def _field(
-    message: Any, name: str, number: int, kind: int, *, of: str = "", repeated: bool = False, oneof: bool = False
+    message: Any, name: str, number: int, kind: str, *, of: str = "", repeated: bool = False, oneof: bool = False
 ) -> None:
-    field = message.field.add(name=name, number=number, type=kind, label=_REPEATED if repeated else _OPTIONAL)
+    label = "LABEL_REPEATED" if repeated else "LABEL_OPTIONAL"
+    field = message.field.add(name=name, number=number, type=f"TYPE_{kind.upper()}", label=label)
     if of:
         field.type_name = f".ChakraProtoMsg.{of}"
     if oneof:

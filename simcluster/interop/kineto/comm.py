@@ -17,18 +17,8 @@ from simcluster.interop.recorded.trace import COLLECTIVE
 
 _KERNEL = re.compile(r"nccl.*?(Kernel|_)|rccl|mscclKernel", re.IGNORECASE)
 _KINDS = (
-    ("reduce_scatter", "reducescatter"),
-    ("all_reduce", "allreduce"),
-    ("all_gather", "allgather"),
-    ("all_to_all", "alltoall"),
-    ("broadcast", "broadcast"),
-    ("send_recv", "sendrecv"),
-    ("send", "send"),
-    ("recv", "recv"),
-    ("barrier", "barrier"),
-    ("reduce", "reduce"),
-    ("gather", "gather"),
-    ("scatter", "scatter"),
+    *("reduce_scatter", "all_reduce", "all_gather", "all_to_all", "broadcast", "send_recv", "send", "recv", "barrier"),
+    *("reduce", "gather", "scatter"),  # behind those that end like them
 )
 _BYTES = {
     "float": 4, "double": 8, "half": 2, "bfloat16": 2, "int": 4, "long": 8, "short": 2, "char": 1, "byte": 1, "bool": 1,
@@ -104,7 +94,7 @@ def is_comm(name: str, args: Mapping[str, Any]) -> bool:
 def kind_of(text: str) -> str:
     """all_reduce, from 'allreduce', 'gloo:all_reduce' or 'ncclDevKernel_AllReduce_Sum_f32_RING_LL(...)'."""
     flat = re.sub(r"[^a-z]", "", text.partition("(")[0].lower())
-    return next((kind for kind, word in _KINDS if word in flat), "other")
+    return next((kind for kind in _KINDS if kind.replace("_", "") in flat), "other")
 
 
 def comm_of(name: str, args: Mapping[str, Any], groups: Groups, rank: int) -> Comm:

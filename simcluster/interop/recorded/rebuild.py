@@ -9,13 +9,14 @@ compute was over, a collective beside compute), what was recorded counts.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from simcluster.base.arrays import Floats, Ints
 from simcluster.base.errors import InputError
 from simcluster.interop.recorded.graph import MAIN, Lane, StepGraph
-from simcluster.interop.recorded.pipeline import RecordedPass, RecordedPipeline
 from simcluster.interop.recorded.trace import BACKWARD, FORWARD, LAUNCH, MESSAGES, SCOPES, Trace
 
 _SLACK = 1e-5  # seconds by which recorded ops of one stream may overlap: clocks and rounding
@@ -73,6 +74,16 @@ def _alike(trace: Trace, beside: tuple[str, ...]) -> list[Ints]:
     return [np.stack(found, axis=1) for found in alike.values()]
 
 
+class _Pass(NamedTuple):
+    """A forward or backward of one microbatch through one chunk; ``place`` is the chunk's in the whole model."""
+
+    op: int
+    forward: bool
+    worker: int
+    microbatch: int
+    place: int
+
+
 class _Rebuilding:
     """The graph of some steps in the making; ``rows[op, step]`` are rows of the trace, an op per row."""
 
@@ -93,14 +104,13 @@ class _Rebuilding:
 
     def graph(self) -> StepGraph:
         self._fill_lanes()
-        pipeline = self._pipeline()
-        self._messages(pipeline)
+        passes = self._passes()
+        self._messages(passes)
         self._in_flight()
         self._collectives()
         for worker in sorted(set(self._worker)):
             self._launches(worker)
         trace = self._trace
-        passes = {each.op: each for each in pipeline.passes}
         return StepGraph(
             stages=self._stages,
             steps=tuple(trace.step[self._rows[0]].tolist()),
@@ -126,9 +136,10 @@ class _Rebuilding:
             if name in MESSAGES:
                 ops.sort(key=lambda op: self._seq[op])
 
-    def _pipeline(self) -> RecordedPipeline:
-        """The passes of all microbatches: which chunk of the model each is for, from gmc where it is recorded."""
-        trace, passes = self._trace, []
+    def _passes(self) -> dict[int, _Pass]:
+        """The passes of all microbatches by op, those of a worker in its order; their chunk of the model is from gmc
+        where it is recorded."""
+        trace, passes = self._trace, dict[int, _Pass]()
         for (worker, name), ops in self._lanes.items():
             for op in ops if name == MAIN else ():
                 if self._optype[op] in (FORWARD, BACKWARD):
@@ -137,14 +148,27 @@ class _Rebuilding:
                     if place < 0:
                         place = max(chunk, 0) * self._stages + worker % self._stages
                     number = int(trace.mb_id[row]) if trace.mb_id[row] >= 0 else self._seq[op]
-                    passes.append(RecordedPass(op, self._optype[op] == FORWARD, worker, number, place))
-        return RecordedPipeline(passes, self._stages)
+                    passes[op] = _Pass(op, self._optype[op] == FORWARD, worker, number, place)
+        return passes
 
-    def _messages(self, pipeline: RecordedPipeline) -> None:
+    def _edges(self, passes: Mapping[int, _Pass]) -> list[tuple[_Pass, _Pass]]:
+        """Every pass that gets its input from another of its kind, behind that one."""
+        at = {(each.worker // self._stages, *each[3:], each.forward): each for each in passes.values()}
+        found = []
+        for each in passes.values():
+            place = each.place + (-1 if each.forward else 1)
+            before = at.get((each.worker // self._stages, each.microbatch, place, each.forward))
+            if before is not None:
+                found.append((before, each))
+        return found
+
+    def _messages(self, passes: Mapping[int, _Pass]) -> None:
         """Pairs sends with receives through the passes that they serve, and has each wait for its pass."""
-        sends = self._served("send", pipeline)
-        receives = self._served("recv", pipeline)
-        for before, each in pipeline.edges:
+        edges, order = self._edges(passes), {op: number for number, op in enumerate(passes)}
+        across = [(before, each) for before, each in edges if before.worker != each.worker]
+        sends = self._served("send", [before for before, _ in across], order)
+        receives = self._served("recv", [each for _, each in across], order)
+        for before, each in edges:
             if before.worker == each.worker:
                 self._after[each.op][before.op] = None
                 continue
@@ -160,18 +184,17 @@ class _Rebuilding:
         for found in receives.values():
             self._posting(found)
 
-    def _served(self, half: str, pipeline: RecordedPipeline) -> dict[int, int]:
+    def _served(self, half: str, served: Sequence[_Pass], order: Mapping[int, int]) -> dict[int, int]:
         """Pass to message, the k-th that has one to the k-th of the lane; both must be as many."""
         found: dict[int, int] = {}
         for forward, kind in ((True, "forward"), (False, "backward")):
             wanted: dict[int, list[int]] = defaultdict(list)
-            for before, each in pipeline.edges:
-                if each.forward == forward and before.forward == forward and before.worker != each.worker:
-                    one = before if half == "send" else each
-                    wanted[one.worker].append(one.op)
+            for each in served:
+                if each.forward == forward:
+                    wanted[each.worker].append(each.op)
             optype = f"{kind}-{half}"
             for worker in sorted(set(self._worker)):
-                passes = pipeline.in_order(wanted[worker])
+                passes = sorted(wanted[worker], key=order.__getitem__)
                 self._require_all(optype, worker, passes)
                 found.update(zip(passes, self._lanes.get((worker, optype), ()), strict=True))
         return found
