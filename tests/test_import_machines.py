@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simcluster.importers.nvidia_smi_matrix import CLASSES, parse_matrix
+from simcluster.importers.nvidia_smi import CLASSES, parse_matrix
 from simcluster.importers.topology_files import import_topology
 from simcluster.scenario.files import load_cluster
 from simcluster.scenario.scenario import from_document, load_text

@@ -23,6 +23,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import did_you_mean, listed, shown
 from simcluster.documents.reading import Document, parse_document
@@ -110,13 +112,11 @@ def network_document(
         document.node(f"npu{npu}", "gpu", host=npu)
         document.node(f"npu{npu}.router", "switch", tier="npu")
         document.link(f"npu{npu}", f"npu{npu}.router", own)
-    stride = 1
     for place, dimension in enumerate(dimensions):
         wire = Wire(dimension.bandwidth, 1.0, dimension.latency, "network", _SOURCE)
-        for number, first in enumerate(_firsts(npus, dimension.npus, stride)):
-            members = [f"npu{first + step * stride}.router" for step in range(dimension.npus)]
-            _join(document, dimension, members, wire, f"dim{place}.switch{number}")
-        stride *= dimension.npus
+        lines = groups_along(dimensions, tuple(other == place for other in range(len(dimensions))))
+        for number, line in enumerate(lines):
+            _join(document, dimension, [f"npu{npu}.router" for npu in line], wire, f"dim{place}.switch{number}")
     return document
 
 
@@ -138,21 +138,11 @@ def _join(document: GraphDocument, dimension: Dimension, members: list[str], wir
 
 def groups_along(dimensions: tuple[Dimension, ...], chosen: tuple[bool, ...]) -> list[list[int]]:
     """NPUs that share all coordinates but those in the chosen dimensions, in order."""
-    npus = math.prod(each.npus for each in dimensions)
-    groups: dict[tuple[int, ...], list[int]] = {}
-    for npu in range(npus):
-        key, rest = [], npu
-        for dimension, free in zip(dimensions, chosen, strict=True):
-            rest, coordinate = divmod(rest, dimension.npus)
-            key.append(0 if free else coordinate)
-        groups.setdefault(tuple(key), []).append(npu)
-    return list(groups.values())
-
-
-def _firsts(npus: int, count: int, stride: int) -> list[int]:
-    """The first NPU of every line along a dimension."""
-    block = count * stride
-    return [start + offset for start in range(0, npus, block) for offset in range(stride)]
+    sizes = [each.npus for each in reversed(dimensions)]  # the last dimension is the slowest
+    free = [axis for axis, moves in enumerate(reversed(chosen)) if moves]
+    grid = np.moveaxis(np.arange(math.prod(sizes)).reshape(sizes), free, range(-len(free), 0))
+    groups: list[list[int]] = grid.reshape(-1, math.prod(sizes[axis] for axis in free)).tolist()
+    return groups
 
 
 def _list(document: Document, key: str) -> list[Any]:

@@ -46,13 +46,9 @@ class GraphDocument:
         known = {key: value for key, value in more.items() if value is not None}
         self.nodes.append({"name": name, "kind": kind, **known})
 
-    def link(self, a: str, b: str, wire: Wire) -> None:
-        """A link, both ways alike."""
-        self.edges.append({"between": [a, b], **wire.fields()})
-
-    def one_way(self, a: str, b: str, wire: Wire) -> None:
-        """A link from ``a`` to ``b`` only."""
-        self.edges.append({"between": [a, b], "one_way": True, **wire.fields()})
+    def link(self, a: str, b: str, wire: Wire, **more: bool) -> None:
+        """A link, both ways alike, or (``one_way=True``) from ``a`` to ``b`` only."""
+        self.edges.append({"between": [a, b], **more, **wire.fields()})
 
     def document(self) -> dict[str, Any]:
         """The topology document."""

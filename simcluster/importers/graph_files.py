@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,7 +83,7 @@ def graph_document(graph: PlainGraph, spec: ImportSpec) -> GraphDocument:
     written: set[tuple[str, str]] = set()
     for (a, b), wire in wires.items():
         if wires.get((b, a)) != wire:
-            document.one_way(a, b, wire)
+            document.link(a, b, wire, one_way=True)
         elif (b, a) not in written:
             document.link(a, b, wire)
             written.add((a, b))
@@ -261,7 +261,9 @@ def _data(element: Element, keys: Mapping[str, tuple[str, str]]) -> dict[str, An
     found: dict[str, Any] = {}
     for data in element.named("data"):
         if data.require("key") not in keys:
-            raise data.error(f"key {data.get('key')[:40]!r} is not declared; the keys are {_some(keys)}")
+            raise data.error(
+                f"key {data.get('key')[:40]!r} is not declared; the keys are {', '.join([*keys][:10]) or 'none'}"
+            )
         name, kind = keys[data.get("key")]
         found[name] = _typed(data, kind)
     return found
@@ -276,7 +278,3 @@ def _typed(data: Element, kind: str) -> Any:
         return int(data.text) if kind in ("int", "long") else float(data.text)
     except ValueError:
         raise data.error(f"{data.text[:40]!r} is not of type {kind[:20]}, which its key declares") from None
-
-
-def _some(words: Iterable[str]) -> str:
-    return ", ".join(list(words)[:10]) or "none"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import listed
@@ -30,11 +30,6 @@ __all__ = [
 _MAX_BYTES = 1_000_000  # the largest published config.json files are tens of kilobytes
 
 
-class _Read(NamedTuple):
-    fields: dict[str, Any]
-    assumed: tuple[str, ...]
-
-
 def model_from_config(config: Mapping[str, Any], *, sequence_length: int | None = None) -> dict[str, Any]:
     """The fields of ``Model`` that a parsed ``config.json`` describes.
 
@@ -47,20 +42,23 @@ def model_from_config(config: Mapping[str, Any], *, sequence_length: int | None 
     Raises InputError for an unknown ``model_type``, for a missing or impossible field, and for what is not modelled:
     experts in layers that follow no rule, embeddings of another width than the layers, vision towers, encoders.
     """
-    return _read(config, sequence_length).fields
+    fields, _ = _read(config, sequence_length)
+    return fields
 
 
 def assumptions_of_config(config: Mapping[str, Any]) -> tuple[str, ...]:
     """Sentences about what the config has and the model is taken to be without; errors as above."""
-    return _read(config, 1).assumed
+    return _read(config, 1)[1]
 
 
 def parameters_of_config(config: Mapping[str, Any]) -> ParameterCount:
     """Exactly how many parameters the model of a config has, of every supported family; errors as above."""
-    return parameters(_model(_read(config, 1).fields))
+    fields, _ = _read(config, 1)
+    return parameters(validate(Model, Document(fields, "config.json", Path())))
 
 
-def _read(data: Mapping[str, Any], sequence_length: int | None) -> _Read:
+def _read(data: Mapping[str, Any], sequence_length: int | None) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The fields of ``Model``, and what it is taken to be without."""
     kind = data.get("model_type")
     family = FAMILIES.get(kind) if isinstance(kind, str) else None
     _refuse_more_than_a_decoder(data)
@@ -75,7 +73,7 @@ def _read(data: Mapping[str, Any], sequence_length: int | None) -> _Read:
     config = Config(data, kind)
     fields = _fields(config, family, sequence_length)
     assumed = family.assumed(config) if family.assumed else ()
-    return _Read({name: value for name, value in fields.items() if value is not None}, assumed)
+    return {name: value for name, value in fields.items() if value is not None}, assumed
 
 
 def _fields(config: Config, family: Family, sequence_length: int | None) -> dict[str, Any]:
@@ -101,10 +99,6 @@ def _fields(config: Config, family: Family, sequence_length: int | None) -> dict
     if moe and not moe.keys() & {"first_dense_layers", "every"}:
         fields["ffn_hidden_size"] = None  # no layer has an MLP of its own
     return fields
-
-
-def _model(fields: Mapping[str, Any]) -> Model:
-    return validate(Model, Document(dict(fields), "config.json", Path()))
 
 
 def _refuse_more_than_a_decoder(config: Mapping[str, Any]) -> None:

@@ -25,7 +25,7 @@ _DEVICE_OF_SM = {80: "a100-80gb", 90: "h100", 100: "b200"}
 def nccl_device(root: Element) -> str:
     """The catalogue's name of the GPUs of a dump: by PCI id, else by compute capability; InputError if unknown."""
     found: dict[str, Element] = {}
-    for pci in _all(root, "pci"):
+    for pci in root.below("pci"):
         gpus = list(pci.named("gpu"))
         if not gpus and not pci_class(pci).startswith("03"):
             continue
@@ -65,16 +65,6 @@ def pcie_lanes(pci: Element) -> tuple[float, int, str]:
 
 
 HOME = {"gpu": "pci", "cpu": "system", "net": "nic", "system": "nothing: it is the root"}
-
-
-def _all(root: Element, tag: str) -> list[Element]:
-    found, waiting = [], [root]
-    while waiting:
-        element = waiting.pop()
-        if element.tag == tag:
-            found.append(element)
-        waiting.extend(reversed(element.children))
-    return found
 
 
 def pci_class(pci: Element) -> str:

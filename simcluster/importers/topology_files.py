@@ -17,7 +17,6 @@ from simcluster.importers import (
     ibnetdiscover,
     nccl_xml,
     nvidia_smi,
-    nvidia_smi_matrix,
 )
 from simcluster.importers.files import decode, read_bytes
 from simcluster.importers.graph_document import GraphDocument
@@ -76,7 +75,7 @@ def _read(path: Path, spec: ImportSpec) -> _Machine | GraphDocument:
     text = decode(raw, source)
     if form == "matrix":
         spec.accept("nvidia-smi topo -m", nvidia_smi.PARAMETERS)
-        matrix = nvidia_smi_matrix.parse_matrix(text, source)
+        matrix = nvidia_smi.parse_matrix(text, source)
         device = spec.device or nvidia_smi.matrix_device(matrix)
         return _Machine(nvidia_smi.read_matrix(matrix, spec, device), device)
     if form == "listing":
@@ -130,7 +129,7 @@ def form_of(raw: bytes, source: str) -> Form | None:
     text = decode(raw, source)
     if head.startswith(b"{"):
         return "json"
-    if any(nvidia_smi_matrix.is_matrix_header(line) for line in text.splitlines()):
+    if any(nvidia_smi.is_matrix_header(line) for line in text.splitlines()):
         return "matrix"
     if astra_network.is_astra_network(text):
         return "astra"

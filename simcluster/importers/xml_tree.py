@@ -56,6 +56,13 @@ class Element:
         """The children with this tag."""
         return (child for child in self.children if child.tag == tag)
 
+    def below(self, tag: str) -> Iterator[Element]:
+        """The elements with this tag, at any depth, in the order of the file."""
+        for child in self.children:
+            if child.tag == tag:
+                yield child
+            yield from child.below(tag)
+
 
 def parse_xml(raw: bytes, source: str) -> Element:
     """The root element; InputError with the line for what is not well-formed, too deep, or has a document type."""

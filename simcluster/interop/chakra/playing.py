@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, NamedTuple
 
 from simcluster.base.errors import InputError
 from simcluster.devices.device import Device, load_device
 from simcluster.engine.engine import play
 from simcluster.importers.astra_network import Dimension, groups_along
-from simcluster.interop.chakra.graph import COPIES, lower
+from simcluster.interop.chakra.graph import COPIES, Cost, lower
 from simcluster.interop.chakra.trace import ChakraTrace, TraceNode
 from simcluster.nccl import load_platform
 from simcluster.topology import Cluster
@@ -81,8 +82,7 @@ def play_traces(
     device = load_device(cluster.device)
     timer = _Timer(device, precision, roofline)
     groups = _Groups(trace, tuple(dimensions))
-    costs = _Costs(cluster, nccl)
-    lowered = lower(trace, seconds=timer.seconds, group_of=groups.of, cost=costs.of)
+    lowered = lower(trace, seconds=timer.seconds, group_of=groups.of, cost=_costs(cluster, nccl))
     record = play(lowered.program, cluster.capacity.tolist())
     played = tuple(
         PlayedNode(rank, node.id, node.name, node.kind, float(start), float(end))
@@ -166,25 +166,20 @@ class _Groups:
         return "dim " + "".join("01"[each] for each in chosen), self._along[chosen][rank]
 
 
-class _Costs:
+def _costs(cluster: Cluster, nccl: str) -> Cost:
     """What moves collectives, kept by group, kind and size."""
+    name = cluster.nccl if nccl == "auto" else nccl
+    methods = Methods({}, platform=None if name in (None, "none") else load_platform(name))
 
-    def __init__(self, cluster: Cluster, nccl: str) -> None:
-        name = cluster.nccl if nccl == "auto" else nccl
-        platform = None if name in (None, "none") else load_platform(name)
-        self._cluster, self._methods = cluster, Methods({}, platform=platform)
-        self._known: dict[tuple[tuple[int, ...], str, float], tuple[Traffic, ...]] = {}
+    @cache
+    def of(ranks: tuple[int, ...], kind: str, size: float) -> tuple[Traffic, ...]:
+        if kind in COPIES.values():
+            return (copy_pattern(cluster, ranks[0], kind).traffic(size),)
+        group = group_of(cluster, ranks)
+        method = methods.of(group, kind, size)
+        return activities(patterns(cluster, ranks, phases_of(method, group, kind)), size, method)
 
-    def of(self, ranks: tuple[int, ...], kind: str, size: float) -> tuple[Traffic, ...]:
-        key = (ranks, kind, size)
-        if key not in self._known and kind in COPIES.values():
-            self._known[key] = (copy_pattern(self._cluster, ranks[0], kind).traffic(size),)
-        elif key not in self._known:
-            group = group_of(self._cluster, ranks)
-            method = self._methods.of(group, kind, size)
-            found = patterns(self._cluster, ranks, phases_of(method, group, kind))
-            self._known[key] = activities(found, size, method)
-        return self._known[key]
+    return of
 
 
 def _covered(spans: list[tuple[float, float]]) -> float:

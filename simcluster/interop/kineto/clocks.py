@@ -23,7 +23,6 @@ class Clocks:
     """Seconds to add to each rank's times, and what was assumed."""
 
     offset: dict[int, float]
-    spread: float  # median distance of ends of one collective from each other, after aligning; seconds
     notes: tuple[str, ...]
 
 
@@ -31,16 +30,13 @@ def align(ranks: Sequence[int], hosts: Mapping[int, str], collectives: Sequence[
     """Offsets of all ranks to the first; ``hosts`` gives the name of each rank's machine, "" where not known."""
     shared = [ends for ends in collectives if len(ends) > 1]
     if len(ranks) < 2:
-        return Clocks(dict.fromkeys(ranks, 0.0), 0.0, ())
+        return Clocks(dict.fromkeys(ranks, 0.0), ())
     names = {hosts[rank] for rank in ranks}
     zero = dict.fromkeys(ranks, 0.0)
     if len(names) == 1 and "" not in names and not _contradictions(shared, zero):
-        return Clocks(
-            zero, _spread(shared, zero), (f"clocks: all ranks are on host {hosts[ranks[0]]!r}, which has one",)
-        )
+        return Clocks(zero, (f"clocks: all ranks are on host {hosts[ranks[0]]!r}, which has one",))
     offset, loose = _offsets(ranks, shared)
-    spread = _spread(shared, offset)
-    notes = [_said(offset, spread)] if len(loose) < len(ranks) - 1 else []
+    notes = [_said(offset, _spread(shared, offset))] if len(loose) < len(ranks) - 1 else []
     if loose:
         notes.append(
             f"clocks: rank{'s' * (len(loose) > 1)} {', '.join(map(str, loose))} shared no collective with the others; "
@@ -54,7 +50,7 @@ def align(ranks: Sequence[int], hosts: Mapping[int, str], collectives: Sequence[
             "together; such transfers are taken to last 0 s"
         )
     notes += _drift(ranks, shared, offset)
-    return Clocks(offset, spread, tuple(notes))
+    return Clocks(offset, tuple(notes))
 
 
 def _said(offset: Mapping[int, float], spread: float) -> str:
@@ -91,6 +87,7 @@ def _offsets(ranks: Sequence[int], shared: Sequence[Ends]) -> tuple[dict[int, fl
 
 
 def _spread(shared: Sequence[Ends], offset: Mapping[int, float]) -> float:
+    """The median distance of ends of one collective from each other, after aligning; seconds."""
     aligned = [[end + offset[rank] for rank, (_, end) in ends.items()] for ends in shared]
     apart = [max(ends) - min(ends) for ends in aligned]
     return float(np.median(apart)) if apart else 0.0
