@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -211,7 +212,7 @@ def _document(
     return {
         "trace": job.name,
         **{key: measured[key] for key in keep},
-        "ranks": [{**rank.to_dict(), "slowdown": slowdown[worker]} for worker, rank in enumerate(ranks)],
+        "ranks": [{**asdict(rank), "slowdown": slowdown[worker]} for worker, rank in enumerate(ranks)],
         "layers": [
             {"phase": part.label.phase, "layer": part.label.layer, "seconds_by_rank": part.seconds.tolist(),
              "ranks": [job.ranks[owner] for owner in part.owners], "mean_s": part.mean}

@@ -7,10 +7,10 @@ HolisticTraceAnalysis counts it (C computing, N in collectives, waiting included
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from simcluster.base.arrays import Bools, Floats
 from simcluster.interop.kineto.job import ProfiledJob
 from simcluster.interop.kineto.labels import Label
 from simcluster.interop.kineto.rebuild import COPY, HOST, Profiled
-from simcluster.interop.recorded.graph import StepGraph, is_communication
+from simcluster.interop.recorded.graph import Chosen, StepGraph, is_communication, of_type, of_workers
 from simcluster.results.metrics import inside
 
 
@@ -35,10 +35,6 @@ class ProfiledRankTime:
     copying: float
     idle: float
     overlap: float
-
-    def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -155,13 +151,12 @@ def layers(job: ProfiledJob) -> list[LayerTime]:
 
 def slowdown_by_type(job: ProfiledJob, types: Sequence[str]) -> Floats:
     """S of what every rank's ops of these types do alone, [rank, type]: only they take what they took."""
-    groups = [
-        partial(_of_worker, worker=worker, optype=optype) for worker in range(len(job.ranks)) for optype in types
-    ]  # fmt: skip
+    pairs = itertools.product(map(of_workers, range(len(job.ranks))), map(of_type, types))
+    groups = [partial(_both, one=one, other=other) for one, other in pairs]
     ideal = job.times(job.typical_of).sum()
     ratios = [float(times.sum() / ideal) for times in job.keeping(*groups)]
     return np.array(ratios).reshape(len(job.ranks), len(types))
 
 
-def _of_worker(graph: StepGraph, worker: int, optype: str) -> Bools:
-    return np.asarray((graph.worker == worker) & (np.array(graph.types) == optype))
+def _both(graph: StepGraph, one: Chosen, other: Chosen) -> Bools:
+    return one(graph) & other(graph)
