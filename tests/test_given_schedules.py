@@ -19,7 +19,7 @@ from simcluster.bench.given_times import Costs, seconds_between_steps, simulate_
 from simcluster.cli import main
 from simcluster.evidence.validation import load_study, validate_studies
 from simcluster.evidence.validation.schedule_study import Schedules
-from simcluster.evidence.validation.schedules import plan_schedules, play_schedule
+from simcluster.evidence.validation.schedules import plan_schedules
 from simcluster.evidence.validation.tables import read_table
 from simcluster.schedules import SCHEDULES, Kind, SliceCosts, one_f_one_b, peak_in_flight, play, zb_auto
 from simcluster.schedules import EqualCosts as ActionCosts
@@ -391,7 +391,7 @@ def test_rows_travel_to_worker_processes(write: Write) -> None:
     tasks = [task for task in plan_schedules(file, file.study, table).tasks if not isinstance(task, str)]
     assert len(tasks) == 3
     for task in tasks:
-        assert play_schedule(pickle.loads(pickle.dumps(task))) == play_schedule(task)
+        assert pickle.loads(pickle.dumps(task)).played() == task.played()
 
 
 @needs_data

@@ -6,7 +6,7 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -25,8 +25,8 @@ from simcluster.evidence.validation.fitting import (
 )
 from simcluster.evidence.validation.measured import MeasuredColumn
 from simcluster.evidence.validation.schedule_study import Constant, Schedules
-from simcluster.evidence.validation.schedules import ScheduleTask, plan_schedules, play_schedule
-from simcluster.evidence.validation.steps import RowTask, plan_steps, scenario_of
+from simcluster.evidence.validation.schedules import ScheduleTask, plan_schedules
+from simcluster.evidence.validation.steps import RowTask, plan_steps
 from simcluster.evidence.validation.study import Steps, StudyFile, load_study
 from simcluster.evidence.validation.tables import Missing, check_formulas, read_table, selected
 from simcluster.model.kernels import Kernel
@@ -94,9 +94,9 @@ class StepQuestion:
     def scenario(self, more: Sequence[tuple[str, Any]] = ()) -> Scenario:
         """The row's scenario, read once."""
         if more:
-            return scenario_of(replace(self.task, changes=(*self.task.changes, *more)))
+            return self.task.scenario(more)
         if self.alike not in _SCENARIOS:
-            _SCENARIOS[self.alike] = scenario_of(self.task)
+            _SCENARIOS[self.alike] = self.task.scenario()
         return _SCENARIOS[self.alike]
 
     def played(self, settings: Settings) -> RowAnswer:
@@ -160,10 +160,7 @@ class PipelineQuestion:
         for path, value in settings:
             constants[path.removeprefix(STUDY_CONSTANTS)] = Constant(value=value, source="being fitted")
         study = self.study.model_copy(update={"constants": constants})
-        answer = play_schedule(_pipeline(self.file, study, self.row))
-        if isinstance(answer, str):
-            raise InputError(answer)
-        return RowAnswer(answer.step_time)
+        return RowAnswer(_pipeline(self.file, study, self.row).played().step_time)
 
     def measured(self, answer: RowAnswer) -> float:
         """By the study's formula."""

@@ -1,6 +1,6 @@
-"""What a source measured, as seconds: of a step, whatever the source gives instead, or of a collective.
+"""What a source measured: of a step or a collective as seconds, whatever it gives instead; of memory as bytes.
 
-Everything is scored in seconds, so that studies can be put beside each other.  Pure.
+What takes time is scored in seconds, so that studies can be put beside each other.  Pure.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from simcluster.documents.expressions import Cell, name_of, parse_formula
 from simcluster.documents.spec import Spec
 from simcluster.nccl import bus_factor
 from simcluster.planning.facts import Facts
+from simcluster.planning.footprint import Footprint
 from simcluster.scenario.paths import ScenarioPath
 
 Quantity = Literal[
@@ -37,6 +38,7 @@ _UNITS: Mapping[str, Mapping[str, float]] = {
     "bus_bandwidth": {"GB/s": 1e9, "MB/s": 1e6},
     "algorithm_bandwidth": {"GB/s": 1e9, "MB/s": 1e6},
 }
+_BYTES: Mapping[str, float] = {"GB": 1e9, "GiB": 2.0**30, "MB": 1e6, "MiB": 2.0**20}
 
 
 def _checked_unit(quantity: str, unit: str) -> None:
@@ -124,6 +126,45 @@ class MeasuredTime(Spec):
             return value
         factor = bus_factor(collective, ranks) if self.quantity == "bus_bandwidth" else 1.0  # type: ignore[arg-type]
         return size * factor / value
+
+
+class MeasuredBytes(Spec):
+    """A column of bytes on a GPU; cells may be empty.
+
+    ``quantity``: all that is allocated, the model state (parameters, gradients, optimizer), or activations.  ``of`` the
+    stage that holds most of all, or the mean over the stages.  In "%", the column is of what the same row holds with
+    the values of ``baseline`` instead.
+    """
+
+    column: str
+    quantity: Literal["total", "model_state", "activations"]
+    unit: Literal["GB", "GiB", "MB", "MiB", "%"]
+    of: Literal["fullest", "mean"] = "fullest"
+    baseline: dict[ScenarioPath, Any] | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if (self.unit == "%") != (self.baseline is not None):
+            raise InputError("a column in % needs the baseline that it is of, and no other column takes one")
+        return self
+
+    @property
+    def scale(self) -> float:
+        """Bytes in one of the unit; in %, the part of the baseline."""
+        return 0.01 if self.unit == "%" else _BYTES[self.unit]
+
+    def of_stages(self, footprints: tuple[Footprint, ...]) -> float:
+        """The predicted bytes, from what each stage holds."""
+        if self.of == "mean":
+            return sum(map(self._of, footprints)) / len(footprints)
+        return self._of(max(footprints, key=lambda footprint: footprint.total))
+
+    def _of(self, footprint: Footprint) -> float:
+        if self.quantity == "activations":
+            return footprint.activations
+        if self.quantity == "model_state":
+            return footprint.parameters + footprint.gradients + footprint.optimizer
+        return footprint.total
 
 
 def positive(cells: Mapping[str, Cell], column: str) -> float:

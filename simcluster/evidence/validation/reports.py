@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
+from simcluster.base.errors import InputError
+from simcluster.documents.rows import Row
 from simcluster.evidence.validation.schedule_study import Schedules
 from simcluster.evidence.validation.scores import Score, ScoredPoint, geometric_score, relative_score, worst_first
 from simcluster.evidence.validation.study import AnyStudy, CollectiveStudy, MemoryTable, Steps, StudyFile
@@ -92,15 +94,58 @@ class Report:
         }
 
 
+class StudyTask(Protocol):
+    """What a row of a study asks the simulator."""
+
+    def played(self) -> Any:
+        """The answer; InputError where there is none.  Asked in a worker process too."""
+
+
+Task = TypeVar("Task", bound=StudyTask)
+
+
+@dataclass(frozen=True, slots=True)
+class StudyPlan(Generic[Task]):
+    """A study that has been checked against its table: a task a row, or why the row has none.
+
+    ``report`` makes the report of the rows' answers, each an answer or why there is none.
+    """
+
+    name: str
+    tasks: tuple[Task | str, ...]
+    report: Callable[[Sequence[Any]], Report]
+
+
 def report_of(
     file: StudyFile,
     study: Steps | MemoryTable | Schedules,
-    points: Sequence[ScoredPoint],
-    refused: Sequence[Refused],
+    rows: Sequence[Row],
     left_out: int,
-    by: tuple[tuple[str, str, Score], ...] = (),
+    points_of: Callable[[Row, str, Any], Iterable[ScoredPoint]],
+    answers: Sequence[Any],
 ) -> Report:
-    """The report of a study that is scored as one; ``left_out`` counts the rows that its ``where`` leaves out."""
+    """The report of a study that is scored as one; ``left_out`` counts the rows that its ``where`` leaves out.
+
+    ``points_of`` is asked with each row, its label and its answer; InputError where there is nothing to compare.
+    """
+    points: list[ScoredPoint] = []
+    of_row: list[Row] = []
+    refused: list[Refused] = []
+    for row, answer in zip(rows, answers, strict=True):
+        label = row.label(study.label)
+        try:
+            if isinstance(answer, str):
+                raise InputError(answer)
+            for point in points_of(row, label, answer):
+                points.append(point)
+                of_row.append(row)
+        except InputError as problem:
+            refused.append(Refused(label, study.name, str(problem)))
+    by = tuple(
+        (column, value, score)
+        for column in (study.by if isinstance(study, Schedules) else ())
+        for value, score in _scores_by([row.texts[column] for row in of_row], points)
+    )
     part = ScoredPart(
         name=study.name,
         role="fitted" if study.fitted else "held out",
@@ -113,7 +158,7 @@ def report_of(
     return Report(file, (part,), tuple(refused), ((f"where {study.where}", left_out),) if left_out else ())
 
 
-def scores_by(values: Sequence[str], points: Sequence[ScoredPoint]) -> list[tuple[str, Score]]:
+def _scores_by(values: Sequence[str], points: Sequence[ScoredPoint]) -> list[tuple[str, Score]]:
     """The score of the points with each value, in order of appearance; ``values`` has one for every point."""
     found = []
     for value in dict.fromkeys(values):

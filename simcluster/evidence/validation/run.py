@@ -6,21 +6,15 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+from simcluster.base.errors import InputError
 from simcluster.base.processes import context
 from simcluster.evidence.validation.collectives import report_collectives
-from simcluster.evidence.validation.memory import report_memory
-from simcluster.evidence.validation.reports import Report
+from simcluster.evidence.validation.reports import Report, StudyPlan, StudyTask
 from simcluster.evidence.validation.schedule_study import Schedules
-from simcluster.evidence.validation.schedules import (
-    SchedulePlayed,
-    SchedulesPlan,
-    ScheduleTask,
-    plan_schedules,
-    play_schedule,
-    report_schedules,
-)
-from simcluster.evidence.validation.steps import PlayedRow, RowTask, StepsPlan, plan_steps, play, report_steps
+from simcluster.evidence.validation.schedules import plan_schedules
+from simcluster.evidence.validation.steps import plan_steps, report_memory
 from simcluster.evidence.validation.study import MemoryTable, Steps, StudyFile
 from simcluster.evidence.validation.tables import Missing, read_table
 
@@ -42,16 +36,13 @@ def validate_studies(
     """
     prepared = [_prepared(file, data) for file in files]
     with _runner(workers) as runner:
-        return [each if isinstance(each, Report) else _reported(each, runner, progress) for each in prepared]
+        return [each if isinstance(each, Report) else each.report(_played(each, runner, progress)) for each in prepared]
 
 
-Plan = StepsPlan | SchedulesPlan
-AnyTask = RowTask | ScheduleTask
-Answer = PlayedRow | SchedulePlayed | str
-Runner = Callable[[Sequence[AnyTask]], Iterator[Answer]]
+Runner = Callable[[Sequence[StudyTask]], Iterator[Any]]
 
 
-def _prepared(file: StudyFile, data: Path | None) -> Report | Plan:
+def _prepared(file: StudyFile, data: Path | None) -> Report | StudyPlan[Any]:
     """The report where it takes no simulation, else what is to be simulated."""
     table = read_table(file, data)
     if isinstance(table, Missing):
@@ -75,26 +66,25 @@ def _runner(workers: int) -> Iterator[Runner]:
         yield lambda tasks: pool.map(_play, tasks)
 
 
-def _play(task: AnyTask) -> Answer:
-    return play(task) if isinstance(task, RowTask) else play_schedule(task)
+def _play(task: StudyTask) -> Any:
+    """The answer, or the message why there is none."""
+    try:
+        return task.played()
+    except InputError as problem:
+        return str(problem)
 
 
-def _reported(plan: Plan, runner: Runner, progress: Progress) -> Report:
-    answers = _played(plan, runner, progress)
-    if isinstance(plan, StepsPlan):
-        return report_steps(plan, {n: each for n, each in answers.items() if not isinstance(each, SchedulePlayed)})
-    return report_schedules(plan, {n: each for n, each in answers.items() if not isinstance(each, PlayedRow)})
-
-
-def _played(plan: Plan, runner: Runner, progress: Progress) -> dict[int, Answer]:
-    """What every task gave, by its position; runs that were measured more than once are played once."""
+def _played(plan: StudyPlan[Any], runner: Runner, progress: Progress) -> list[Any]:
+    """Every row's answer, or why it has none; runs that were measured more than once are played once."""
+    found: list[Any] = list(plan.tasks)
     tasks = {index: task for index, task in enumerate(plan.tasks) if not isinstance(task, str)}
     alike: dict[str, list[int]] = {}
     for index, task in tasks.items():
         alike.setdefault(repr(task), []).append(index)
-    found: dict[int, Answer] = {}
-    each = [tasks[indices[0]] for indices in alike.values()]
+    done, each = 0, [tasks[indices[0]] for indices in alike.values()]
     for indices, answer in zip(alike.values(), runner(each), strict=True):
-        found |= dict.fromkeys(indices, answer)
-        progress(plan.study.name, len(found), len(tasks))
+        for index in indices:
+            found[index] = answer
+        done += len(indices)
+        progress(plan.name, done, len(tasks))
     return found

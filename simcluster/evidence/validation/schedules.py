@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from simcluster.base.errors import InputError
 from simcluster.bench.given_times import Costs, OptimizerSync, seconds_between_steps, simulate_costs
 from simcluster.documents.expressions import Cell, parse_formula
 from simcluster.documents.rows import Row
-from simcluster.evidence.validation.reports import Refused, Report, report_of, scores_by
+from simcluster.evidence.validation.reports import StudyPlan, report_of
 from simcluster.evidence.validation.schedule_study import Schedules
 from simcluster.evidence.validation.scores import ScoredPoint
 from simcluster.evidence.validation.study import StudyFile
@@ -34,27 +35,36 @@ class ScheduleTask:
     sync: float
     measured: float
 
+    def played(self) -> SchedulePlayed:
+        """The row played; InputError if it is a pipeline that cannot be."""
+        run = simulate_costs(
+            self.costs,
+            stages=self.stages,
+            microbatches=self.microbatches,
+            schedule=self.schedule,
+            chunks=self.chunks,
+            steps=_STEPS if self.optimizer_sync == "post_validation" else 1,
+            blocking_sends=self.blocking_sends,
+            optimizer_sync=self.optimizer_sync,
+            sync=self.sync,
+        )
+        seconds = seconds_between_steps(run)
+        states = dict(run.times.breakdown)
+        states["bubble"] += seconds - math.fsum(states.values())  # the first step fills the pipeline alone
+        return SchedulePlayed(seconds, states, self.measured)
+
 
 @dataclass(frozen=True, slots=True)
 class SchedulePlayed:
-    """What is kept of a played row: seconds from step to step, and where they went on the mean rank."""
+    """What is kept of a played row: seconds from step to step, where they went on the mean rank, and the measured
+    ones."""
 
     step_time: float
     breakdown: Mapping[str, float]
+    measured: float
 
 
-@dataclass(frozen=True, slots=True)
-class SchedulesPlan:
-    """A study that has been checked against its table: a task a row, or why the row has none."""
-
-    file: StudyFile
-    study: Schedules
-    rows: tuple[Row, ...]
-    tasks: tuple[ScheduleTask | str, ...]
-    left_out: int
-
-
-def plan_schedules(file: StudyFile, study: Schedules, table: tuple[Row, ...]) -> SchedulesPlan:
+def plan_schedules(file: StudyFile, study: Schedules, table: tuple[Row, ...]) -> StudyPlan[ScheduleTask]:
     """The tasks of a study.  Raises InputError where the study asks for columns that the table lacks."""
     labels = [(("label", index), column) for index, column in enumerate(study.label)]
     groups = [(("by", index), column) for index, column in enumerate(study.by)]
@@ -66,7 +76,8 @@ def plan_schedules(file: StudyFile, study: Schedules, table: tuple[Row, ...]) ->
         names.append(name)
     check_formulas(file, table, _formulas(study), names)
     rows, left_out = selected(file, table)
-    return SchedulesPlan(file, study, rows, tuple(_task(study, row) for row in rows), left_out)
+    tasks = tuple(_task(study, row) for row in rows)
+    return StudyPlan(study.name, tasks, partial(report_of, file, study, rows, left_out, partial(_points, study)))
 
 
 def _formulas(study: Schedules) -> Iterator[tuple[tuple[str | int, ...], str | None]]:
@@ -190,43 +201,5 @@ class _Reader:
         return value
 
 
-def play_schedule(task: ScheduleTask) -> SchedulePlayed | str:
-    """The row played; the message, if it is a pipeline that cannot be.  Runs in a worker process too."""
-    try:
-        run = simulate_costs(
-            task.costs,
-            stages=task.stages,
-            microbatches=task.microbatches,
-            schedule=task.schedule,
-            chunks=task.chunks,
-            steps=_STEPS if task.optimizer_sync == "post_validation" else 1,
-            blocking_sends=task.blocking_sends,
-            optimizer_sync=task.optimizer_sync,
-            sync=task.sync,
-        )
-    except InputError as problem:
-        return str(problem)
-    seconds = seconds_between_steps(run)
-    states = dict(run.times.breakdown)
-    states["bubble"] += seconds - math.fsum(states.values())  # the first step fills the pipeline alone
-    return SchedulePlayed(seconds, states)
-
-
-def report_schedules(plan: SchedulesPlan, played: Mapping[int, SchedulePlayed | str]) -> Report:
-    """The report of a study from what its tasks gave, by their position."""
-    study = plan.study
-    points: list[ScoredPoint] = []
-    rows: list[Row] = []
-    refused: list[Refused] = []
-    for index, (row, task) in enumerate(zip(plan.rows, plan.tasks, strict=True)):
-        label = row.label(study.label)
-        answer = task if isinstance(task, str) else played[index]
-        if isinstance(task, str) or isinstance(answer, str):
-            refused.append(Refused(label, study.name, str(answer)))
-            continue
-        points.append(ScoredPoint(label, study.name, answer.step_time, task.measured, breakdown=answer.breakdown))
-        rows.append(row)
-    by = tuple(
-        (column, *score) for column in study.by for score in scores_by([row.texts[column] for row in rows], points)
-    )
-    return report_of(plan.file, study, points, refused, plan.left_out, by)
+def _points(study: Schedules, row: Row, label: str, played: SchedulePlayed) -> Iterator[ScoredPoint]:
+    yield ScoredPoint(label, study.name, played.step_time, played.measured, breakdown=played.breakdown)

@@ -1,10 +1,11 @@
-"""Studies of training steps: each row becomes a scenario, is simulated, and its step time is compared."""
+"""Studies of training jobs: each row becomes a scenario, whose step is simulated, or whose memory is planned."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,13 @@ from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import listed
 from simcluster.documents.expressions import parse_formula
 from simcluster.documents.rows import Row
-from simcluster.evidence.validation.reports import Refused, Report, report_of
+from simcluster.evidence.validation.measured import positive
+from simcluster.evidence.validation.reports import Report, StudyPlan, report_of
 from simcluster.evidence.validation.scores import ScoredPoint
-from simcluster.evidence.validation.study import Column, OnScenarios, Steps, StudyFile
+from simcluster.evidence.validation.study import Column, MemoryTable, OnScenarios, Steps, StudyFile
 from simcluster.evidence.validation.tables import check_columns, check_formulas, selected
 from simcluster.planning.facts import Facts
+from simcluster.scenario.job import planned_footprints
 from simcluster.scenario.launchable import launch_note
 from simcluster.scenario.likely import RunKind, kind_of
 from simcluster.scenario.scenario import Scenario
@@ -37,6 +40,26 @@ class RowTask:
     parts: tuple[str, ...] = ()
     less: tuple[tuple[str, Any], ...] = ()
 
+    def scenario(self, more: Sequence[tuple[str, Any]] = ()) -> Scenario:
+        """The scenario that it stands for, with ``more`` changed; InputError if it cannot be."""
+        return Base(self.base, str(self.folder)).scenario((*self.changes, *more))
+
+    def played(self) -> PlayedRow:
+        """The row simulated; InputError if it is a scenario that cannot be."""
+        result = simulate(self.scenario())
+        times, breakdown = result.step_time, dict(result.times.breakdown)
+        if self.less:
+            smaller = simulate(self.scenario(self.less))
+            times -= smaller.step_time
+            breakdown = {name: seconds - smaller.times.breakdown[name] for name, seconds in breakdown.items()}
+        if self.parts:
+            breakdown = {name: seconds if name in self.parts else 0.0 for name, seconds in breakdown.items()}
+            times = math.fsum(breakdown.values())
+        kind = kind_of(result.scenario, result.facts.model_flops)
+        known = launch_note(result.scenario)  # somebody did launch what was measured
+        warnings = tuple(text for text in result.warnings() if text != known)
+        return PlayedRow(times, breakdown, result.facts, warnings, kind)
+
 
 @dataclass(frozen=True, slots=True)
 class PlayedRow:
@@ -49,29 +72,30 @@ class PlayedRow:
     kind: RunKind
 
 
-@dataclass(frozen=True, slots=True)
-class StepsPlan:
-    """A study that has been checked against its table: a task a row, or why the row has none."""
-
-    file: StudyFile
-    study: Steps
-    rows: tuple[Row, ...]
-    tasks: tuple[RowTask | str, ...]
-    left_out: int
-
-
-def plan_steps(file: StudyFile, study: Steps, table: tuple[Row, ...]) -> StepsPlan:
+def plan_steps(file: StudyFile, study: Steps, table: tuple[Row, ...]) -> StudyPlan[RowTask]:
     """The tasks of a study.  Raises InputError where the study asks for columns that the table lacks."""
-    check_asked(file, study, table)
+    _check_asked(file, study, table)
     check_columns(file, table, [(("measured", "column"), study.measured.column)])
     if study.measured.flop not in ("model", "hardware"):
         check_formulas(file, table, [(("measured", "flop"), study.measured.flop)])
     rows, left_out = selected(file, table)
-    tasks = (_measured_of(task_of(file, study, row), study) for row in rows)
-    return StepsPlan(file, study, rows, tuple(tasks), left_out)
+    parts, less = study.measured.parts, tuple(study.measured.less.items())
+    tasks = (_task_of(file, study, row) for row in rows)
+    measured = tuple(task if isinstance(task, str) else replace(task, parts=parts, less=less) for task in tasks)
+    return StudyPlan(study.name, measured, partial(report_of, file, study, rows, left_out, partial(_step, study)))
 
 
-def check_asked(file: StudyFile, study: OnScenarios, table: tuple[Row, ...]) -> None:
+def report_memory(file: StudyFile, study: MemoryTable, table: tuple[Row, ...]) -> Report:
+    """The report of a study.  Raises InputError where the study asks for columns that the table lacks."""
+    _check_asked(file, study, table)
+    asked = [(("measured", index, "column"), each.column) for index, each in enumerate(study.measured)]
+    check_columns(file, table, asked)
+    rows, left_out = selected(file, table)
+    tasks = [_task_of(file, study, row) for row in rows]
+    return report_of(file, study, rows, left_out, partial(_memory, study), tasks)
+
+
+def _check_asked(file: StudyFile, study: OnScenarios, table: tuple[Row, ...]) -> None:
     """Raises InputError where what makes scenarios of the rows asks for columns that the table lacks."""
     check_columns(file, table, _columns(study))
     check_formulas(file, table, _formulas(study))
@@ -87,7 +111,7 @@ def _formulas(study: OnScenarios) -> Iterator[tuple[tuple[str | int, ...], str |
     yield from ((("derive", path), formula) for path, formula in study.derive.items())
 
 
-def task_of(file: StudyFile, study: OnScenarios, row: Row) -> RowTask | str:
+def _task_of(file: StudyFile, study: OnScenarios, row: Row) -> RowTask | str:
     """The row as a scenario; the reason, if a cell has no meaning in this study."""
     changes: list[tuple[str, Any]] = list(study.set.items())
     try:
@@ -101,13 +125,6 @@ def task_of(file: StudyFile, study: OnScenarios, row: Row) -> RowTask | str:
     if isinstance(base, str) and ("/" in base or base.endswith((".yaml", ".yml"))):
         base = str(file.document.folder / base)
     return RowTask(base, file.document.folder, tuple(changes))
-
-
-def _measured_of(task: RowTask | str, study: Steps) -> RowTask | str:
-    """The task with the part of the step that was measured."""
-    if isinstance(task, str):
-        return task
-    return replace(task, parts=study.measured.parts, less=tuple(study.measured.less.items()))
 
 
 def _changes(name: str, column: Column, row: Row) -> Iterator[tuple[str, Any]]:
@@ -126,50 +143,8 @@ def _changes(name: str, column: Column, row: Row) -> Iterator[tuple[str, Any]]:
         yield path, f"{value} {column.unit}" if column.unit else value
 
 
-def play(task: RowTask) -> PlayedRow | str:
-    """The row simulated; the message, if it is a scenario that cannot be.  Runs in a worker process too."""
-    try:
-        result = simulate(scenario_of(task))
-        smaller = simulate(scenario_of(replace(task, changes=(*task.changes, *task.less)))) if task.less else None
-    except InputError as problem:
-        return str(problem)
-    times, breakdown = result.step_time, dict(result.times.breakdown)
-    if smaller:
-        times -= smaller.step_time
-        breakdown = {name: seconds - smaller.times.breakdown[name] for name, seconds in breakdown.items()}
-    if task.parts:
-        breakdown = {name: seconds if name in task.parts else 0.0 for name, seconds in breakdown.items()}
-        times = math.fsum(breakdown.values())
-    kind = kind_of(result.scenario, result.facts.model_flops)
-    known = launch_note(result.scenario)  # somebody did launch what was measured
-    warnings = tuple(text for text in result.warnings() if text != known)
-    return PlayedRow(times, breakdown, result.facts, warnings, kind)
-
-
-def scenario_of(task: RowTask) -> Scenario:
-    """The scenario that a task stands for; InputError if it cannot be."""
-    return Base(task.base, str(task.folder)).scenario(task.changes)
-
-
-def report_steps(plan: StepsPlan, played: Mapping[int, PlayedRow | str]) -> Report:
-    """The report of a study from what its tasks gave, by their position."""
-    study = plan.study
-    points: list[ScoredPoint] = []
-    refused: list[Refused] = []
-    for index, (row, task) in enumerate(zip(plan.rows, plan.tasks, strict=True)):
-        label = row.label(study.label)
-        answer = task if isinstance(task, str) else played[index]
-        try:
-            if isinstance(answer, str):
-                raise InputError(answer)
-            points.append(_point(label, study, row, answer))
-        except InputError as problem:
-            refused.append(Refused(label, study.name, str(problem)))
-    return report_of(plan.file, study, points, refused, plan.left_out)
-
-
-def _point(label: str, study: Steps, row: Row, played: PlayedRow) -> ScoredPoint:
-    return ScoredPoint(
+def _step(study: Steps, row: Row, label: str, played: PlayedRow) -> Iterator[ScoredPoint]:
+    yield ScoredPoint(
         label=label,
         group=study.name,
         predicted=played.step_time,
@@ -178,3 +153,22 @@ def _point(label: str, study: Steps, row: Row, played: PlayedRow) -> ScoredPoint
         breakdown=played.breakdown,
         kind=played.kind,
     )
+
+
+def _memory(study: MemoryTable, row: Row, label: str, task: RowTask) -> Iterator[ScoredPoint]:
+    asked = [each for each in study.measured if row.cells[each.column] is not None]
+    if not asked:
+        names = ", ".join(each.column for each in study.measured)
+        raise InputError(f"has nothing measured: {names} are empty")
+    footprints = planned_footprints(task.scenario())
+    for each in asked:
+        whole = positive(row.cells, each.column) * each.scale
+        if each.baseline is not None:
+            whole *= each.of_stages(planned_footprints(task.scenario(list(each.baseline.items()))))
+        yield ScoredPoint(
+            label=label if len(study.measured) == 1 else f"{label}: {each.quantity.replace('_', ' ')}",
+            group=study.name,
+            predicted=each.of_stages(footprints),
+            measured=whole,
+            note=f"{row.texts[each.column]} % of the baseline" if each.unit == "%" else "",
+        )

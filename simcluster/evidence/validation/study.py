@@ -20,8 +20,7 @@ from simcluster.base.units import Bytes
 from simcluster.documents.diagnostics import KeyPath, did_you_mean, listed
 from simcluster.documents.reading import Document, Mark, read_document, shipped_folder, validate
 from simcluster.documents.spec import Spec
-from simcluster.evidence.validation.measured import MeasuredColumn, MeasuredTime
-from simcluster.evidence.validation.memory_study import MeasuredBytes
+from simcluster.evidence.validation.measured import MeasuredBytes, MeasuredColumn, MeasuredTime
 from simcluster.evidence.validation.schedule_study import Schedules
 from simcluster.evidence.validation.study_head import FormulaText, Fraction, StudyHead
 from simcluster.nccl import Algorithm, Collective, load_platform
