@@ -153,12 +153,10 @@ class Passes:
     def _visit(self, ops: OpsInMaking, phase: Phase, block: Block, layer: int) -> None:
         if phase in ("forward", "recompute"):
             self._forward(ops, block, layer, phase)
-        elif phase == "backward":
-            self._backward(ops, block, layer)
         elif phase == "weight_grad":
             self._weight_grad(ops, block, layer)
-        elif block.name != "embedding":
-            self._input_grad(ops, block, layer)
+        elif phase == "backward" or block.name != "embedding":
+            self._backward(ops, block, layer, phase)
         elif self._split:  # nothing is before it, but its W needs the whole gradient
             ops.collective("all_gather", block.name, self.activation_bytes)
 
@@ -167,21 +165,6 @@ class Passes:
         if block.name == "embedding":  # its input has no gradient: whatever is left of B is here
             kernels = block.exit.input_grad + block.body.input_grad + kernels
         ops.compute(kernels, "weight_grad", f"{block.name}_weight_grad", layer)
-
-    def _input_grad(self, ops: OpsInMaking, block: Block, layer: int) -> None:
-        body = block.body
-        if not self._residencies.runs_again(layer):
-            if self._split and self._shape.recompute == "operators" and body.recompute:
-                ops.collective("all_gather", f"{block.name}_again", self.activation_bytes, layer)
-            self._body(ops, body.recompute, "recompute", block.name, layer, gathers=0.0)
-        ops.compute(block.exit.input_grad, "input_grad", f"{block.name}_add", layer)
-        first = f"{body.forward[0].name}_input_grad"  # of the column-parallel product, which comes last
-        rest = tuple(kernel for kernel in body.input_grad if kernel.name != first)
-        gathers = self.activation_bytes if self._split and not self._shares(block, "lm_head", "grad") else 0.0
-        self._body(ops, rest, "input_grad", block.name, layer, gathers=gathers)
-        own = tuple(kernel for kernel in body.input_grad if kernel.name == first)
-        self._leave(ops, own, (), "input_grad", block, layer)
-        ops.compute(block.entry.input_grad, "input_grad", f"{block.name}_norm", layer)
 
     def _forward(self, ops: OpsInMaking, block: Block, layer: int, kind: str) -> None:
         def kernels(section: Section) -> tuple[Kernel, ...]:
@@ -283,25 +266,30 @@ class Passes:
         if reduces and self._pieces == 1 and not beside:
             ops.collective(*reduction, layer)
 
-    def _backward(self, ops: OpsInMaking, block: Block, layer: int) -> None:
-        body = block.body
+    def _backward(self, ops: OpsInMaking, block: Block, layer: int, kind: str) -> None:
+        """From a block's output to its input; an "input_grad" leaves the weight gradients to W."""
+
+        def kernels(section: Section) -> tuple[Kernel, ...]:
+            return section.input_grad + (section.weight_grad if kind == "backward" else ())
+
+        body, name = block.body, block.name
         if not self._residencies.runs_again(layer):
             if self._split and self._shape.recompute == "operators" and body.recompute:
-                ops.collective("all_gather", f"{block.name}_again", self.activation_bytes, layer)
-            self._body(ops, body.recompute, "recompute", block.name, layer, gathers=0.0)
-        ops.compute(block.exit.input_grad + block.exit.weight_grad, "backward", f"{block.name}_add", layer)
+                ops.collective("all_gather", f"{name}_again", self.activation_bytes, layer)
+            self._body(ops, body.recompute, "recompute", name, layer, gathers=0.0)
+        ops.compute(kernels(block.exit), kind, f"{name}_add", layer)
         gathers = self.activation_bytes if self._split and not self._shares(block, "lm_head", "grad") else 0.0
-        if block.name == "embedding":
-            self._body(ops, body.input_grad + body.weight_grad, "backward", block.name, layer, gathers=gathers)
+        if name == "embedding":
+            self._body(ops, kernels(body), kind, name, layer, gathers=gathers)
             return
         first = body.forward[0].name  # the column-parallel product: its gradients come last
         own_input = tuple(kernel for kernel in body.input_grad if kernel.name == f"{first}_input_grad")
-        own_weight = tuple(kernel for kernel in body.weight_grad if kernel.name.startswith(f"{first}_"))
-        rest = tuple(kernel for kernel in body.input_grad if kernel not in own_input)
-        rest += tuple(kernel for kernel in body.weight_grad if kernel not in own_weight)
-        self._body(ops, rest, "backward", block.name, layer, gathers=gathers)
-        self._leave(ops, own_input, own_weight, "backward", block, layer)
-        ops.compute(block.entry.input_grad + block.entry.weight_grad, "backward", f"{block.name}_norm", layer)
+        weights = body.weight_grad if kind == "backward" else ()
+        own_weight = tuple(kernel for kernel in weights if kernel.name.startswith(f"{first}_"))
+        rest = tuple(kernel for kernel in kernels(body) if kernel not in own_input + own_weight)
+        self._body(ops, rest, kind, name, layer, gathers=gathers)
+        self._leave(ops, own_input, own_weight, kind, block, layer)
+        ops.compute(kernels(block.entry), kind, f"{name}_norm", layer)
 
 
 def _blocks(model: Model, shape: RankShape) -> dict[str, Block]:
