@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from simcluster.evidence.validation.reports import Report
+from simcluster.evidence.validation.scores import score_of
 from simcluster.evidence.validation.study import Steps
 from simcluster.scenario.likely import ANY, SPANS, RunKind, of_kind
 
@@ -59,15 +60,15 @@ def _studies(residuals: Sequence[Residual]) -> list[dict[str, Any]]:
         found.setdefault((each.study, each.kind.groups[0]), []).append(each)
     rows = []
     for (study, like), own in found.items():
-        errors = [math.expm1(-each.value) for each in own]
+        score = score_of([math.expm1(-each.value) for each in own])
         rows.append(
             {
                 "study": study,
                 "like": like,
                 "rows": len(own),
-                "mean": round(math.fsum(map(abs, errors)) / len(own), 4),
-                "worst": round(max(map(abs, errors)), 4),
-                "bias": round(math.fsum(errors) / len(own), 4),
+                "mean": round(score.mean, 4),
+                "worst": round(score.worst, 4),
+                "bias": round(score.bias, 4),
                 **_spans(own),
             }
         )

@@ -53,25 +53,21 @@ class Score:
 
 def relative_score(points: Sequence[ScoredPoint]) -> Score | None:
     """Arithmetic means of |predicted / measured - 1|; None without points."""
-    if not points:
-        return None
-    errors = [point.error for point in points]
+    return score_of([point.error for point in points]) if points else None
+
+
+def score_of(errors: Sequence[float]) -> Score:
+    """Arithmetic means of errors and their sizes; of one error at least."""
     sizes = [abs(error) for error in errors]
-    return Score(len(points), math.fsum(sizes) / len(sizes), max(sizes), math.fsum(errors) / len(errors))
+    return Score(len(errors), math.fsum(sizes) / len(sizes), max(sizes), math.fsum(errors) / len(errors))
 
 
 def geometric_score(points: Sequence[ScoredPoint]) -> Score | None:
     """exp(mean |ln(predicted / measured)|) - 1, for times over many orders of magnitude; None without points."""
     if not points:
         return None
-    logs = [math.log(point.predicted / point.measured) for point in points]
-    sizes = [abs(each) for each in logs]
-    return Score(
-        len(points),
-        math.expm1(math.fsum(sizes) / len(sizes)),
-        math.expm1(max(sizes)),
-        math.expm1(math.fsum(logs) / len(logs)),
-    )
+    of_logs = score_of([math.log(point.predicted / point.measured) for point in points])
+    return Score(of_logs.rows, *map(math.expm1, (of_logs.mean, of_logs.worst, of_logs.bias)))
 
 
 def worst_first(points: Sequence[ScoredPoint]) -> list[ScoredPoint]:
