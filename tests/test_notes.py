@@ -11,7 +11,7 @@ import simcluster
 from simcluster import cli
 from simcluster.evidence.validation.steps import RowTask
 from simcluster.results.result import Result
-from simcluster.scenario.launchable import launch_words
+from simcluster.scenario.advice import launch_words
 from simcluster.scenario.scenario import Scenario
 
 PIPELINE = {"parallel": {"pp": 2, "dp": 4}}

@@ -12,7 +12,7 @@ import simcluster
 from simcluster import cli
 from simcluster.model.recipes import RECIPES
 from simcluster.model.shards import stage_parameters_per_tp_rank
-from simcluster.scenario.recipe_told import change_words, recipe_words
+from simcluster.scenario.memory_plan import change_words, recipe_words
 from simcluster.studies.whatif.difference import diff
 
 PLAIN: dict[str, Any] = {"gpus": 1, "parallel": {"dp": 1}, "training.global_batch": 4, "overlap": {}}

@@ -13,8 +13,7 @@ import pytest
 from simcluster.cli import main
 from simcluster.interop.recorded.written import trace_of_result
 from simcluster.planning.parallel import Plan
-from simcluster.results.wait_matrix import wait_matrix
-from simcluster.results.waits import Wait
+from simcluster.results.waits import Wait, wait_matrix
 from simcluster.simulate import simulate
 from simcluster.studies.whatif.mitigations import slow_machines, what_pays, without_machine
 

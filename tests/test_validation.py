@@ -33,7 +33,7 @@ from simcluster.evidence.validation.steps import RowTask, plan_steps
 from simcluster.evidence.validation.study import Steps
 from simcluster.evidence.validation.study_head import InlineTable
 from simcluster.evidence.validation.tables import Missing, read_table
-from simcluster.planning.facts import Facts
+from simcluster.planning.footprint import Facts
 from simcluster.scenario.paths import check_path
 
 ROOT = Path(__file__).parents[1]

@@ -124,8 +124,7 @@ def _progress(done: int, cases: int, last: Measurement) -> None:
 
 def _fitted(args: argparse.Namespace, path: Path, name: str) -> DeviceFit:
     from simcluster.devices.device import load_device
-    from simcluster.evidence.calibration.fit import fit_device
-    from simcluster.evidence.calibration.known import base_of
+    from simcluster.evidence.calibration.fit import base_of, fit_device
     from simcluster.evidence.calibration.table import read_table
 
     table = read_table(path)

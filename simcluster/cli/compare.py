@@ -53,7 +53,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(args: argparse.Namespace) -> int:
     """Replay all variants that can be; print the table; draw."""
     from simcluster.documents.overrides import expand_vary
-    from simcluster.results.raising import held_between
+    from simcluster.results.raised import held_between
     from simcluster.studies.variations import compare, differences, play_all, possible_variations
 
     vary = [expand_vary(text) for text in args.vary]
@@ -166,7 +166,7 @@ def _text(table: pd.DataFrame, causes: pd.DataFrame, played: Outcomes) -> str:
 def _recipes(table: pd.DataFrame) -> Iterator[str]:
     """Bytes a parameter, where they are not those of the first variant: they follow from the precision if not named."""
     from simcluster.model.recipes import recipe_named
-    from simcluster.scenario.recipe_told import change_words
+    from simcluster.scenario.memory_plan import change_words
 
     first = recipe_named(table["recipe"].iloc[0])
     for name, recipe in table["recipe"].items():

@@ -1,4 +1,5 @@
 """Bytes that the ranks of a stage hold at their peak: model state, and activations of the microbatches in flight.
+With what else is known of a job before it runs (``Facts``).
 
 The stage's row of the schedule is walked action by action and block by block (``residency``): the same changes that
 the ops of a run make, without their times.  Pure.
@@ -145,3 +146,22 @@ def _visits(blocks: Residencies, schedule: Schedule, slices: Slices, stage: int,
     number = schedule.slice_of(stage, action.chunk)
     first, last = number == 0, number == len(slices.counts) - 1
     return visits(action.kind, slices.of(number), embedding=first, lm_head=last, again=blocks.runs_again)
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is known of a job before it runs: ranks, samples and tokens a step, FLOP a step, the device, memory.
+
+    ``attention`` is the part of the core attention that packed documents leave, which FLOPs count; ``footprints`` are
+    bytes per stage; ``peak_flops`` is FLOP/s of one GPU at the job's precision, ``memory`` its bytes.
+    """
+
+    ranks: int
+    samples: int
+    tokens: int
+    model_flops: float
+    hardware_flops: float
+    peak_flops: float
+    memory: float
+    footprints: tuple[Footprint, ...]
+    attention: float = 1.0

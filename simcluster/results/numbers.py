@@ -2,7 +2,7 @@
 
 To add one: an entry in METRICS, and its line in CONTRACT.md.  It is then in the result JSON, in the rows of ``compare``
 and of sweeps, and with a heading in the tables of its ``columns``.  A step is known here by what is asked of it, so
-that nothing is imported but the metrics.
+that nothing is imported of what plays one.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, get_args
 
+from simcluster.planning.footprint import Facts, Footprint
 from simcluster.results.metrics import StepTime
+from simcluster.schedules.own_bubble import OwnBubble
 
 Unit = Literal["s", "1/s", "FLOP", "TFLOP/s", "bytes", "fraction", "factor", "count", "yes or no"]
 Table = Literal["compare", "sweep", "plan", "report"]
@@ -20,44 +22,13 @@ EVERYWHERE: frozenset[Table] = frozenset(get_args(Table))
 NOWHERE: frozenset[Table] = frozenset()
 
 
-class JobFacts(Protocol):
-    """What is known of a job before it runs (``result.Facts``)."""
-
-    @property
-    def ranks(self) -> int: ...
-    @property
-    def samples(self) -> int: ...
-    @property
-    def tokens(self) -> int: ...
-    @property
-    def model_flops(self) -> float: ...
-    @property
-    def hardware_flops(self) -> float: ...
-    @property
-    def peak_flops(self) -> float: ...
-
-
 class TimedStep(Protocol):
     """A step of which the seconds are known, and nothing else but its job."""
 
     @property
     def step_time(self) -> float: ...
     @property
-    def facts(self) -> JobFacts: ...
-
-
-class HasTotal(Protocol):
-    """Memory, in bytes (``planning.footprint.Footprint``)."""
-
-    @property
-    def total(self) -> float: ...
-
-
-class HasFraction(Protocol):
-    """A bubble, as a part of the makespan (``schedules.own_bubble.OwnBubble``)."""
-
-    @property
-    def fraction(self) -> float: ...
+    def facts(self) -> Facts: ...
 
 
 class PlayedStep(TimedStep, Protocol):
@@ -66,11 +37,11 @@ class PlayedStep(TimedStep, Protocol):
     @property
     def times(self) -> StepTime: ...
     @property
-    def own_bubble(self) -> HasFraction: ...
+    def own_bubble(self) -> OwnBubble: ...
     @property
     def slowdown(self) -> float: ...
     @property
-    def memory(self) -> HasTotal: ...
+    def memory(self) -> Footprint: ...
     @property
     def host_memory(self) -> float: ...
     @property

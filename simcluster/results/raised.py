@@ -2,7 +2,8 @@
 
 A message moves at one rate over all links of its way, that of the narrowest for the flows that they carry.  Raising
 links that are not the narrowest, or that stop being it, buys nothing or less than it should.  Found by cause: every
-call of a run is looked at on its links, before and after.  Pure.
+call of a run is looked at on its links, before and after: against another scenario's links, or those without the
+scenario's own ``cluster.scale``.  Pure.
 """
 
 from __future__ import annotations
@@ -10,19 +11,25 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from simcluster.base.units import format_bytes_per_second
-from simcluster.results.calls import Call
+from simcluster.faults.capacities import with_permanent
+from simcluster.results.calls import Call, calls
 from simcluster.topology import Cluster
 from simcluster.topology.levels import label
 from simcluster.topology.links import resource_of
 from simcluster.traffic.fairness import Usage
 from simcluster.traffic.methods import AS_MEASURED, PaceFactors
 from simcluster.traffic.traffic import Traffic
+
+if TYPE_CHECKING:
+    from simcluster.results.played import Run
+    from simcluster.scenario.scenario import Scenario
+
 
 _Name = TypeVar("_Name")
 
@@ -225,3 +232,41 @@ def _ends(cluster: Cluster, link: int) -> str:
     order = ("gpu", "nvswitch", "pcie", "host", "nic")
     places = [order.index(name) if name in order else len(order) for name in (a, b)]
     return f"{a} - {b}" if places[0] <= places[1] else f"{b} - {a}"
+
+
+# --- scenarios and their runs -----------------------------------------------------------------------------------------
+
+
+LINKS = ("nvlink", "network", "pcie", "between_machines")
+"""Factors of ``cluster.scale`` that are on links."""
+
+
+def held_between(before: Scenario, after: Scenario, run: Run) -> HeldBack | None:
+    """What holds a scenario's ``run`` back whose links are faster than those of the one before.
+
+    None if nothing does, if no link is faster, and where the two clusters do not have the same links.
+    """
+    was, now = (with_permanent(each.faults, each.cluster.built) for each in (before, after))
+    if was.capacity.shape != now.capacity.shape or not (now.capacity > was.capacity).any() or was.links != now.links:
+        return None
+    if run.lowered.steps:  # played step by step: its calls have no rates of their own
+        return None
+    made = calls(run.lowered, run.spans, run.weights, run.ranks.start)
+    pace = before.cluster.scale.pace, after.cluster.scale.pace
+    by_scale = before.cluster.topology == after.cluster.topology
+    return held_back(made, Raise(now, was.capacity, now.capacity, *pace, by_scale))
+
+
+def held_by_scale(scenario: Scenario, run: Run) -> str:
+    """What holds a scenario's ``run`` back whose links its own ``cluster.scale`` raises, in a line; "" for nothing."""
+    scale = scenario.cluster.scale
+    raised = {name: factor for name in LINKS if (factor := getattr(scale, name)) > 1}
+    if not raised:
+        return ""
+    plain = scale.model_copy(update=dict.fromkeys(raised, 1.0))
+    before = scenario.model_copy(update={"cluster": scenario.cluster.with_scale(plain)})
+    what = ", ".join(f"cluster.scale.{name} {factor:g}" for name, factor in raised.items())
+    if np.array_equal(before.cluster.built.capacity, scenario.cluster.built.capacity):
+        return f"{what}: no gain: the cluster has no such links"
+    held = held_between(before, scenario, run)
+    return f"{what}: {held.in_words()}" if held else ""

@@ -7,22 +7,19 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from simcluster.planning.facts import Facts
-from simcluster.planning.footprint import Footprint
+from simcluster.planning.footprint import Facts, Footprint
 from simcluster.planning.job import Job
 from simcluster.results.host_copies import activations_in_host, copies_of, fullest_box
 from simcluster.results.memory_timeline import MemoryPeak
 from simcluster.results.numbers import hfu, mfu, numbers_of
 from simcluster.results.played import Run
-from simcluster.results.raising import held_by_scale
-from simcluster.results.wait_matrix import WaitMatrix, wait_matrix
-from simcluster.scenario.cautions import cautions
+from simcluster.results.raised import held_by_scale
+from simcluster.results.waits import WaitMatrix, wait_matrix
+from simcluster.scenario.advice import Note, cautions, launch_note, overlaps_off
 from simcluster.scenario.fits import Remedies, remedies
 from simcluster.scenario.headroom import usable
-from simcluster.scenario.launchable import launch_note
 from simcluster.scenario.likely import Likely, likely
-from simcluster.scenario.overlap_off import Note, overlaps_off
-from simcluster.scenario.recipe_told import recipe_document
+from simcluster.scenario.memory_plan import recipe_document
 from simcluster.schedules.own_bubble import OwnBubble, own_bubble
 
 if TYPE_CHECKING:

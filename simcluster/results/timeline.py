@@ -223,3 +223,15 @@ class _Words:
             code = self._codes[word] = len(self.all)
             self.all.append(word)
         return code
+
+
+def step_ends(spans: Spans, steps: int) -> Floats:
+    """When the last op of every step ends on any rank, in seconds, [step]."""
+    found = np.full(steps, -np.inf)
+    np.maximum.at(found, spans.step, spans.end)
+    return found
+
+
+def mean_step(ends: Floats, count: int) -> float:
+    """Mean seconds of ``count`` steps behind the first, from end to end; ``ends`` as ``step_ends``."""
+    return float(ends[count] - ends[0]) / count

@@ -1,13 +1,22 @@
-"""Who waited for whom, and how long: at collectives for the last member, in the pipeline for the sender or receiver."""
+"""Who waited for whom, and how long: at collectives for the last member, in the pipeline for the sender or receiver.
+
+For the simulated ranks one by one (``waits``), and for every rank of a job or gathered by worker, machine or stage
+(``wait_matrix``): a simulated rank stands for others; when one of those waits, it is for the rank of the culprit's kind
+that it shares most with: a peer in its own group, the neighbour in its own pipeline.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from simcluster.base.arrays import Floats, Ints
 from simcluster.planning.ops import MAIN
+from simcluster.planning.parallel import Plan
 from simcluster.programs.program import Program
 
 
@@ -89,3 +98,105 @@ class _Busy:
         count = int(np.searchsorted(start, instant))
         under_way = max(0.0, float(end[count - 1]) - instant) if count else 0.0
         return float(done[count]) - under_way
+
+
+Unit = Literal["rank", "worker", "machine", "stage"]
+
+READABLE = 256
+"""Rows up to which a matrix is drawn rank by rank, or worker by worker."""
+
+
+@dataclass(frozen=True)
+class WaitMatrix:
+    """``seconds[waiting, culprit]`` that a rank of a unit waits per step, mean over the unit's ranks.
+
+    ``unit`` is what rows and columns are and ``names`` what they are called.
+    """
+
+    unit: Unit
+    names: tuple[str, ...]
+    seconds: Floats
+
+    @property
+    def waited(self) -> Floats:
+        """Seconds of each row."""
+        return np.asarray(self.seconds.sum(axis=1))
+
+    @property
+    def awaited(self) -> Floats:
+        """Seconds of each column: what a rank of every unit waits for it, in all."""
+        return np.asarray(self.seconds.sum(axis=0))
+
+
+def wait_matrix(
+    waits: Sequence[Wait],
+    plan: Plan,
+    *,
+    class_of: Sequence[int],
+    host_of: Sequence[int],
+    steps: int = 1,
+    unit: Unit | None = None,
+) -> WaitMatrix:
+    """The matrix of a job's waits; the finest readable unit if none is given.
+
+    ``class_of[rank]`` is equal for ranks that one rank was played for; ``host_of[rank]`` is the rank's machine.
+    """
+    chosen = unit or _readable(plan, host_of)
+    numbers, names = _units(plan, host_of, chosen)
+    seconds = np.zeros((len(names), len(names)))
+    for rank, culprit, length in _of_all(waits, plan, class_of):
+        np.add.at(seconds, (numbers[rank], numbers[culprit]), length)
+    size = np.bincount(numbers, minlength=len(names))
+    return WaitMatrix(chosen, names, seconds / size[:, None] / steps)
+
+
+def _readable(plan: Plan, host_of: Sequence[int]) -> Unit:
+    if plan.num_ranks <= READABLE:
+        return "rank"
+    if plan.dp * plan.pp <= READABLE:
+        return "worker"
+    return "machine" if len(dict.fromkeys(host_of)) <= READABLE else "stage"
+
+
+def _units(plan: Plan, host_of: Sequence[int], unit: Unit) -> tuple[Ints, tuple[str, ...]]:
+    """The unit of every rank, and the units' names."""
+    if unit == "rank":
+        return np.arange(plan.num_ranks), tuple(str(rank) for rank in range(plan.num_ranks))
+    stages = plan.stages()
+    if unit == "stage":
+        return stages, tuple(str(stage) for stage in range(plan.pp))
+    if unit == "machine":
+        hosts = list(dict.fromkeys(host_of[: plan.num_ranks]))
+        place = {host: number for number, host in enumerate(hosts)}
+        return np.array([place[host] for host in host_of[: plan.num_ranks]]), tuple(str(host) for host in hosts)
+    replica = np.empty(plan.num_ranks, dtype=np.int64)
+    for dp in range(plan.dp):
+        replica[plan.grid[:, dp].ravel()] = dp
+    names = tuple(f"{dp},{stage}" for stage in range(plan.pp) for dp in range(plan.dp))
+    return stages * plan.dp + replica, names
+
+
+def _of_all(waits: Sequence[Wait], plan: Plan, class_of: Sequence[int]) -> list[tuple[Ints, Ints, float]]:
+    """(ranks, the culprit of each, seconds) for all ranks of the job."""
+    members: dict[int, list[int]] = {}
+    for rank in range(plan.num_ranks):
+        members.setdefault(class_of[rank], []).append(rank)
+    places = np.empty((plan.num_ranks, 4), dtype=np.int64)
+    for place, number in np.ndenumerate(plan.grid):
+        places[number] = place
+    known: dict[tuple[int, int], tuple[Ints, Ints]] = {}
+    found = []
+    for wait in waits:
+        pair = class_of[wait.rank], class_of[wait.culprit]
+        if pair not in known:
+            known[pair] = _nearest(members, places, *pair)
+        found.append((*known[pair], wait.seconds))
+    return found
+
+
+def _nearest(members: Mapping[int, Sequence[int]], places: Ints, waiting: int, culprit: int) -> tuple[Ints, Ints]:
+    """For every rank of a class the other class's rank that has most places on axes in common with it, not itself."""
+    ranks, others = np.array(members[waiting]), np.array(members[culprit])
+    common = (places[ranks][:, None, :] == places[others][None, :, :]).sum(axis=2)
+    common[ranks[:, None] == others[None, :]] = -1
+    return ranks, others[common.argmax(axis=1)]

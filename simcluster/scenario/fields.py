@@ -67,7 +67,7 @@ class ScenarioFields(Spec):
 
     name: str = "scenario"
     cluster: ClusterSpec
-    gpus: Count = 0  # left out: ``complete`` puts the cluster's number in its place, as it does for parallel.dp
+    gpus: Count = 0  # left out: ``Scenario`` puts the cluster's number in its place, as it does for parallel.dp
     model: Model
     parallel: Parallel = Parallel()
     pipeline: Pipeline = Pipeline()

@@ -20,8 +20,7 @@ from simcluster.faults.ranks import slowness as slow_ranks
 from simcluster.faults.spec import Batch, Setting
 from simcluster.faults.where import OnLinks
 from simcluster.model.flops import hardware_flops_per_sequence, model_flops_per_sequence
-from simcluster.planning.facts import Facts
-from simcluster.planning.footprint import Footprint
+from simcluster.planning.footprint import Facts, Footprint
 from simcluster.planning.job import Job, Slices
 from simcluster.planning.parallel import Plan
 from simcluster.planning.perturbations import UNDISTURBED, Disturbances

@@ -1,6 +1,6 @@
 """Rules between the sections of a scenario.  Each broken one names the values, the rule, and what would work.
 
-Pure functions of a scenario; ``complete`` calls them when one is made.
+Pure functions of a scenario; ``Scenario`` asks for them when one is made.
 """
 
 from __future__ import annotations

@@ -23,12 +23,16 @@ from simcluster.documents.reading import (
     shipped_names,
     validate,
 )
-from simcluster.scenario.complete import complete
+from simcluster.faults import placed
+from simcluster.importers.schedule_files import function_in, is_function
 from simcluster.scenario.fields import ScenarioFields
 from simcluster.scenario.files import resolve
 from simcluster.scenario.pipeline_rules import order_rules
+from simcluster.scenario.rules import broken_rules, oversize
+from simcluster.scenario.sections import Parallel, Pipeline
 from simcluster.schedules import Schedule, ScheduleFunction, make_schedule
 from simcluster.schedules.specs import Rows
+from simcluster.topology import Cluster
 
 
 class Scenario(ScenarioFields):
@@ -52,8 +56,18 @@ class Scenario(ScenarioFields):
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
-        """Each field is what it should be by itself; now what follows from all of them, and the rules between them."""
-        complete(self)
+        """Each field is what it should be by itself: what was left out follows from the rest, and every rule holds.
+
+        RuleError with all broken rules.  This is where the cluster is built; its spec keeps it, so copies of the
+        scenario share it.
+        """
+        cluster = _built(self)
+        _fill(self, "gpus", self.gpus or len(cluster.gpus))
+        _fill(self, "parallel", _parallel(self))
+        _fill(self, "faults", placed(self.faults))
+        _fill(self, "pipeline", _pipeline(self))
+        if broken := broken_rules(self):
+            raise RuleError(broken)
         return self
 
     def with_schedule(self, what: Schedule | ScheduleFunction) -> Self:
@@ -129,3 +143,45 @@ def scenario_path(path: str | Path) -> Path:
         return shipped_folder("scenarios") / f"{path.name}.yaml"
     hint = did_you_mean(path.name, names)
     raise InputError(f"{path}: no such file, and no shipped scenario{hint}; shipped: {', '.join(names) or 'none'}")
+
+
+# --- what a document leaves out ---------------------------------------------------------------------------------------
+
+
+def _fill(scenario: Scenario, field: str, value: object) -> None:
+    object.__setattr__(scenario, field, value)  # frozen for everybody else
+
+
+def _built(scenario: Scenario) -> Cluster:
+    """The cluster, unless it is too large or cannot be."""
+    if too_large := oversize(scenario.cluster.topology):
+        raise RuleError([(("cluster",), too_large)])
+    try:
+        return scenario.cluster.built
+    except InputError as error:
+        raise RuleError([(("cluster",), str(error))]) from None
+
+
+def _parallel(scenario: Scenario) -> Parallel:
+    """With dp: what the other axes leave of the GPUs, where they divide them."""
+    parallel = scenario.parallel
+    others = parallel.tp * parallel.pp * parallel.cp
+    if parallel.dp or scenario.gpus % others:
+        return parallel
+    return parallel.model_copy(update={"dp": scenario.gpus // others})
+
+
+def _pipeline(scenario: Scenario) -> Pipeline:
+    """With the rows that a schedule FILE.py:FUNCTION gives for the counts of this scenario."""
+    pipeline, training = scenario.pipeline, scenario.training
+    name, together = pipeline.schedule, scenario.parallel.dp * training.micro_batch
+    if not isinstance(name, str) or not is_function(name):
+        return pipeline
+    if not together or training.global_batch % together:
+        return pipeline  # the rules complain
+    counts = scenario.parallel.pp, scenario.microbatches, pipeline.chunks
+    try:
+        rows = Rows.of(make_schedule(function_in(name), *counts))
+    except InputError as error:
+        raise RuleError([(("pipeline", "schedule"), str(error))]) from None
+    return pipeline.model_copy(update={"schedule": rows, "chunks": 1})

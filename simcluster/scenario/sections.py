@@ -208,7 +208,7 @@ def _mechanism(value: object) -> object:
 
 class Overlap(Spec):
     """Which communication runs beside computation.  Reductions, gathers and pairs are off unless they are turned on, as
-    Megatron-LM's own flags are; a run says so where that is 1 % of the step or more (``overlap_off``).
+    Megatron-LM's own flags are; a run says so where that is 1 % of the step or more (``advice``).
 
     ``grad_reduce``: gradients in buckets while backward still runs (``bucket_size`` bytes each; left out, the
     program's own default).  ``param_gather``: parameters sharded by ZeRO gathered beside computation: with zero 1 and 2

@@ -8,7 +8,7 @@ from simcluster.base.units import format_bytes, format_seconds
 from simcluster.faults.words import all_in_words
 from simcluster.results.metrics import BREAKDOWN
 from simcluster.scenario.fits import MOST_CHANGES
-from simcluster.scenario.recipe_told import recipe_words
+from simcluster.scenario.memory_plan import recipe_words
 from simcluster.show.layout import layout
 from simcluster.show.names import PARTS
 

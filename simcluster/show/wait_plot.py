@@ -10,7 +10,7 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
 from simcluster.base.units import format_seconds_round
-from simcluster.results.wait_matrix import WaitMatrix
+from simcluster.results.waits import WaitMatrix
 from simcluster.show.palette import QUIET_TEXT, STREAMS, TEXT, WAITING, rgb
 
 _FILL = LinearSegmentedColormap.from_list("waiting", ["#FFFFFF", "#F3C9A5", STREAMS["tp"], "#5A2400"])

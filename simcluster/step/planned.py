@@ -12,7 +12,7 @@ from simcluster.engine.lower import Choices, Lowered, lower
 from simcluster.faults import Fault
 from simcluster.faults.capacities import with_permanent
 from simcluster.faults.where import OnLinks
-from simcluster.planning.facts import Facts
+from simcluster.planning.footprint import Facts
 from simcluster.planning.job import Job
 from simcluster.planning.ops import StageProgram
 from simcluster.planning.stages import stage_programs

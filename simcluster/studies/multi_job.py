@@ -27,7 +27,7 @@ from simcluster.faults.spec import Setting
 from simcluster.planning.jobs import JointPlan, PlacedFabric, joint_programs
 from simcluster.planning.stages import stage_programs
 from simcluster.results.result import Result
-from simcluster.results.steady import mean_step, step_ends
+from simcluster.results.timeline import mean_step, step_ends
 from simcluster.scenario.job import batch_of
 from simcluster.scenario.scenario import Scenario
 from simcluster.step.planned import choices_of, plan_job

@@ -30,7 +30,7 @@ from simcluster.evidence.validation.steps import RowTask, plan_steps
 from simcluster.evidence.validation.study import Steps, StudyFile, load_study
 from simcluster.evidence.validation.tables import Missing, check_formulas, read_table, selected
 from simcluster.model.kernels import Kernel
-from simcluster.planning.facts import Facts
+from simcluster.planning.footprint import Facts
 from simcluster.results.result import Result
 from simcluster.scenario.fields import ClusterSpec
 from simcluster.scenario.scenario import Scenario

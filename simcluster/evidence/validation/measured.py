@@ -15,8 +15,7 @@ from simcluster.documents.diagnostics import listed
 from simcluster.documents.expressions import Cell, name_of, parse_formula
 from simcluster.documents.spec import Spec
 from simcluster.nccl import bus_factor
-from simcluster.planning.facts import Facts
-from simcluster.planning.footprint import Footprint
+from simcluster.planning.footprint import Facts, Footprint
 from simcluster.scenario.paths import ScenarioPath
 
 Quantity = Literal[

@@ -18,9 +18,9 @@ from simcluster.evidence.validation.reports import Report, StudyPlan, report_of
 from simcluster.evidence.validation.scores import ScoredPoint
 from simcluster.evidence.validation.study import Column, MemoryTable, OnScenarios, Steps, StudyFile
 from simcluster.evidence.validation.tables import check_columns, check_formulas, selected
-from simcluster.planning.facts import Facts
+from simcluster.planning.footprint import Facts
+from simcluster.scenario.advice import launch_note
 from simcluster.scenario.job import planned_footprints
-from simcluster.scenario.launchable import launch_note
 from simcluster.scenario.likely import RunKind, kind_of
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.variants import Base

@@ -12,7 +12,7 @@ from simcluster.base.arrays import Bools, Floats, Ints
 from simcluster.engine.longest_path import PathTimes
 from simcluster.interop.recorded.graph import StepGraph, is_communication
 from simcluster.interop.recorded.recorded import Recorded, RecordedPart
-from simcluster.results.wait_matrix import READABLE, WaitMatrix
+from simcluster.results.waits import READABLE, WaitMatrix
 
 _IDLE = ("host", "copy")
 """Types of ops of profiles during which a GPU computes nothing."""

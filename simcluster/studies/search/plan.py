@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from simcluster.base.errors import InputError
 from simcluster.base.store import Store
 from simcluster.results.result import VERSION
-from simcluster.scenario.launchable import launch_words
+from simcluster.scenario.advice import launch_words
 from simcluster.scenario.scenario import Scenario, from_document, load
 from simcluster.studies.search.asked import (
     MemoryLimit,

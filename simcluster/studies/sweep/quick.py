@@ -15,7 +15,7 @@ from typing import Literal
 
 from simcluster.base.gc_paused import collector_off
 from simcluster.engine.choose import play_by
-from simcluster.planning.facts import Facts
+from simcluster.planning.footprint import Facts
 from simcluster.results.numbers import timed_numbers
 from simcluster.scenario.fields import ClusterSpec
 from simcluster.scenario.job import facts_of

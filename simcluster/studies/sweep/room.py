@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from simcluster.scenario.advice import launch_note
 from simcluster.scenario.fits import held
 from simcluster.scenario.headroom import mark
-from simcluster.scenario.launchable import launch_note
 from simcluster.studies.sweep.quick_rows import changed
 
 if TYPE_CHECKING:

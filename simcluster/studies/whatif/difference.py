@@ -13,8 +13,7 @@ from simcluster.base.units import format_seconds
 from simcluster.results.account import WAITING, Account
 from simcluster.results.attribution import attribute, stage_differences
 from simcluster.results.file import Saved, is_saved, read_saved
-from simcluster.results.raised import HeldBack
-from simcluster.results.raising import held_between
+from simcluster.results.raised import HeldBack, held_between
 from simcluster.results.result import Result
 from simcluster.scenario.scenario import Scenario, load
 from simcluster.simulate import simulate

@@ -11,8 +11,7 @@ from typing import Any
 from simcluster.base.errors import InputError
 from simcluster.base.units import format_seconds
 from simcluster.model.recipes import Recipe
-from simcluster.scenario.memory_plan import recipe_of
-from simcluster.scenario.recipe_told import change_words
+from simcluster.scenario.memory_plan import change_words, recipe_of
 from simcluster.scenario.scenario import Scenario, from_document
 from simcluster.simulate import simulate
 

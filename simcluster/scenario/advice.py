@@ -1,0 +1,162 @@
+"""What to tell a user of a scenario: what costs more than it looks, what no framework launches, what could overlap.
+
+Pure functions of a scenario and of what its ranks hold; nothing is played.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from simcluster.base.units import format_seconds
+from simcluster.scenario.memory_plan import shape_of
+from simcluster.scenario.schedule_plan import schedule_of
+
+if TYPE_CHECKING:
+    from simcluster.planning.footprint import Footprint
+    from simcluster.scenario.scenario import Scenario
+
+
+def cautions(scenario: Scenario, footprints: Sequence[Footprint], recompute: float) -> Iterator[str]:
+    """What costs more than it looks, each in a line with what would not.
+
+    ``recompute`` is what the mean rank runs again in a step (s).
+    """
+    yield from _whole_gradients(scenario, footprints)
+    if shape_of(scenario).core_again and scenario.training.attention == "fused":
+        yield (
+            f"recompute: selective runs the fused attention again, {format_seconds(recompute)} a step, and frees only "
+            "its softmax statistics; recompute: none is faster and holds hardly more"
+        )
+
+
+def _whole_gradients(scenario: Scenario, footprints: Sequence[Footprint]) -> Iterator[str]:
+    """ZeRO 2 whose reductions wait for the end of the backward holds a microbatch's gradients whole till then.
+
+    DeepSpeed's stage 2 reduces bucket by bucket (``reduce_bucket_size``) in the backward, with overlap_comm or without
+    (runtime/zero/stage_1_and_2.py, ``reduce_independent_p_g_buckets_and_remove_grads``), and FSDP's SHARD_GRAD_OP unit
+    by unit; whole they are there only where one bucket has them all.
+    """
+    if scenario.parallel.zero != 2 or scenario.overlap.grad_reduce:
+        return
+    whole = max(each.unsharded for each in footprints)
+    most = max(each.gradients + each.unsharded for each in footprints)
+    if whole:
+        yield (
+            f"ZeRO 2 without overlap.grad_reduce holds up to {_size(most)} of gradients a GPU: its shard, and "
+            f"{_size(whole)} whole until the backward is over, where ZeRO 1 has them whole and nothing else; with "
+            "overlap.grad_reduce: true they go out in buckets, as DeepSpeed's do"
+        )
+
+
+def _size(size: float) -> str:
+    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"
+
+
+# --- ZeRO 2 and 3 under a pipeline ------------------------------------------------------------------------------------
+
+
+def launch_words(zero: int, pp: int, replicas: int, *, reshards: bool = True) -> str:
+    """Which framework launches this ZeRO stage under so many stages; "" where all that have both do.
+
+    ``replicas`` share the state, ``reshards``: ZeRO 3 gives parameters up behind the forward.  A pipeline passes many
+    microbatches through a stage before its gradients are whole, so most programs that have both refuse to shard
+    gradients or parameters there:
+
+    * DeepSpeed asserts ``zero_optimization_stage() < 2`` in the constructor of ``PipelineEngine``
+      (deepspeed/runtime/pipe/engine.py: "ZeRO-2 and ZeRO-3 are incompatible with pipeline parallelism").
+    * Megatron-LM's ``--use-distributed-optimizer`` shards the optimizer's state alone, which is ZeRO 1, and
+      ``--use-torch-fsdp2`` asserts that there is no pipeline (megatron/training/arguments.py).  Megatron-FSDP, which
+      replaces both, is not judged here.
+    * torchtitan puts PyTorch's ``fully_shard`` under ``torch.distributed.pipelining``; its ``reshard_after_forward`` is
+      ``default`` (with a pipeline: parameters stay behind the forward), ``always`` (ZeRO 3) or ``never``
+      (torchtitan/models/llama3/infra/parallelize.py).
+    """
+    if zero < 2 or pp == 1 or replicas == 1:
+        return ""
+    policy = "always" if zero == 3 and reshards else "never"
+    return (
+        f"ZeRO-{zero} under a pipeline: torchtitan launches it (FSDP2, reshard_after_forward {policy}); DeepSpeed "
+        "refuses it, Megatron-LM's distributed optimizer is ZeRO-1"
+    )
+
+
+def launch_note(scenario: Scenario) -> str:
+    """The same of a scenario; where it names its software and that is one of those that cannot, it comes first."""
+    parallel, reshards = scenario.parallel, scenario.fsdp.reshard_after_forward
+    words = launch_words(parallel.zero, parallel.pp, scenario.dp * parallel.cp, reshards=reshards)
+    name = scenario.software.name if scenario.software else ""
+    if not words or not name.startswith("megatron"):
+        return words
+    return f"software {name} cannot launch this: {words}"
+
+
+# --- what could run beside computation --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Off:
+    """Something that could run beside computation and does not: ``values`` turn it on, ``axes`` are whose exposed
+    communication it is about, ``what`` says what happens instead and ``as_in`` who has it on."""
+
+    what: str
+    axes: tuple[str, ...]
+    values: Mapping[str, Any]
+    as_in: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What is off in a run, with ``exposed``, the part of the step in which its axes hold computation up."""
+
+    off: Off
+    exposed: float
+
+    @property
+    def text(self) -> str:
+        """One line with the switches."""
+        switches = " ".join(f"--{path} {str(value).lower()}" for path, value in self.off.values.items())
+        as_in = f", on in {self.off.as_in}" if self.off.as_in else ""
+        axes = " and ".join(self.off.axes)
+        return f"{self.off.what}: exposed {axes} is {self.exposed:.1%} of the step; {switches} (off here{as_in})"
+
+    def to_dict(self) -> dict[str, Any]:
+        """As in the result JSON."""
+        return {"text": self.text, "set": dict(self.off.values), "exposed_fraction": self.exposed}
+
+
+def overlaps_off(scenario: Scenario) -> Iterator[Off]:
+    """What is off in a scenario that has it to hide: communication beside no computation though a switch is there.
+
+    The switches are off unless a scenario turns them on, as Megatron-LM's own are (``--overlap-grad-reduce`` and
+    ``--overlap-param-gather`` are flags to be given); PyTorch's FSDP has both on, and gathers one unit ahead
+    (docs.pytorch.org, "FSDP Notes": implicit forward prefetching is always enabled; backward prefetching by default).
+    DualPipe is made for pairs whose halves run beside each other (arXiv:2412.19437 section 3.2.1).  So that nobody
+    takes a step with all of it exposed for what such a program does, a run says what is off.
+    """
+    replicas = scenario.dp * scenario.parallel.cp
+    if replicas > 1:
+        yield from _of_replicas(scenario)
+    experts = scenario.model.moe is not None and scenario.parallel.ep > 1
+    axes = (*(("tp",) if scenario.parallel.tp > 1 else ()), *(("ep",) if experts else ()))
+    if axes and not scenario.overlap.pairs and scenario.parallel.zero < 3 and any(schedule_of(scenario).fused):
+        yield Off("the halves of pairs [F|B] run one after the other", axes, {"overlap.pairs": True})
+
+
+def _of_replicas(scenario: Scenario) -> Iterator[Off]:
+    """Reductions and gathers of parameters, over dp."""
+    overlap, zero = scenario.overlap, scenario.parallel.zero
+    values: dict[str, Any] = {}
+    parts = []
+    if not overlap.grad_reduce:
+        parts.append("gradients are reduced")
+        values["overlap.grad_reduce"] = True
+    late = zero == 3 and not scenario.fsdp.prefetch
+    if (zero and not overlap.param_gather) or late:
+        parts.append("parameters gathered" if parts else "parameters are gathered")
+        values |= {} if overlap.param_gather else {"overlap.param_gather": True}
+        values |= {"fsdp.prefetch": 1} if late else {}
+    if parts:
+        what = f"{' and '.join(parts)} beside no computation"
+        yield Off(what, ("dp",), values, "PyTorch's FSDP" if zero == 3 else "")
