@@ -34,7 +34,7 @@ def end_step(
     held = [job.whole(stage, chunk) for chunk in range(job.schedule.num_chunks)]
     if job.model.tied_embeddings and any(part.embedding for part in held) != any(part.lm_head for part in held):
         size = lm_head_parameters_per_tp_rank(job.model, job.plan.tp) * data.gradient_bytes / share
-        block(lanes, step, "all_reduce", "embedding", "embedding_gradients", size, needs)
+        block_all(lanes, step, "all_reduce", "embedding_gradients", [("embedding", size)], needs)
         needs = ()
         early = [part for part in reduced if not part.tied]
         reduced = early + [replace(part, needs=lanes.reached()) for part in reduced if part.tied]
@@ -43,7 +43,7 @@ def end_step(
     squares = Segment((Op(Compute(seconds), "compute", "optimizer", "gradient_norm"),))
     lanes.put(MAIN, Item(squares, ("norm", step), needs, step))
     for index, axis in enumerate(norm):
-        block(lanes, step, "all_reduce", axis, "gradient_norm", _NORM_BYTES, part=norm[:index])
+        block_all(lanes, step, "all_reduce", "gradient_norm", [(axis, _NORM_BYTES)], part=norm[:index])
     if job.offload.optimizer == "stream":
         return stream_update(job, lanes, step, parameters)
     if job.offload.optimizer == "host":
@@ -52,14 +52,6 @@ def end_step(
     seconds = data.optimizer_seconds(parameters) + others
     update = Segment((Op(Compute(seconds), "compute", "optimizer", "optimizer"),))
     return lanes.put(MAIN, Item(update, ("optimizer", step), (), step))
-
-
-def block(
-    lanes: ProgramBuilder, step: int, kind: str, axis: str, name: str, size: float, needs: tuple[Need, ...] = (),
-    *, part: tuple[object, ...] = (), memory: tuple[MemoryChange, ...] = (),
-) -> None:  # fmt: skip
-    """A collective that the main lane waits for; ``part`` tells several of a kind and name in a step apart."""
-    block_all(lanes, step, kind, name, [(axis, size)], needs, part=part, memory=memory)
 
 
 def block_all(

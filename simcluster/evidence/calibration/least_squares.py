@@ -52,13 +52,12 @@ class Parameter:
 @dataclass(frozen=True, slots=True)
 class Solution:
     """What was found: values with standard errors (None where the rows do not determine one, or it lies at a bound),
-    the residuals there, and how often residuals were computed."""
+    and the residuals there."""
 
     values: tuple[float, ...]
     errors: tuple[float | None, ...]
     at_bound: tuple[bool, ...]
     residuals: Floats
-    evaluations: int
     converged: bool
 
 
@@ -114,7 +113,7 @@ def least_squares(
     fits = (answer.fun / scale) ** 2 if loss != "squares" else np.zeros_like(answer.fun)
     slopes = np.asarray(answer.jac, dtype=float) * ((1.0 + fits) ** 0.75)[:, None]  # scipy has scaled them by the loss
     errors = _standard_errors(parameters, values, slopes, (1.0 + fits) ** -0.5, answer.fun, edges)
-    return Solution(values, errors, edges, residuals(values), len(seen) + 1, bool(answer.status > 0))
+    return Solution(values, errors, edges, residuals(values), bool(answer.status > 0))
 
 
 def _standard_errors(

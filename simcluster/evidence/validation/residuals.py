@@ -75,12 +75,12 @@ def _studies(residuals: Sequence[Residual]) -> list[dict[str, Any]]:
     return rows
 
 
-def covered(residuals: Sequence[Residual], level: float = LEVEL) -> dict[str, tuple[int, int]]:
+def covered(residuals: Sequence[Residual]) -> dict[str, tuple[int, int]]:
     """For every study how many of its rows fall into intervals learned from all other studies, and of how many."""
     found = {}
     for study in dict.fromkeys(each.study for each in residuals):
         own = [each for each in residuals if each.study == study]
-        table = table_of([each for each in residuals if each.study != study], level)
+        table = table_of([each for each in residuals if each.study != study])
         inside = 0
         for each in own:
             expected = of_kind(each.kind, 1.0, table)
