@@ -11,15 +11,12 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from simcluster.model.core_sections import has_fused_softmax
-from simcluster.model.layers import RankShape
+from simcluster.model.layer_sections import FP32_BYTES, MASK_BYTES, RankShape, local_sizes
 from simcluster.model.mixture import Mla
 from simcluster.model.mixture_sections import routed
-from simcluster.model.shards import tensor_shard
 from simcluster.model.transformer import Model
 
-_FP32_BYTES = 4.0
 _FP8_BYTES = 1.0
-_MASK_BYTES = 1.0  # a dropout mask is one byte an element
 
 Keep = Literal["input", "core", "kept", "other"]
 Half = Literal["F", "I", "W"]
@@ -80,37 +77,6 @@ def activation_bytes_per_layer(model: Model, shape: RankShape, layer: int = 0) -
     return sum(activation_parts(model, shape, layer).values())
 
 
-def working_bytes(model: Model, shape: RankShape, layer: int = 0) -> float:
-    """What recomputation brings back for the one layer whose backward is running, beyond what was kept of it.
-
-    Alive on a rank for a single layer at a time.  Zero without recomputation.
-    """
-    return sum(tensor.bytes for tensor in _layer(model, shape, layer) if not is_kept(tensor, shape))
-
-
-def embedding_activation_bytes(model: Model, shape: RankShape) -> float:
-    """Bytes that the embedding keeps of one microbatch: its dropout mask, on the sequence shard (s b h / t).
-
-    arXiv:2205.05198 section 4.3.  The token numbers themselves are not counted.
-    """
-    return sum(tensor.bytes for tensor in _embedding(model, shape) if tensor.made == "F")
-
-
-def head_activation_parts(model: Model, shape: RankShape) -> dict[str, float]:
-    """Bytes that the final norm, LM head and loss keep of one microbatch on the last stage, by tensor.
-
-    4 s b h (1 + V / h) / t under sequence parallelism (arXiv:2205.05198 section 4.3): norm input, head input, and the
-    fp32 logits over the rank's share of the padded vocabulary.  Alive from the last stage's F to its I only.  A fused
-    loss that writes the gradient over the logits keeps them in the precision of the product.
-    """
-    return {tensor.name: tensor.bytes for tensor in _lm_head(model, shape) if tensor.made == "F"}
-
-
-def head_activation_bytes(model: Model, shape: RankShape) -> float:
-    """The sum of ``head_activation_parts``."""
-    return sum(head_activation_parts(model, shape).values())
-
-
 def head_working_bytes(model: Model, shape: RankShape) -> float:
     """Logits in the precision of the product, alive only until the loss has copied them to fp32.
 
@@ -119,7 +85,8 @@ def head_working_bytes(model: Model, shape: RankShape) -> float:
     """
     if shape.logits == "in-place":
         return 0.0
-    return shape.element_bytes * _tokens(model, shape) * tensor_shard(model, shape.tp).vocab
+    local = local_sizes(model, shape)
+    return shape.element_bytes * local.tokens * local.vocab
 
 
 def temporary_bytes(block: str, model: Model, shape: RankShape) -> float:
@@ -132,16 +99,15 @@ def temporary_bytes(block: str, model: Model, shape: RankShape) -> float:
     """
     if not shape.temporaries or block == "embedding":
         return 0.0
-    e, tokens, edge = shape.element_bytes, _tokens(model, shape), _edge_tokens(model, shape)
-    shard = tensor_shard(model, shape.tp)
-    incoming = e * model.hidden_size * (tokens + (edge if edge < tokens else 0.0))
+    local = local_sizes(model, shape)
+    tokens, edge = shape.element_bytes * local.tokens, shape.element_bytes * local.edge_tokens
+    incoming = local.hidden * (tokens + (edge if edge < tokens else 0.0))
     if block == "mixture":
         return incoming + routed_temporary_bytes(block, model, shape)
     if block == "mlp":
-        return incoming + e * tokens * shard.ffn * (2 if model.gated_mlp else 1)
+        return incoming + tokens * local.ffn * (2 if model.gated_mlp else 1)
     if block == "attention":
-        widths = shard.heads * model.head_dim + shard.kv_heads * (model.head_dim + model.value_dim)
-        return incoming + e * tokens * widths
+        return incoming + tokens * (local.query + local.kv + local.value)
     return incoming
 
 
@@ -184,12 +150,11 @@ def _as_kept(found: Sequence[Tensor], shape: RankShape) -> list[Tensor]:
 
 
 def _attention(model: Model, shape: RankShape) -> list[Tensor]:
-    e, tokens, edge = shape.element_bytes, _tokens(model, shape), _edge_tokens(model, shape)
-    shard = tensor_shard(model, shape.tp)
-    hidden = e * edge * model.hidden_size
-    query = e * tokens * shard.heads * model.head_dim
-    kv = e * tokens * shard.kv_heads * model.head_dim
-    value, output = (e * tokens * heads * model.value_dim for heads in (shard.kv_heads, shard.heads))
+    e, local = shape.element_bytes, local_sizes(model, shape)
+    hidden = e * local.edge_tokens * local.hidden
+    query, kv, value, output = (
+        e * local.tokens * width for width in (local.query, local.kv, local.value, local.output)
+    )
     return [
         Tensor("attention", "attention_norm_input", hidden, "input"),
         *(_latent(model, shape, model.mla) if model.mla else _operands("attention", "qkv_input", model, shape)),
@@ -201,32 +166,33 @@ def _attention(model: Model, shape: RankShape) -> list[Tensor]:
         Tensor("attention", "projection_input", output, "kept", read="W", in_fp8="copied"),
         *([Tensor("attention", "attention_post_norm_input", hidden)] if model.layer_norms == 4 else []),
         *_mask("attention", "attention_dropout_mask", model, shape),
-        Tensor("attention", "projection_output_grad", e * tokens * model.hidden_size, made="I", read="W"),
+        Tensor("attention", "projection_output_grad", e * local.tokens * local.hidden, made="I", read="W"),
         Tensor("attention", "qkv_output_grad", query + kv + value, made="I", read="W"),
     ]
 
 
 def _latent(model: Model, shape: RankShape, mla: Mla) -> list[Tensor]:
     """The norm's output, which narrow vectors are made of; those; what their norms give, which heads are made of."""
-    e, tokens, edge = shape.element_bytes, _tokens(model, shape), _edge_tokens(model, shape)
+    local = local_sizes(model, shape)
+    tokens, edge = shape.element_bytes * local.tokens, shape.element_bytes * local.edge_tokens  # bytes of one column
     normed = mla.kv_lora_rank + (mla.q_lora_rank or 0)
     gathered = mla.kv_lora_rank + (mla.q_lora_rank or model.hidden_size)
     found = [
-        Tensor("attention", "latent_input", e * edge * model.hidden_size, read="W", in_fp8="cast"),
-        Tensor("attention", "latent", e * edge * mla.down),
-        Tensor("attention", "latent_normed", e * edge * normed, read="W", in_fp8="cast"),
-        Tensor("attention", "latent_output_grad", e * edge * mla.down, made="I", read="W"),
+        Tensor("attention", "latent_input", edge * model.hidden_size, read="W", in_fp8="cast"),
+        Tensor("attention", "latent", edge * mla.down),
+        Tensor("attention", "latent_normed", edge * normed, read="W", in_fp8="cast"),
+        Tensor("attention", "latent_output_grad", edge * mla.down, made="I", read="W"),
     ]
     if shape.sequence_parallel and shape.tp > 1:
-        found.append(Tensor("attention", "latent_gathered", e * tokens * gathered, made="I", read="W"))
+        found.append(Tensor("attention", "latent_gathered", tokens * gathered, made="I", read="W"))
     return found
 
 
 def _mlp(model: Model, shape: RankShape) -> list[Tensor]:
-    e, tokens, edge = shape.element_bytes, _tokens(model, shape), _edge_tokens(model, shape)
-    ffn = e * tokens * tensor_shard(model, shape.tp).ffn
+    e, local = shape.element_bytes, local_sizes(model, shape)
+    ffn = e * local.tokens * local.ffn
     inputs = ("gate", "up") if model.gated_mlp else ("gelu_input",)
-    norm_input = Tensor("mlp", "mlp_norm_input", e * edge * model.hidden_size)
+    norm_input = Tensor("mlp", "mlp_norm_input", e * local.edge_tokens * local.hidden)
     shared = model.layer_norms == 1  # the norm and what it gave are the attention's
     return [
         *([] if shared or model.parallel_residual else [norm_input]),
@@ -235,7 +201,7 @@ def _mlp(model: Model, shape: RankShape) -> list[Tensor]:
         Tensor("mlp", "mlp_product" if model.gated_mlp else "gelu_output", ffn, read="W", in_fp8="cast"),
         *([replace(norm_input, name="mlp_post_norm_input")] if model.layer_norms == 4 else []),
         *_mask("mlp", "mlp_dropout_mask", model, shape),
-        Tensor("mlp", "mlp_down_output_grad", e * tokens * model.hidden_size, made="I", read="W"),
+        Tensor("mlp", "mlp_down_output_grad", e * local.tokens * local.hidden, made="I", read="W"),
         Tensor("mlp", "mlp_up_output_grad", len(inputs) * ffn, made="I", read="W"),
     ]
 
@@ -245,16 +211,16 @@ def _mixture(model: Model, shape: RankShape) -> list[Tensor]:
     them, what the router found, and an MLP's tensors of the shared experts."""
     moe, there = model.moe, routed(model, shape)
     assert moe is not None
-    e, tokens, edge = shape.element_bytes, _tokens(model, shape), _edge_tokens(model, shape)
-    hidden, inputs = e * edge * model.hidden_size, ("gate", "up") if model.gated_mlp else ("gelu_input",)
+    e, local = shape.element_bytes, local_sizes(model, shape)
+    hidden, inputs = e * local.edge_tokens * local.hidden, ("gate", "up") if model.gated_mlp else ("gelu_input",)
     rows, wide = there.row_bytes(shape, there.rows), e * there.rows * there.ffn
-    shared = e * tokens * moe.shared_width / shape.tp
+    shared = e * local.tokens * moe.shared_width / shape.tp
     made = [
         Tensor("mixture", "mlp_norm_input", hidden),
         *(
             replace(tensor, in_fp8="no") for tensor in _operands("mixture", "mlp_input", model, shape)
         ),  # the router's, too
-        Tensor("mixture", "router_probabilities", _FP32_BYTES * edge * (moe.experts + 2 * moe.top_k)),
+        Tensor("mixture", "router_probabilities", FP32_BYTES * local.edge_tokens * (moe.experts + 2 * moe.top_k)),
         Tensor("mixture", "experts_input", rows, read="W", in_fp8="cast", routed=True),
         *(Tensor("mixture", f"experts_{name}", wide, routed=True) for name in inputs),
         Tensor("mixture", "experts_product", wide, read="W", in_fp8="cast", routed=True),
@@ -262,7 +228,7 @@ def _mixture(model: Model, shape: RankShape) -> list[Tensor]:
         *_mask("mixture", "mlp_dropout_mask", model, shape),
         Tensor("mixture", "experts_down_output_grad", rows, made="I", read="W", routed=True),
         Tensor("mixture", "experts_up_output_grad", len(inputs) * wide, made="I", read="W", routed=True),
-        Tensor("mixture", "router_output_grad", _FP32_BYTES * edge * moe.experts, made="I", read="W"),
+        Tensor("mixture", "router_output_grad", FP32_BYTES * local.edge_tokens * moe.experts, made="I", read="W"),
     ]
     if not shared:
         return made
@@ -270,15 +236,16 @@ def _mixture(model: Model, shape: RankShape) -> list[Tensor]:
         *made,
         *(Tensor("mixture", f"shared_{name}", shared) for name in inputs),
         Tensor("mixture", "shared_product", shared, read="W", in_fp8="cast"),
-        Tensor("mixture", "shared_down_output_grad", e * tokens * model.hidden_size, made="I", read="W"),
+        Tensor("mixture", "shared_down_output_grad", e * local.tokens * model.hidden_size, made="I", read="W"),
         Tensor("mixture", "shared_up_output_grad", len(inputs) * shared, made="I", read="W"),
     ]
 
 
 def _embedding(model: Model, shape: RankShape) -> list[Tensor]:
     """All of its backward is W, which needs the gradient of its output whole on every rank of tp."""
-    gradient = shape.element_bytes * _tokens(model, shape) * model.hidden_size
-    norm_input = shape.element_bytes * _edge_tokens(model, shape) * model.hidden_size
+    local = local_sizes(model, shape)
+    gradient = shape.element_bytes * local.tokens * local.hidden
+    norm_input = shape.element_bytes * local.edge_tokens * local.hidden
     return [
         *([Tensor("embedding", "embedding_norm_input", norm_input)] if model.embedding_norm else []),
         *(replace(mask, read="W") for mask in _mask("embedding", "embedding_dropout_mask", model, shape)),
@@ -287,11 +254,11 @@ def _embedding(model: Model, shape: RankShape) -> list[Tensor]:
 
 
 def _lm_head(model: Model, shape: RankShape) -> list[Tensor]:
-    edge, tokens = _edge_tokens(model, shape), _tokens(model, shape)
-    hidden = shape.element_bytes * edge * model.hidden_size
-    logits = tokens * tensor_shard(model, shape.tp).vocab
+    local = local_sizes(model, shape)
+    hidden = shape.element_bytes * local.edge_tokens * local.hidden
+    logits = local.tokens * local.vocab
     gradient = Tensor("lm_head", "logits_grad", shape.element_bytes * logits, made="I", read="W")
-    loss = [Tensor("lm_head", "logits", _FP32_BYTES * logits), gradient]
+    loss = [Tensor("lm_head", "logits", FP32_BYTES * logits), gradient]
     if shape.logits == "in-place":
         loss = [replace(gradient, name="logits", made="F")]
     return [
@@ -303,16 +270,16 @@ def _lm_head(model: Model, shape: RankShape) -> list[Tensor]:
 
 def _operands(block: str, name: str, model: Model, shape: RankShape) -> list[Tensor]:
     """The input of a column-parallel product: under sequence parallelism F keeps the shard, and I gathers it for W."""
-    size = shape.element_bytes * model.hidden_size
-    shard = Tensor(block, name, size * _edge_tokens(model, shape), in_fp8="cast")
+    local, size = local_sizes(model, shape), shape.element_bytes * model.hidden_size
+    shard = Tensor(block, name, size * local.edge_tokens, in_fp8="cast")
     if not (shape.sequence_parallel and shape.tp > 1):
         return [replace(shard, read="W")]
-    gathered = Tensor(block, f"{name}_gathered", size * _tokens(model, shape), made="I", read="W", in_fp8="cast")
+    gathered = Tensor(block, f"{name}_gathered", size * local.tokens, made="I", read="W", in_fp8="cast")
     return [shard, gathered]
 
 
 def _mask(block: str, name: str, model: Model, shape: RankShape) -> list[Tensor]:
-    size = _MASK_BYTES * _edge_tokens(model, shape) * model.hidden_size
+    size = MASK_BYTES * local_sizes(model, shape).edge_tokens * model.hidden_size
     return [Tensor(block, name, size)] if shape.dropout else []
 
 
@@ -322,25 +289,15 @@ def _core(model: Model, shape: RankShape) -> list[Tensor]:
     Where a fused core runs again its statistics are all that it saves: its operands are the checkpoint's input, and its
     output is the projection's operand.  The output that it gives again comes when that operand has been read.
     """
-    heads, keys = tensor_shard(model, shape.tp).heads, model.sequence_length
-    rows = _tokens(model, shape) * heads
+    local = local_sizes(model, shape)
+    heads, keys, rows = local.heads, local.columns, local.tokens * local.heads
     if shape.attention == "fused":
-        return [Tensor("attention", "log_sum_exp", _FP32_BYTES * rows, "core" if shape.core_again else "kept")]
+        return [Tensor("attention", "log_sum_exp", FP32_BYTES * rows, "core" if shape.core_again else "kept")]
     square = rows * keys
     sizes = {"softmax_output": shape.element_bytes * square}
-    if shape.element_bytes < _FP32_BYTES and not has_fused_softmax(shape, shape.micro_batch * heads, keys):
-        sizes["softmax_output_in_fp32"] = _FP32_BYTES * square
+    if shape.element_bytes < FP32_BYTES and not has_fused_softmax(shape, shape.micro_batch * heads, keys):
+        sizes["softmax_output_in_fp32"] = FP32_BYTES * square
     if shape.dropout:
-        sizes["softmax_dropout_mask"] = _MASK_BYTES * square
+        sizes["softmax_dropout_mask"] = MASK_BYTES * square
         sizes["softmax_dropout_output"] = shape.element_bytes * square
     return [Tensor("attention", name, size, "core") for name, size in sizes.items()]
-
-
-def _tokens(model: Model, shape: RankShape) -> float:
-    """Tokens of one microbatch on the rank, between gather and reduction."""
-    return shape.micro_batch * model.sequence_length / shape.cp
-
-
-def _edge_tokens(model: Model, shape: RankShape) -> float:
-    """Tokens of one microbatch on the rank, outside of them."""
-    return _tokens(model, shape) / (shape.tp if shape.sequence_parallel else 1)

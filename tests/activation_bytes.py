@@ -1,0 +1,46 @@
+"""Bytes of activations, block by block, as papers count them: sums over the tensors of ``simcluster.model.memory``."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from simcluster.model.layers import RankShape
+from simcluster.model.memory import activation_bytes_per_layer, is_kept, tensors
+from simcluster.model.transformer import Model
+
+
+def working_bytes(model: Model, shape: RankShape, layer: int = 0) -> float:
+    """What recomputation brings back for the one layer whose backward is running, beyond what was kept of it.
+
+    Alive on a rank for a single layer at a time.  Zero without recomputation.
+    """
+    everything = activation_bytes_per_layer(model, replace(shape, recompute="none"), layer)
+    return everything - activation_bytes_per_layer(model, shape, layer)
+
+
+def embedding_activation_bytes(model: Model, shape: RankShape) -> float:
+    """Bytes that the embedding keeps of one microbatch: its dropout mask, on the sequence shard (s b h / t).
+
+    arXiv:2205.05198 section 4.3.  The token numbers themselves are not counted.
+    """
+    return sum(_kept("embedding", model, shape).values())
+
+
+def head_activation_parts(model: Model, shape: RankShape) -> dict[str, float]:
+    """Bytes that the final norm, LM head and loss keep of one microbatch on the last stage, by tensor.
+
+    4 s b h (1 + V / h) / t under sequence parallelism (arXiv:2205.05198 section 4.3): norm input, head input, and the
+    fp32 logits over the rank's share of the padded vocabulary.  Alive from the last stage's F to its I only.  A fused
+    loss that writes the gradient over the logits keeps them in the precision of the product.
+    """
+    return _kept("lm_head", model, shape)
+
+
+def head_activation_bytes(model: Model, shape: RankShape) -> float:
+    """The sum of ``head_activation_parts``."""
+    return sum(head_activation_parts(model, shape).values())
+
+
+def _kept(block: str, model: Model, shape: RankShape) -> dict[str, float]:
+    found = (tensor for tensor in tensors(model, shape) if tensor.block == block)
+    return {tensor.name: tensor.bytes for tensor in found if is_kept(tensor, shape)}
