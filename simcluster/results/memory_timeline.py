@@ -180,28 +180,27 @@ def memory_timeline(
 
     ``slowed`` has start and end of an op's rows, in seconds from its start, where they are not what the rows say.
     """
-    table = _Changes.of(program)
+    table = _Changes(program)
     numbers = np.array(program.rows, dtype=np.int64)
     many = table.count[numbers] if len(numbers) else numbers
     op = np.repeat(np.arange(len(numbers)), many)
-    change = np.repeat(table.first[numbers] - np.cumsum(many) + many, many) + np.arange(len(op))
-    met = (np.array(program.meeting, dtype=np.int64) >= 0)[op]
-    offset = table.offset[change]
     place = np.cumsum(many) - many
+    which = np.repeat(table.first[numbers] - place, many) + np.arange(len(op))
+    change = {name: column[which] for name, column in table.columns.items()}
+    met = (np.array(program.meeting, dtype=np.int64) >= 0)[op]
+    offset = change["offset"]
     other = columns_of(slowed)
     counts = many[other.ops]
     own = np.repeat(place[other.ops], counts) + within(counts)
-    edge = table.edge[change[own]]
+    edge = change["edge"][own]
     row = np.repeat(other.first[:-1], counts) + edge // 2
     offset[own] = np.where(edge % 2, other.end[row], other.start[row])
     began = np.where(met, ready[op], start[op]) + offset  # a meeting's has no offset
     parts = [
         {
             "op": op,
-            "time": np.where(table.at_end[change], end[op], began),
-            "row": table.row[change],
-            "pool": table.pool[change],
-            "delta": table.delta[change],
+            "time": np.where(change["at_end"], end[op], began),
+            **{name: change[name] for name in ("row", "pool", "delta")},
         },
         _received(program, start, end, slowed, table),
     ]
@@ -222,26 +221,17 @@ def _instants(time: Floats) -> tuple[Floats, Ints]:
     return time[last], last
 
 
-@dataclass(frozen=True)
 class _Changes:
-    """The changes of all row sets, one after the other, as ``timeline`` has their rows.
+    """The changes of all row sets, one after the other, in ``columns``, as ``timeline`` has their rows.
 
-    ``offset`` in seconds from the op's start; ``at_end``: the change comes with the end of the whole set; ``edge`` is
-    the place of that instant among starts and ends of the set's rows, one row after the other.
+    Their ``offset`` in seconds from the op's start; ``at_end``: the change comes with the end of the whole set;
+    ``edge`` is the place of that instant among starts and ends of the set's rows, one row after the other.  Set by set
+    they have a place in ``first`` and their ``count``; ``row`` is one in ``rows``.
     """
 
-    first: Ints
-    count: Ints
-    offset: Floats
-    at_end: npt.NDArray[np.bool_]
-    edge: Ints
-    pool: Ints
-    delta: Floats
-    row: Ints
-    rows: list[tuple[str, str, int]]
+    _COLUMNS = (("offset", "f8"), ("at_end", "?"), ("edge", "i8"), ("pool", "i8"), ("delta", "f8"), ("row", "i8"))
 
-    @classmethod
-    def of(cls, program: Program) -> _Changes:
+    def __init__(self, program: Program) -> None:
         rows: dict[tuple[str, str, int], int] = {}
         found: list[tuple[float, bool, int, int, float, int]] = []
         count = []
@@ -256,19 +246,11 @@ class _Changes:
                     if end:
                         found.append((row.end, row.end == over, 2 * place + 1, POOLS.index(pool), end, number))
             count.append(len(found) - before)
-        counts = np.array(count, dtype=np.int64)
-        columns = list(zip(*found, strict=True)) or [()] * 6
-        return cls(
-            first=np.cumsum(counts) - counts,
-            count=counts,
-            offset=np.array(columns[0], dtype=np.float64),
-            at_end=np.array(columns[1], dtype=np.bool_),
-            edge=np.array(columns[2], dtype=np.int64),
-            pool=np.array(columns[3], dtype=np.int64),
-            delta=np.array(columns[4], dtype=np.float64),
-            row=np.array(columns[5], dtype=np.int64),
-            rows=list(rows),
-        )
+        self.count = np.array(count, dtype=np.int64)
+        self.first = np.cumsum(self.count) - self.count
+        whole = np.array(found, dtype=list(self._COLUMNS))
+        self.columns = {name: whole[name].copy() for name, _ in self._COLUMNS}
+        self.rows = list(rows)
 
 
 def _received(

@@ -104,15 +104,16 @@ def expand(
     ``slowed`` has start and end of an op's rows, in seconds from its start, where they are not what the rows say.
     """
     words = _Words()
-    table = _Rows.of(program, words)
+    table = _Rows(program, words)
     numbers = np.array(program.rows, dtype=np.int64)
     many = table.count[numbers]  # rows of each op
     op = np.repeat(np.arange(len(numbers)), many)
-    row = np.repeat(table.first[numbers] - np.cumsum(many) + many, many) + np.arange(len(op))
+    place = np.cumsum(many) - many
+    row = np.repeat(table.first[numbers] - place, many) + np.arange(len(op))
+    of_row = {name: column[row] for name, column in table.columns.items()}
     lane = np.array(program.lane, dtype=np.int64)[op]
     rank = np.array(program.lane_rank, dtype=np.int64)[lane]
-    begin, finish = start[op] + table.start[row], start[op] + table.end[row]
-    place = np.cumsum(many) - many
+    begin, finish = start[op] + of_row["start"], start[op] + of_row["end"]
     other = columns_of(slowed)
     own = np.repeat(place[other.ops], other.counts) + within(other.counts)
     begin[own], finish[own] = start[op[own]] + other.start, start[op[own]] + other.end
@@ -120,12 +121,12 @@ def expand(
     part: dict[str, npt.NDArray[Any]] = {
         name: np.array(getattr(program, name), dtype=np.int64)[op] for name in ("step", "chunk", "microbatch")
     }
-    part |= {name: column[row] for name, column in table.columns.items()}
+    part |= {name: of_row[name] for name in ("stream", "kind", "name", "layer", "bytes")}
     part |= {
         "op": op,
         "rank": rank,
         "stage": np.array(program.lane_stage, dtype=np.int64)[lane],
-        "group": _group_codes(table.axes, program.lane_rank, group_name, words)[table.axis[row], rank],
+        "group": _group_codes(table.axes, program.lane_rank, group_name, words)[of_row["axis"], rank],
         "ready": np.where(met, ready[op], begin),
         "start": np.where(met, start[op], begin),
         "end": np.where(met, end[op], finish),
@@ -139,39 +140,30 @@ def expand(
     return Spans(tuple(words.all), *(joined.pop(name)[order] for name in names))
 
 
-@dataclass(frozen=True)
 class _Rows:
-    """The rows of all row sets, one after the other: where each set begins, how many it has, and what is in them."""
+    """The rows of all row sets, one after the other, in ``columns``: where each set begins, and how many it has.
 
-    first: Ints
-    count: Ints
-    start: Floats
-    end: Floats
-    axis: Ints  # a place in ``axes``
-    axes: tuple[str, ...]
-    columns: dict[str, npt.NDArray[Any]]  # stream, kind and name (codes of words), layer and bytes
+    Texts are codes of words; ``axis`` is a place in ``axes``.
+    """
 
-    @classmethod
-    def of(cls, program: Program, words: _Words) -> _Rows:
-        count = np.array([len(rows) for rows in program.row_sets], dtype=np.int64)
+    _COLUMNS = (
+        *((name, "f8") for name in ("start", "end", "bytes")),
+        *((name, "i8") for name in ("axis", "layer", "stream", "kind", "name")),
+    )
+
+    def __init__(self, program: Program, words: _Words) -> None:
+        self.count = np.array([len(rows) for rows in program.row_sets], dtype=np.int64)
+        self.first = np.cumsum(self.count) - self.count
         rows = [row for rows in program.row_sets for row in rows]
-        axes = dict.fromkeys(["", *(row.axis for row in rows)])
-        number = {axis: place for place, axis in enumerate(axes)}
-        columns: dict[str, npt.NDArray[Any]] = {
-            name: np.array([words(getattr(row, name)) for row in rows], dtype=np.int64)
-            for name in ("stream", "kind", "name")
-        }
-        columns["layer"] = np.array([row.layer for row in rows], dtype=np.int64)
-        columns["bytes"] = np.array([row.bytes for row in rows], dtype=np.float64)
-        return cls(
-            first=np.cumsum(count) - count,
-            count=count,
-            start=np.array([row.start for row in rows], dtype=np.float64),
-            end=np.array([row.end for row in rows], dtype=np.float64),
-            axis=np.array([number[row.axis] for row in rows], dtype=np.int64),
-            axes=tuple(axes),
-            columns=columns,
-        )
+        self.axes = tuple(dict.fromkeys(["", *(row.axis for row in rows)]))
+        number = {axis: place for place, axis in enumerate(self.axes)}
+        codes = [[words(getattr(row, name)) for row in rows] for name in ("stream", "kind", "name")]
+        found = [
+            (row.start, row.end, row.bytes, number[row.axis], row.layer, *texts)
+            for row, *texts in zip(rows, *codes, strict=True)
+        ]
+        whole = np.array(found, dtype=list(self._COLUMNS))
+        self.columns = {name: whole[name].copy() for name, _ in self._COLUMNS}
 
 
 def _group_codes(
