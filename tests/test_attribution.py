@@ -14,15 +14,15 @@ from test_fold import documents
 import simcluster
 from simcluster import plots
 from simcluster.cli import main
-from simcluster.results import attribution
-from simcluster.results.attribution import CAUSES, grouped
+from simcluster.results.account import CAUSES, grouped
+from simcluster.results.account import attribute as attribute_accounts
 from simcluster.results.result import Result
 from simcluster.scenario.scenario import Scenario
 from simcluster.simulate import simulate
 
 
 def attribute(base: Result, other: Result) -> dict[str, float]:
-    return attribution.attribute(base.account, other.account)
+    return attribute_accounts(base.account, other.account)
 
 
 def changed(causes: dict[str, float]) -> dict[str, float]:

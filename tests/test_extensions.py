@@ -20,7 +20,7 @@ from simcluster.bench.collective import collective_times
 from simcluster.cli import main
 from simcluster.collectives import ALGORITHMS
 from simcluster.results.numbers import METRICS
-from simcluster.scenario.variants import Base, Variant
+from simcluster.scenario.scenario import Base, Variant
 from simcluster.schedules import SCHEDULES, make_schedule
 from simcluster.simulate import simulate
 from simcluster.studies.search.plan import plan

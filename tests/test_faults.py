@@ -187,7 +187,7 @@ def test_throttling_costs_its_share_of_the_time(tiny: Tiny) -> None:
 
 def test_slowness_by_a_fault_is_no_interference(tiny: Tiny) -> None:
     """What a GPU that is slow at times loses is computation, not contention with communication."""
-    from simcluster.results.attribution import attribute
+    from simcluster.results.account import attribute
 
     overlap = {"grad_reduce": True, "interference": {"kind": "factor", "compute": 0.5}}
     job: dict[str, Any] = {"cluster": {"topology": "flat", "gpus": 4}, "overlap": overlap}

@@ -12,7 +12,7 @@ import simcluster
 from simcluster.cli import main
 from simcluster.results.numbers import METRICS, NOWHERE, Metric, PlayedStep, Table, columns_of, played, timed
 from simcluster.results.result import Result
-from simcluster.scenario.variants import Base, Variant
+from simcluster.scenario.scenario import Base, Variant
 from simcluster.show.cells import UNKNOWN, cells, headings
 from simcluster.studies.search.plan import plan
 from simcluster.studies.sweep.quick_rows import quickly

@@ -16,8 +16,7 @@ from test_same_answer import documents
 
 from simcluster import InputError, load, simulate
 from simcluster.cli import main
-from simcluster.scenario.scenario import Scenario
-from simcluster.scenario.variants import Base, Variant
+from simcluster.scenario.scenario import Base, Scenario, Variant
 from simcluster.schedules import SCHEDULES
 from simcluster.studies.sweep.alike import NotQuickError
 from simcluster.studies.sweep.contended import Contest

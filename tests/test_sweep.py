@@ -23,7 +23,7 @@ from simcluster.base.store import Store
 from simcluster.cli import main
 from simcluster.cli.sweep import Bar
 from simcluster.results.result import VERSION
-from simcluster.scenario.variants import Base, Variant
+from simcluster.scenario.scenario import Base, Variant
 from simcluster.studies.sweep.playing import Row
 from simcluster.studies.sweep.study import MAX_VARIANTS, load_sweep, make_sweep
 from simcluster.studies.sweep.sweep import run_sweep, sweep
@@ -132,7 +132,7 @@ import sys
 sys.path.insert(0, sys.argv[3])
 from pathlib import Path
 from simcluster.studies.sweep.study import make_sweep
-from simcluster.scenario.variants import Base
+from simcluster.scenario.scenario import Base
 from simcluster.studies.sweep.sweep import run_sweep
 if __name__ == "__main__":
     made = make_sweep(Base("tiny_dp"), {"seed": list(range(int(sys.argv[2])))})

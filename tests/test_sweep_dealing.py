@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from simcluster.base.errors import InputError
 from simcluster.base.processes import Crew, context
-from simcluster.scenario.variants import Base, Variant
+from simcluster.scenario.scenario import Base, Variant
 from simcluster.studies.sweep.dealing import Deal, in_order
 from simcluster.studies.sweep.playing import Row
 from simcluster.studies.sweep.study import make_sweep

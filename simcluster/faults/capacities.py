@@ -1,12 +1,19 @@
-"""What faults leave of the capacities of links, for ever or as time goes on.  Pure."""
+"""What faults leave of the capacities of links, for ever or as time goes on; by the faults of one job or of several.
+
+Of several jobs on one cluster each has its own faults for its ranks, and all have those of links.  A job counts its
+ranks and its machines from 0, whichever of the cluster's they are.  Pure.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 
 from simcluster.base.profiles import Profile, Watched, product
 from simcluster.faults.spec import FaultSpec, acting
 from simcluster.faults.where import OnLinks
+from simcluster.planning.jobs import JointPlan
+from simcluster.planning.ops import StageProgram
+from simcluster.planning.perturbations import Disturbances
 from simcluster.topology import Cluster
 
 
@@ -41,3 +48,44 @@ def capacity_profiles(
                     shared[left] = fault.profile(left, seed)
                 parts.setdefault(link, []).append(shared[left])
     return {link: product(own) for link, own in parts.items()}
+
+
+def own_machines(gpus: Sequence[int], cluster: Cluster) -> list[int]:
+    """The machine of every rank of a job on these GPUs, counted in the order in which the job has them."""
+    hosts = [cluster.host_of[gpu] for gpu in gpus]
+    number = {host: own for own, host in enumerate(dict.fromkeys(hosts))}
+    return [number[host] for host in hosts]
+
+
+def in_cluster(faults: Sequence[FaultSpec], gpus: Sequence[int], cluster: Cluster) -> list[FaultSpec]:
+    """A job's faults, those of links with the cluster's numbers for its ranks and machines."""
+    machines = list(dict.fromkeys(cluster.host_of[gpu] for gpu in gpus))
+    return [fault.in_cluster(gpus, machines) for fault in faults]
+
+
+def joint_capacities(jobs: Sequence[tuple[Sequence[FaultSpec], int]], cluster: Cluster) -> dict[int, Profile]:
+    """By link, what is left of its capacity over time by the faults of all jobs, each with its job's seed."""
+    parts: dict[int, list[Profile]] = {}
+    for faults, seed in jobs:
+        for link, profile in capacity_profiles(faults, cluster, seed).items():
+            parts.setdefault(link, []).append(profile)
+    return {link: product(own) for link, own in parts.items()}
+
+
+def joint_disturbances(
+    jobs: Sequence[Disturbances], plan: JointPlan, capacities: Mapping[int, Profile]
+) -> Disturbances:
+    """All jobs' disturbances, ranks numbered through."""
+    job_of = [(own, numbers.start) for own, numbers in zip(jobs, plan.ranks, strict=True) for _ in numbers]
+
+    def colour(rank: int) -> Hashable:
+        own, first = job_of[rank]
+        return own.colour(rank - first)
+
+    def program(rank: int, of_stage: StageProgram) -> StageProgram:
+        own, first = job_of[rank]
+        return own.program(rank - first, of_stage)
+
+    pairs = zip(plan.ranks, jobs, strict=True)
+    speeds = {numbers.start + rank: profile for numbers, own in pairs for rank, profile in own.speeds.items()}
+    return Disturbances(speeds, capacities, colour, program)

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from simcluster.base.errors import InputError
 from simcluster.base.units import format_seconds
-from simcluster.results.attribution import CAUSES
+from simcluster.results.account import CAUSES
 from simcluster.show.names import INTERFERENCE, PARTS, REASONS
 from simcluster.show.palette import COMPUTE_KINDS, QUIET_TEXT, STREAMS, TEXT, WAITING, WAITING_HATCH
 

@@ -20,8 +20,7 @@ from simcluster.base.profiles import Profile
 from simcluster.devices.device import Device, load_device
 from simcluster.engine.choose import play_by
 from simcluster.engine.lower import Choices, lower
-from simcluster.faults.capacities import with_permanent
-from simcluster.faults.of_jobs import in_cluster, joint_capacities, joint_disturbances, own_machines
+from simcluster.faults.capacities import in_cluster, joint_capacities, joint_disturbances, own_machines, with_permanent
 from simcluster.faults.ranks import rank_disturbances, slowness
 from simcluster.faults.spec import Setting
 from simcluster.planning.jobs import JointPlan, PlacedFabric, joint_programs

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simcluster.base.errors import InputError
-from simcluster.results.attribution import attribute
+from simcluster.results.account import attribute
 from simcluster.results.metrics import BREAKDOWN
 from simcluster.results.numbers import METRICS
 from simcluster.results.result import Result

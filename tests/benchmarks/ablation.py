@@ -158,7 +158,7 @@ def some_configurations() -> Any:
     """Fifty of the 1,000 of the table."""
     from table_cases import configurations
 
-    from simcluster.scenario.variants import Base, Variant
+    from simcluster.scenario.scenario import Base, Variant
     from simcluster.studies.sweep.quick_rows import quickly
 
     document, grid = configurations()

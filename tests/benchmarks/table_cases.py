@@ -230,7 +230,7 @@ def configurations() -> tuple[dict[str, Any], list[dict[str, Any]]]:
 def swept(bound: bool, processes: int = 1) -> Figures:
     """The 1,000 configurations, played in this process, or as a sweep on several with its store of rows."""
     from simcluster.base.gc_paused import collector_off
-    from simcluster.scenario.variants import Base, Variant
+    from simcluster.scenario.scenario import Base, Variant
     from simcluster.studies.sweep.quick_rows import bounded, quickly
     from simcluster.studies.sweep.study import make_sweep
     from simcluster.studies.sweep.sweep import run_sweep

@@ -22,8 +22,7 @@ from simcluster.planning.footprint import Facts
 from simcluster.scenario.advice import launch_note
 from simcluster.scenario.job import planned_footprints
 from simcluster.scenario.likely import RunKind, kind_of
-from simcluster.scenario.scenario import Scenario
-from simcluster.scenario.variants import Base
+from simcluster.scenario.scenario import Base, Scenario
 from simcluster.simulate import simulate
 
 

@@ -20,8 +20,7 @@ from simcluster.base.store import Store
 from simcluster.engine.contention_check import crowded
 from simcluster.results.numbers import columns_of, exposed_communication, timed_numbers
 from simcluster.results.result import Result
-from simcluster.scenario.scenario import Scenario, from_document
-from simcluster.scenario.variants import Base, Variant
+from simcluster.scenario.scenario import Base, Scenario, Variant, from_document
 from simcluster.simulate import replay
 from simcluster.studies.search.frontier import Candidate, Frontier
 from simcluster.studies.search.ranking import Ranking

@@ -12,7 +12,7 @@ from typing import Any
 from simcluster.base.errors import InputError
 from simcluster.base.gc_paused import collector_off
 from simcluster.results.result import numbers
-from simcluster.scenario.variants import Variant
+from simcluster.scenario.scenario import Variant
 from simcluster.simulate import simulate
 
 Row = dict[str, Any]

@@ -8,8 +8,7 @@ from typing import Any
 from simcluster.base.errors import InputError
 from simcluster.documents.reading import read_document
 from simcluster.scenario.files import schedule_alone
-from simcluster.scenario.scenario import Scenario, load, scenario_path
-from simcluster.scenario.variants import Variant
+from simcluster.scenario.scenario import Scenario, Variant, load, scenario_path
 from simcluster.schedules import SCHEDULES
 from simcluster.studies.sweep.alike import NotQuickError
 from simcluster.studies.sweep.playing import Row, measured

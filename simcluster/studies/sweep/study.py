@@ -26,8 +26,7 @@ from simcluster.documents.reading import Document, read_document, validate
 from simcluster.documents.rows import read_csv
 from simcluster.documents.spec import Spec
 from simcluster.scenario.paths import ScenarioPath, check_path
-from simcluster.scenario.scenario import scenario_path
-from simcluster.scenario.variants import Base, Variant
+from simcluster.scenario.scenario import Base, Variant, scenario_path
 
 MAX_VARIANTS = 200_000
 """A sweep of more is refused: at a hundred a second it would take over half an hour on every core."""

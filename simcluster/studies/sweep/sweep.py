@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 from simcluster.base.errors import InputError
 from simcluster.base.store import Store
 from simcluster.results.result import VERSION
-from simcluster.scenario.scenario import Scenario
-from simcluster.scenario.variants import Base
+from simcluster.scenario.scenario import Base, Scenario
 from simcluster.studies.sweep.dealing import in_order, play_dealt
 from simcluster.studies.sweep.playing import Finished, Measure, Numbered, Row, measured, play_on, play_serially
 from simcluster.studies.sweep.study import Sweep, make_sweep

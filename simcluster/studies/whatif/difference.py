@@ -10,8 +10,7 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from simcluster.base.units import format_seconds
-from simcluster.results.account import WAITING, Account
-from simcluster.results.attribution import attribute, stage_differences
+from simcluster.results.account import WAITING, Account, attribute, stage_differences
 from simcluster.results.file import Saved, is_saved, read_saved
 from simcluster.results.raised import HeldBack, held_between
 from simcluster.results.result import Result

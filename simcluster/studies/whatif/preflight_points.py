@@ -12,7 +12,7 @@ from typing import Any
 from simcluster.base.units import format_seconds
 from simcluster.documents.suggestions import divisors
 from simcluster.model.transformer import parameters
-from simcluster.results.first_order import path_seconds_under
+from simcluster.results.critical_path import path_seconds_under
 from simcluster.results.metrics import EXPOSED
 from simcluster.results.overlap import Key
 from simcluster.results.result import Result

@@ -13,7 +13,7 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import did_you_mean, listed
-from simcluster.results.first_order import path_seconds_under
+from simcluster.results.critical_path import path_seconds_under
 from simcluster.results.raised import LINKS, HeldBack, held_between
 from simcluster.results.result import Result
 from simcluster.scenario.scale import Scale
