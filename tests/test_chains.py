@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from simcluster.base.clock import TICK, on_grid
 from simcluster.engine.engine import play
-from simcluster.planning.ops import MAIN, Compute, Op, Segment, Timed
+from simcluster.planning.ops import MAIN, Op, Segment
+from simcluster.planning.works import Compute, Timed
 from simcluster.programs.collapse import ChainPiece, pieces
 from simcluster.programs.program import Meeting, Program, SpanRow
 from simcluster.results.timeline import expand

@@ -14,8 +14,9 @@ from simcluster.model.context import context_of
 from simcluster.model.kernels import Kernel
 from simcluster.model.layers import RankShape
 from simcluster.model.transformer import Model
-from simcluster.planning.ops import Collective, Segment
+from simcluster.planning.ops import Segment
 from simcluster.planning.segments import Pass, Passes
+from simcluster.planning.works import Collective
 
 MODEL = Model(
     layers=2, hidden_size=512, heads=8, kv_heads=4, ffn_hidden_size=2048, vocab_size=1024, sequence_length=128,

@@ -16,8 +16,8 @@ from simcluster.model.kernels import Block, Kernel
 from simcluster.model.layers import RankShape, attention_block, lm_head_block, mlp_block
 from simcluster.model.memory import activation_parts
 from simcluster.model.transformer import Model
-from simcluster.planning.ops import Collective, Compute
 from simcluster.planning.segment_ops import OpsInMaking
+from simcluster.planning.works import Collective, Compute
 from simcluster.scenario.scenario import load
 from simcluster.simulate import simulate
 

@@ -11,8 +11,9 @@ from test_ops import MAIN, is_played_alike, job
 from simcluster import monte_carlo, simulate
 from simcluster import plan as search
 from simcluster.base.errors import InputError
-from simcluster.planning.ops import WORKS, Op, Segment, Work
+from simcluster.planning.ops import Op, Segment, Work
 from simcluster.planning.segments import Pass, Passes
+from simcluster.planning.works import WORKS
 from simcluster.studies.sweep.alike import NotQuickError
 from simcluster.studies.sweep.quick import quick_step
 
@@ -76,5 +77,5 @@ def test_what_is_not_proved_for_it_refuses_it_by_name(registered: None, planned:
 
 def test_nobody_plays_what_is_not_registered(planned: None) -> None:
     for engine in ("reference", "events"):
-        with pytest.raises(InputError, match=r"Write is no kind of work that planning/ops\.WORKS names"):
+        with pytest.raises(InputError, match=r"Write is no kind of work that planning/works\.WORKS names"):
             simulate(job(), engine=engine)  # type: ignore[arg-type]

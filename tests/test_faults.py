@@ -383,8 +383,8 @@ def test_collecting_garbage_every_few_steps(tiny: Tiny) -> None:
 def attention(scenario: Scenario) -> float:
     """Seconds of core attention in a step of one GPU, by the programs."""
     from simcluster.devices.device import load_device
-    from simcluster.planning.ops import Compute
     from simcluster.planning.stages import stage_programs
+    from simcluster.planning.works import Compute
     from simcluster.step.planned import plan_job
 
     job, _ = plan_job(scenario, load_device(scenario.cluster.built.device))

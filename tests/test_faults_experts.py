@@ -15,8 +15,9 @@ from simcluster.faults import Fault
 from simcluster.faults.experts import ExpertImbalance
 from simcluster.faults.ranks import RankPrograms
 from simcluster.faults.spec import Batch, Setting
-from simcluster.planning.ops import MAIN, Collective, Compute, Item, Op, Segment, StageProgram
+from simcluster.planning.ops import MAIN, Item, Op, Segment, StageProgram
 from simcluster.planning.parallel import Plan
+from simcluster.planning.works import Collective, Compute
 
 
 def imbalance(**tokens: Any) -> ExpertImbalance:

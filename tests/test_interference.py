@@ -23,7 +23,8 @@ from simcluster.devices.sensitivity import interference_on, sensitivity_on
 from simcluster.engine.engine import play
 from simcluster.engine.record import Record
 from simcluster.model.kernels import Kernel
-from simcluster.planning.ops import MAIN, Compute, Op, Segment, Timed
+from simcluster.planning.ops import MAIN, Op, Segment
+from simcluster.planning.works import Compute, Timed
 from simcluster.programs.collapse import pieces
 from simcluster.programs.program import ChainPace, Meeting, Program, SpanRow
 from simcluster.results.timeline import expand

@@ -16,8 +16,9 @@ from simcluster.model.kernels import Kernel
 from simcluster.model.layers import RankShape, attention_block
 from simcluster.model.memory import activation_parts
 from simcluster.model.transformer import Model, parameters
-from simcluster.planning.ops import Collective, Segment
+from simcluster.planning.ops import Segment
 from simcluster.planning.segments import Pass, Passes
+from simcluster.planning.works import Collective
 
 MLA = {"q_lora_rank": 192, "kv_lora_rank": 64, "qk_nope_head_dim": 32, "qk_rope_head_dim": 16, "v_head_dim": 32}
 FIELDS: dict[str, Any] = {

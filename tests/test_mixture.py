@@ -20,10 +20,11 @@ from simcluster.model.layers import RankShape
 from simcluster.model.memory import activation_parts
 from simcluster.model.mixture_sections import mixture
 from simcluster.model.transformer import Model, parameters
-from simcluster.planning.ops import Collective, Segment
+from simcluster.planning.ops import Segment
 from simcluster.planning.owned_parameters import of_layers, of_stage
 from simcluster.planning.parallel import Plan
 from simcluster.planning.segments import Pass, Passes
+from simcluster.planning.works import Collective
 
 MOE = {"experts": 8, "top_k": 2, "expert_ffn_hidden_size": 512, "shared_experts": 1, "first_dense_layers": 1}
 FIELDS: dict[str, Any] = {

@@ -19,9 +19,10 @@ from simcluster.engine.engine import play
 from simcluster.engine.lower import Choices, lower
 from simcluster.planning.job import Job, Offload
 from simcluster.planning.offload import trips
-from simcluster.planning.ops import Compute, Op, Segment
+from simcluster.planning.ops import Op, Segment
 from simcluster.planning.segments import Pass
 from simcluster.planning.stages import stage_programs
+from simcluster.planning.works import Compute
 from simcluster.programs.program import Program
 from simcluster.results.played import Run
 from simcluster.results.result import Result

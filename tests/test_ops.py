@@ -12,8 +12,9 @@ from conftest import tiny_scenario
 
 from simcluster.base.errors import InputError
 from simcluster.engine.stage_sweep import StageSweep
-from simcluster.planning import ops
-from simcluster.planning.ops import MAIN, WORKS, Item, Op, Segment, StageProgram, Timed, Work
+from simcluster.planning import works
+from simcluster.planning.ops import MAIN, Item, Op, Segment, StageProgram, Work
+from simcluster.planning.works import WORKS, Timed
 from simcluster.reference.communication import GroupsAndRoutes
 from simcluster.reference.nodes import lanes_of
 from simcluster.reference.plain import Player
@@ -173,6 +174,6 @@ def test_changes_of_works_keep_what_they_do_not_change(work: Work) -> None:
 
 
 def test_every_kind_of_this_package_is_named() -> None:
-    there = {each for each in vars(ops).values() if isinstance(each, type) and issubclass(each, Work)}
+    there = {each for each in vars(works).values() if isinstance(each, type) and issubclass(each, Work)}
     assert there - {Work} == set(WORKS)
     assert all(type(example) is kind for kind, example in WORKS.items())

@@ -15,8 +15,9 @@ from simcluster.base.clock import on_grid
 from simcluster.bench.given_times import Costs, _NoFabric, simulate_costs
 from simcluster.engine.engine import play
 from simcluster.engine.lower import Choices, lower
-from simcluster.planning.ops import MAIN, Compute, Item, Need, Op, Segment, StageProgram, Timed
+from simcluster.planning.ops import MAIN, Item, Need, Op, Segment, StageProgram
 from simcluster.planning.parallel import Plan
+from simcluster.planning.works import Compute, Timed
 from simcluster.results.metrics import EXPOSED
 from simcluster.results.overlap import Key, OverlapSeconds
 from simcluster.results.played import Run

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 import simcluster
 from simcluster.base.errors import InputError
-from simcluster.planning.ops import Collective
 from simcluster.planning.stages import stage_programs
+from simcluster.planning.works import Collective
 from simcluster.scenario.scenario import from_document, load
 from simcluster.scenario.schedule_plan import schedule_of
 from simcluster.schedules import SCHEDULES, Schedule, make_schedule, peak_in_flight, schedule_function

@@ -14,10 +14,11 @@ from simcluster.engine.engine import play
 from simcluster.engine.lower import Choices, Lowered, lower
 from simcluster.model.transformer import Model
 from simcluster.planning.job import DataParallel, Job, Slices
-from simcluster.planning.ops import Compute, Op, Segment
+from simcluster.planning.ops import Op, Segment
 from simcluster.planning.parallel import Plan
 from simcluster.planning.segments import Pass
 from simcluster.planning.stages import stage_programs
+from simcluster.planning.works import Compute
 from simcluster.results.played import Run
 from simcluster.schedules import SCHEDULES, Schedule, make_schedule, schedule_function
 from simcluster.simulate import simulate

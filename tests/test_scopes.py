@@ -12,7 +12,7 @@ from simcluster import load
 from simcluster.engine.longest_path import NeedsEventsError, meeting_seconds
 from simcluster.engine.stage_sweep import PROVED
 from simcluster.faults import FAULTS
-from simcluster.planning.ops import WORKS
+from simcluster.planning.works import WORKS
 from simcluster.programs.program import Meeting, Program
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.scope import Limited, Scope, fields

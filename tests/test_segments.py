@@ -14,8 +14,9 @@ from simcluster.model.flops import layer_flops, lm_head_flops
 from simcluster.model.kernels import Kernel
 from simcluster.model.layers import RankShape, attention_block, embedding_block, lm_head_block, mlp_block
 from simcluster.model.transformer import Model
-from simcluster.planning.ops import MAIN, Collective, Compute, Op, Segment
+from simcluster.planning.ops import MAIN, Op, Segment
 from simcluster.planning.segments import Pass, Passes
+from simcluster.planning.works import Collective, Compute
 
 MODEL = Model(
     layers=2,

@@ -16,11 +16,12 @@ from simcluster.engine.engine import play
 from simcluster.engine.lower import Choices, lower
 from simcluster.model.transformer import Model
 from simcluster.planning.job import DataParallel, Job, Sharding, Slices
-from simcluster.planning.ops import Collective, Compute, Item, Op, Segment, StageProgram, Timed
+from simcluster.planning.ops import Item, Op, Segment, StageProgram
 from simcluster.planning.parallel import Plan
 from simcluster.planning.segments import Pass
 from simcluster.planning.sharded_units import units_of
 from simcluster.planning.stages import stage_programs
+from simcluster.planning.works import Collective, Compute, Timed
 from simcluster.results.played import Run
 from simcluster.results.result import Result
 from simcluster.scenario.job import planned_footprints

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from simcluster.base.errors import InputError
 from simcluster.devices.software import Software, latest_of, load_software, software_names
 from simcluster.model.kernels import Kernel
-from simcluster.planning.ops import Collective, Compute, Host, Op
+from simcluster.planning.ops import Op
 from simcluster.planning.segment_ops import Issue, OpsInMaking
+from simcluster.planning.works import Collective, Compute, Host
 from simcluster.programs.collapse import pieces
 from simcluster.scenario.scenario import from_document, load
 from simcluster.simulate import simulate

@@ -15,21 +15,10 @@ from test_same_answer import documents
 
 from simcluster.base.errors import InputError
 from simcluster.engine.stage_sweep import StageSweep
-from simcluster.planning.ops import (
-    MAIN,
-    Collective,
-    Compute,
-    Item,
-    Need,
-    Op,
-    Receive,
-    Segment,
-    StageProgram,
-    Timed,
-    Transfer,
-)
+from simcluster.planning.ops import MAIN, Item, Need, Op, Segment, StageProgram
 from simcluster.planning.parallel import Plan
 from simcluster.planning.stages import stage_programs
+from simcluster.planning.works import Collective, Compute, Receive, Timed, Transfer
 from simcluster.reference.communication import GroupsAndRoutes
 from simcluster.reference.nodes import lanes_of
 from simcluster.reference.plain import Player

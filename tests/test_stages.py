@@ -14,10 +14,11 @@ from simcluster.base.errors import InputError
 from simcluster.model.shards import layer_parameters_per_tp_rank, stage_parameters_per_tp_rank
 from simcluster.model.transformer import Model
 from simcluster.planning.job import DataParallel, Job, Slices, balanced
-from simcluster.planning.ops import MAIN, Collective, Compute, Item, Op, Segment, StageProgram, Transfer
+from simcluster.planning.ops import MAIN, Item, Op, Segment, StageProgram
 from simcluster.planning.parallel import Plan
 from simcluster.planning.segments import Pass
 from simcluster.planning.stages import stage_programs
+from simcluster.planning.works import Collective, Compute, Transfer
 from simcluster.schedules import schedule_function
 
 MODEL = Model(

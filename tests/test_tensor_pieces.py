@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from simcluster.model.kernels import Kernel, in_pieces
 from simcluster.model.layers import RankShape
 from simcluster.model.transformer import Model
-from simcluster.planning.ops import Collective, Compute, Op, Segment
+from simcluster.planning.ops import Op, Segment
 from simcluster.planning.segment_ops import OpsInMaking
 from simcluster.planning.segments import Pass, Passes
+from simcluster.planning.works import Collective, Compute
 from simcluster.programs.collapse import pieces as events
 from simcluster.scenario.scenario import load
 from simcluster.simulate import simulate

@@ -19,9 +19,10 @@ from simcluster.engine.choose import PlayedAs, play_by
 from simcluster.engine.lower import Choices, lower
 from simcluster.planning.fixed_costs import Costs, StageCosts, planning_times, require_seconds
 from simcluster.planning.fixed_passes import pass_of, pieces_of, reduction_of, send_of
-from simcluster.planning.ops import MAIN, Compute, Item, Need, Op, Segment, StageProgram, Timed
+from simcluster.planning.ops import MAIN, Item, Need, Op, Segment, StageProgram
 from simcluster.planning.parallel import Plan
 from simcluster.planning.program_builder import ProgramBuilder
+from simcluster.planning.works import Compute, Timed
 from simcluster.results.played import Run
 from simcluster.schedules import Action, Hop, Schedule, ScheduleFunction, ScheduleMaker, make_schedule
 from simcluster.traffic.methods import Methods

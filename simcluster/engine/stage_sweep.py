@@ -17,7 +17,7 @@ import numpy as np
 
 from simcluster.base.arrays import Floats, Ints
 from simcluster.base.errors import InputError
-from simcluster.planning import ops
+from simcluster.planning import works
 from simcluster.planning.ops import Item, Op, StageProgram, Work
 from simcluster.planning.parallel import RankLayout
 
@@ -178,7 +178,7 @@ class StageSweep:
         return found
 
 
-PROVED = (ops.Compute, ops.Collective, ops.Timed, ops.Transfer, ops.Receive, ops.Copy, ops.Host)
+PROVED = (works.Compute, works.Collective, works.Timed, works.Transfer, works.Receive, works.Copy, works.Host)
 """The kinds of work that a sweep is proved for."""
 
 

@@ -13,8 +13,9 @@ import numpy as np
 
 from simcluster.base.arrays import Floats
 from simcluster.faults.spec import FaultSpec, acting, with_items
-from simcluster.planning.ops import EXPERTS, Collective, Item, MemoryChange, Op, Segment, StageProgram
+from simcluster.planning.ops import EXPERTS, Item, MemoryChange, Op, Segment, StageProgram
 from simcluster.planning.parallel import Plan
+from simcluster.planning.works import Collective
 
 TRAVELS = ("dispatch", "combine", "dispatch_grad", "combine_grad")
 """Names of the collectives that bring tokens to experts and back."""

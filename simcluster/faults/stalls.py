@@ -15,7 +15,8 @@ from simcluster.documents.diagnostics import Complaint
 from simcluster.faults.draws import Factors, Streams
 from simcluster.faults.spec import Setting
 from simcluster.faults.where import Number, OnRanks
-from simcluster.planning.ops import MAIN, Host, Item, Op, Segment, StageProgram
+from simcluster.planning.ops import MAIN, Item, Op, Segment, StageProgram
+from simcluster.planning.works import Host
 
 _KEY = "stall"
 _STREAMS = Streams()

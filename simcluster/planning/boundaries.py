@@ -18,8 +18,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from simcluster.planning.job import Job
-from simcluster.planning.ops import MAIN, Item, Need, Op, Receive, Segment, Transfer
+from simcluster.planning.ops import MAIN, Item, Need, Op, Segment
 from simcluster.planning.program_builder import ProgramBuilder
+from simcluster.planning.works import Receive, Transfer
 from simcluster.schedules import Action, Hop
 
 Key = tuple[str, int, int, int]

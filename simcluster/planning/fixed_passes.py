@@ -5,7 +5,8 @@ from __future__ import annotations
 from fractions import Fraction
 
 from simcluster.planning.fixed_costs import Costs
-from simcluster.planning.ops import Compute, Op, Segment, Timed, Transfer
+from simcluster.planning.ops import Op, Segment
+from simcluster.planning.works import Compute, Timed, Transfer
 
 _NAMES = {"F": "forward", "B": "backward", "I": "input_grad", "W": "weight_grad"}
 

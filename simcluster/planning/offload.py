@@ -23,8 +23,9 @@ from typing import NamedTuple
 
 from simcluster.planning.boundaries import Boundaries
 from simcluster.planning.job import Job
-from simcluster.planning.ops import MAIN, Compute, Copy, Direction, Host, Item, MemoryChange, Need, Op, Segment
+from simcluster.planning.ops import MAIN, Direction, Item, MemoryChange, Need, Op, Segment
 from simcluster.planning.program_builder import ProgramBuilder
+from simcluster.planning.works import Compute, Copy, Host
 from simcluster.schedules import Action
 
 HOST = "host"

@@ -8,7 +8,7 @@ without waiting for anything outside; an *item* is one playing of a segment.  A 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 MAIN = "main"
@@ -24,8 +24,8 @@ Group = str | tuple[Literal["send"], int, int] | tuple[Literal["copy"], Directio
 class Work:
     """What an op does: what all who play or change ops ask of it, answered for what a rank does by itself.
 
-    A new kind is a frozen class with the answers that differ, and an example in ``WORKS``.  A field that has the name
-    of an answer is written ``size: float = field()``: else the answer here would be its default.
+    A new kind (``works``) is a frozen class with the answers that differ.  A field that has the name of an answer is
+    written ``size: float = field()``: else the answer here would be its default.
     """
 
     __slots__ = ()
@@ -68,125 +68,8 @@ class Work:
         return self
 
     def free(self) -> Work:
-        """The same in no time, moving nothing: who waits for whom stays.  Without an axis: of a field ``seconds``."""
-        return Timed(self.axis, 0.0) if self.axis else replace(self.slowed(0.0), seconds=0.0)  # type: ignore[type-var]
-
-
-@dataclass(frozen=True, slots=True)
-class Compute(Work):
-    """Kernels on one GPU at full speed, in seconds; ``sensitivity`` is how much they feel of communication beside them.
-
-    1 is in full: they take (1 + pressure) x seconds beside a communication of that pressure (interference.py).
-    ``attention`` is the part of the seconds that grows with the squares of the lengths of documents (faults/data.py).
-    """
-
-    seconds: float = field()
-    sensitivity: float = 1.0
-    attention: float = 0.0
-
-    def slowed(self, factor: float, added: float = 0.0, load: float = 1.0) -> Compute:
-        seconds = (self.seconds + (load - 1.0) * self.attention) * factor + added
-        return Compute(seconds, self.sensitivity, self.attention * load * factor)
-
-
-@dataclass(frozen=True, slots=True)
-class Collective(Work):
-    """``kind`` of ``size`` bytes (the full buffer) over the rank's group on ``axis``.
-
-    ``load`` times as many travel: more than the library, which chooses by the size, was told of.
-    """
-
-    kind: str = field()
-    axis: str = field()
-    size: float = field()
-    load: float = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Timed(Work):
-    """A collective over the rank's group on ``axis`` of known duration: it waits for all, then takes ``seconds``."""
-
-    axis: str = field()
-    seconds: float = field()
-
-
-@dataclass(frozen=True, slots=True)
-class Transfer(Work):
-    """``size`` bytes to the rank of ``to_stage`` with the same place on the other axes.
-
-    ``seconds``, if not -1, is its known duration: then no link is used.  ``rendezvous``: it begins when the receiver
-    has posted its Receive, too; otherwise the receiver is always ready.
-    """
-
-    kind = "send"
-    to_stage: int
-    size: float = field()
-    seconds: float = -1.0
-    rendezvous: bool = False
-
-    def group(self, stage: int) -> Group:
-        return "send", stage, self.to_stage
-
-    def parties(self, members: int) -> int:
-        return 1 + self.rendezvous
-
-    def presses(self, lane: str) -> bool:
-        return True
-
-    def shifted(self, stages: int) -> Transfer:
-        return replace(self, to_stage=self.to_stage + stages)
-
-
-@dataclass(frozen=True, slots=True)
-class Receive(Work):
-    """The receiver's side of a Transfer at a rendezvous, from the rank of ``from_stage`` with the same place.
-
-    The key of its item is ("receive", the key of the sender's item); both items have no other op.  It leaves no span of
-    its own: what the receiver sees of a transfer belongs to the op that waits for it.
-    """
-
-    joins = True
-    from_stage: int
-
-    def group(self, stage: int) -> Group:
-        return "send", self.from_stage, stage
-
-    def shifted(self, stages: int) -> Receive:
-        return Receive(self.from_stage + stages)
-
-    def free(self) -> Receive:
-        return self  # it ends with what it receives
-
-
-@dataclass(frozen=True, slots=True)
-class Copy(Work):
-    """``size`` bytes between the GPU and its host's memory, over the rank's own way there (``Cluster.host_way``).
-
-    ``direction`` is "d2h" to the host or "h2d" from it.  A copy engine does it: no SM is taken, nor is HBM counted.
-    ``seconds``, if not -1, is its known duration: then no link is used.
-    """
-
-    kind = "copy"
-    direction: Direction
-    size: float = field()
-    seconds: float = -1.0
-
-    def group(self, stage: int) -> Group:
-        return "copy", self.direction
-
-
-@dataclass(frozen=True, slots=True)
-class Host(Work):
-    """Work of the host's processors for the rank, in seconds; a slow GPU does not slow it down."""
-
-    seconds: float = field()
-
-
-WORKS: dict[type[Work], Work] = {
-    Compute: Compute(2e-3), Collective: Collective("all_gather", "dp", 4e6), Timed: Timed("dp", 1e-3),
-    Transfer: Transfer(1, 4e6, rendezvous=True), Receive: Receive(0), Copy: Copy("d2h", 4e6), Host: Host(1e-3),
-}  # fmt: skip
-"""Every kind of work, with an example (a Receive answers the Transfer) that all tests of kinds play."""
+        """The same in no time, moving nothing: who waits for whom stays.  Of a kind with a field ``seconds``."""
+        return replace(self.slowed(0.0), seconds=0.0)  # type: ignore[type-var]
 
 
 class MemoryChange(NamedTuple):

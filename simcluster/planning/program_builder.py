@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 
-from simcluster.planning.ops import MAIN, Collective, Item, MemoryChange, Need, Op, Segment, StageProgram
+from simcluster.planning.ops import MAIN, Item, MemoryChange, Need, Op, Segment, StageProgram
 from simcluster.planning.parallel import SHARDING
+from simcluster.planning.works import Collective
 
 
 class ProgramBuilder:

@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from simcluster.model.kernels import Kernel, in_pieces
-from simcluster.planning.ops import MAIN, Collective, Compute, Host, MemoryChange, Op, Segment
+from simcluster.planning.ops import MAIN, MemoryChange, Op, Segment
+from simcluster.planning.works import Collective, Compute, Host
 
 Worker = Callable[[Sequence[Kernel]], Compute]
 """What kernels one after the other are for the engine."""

@@ -28,9 +28,10 @@ from simcluster.model.layers import RankShape, attention_block, embedding_block,
 from simcluster.model.transformer import Model
 from simcluster.planning.context_ops import attend
 from simcluster.planning.mixture_ops import MixtureOps
-from simcluster.planning.ops import EXPERTS, Compute, Segment
+from simcluster.planning.ops import EXPERTS, Segment
 from simcluster.planning.residency import Phase, residencies, visits
 from simcluster.planning.segment_ops import NO_TIME, Issue, OpsInMaking, Worker
+from simcluster.planning.works import Compute
 
 _LOSS_BYTES = 4.0  # the loss is computed in fp32
 

@@ -14,8 +14,9 @@ from dataclasses import replace
 from simcluster.model.shards import lm_head_parameters_per_tp_rank
 from simcluster.planning.job import Job
 from simcluster.planning.offload import Reduced, host_update, stream_update
-from simcluster.planning.ops import MAIN, Compute, Item, MemoryChange, Need, Op, Segment
+from simcluster.planning.ops import MAIN, Item, MemoryChange, Need, Op, Segment
 from simcluster.planning.program_builder import ProgramBuilder
+from simcluster.planning.works import Compute
 
 _NORM_BYTES = 4.0  # one fp32 number
 

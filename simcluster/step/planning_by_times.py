@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 from simcluster.engine.engine import play
 from simcluster.engine.lower import Choices, lower
 from simcluster.planning.job import Job, Slices, balanced
-from simcluster.planning.ops import MAIN, Item, Need, Op, Segment, StageProgram, Transfer
+from simcluster.planning.ops import MAIN, Item, Need, Op, Segment, StageProgram
 from simcluster.planning.segments import Pass
+from simcluster.planning.works import Transfer
 from simcluster.schedules.actions import Kind
 from simcluster.schedules.zb_auto import Times
 from simcluster.topology import Cluster

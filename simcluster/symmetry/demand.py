@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from operator import itemgetter
 
 from simcluster.base.errors import InputError
-from simcluster.planning.ops import MAIN, WORKS, StageProgram, Work
+from simcluster.planning.ops import MAIN, StageProgram, Work
+from simcluster.planning.works import WORKS
 
 Call = tuple[str, float]
 """What the network is asked for: a kind of collective (or "send") and its size in bytes."""
@@ -45,7 +46,7 @@ class CommunicationDemand:
     def _op(self, stage: int, work: Work) -> str:
         """Note one op; its axis, "" for compute."""
         if type(work) not in WORKS:
-            raise InputError(f"{type(work).__name__} is no kind of work that planning/ops.WORKS names: {work}")
+            raise InputError(f"{type(work).__name__} is no kind of work that planning/works.WORKS names: {work}")
         group = work.group(stage)
         if group is None or work.joins:
             return ""

@@ -20,8 +20,8 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate, pairwise
 
 from simcluster.model import shards
-from simcluster.planning.ops import Collective, Transfer
 from simcluster.planning.parallel import Plan
+from simcluster.planning.works import Collective, Transfer
 from simcluster.scenario.job import methods_of
 from simcluster.scenario.memory_plan import ELEMENT_BYTES
 from simcluster.scenario.scenario import Scenario

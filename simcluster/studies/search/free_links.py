@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
-from simcluster.planning.ops import MAIN, Collective, Item, Op, Segment, StageProgram, Transfer
+from simcluster.planning.ops import MAIN, Item, Op, Segment, StageProgram
 from simcluster.planning.parallel import Plan
+from simcluster.planning.works import Collective, Transfer
 from simcluster.symmetry.communicators import Communicators
 from simcluster.topology import Cluster
 from simcluster.traffic.fairness import Usage, solo_rate

@@ -14,8 +14,8 @@ from itertools import pairwise
 import numpy as np
 
 from simcluster.base.arrays import Floats
-from simcluster.planning.ops import Collective, Transfer
 from simcluster.planning.parallel import Plan
+from simcluster.planning.works import Collective, Transfer
 from simcluster.scenario.scenario import Scenario
 from simcluster.schedules import SCHEDULES
 from simcluster.studies.search.bound import ROUNDING, Bounds

@@ -16,9 +16,10 @@ from simcluster.base.errors import InputError
 from simcluster.faults.ranks import mean_attention
 from simcluster.model.layers import RankShape
 from simcluster.planning.job import DataParallel, Job
-from simcluster.planning.ops import Collective, Compute, Host, Segment
+from simcluster.planning.ops import Segment
 from simcluster.planning.parallel import Plan
 from simcluster.planning.segments import Pass
+from simcluster.planning.works import Collective, Compute, Host
 from simcluster.scenario.job import batch_of, job_of, methods_of
 from simcluster.scenario.memory_plan import shape_of
 from simcluster.scenario.scenario import Scenario

@@ -17,8 +17,9 @@ from simcluster.collectives import Group
 from simcluster.devices.interference import Interference
 from simcluster.engine.communication import CommunicationLowering
 from simcluster.engine.communication import Ranks as Where
-from simcluster.planning.ops import MAIN, Collective, Compute, Item, Need, Op, Segment, StageProgram, Transfer
+from simcluster.planning.ops import MAIN, Item, Need, Op, Segment, StageProgram
 from simcluster.planning.parallel import Plan, Ranks
+from simcluster.planning.works import Collective, Compute, Transfer
 from simcluster.programs.collapse import ChainPiece, pieces
 from simcluster.programs.program import Meeting, Program
 from simcluster.symmetry.communicators import Communicators

@@ -16,8 +16,9 @@ from typing import Any, TypeVar
 from simcluster.base.errors import InputError
 from simcluster.devices.sensitivity import interference_on
 from simcluster.planning.job import Job
-from simcluster.planning.ops import Collective, Segment
+from simcluster.planning.ops import Segment
 from simcluster.planning.segments import Pass, Passes
+from simcluster.planning.works import Collective
 from simcluster.scenario.job import job_of, passes_of
 from simcluster.scenario.memory_plan import shape_of
 from simcluster.scenario.scenario import Scenario

@@ -10,10 +10,11 @@ from dataclasses import replace
 from itertools import pairwise
 
 from simcluster.planning.job import Job
-from simcluster.planning.ops import MAIN, Collective, Compute, Host, Op, Segment, Transfer
+from simcluster.planning.ops import MAIN, Op, Segment
 from simcluster.planning.program_builder import ProgramBuilder
 from simcluster.planning.replicas import Replicas
 from simcluster.planning.segments import Pass
+from simcluster.planning.works import Collective, Compute, Host, Transfer
 from simcluster.schedules import Schedule
 from simcluster.studies.sweep.alike import Calls, NotQuickError, RepresentativeCalls, StageCall
 from simcluster.studies.sweep.crossings import Crossings
