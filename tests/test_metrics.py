@@ -11,8 +11,9 @@ from conftest import Tiny
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simcluster.results.metrics import BREAKDOWN, StepTime, step_time
+from simcluster.results.metrics import BREAKDOWN
 from simcluster.results.result import Result
+from simcluster.results.step_time import StepTime, step_time
 from simcluster.results.timeline import Spans
 from simcluster.simulate import simulate
 

@@ -31,7 +31,7 @@ from simcluster.interop.recorded.whatif import QUESTIONS, ask, in_order, own_sch
 from simcluster.interop.recorded.written import save_trace, trace_of_run, write_trace
 from simcluster.planning.parallel import Plan
 from simcluster.programs.program import Meeting, Program, SpanRow
-from simcluster.results.metrics import step_time
+from simcluster.results.step_time import step_time
 from simcluster.simulate import simulate
 from simcluster.traffic.traffic import Traffic
 

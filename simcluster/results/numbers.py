@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol, get_args
 
 from simcluster.planning.footprint import Facts, Footprint
-from simcluster.results.metrics import StepTime
+from simcluster.results.step_time import StepTime
 from simcluster.schedules.own_bubble import OwnBubble
 
 Unit = Literal["s", "1/s", "FLOP", "TFLOP/s", "bytes", "fraction", "factor", "count", "yes or no"]

@@ -14,8 +14,8 @@ from simcluster.results.account import Account
 from simcluster.results.contention import free_seconds, slowed_seconds
 from simcluster.results.critical_path import CriticalPath, critical_path
 from simcluster.results.memory_timeline import MemoryPeak, MemoryTimeline, memory_timeline
-from simcluster.results.metrics import StepTime, mean_breakdown, step_time
 from simcluster.results.overlap import Overlaps, overlaps
+from simcluster.results.step_time import StepTime, mean_breakdown, step_time
 from simcluster.results.timeline import Spans, expand
 from simcluster.results.waits import Wait, waits
 

@@ -1,0 +1,78 @@
+"""A step's time on all ranks: means of what became of each rank's (``metrics``), and what is told by them.
+
+``bubble_fraction`` is the bubble's share of the step (bubble = bubble_fraction x step time), ``bubble_over_ideal`` what
+it adds to the step without it.  Of a pipeline that does nothing else they are the formulas' (P-1)/(M+P-1) and (P-1)/M;
+what the formula gives for the schedule stands beside them (``schedules.own_bubble``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from simcluster.base.arrays import Floats
+from simcluster.results.metrics import BREAKDOWN, RankTime, rank_time
+from simcluster.results.timeline import Spans
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """A step on all ranks: means weighted by how many ranks each simulated one stands for, in seconds per step.
+
+    ``bubble_fraction`` is bubble / step, ``bubble_over_ideal`` bubble / (step - bubble).  ``pipeline_seconds`` is from
+    the first start to the last end of the microbatches' compute.  ``of_rank`` are the simulated ranks, each over the
+    whole run.
+    """
+
+    step_seconds: float
+    breakdown: dict[str, float]
+    communication: float
+    overlap_fraction: float
+    bubble_fraction: float
+    bubble_over_ideal: float
+    pipeline_seconds: float
+    of_rank: dict[int, RankTime] = field(compare=False, repr=False)
+
+
+def step_time(spans: Spans, weights: dict[int, int], *, steps: int) -> StepTime:
+    """The metrics of a timeline; ``weights[rank]`` is how many ranks a simulated rank stands for."""
+    total = float(spans.end.max(initial=0.0))
+    stage_ends = {stage: float(spans.end[spans.stage == stage].max()) for stage in np.unique(spans.stage).tolist()}
+    of_rank = {rank: rank_time(spans.of_rank(rank), total, stage_ends) for rank in weights}
+    ranks = list(of_rank.values())
+    share = np.array(list(weights.values()), dtype=np.float64) / sum(weights.values())
+    breakdown = mean_breakdown(of_rank, weights, list(weights), steps=steps)
+    communication = _mean([rank.communication for rank in ranks], share)
+    overlapped = _mean([rank.overlapped for rank in ranks], share)
+    seconds, bubble = total / steps, breakdown["bubble"]
+    return StepTime(
+        step_seconds=seconds,
+        breakdown=breakdown,
+        communication=communication / steps,
+        overlap_fraction=overlapped / communication if communication else 0.0,
+        bubble_fraction=bubble / seconds if seconds else 0.0,
+        bubble_over_ideal=bubble / (seconds - bubble) if seconds > bubble else 0.0,
+        pipeline_seconds=sum(_pipeline_seconds(spans, step) for step in range(steps)) / steps,
+        of_rank=of_rank,
+    )
+
+
+def mean_breakdown(
+    of_rank: Mapping[int, RankTime], weights: Mapping[int, int], ranks: Sequence[int], *, steps: int
+) -> dict[str, float]:
+    """The breakdown of the mean of some ranks, in seconds per step; ``weights[rank]`` is how many each stands for."""
+    share = np.array([weights[rank] for rank in ranks], dtype=np.float64)
+    share /= share.sum()
+    return {name: _mean([of_rank[rank].states[name] for rank in ranks], share) / steps for name in BREAKDOWN}
+
+
+def _mean(values: Sequence[float], share: Floats) -> float:
+    return float(np.dot(np.array(values), share))
+
+
+def _pipeline_seconds(spans: Spans, step: int) -> float:
+    """From the first start to the last end of a step's compute for microbatches, on any rank."""
+    work = (spans.microbatch >= 0) & (spans.step == step) & (spans.stream == spans.code("compute"))
+    return float(spans.end[work].max() - spans.start[work].min()) if work.any() else 0.0
