@@ -10,12 +10,19 @@ Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
-from simcluster.planning.ops import MAIN, Need, Op, Segment
+from simcluster.planning.boundaries import Key
+from simcluster.planning.ops import MAIN, Item, Need, Op, Segment
+from simcluster.planning.program_builder import ProgramBuilder
 from simcluster.planning.replicas import ActionPart
+from simcluster.schedules import Action
+
+Parts = Sequence[tuple[ActionPart, Segment]]
+"""The parts of an action, each with what is done in it."""
 
 
 class Piece(NamedTuple):
@@ -45,6 +52,54 @@ class Half(NamedTuple):
             waits = tuple([begin + other for other in piece.waits])
             self.pieces.append(piece._replace(waits=waits if place else behind + waits))
         self.ends[len(self.pieces) - 1] = part
+
+
+class Pairs:
+    """The fused pairs of a stage, put on its lanes with both halves beside each other.
+
+    ``after`` is told of every part that is over: its action, step and key.
+    """
+
+    def __init__(
+        self, lanes: ProgramBuilder, after: Callable[[Action, int, ActionPart, tuple[object, ...]], None]
+    ) -> None:
+        self._lanes, self._after = lanes, after
+        self._pieces: dict[Segment, tuple[Piece, ...]] = {}
+
+    def put(
+        self, actions: Sequence[Action], parts: Sequence[Parts], step: int, needs: tuple[Need, ...],
+        keys: Sequence[Key],
+    ) -> None:  # fmt: skip
+        """A pair, piece by piece: what both halves need, and the keys of what they make."""
+        halves = [self._half(own) for own in parts]
+        order = list(in_turns([half.pieces for half in halves]))
+        for turn, index in order:
+            action, half = actions[turn], halves[turn]
+            name: tuple[object, ...] = ("half", *keys[turn], index)
+            segment, lane, waits = half.pieces[index]
+            others = [("half", *keys[turn], each) for each in waits]
+            also: tuple[Key, ...] = ()
+            if lane != MAIN and (turn, index) in (order[0], order[-1]):  # the pair begins and ends on the main lane
+                segment, lane = self._lanes.once((MAIN, segment), partial(_on_main, segment)), MAIN
+            if (turn, index) == order[-1]:
+                name, also = keys[1], (keys[0],)
+                others.append(("half", *keys[1 - turn], len(halves[1 - turn].pieces) - 1))
+            needs += half.needs.get(index, ()) + tuple([Need(self._lanes.stage, each) for each in others])
+            if lane != MAIN and not waits:
+                needs += self._lanes.reached()
+            self._lanes.put(lane, Item(segment, name, needs, step, action.chunk, action.microbatch, also))
+            needs = ()
+            if index in half.ends:
+                self._after(action, step, half.ends[index], name)
+
+    def _half(self, parts: Parts) -> Half:
+        """Half of a pair, whose parts come one behind the other."""
+        half = Half([], {}, {})
+        for part, segment in parts:
+            if segment not in self._pieces:
+                self._pieces[segment] = pieces_of(segment)
+            half.add(self._pieces[segment], part)
+        return half
 
 
 def pieces_of(segment: Segment) -> tuple[Piece, ...]:
@@ -79,7 +134,7 @@ def in_turns(halves: Sequence[Sequence[Piece]]) -> Iterator[tuple[int, int]]:
         turn = 1 - turn
 
 
-def on_main(segment: Segment) -> Segment:
+def _on_main(segment: Segment) -> Segment:
     """The ops of a piece one after the other on the main lane."""
     return Segment(tuple([replace(op, lane=MAIN) for op in segment.ops]))
 

@@ -7,16 +7,15 @@ before, beside and behind it what the replicas of the stage do together, and the
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from dataclasses import replace
-from functools import partial
 
 from simcluster.base.gc_paused import collector_off
 from simcluster.planning.boundaries import Boundaries, Key
 from simcluster.planning.job import Job
 from simcluster.planning.offload import OffloadedActivations
 from simcluster.planning.ops import MAIN, Item, Need, Segment, StageProgram
-from simcluster.planning.pairs import Half, Piece, in_turns, on_main, pieces_of
+from simcluster.planning.pairs import Pairs
 from simcluster.planning.program_builder import ProgramBuilder
 from simcluster.planning.replicas import ActionPart, Replicas
 from simcluster.planning.sharded import Sharded
@@ -36,10 +35,10 @@ class _Stage:
         self._row = job.schedule.rows[stage]
         self._lanes = ProgramBuilder(stage, pipelined=job.plan.pp > 1)
         self._segments: dict[Hashable, Segment] = {}
-        self._pieces: dict[Segment, tuple[Piece, ...]] = {}
         self._boundaries = Boundaries(job, self._lanes)
         self._offloaded = OffloadedActivations(job, self._lanes)
         self._replicas = (Sharded if job.data_parallel.zero == 3 else Replicas)(job, self._lanes)
+        self._pairs = Pairs(self._lanes, self._replicas.after)
 
     def program(self) -> StageProgram:
         for step in range(self._job.steps):
@@ -80,42 +79,11 @@ class _Stage:
         keys = [self._boundaries.key(action, step) for action in (first, second)]
         needs = self._needs(first, step) + self._needs(second, step)
         if self._job.overlap_pairs:
-            self._in_turns((first, second), step, needs, keys)
+            actions = first, second
+            self._pairs.put(actions, [self._parts(action, step) for action in actions], step, needs, keys)
         else:
             self._act(first, step, needs, ("half", *keys[0]), ())
             self._act(second, step, (), keys[1], (keys[0],))
-
-    def _in_turns(self, actions: Sequence[Action], step: int, needs: tuple[Need, ...], keys: Sequence[Key]) -> None:
-        """Both halves of a pair beside each other, piece by piece."""
-        halves = [self._half(action, step) for action in actions]
-        order = list(in_turns([half.pieces for half in halves]))
-        for turn, index in order:
-            action, half = actions[turn], halves[turn]
-            name: tuple[object, ...] = ("half", *keys[turn], index)
-            segment, lane, waits = half.pieces[index]
-            others = [("half", *keys[turn], each) for each in waits]
-            also: tuple[Key, ...] = ()
-            if lane != MAIN and (turn, index) in (order[0], order[-1]):  # the pair begins and ends on the main lane
-                segment, lane = self._lanes.once((MAIN, segment), partial(on_main, segment)), MAIN
-            if (turn, index) == order[-1]:
-                name, also = keys[1], (keys[0],)
-                others.append(("half", *keys[1 - turn], len(halves[1 - turn].pieces) - 1))
-            needs += half.needs.get(index, ()) + tuple([Need(self._stage, each) for each in others])
-            if lane != MAIN and not waits:
-                needs += self._lanes.reached()
-            self._lanes.put(lane, Item(segment, name, needs, step, action.chunk, action.microbatch, also))
-            needs = ()
-            if index in half.ends:
-                self._replicas.after(action, step, half.ends[index], name)
-
-    def _half(self, action: Action, step: int) -> Half:
-        """Half of a pair, whose parts come one behind the other."""
-        half = Half([], {}, {})
-        for part, segment in self._parts(action, step):
-            if segment not in self._pieces:
-                self._pieces[segment] = pieces_of(segment)
-            half.add(self._pieces[segment], part)
-        return half
 
     def _act(
         self, action: Action, step: int, needs: tuple[Need, ...], key: tuple[object, ...], also: tuple[Key, ...]
