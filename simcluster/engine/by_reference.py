@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from simcluster.engine.lockstep import OpTimes
 from simcluster.engine.record import Record, when_over
 from simcluster.planning.ops import StageProgram
 from simcluster.planning.parallel import RankLayout
 from simcluster.planning.perturbations import Disturbances
-from simcluster.programs.program import Program
+from simcluster.programs.program import OpTimes, Program
 from simcluster.reference.communication import GroupsAndRoutes
 from simcluster.reference.nodes import Lanes, Node, lanes_of
 from simcluster.reference.plain import Player

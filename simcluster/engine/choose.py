@@ -17,12 +17,11 @@ import numpy as np
 from simcluster.base.errors import InputError
 from simcluster.base.gc_paused import collector_off
 from simcluster.engine.engine import StepsFactory, play
-from simcluster.engine.lockstep import OpTimes
 from simcluster.engine.longest_path import NeedsEventsError, Once, meeting_seconds
 from simcluster.engine.overlaps import Encounters
 from simcluster.engine.record import Record, when_over
 from simcluster.programs.expand import whole
-from simcluster.programs.program import Program
+from simcluster.programs.program import OpTimes, Program
 
 PlayedAs = Literal["auto", "events", "path"]
 """How a program is played: as ``events``, as one longest ``path``, or as that where it is exact (``auto``)."""

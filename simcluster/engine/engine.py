@@ -15,14 +15,13 @@ import simpy
 
 from simcluster.base.errors import DeadlockError
 from simcluster.engine.calendar import Lane, Lanes, Timer
-from simcluster.engine.compute_tasks import Flight, LockstepMember, RankState
+from simcluster.engine.compute_tasks import Flight
 from simcluster.engine.interference import Pacing
-from simcluster.engine.lockstep import LockstepPlans, OpTimes
 from simcluster.engine.mutual_interference import Dragging
 from simcluster.engine.network import Network
 from simcluster.engine.record import Record, Told, when_over
 from simcluster.engine.stepwise import Stepwise
-from simcluster.programs.program import Meeting, Program
+from simcluster.programs.program import Meeting, OpTimes, Program
 from simcluster.programs.slowed import SlowedRows
 
 StepsFactory = Callable[[Network, Callable[[int], object]], Stepwise]
@@ -44,18 +43,16 @@ class _Engine:
         self._network = Network(self._env, capacity, program.capacities)
         self._lanes = Lanes()
         if any(meeting.drag for meeting in program.meetings):
-            self._pacing: Pacing = Dragging(self._env, self._network, program, self._lanes)
+            self._pacing: Pacing = Dragging(self._env, self._network, program, self._lanes, capacity)
         else:
-            self._pacing = Pacing(self._env, program, self._lanes)
+            self._pacing = Pacing(self._env, program, self._lanes, capacity)
         self._steps = steps
         count = len(program.seconds)
         self._ready, self._start, self._end = (array("d", bytes(8 * count)) for _ in range(3))  # starts: of who meets
         self._last = np.arange(count)  # in few places written to: those of ops that meet, one a stretch
         self._waiting: list[tuple[Lane, ...] | None] = [()] * count  # by the op that they wait for; None: it is over
         self._arrivals: dict[int, dict[int, Lane]] = {}  # by the number of the meeting: the ops that are there
-        self._members: dict[int, dict[int, LockstepMember]] = {}  # by the number of the stretch in step: who is there
         self._players: dict[int, tuple[Stepwise, dict[int, Lane]]] = {}
-        self._forms = LockstepPlans(capacity)
 
     def run(self) -> Record:
         lanes: list[Lane] = []
@@ -68,7 +65,7 @@ class _Engine:
         events = next(self._env._eid)  # all that were scheduled have been played: the queue is empty
         ready, start, end = (np.frombuffer(times) for times in (self._ready, self._start, self._end))
         columns = OpTimes(ready, np.maximum(ready, start, out=start), end, self._last)
-        told = Told(self._program, self._forms, self._pacing.gone, self._pacing.slowed, columns)
+        told = Told(self._program, self._pacing, columns)
         return Record(when_over(self._program, self._end), told.columns, events, SlowedRows(told.slowed))
 
     def _lane(self, ops: Sequence[int], rank: int, lanes: Sequence[Lane], own: int) -> Lane:
@@ -93,7 +90,7 @@ class _Engine:
             if number >= 0:
                 self._meet(number, op, me)
             elif number < -1:
-                self._go_in_step(number, op, me, place)
+                self._pacing.arrive(-2 - number, op, me, place, self._all_there)
             elif place is None or not self._pacing.compute(op, place, rows[op], me):
                 timer.wait(seconds[op])
             yield
@@ -118,22 +115,6 @@ class _Engine:
                 for member in arrivals:
                     self._start[member] = self._env._now
                 self._move(self._pacing.begin(meeting, tuple(arrivals.values())))
-
-    def _go_in_step(self, number: int, op: int, me: Lane, place: RankState | None) -> None:
-        """Arrive where ranks begin to go in step; the lane goes on when the op's rank has come to the end.
-
-        What leads to where they first meet begins at once, if there is anything.
-        """
-        (ops, parts), now = self._program.in_step[-2 - number], self._env._now
-        begun = parts[0].meetings[0] is None
-        members = self._members.setdefault(number, {})
-        members[op] = LockstepMember(me, place, now, place.enter(now) if begun and place else 0)
-        if len(members) == len(ops):
-            del self._members[number]
-            if not begun:
-                self._all_there(ops)
-            there = [members[each] for each in ops]
-            self._pacing.together(-2 - number, there, self._forms.of(parts).courses, begun=begun)
 
     def _all_there(self, ops: Iterable[int]) -> None:
         """Of those that arrive now the first op is named: it does not depend on the order of events."""
@@ -182,7 +163,7 @@ class _Engine:
                 what = "for " + " and ".join(program.describe(other) for other in missing[:3])
             else:
                 number = program.meeting[stuck]
-                arrived = len(self._arrivals.get(number, ())) + len(self._members.get(number, ()))
+                arrived = len(self._arrivals.get(number, ())) + self._pacing.arrived(-2 - number)
                 parties = program.meetings[number].parties if number >= 0 else len(program.in_step[-2 - number].ops)
                 what = f"for the other members of its group ({arrived} of {parties} have arrived)"
             lines.append(f"  {program.describe(stuck)} waits {what}")

@@ -10,7 +10,7 @@ instant, after all else of that instant; of that, only who computes past the tim
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 import simpy
@@ -18,7 +18,7 @@ import simpy
 from simcluster.base.profiles import STEADY
 from simcluster.engine.calendar import Agenda, Instant, Lane, Lanes, at_end_of_instant
 from simcluster.engine.compute_tasks import Flight, LockstepMember, LockstepTask, RankState, Single, Task
-from simcluster.engine.lockstep import Gone
+from simcluster.engine.lockstep import Gone, LockstepPlans
 from simcluster.engine.trajectories import Courses, TimedChain
 from simcluster.engine.varying_speed import Followed
 from simcluster.programs.chain import Chain
@@ -35,7 +35,7 @@ class Pacing:
 
     _drags = False  # does computation slow down communication?
 
-    def __init__(self, env: simpy.Environment, program: Program, lanes: Lanes) -> None:
+    def __init__(self, env: simpy.Environment, program: Program, lanes: Lanes, capacity: Sequence[float]) -> None:
         self._env = env
         self._lanes = lanes
         speeds = program.speeds
@@ -52,6 +52,9 @@ class Pacing:
         self._touched: dict[RankState, None] = {}
         self._settle_due = False
         self.slowed: dict[int, TimedChain] = {}
+        self._in_step = program.in_step
+        self._members: dict[int, dict[int, LockstepMember]] = {}  # by the number of the stretch: who is there
+        self.plans = LockstepPlans(capacity)
         self.gone = Gone(len(program.in_step))
 
     def place(self, rank: int) -> RankState | None:
@@ -78,7 +81,28 @@ class Pacing:
             self._wake(task, task.next_look)
         return True
 
-    def together(self, number: int, members: Sequence[LockstepMember], courses: Courses, *, begun: bool) -> None:
+    def arrive(
+        self, number: int, op: int, lane: Lane, place: RankState | None, all_there: Callable[[Iterable[int]], None]
+    ) -> None:
+        """Arrive where ranks begin to go in step; the lane goes on when the op's rank has come to the end.
+
+        What leads to where they first meet begins at once, if there is anything; if not, they meet when all have come.
+        """
+        (ops, parts), now = self._in_step[number], self._env._now
+        begun = parts[0].meetings[0] is None
+        members = self._members.setdefault(number, {})
+        members[op] = LockstepMember(lane, place, now, place.enter(now) if begun and place else 0)
+        if len(members) == len(ops):
+            del self._members[number]
+            if not begun:
+                all_there(ops)
+            self._together(number, [members[each] for each in ops], self.plans.of(parts).courses, begun=begun)
+
+    def arrived(self, number: int) -> int:
+        """How many wait where they begin to go in step."""
+        return len(self._members.get(number, ()))
+
+    def _together(self, number: int, members: Sequence[LockstepMember], courses: Courses, *, begun: bool) -> None:
         """All are there to go through a stretch in step, as one chain, if they have not ``begun`` it when they came;
         their lanes go on at their ends."""
         self.gone.order.append(number)

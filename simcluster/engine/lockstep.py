@@ -19,7 +19,7 @@ from simcluster.base.arrays import Floats, Ints
 from simcluster.engine.trajectories import Courses, TimedChain
 from simcluster.programs.chain import Chain
 from simcluster.programs.expand import first_ops
-from simcluster.programs.program import ChainPace, LockstepRegion, Meeting, Program
+from simcluster.programs.program import ChainPace, LockstepRegion, Meeting, OpTimes, Program
 from simcluster.programs.slowed import RowColumns, columns_of, joined, within
 
 
@@ -181,16 +181,6 @@ class Gone:
     def over(self, number: int, begin: float, times: TimedChain, *, slowed: bool) -> None:
         """All members have come to the end of this one."""
         self.begin[number], self.times[number], self.slowed[number] = begin, times, slowed
-
-
-@dataclass(frozen=True, slots=True)
-class OpTimes:
-    """Times per op of a program."""
-
-    ready: Floats
-    start: Floats
-    end: Floats
-    last: Ints
 
 
 class Expanded:

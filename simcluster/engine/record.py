@@ -14,10 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from simcluster.base.arrays import Floats
-from simcluster.engine.interference import rows_of
-from simcluster.engine.lockstep import Expanded, Gone, LockstepPlans, OpTimes
-from simcluster.engine.trajectories import TimedChain
-from simcluster.programs.program import Program, RowTimes
+from simcluster.engine.interference import Pacing, rows_of
+from simcluster.engine.lockstep import Expanded
+from simcluster.programs.program import OpTimes, Program, RowTimes
 from simcluster.programs.slowed import RowColumns, joined
 
 
@@ -64,17 +63,16 @@ class Record:
 
 
 class Told:
-    """What is told of all ops one by one: from the times of what a program ``played``, and of the stretches in it that
-    are ``gone``; ``slowed`` are the ops played by one rank that were."""
+    """What is told of all ops one by one: from the times of what a program ``played``, and what its pacing knows of the
+    stretches in it that are gone, and of the ops played by one rank that were slowed."""
 
-    def __init__(
-        self, program: Program, forms: LockstepPlans, gone: Gone, slowed: Mapping[int, TimedChain], played: OpTimes
-    ) -> None:  # fmt: skip
-        self._program, self._forms, self._gone, self._slowed, self._played = program, forms, gone, slowed, played
+    def __init__(self, program: Program, pacing: Pacing, played: OpTimes) -> None:
+        self._program, self._played = program, played
+        self._plans, self._gone, self._slowed = pacing.plans, pacing.gone, pacing.slowed
 
     @cached_property
     def _expanded(self) -> Expanded:
-        return Expanded(self._program, self._forms, self._gone, self._played)
+        return Expanded(self._program, self._plans, self._gone, self._played)
 
     def columns(self) -> OpTimes:
         """Times per op."""

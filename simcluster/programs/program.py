@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from simcluster.base.arrays import Floats, Ints
 from simcluster.base.profiles import Profile
 from simcluster.planning.ops import MAIN, MemoryChange
 from simcluster.traffic.traffic import Traffic
@@ -35,6 +36,16 @@ class Meeting:
 
 RowTimes = Sequence[tuple[float, float]]
 """Start and end of every row of an op, in seconds from the op's start."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpTimes:
+    """Times per op of a program."""
+
+    ready: Floats
+    start: Floats
+    end: Floats
+    last: Ints
 
 
 class ChainPace(NamedTuple):
