@@ -101,6 +101,12 @@ def _followed(number: int, members: Any, now: float, courses: Any) -> Any:
     return Followed(number, places, lanes, now, courses.chain)
 
 
+def _followed_alone(op: int, place: Any, lane: Any, now: float, courses: Any) -> Any:
+    from simcluster.engine.varying_speed import Followed
+
+    return Followed(op, (place,), (lane,), now, courses.chain)
+
+
 def _after(self: Any, changes: Any) -> Any:
     playing = self._playing.copy()
     playing.press_steadily(changes)
@@ -122,35 +128,38 @@ def _plainly(scenario: Any) -> Any:
 SWITCHES: dict[str, Switch] = {
     "all on": nullcontext,
     "symmetry: fold": _all(
-        _patched("lowering.views:Views", "classes", _nothing), _patched("lowering.lower", "partition", _unfolded)
+        _patched("symmetry.quotients:QuotientSearch", "classes", _nothing),
+        _patched("engine.lower", "partition", _unfolded),
     ),
-    "symmetry: quotient": _patched("lowering.views:Views", "classes", _nothing),
-    "symmetry: cells": _patched("lowering.views", "cells_of", _not_alike),
-    "symmetry: tight links": _patched("lowering.communicators", "tight_rows", _all_tight),
-    "symmetry: barriers": _patched("lowering.communicators", "lone_axes", lambda programs, axes: ()),
-    "symmetry: felt links": _patched("lowering.between", "felt", lambda *_: {}),
-    "chains": _patched("lowering.played", "pieces", _singly),
-    "chains: lockstep": _patched("lowering.played", "may_go_in_step", lambda *_: (-1, ())),
-    "chains: lead to lockstep": _patched("lowering.played", "with_lead", lambda _, first: first),
-    "chains: courses shared": _patched("simulating.courses:Course", "after", _after),
+    "symmetry: quotient": _patched("symmetry.quotients:QuotientSearch", "classes", _nothing),
+    "symmetry: cells": _patched("symmetry.quotients", "cells_of", _not_alike),
+    "symmetry: tight links": _patched("symmetry.communicators", "tight_rows", _all_tight),
+    "symmetry: barriers": _patched("symmetry.communicators", "lone_axes", lambda programs, axes: ()),
+    "symmetry: felt links": _patched("engine.communication", "felt", lambda *_: {}),
+    "chains": _patched("engine.segment_lowering", "pieces", _singly),
+    "chains: lockstep": _patched("engine.segment_lowering", "may_go_in_step", lambda *_: (-1, ())),
+    "chains: lead to lockstep": _patched("engine.segment_lowering", "with_lead", lambda _, first: first),
+    "chains: courses shared": _patched("engine.trajectories:Course", "after", _after),
     "chains: looked at late": _all(
-        _patched("simulating.pacing", "Steady", _followed),
-        _patched("lowering.played", "with_lead", lambda _, first: first),
+        _patched("engine.interference", "Single", _followed_alone),
+        _patched("engine.interference", "LockstepTask", _followed),
+        _patched("engine.segment_lowering", "with_lead", lambda _, first: first),
     ),
     "bulk: regular clusters": _all(
         *(_patched(f"topology.{where}", "drafted_cluster", _graphs) for where in ("fabrics", "machines", "uniform"))
     ),
     "bulk: routes": _patched("topology.paths:Paths", "rows", _one_by_one),
     "bulk: hop columns": _all(
-        _patched("lowering.pictures", "drawn_at_once", _nothing), _patched("lowering.pictures", "drawn", _each)
+        _patched("symmetry.usage_patterns", "drawn_at_once", _nothing),
+        _patched("symmetry.usage_patterns", "drawn", _each),
     ),
-    "bulk: chained trees": _patched("traffic.drawing", "chained_trees", _nothing),
+    "bulk: chained trees": _patched("traffic.link_usage", "chained_trees", _nothing),
     "rates: water filling": _all(
         _patched("traffic.fairness", "_MANY", 1 << 60), _patched("traffic.fairness", "_PATIENCE", 1 << 60)
     ),
     "rates: free links": _patched("traffic.fairness:Shares", "join_free", lambda *_: False),
-    "search: optimistic fold": _patched("search.playing", "replay_on_trust", _plainly),
-    "collector off": _patched("collector", "gc", SimpleNamespace(isenabled=lambda: False, disable=lambda: None)),
+    "search: optimistic fold": _patched("studies.search.playing", "replay_on_trust", _plainly),
+    "collector off": _patched("base.gc_paused", "gc", SimpleNamespace(isenabled=lambda: False, disable=lambda: None)),
 }
 
 
