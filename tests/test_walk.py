@@ -16,7 +16,7 @@ from simcluster.programs.program import Meeting
 from simcluster.schedules import Action, Schedule, make_schedule
 from simcluster.schedules.actions import loop_route
 from simcluster.studies.sweep.crossings import Intervals, meet
-from simcluster.studies.sweep.skeleton import ActionWork, Costed, Last, Sent, Skeleton
+from simcluster.studies.sweep.order import ActionWork, Costed, Last, Sent
 from simcluster.studies.sweep.stepping import Walk
 from simcluster.traffic.traffic import Traffic
 
@@ -29,8 +29,7 @@ def test_a_walk_has_the_times_of_events(
 ) -> None:
     """Short sends queue nowhere, long ones do: two ways through the actions."""
     schedule = make_schedule(order[0], stages, stages * rounds, order[1])
-    walk, skeleton = Walk(schedule, overlap=overlap), Skeleton(schedule, overlap=overlap)
-    assert sorted(walk.works) == sorted(skeleton.works)
+    walk = Walk(schedule, overlap=overlap)
     costs: dict[ActionWork | Sent, Costed] = {}
     for work in walk.works:
         if isinstance(work, Sent):
@@ -41,7 +40,7 @@ def test_a_walk_has_the_times_of_events(
     meetings = {id(each.meeting): each.meeting.traffics[0].latency for each in costs.values() if each.meeting}
     last = [[Last(Costed(on_grid(0.1 * stage)))] for stage in range(stages)]
     stepped = walk.step([costs[work] for work in walk.works], meetings, last)
-    program = skeleton.program(costs, last, range(stages))
+    program = walk.program([costs[work] for work in walk.works], last, range(stages))
     record = play(program, [])
     assert stepped.total == record.end.max()
     ops = len(stepped.ends) - 1
@@ -50,7 +49,7 @@ def test_a_walk_has_the_times_of_events(
         if isinstance(work, Sent):
             begins = walk.begins(work, stepped)
             assert stepped.begins[work] == (begins[0], begins[-1])
-            like = [op for op in range(ops) if skeleton.works[program.rows[op]] == work]
+            like = [op for op in range(ops) if walk.works[program.rows[op]] == work]
             assert begins.tolist() == sorted(record.start[like])
             assert stepped.ends[walk.sent[number]].tolist() == sorted(record.end[like])
 

@@ -20,7 +20,7 @@ import numpy as np
 from simcluster.base.arrays import Floats
 from simcluster.studies.sweep.crossings import Crossings, Intervals, Use, meet, shifted
 from simcluster.studies.sweep.links import Contenders, Links
-from simcluster.studies.sweep.skeleton import Last, Sent
+from simcluster.studies.sweep.order import Last, Sent
 from simcluster.studies.sweep.stepping import Stepped, ToDo, Walk
 
 MOST_SECONDS = 512.0

@@ -27,7 +27,7 @@ from simcluster.schedules import Schedule
 from simcluster.step.planned import by_own_times, choices_of
 from simcluster.studies.sweep.alike import NotQuickError, RepresentativeCalls, RepresentativeNetwork
 from simcluster.studies.sweep.exchanges import Exchanges, Stages, hops_of, passes_calls, proved
-from simcluster.studies.sweep.skeleton import ActionWork, Costed, Sent
+from simcluster.studies.sweep.order import ActionWork, Costed, Sent
 
 Known = TypeVar("Known")
 

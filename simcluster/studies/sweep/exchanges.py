@@ -19,7 +19,7 @@ from simcluster.schedules import Schedule
 from simcluster.studies.sweep.alike import Calls, NotQuickError, RepresentativeCalls, StageCall
 from simcluster.studies.sweep.crossings import Crossings
 from simcluster.studies.sweep.links import Contenders
-from simcluster.studies.sweep.skeleton import ActionWork, Costed, Last, Sent
+from simcluster.studies.sweep.order import ActionWork, Costed, Last, Sent
 
 
 def hops_of(schedule: Schedule) -> tuple[Sent, ...]:

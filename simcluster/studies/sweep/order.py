@@ -1,22 +1,56 @@
-"""A topological order of the actions of a schedule's stages, in columns: each stands behind what it waits for.
+"""The actions and sends of a schedule's stages, before any duration, in a topological order: each stands behind what it
+waits for.
 
-Columns, because there are up to 70,000 of them, of which little is asked: a walk (``stepping``) is made in 0.7 us an
-action, where names in dicts took 1.2.
+The order does not depend on what they cost, so variants with the same schedule share it.  In columns, because there are
+up to 70,000 of them, of which little is asked: a walk (``stepping``) is made in 0.7 us an action, where names in dicts
+took 1.2.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from simcluster.base.arrays import Ints
 from simcluster.base.errors import InputError
+from simcluster.programs.program import Meeting, SpanRow
 from simcluster.schedules import Action, Schedule
-from simcluster.studies.sweep.skeleton import ActionWork, Sent, SkeletonPart, part_of
 
-_LEAVES = {"F": 0, "B": 1}
-"""What is handed on to other stages."""
+
+class ActionWork(NamedTuple):
+    """What an action is: a letter F, B, I or W of a stage's chunk; ``arrives``: its input comes from another stage."""
+
+    kind: str
+    stage: int
+    chunk: int
+    arrives: bool
+
+
+class Sent(NamedTuple):
+    """What a send carries: an activation (of F) or a gradient, from a stage to another."""
+
+    kind: str
+    stage: int
+    target: int
+
+
+class Costed(NamedTuple):
+    """What an op takes: seconds and rows of the timeline, or a meeting."""
+
+    seconds: float
+    rows: tuple[SpanRow, ...] = ()
+    meeting: Meeting | None = None
+
+
+@dataclass(frozen=True)
+class Last:
+    """An op of a stage behind its last action: what it takes, and the name under which it meets others."""
+
+    costed: Costed
+    name: object = None
 
 
 class ActionRows:
@@ -29,7 +63,7 @@ class ActionRows:
 
     def __init__(self, schedule: Schedule, number: Callable[[ActionWork | Sent], int]) -> None:
         self._name, self._count, self._slices = schedule.name, schedule.num_microbatches, len(schedule.routes[0])
-        self.outputs = len(_LEAVES) * self._slices * self._count + 1
+        self.outputs = 2 * self._slices * self._count + 1  # of forwards, and of backwards
         columns = [self._row(schedule, stage, number) for stage in range(schedule.num_stages)]
         self.starts = np.cumsum([0, *(own.shape[1] for own in columns)])
         self.work, self.send, self.needs, self.makes = np.concatenate(columns, axis=1)
@@ -41,21 +75,26 @@ class ActionRows:
         known = {name: at for at, name in enumerate(dict.fromkeys(names))}
         table = []
         for kind, chunk in known:
-            part = part_of(schedule, stage, Action(kind, microbatches[names.index((kind, chunk))], chunk))
-            send = -1 if part.sent is None else number(part.sent)
-            table.append((number(part.work), send, *self._handed_on(part)))
+            action = Action(kind, microbatches[names.index((kind, chunk))], chunk)
+            work, sent, *handed_on = self._role(schedule, stage, action)
+            table.append((number(work), -1 if sent is None else number(sent), *handed_on))
         own = np.array(table).T[:, [known[name] for name in names]]
         own[2:] += np.where(own[2:] > 0, np.array(microbatches), 0)
         return own
 
-    def _handed_on(self, part: SkeletonPart) -> tuple[int, int]:
-        """What it needs and makes of the first microbatch."""
-        needs = makes = 0
-        if part.made in _LEAVES:
-            first = _LEAVES[part.made] * self._slices
-            needs = 1 + (first + part.needs) * self._count if part.work.arrives else 0
-            makes = 1 + (first + part.place) * self._count if part.sent is not None else 0
-        return needs, makes
+    def _role(self, schedule: Schedule, stage: int, action: Action) -> tuple[ActionWork, Sent | None, int, int]:
+        """What an action is and how its output leaves, the same of all of a kind on a chunk; and the outputs that it
+        needs and makes, of the first microbatch."""
+        here = action.microbatch, stage, action.chunk
+        forward, place = action.kind == "F", schedule.virtual_stage(*here)
+        ends = schedule.previous_hop(*here), schedule.next_hop(*here)
+        source, target = (None, None) if action.kind == "W" else ends if forward else reversed(ends)
+        arrives = source is not None and source[0] != stage
+        sent = None if target is None or target[0] == stage else Sent("F" if forward else "B", stage, target[0])
+        first = place if forward else self._slices + place
+        needs = 1 + (first + (-1 if forward else 1)) * self._count if arrives else 0
+        makes = 0 if sent is None else 1 + first * self._count
+        return ActionWork(action.kind, stage, action.chunk, arrives), sent, needs, makes
 
     def order(self) -> Ints:
         """Each stage goes on as far as it can, the one that has been waited for next; InputError for actions that wait

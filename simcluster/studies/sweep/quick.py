@@ -25,7 +25,6 @@ from simcluster.studies.sweep.alike import NotQuickError
 from simcluster.studies.sweep.contended import MOST_SECONDS, contended
 from simcluster.studies.sweep.costs import Kept, SharedCosts, StepCosts
 from simcluster.studies.sweep.quick_scope import QUICK
-from simcluster.studies.sweep.skeleton import Skeleton
 from simcluster.studies.sweep.stepping import Walk
 
 
@@ -71,7 +70,6 @@ class QuickWay:
 
     clusters: dict[int, ClusterSpec] = field(default_factory=dict)
     shared: SharedCosts = field(default_factory=SharedCosts)
-    skeletons: Kept = field(default_factory=lambda: Kept(64))
     walks: Kept = field(default_factory=lambda: Kept(64))
     facts: Kept = field(default_factory=lambda: Kept(64))
 
@@ -113,8 +111,7 @@ class QuickWay:
             total = contended(walk, stepped, exchanges.last, crossings, contenders, (first, *met))
             if total < MOST_SECONDS:
                 return Quick(total, "events", why)
-        skeleton = self.skeletons.once(order, lambda: Skeleton(schedule, overlap=overlap.pipeline))
-        program = skeleton.program(dict(zip(walk.works, costed, strict=True)), exchanges.last, costs.drawn.ranks)
+        program = walk.program(costed, exchanges.last, costs.drawn.ranks)
         record = play_by("events" if scenario.engine == "events" else "auto", program, costs.drawn.capacity)
         return Quick(float(record.end.max()), "path" if record.kind == "path" else "events", record.why)
 

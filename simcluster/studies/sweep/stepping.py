@@ -7,16 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import pairwise
+from itertools import count, pairwise
 from typing import NamedTuple
 
 import numpy as np
 
 from simcluster.base.arrays import Floats, Ints
+from simcluster.planning.ops import MAIN
+from simcluster.programs.program import Program
 from simcluster.schedules import Schedule
 from simcluster.studies.sweep.crossings import Bounds
-from simcluster.studies.sweep.order import ActionRows, ranges
-from simcluster.studies.sweep.skeleton import ActionWork, Costed, Last, Sent
+from simcluster.studies.sweep.order import ActionRows, ActionWork, Costed, Last, Sent, ranges
 
 
 class Stepped(NamedTuple):
@@ -59,7 +60,8 @@ class _Straight(NamedTuple):
 class Walk:
     """The ops of a schedule one after the other, each behind those that it waits for; made once for all costs.
 
-    As in a Skeleton: actions on the main lane of their stage, sends on it or on lanes of their own (``overlap``).
+    Actions are on the main lane of their stage, sends on it or on lanes of their own (``overlap``).  Sends are
+    asynchronous: the receiver is always ready.
     Of every op: what it is (its number in ``works``), the one before it on its lane, and the other one that it waits
     for, counted from 1; 0 is the beginning of time.  InputError for actions that wait for each other.
     """
@@ -165,6 +167,39 @@ class Walk:
         columns = self.work[ops].tolist(), number[self._before[ops]].tolist(), whose.tolist()
         return _Straight(np.append(0, ops), columns, brings.tolist(), sends.tolist())
 
+    def program(self, costs: Sequence[Costed], last: Sequence[Sequence[Last]], ranks: Sequence[int]) -> Program:
+        """The step for the engine: the same ops in the same order, each work as it ``costs``, and what comes behind
+        every stage's last action; ``ranks`` stand for the stages."""
+        works, awaited = self.work[1:].tolist(), self._awaited[1:].tolist()
+        numbers = count()
+        program = Program(
+            seconds=[costs[work].seconds for work in works],
+            meeting=[-1 if costs[work].meeting is None else next(numbers) for work in works],
+            position=[-1] * len(works),
+            after=[(op - 1,) if op else () for op in awaited],
+            rows=works,
+            step=[0] * len(works),
+            chunk=[-1] * len(works),
+            microbatch=[-1] * len(works),
+            meetings=[meeting for work in works if (meeting := costs[work].meeting) is not None],
+            row_sets=[each.rows for each in costs],
+        )
+        lanes: dict[tuple[int, str], int] = {}
+        lane_of = []
+        for work in self.works:
+            name = work.stage, f"send {work.kind}" if self.overlap and isinstance(work, Sent) else MAIN
+            if name not in lanes:
+                lanes[name] = program.add_lane(ranks[work.stage], *name)
+            lane_of.append(lanes[name])
+        for op, number in enumerate(works):
+            program.lane.append(lane_of[number])
+            program.lanes[lane_of[number]].append(op)
+        known: dict[object, int] = {}
+        for stage, ops in enumerate(last):
+            for each in ops:
+                _append(program, lanes[stage, MAIN], each, known)
+        return program
+
     def begins(self, name: Hashable, stepped: Stepped) -> Floats:
         """When the transfers of a kind began."""
         if isinstance(name, Sent):
@@ -246,3 +281,14 @@ def _finish(
                     free[other] = begin + seconds[id(meeting)]
                 going += here
             break
+
+
+def _append(program: Program, lane: int, each: Last, known: dict[object, int]) -> None:
+    """An op at the end of a lane; those of one name meet."""
+    number = -1
+    if each.costed.meeting is not None:
+        number = known.setdefault(each.name, len(program.meetings))
+        if number == len(program.meetings):
+            program.meetings.append(each.costed.meeting)
+    program.row_sets.append(each.costed.rows)
+    program.add_op(lane, len(program.row_sets) - 1, seconds=each.costed.seconds, meeting=number)
