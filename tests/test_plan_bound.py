@@ -189,7 +189,5 @@ def test_memory_is_between_its_floor_and_its_most() -> None:
         most = memory.most(layout)
         assert memory.floor(layout) <= most * (1 + ENDS)
         assert most == pytest.approx(held(layout.on(scenario)), rel=1e-9)
-        assert memory.exceeds(layout, 0.99 * most)
-        assert not memory.exceeds(layout, 1.01 * most)
     for layout in layouts[:: max(1, len(layouts) // 12)]:
         assert replay(layout.on(scenario)).memory.total <= memory.most(layout) * (1 + ENDS)

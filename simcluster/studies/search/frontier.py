@@ -133,9 +133,9 @@ class Frontier:
         if reason := known.reason(layout):
             return reason
         try:
-            memory = known.judge(layout).memory
-            if memory.exceeds(layout, self._capacity):
+            most = known.most(number)
+            if most > self._capacity:
                 return FULL
-            return ROOMY if self._above and not memory.exceeds(layout, self._above) else ""
+            return ROOMY if self._above and most <= self._above else ""
         except InputError:
             return REASONS["pipeline.schedule"]
