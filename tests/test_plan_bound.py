@@ -94,6 +94,16 @@ def test_a_stage_sends_its_gradient_on_before_it_reduces_its_own_under_zero_2() 
     assert bounds.with_ends(layout) <= bounds.with_links(layout) <= step_of(scenario, layout)
 
 
+def test_a_bound_of_slices_without_layers_is_no_error_under_zero_2() -> None:
+    """Eight layers of a stage in nine chunks: one is empty and reduces nothing.  Who plays it is told so."""
+    changes = {"cluster.nodes": 64, "gpus": 512, "parallel.dp": 4, "training.global_batch": 512,
+               "overlap.grad_reduce": False, "overlap.param_gather": False}  # fmt: skip
+    scenario = alone(simcluster.load("llama3_405b_16384xh100", changes))
+    layout = Layout(512, 1, 16, 32, False, 1, "selective", "interleaved", 9, 2, ("tp", "cp", "dp", "pp"))
+    bounds = LinkBounds(scenario, [layout])
+    assert 0 < bounds.outline(layout) < bounds.with_ends(layout)
+
+
 def test_a_schedule_made_for_the_times_of_the_run_is_not_bounded_by_another() -> None:
     """zb-auto for equal times is slower here than the one that is played, by up to 2.6 %."""
     for layers, tp, pp, dp in ((4, 2, 4, 1), (4, 1, 4, 2), (8, 2, 4, 1)):

@@ -230,7 +230,7 @@ class Bounds:
             if self.base.overlap.grad_reduce:
                 return ()
             sizes = [self._slice_parameters(layout, pipeline, each) for each in pipeline.held[number].slices]
-            return tuple(Collective("reduce_scatter", "dp", size * data.gradient_bytes) for size in sizes)
+            return tuple(Collective("reduce_scatter", "dp", size * data.gradient_bytes) for size in sizes if size)
         size = self.base.fsdp.unit_layers * shards.layer_parameters_per_tp_rank(self.base.model, layout.tp)
         gathered = size * ELEMENT_BYTES[self.base.training.precision]
         return Collective("all_gather", "dp", gathered), Collective("reduce_scatter", "dp", size * data.gradient_bytes)
