@@ -8,14 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from bindings import Communicator, bindings_of
 from conftest import Table, Tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simcluster.base.multiset_hash import mixed
+from simcluster.base.multiset_hash import bits, mixed
 from simcluster.scenario.scenario import Scenario
 from simcluster.simulate import simulate
-from simcluster.symmetry.equitable_partition import Communicator, fold, unfolded
+from simcluster.symmetry.equitable_partition import Classes, partition, unfolded
 
 TOPOLOGIES: list[dict[str, Any]] = [
     {"topology": "dgx_a100", "nodes": 2, "gpus_per_node": 4},
@@ -123,8 +124,8 @@ def test_a_transfer_that_arrives_beside_a_collective(tiny: Tiny, table: Table) -
     )
     _compare(scenario, table)
     lowered = simulate(scenario).lowered
-    shared = zip(lowered.communicators.all, lowered.classes.of_communicator, strict=True)
-    assert any(each.kind == "tp" and lowered.classes.shared[number] for each, number in shared)
+    shared = enumerate(lowered.classes.of_communicator)
+    assert any(lowered.communicators.kind(each) == "tp" and lowered.classes.shared[number] for each, number in shared)
 
 
 def test_gradients_beside_the_collectives_of_the_layers(tiny: Tiny, table: Table) -> None:
@@ -226,6 +227,10 @@ def test_which_rank_is_slow_does_not_matter_among_equals(tiny: Tiny, ranks: tupl
 # --- the partition itself -------------------------------------------------------------------------------------------
 
 
+def fold(colours: list[int], communicators: list[Communicator], links: list[float]) -> Classes:
+    return partition(colours, bindings_of(communicators), bits(np.array(links, dtype=float)).view(np.int64))
+
+
 @st.composite
 def graphs(draw: st.DrawFn) -> tuple[list[int], list[Communicator], list[float]]:
     """Ranks with colours, groups and pairs over them, each with some usage of links."""
@@ -283,7 +288,7 @@ def test_classes_do_not_depend_on_the_order_of_communicators(
 @given(graph=graphs())
 def test_unfolded_is_everybody_alone(graph: tuple[list[int], list[Communicator], list[float]]) -> None:
     colours, found, links = graph
-    plain = unfolded(len(colours), found, len(links))
+    plain = unfolded(len(colours), bindings_of(found), len(links))
     assert plain.of_rank == plain.rank_representatives == tuple(range(len(colours)))
     assert plain.multiplicity() == [1] * len(colours)
     assert plain.quotient == tuple(each.usages for each in found)
@@ -308,7 +313,7 @@ def pair(kind: Any, ranks: tuple[int, ...], *, blocking: bool) -> Communicator:
     ],
 )
 def test_who_may_meet_on_a_link(one: Communicator, other: Communicator, shared: bool) -> None:
-    assert unfolded(4, [one, other], 1).shared == (shared, shared)
+    assert unfolded(4, bindings_of([one, other]), 1).shared == (shared, shared)
 
 
 def test_colours_that_meet_by_chance_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ from collections import Counter
 from typing import Any
 
 import numpy as np
+from bindings import Communicator, bindings_of
 from conftest import Tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,7 +15,6 @@ from simcluster.scenario.scenario import Scenario
 from simcluster.simulate import simulate
 from simcluster.symmetry.bottleneck_links import tight_rows
 from simcluster.traffic.fairness import Usage, fair_rates
-from simcluster.traffic.incidence import Bindings, Communicator
 
 
 @st.composite
@@ -26,7 +26,7 @@ def loads(draw: st.DrawFn) -> tuple[list[Usage], list[float]]:
 
 def rows_of(usages: list[Usage], capacity: list[float], varying: tuple[int, ...] = ()) -> list[Usage]:
     found = [Communicator("tp", (number,), (usage,), number) for number, usage in enumerate(usages)]
-    bindings = Bindings.of(found)
+    bindings = bindings_of(found)
     rows = tight_rows(bindings, np.array(capacity), varying, np.zeros(len(found), dtype=bool))
     kept = zip(bindings.user.tolist(), bindings.link.tolist(), bindings.flows.tolist(), rows.tolist(), strict=True)
     left: list[list[tuple[int, float]]] = [[] for _ in usages]

@@ -81,9 +81,9 @@ def both(scenario: Scenario) -> tuple[Quotient | None, PreparedStep, PreparedSte
             yield each
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("simcluster.symmetry.quotients.windows_of", kept)
+        patch.setattr("simcluster.symmetry.folding.windows_of", kept)
         seen = prepare(scenario)
-        patch.setattr("simcluster.symmetry.quotients.windows_of", lambda *_: ())
+        patch.setattr("simcluster.symmetry.folding.windows_of", lambda *_: ())
         return found[-1], seen, prepare(scenario)
 
 

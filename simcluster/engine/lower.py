@@ -1,6 +1,6 @@
 """From stage programs to the program that the engine plays, for one representative of every class of ranks.
 
-Two passes that change no time, only the number of events: ranks of one class are played once (``equitable_partition``),
+Two passes that change no time, only the number of events: ranks of one class are played once (``symmetry.folding``),
 and ops that wait for nothing outside are played as one event (``chains``).  Pure.
 """
 
@@ -26,9 +26,9 @@ from simcluster.programs.expand import whole
 from simcluster.programs.lockstep_regions import Members, Stretches
 from simcluster.programs.program import Program
 from simcluster.symmetry.communicators import Communicators
-from simcluster.symmetry.equitable_partition import Classes, partition, unfolded
+from simcluster.symmetry.equitable_partition import Classes
+from simcluster.symmetry.folding import Symmetry
 from simcluster.symmetry.optimistic import OptimisticFold
-from simcluster.symmetry.quotients import QuotientSearch
 from simcluster.traffic.methods import Methods
 from simcluster.traffic.traffic import Fabric
 
@@ -74,36 +74,20 @@ def lower(
     choices: Choices,
     disturbances: Disturbances = UNDISTURBED,
     trust: OptimisticFold | None = None,
-    views: QuotientSearch | None = None,
+    symmetry: Symmetry | None = None,
 ) -> Lowered:
     """The engine's program.
 
     ``slowness[rank]`` multiplies the rank's compute times (1 is full speed); ``capacity[link]`` is B/s;
     ``disturbances`` is what else makes ranks and links differ; ``trust`` says which links may, of a job without any;
-    ``views`` are those of the same programs, plan and methods on this fabric, whatever is wrong with it.
+    ``symmetry`` is that of the same programs, plan and methods on this fabric, whatever is wrong with it.
     """
     rates = np.asarray(capacity, dtype=float)
-    folded = choices.folded and not choices.steps
-    found = None
-    if folded:
-        views = views or QuotientSearch(programs, plan, fabric, choices.methods)
-        found = views.classes(rates, slowness, disturbances)
-    if found is not None:
-        communicators, classes = found
+    symmetry = symmetry or Symmetry(programs, plan, fabric, choices.methods)
+    if choices.folded and not choices.steps:
+        communicators, classes = symmetry.folding(rates, slowness, disturbances, trust)
     else:
-        communicators = Communicators(programs, plan, fabric, choices.methods)
-        if folded:
-            own = [(disturbances.speeds.get(rank), disturbances.colour(rank)) for rank in range(plan.num_ranks)]
-            links = disturbances.link_colours(rates.tolist()) if disturbances.capacities else rates
-            heeded = communicators.heeded(programs, rates, disturbances.capacities)
-            colours = list(zip(communicators.stage_of.tolist(), slowness, own, strict=True))
-            bindings = communicators.bindings
-            if trust is not None and disturbances is UNDISTURBED:
-                classes = trust.classes(colours, bindings, rates, heeded)
-            else:
-                classes = partition(colours, bindings, links, heeded)
-        else:
-            classes = unfolded(plan.num_ranks, communicators.bindings, len(rates))
+        communicators, classes = symmetry.unfolded(len(rates))
     stage_ranks = [ranks.data for ranks in plan.stage_ranks()]  # as Python's numbers, of which few are asked for
     stages, places = communicators.stage_of.data, communicators.place_of.data
     where = Ranks(stage_ranks, stages, places, fabric.host_of, slowness)

@@ -23,12 +23,6 @@ class Disturbances:
     colour: Callable[[int], Hashable] = lambda rank: None
     program: Callable[[int, StageProgram], StageProgram] = lambda rank, program: program
 
-    def link_colours(self, capacity: Sequence[float]) -> Sequence[Hashable]:
-        """What makes a link of so many B/s different from others."""
-        if not self.capacities:
-            return capacity
-        return [(each, self.capacities.get(link)) for link, each in enumerate(capacity)]
-
     def capacities_of(self, links: Sequence[int]) -> dict[int, Profile]:
         """The profiles of these links, by their places in the list."""
         found = enumerate(links) if self.capacities else ()

@@ -20,8 +20,8 @@ from simcluster.scenario.job import disturbances_of, facts_with_memory, job_of, 
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.schedule_plan import goes_by_own_times, schedule_of
 from simcluster.step.planning_by_times import OwnTimes
+from simcluster.symmetry.folding import Symmetry
 from simcluster.symmetry.optimistic import OptimisticFold
-from simcluster.symmetry.quotients import QuotientSearch
 from simcluster.topology import Cluster
 
 Change = Callable[[Sequence[StageProgram]], Sequence[StageProgram]]
@@ -30,15 +30,15 @@ Change = Callable[[Sequence[StageProgram]], Sequence[StageProgram]]
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """What a scenario's faults do not change: the job, its stages' programs, how its collectives are done, and the
-    windows through which it may be looked at; and what is known of the job under its own ``faults``."""
+    """What a scenario's faults do not change: the job, its stages' programs, how its collectives are done, and which
+    ranks are equal; and what is known of the job under its own ``faults``."""
 
     job: Job
     facts: Facts
     faults: Sequence[Fault]
     programs: Sequence[StageProgram]
     choices: Choices
-    views: QuotientSearch
+    symmetry: Symmetry
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +56,8 @@ def plan(scenario: Scenario, change: Change = list) -> Planned:
     """Plan the scenario, whatever faults it has, with its programs changed if a change is given."""
     job, facts = plan_job(scenario, scenario.cluster.device)
     programs, choices = change(stage_programs(job)), choices_of(scenario)
-    views = QuotientSearch(programs, job.plan, scenario.cluster.built, choices.methods)
-    return Planned(job, facts, scenario.faults, programs, choices, views)
+    symmetry = Symmetry(programs, job.plan, scenario.cluster.built, choices.methods)
+    return Planned(job, facts, scenario.faults, programs, choices, symmetry)
 
 
 def prepare(
@@ -87,7 +87,7 @@ def prepare(
         choices=replace(planned.choices, folded=folded, collapsed=collapsed),
         disturbances=disturbances_of(scenario, job.plan, cluster, watched),
         trust=trust,
-        views=planned.views,
+        symmetry=planned.symmetry,
     )
     return PreparedStep(lowered, facts, cluster)
 

@@ -24,7 +24,7 @@ from simcluster.symmetry.demand import Call, CommunicationDemand
 from simcluster.symmetry.quotient import NotAlikeError, Quotient
 from simcluster.symmetry.usage_patterns import Counterparts, Draw, Pictures
 from simcluster.traffic.fairness import Usage
-from simcluster.traffic.incidence import Bindings, Communicator, joined
+from simcluster.traffic.incidence import Bindings, joined
 from simcluster.traffic.link_usage import PatternTable, single
 from simcluster.traffic.methods import Method, Methods, activities, phases_of
 from simcluster.traffic.traffic import Fabric, Traffic, copy_pattern, group_of, hosts_of
@@ -104,16 +104,6 @@ class Communicators:
             found.append(values[first:end][kind.told])
             first = end
         return np.concatenate(found)
-
-    @cached_property
-    def all(self) -> list[Communicator]:
-        """One by one."""
-        return [
-            Communicator(
-                self.kind(number), self.ranks(number), self.bindings.usages(number), int(colour), bool(blocking)
-            )
-            for number, (colour, blocking) in enumerate(zip(self.bindings.colour, self.bindings.blocking, strict=True))
-        ]
 
     def heeded(self, programs: Sequence[StageProgram], capacity: Floats, varying: Collection[int]) -> Bools:
         """Which rows of usage that are ``shown`` may make ranks differ; ``capacity`` is B/s per link, ``varying`` links

@@ -21,9 +21,7 @@ import numpy as np
 from simcluster.base.arrays import Bools, Floats, Hashes, Ints
 from simcluster.base.multiset_hash import bits, compact, count, mixed, numbered, ordered, sums
 from simcluster.traffic.fairness import Usage
-from simcluster.traffic.incidence import Bindings, Communicator
-
-__all__ = ["Classes", "Communicator", "fold", "partition", "unfolded"]
+from simcluster.traffic.incidence import Bindings
 
 
 class LinkClasses(Protocol):
@@ -76,22 +74,12 @@ class Classes:
         return counts
 
 
-def fold(ranks: Sequence[Hashable], communicators: Sequence[Communicator], links: Sequence[Hashable]) -> Classes:
+def partition(ranks: Sequence[Hashable], bindings: Bindings, by_link: Ints, heeded: Bools | None = None) -> Classes:
     """The coarsest equitable partition.
 
-    ``ranks[r]`` and ``links[l]`` are initial colours: whatever makes a rank or a link different by itself.
+    ``ranks[r]`` and ``by_link[l]`` are initial colours: whatever makes a rank or a link different by itself;
+    ``heeded`` says which rows of usage may split classes (default: all).
     """
-    return partition(ranks, Bindings.of(communicators), links)
-
-
-def partition(
-    ranks: Sequence[Hashable],
-    bindings: Bindings,
-    links: Sequence[Hashable] | Floats,
-    heeded: Bools | None = None,
-) -> Classes:
-    """``fold`` of communicators in columns; ``heeded`` says which rows of usage may split classes (default: all)."""
-    by_link = link_colours(links, bindings)
     of_rank, of_communicator = coloured(ranks, bindings, by_link, heeded)
     used = bindings.on_links[0]
     of_link, first = numbered(mixed(by_link[used]) ^ carried(of_communicator[0], bindings))
@@ -142,9 +130,8 @@ def in_array(values: Ints) -> array[int]:
     return found
 
 
-def unfolded(num_ranks: int, communicators: Sequence[Communicator] | Bindings, num_links: int) -> Classes:
+def unfolded(num_ranks: int, bindings: Bindings, num_links: int) -> Classes:
     """Every rank, group and link a class of its own: the plain run that folding must equal."""
-    bindings = communicators if isinstance(communicators, Bindings) else Bindings.of(communicators)
     _, _, order, starts = bindings.on_links
     return Classes(
         of_rank=tuple(range(num_ranks)),
@@ -155,18 +142,6 @@ def unfolded(num_ranks: int, communicators: Sequence[Communicator] | Bindings, n
         shared=_shared(np.arange(len(bindings)), bindings, (bindings.user[order], starts)),
         links=_Found(np.arange(num_links), np.arange(num_links)),
     )
-
-
-def link_colours(links: Sequence[Hashable] | Floats, bindings: Bindings) -> Ints:
-    """The initial colour of every link; those that nothing uses may have none (0)."""
-    if isinstance(links, np.ndarray):
-        return bits(links).view(np.int64)
-    if links and all(type(link) is float for link in links):
-        return bits(np.array(links, dtype=np.float64)).view(np.int64)
-    found = np.zeros(len(links), dtype=np.int64)
-    used = bindings.on_links[0]
-    found[used] = _numbered([links[link] for link in used.tolist()])
-    return found
 
 
 def _refined(ranks: Hashes, links: Ints, bindings: Bindings, heeded: Bools | None) -> tuple[Hashes, Hashes]:

@@ -17,6 +17,7 @@ from collections.abc import Collection, Hashable, Sequence
 import numpy as np
 
 from simcluster.base.arrays import Bools, Floats, Ints
+from simcluster.base.multiset_hash import bits
 from simcluster.symmetry.equitable_partition import Classes, partition
 from simcluster.traffic.fairness import Usage
 from simcluster.traffic.incidence import Bindings
@@ -39,16 +40,17 @@ class OptimisticFold:
         self, ranks: Sequence[Hashable], bindings: Bindings, capacity: Floats, tight: Bools
     ) -> Classes:  # fmt: skip
         """The coarsest partition that heeds what is known to matter; only ``tight`` rows ever do."""
+        by_link = bits(capacity).view(np.int64)
         if self._heeded is None:
             self._heeded = np.zeros(len(tight), dtype=bool)
         while True:
-            found = partition(ranks, bindings, capacity, self._heeded)
+            found = partition(ranks, bindings, by_link, self._heeded)
             more = _unlike(bindings, np.array(found.of_communicator), capacity, np.flatnonzero(tight & ~self._heeded))
             if not len(more):
                 break
             self._heeded[more] = True
         if self._heeded.any():
-            whole = partition(ranks, bindings, capacity, tight)
+            whole = partition(ranks, bindings, by_link, tight)
             if _WORTH * len(found.rank_representatives) > len(whole.rank_representatives):
                 found, self._heeded = whole, tight
         self._last = bindings, found, tight

@@ -11,7 +11,8 @@ partition, which colour refinement only makes coarser).  One copy of the window 
 seen of a cell counts as often as there are turns in it (``Bindings.many`` and ``times``).
 
 Measured with Llama 3 405B on 16,384 GPUs, one of them slow (processor time, 2 cores): 36,992 rows of usage instead of
-295,936; with the window of the job without faults (``views``) groups and classes take 0.045 s, not 0.25 s.  Pure.
+295,936; with the window of the job without faults (``folding.Symmetry``) groups and classes take
+0.045 s, not 0.25 s.  Pure.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ A job on 16,384 GPUs has 35,000 of them, so nothing here is an object of its own
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
@@ -28,29 +28,14 @@ class Load(Protocol):
     def on_links(self, links: Ints) -> Floats: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Communicator:
-    """Ranks that meet (a group), or a sender and its receiver, and how their traffic uses the links.
-
-    ``kind`` is what their ops call it ("tp", ("send", 3)); ``usage`` and ``latency`` are one pattern's; ``share`` is
-    the part of the size one flow carries in a round.
-    """
-
-    kind: Hashable
-    ranks: tuple[int, ...]
-    usages: tuple[Usage, ...]
-    nature: Hashable  # everything else that must be equal for two communicators to take equal time
-    blocking: bool = False  # do all its ops hold up their rank's main lane?
-
-
 @dataclass(frozen=True)
 class Bindings:
     """Communicators 0, 1, ... in columns.
 
     ``colour`` is equal for those of equal kind and nature; ``ordered`` says whether it matters which member is which
-    (sender and receiver), ``blocking`` as in Communicator.  Members of communicator i are ``rank[member[i] : member[i +
-    1]]``.  Its usages are rows ``use[i] : use[i + 1]`` of ``place`` (which usage), ``link`` and ``flows``, ascending;
-    but of those ``apart`` they are only there, link and flows of each usage.
+    (sender and receiver), ``blocking`` whether all its ops hold up their rank's main lane.  Members of communicator i
+    are ``rank[member[i] : member[i + 1]]``.  Its usages are rows ``use[i] : use[i + 1]`` of ``place`` (which usage),
+    ``link`` and ``flows``, ascending; but of those ``apart`` they are only there, link and flows of each usage.
 
     Where some stand for others, ``many`` says how many a member stands for, and ``times`` how many a row of usage.
     """
@@ -68,30 +53,6 @@ class Bindings:
     apart: Mapping[int, Sequence[Load]] = field(default_factory=dict)
     many: Ints | None = None
     times: Ints | None = None
-
-    @classmethod
-    def of(cls, communicators: Sequence[Communicator]) -> Bindings:
-        """The same of objects."""
-        numbers: dict[Hashable, int] = {}
-        rows = [
-            (place, link, flows)
-            for each in communicators
-            for place, usage in enumerate(each.usages)
-            for link, flows in usage
-        ]
-        columns = list(zip(*rows, strict=True)) or [(), (), ()]
-        return cls(
-            colour=_ints(numbers.setdefault((each.kind, each.nature), len(numbers)) for each in communicators),
-            ordered=np.array([isinstance(each.kind, tuple) for each in communicators], dtype=bool),
-            blocking=np.array([each.blocking for each in communicators], dtype=bool),
-            member=_starts(len(each.ranks) for each in communicators),
-            rank=_ints(rank for each in communicators for rank in each.ranks),
-            use=_starts(sum(map(len, each.usages)) for each in communicators),
-            place=_ints(columns[0]),
-            link=_ints(columns[1]),
-            flows=np.array(columns[2], dtype=np.float64),
-            places=_ints(len(each.usages) for each in communicators),
-        )
 
     def __len__(self) -> int:
         return len(self.colour)
@@ -124,10 +85,13 @@ class Bindings:
         return tuple(map(tuple, found))
 
 
+_NO, _START = np.zeros(0, dtype=np.int64), np.zeros(1, dtype=np.int64)
+_NOTHING = Bindings(_NO, _NO > 0, _NO > 0, _START, _NO, _START, _NO, _NO, np.zeros(0), _NO)
+
+
 def joined(parts: Sequence[Bindings]) -> Bindings:
     """Communicators of all parts, one after the other; their colours must not meet."""
-    if not parts:
-        return Bindings.of(())
+    parts = parts or [_NOTHING]
 
     def column(name: str) -> npt.NDArray[np.generic]:
         return np.concatenate([getattr(part, name) for part in parts])
@@ -138,11 +102,3 @@ def joined(parts: Sequence[Bindings]) -> Bindings:
 
     names = ("colour", "ordered", "blocking", "rank", "place", "link", "flows", "places")
     return Bindings(member=starts("member"), use=starts("use"), **{name: column(name) for name in names})  # type: ignore[arg-type]
-
-
-def _ints(values: object) -> Ints:
-    return np.array(list(values), dtype=np.int64)  # type: ignore[call-overload]
-
-
-def _starts(counts: object) -> Ints:
-    return np.concatenate([[0], np.cumsum(_ints(counts))]).astype(np.int64)

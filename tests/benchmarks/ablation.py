@@ -58,10 +58,8 @@ def _nothing(*_: Any, **__: Any) -> None:
     return None
 
 
-def _unfolded(colours: Any, bindings: Any, links: Any, heeded: Any) -> Any:
-    from simcluster.symmetry.equitable_partition import unfolded
-
-    return unfolded(len(colours), bindings, len(links))
+def _unfolded(self: Any, capacity: Any, *_: Any) -> Any:
+    return self.unfolded(len(capacity))
 
 
 def _not_alike(*_: Any, **__: Any) -> None:
@@ -127,12 +125,9 @@ def _plainly(scenario: Any) -> Any:
 
 SWITCHES: dict[str, Switch] = {
     "all on": nullcontext,
-    "symmetry: fold": _all(
-        _patched("symmetry.quotients:QuotientSearch", "classes", _nothing),
-        _patched("engine.lower", "partition", _unfolded),
-    ),
-    "symmetry: quotient": _patched("symmetry.quotients:QuotientSearch", "classes", _nothing),
-    "symmetry: cells": _patched("symmetry.quotients", "cells_of", _not_alike),
+    "symmetry: fold": _patched("symmetry.folding:Symmetry", "folding", _unfolded),
+    "symmetry: quotient": _patched("symmetry.folding:Symmetry", "_through", lambda _: iter(())),
+    "symmetry: cells": _patched("symmetry.folding", "cells_of", _not_alike),
     "symmetry: tight links": _patched("symmetry.communicators", "tight_rows", _all_tight),
     "symmetry: barriers": _patched("symmetry.communicators", "lone_axes", lambda programs, axes: ()),
     "symmetry: felt links": _patched("engine.communication", "felt", lambda *_: {}),

@@ -23,7 +23,7 @@ from simcluster.planning.works import Collective, Compute, Transfer
 from simcluster.programs.collapse import ChainPiece, pieces
 from simcluster.programs.program import Meeting, Program
 from simcluster.symmetry.communicators import Communicators
-from simcluster.symmetry.equitable_partition import partition
+from simcluster.symmetry.folding import classes_in_whole
 from simcluster.topology import Cluster
 from simcluster.traffic.fairness import Usage
 from simcluster.traffic.methods import Method, Methods, activities
@@ -163,9 +163,7 @@ class RepresentativeNetwork:
         communicators.group_of = self._made
         stages = plan.stages()
         capacity = cluster.capacity
-        colours = [(stage, 1.0) for stage in stages.tolist()]
-        heeded = communicators.heeded(programs, np.asarray(capacity, dtype=float), ())
-        classes = partition(colours, communicators.bindings, capacity.tolist(), heeded)
+        classes = classes_in_whole(communicators, programs, capacity, [1.0] * plan.num_ranks)
         if len(classes.rank_representatives) > plan.pp or not communicators.alike():
             return None
         places = [0] * plan.num_ranks

@@ -1,4 +1,8 @@
-"""Quotients of a job: through a window, by orbits (cells) where something is wrong with it, or as a whole.
+"""Accelerator: ranks, groups and links of a job that do alike are one class each, of which one member is played.
+
+Proved for collectives played in flow, on any fabric, with all that ``Disturbances`` can say of ranks and links; a job
+whose collectives are played in steps is not folded.  Classes are looked for in quotients of the job: through a window,
+by orbits (cells) where something is wrong with it, or as a whole.
 
 What groups do in a window does not depend on what is wrong, so it is kept for the next who looks (in Llama 3 405B on
 16,384 GPUs that is 0.04 s of the second replay of a job with a fault).  Pure.
@@ -7,6 +11,7 @@ What groups do in a window does not depend on what is wrong, so it is kept for t
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,7 +21,8 @@ from simcluster.planning.ops import StageProgram
 from simcluster.planning.parallel import RankLayout
 from simcluster.planning.perturbations import UNDISTURBED, Disturbances
 from simcluster.symmetry.communicators import Communicators
-from simcluster.symmetry.equitable_partition import Classes
+from simcluster.symmetry.equitable_partition import Classes, partition, unfolded
+from simcluster.symmetry.optimistic import OptimisticFold
 from simcluster.symmetry.orbits import Irregularities, Orbits, cells_of
 from simcluster.symmetry.quotient import NotAlikeError, Quotient, windows_of
 from simcluster.symmetry.quotient_classes import classes_in_window
@@ -26,29 +32,49 @@ from simcluster.traffic.methods import Methods
 from simcluster.traffic.traffic import Fabric
 
 
-class QuotientSearch:
-    """The windows of a job with which nothing is wrong, and its groups as they are seen there."""
+class Folding(NamedTuple):
+    """What of a job is played: its communicators, and the classes of its ranks, groups and links."""
+
+    communicators: Communicators
+    classes: Classes
+
+
+class Symmetry:
+    """Which ranks, groups and links of a job are equal: ``folding`` says it of the job with what is wrong with it.
+
+    The windows of the job with which nothing is wrong, and its groups as they are seen there, are kept.
+    """
 
     def __init__(self, programs: Sequence[StageProgram], plan: RankLayout, fabric: Fabric, methods: Methods) -> None:
         self._job = programs, plan, fabric, methods
         self._left = windows_of(plan, fabric)
         self._known: list[tuple[Quotient, Communicators]] = []
 
-    def classes(
-        self, capacity: Floats, slowness: Sequence[float], disturbances: Disturbances
-    ) -> tuple[Communicators, Classes] | None:
-        """Communicators and classes of the job with this wrong with it (see ``lower``), where windows tell of them."""
+    def folding(
+        self,
+        capacity: Floats,
+        slowness: Sequence[float],
+        disturbances: Disturbances = UNDISTURBED,
+        trust: OptimisticFold | None = None,
+    ) -> Folding:
+        """Communicators and classes of the job with this wrong with it (see ``lower``)."""
         odd = None
         for window, communicators in self._through():
             odd = odd or odd_of(window.links.wired, capacity, slowness, disturbances)
             try:
                 if odd.something:
                     apart = SplitQuotient(communicators, window, odd)
-                    return apart, classes_in_window(apart, apart.cells, odd, capacity)
-                return communicators, classes_in_window(communicators, window, odd, capacity)
+                    return Folding(apart, classes_in_window(apart, apart.cells, odd, capacity))
+                return Folding(communicators, classes_in_window(communicators, window, odd, capacity))
             except NotAlikeError:
                 continue
-        return None
+        whole = Communicators(*self._job)
+        return Folding(whole, classes_in_whole(whole, self._job[0], capacity, slowness, disturbances, trust))
+
+    def unfolded(self, num_links: int) -> Folding:
+        """Every rank, group and link by itself: the plain run that folding must equal."""
+        whole = Communicators(*self._job)
+        return Folding(whole, unfolded(len(whole.stage_of), whole.bindings, num_links))
 
     def _through(self) -> Iterator[tuple[Quotient, Communicators]]:
         yield from list(self._known)
@@ -58,6 +84,23 @@ class QuotientSearch:
             except NotAlikeError:
                 continue
             yield self._known[-1]
+
+
+def classes_in_whole(
+    communicators: Communicators,
+    programs: Sequence[StageProgram],
+    capacity: Floats,
+    slowness: Sequence[float],
+    disturbances: Disturbances = UNDISTURBED,
+    trust: OptimisticFold | None = None,
+) -> Classes:
+    """Of a job whose communicators are all drawn; ``trust`` says which links matter, of a job without faults."""
+    odd = odd_of(capacity, capacity, slowness, disturbances)
+    colours = (communicators.stage_of * (int(odd.ranks.max()) + 1) + odd.ranks).tolist()
+    heeded = communicators.heeded(programs, capacity, odd.varying)
+    if trust is not None and disturbances is UNDISTURBED:
+        return trust.classes(colours, communicators.bindings, capacity, heeded)
+    return partition(colours, communicators.bindings, odd.by_link, heeded)
 
 
 class SplitQuotient(Communicators):
