@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simcluster.traffic.fairness import Sharer, Shares, Usage, fair_rates, solo_rate
-from simcluster.traffic.water_filling import Filling
 
 Usages = Mapping[int, Usage]
 
@@ -157,22 +156,19 @@ def rates_of(wants: Sequence[tuple[Usage, float]], capacity: Sequence[float]) ->
 
 
 @contextmanager
-def beginning(*, many: int, patience: float = 20_000, groups: int = 64) -> Iterator[None]:
-    """Numpy's guess from ``many`` changed links on or after ``patience`` visits, looking at ``groups`` rates a link."""
+def beginning(*, many: int, patience: float = 20_000) -> Iterator[None]:
+    """Progressive filling from ``many`` changed links on or after ``patience`` visits."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("simcluster.traffic.fairness._MANY", many)
         patch.setattr("simcluster.traffic.fairness._PATIENCE", patience)
-        patch.setattr("simcluster.traffic.water_filling._GROUPS", groups)
         yield
 
 
-@given(wants=st.one_of(wanting(any_usage), wanting(uneven_usage)), capacity=any_capacities, groups=st.integers(1, 64))
-def test_numpy_and_the_search_give_the_same_bits(
-    wants: list[tuple[Usage, float]], capacity: list[float], groups: int
-) -> None:
+@given(wants=st.one_of(wanting(any_usage), wanting(uneven_usage)), capacity=any_capacities)
+def test_filling_and_the_search_give_the_same_bits(wants: list[tuple[Usage, float]], capacity: list[float]) -> None:
     with beginning(many=10**9, patience=math.inf):
         searched = rates_of(wants, capacity)
-    with beginning(many=-1, groups=groups):
+    with beginning(many=-1):
         assert rates_of(wants, capacity) == searched
     with beginning(many=10**9, patience=len(wants) // 2):
         assert rates_of(wants, capacity) == searched
@@ -180,15 +176,14 @@ def test_numpy_and_the_search_give_the_same_bits(
 
 @given(seed=st.integers(0, 2**32), flows=st.integers(1, 400), hops=st.integers(1, 5))
 @settings(max_examples=30)
-def test_numpy_and_the_search_give_the_same_bits_on_a_crowd(seed: int, flows: int, hops: int) -> None:
+def test_filling_and_the_search_give_the_same_bits_on_a_crowd(seed: int, flows: int, hops: int) -> None:
     draw = Random(seed)
     capacity = [draw.choice([25e9, 50e9, 100e9 / 3]) for _ in range(60)]
     wants = [(tuple((link, 1.0) for link in sorted(draw.sample(range(60), hops))), math.inf) for _ in range(flows)]
     with beginning(many=10**9, patience=math.inf):
         searched = rates_of(wants, capacity)
-    for groups in (64, 1):
-        with beginning(many=-1, groups=groups):
-            assert rates_of(wants, capacity) == searched
+    with beginning(many=-1):
+        assert rates_of(wants, capacity) == searched
 
 
 def test_a_share_does_not_fall_because_somebody_wants_less() -> None:
@@ -202,18 +197,19 @@ def test_a_share_does_not_fall_because_somebody_wants_less() -> None:
         assert list(fair_rates(usages, [flows * capacity], {0: wanted, 1: wanted}).values()) == rates
 
 
-def test_what_numpy_finds_is_nearly_always_the_solution() -> None:
-    """Otherwise the guess were no use: of 2,000 flows over 500 links it leaves hardly a link to the search."""
+def test_what_filling_finds_is_nearly_always_the_solution() -> None:
+    """Otherwise the guess were no use: of 2,000 flows over 500 links all rates are right but for last bits."""
     draw = Random(1)
-    links = [50e9 * draw.choice([0.5, 1.0, 2.0]) for _ in range(500)]
-    users = [sorted(draw.sample(range(500), 4)) for _ in range(2000)]
-    by_link = [[number for number, own in enumerate(users) if link in own] for link in range(500)]
-    everybody = [number for own in by_link for number in own]
-    filling = Filling(links, [math.inf] * 2000, [len(own) for own in by_link], everybody, [1.0] * len(everybody))
-    _, rates, unfit = filling.solution()
-    assert len(unfit) < 5
-    exact = fair_rates({number: tuple((link, 1.0) for link in own) for number, own in enumerate(users)}, links)
-    assert rates == pytest.approx(list(exact.values()), rel=1e-12)
+    shares: Shares[Sharer] = Shares([50e9 * draw.choice([0.5, 1.0, 2.0]) for _ in range(500)])
+    sharers = [Sharer(tuple((link, 1.0) for link in sorted(draw.sample(range(500), 4)))) for _ in range(2000)]
+    for sharer in sharers:
+        shares.join(sharer)
+    shares._filled()
+    found = [sharer.rate for sharer in sharers]
+    shares.solve()
+    exact = [sharer.rate for sharer in sharers]
+    assert found == pytest.approx(exact, rel=1e-12)
+    assert exact == rates_of([(sharer.usage, sharer.bound) for sharer in sharers], shares.capacity)
 
 
 @given(seed=st.integers(0, 2**32), count=st.integers(1, 40))

@@ -25,10 +25,10 @@ from typing import Generic, TypeVar
 Usage = tuple[tuple[int, float], ...]  # (link, flows of this activity that cross it), links in ascending order
 
 _MANY = 1000
-"""Links that change at once from which on numpy makes the first guess."""
+"""Links that change at once from which on progressive filling makes the first guess."""
 
 _PATIENCE = 20_000
-"""Visits of links after which numpy's guess is the better beginning."""
+"""Visits of links after which progressive filling is the better beginning."""
 
 
 def solo_rate(usage: Usage, capacity: Sequence[float]) -> float:
@@ -160,7 +160,7 @@ class Shares(Generic[AnySharer]):
         if due:
             self.solves += 1
             if len(due) > _MANY or not self._search(due, _PATIENCE):
-                self._search(self._guess(), math.inf)
+                self._search(self._filled(), math.inf)
         before, self._before = self._before, {}
         return [sharer for sharer, rate in before.items() if sharer.rate != rate]
 
@@ -200,6 +200,10 @@ class Shares(Generic[AnySharer]):
         for link, _ in sharer.usage:
             if level[link] < rate:
                 rate = level[link]
+        return self._set_rate(sharer, rate)
+
+    def _set_rate(self, sharer: AnySharer, rate: float) -> bool:
+        """Note the activity's rate; whether that changes it."""
         if rate == sharer.rate:
             return False
         self._before.setdefault(sharer, sharer.rate)
@@ -228,29 +232,45 @@ class Shares(Generic[AnySharer]):
             return _fill(self.capacity[link], wants)
         return _fill_weighted(self.capacity[link], wants, flows, total)
 
-    def _guess(self) -> list[int]:
-        """Levels and rates as numpy finds them in one go, for all links; those that do not fit to the bit."""
-        from simcluster.traffic.water_filling import Filling
+    def _filled(self) -> list[int]:
+        """Levels and rates by progressive filling, for all links; those where a last bit may be another.
 
-        all_users = self._users
-        links = [link for link, users in enumerate(all_users) if users]
-        sharers = list(dict.fromkeys(chain.from_iterable(all_users[link] for link in links)))
-        place = {sharer: number for number, sharer in enumerate(sharers)}
-        filling = Filling(
-            [self.capacity[link] for link in links],
-            [sharer.bound for sharer in sharers],
-            [len(all_users[link]) for link in links],
-            map(place.__getitem__, chain.from_iterable(all_users[link] for link in links)),
-            chain.from_iterable(all_users[link].values() for link in links),
-        )
-        levels, rates, unfit = filling.solution()
-        for link, level in zip(links, levels, strict=True):
-            self._level[link] = level
-        for sharer, rate in zip(sharers, rates, strict=True):
-            if rate != sharer.rate:
-                self._before.setdefault(sharer, sharer.rate)
-                sharer.rate = rate
-        return [links[number] for number in unfit]
+        From the lowest equal share up: who is on such a link goes no faster, and leaves more of its others to the rest.
+        """
+        users = self._users
+        left = {link: self.capacity[link] for link, own in enumerate(users) if own}
+        load = {link: math.fsum(users[link].values()) for link in left}
+        share = {link: left[link] / load[link] for link in left}
+        count = {link: len(users[link]) for link in left}
+        going = dict.fromkeys(chain.from_iterable(users[link] for link in left))
+        bounded = [sharer for sharer in going if sharer.bound < math.inf]
+        queue = [(rate, link) for link, rate in share.items()]
+        queue += [(sharer.bound, ~number) for number, sharer in enumerate(bounded)]
+        heapify(queue)
+        for link in left:
+            self._level[link] = share[link] if count[link] == 1 else math.inf
+        while queue:
+            rate, link = heappop(queue)
+            if link >= 0:
+                if rate != share.get(link):  # it has become more since
+                    continue
+                self._level[link] = rate
+            seen: dict[int, None] = {}
+            for sharer in [each for each in (users[link] if link >= 0 else [bounded[~link]]) if each in going]:
+                del going[sharer]
+                self._set_rate(sharer, rate)
+                for other, flows in sharer.usage:
+                    left[other] -= flows * rate
+                    load[other] -= flows
+                    count[other] -= 1
+                    seen[other] = None
+            for other in seen:
+                before, share[other] = share[other], math.inf
+                if count[other] and load[other] > 0:
+                    share[other] = max(rate, left[other] / load[other])
+                    if share[other] != before:
+                        heappush(queue, (share[other], other))
+        return [link for link in left if len(users[link]) > 1]
 
 
 def _fill(capacity: float, wants: list[float]) -> float:

@@ -149,7 +149,7 @@ SWITCHES: dict[str, Switch] = {
         _patched("symmetry.usage_patterns", "drawn", _each),
     ),
     "bulk: chained trees": _patched("traffic.link_usage", "chained_trees", _nothing),
-    "rates: water filling": _all(
+    "rates: progressive filling": _all(
         _patched("traffic.fairness", "_MANY", 1 << 60), _patched("traffic.fairness", "_PATIENCE", 1 << 60)
     ),
     "rates: free links": _patched("traffic.fairness:Shares", "join_free", lambda *_: False),
