@@ -8,41 +8,26 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from simcluster.base.arrays import Few, Floats, Ints
 from simcluster.base.link_columns import PerLink
 from simcluster.base.multiset_hash import compact, mixed, numbered
 from simcluster.symmetry.communicators import Communicators
 from simcluster.symmetry.equitable_partition import Carried, Classes, carried, carried_by, classes_of, coloured
-from simcluster.symmetry.orbits import Irregularities
-from simcluster.symmetry.quotient import NotAlikeError
+from simcluster.symmetry.orbits import Irregularities, Orbits
+from simcluster.symmetry.quotient import NotAlikeError, Quotient
 from simcluster.traffic.incidence import Bindings, Load
 from simcluster.traffic.link_usage import OnMost
-
-
-class Seen(Protocol):
-    """``ranks`` that are seen, ascending, and by which of these, and of the links that are, every rank and link is
-    told of (-1 for links that are not used): a window, or the cells of one."""
-
-    @property
-    def ranks(self) -> Ints: ...
-    @property
-    def rank(self) -> npt.NDArray[np.signedinteger[Any]]: ...
-    @property
-    def place(self) -> Ints: ...
-    @property
-    def become(self) -> PerLink: ...
-
 
 _FEW = 4096  # whole numbers of flows up to this are their own names
 
 
-def classes_in_window(communicators: Communicators, window: Seen, odd: Irregularities, capacity: Floats) -> Classes:
-    """``fold.partition`` of ranks that differ by their stage and by what is ``odd``; ``capacity`` is B/s per link."""
+def classes_in_window(
+    communicators: Communicators, window: Quotient | Orbits, odd: Irregularities, capacity: Floats
+) -> Classes:
+    """As ``folding.classes_in_whole``, seen through a window or the cells of one; ``capacity`` is B/s per link."""
     bindings, become = communicators.shown, window.become
     ranks = (communicators.stage_of[window.ranks] * (int(odd.ranks.max()) + 1) + odd.ranks[window.ranks]).tolist()
     of_rank, of_group = coloured(ranks, bindings, odd.by_link, communicators.heeded((), capacity, odd.varying))
