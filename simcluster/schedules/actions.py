@@ -7,6 +7,7 @@ fused pairs [F|B], several chunks per stage in any placement (loop, V, zig-zag),
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, cast
 
@@ -75,6 +76,20 @@ class Schedule:
     def __post_init__(self) -> None:
         places = tuple({hop: place for place, hop in enumerate(route)} for route in self.routes)
         object.__setattr__(self, "_places", places)
+
+    @classmethod
+    def along(
+        cls,
+        route: Route,
+        name: str,
+        rows: Iterable[Iterable[Action]],
+        num_microbatches: int,
+        fused: Iterable[Iterable[int]] = (),
+    ) -> Schedule:
+        """The schedule whose microbatches all take one route, through all chunks there are."""
+        chunks = 1 + max(chunk for _, chunk in route)
+        actions, pairs = tuple(map(tuple, rows)), tuple(map(tuple, fused))
+        return cls(name, actions, num_microbatches, chunks, (route,), (0,) * num_microbatches, pairs)
 
     @property
     def num_stages(self) -> int:

@@ -21,11 +21,4 @@ def breadth_first(num_stages: int, num_microbatches: int, num_chunks: int = 1) -
     require_counts("breadth-first", num_stages, num_microbatches, num_chunks)
     forwards = [(m, chunk) for chunk in range(num_chunks) for m in range(num_microbatches)]
     row = [Action("F", *each) for each in forwards] + [Action("B", *each) for each in reversed(forwards)]
-    return Schedule(
-        name="breadth-first",
-        rows=(tuple(row),) * num_stages,
-        num_microbatches=num_microbatches,
-        num_chunks=num_chunks,
-        routes=(loop_route(num_stages, num_chunks),),
-        route_of=(0,) * num_microbatches,
-    )
+    return Schedule.along(loop_route(num_stages, num_chunks), "breadth-first", (row,) * num_stages, num_microbatches)

@@ -87,14 +87,7 @@ def _from_block(
         for row, action in passes:
             ended[action.kind, action.microbatch, row.slice_of(action)] = slot
             row.take(action)
-    return Schedule(
-        name=name,
-        rows=tuple(tuple(row.done) for row in rows),
-        num_microbatches=num_microbatches,
-        num_chunks=2,
-        routes=(snake_route(block.num_stages, 2),),
-        route_of=(0,) * num_microbatches,
-    )
+    return Schedule.along(snake_route(block.num_stages, 2), name, [row.done for row in rows], num_microbatches)
 
 
 class _Row:

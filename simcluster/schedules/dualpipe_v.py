@@ -31,14 +31,12 @@ def dualpipe_v(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> S
         eight_steps(num_stages, stage, num_microbatches, (0, 0), middle=stage == num_stages - 1)
         for stage in range(num_stages)
     ]
-    return Schedule(
-        name="dualpipe-v",
-        rows=tuple(tuple(row.actions) for row in written),
-        num_microbatches=num_microbatches,
-        num_chunks=2,
-        routes=(snake_route(num_stages, 2),),
-        route_of=(0,) * num_microbatches,
-        fused=tuple(tuple(row.fused) for row in written),
+    return Schedule.along(
+        snake_route(num_stages, 2),
+        "dualpipe-v",
+        [row.actions for row in written],
+        num_microbatches,
+        fused=[row.fused for row in written],
     )
 
 

@@ -19,11 +19,4 @@ def gpipe(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Schedu
     require_counts("gpipe", num_stages, num_microbatches, num_chunks)
     require_one_chunk("gpipe", num_chunks)
     row = tuple([Action("F", m) for m in range(num_microbatches)] + [Action("B", m) for m in range(num_microbatches)])
-    return Schedule(
-        name="gpipe",
-        rows=(row,) * num_stages,
-        num_microbatches=num_microbatches,
-        num_chunks=1,
-        routes=(loop_route(num_stages, 1),),
-        route_of=(0,) * num_microbatches,
-    )
+    return Schedule.along(loop_route(num_stages, 1), "gpipe", (row,) * num_stages, num_microbatches)

@@ -26,19 +26,11 @@ def hanayo(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Sched
             f"schedule 'hanayo': a wave is two chunks per stage, down and up, and {num_chunks} were asked for; use "
             f"{num_chunks - 1} or {num_chunks + 1}"
         )
-    num_legs = max(2, num_chunks)
-    route = snake_route(num_stages, num_legs)
-    return Schedule(
-        name="hanayo",
-        rows=_in_slots(num_stages, num_microbatches, route),
-        num_microbatches=num_microbatches,
-        num_chunks=num_legs,
-        routes=(route,),
-        route_of=(0,) * num_microbatches,
-    )
+    route = snake_route(num_stages, max(2, num_chunks))
+    return Schedule.along(route, "hanayo", _in_slots(num_stages, num_microbatches, route), num_microbatches)
 
 
-def _in_slots(num_stages: int, num_microbatches: int, route: Route) -> tuple[tuple[Action, ...], ...]:
+def _in_slots(num_stages: int, num_microbatches: int, route: Route) -> list[list[Action]]:
     """The rows by list scheduling: in every slot every stage takes the best that is ready, at most one pass.
 
     A microbatch makes 2 S passes through the S slices: forward to the last, then backward to the first.
@@ -64,4 +56,4 @@ def _in_slots(num_stages: int, num_microbatches: int, route: Route) -> tuple[tup
             rows[stage].append(action)
             passes[microbatch] += 1
         under_way = [microbatch for microbatch in under_way if passes[microbatch] < 2 * num_slices]
-    return tuple(map(tuple, rows))
+    return rows

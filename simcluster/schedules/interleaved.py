@@ -38,15 +38,9 @@ def interleaved(
     forwards = _in_groups("F", group, num_microbatches, range(num_chunks))
     backwards = _in_groups("B", group, num_microbatches, range(num_chunks - 1, -1, -1))
     ahead = [2 * (num_stages - 1 - stage) + (num_chunks - 1) * group + pairs for stage in range(num_stages)]
-    return Schedule(
-        name="interleaved",
-        rows=tuple(alternate(forwards, backwards, warmup=warmup) for warmup in ahead),
-        num_microbatches=num_microbatches,
-        num_chunks=num_chunks,
-        routes=(loop_route(num_stages, num_chunks),),
-        route_of=(0,) * num_microbatches,
-        fused=tuple(tuple(range(warmup, 2 * len(forwards) - warmup, 2)) for warmup in ahead) if pairs else (),
-    )
+    rows = [alternate(forwards, backwards, warmup=warmup) for warmup in ahead]
+    fused = [range(warmup, 2 * len(forwards) - warmup, 2) for warmup in ahead] if pairs else ()
+    return Schedule.along(loop_route(num_stages, num_chunks), "interleaved", rows, num_microbatches, fused)
 
 
 def depth_first_in_groups(num_stages: int, num_microbatches: int, num_chunks: int, stage: int) -> int:

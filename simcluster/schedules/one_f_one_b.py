@@ -23,14 +23,8 @@ def one_f_one_b(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> 
     require_one_chunk("1f1b", num_chunks)
     forwards = [Action("F", m) for m in range(num_microbatches)]
     backwards = [Action("B", m) for m in range(num_microbatches)]
-    return Schedule(
-        name="1f1b",
-        rows=tuple(alternate(forwards, backwards, warmup=num_stages - 1 - stage) for stage in range(num_stages)),
-        num_microbatches=num_microbatches,
-        num_chunks=1,
-        routes=(loop_route(num_stages, 1),),
-        route_of=(0,) * num_microbatches,
-    )
+    rows = [alternate(forwards, backwards, warmup=num_stages - 1 - stage) for stage in range(num_stages)]
+    return Schedule.along(loop_route(num_stages, 1), "1f1b", rows, num_microbatches)
 
 
 def depth_first(num_stages: int, num_microbatches: int, num_chunks: int, stage: int) -> int:

@@ -13,7 +13,7 @@ from simcluster.base.errors import InputError
 from simcluster.schedules.actions import Kind, Schedule
 from simcluster.schedules.check import require_counts, require_one_chunk
 from simcluster.schedules.timing import EqualCosts, ScheduleTiming, play
-from simcluster.schedules.zb_greedy import greedy
+from simcluster.schedules.zb_greedy import Greedy
 from simcluster.schedules.zb_h import zb_h1, zb_h2
 from simcluster.schedules.zb_rounds import Rounds, Taste
 from simcluster.schedules.zb_search import FoundRows, OrderingTask, Value, lower_bound, search
@@ -161,7 +161,9 @@ def _by_rules(
     by_hand = [make(stages, num_microbatches) for make in (zb_h1, zb_h2)]
     made += [schedule for schedule in by_hand if _most_alive(schedule, weight_memory) <= limit + _ROUNDING]
     orders: tuple[tuple[Kind, ...], ...] = (("I", "F", "W"), ("I", "W", "F"))
-    return made + [greedy(num_microbatches, limit, weight_memory, each, latency, order) for order in orders]
+    return made + [
+        Greedy(num_microbatches, limit, weight_memory, each, latency, order).schedule() for order in orders
+    ]
 
 
 def _most_alive(schedule: Schedule, weight_memory: float) -> float:

@@ -15,19 +15,9 @@ from simcluster.schedules.actions import Action, Kind, Schedule, loop_route
 _ROUNDING = 1e-9  # of sums of parts of microbatches
 
 
-def greedy(
-    num_microbatches: int,
-    limit: int,
-    weight_memory: float,
-    times: Sequence[dict[Kind, Any]],
-    latency: Any,
-    order: Sequence[Kind],
-) -> Schedule:
+class Greedy:
     """The schedule for these times of each stage; ``limit`` and ``weight_memory`` as in ``zb_auto``."""
-    return _Greedy(num_microbatches, limit, weight_memory, times, latency, order).schedule()
 
-
-class _Greedy:
     def __init__(
         self,
         num_microbatches: int,
@@ -55,14 +45,7 @@ class _Greedy:
                 kind = next((kind for kind in self._order if self._can(stage, kind, now)), None)
                 if kind is not None:
                     self._do(stage, kind, now)
-        return Schedule(
-            name="zb-auto",
-            rows=tuple(map(tuple, self._rows)),
-            num_microbatches=self._most,
-            num_chunks=1,
-            routes=(loop_route(len(self._rows), 1),),
-            route_of=(0,) * self._most,
-        )
+        return Schedule.along(loop_route(len(self._rows), 1), "zb-auto", self._rows, self._most)
 
     def _can(self, stage: int, kind: Kind, now: Any) -> bool:
         """Is the next of this kind there, and memory for it?"""

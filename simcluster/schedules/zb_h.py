@@ -49,12 +49,5 @@ def _split_1f1b(name: str, num_stages: int, num_microbatches: int, num_chunks: i
             if m + ahead < num_microbatches:
                 row.append(Action("F", m + ahead))
         row += [Action("W", m) for m in range(max(0, num_microbatches - delay), num_microbatches)]
-        rows.append(tuple(row))
-    return Schedule(
-        name=name,
-        rows=tuple(rows),
-        num_microbatches=num_microbatches,
-        num_chunks=1,
-        routes=(loop_route(num_stages, 1),),
-        route_of=(0,) * num_microbatches,
-    )
+        rows.append(row)
+    return Schedule.along(loop_route(num_stages, 1), name, rows, num_microbatches)

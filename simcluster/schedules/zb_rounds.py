@@ -83,14 +83,8 @@ class Rounds:
         for stage in self._stages:
             while stage.has_weight:
                 stage.put("W")
-        return Schedule(
-            name="zb-auto",
-            rows=tuple(tuple(stage.row) for stage in self._stages),
-            num_microbatches=self._num_microbatches,
-            num_chunks=1,
-            routes=(loop_route(len(self._stages), 1),),
-            route_of=(0,) * self._num_microbatches,
-        )
+        rows = [stage.row for stage in self._stages]
+        return Schedule.along(loop_route(len(rows), 1), "zb-auto", rows, self._num_microbatches)
 
     def _warm_up(self) -> None:
         """As many F as end before the first I can be there, fewer on every stage than on the one before."""

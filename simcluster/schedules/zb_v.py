@@ -22,18 +22,9 @@ def zb_v(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Schedul
     require_counts("zb-v", num_stages, num_microbatches, num_chunks)
     require_own_chunks("zb-v", num_chunks, 2, "down the pipeline and up again")
     enough = max(num_microbatches, 2 * num_stages - 1)
-    rows = [
-        tuple(action for action in _row(num_stages, stage, enough) if action.microbatch < num_microbatches)
-        for stage in range(num_stages)
-    ]
-    return Schedule(
-        name="zb-v",
-        rows=tuple(rows),
-        num_microbatches=num_microbatches,
-        num_chunks=2,
-        routes=(snake_route(num_stages, 2),),
-        route_of=(0,) * num_microbatches,
-    )
+    full = (_row(num_stages, stage, enough) for stage in range(num_stages))
+    rows = [[action for action in row if action.microbatch < num_microbatches] for row in full]
+    return Schedule.along(snake_route(num_stages, 2), "zb-v", rows, num_microbatches)
 
 
 def _row(num_stages: int, stage: int, num_microbatches: int) -> list[Action]:
