@@ -16,7 +16,7 @@ import simcluster
 from simcluster.bench.given_times import Costs, simulate_costs
 from simcluster.cli import main
 from simcluster.schedules import SCHEDULES, make_schedule
-from simcluster.schedules.own_bubble import own_bubble
+from simcluster.schedules.comparison import own_bubble
 from simcluster.show.report import words
 from simcluster.simulate import simulate
 

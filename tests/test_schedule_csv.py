@@ -31,8 +31,8 @@ from simcluster.schedules import (
     zb_v,
 )
 from simcluster.schedules.actions import parse_row
-from simcluster.schedules.grid import order_lines
 from simcluster.schedules.specs import ScheduleSpec
+from simcluster.schedules.text import order_lines
 from simcluster.schedules.torch_csv import from_csv, to_csv, torch_can_run
 
 # ZB-V of 2 ranks and 3 microbatches with a cell per unit of time, idle cells empty.

@@ -34,7 +34,7 @@ from simcluster.schedules import (
     zb_h2,
     zb_v,
 )
-from simcluster.schedules.grid import order_lines
+from simcluster.schedules.text import order_lines
 
 UNIT = EqualCosts(F=1, B=2, I=1, W=1)
 TIMES = st.fractions(min_value=Fraction(1, 12), max_value=20, max_denominator=12)

@@ -15,7 +15,8 @@ from simcluster.base.errors import InputError
 from simcluster.cli import main
 from simcluster.schedules import EqualCosts, gpipe, interleaved, one_f_one_b, play
 from simcluster.schedules.actions import parse_row
-from simcluster.schedules.grid import common_unit, grid, order_lines
+from simcluster.schedules.grid import common_unit, grid
+from simcluster.schedules.text import order_lines
 
 GRID_1F1B = """\
 t  0     2     4     6     8     10    12    14    16    18    20    22    24    26    28    30    32

@@ -23,7 +23,8 @@ from simcluster.schedules import (
     schedule_function,
 )
 from simcluster.schedules.actions import parse_row
-from simcluster.schedules.grid import grid, order_lines
+from simcluster.schedules.grid import grid
+from simcluster.schedules.text import order_lines
 
 UNIT = EqualCosts(F=1, B=2, I=1, W=1)
 

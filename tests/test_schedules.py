@@ -24,7 +24,7 @@ from simcluster.schedules import (
     play,
     schedule_function,
 )
-from simcluster.schedules.grid import order_lines
+from simcluster.schedules.text import order_lines
 
 SHAPES = [
     *[(1, 1, 1), (1, 4, 1), (1, 3, 2), (2, 1, 1), (2, 2, 2), (2, 5, 4), (4, 2, 1), (3, 7, 1)],

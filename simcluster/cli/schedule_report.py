@@ -9,8 +9,8 @@ from fractions import Fraction
 from simcluster.cli.common import format_table
 from simcluster.schedules import Schedule
 from simcluster.schedules.comparison import PlayedSchedule, StageTimes, share_of_a_stage
-from simcluster.schedules.grid import common_unit, grid, order_lines
-from simcluster.schedules.text import row_texts
+from simcluster.schedules.grid import common_unit, grid
+from simcluster.schedules.text import order_lines, row_texts
 from simcluster.schedules.zb_auto import Automatic
 
 _MOST_PRINTED_ACTIONS = 4_096

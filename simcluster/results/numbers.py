@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol, get_args
 
 from simcluster.planning.footprint import Facts, Footprint
 from simcluster.results.step_time import StepTime
-from simcluster.schedules.own_bubble import OwnBubble
+from simcluster.schedules.comparison import OwnBubble
 
 Unit = Literal["s", "1/s", "FLOP", "TFLOP/s", "bytes", "fraction", "factor", "count", "yes or no"]
 Table = Literal["compare", "sweep", "plan", "report"]

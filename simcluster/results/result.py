@@ -20,7 +20,7 @@ from simcluster.scenario.fits import Remedies, remedies
 from simcluster.scenario.headroom import usable
 from simcluster.scenario.likely import Likely, likely
 from simcluster.scenario.memory_plan import recipe_document
-from simcluster.schedules.own_bubble import OwnBubble, own_bubble
+from simcluster.schedules.comparison import OwnBubble, own_bubble
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -1,4 +1,4 @@
-"""Schedules drawn in text for people: the order of each stage, and the same along a time axis.  Pure."""
+"""Schedules drawn in text for people along a time axis.  Pure."""
 
 from __future__ import annotations
 
@@ -8,10 +8,7 @@ from fractions import Fraction
 
 from simcluster.base.errors import InputError
 from simcluster.schedules.actions import Schedule
-from simcluster.schedules.text import order_lines
-from simcluster.schedules.timing import EqualCosts, ScheduleTiming, Time, play
-
-__all__ = ["common_unit", "grid", "order_lines"]
+from simcluster.schedules.timing import UNIT_COSTS, ScheduleTiming, Time, play
 
 Bar = tuple[int, int, str]
 """First column, column after the last, label."""
@@ -28,10 +25,7 @@ def grid(
     Without a timing the costs are F = I = W = 1 and B = 2.  A grid of more than ``width`` characters goes on in blocks
     below, each with its own time axis.  InputError where an action does not begin and end on a column.
     """
-    if timing is None:
-        rows = _bars(schedule, play(schedule, EqualCosts(F=1, B=2, I=1, W=1)), 1)
-    else:
-        rows = _bars(schedule, timing, unit)
+    rows = _bars(schedule, play(schedule, UNIT_COSTS), 1) if timing is None else _bars(schedule, timing, unit)
     columns = max(end for row in rows for _, end, _ in row)
     names = [f"r{stage}" for stage in range(schedule.num_stages)]
     margin = len(names[-1]) + 1

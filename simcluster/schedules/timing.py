@@ -13,7 +13,7 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from simcluster.base.errors import InputError
 from simcluster.schedules.actions import Hop, Kind, Schedule
@@ -41,6 +41,10 @@ class EqualCosts(Generic[Time]):
         if cost is None:
             raise InputError(f"the schedule splits the backward pass but {kind} has no cost; give both I and W")
         return cost
+
+
+UNIT_COSTS: EqualCosts[Any] = EqualCosts(F=1, B=2, I=1, W=1)
+"""Passes alike on every stage and chunk, F = I = W and a whole backward of 2: as schedules are usually drawn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,13 +104,13 @@ def play(
 ) -> ScheduleTiming[Time]:
     """Play every row in order, each action as soon as its stage and its input are there.
 
-    ``costs(kind, stage, chunk)`` is the duration of an action: Costs where all are alike, SliceCosts where virtual
+    ``costs(kind, stage, chunk)`` is the duration of an action: EqualCosts where all are alike, SliceCosts where virtual
     stages differ, or any function.  ``pair(first, second)`` is the duration of a fused pair of these two durations,
     their sum if left out.  Linear in the number of actions.  Supposes what ``check`` tests; InputError on a deadlock,
     and on durations or a latency that are negative or not finite.
 
     >>> from simcluster.schedules import gpipe
-    >>> play(gpipe(2, 4), Costs(F=1, B=2)).makespan
+    >>> play(gpipe(2, 4), EqualCosts(F=1, B=2)).makespan
     15
     """
     _require_duration(latency, "the latency between stages")

@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 from simcluster.base.errors import InputError
 from simcluster.schedules.actions import Kind, Schedule
 from simcluster.schedules.check import require_counts, require_one_chunk
-from simcluster.schedules.timing import EqualCosts, ScheduleTiming, play
+from simcluster.schedules.timing import UNIT_COSTS, ScheduleTiming, play
 from simcluster.schedules.zb_greedy import Greedy
 from simcluster.schedules.zb_h import zb_h1, zb_h2
 from simcluster.schedules.zb_rounds import Rounds, Taste
@@ -27,7 +27,6 @@ Goal = Literal["span", "step"]
 ALWAYS_PROVED = 32
 """Stages x microbatches up to which the search goes on until it has the optimum."""
 
-_UNIT: EqualCosts[Any] = EqualCosts(F=1, B=2, I=1, W=1)
 _ROUNDING = 1e-9  # of sums of parts of microbatches
 _MOST = 2000  # partial schedules that the search looks at in larger pipelines: 0.1 to 0.4 s
 _WIDTHS = (4, 16, 64)  # of the beams before the whole search, which starts from what they find
@@ -52,7 +51,7 @@ def zb_auto(
     num_microbatches: int,
     num_chunks: int = 1,
     *,
-    costs: Times = _UNIT,
+    costs: Times = UNIT_COSTS,
     latency: Any = 0,
     memory_limit: int | None = None,
     weight_memory: float = 1,
@@ -75,7 +74,7 @@ def automatic(
     num_microbatches: int,
     num_chunks: int = 1,
     *,
-    costs: Times = _UNIT,
+    costs: Times = UNIT_COSTS,
     latency: Any = 0,
     memory_limit: int | None = None,
     weight_memory: float = 1,
@@ -161,9 +160,7 @@ def _by_rules(
     by_hand = [make(stages, num_microbatches) for make in (zb_h1, zb_h2)]
     made += [schedule for schedule in by_hand if _most_alive(schedule, weight_memory) <= limit + _ROUNDING]
     orders: tuple[tuple[Kind, ...], ...] = (("I", "F", "W"), ("I", "W", "F"))
-    return made + [
-        Greedy(num_microbatches, limit, weight_memory, each, latency, order).schedule() for order in orders
-    ]
+    return made + [Greedy(num_microbatches, limit, weight_memory, each, latency, order).schedule() for order in orders]
 
 
 def _most_alive(schedule: Schedule, weight_memory: float) -> float:

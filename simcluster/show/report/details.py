@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from simcluster.base.units import format_bytes, format_bytes_per_second, format_seconds
-from simcluster.schedules.grid import order_lines
+from simcluster.schedules.text import order_lines
 from simcluster.show.report import words
 from simcluster.show.report.colours import HEAT_LEVELS
 from simcluster.show.report.entry import Entry, LinkHeat
