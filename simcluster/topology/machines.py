@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal, Self
 
-import numpy as np
 from pydantic import model_validator
 
 from simcluster.base.errors import InputError
 from simcluster.topology.cluster import Cluster, drafted_cluster
 from simcluster.topology.draft import Draft, Recorder
 from simcluster.topology.links import COMPUTE, Count, EdgeData, Graph, LinkSpec, Name, add_gpus, add_nics, connect
+from simcluster.topology.machine_parts import NicPort
 from simcluster.topology.sizes import check_gpus, check_links
 from simcluster.topology.spec import Fields, TopologySpec
 from simcluster.topology.trees import Site, TreeSpec
@@ -74,15 +74,8 @@ class DgxSpec(TopologySpec):
         connect(graph, zip(gpus, nics, strict=True), self.pcie.link("pcie"))
         draft = Draft()
         draft.stamp(graph, self.nodes, "node", ("gpu", "nvswitch", "nic"))
-        site, link = Site(draft, COMPUTE), self.nic.link("infiniband")
-        units = -(-self.nodes // self.fabric.nodes_per_unit)
-        leaves = np.array(site.switches([f"unit{u}.leaf{i}" for u in range(units) for i in rails], "leaf"))
-        leaves = leaves.reshape(units, -1)
-        place = {node: number for number, node in enumerate(graph)}
-        unit = np.arange(self.nodes) // self.fabric.nodes_per_unit
-        draft.connect(draft.nodes[:, [place[nic] for nic in nics]], leaves[unit], link)
-        full = min(self.nodes, self.fabric.nodes_per_unit) * self.nic.line_rate
-        self.fabric.grow(site, {u: dict.fromkeys(own, full) for u, own in enumerate(leaves.tolist())}, link)
+        ports = _ports(graph, self.nic.link("infiniband"))
+        self.fabric.add_by_rail(Site(draft, COMPUTE), ports, self.nodes)
         return drafted_cluster(self.name, self.device, draft, self.routing, self.nccl)
 
 
@@ -123,13 +116,7 @@ class PcieBoxSpec(TopologySpec):
         self._add_machine(graph, pcie, upstream)
         draft = Draft()
         draft.stamp(graph, self.nodes, "node")
-        site, link = Site(draft, COMPUTE), self.nic.link("ethernet")
-        leaves = site.switches([f"leaf{u}" for u in range(-(-self.nodes // self.fabric.nodes_per_unit))], "leaf")
-        nics = [place for place, node in enumerate(graph) if graph.nodes[node]["kind"] == "nic"]
-        unit = np.arange(self.nodes) // self.fabric.nodes_per_unit
-        draft.connect(draft.nodes[:, nics], np.array(leaves)[unit].repeat(len(nics)).reshape(-1, len(nics)), link)
-        full = min(self.nodes, self.fabric.nodes_per_unit) * self.nics_per_node * self.nic.line_rate
-        self.fabric.grow(site, {u: {leaf: full} for u, leaf in enumerate(leaves)}, link)
+        self.fabric.add_by_unit(Site(draft, COMPUTE), _ports(graph, self.nic.link("ethernet")), self.nodes)
         return drafted_cluster(self.name, self.device, draft, self.routing, self.nccl)
 
     def _add_machine(self, graph: Graph, pcie: EdgeData, upstream: EdgeData) -> None:
@@ -144,3 +131,9 @@ class PcieBoxSpec(TopologySpec):
         connect(graph, zip(gpus, switch_of, strict=True), pcie)
         connect(graph, ((switch, host) for switch in dict.fromkeys(switch_of)), upstream)
         connect(graph, ((host, nic) for nic in nics), pcie)
+
+
+def _ports(graph: Graph, link: EdgeData) -> list[NicPort]:
+    """The NICs of a machine, each a rail of its own."""
+    nics = [place for place, node in enumerate(graph) if graph.nodes[node]["kind"] == "nic"]
+    return [NicPort(place, rail, COMPUTE, 0, link) for rail, place in enumerate(nics)]

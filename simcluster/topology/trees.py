@@ -110,6 +110,42 @@ class TreeSpec(Spec):
             raise RuleError([((key,), "is about cores, and there are none without pods: give units_per_pod as well")])
         return self
 
+    def add_by_unit(self, site: Site, ports: Sequence[NicPort], machines: int) -> None:
+        """Leaves, one a unit, and what is above: leaf0, ..., spine0, ... (pod0.spine0, ..., core0.0, ...)."""
+        leaves = site.switches([f"leaf{u}" for u in range(-(-machines // self.nodes_per_unit))], "leaf")
+        site.attach(ports, np.array(leaves)[np.arange(machines) // self.nodes_per_unit])
+        rate = _full(ports, min(machines, self.nodes_per_unit))
+        self.grow(site, {unit: {leaf: rate} for unit, leaf in enumerate(leaves)}, ports[0].link)
+
+    def add_by_rail(self, site: Site, ports: Sequence[NicPort], machines: int) -> None:
+        """Leaves, one a rail and unit, below spines of all: unit0.leaf0 (rail 0), ..., spine0, ..."""
+        by_unit: dict[int, dict[int, float]] = {}
+        for of_unit in self.rail_leaves(site, ports, machines).values():
+            for unit, (leaf, rate) in of_unit.items():
+                by_unit.setdefault(unit, {})[leaf] = rate
+        self.grow(site, by_unit, ports[0].link)
+
+    def rail_leaves(
+        self, site: Site, ports: Sequence[NicPort], machines: int
+    ) -> dict[int, dict[int, tuple[int, float]]]:
+        """Leaves of every rail by unit, with the line rate of a full one; the ports are linked to them.
+
+        NIC i of every machine of a unit is on leaf i of the unit: GPUs with equal index in theirs are one leaf apart.
+        """
+        by_rail: dict[int, list[NicPort]] = {}
+        for port in ports:
+            by_rail.setdefault(port.rail, []).append(port)
+        units, rails = range(-(-machines // self.nodes_per_unit)), sorted(by_rail)
+        full = {rail: _full(by_rail[rail], min(machines, self.nodes_per_unit)) for rail in rails}
+        leaves = iter(site.switches([f"unit{unit}.leaf{rail}" for unit in units for rail in rails], "leaf"))
+        found: dict[int, dict[int, tuple[int, float]]] = {rail: {} for rail in rails}
+        for unit, rail in itertools.product(units, rails):
+            found[rail][unit] = next(leaves), full[rail]
+        for rail, of_unit in found.items():
+            leaf_of_unit = np.array([leaf for leaf, _ in of_unit.values()])
+            site.attach(by_rail[rail], leaf_of_unit[np.arange(machines) // self.nodes_per_unit])
+        return found
+
     def grow(self, site: Site, leaves: Mapping[int, Mapping[int, float]], below: EdgeData) -> None:
         """Spines and cores over leaves given by unit, each with the line rate (B/s) of its ports when it is full.
 
@@ -149,50 +185,18 @@ class FatTreeSpec(TreeSpec):
 
     kind: Literal["fat_tree"]
 
-    def add(self, site: Site, ports: Sequence[NicPort], machines: int) -> None:
-        """Switches leaf0, ..., spine0, ... (pod0.spine0, ..., core0.0, ...), and the links from the ports on."""
-        leaves = site.switches([f"leaf{u}" for u in range(-(-machines // self.nodes_per_unit))], "leaf")
-        site.attach(ports, np.array(leaves)[np.arange(machines) // self.nodes_per_unit])
-        rate = _full(ports, min(machines, self.nodes_per_unit))
-        self.grow(site, {unit: {leaf: rate} for unit, leaf in enumerate(leaves)}, ports[0].link)
+    add = TreeSpec.add_by_unit
 
 
-class RailSpec(TreeSpec):
-    """NIC i of every machine of a unit on leaf i of the unit: GPUs with equal index in theirs are one leaf apart."""
-
-    def leaves(self, site: Site, ports: Sequence[NicPort], machines: int) -> dict[int, dict[int, tuple[int, float]]]:
-        """Leaves of every rail by unit, with the line rate of a full one; the ports are linked to them."""
-        by_rail: dict[int, list[NicPort]] = {}
-        for port in ports:
-            by_rail.setdefault(port.rail, []).append(port)
-        units = range(-(-machines // self.nodes_per_unit))
-        found: dict[int, dict[int, tuple[int, float]]] = {rail: {} for rail in sorted(by_rail)}
-        for unit in units:
-            for rail in found:
-                (leaf,) = site.switches([f"unit{unit}.leaf{rail}"], "leaf")
-                found[rail][unit] = (leaf, _full(by_rail[rail], min(machines, self.nodes_per_unit)))
-        for rail, of_unit in found.items():
-            leaf_of_unit = np.array([leaf for leaf, _ in of_unit.values()])
-            site.attach(by_rail[rail], leaf_of_unit[np.arange(machines) // self.nodes_per_unit])
-        return found
-
-
-class RailOptimisedSpec(RailSpec):
+class RailOptimisedSpec(TreeSpec):
     """One leaf per rail and unit, and spines over the leaves of all rails."""
 
     kind: Literal["rail_optimised"]
 
-    def add(self, site: Site, ports: Sequence[NicPort], machines: int) -> None:
-        """Switches unit0.leaf0 (rail 0), ..., spine0, ..., and the links from the ports on."""
-        leaves = self.leaves(site, ports, machines)
-        by_unit: dict[int, dict[int, float]] = {}
-        for of_unit in leaves.values():
-            for unit, (leaf, rate) in of_unit.items():
-                by_unit.setdefault(unit, {})[leaf] = rate
-        self.grow(site, by_unit, ports[0].link)
+    add = TreeSpec.add_by_rail
 
 
-class RailOnlySpec(RailSpec):
+class RailOnlySpec(TreeSpec):
     """Every rail a tree of its own: between rails traffic goes by NVLink to the GPU on the right one (NCCL's PXN).
 
     Source: W. Wang et al., "Rail-only: a low-cost high-performance network for training LLMs with trillion parameters",
@@ -204,7 +208,7 @@ class RailOnlySpec(RailSpec):
     def add(self, site: Site, ports: Sequence[NicPort], machines: int) -> None:
         """Switches unit0.leaf0 (rail 0), ..., rail0.spine0, ..., and the links from the ports on."""
         link_of = {port.rail: port.link for port in reversed(ports)}
-        for rail, of_unit in self.leaves(site, ports, machines).items():
+        for rail, of_unit in self.rail_leaves(site, ports, machines).items():
             own = Site(site.draft, site.network, f"{site.prefix}rail{rail}.")
             self.grow(own, {unit: dict([leaf]) for unit, leaf in of_unit.items()}, link_of[rail])
 
