@@ -59,7 +59,7 @@ def _split_commas(text: str) -> list[str]:
     return parts
 
 
-def apply_overrides(document: Document, overrides: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> Document:
+def apply_overrides(document: Document, overrides: Overrides) -> Document:
     """The document with values set at dotted paths, parents made where they are missing; later ones win.
 
     None takes the key out, so that it has its default again.  A path that ends in ``+`` adds an item, or those of a

@@ -258,26 +258,22 @@ def overall(readings: Iterable[Reading]) -> tuple[float, str]:
     if not logs:
         raise InputError(f"no size from {format_bytes(SMALL)} up: smaller ones tell of the host, not of the network")
     ratio = math.exp(math.fsum(logs) / len(logs))
-    if ratio > MUCH_SLOWER_OVERALL:
-        return ratio, "much slower than it should be"
-    if ratio > SLOWER_OVERALL:
-        return ratio, "slower"
-    return ratio, "faster than the model" if ratio < FASTER else "as expected"
+    return ratio, _verdict(ratio, SLOWER_OVERALL, MUCH_SLOWER_OVERALL)
+
+
+def _verdict(ratio: float, slower: float, much_slower: float) -> str:
+    if ratio > slower:
+        return "much slower than it should be" if ratio > much_slower else "slower"
+    return "faster than the model" if ratio < FASTER else "as expected"
 
 
 def _reading(row: LogRow, collective: Collective, nodes: int, gpus_per_node: int, platform: Platform) -> Reading:
     choice = choose(collective, nodes=nodes, gpus_per_node=gpus_per_node, size=row.size, platform=platform)
     expected = choice.prediction.seconds
     ratio = row.seconds / expected
+    verdict, likeness = _verdict(ratio, SLOWER, MUCH_SLOWER), ""
     if row.size < SMALL:
         verdict = f"small: {ratio:.2f} x, the host decides below {format_bytes(SMALL)}"
-    elif ratio > MUCH_SLOWER:
-        verdict = "much slower than it should be"
-    elif ratio > SLOWER:
-        verdict = "slower"
-    else:
-        verdict = "faster than the model" if ratio < FASTER else "as expected"
-    likeness = ""
     if row.size >= SMALL and ratio > SLOWER:
         likeness = _looks_like(row, collective, nodes, gpus_per_node, platform, choice.algorithm)
     by = f"{choice.algorithm} {choice.protocol}"
