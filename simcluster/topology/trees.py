@@ -185,7 +185,9 @@ class FatTreeSpec(TreeSpec):
 
     kind: Literal["fat_tree"]
 
-    add = TreeSpec.add_by_unit
+    def add(self, site: Site, ports: Sequence[NicPort], machines: int) -> None:
+        """``add_by_unit``."""
+        self.add_by_unit(site, ports, machines)
 
 
 class RailOptimisedSpec(TreeSpec):
@@ -193,7 +195,9 @@ class RailOptimisedSpec(TreeSpec):
 
     kind: Literal["rail_optimised"]
 
-    add = TreeSpec.add_by_rail
+    def add(self, site: Site, ports: Sequence[NicPort], machines: int) -> None:
+        """``add_by_rail``."""
+        self.add_by_rail(site, ports, machines)
 
 
 class RailOnlySpec(TreeSpec):
