@@ -1,9 +1,10 @@
 """The command line: a module a command.
 
 Exit status 0 when the work was done, 2 for a bad input (one message on stderr), 1 for a failure of ours (with its
-traceback), 130 on Ctrl-C.  A command is a module here with ``add_parser(subparsers)``, which imports nothing heavy,
-and ``run(args) -> int``; only the chosen command's module is imported, so that help is immediate.  What a command
-takes it says in its parser: overrides with ``common.add_override_arguments``.  ``--quiet`` is added to all.
+traceback), 130 on Ctrl-C.  A command is a module here with HELP, DESCRIPTION and EXAMPLES, ``add_arguments(parser)``,
+which imports nothing heavy, and ``run(args) -> int``; only the chosen command's module is imported, so that help is
+immediate.  What a command takes it says in its parser: overrides with ``common.add_override_arguments``.  ``--quiet``
+is added to all, and the path behind ``--json``, which all take, is checked before a command runs.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from pathlib import Path
 
 from simcluster.base.errors import InputError
 from simcluster.cli.arguments import Parser, did_you_mean
+from simcluster.cli.common import check_json_path
 from simcluster.cli.terminal import styled
 
 COMMANDS = (
@@ -99,11 +101,11 @@ def parser_of(command: str | None) -> tuple[Parser, dict[str, Parser]]:
     parser.add_argument("--version", action=_Version)
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     for name in COMMANDS if command is None else (command,):
-        importlib.import_module(module_of(name)).add_parser(subparsers)
-    commands: dict[str, Parser] = subparsers.choices
-    for each in commands.values():
-        each.add_common()
-    return parser, commands
+        module = importlib.import_module(module_of(name))
+        one = subparsers.add_parser(name, help=module.HELP, description=module.DESCRIPTION, epilog=module.EXAMPLES)
+        module.add_arguments(one)
+        one.add_argument("-q", "--quiet", action="store_true", help="no progress and no notes on stderr, only errors")
+    return parser, subparsers.choices
 
 
 def module_of(command: str) -> str:
@@ -146,6 +148,7 @@ def _dispatch(argv: list[str]) -> int:
         parser.print_help()
         raise InputError("name a command")
     args.overrides = overrides
+    check_json_path(args.json)
     with _silence() if args.quiet else contextlib.nullcontext():
         status: int = importlib.import_module(module_of(args.command)).run(args)
     return status

@@ -36,10 +36,6 @@ class Parser(argparse.ArgumentParser):
         """Did the command call ``common.add_override_arguments``?"""
         return self.get_default("overrides") is not None
 
-    def add_common(self) -> None:
-        """What every command takes."""
-        self.add_argument("-q", "--quiet", action="store_true", help="no progress and no notes on stderr, only errors")
-
     @property
     def options(self) -> dict[str, argparse.Action]:
         """Every option by each of its names."""

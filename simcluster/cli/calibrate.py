@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from simcluster.evidence.calibration.fit import DeviceFit
     from simcluster.evidence.calibration.table import Measurement
 
+HELP = "measure a GPU with PyTorch and write a device file"
+DESCRIPTION = "Measure how fast a GPU runs the kernels of training, and write a device that scenarios can name."
 EXAMPLES = """examples:
   simcluster calibrate -o my_gpu.yaml                     # measure, fit, write my_gpu.yaml and my_gpu.jsonl
   simcluster calibrate -o my_gpu.yaml --measure-only      # where only PyTorch is installed ...
@@ -30,14 +32,8 @@ the table by least squares.  Peaks and memory come from the catalogue, where it 
 """
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's arguments."""
-    parser = subparsers.add_parser(
-        "calibrate",
-        help="measure a GPU with PyTorch and write a device file",
-        description="Measure how fast a GPU runs the kernels of training, and write a device that scenarios can name.",
-        epilog=EXAMPLES,
-    )
     parser.add_argument("-o", "--output", required=True, metavar="FILE.yaml", help="the device file; its raw table "
                         "lies beside it as FILE.jsonl")  # fmt: skip
     parser.add_argument("--device", default="cuda", help="what is measured: cuda, cuda:1 or cpu (default: cuda)")
@@ -62,7 +58,6 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(f"-o {args.output}: a device file ends in .yaml, as in my_gpu.yaml")
     if args.table and (args.measure_only or args.restart):
         raise InputError("--from fits a table without measuring; leave out --measure-only and --restart")
-    common.check_json_path(args.json)
     path = Path(args.table) if args.table else output.with_suffix(".jsonl")
     if not args.table:
         _check_fits(args)

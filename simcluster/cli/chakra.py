@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from simcluster.interop.chakra import PlayedTrace
     from simcluster.topology import Cluster
 
+HELP = "play or write execution traces of MLCommons Chakra (ASTRA-sim)"
+DESCRIPTION = "Play execution traces on a cluster, or write those of a scenario."
 EXAMPLES = """examples:
   simcluster chakra play traces/ --cluster dgx_h100
   simcluster chakra play traces/allreduce --cluster network.yml --device h100 --json -
@@ -36,14 +38,8 @@ Needs protobuf: pip install 'simcluster[chakra]'.
 _SHOWN = 8
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's arguments."""
-    parser = subparsers.add_parser(
-        "chakra",
-        help="play or write execution traces of MLCommons Chakra (ASTRA-sim)",
-        description="Play execution traces on a cluster, or write those of a scenario.",
-        epilog=EXAMPLES,
-    )
     parser.add_argument("action", metavar="ACTION", help="play or write")
     parser.add_argument("what", metavar="TRACES|SCENARIO", help="the traces to play, or the scenario to write")
     parser.add_argument(
@@ -76,7 +72,6 @@ def _play(args: argparse.Namespace) -> int:
         raise InputError("--output is for chakra write; --nodes or --json write what was played")
     if not args.cluster:
         raise InputError("name the cluster to play it on, as in --cluster dgx_h100")
-    common.check_json_path(args.json)
     table = common.table_path(args.nodes) if args.nodes else None
     cluster, dimensions = _cluster(args, common.cluster_overrides_of(args))
     trace = read_traces(args.what, args.groups)
@@ -140,7 +135,6 @@ def _write(args: argparse.Namespace) -> int:
             raise InputError(f"--{name} is for chakra play; a scenario says all that is written")
     if not args.output:
         raise InputError("name the folder for the traces, as in -o traces/")
-    common.check_json_path(args.json)
     scenario = load(args.what, common.overrides_of(args))
     require_writable(simulate(scenario, collapsed=False), args.what)
     result = simulate(scenario, folded=False, collapsed=False)

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from simcluster.studies.whatif.preflight import Checklist, Point
     from simcluster.studies.whatif.remedies import Remedy
 
-EXAMPLE = """examples:
+HELP = "go through a launch checklist"
+DESCRIPTION = "What to look at before a job gets its GPUs: each point with its number, and a remedy as played."
+EXAMPLES = """examples:
   simcluster check gpt3_175b_64xa100
   simcluster check gpt3_175b_64xa100 --pipeline.schedule 1f1b --strict
 """
@@ -26,14 +28,8 @@ _MARKS = {"pass": "pass", "warn": "WARN", "fail": "FAIL"}
 _STYLES: dict[str, Style] = {"warn": "yellow", "fail": "red"}
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's arguments."""
-    parser = subparsers.add_parser(
-        "check",
-        help="go through a launch checklist",
-        description="What to look at before a job gets its GPUs: each point with its number, and a remedy as played.",
-        epilog=EXAMPLE,
-    )
     parser.add_argument("scenario", help="a scenario file, or the name of one that ships")
     add_override_arguments(parser, "change the scenario; also --a.b c")
     parser.add_argument("--strict", action="store_true", help="exit status 2 if a point fails")
@@ -46,7 +42,6 @@ def run(args: argparse.Namespace) -> int:
     from simcluster.simulate import simulate
     from simcluster.studies.whatif.preflight import checklist
 
-    common.check_json_path(args.json)
     overrides = common.overrides_of(args, args.scenario)
     result = simulate(load(args.scenario, overrides))
     found = checklist(result, lambda values: load(args.scenario, [*overrides, *values.items()]))

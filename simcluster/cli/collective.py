@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from simcluster.cli.collective_output import CollectiveJob, SizeRow
     from simcluster.topology import Cluster
 
+HELP = "time one collective by itself, as nccl-tests does"
+DESCRIPTION = "Play one collective where nothing else runs; a range of sizes gives the table of nccl-tests."
 EXAMPLES = """examples:
   simcluster collective all_reduce --size 1GiB --gpus 64 --cluster dgx_h100
   simcluster collective all_gather --size 1MiB:8GiB --gpus 16 --cluster dgx_a100
@@ -33,14 +35,8 @@ _UNEVEN = "all_to_all_v"
 _MOST_TRANSFERS = 50_000_000  # some four minutes
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's arguments."""
-    parser = subparsers.add_parser(
-        "collective",
-        help="time one collective by itself, as nccl-tests does",
-        description="Play one collective where nothing else runs; a range of sizes gives the table of nccl-tests.",
-        epilog=EXAMPLES,
-    )
     parser.add_argument("name", nargs="?", metavar="NAME", help="all_reduce, reduce_scatter, all_gather, send, ...")
     parser.add_argument("--size", metavar="S[:T]", help="1GiB, or 1MiB:8GiB for all doublings")
     parser.add_argument("--gpus", type=_count, metavar="N", help="the first N GPUs of the cluster")
@@ -70,7 +66,6 @@ def run(args: argparse.Namespace) -> int:
     if args.measured:
         return health.run(args)
     _check_given(args)
-    common.check_json_path(args.json)
     sizes = _sizes(args.size) if args.size else []
     links = drawing.links_path(args.links) if args.links else None
     job = _job(args)

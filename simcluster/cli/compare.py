@@ -21,20 +21,16 @@ if TYPE_CHECKING:
     from simcluster.results.result import Result
     from simcluster.studies.variations import Outcomes
 
-EXAMPLE = """examples:
+HELP = "put scenarios, or variations of one, side by side"
+DESCRIPTION = "Replay several scenarios, or every combination of varied values, and attribute the difference."
+EXAMPLES = """examples:
   simcluster compare gpt3_175b_64xa100 --vary pipeline.schedule=gpipe,1f1b,interleaved --gantt schedules.png
   simcluster compare gpt3_175b_64xa100 gpt3_175b_64xa100_full_recompute --waterfall why.png
 """
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's arguments."""
-    parser = subparsers.add_parser(
-        "compare",
-        help="put scenarios, or variations of one, side by side",
-        description="Replay several scenarios, or every combination of varied values, and attribute the difference.",
-        epilog=EXAMPLE,
-    )
     parser.add_argument(
         "scenarios", nargs="+", metavar="SCENARIO", help="a scenario file, or the name of one that ships"
     )
@@ -70,7 +66,6 @@ def run(args: argparse.Namespace) -> int:
     if "waterfall" in pictures and len(scenarios) < 2:
         raise InputError("--waterfall draws differences: give at least two scenarios, or one and --vary")
     table_file = common.output_path(args.csv) if args.csv else None
-    common.check_json_path(args.json)
     played = play_all(variants)
     results = {name: result for name, result in played.items() if not isinstance(result, InputError)}
     table = compare(list(results.values()), list(results))

@@ -8,6 +8,8 @@ from __future__ import annotations
 import argparse
 import re
 
+HELP = "print a script with which the shell completes commands, options, names and paths"
+DESCRIPTION = "Print the completion script of a shell."
 EXAMPLES = """examples:
   eval "$(simcluster completion bash)"                                # in ~/.bashrc
   eval "$(simcluster completion zsh)"                                 # in ~/.zshrc, behind compinit if it is there
@@ -50,14 +52,8 @@ _SPECIAL = re.compile(r"[^\w@%+=:,./~-]")
 _SCRIPTS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's arguments."""
-    parser = subparsers.add_parser(
-        "completion",
-        help="print a script with which the shell completes commands, options, names and paths",
-        description="Print the completion script of a shell.",
-        epilog=EXAMPLES,
-    )
     parser.add_argument("shell", choices=SHELLS, metavar="SHELL", help="bash, zsh or fish")
     parser.add_argument("--line", metavar="TEXT", help="what could stand at the end of this line (the script asks)")
     parser.add_argument("--json", metavar="FILE", help='write the script, or the answers, as JSON; "-" prints it alone')
@@ -68,7 +64,6 @@ def run(args: argparse.Namespace) -> int:
     from simcluster.cli import common
 
     if args.line is None:
-        common.check_json_path(args.json)
         script = _SCRIPTS[args.shell].lstrip()
         if args.json:
             common.write_json(args.json, {"shell": args.shell, "script": script})

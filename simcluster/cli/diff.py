@@ -13,7 +13,9 @@ from simcluster.show import plots
 if TYPE_CHECKING:
     from simcluster.studies.whatif.difference import Difference
 
-EXAMPLE = """examples:
+HELP = "say why one step takes longer than another"
+DESCRIPTION = "The difference of two steps by cause and by stage, summing to it exactly, and in words."
+EXAMPLES = """examples:
   simcluster diff gpt3_175b_64xa100 gpt3_175b_64xa100_full_recompute
   simcluster diff gpt3_175b_64xa100 --set training.recompute=full --waterfall why.png
   simcluster diff before.json after.json        (saved by simcluster run --json)
@@ -22,14 +24,8 @@ _MOST_SETTINGS = 20
 _MOST_STAGES = 32
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's arguments."""
-    parser = subparsers.add_parser(
-        "diff",
-        help="say why one step takes longer than another",
-        description="The difference of two steps by cause and by stage, summing to it exactly, and in words.",
-        epilog=EXAMPLE,
-    )
     parser.add_argument("base", metavar="A", help="a scenario, or a result saved with run --json")
     parser.add_argument("other", metavar="B", nargs="?", help="another; left out: A with what --set changes")
     add_override_arguments(parser, "what B has otherwise; with both A and B given: change both")
@@ -54,7 +50,6 @@ def run(args: argparse.Namespace) -> int:
         if change and is_saved(file):
             raise InputError(f"--set cannot change {file}, which was played already; name its scenario instead")
     waterfall = drawing.figure_path(args.waterfall) if args.waterfall else None
-    common.check_json_path(args.json)
     sides = [file if is_saved(file) else load(file, change) for file, change in zip(files, changes, strict=True)]
     found = diff(*sides)
     if args.json != "-":

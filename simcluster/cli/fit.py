@@ -13,6 +13,8 @@ from simcluster.cli.terminal import progress
 if TYPE_CHECKING:
     from simcluster.evidence.validation.fitting_run import FitEffort, FitRow, LeftOut, Outcome
 
+HELP = "fit the declared constants again on measured rows"
+DESCRIPTION = "Least squares of the declared constants on the declared rows, beside what is used today."
 EXAMPLES = """examples:
   simcluster fit --data measured/                     # every constant that was fitted, on the rows it was fitted on
   simcluster fit --only sustained-700w sustained-500w --data measured/ --rows
@@ -32,14 +34,8 @@ cross-validation are interpolated, and simulated first where they lead far from 
 _WORST = 5
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's arguments."""
-    parser = subparsers.add_parser(
-        "fit",
-        help="fit the declared constants again on measured rows",
-        description="Least squares of the declared constants on the declared rows, beside what is used today.",
-        epilog=EXAMPLES,
-    )
     parser.add_argument("--file", metavar="FITS", help="a fit file (default: the one that ships)")
     parser.add_argument("--only", nargs="+", default=[], metavar="FIT", help="these fits of the file")
     parser.add_argument("--data", metavar="DIR", help="where tables lie that do not ship (default: $SIMCLUSTER_DATA)")
@@ -57,7 +53,6 @@ def run(args: argparse.Namespace) -> int:
 
     if args.workers < 1:
         raise InputError(f"--workers {args.workers}: give 1 or more")
-    common.check_json_path(args.json)
     file = load_fits(args.file)
     names = list(chosen(file, tuple(args.only)))
     outcomes = run_fits(

@@ -31,7 +31,6 @@ def run(args: argparse.Namespace) -> int:
     if args.platform is None:
         raise InputError(f"--measured needs --platform, one of {', '.join(platform_names())}")
     platform = load_platform(args.platform)
-    common.check_json_path(args.json)
     log = read_log(args.measured)
     collective = args.name.replace("-", "_") if args.name else None
     readings = health(log, platform, args.machines, args.per_machine, collective)

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from simcluster.importers.imported import Imported
 
 KINDS = ("megatron", "megatron-bridge", "torchtitan", "hugging-face", "astra-network")
+HELP = "make a scenario from the arguments or config of another tool"
+DESCRIPTION = "Turn what Megatron-LM, Megatron-Bridge, torchtitan, transformers or ASTRA-sim reads into ours."
 EXAMPLES = """examples:
   simcluster import megatron args.txt --cluster dgx_h100 --gpus 1024 -o scenario.yaml
   pbpaste | simcluster import megatron - --cluster dgx_h100
@@ -38,14 +40,8 @@ One that is not known is left out and named on stderr and in the file; --strict 
 _MAX_BYTES = 2_000_000
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's arguments."""
-    parser = subparsers.add_parser(
-        "import",
-        help="make a scenario from the arguments or config of another tool",
-        description="Turn what Megatron-LM, Megatron-Bridge, torchtitan, transformers or ASTRA-sim reads into ours.",
-        epilog=EXAMPLES,
-    )
     parser.add_argument("kind", metavar="KIND", help=", ".join(KINDS))
     parser.add_argument("file", metavar="FILE", help="the file, - for stdin")
     parser.add_argument("--cluster", metavar="NAME", help="a topology file, or the name of one that ships")
@@ -65,7 +61,6 @@ def run(args: argparse.Namespace) -> int:
     if args.kind not in KINDS:
         raise InputError(f"unknown kind {args.kind!r}{did_you_mean(args.kind, KINDS)}; known: {', '.join(KINDS)}")
     output = common.output_path(args.output) if args.output else None
-    common.check_json_path(args.json)
     text = _text(args.file)
     if args.kind == "hugging-face":
         found = _model(args, text)

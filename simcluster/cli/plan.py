@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
     from simcluster.studies.search.plan import Found, Ranked
 
-EXAMPLE = """examples:
+HELP = "find the best layouts of a job"
+DESCRIPTION = "Find the best layouts of a job on so many GPUs: the best of all there are, not of a sample."
+EXAMPLES = """examples:
   simcluster plan gpt3_175b_64xa100 --gpus 64
   simcluster plan gpt3_175b_64xa100 --cluster.nodes 128 --training.global_batch 1536 --gpus 1024 -o rows.parquet
   simcluster plan llama3_405b_1024xh100 --gpus 512,1024 --objective cost --price 2.50 --headroom 15%%
@@ -31,14 +33,8 @@ chance. With -o a search that was killed goes on where it was: run the same comm
 """
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's arguments."""
-    parser = subparsers.add_parser(
-        "plan",
-        help="find the best layouts of a job",
-        description="Find the best layouts of a job on so many GPUs: the best of all there are, not of a sample.",
-        epilog=EXAMPLE,
-    )
     parser.add_argument("scenario", help="a scenario file, or the name of one that ships")
     add_override_arguments(parser, "change the scenario; also --a.b c")
     parser.add_argument("--gpus", metavar="N[,N]", help="GPUs of the job, or several numbers (default: the scenario's)")
@@ -73,7 +69,6 @@ def run(args: argparse.Namespace) -> int:
     output = common.table_path(args.output) if args.output else None
     picture = drawing.figure_path(args.pareto) if args.pareto else None
     document = _document_path(args.write) if args.write else None
-    common.check_json_path(args.json)
     scenario = load(args.scenario, common.overrides_of(args))
     found = plan(
         scenario,

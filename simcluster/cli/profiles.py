@@ -42,7 +42,6 @@ def run(args: argparse.Namespace, steps: Sequence[int] | None) -> int:
         for name in ("gantt", "heatmap", "matrix")
     }
     paths["timeline"] = common.table_path(args.timeline) if args.timeline else None
-    common.check_json_path(args.json)
     cluster = None
     if args.cluster:
         from simcluster.scenario.files import load_cluster

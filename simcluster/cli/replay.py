@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from simcluster.interop.recorded.measure import StragglerCost
     from simcluster.interop.recorded.whatif import ReplayAnswer
 
+HELP = "replay a recorded job, find its stragglers, ask what if"
+DESCRIPTION = "Replay an op-level trace of a real job as events, and measure what straggles."
 EXAMPLES = """examples:
   simcluster replay trace.parquet
   simcluster replay trace.parquet --heatmap who.png --gantt step.png --steps 16
@@ -30,6 +32,14 @@ typical of its type (the mean of compute, the median of communication); that of 
 group only (arXiv:2505.05713).
 
 what can be asked (several changes at once with + between them):
+  last-stage=mean       passes of the last stage scaled to the mean of the other stages
+  stage=N, dp=N         what is typical instead of what stage N, or dp rank N, took
+  worker=DP,STAGE       the same for one worker
+  type=OPTYPE           the same for one op type, as in type=backward-compute
+  links=2x              messages and collectives twice as fast
+  compute=1.1x          all compute 1.1 times as fast
+  schedule=NAME[:V]     the same measured times in another order, as in interleaved:2
+  of profiles: links, compute, type; worker=RANK, host=2x (launches), layer=NAME (takes no time)
 """
 
 _WORST = 5
@@ -38,14 +48,8 @@ _ASSUMED = """\
   its chunks, and what the last stage takes longer than the others stays with the end of the model"""
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's arguments."""
-    parser = subparsers.add_parser(
-        "replay",
-        help="replay a recorded job, find its stragglers, ask what if",
-        description="Replay an op-level trace of a real job as events, and measure what straggles.",
-        epilog=EXAMPLES + _questions(),
-    )
     parser.add_argument("trace", help="the recorded trace (.parquet), or a folder of PyTorch profiles")
     parser.add_argument("--steps", metavar="N,N", help="replay only these steps, as in 16,17")
     parser.add_argument("--what-if", action="append", default=[], metavar="KEY=VALUE", help="change something; repeat")
@@ -57,22 +61,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("--cluster", metavar="FILE", help="profiles: compare collectives with this cluster's model")
     add_override_arguments(parser, "change that cluster, as in --cluster.nodes 4 or nodes=4")
     parser.add_argument("--export", metavar="FOLDER", help="profiles: write the replayed job back, one file a rank")
-
-
-def _questions() -> str:
-    return "".join(
-        f"  {line}\n"
-        for line in (
-            "last-stage=mean       passes of the last stage scaled to the mean of the other stages",
-            "stage=N, dp=N         what is typical instead of what stage N, or dp rank N, took",
-            "worker=DP,STAGE       the same for one worker",
-            "type=OPTYPE           the same for one op type, as in type=backward-compute",
-            "links=2x              messages and collectives twice as fast",
-            "compute=1.1x          all compute 1.1 times as fast",
-            "schedule=NAME[:V]     the same measured times in another order, as in interleaved:2",
-            "of profiles: links, compute, type; worker=RANK, host=2x (launches), layer=NAME (takes no time)",
-        )
-    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -100,7 +88,6 @@ def run(args: argparse.Namespace) -> int:
     gantt = drawing.figure_path(args.gantt) if args.gantt else None
     matrix = drawing.figure_path(args.matrix) if args.matrix else None
     timeline = common.table_path(args.timeline) if args.timeline else None
-    common.check_json_path(args.json)
     job = load_trace(args.trace, _steps(args.steps))
     answers = [ask(job, question) for question in args.what_if]
     found = measure(job)

@@ -20,7 +20,12 @@ if TYPE_CHECKING:
 
     from simcluster.show.report import Entry
 
-EXAMPLE = """examples:
+HELP = "one HTML page: the answer, where the time went, an interactive timeline"
+DESCRIPTION = (
+    "Write one self-contained HTML page about scenarios or saved results: what was run, the answer, "
+    "where the time went, timeline, memory, links, stragglers, schedule, and the scenario to copy."
+)
+EXAMPLES = """examples:
   simcluster report gpt3_175b_64xa100 -o report.html
   simcluster report gpt3_175b_64xa100 --vary pipeline.schedule=gpipe,1f1b,interleaved -o schedules.html
   simcluster report before.json after.json -o change.html       (saved by simcluster run --json)
@@ -32,15 +37,8 @@ _MOST_BYTES = 1_000_000_000
 _MOST_ROWS = 20_000_000
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's arguments."""
-    parser = subparsers.add_parser(
-        "report",
-        help="one HTML page: the answer, where the time went, an interactive timeline",
-        description="Write one self-contained HTML page about scenarios or saved results: what was run, the answer, "
-        "where the time went, timeline, memory, links, stragglers, schedule, and the scenario to copy.",
-        epilog=EXAMPLE,
-    )
     parser.add_argument(
         "runs", nargs="+", metavar="SCENARIO|RESULT", help="a scenario, or a result saved with run --json (.json)"
     )
@@ -68,7 +66,6 @@ def run(args: argparse.Namespace) -> int:
     output = common.output_path(args.output)
     if output.suffix.lower() not in (".html", ".htm"):
         raise InputError(f"cannot write {args.output}: a page ends in .html")
-    common.check_json_path(args.json)
     overrides, vary = common.overrides_of(args), [expand_vary(text) for text in args.vary]
     saved = [name for name in args.runs if is_saved(name)]
     if saved and (overrides or vary or args.ranks):

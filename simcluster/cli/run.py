@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from simcluster.scenario.scenario import Scenario
     from simcluster.studies.whatif.free import Free
 
-EXAMPLE = """examples:
+HELP = "replay a scenario's step and say where the time went"
+DESCRIPTION = "Replay one step of a scenario (or its `steps`) as events and summarise it."
+EXAMPLES = """examples:
   simcluster run scenarios/gpt3_175b_64xa100.yaml --gantt step.png
   simcluster run gpt3_175b_64xa100 --pipeline.schedule 1f1b
   simcluster run gpt3_175b_64xa100 --explain --critical path.png
@@ -32,14 +34,8 @@ EXAMPLE = """examples:
 """
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's arguments."""
-    parser = subparsers.add_parser(
-        "run",
-        help="replay a scenario's step and say where the time went",
-        description="Replay one step of a scenario (or its `steps`) as events and summarise it.",
-        epilog=EXAMPLE,
-    )
     parser.add_argument("scenario", help="a scenario file, or the name of one that ships")
     add_override_arguments(parser, "change the scenario; also --a.b c")
     parser.add_argument("--json", metavar="FILE", help='write the result as JSON; "-" prints it alone')
@@ -79,7 +75,6 @@ def run(args: argparse.Namespace) -> int:
     timeline = common.table_path(args.timeline) if args.timeline else None
     trace = tracing.trace_of(args, scenario)
     paths = _paths(args, scenario)
-    common.check_json_path(args.json)
     distribution = None
     if scenario.replicas > 1:
         result, distribution = drawing.play_replicas(scenario)

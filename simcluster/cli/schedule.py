@@ -8,18 +8,19 @@ import math
 import sys
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from simcluster.base.errors import InputError
-from simcluster.cli.common import check_json_path, output_path, write_json, write_text
+from simcluster.cli.common import output_path, write_json, write_text
 
 if TYPE_CHECKING:
     from simcluster.cli.schedule_names import Meant
     from simcluster.schedules import Schedule
     from simcluster.schedules.comparison import PlayedSchedule, StageTimes
 
-_EXAMPLES = """\
-examples:
+HELP = "pipeline schedules as grids: their bubbles and in-flight peaks, compared and drawn"
+DESCRIPTION = "Print pipeline schedules: the order on each stage, the same in time, bubble and in-flight peak."
+EXAMPLES = """examples:
   simcluster schedule 1f1b --stages 4 --microbatches 8
   simcluster schedule 1f1b zb-h1 zb-v dualpipe-v --stages 4 --microbatches 8 --plot schedules.png
   simcluster schedule all --stages 8 --microbatches 32 --table --forward 100 --input 110 --weight 90 --latency 5
@@ -36,14 +37,8 @@ occupies neither of them (asynchronous send and receive).
 _GALLERY = (4, 8)
 
 
-def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
-    """Declare the command and its options."""
-    parser = subparsers.add_parser(
-        "schedule",
-        help="pipeline schedules as grids: their bubbles and in-flight peaks, compared and drawn",
-        description="Print pipeline schedules: the order on each stage, the same in time, bubble and in-flight peak.",
-        epilog=_EXAMPLES,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's arguments."""
     parser.add_argument(
         "names", nargs="*", metavar="NAME", help="a schedule, such as 1f1b or zb-v; several are compared"
     )
@@ -119,7 +114,6 @@ def _check_files(args: argparse.Namespace) -> None:
 
     if not args.names and (args.json or args.csv or args.plot):
         raise InputError("--json, --csv and --plot need a NAME, such as 1f1b or all; --gallery alone needs none")
-    check_json_path(args.json)
     for name in filter(None, (args.plot, args.gallery)):
         figure_path(name)
     if args.csv:

@@ -14,22 +14,20 @@ from simcluster.show import plots
 if TYPE_CHECKING:
     from simcluster.studies.whatif.sensitivities import MoreMemory, Sensitivity
 
-EXAMPLE = """examples:
+HELP = "say how much the step time depends on each resource"
+DESCRIPTION = (
+    "How much shorter a step gets with more of each resource, and how much longer with less: "
+    "played, and by its critical path."
+)
+EXAMPLES = """examples:
   simcluster sensitivity gpt3_175b_64xa100
   simcluster sensitivity gpt3_175b_64xa100 --by 10% --plot what_pays.png
   simcluster sensitivity gpt3_175b_64xa100 --price network=40 --price flops=300
 """
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's arguments."""
-    parser = subparsers.add_parser(
-        "sensitivity",
-        help="say how much the step time depends on each resource",
-        description="How much shorter a step gets with more of each resource, and how much longer with less: "
-        "played, and by its critical path.",
-        epilog=EXAMPLE,
-    )
     parser.add_argument("scenario", help="a scenario file, or the name of one that ships")
     add_override_arguments(parser, "change the scenario; also --a.b c")
     parser.add_argument("--by", metavar="P%", default="1%", help="how much more of each, as in 10%% (default: 1%%)")
@@ -54,7 +52,6 @@ def run(args: argparse.Namespace) -> int:
     by, prices = _percent(args.by), dict(_price(text) for text in args.price)
     resources = args.resources.split(",") if args.resources else ()
     plot = drawing.figure_path(args.plot) if args.plot else None
-    common.check_json_path(args.json)
     scenario = load(args.scenario, common.overrides_of(args, args.scenario))
     base = replay(scenario)
     found = sensitivity(base, resources, by=by, prices=prices)

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
     from simcluster.studies.multi_job import Shared
 
-EXAMPLE = """example of a jobs file:
+HELP = "play several jobs on one cluster at once"
+DESCRIPTION = "Play several jobs on one cluster, each alone and all at once, and say how much each is slowed."
+EXAMPLES = """example of a jobs file:
   cluster: {topology: dgx_h100, nodes: 4, fabric: {nodes_per_unit: 2, oversubscription: 8}}
   jobs:
     - {scenario: tiny_dp, machines: [0, 2], set: {training.global_batch: 64}}
@@ -27,14 +29,8 @@ All jobs go on until the steps of each that are measured are over: at least eigh
 """
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's arguments."""
-    parser = subparsers.add_parser(
-        "share",
-        help="play several jobs on one cluster at once",
-        description="Play several jobs on one cluster, each alone and all at once, and say how much each is slowed.",
-        epilog=EXAMPLE,
-    )
     parser.add_argument("jobs", help="a file that names the cluster and the jobs")
     add_override_arguments(parser, "change the file; also --cluster.nodes 32, --jobs.0.set.training.micro_batch 4")
     parser.add_argument("--gantt", metavar="FILE", help="draw the jobs under each other (.png, .svg or .pdf)")
@@ -49,7 +45,6 @@ def run(args: argparse.Namespace) -> int:
 
     placed, cluster = load_jobs(args.jobs, common.overrides_of(args))
     gantt = drawing.figure_path(args.gantt) if args.gantt else None
-    common.check_json_path(args.json)
     shared = simulate_together(placed, cluster)
     names = [f"{number}: {job.scenario.name}" for number, job in enumerate(placed)]
     if args.json != "-":

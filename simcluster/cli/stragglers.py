@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from simcluster.studies.whatif.mitigations import Mitigation
     from simcluster.studies.whatif.straggling import Cause, Stragglers
 
+HELP = "what makes a step long: each cause by playing the step without it"
+DESCRIPTION = "Play a scenario's step, find what makes it longer than it need be, and who waits for whom."
 EXAMPLES = """examples:
   simcluster stragglers slow_gpu
   simcluster stragglers slow_gpu --mitigate --heatmap who.png --matrix waits.png
@@ -28,14 +30,8 @@ _WAITS = 5
 _WORST = 5
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's arguments."""
-    parser = subparsers.add_parser(
-        "stragglers",
-        help="what makes a step long: each cause by playing the step without it",
-        description="Play a scenario's step, find what makes it longer than it need be, and who waits for whom.",
-        epilog=EXAMPLES,
-    )
     parser.add_argument("scenario", help="a scenario file, or the name of one that ships")
     add_override_arguments(parser, "change the scenario; also --a.b c")
     parser.add_argument("--mitigate", action="store_true", help="also play what could be done about it")
@@ -53,7 +49,6 @@ def run(args: argparse.Namespace) -> int:
 
     scenario = load(args.scenario, common.overrides_of(args, args.scenario))
     heatmap, matrix = (drawing.figure_path(name) if name else None for name in (args.heatmap, args.matrix))
-    common.check_json_path(args.json)
     result = simulate(scenario)
     found = stragglers(result)
     tried = what_pays(result) if args.mitigate else []

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from simcluster.studies.sweep.room import Fastest, Room
     from simcluster.studies.sweep.sweep import Swept
 
-EXAMPLE = """examples:
+HELP = "play many variants of a scenario"
+DESCRIPTION = "Play every combination of varied values, each row on disk as soon as it is finished."
+EXAMPLES = """examples:
   simcluster sweep gpt3_175b_64xa100 --vary parallel.tp=2,4,8 --vary training.micro_batch=1,2,4 -o rows.parquet
   simcluster sweep study.yaml -o rows.csv --executor 8
   simcluster sweep study.yaml -o rows.parquet --executor dask://10.0.0.1:8786 --sample 1000
@@ -36,14 +38,8 @@ ROWS = ".rows"
 _BEST = 5
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's arguments."""
-    parser = subparsers.add_parser(
-        "sweep",
-        help="play many variants of a scenario",
-        description="Play every combination of varied values, each row on disk as soon as it is finished.",
-        epilog=EXAMPLE,
-    )
     parser.add_argument("study", metavar="STUDY", help="a study with vary or a table, or a scenario and --vary")
     parser.add_argument(
         "--vary", action="append", default=[], metavar="A.B=X,Y", help="values to try; several --vary are combined"
@@ -82,7 +78,6 @@ def run(args: argparse.Namespace) -> int:
         from simcluster.studies.sweep.sweep import run_sweep
 
     output = common.table_path(args.output)
-    common.check_json_path(args.json)
     headroom = headroom_of(args.headroom)
     made = load_sweep(
         args.study,

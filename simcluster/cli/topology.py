@@ -8,6 +8,8 @@ from dataclasses import asdict
 from simcluster.cli import common, drawing
 from simcluster.cli.common import add_override_arguments
 
+HELP = "describe a cluster: counts, bandwidths, bisection, longest path; draw it"
+DESCRIPTION = "Build the cluster that a topology file describes, say what it is, and draw it by its hierarchy."
 EXAMPLES = """examples:
   simcluster topology dgx_h100 --set nodes=128 --plot cluster.png
   simcluster topology dgx_a100 nodes=40 --fabric.oversubscription 2
@@ -15,14 +17,8 @@ EXAMPLES = """examples:
 """
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's arguments."""
-    parser = subparsers.add_parser(
-        "topology",
-        help="describe a cluster: counts, bandwidths, bisection, longest path; draw it",
-        description="Build the cluster that a topology file describes, say what it is, and draw it by its hierarchy.",
-        epilog=EXAMPLES,
-    )
     parser.add_argument("topology", metavar="FILE", help="a topology file, or the name of one that ships")
     add_override_arguments(parser, "change the file; also nodes=128")
     parser.add_argument("--plot", metavar="FILE", help="draw the cluster (.png, .svg or .pdf)")
@@ -36,7 +32,6 @@ def run(args: argparse.Namespace) -> int:
     from simcluster.show.plots import save_figure, topology
 
     picture = drawing.figure_path(args.plot) if args.plot else None
-    common.check_json_path(args.json)
     cluster = load_cluster(args.topology, common.cluster_overrides_of(args))
     report = describe(cluster)
     if args.json != "-":

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from simcluster.evidence.validation.reports import Overall, Report, ScoredPart
     from simcluster.evidence.validation.scores import Score, ScoredPoint
 
+HELP = "put predictions beside published or own measurements"
+DESCRIPTION = "Simulate every row of tables of measured runs, and say how far the prediction is from each."
 EXAMPLES = """examples:
   simcluster validate scenarios/validation/*.yaml --data measured/ --plot accuracy.png
   simcluster validate korthikanti_table5 --rows
@@ -34,14 +36,8 @@ _WORST = 3
 _KEPT = ("forward", "backward", "bubble", "optimizer")  # columns of the breakdown that stand also where all are 0
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's arguments."""
-    parser = subparsers.add_parser(
-        "validate",
-        help="put predictions beside published or own measurements",
-        description="Simulate every row of tables of measured runs, and say how far the prediction is from each.",
-        epilog=EXAMPLES,
-    )
     parser.add_argument("studies", nargs="+", metavar="STUDY", help="a study file, or the name of one that ships")
     add_override_arguments(parser, "change the scenario of all rows; also --a.b c")
     parser.add_argument("--data", metavar="DIR", help="where tables lie that do not ship (default: $SIMCLUSTER_DATA)")
@@ -61,7 +57,6 @@ def run(args: argparse.Namespace) -> int:
     if args.workers < 1:
         raise InputError(f"--workers {args.workers}: give 1 or more")
     plot = drawing.figure_path(args.plot) if args.plot else None
-    common.check_json_path(args.json)
     overrides = common.overrides_of(args)
     files = [load_study(path, overrides) for path in args.studies]
     if args.residuals:
