@@ -72,9 +72,14 @@ def colour_of(stream: str, kind: str, chunk: int = 0) -> Colour:
 
 
 def text_on(colour: Colour) -> str:
-    """Black or white, whichever has the higher contrast on `colour` (WCAG 2.2 relative luminance)."""
-    luminance = sum(weight * _linear(part) for weight, part in zip((0.2126, 0.7152, 0.0722), colour, strict=True))
-    return TEXT if luminance > 0.19 else "#FFFFFF"
+    """Black or white, whichever has the higher contrast on `colour`."""
+    return TEXT if luminance(colour) > 0.19 else "#FFFFFF"
+
+
+def luminance(colour: Colour) -> float:
+    """Relative luminance (WCAG 2.2)."""
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in colour]
+    return float(sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True)))
 
 
 def tinted(colour: Colour, tint: float) -> Colour:
@@ -87,8 +92,3 @@ def rgb(code: str) -> Colour:
     """RGB in 0..1 of "#RRGGBB"."""
     red, green, blue = (int(code[at : at + 2], 16) / 255 for at in (1, 3, 5))
     return red, green, blue
-
-
-def _linear(part: float) -> float:
-    """Linear light of one sRGB channel."""
-    return part / 12.92 if part <= 0.04045 else float(((part + 0.055) / 1.055) ** 2.4)

@@ -9,7 +9,18 @@ import re
 from collections.abc import Sequence
 from itertools import pairwise
 
-from simcluster.show.palette import COMPUTE_KINDS, MEMORY, STREAMS, WAITING, Colour, colour_of, rgb, text_on, tinted
+from simcluster.show.palette import (
+    COMPUTE_KINDS,
+    MEMORY,
+    STREAMS,
+    WAITING,
+    Colour,
+    colour_of,
+    luminance,
+    rgb,
+    text_on,
+    tinted,
+)
 
 LIGHT_GROUND, DARK_GROUND = "#FFFFFF", "#1D2024"
 CONTRAST = 3.0
@@ -34,12 +45,6 @@ BREAKDOWN_COLOURS = {
     "optimizer": COMPUTE_KINDS["optimizer"],
     "other": COMPUTE_KINDS["other"],
 }
-
-
-def luminance(colour: Colour) -> float:
-    """Relative luminance (WCAG 2.2)."""
-    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in colour]
-    return float(sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True)))
 
 
 def contrast(one: Colour, other: Colour) -> float:
