@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simcluster.base.errors import InputError
 from simcluster.base.units import format_bytes, format_bytes_per_second, format_seconds
-from simcluster.cli import common, drawing, waits
+from simcluster.cli import common, waits
 from simcluster.cli.common import format_table
 
 if TYPE_CHECKING:
@@ -32,16 +32,14 @@ def run(args: argparse.Namespace, steps: Sequence[int] | None) -> int:
     from simcluster.interop.kineto import load_profiles
     from simcluster.interop.kineto.bandwidth import reached
     from simcluster.interop.kineto.breakdown import breakdown, layers
+    from simcluster.interop.kineto.spans import spans
     from simcluster.interop.kineto.whatif import ask
     from simcluster.interop.recorded import measure
     from simcluster.interop.recorded.waiting import waited
 
-    _check(args)
-    paths: dict[str, Path | None] = {
-        name: drawing.figure_path(getattr(args, name)) if getattr(args, name) else None
-        for name in ("gantt", "heatmap", "matrix")
-    }
-    paths["timeline"] = common.table_path(args.timeline) if args.timeline else None
+    if args.export and len(args.what_if) > 1:
+        raise InputError("--export writes one timeline: give it one --what-if at most (several changes with + in it)")
+    paths = waits.paths_of(args)
     cluster = None
     if args.cluster:
         from simcluster.scenario.files import load_cluster
@@ -53,7 +51,9 @@ def run(args: argparse.Namespace, steps: Sequence[int] | None) -> int:
     seconds = waited(job)
     events = waits.played_as_events(job, found)
     written = _export(job, args) if args.export else []
-    _draw(job, found, paths)
+    waits.draw(job, lambda: spans(job).frame(), paths)
+    if "heatmap" in paths:
+        _draw_heatmap(job, found, paths["heatmap"])
     if args.json != "-":
         blocks = [
             _answer(job, found), _ranks(job, found, ranks), waits.waits_table(job.ranks, seconds),
@@ -66,27 +66,6 @@ def run(args: argparse.Namespace, steps: Sequence[int] | None) -> int:
         document = _document(job, found, ranks, parts, calls, answers, events)
         common.write_json(args.json, {**document, "waits": waits.waits_document(job.ranks, seconds)})
     return 0
-
-
-def _check(args: argparse.Namespace) -> None:
-    if args.export and len(args.what_if) > 1:
-        raise InputError("--export writes one timeline: give it one --what-if at most (several changes with + in it)")
-
-
-def _draw(job: ProfiledJob, found: Straggling, paths: Mapping[str, Path | None]) -> None:
-    """The replayed timeline as a table and as a picture of its first step; who straggles, and by what."""
-    if paths["timeline"] or paths["gantt"]:
-        from simcluster.interop.kineto.spans import spans
-
-        table = spans(job).frame()
-        if paths["timeline"]:
-            common.write_table(paths["timeline"], table)
-        if paths["gantt"]:
-            waits.draw_step(job, table, paths["gantt"])
-    if paths["matrix"]:
-        waits.draw_waits(job, paths["matrix"])
-    if paths["heatmap"]:
-        _draw_heatmap(job, found, paths["heatmap"])
 
 
 def _draw_heatmap(job: ProfiledJob, found: Straggling, path: Path) -> None:

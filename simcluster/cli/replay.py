@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simcluster.base.errors import InputError
-from simcluster.cli import common, drawing, waits
+from simcluster.cli import common, waits
 from simcluster.cli.common import add_override_arguments, format_table
 
 if TYPE_CHECKING:
@@ -67,6 +67,7 @@ def run(args: argparse.Namespace) -> int:
     """Read, check where results go, replay, measure, print, write."""
     from simcluster.interop.kineto import is_profile
     from simcluster.interop.recorded import load_trace, measure
+    from simcluster.interop.recorded.spans import spans
     from simcluster.interop.recorded.waiting import waited
     from simcluster.interop.recorded.whatif import ask, own_schedule
 
@@ -84,10 +85,7 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(f"cannot read {args.trace}: there is no such file or folder")
     if args.export or args.cluster:
         raise InputError("--export and --cluster are for PyTorch profiles: give their folder")
-    heatmap = drawing.figure_path(args.heatmap) if args.heatmap else None
-    gantt = drawing.figure_path(args.gantt) if args.gantt else None
-    matrix = drawing.figure_path(args.matrix) if args.matrix else None
-    timeline = common.table_path(args.timeline) if args.timeline else None
+    paths = waits.paths_of(args)
     job = load_trace(args.trace, _steps(args.steps))
     answers = [ask(job, question) for question in args.what_if]
     found = measure(job)
@@ -105,18 +103,9 @@ def run(args: argparse.Namespace) -> int:
             [waits.played_line(job, events)],
         ]
         print("\n\n".join("\n".join(lines) for lines in blocks if lines))
-    if timeline or gantt:
-        from simcluster.interop.recorded.spans import spans
-
-        table = spans(job).frame()
-        if timeline:
-            common.write_table(timeline, table)
-        if gantt:
-            waits.draw_step(job, table, gantt)
-    if heatmap:
-        _draw_heatmap(job, found, heatmap)
-    if matrix:
-        waits.draw_waits(job, matrix)
+    waits.draw(job, lambda: spans(job).frame(), paths)
+    if "heatmap" in paths:
+        _draw_heatmap(job, found, paths["heatmap"])
     if args.json:
         document = _document(job, found, answers, schedule, events)
         common.write_json(args.json, {**document, "waits": waits.waits_document(job.ranks, seconds)})

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import argparse
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from simcluster.cli import common, drawing
 from simcluster.cli.common import format_table
 
 if TYPE_CHECKING:
@@ -76,15 +78,6 @@ def played_document(job: Recorded, answers: Sequence[ReplayAnswer], events: int)
     }
 
 
-def draw_step(job: Recorded, table: pd.DataFrame, path: Path) -> None:
-    """The first replayed step of a timeline."""
-    from simcluster.show.gantt import gantt, save_figure
-
-    first = table[table["step"] == job.steps[0]]
-    title = f"{job.name}, step {job.steps[0]}, replayed"
-    save_figure(gantt(first, title=title, num_ranks=len(job.ranks)), path)
-
-
 def waits_table(ranks: Sequence[int], seconds: Floats) -> list[str]:
     """The longest waits of a rank for another."""
     from simcluster.base.units import format_seconds
@@ -107,10 +100,27 @@ def waits_document(ranks: Sequence[int], seconds: Floats) -> list[dict[str, Any]
     ]
 
 
-def draw_waits(job: Recorded, path: Path) -> None:
-    """The matrix as a picture."""
-    from simcluster.interop.recorded.waiting import recorded_matrix
-    from simcluster.show.gantt import save_figure
-    from simcluster.show.wait_plot import plot_waits
+def paths_of(args: argparse.Namespace) -> dict[str, Path]:
+    """Where the pictures and the timeline that were asked for go; refused before the work is done if they cannot."""
+    checks = {**dict.fromkeys(("gantt", "heatmap", "matrix"), drawing.figure_path), "timeline": common.table_path}
+    return {name: check(getattr(args, name)) for name, check in checks.items() if getattr(args, name)}
 
-    save_figure(plot_waits(recorded_matrix(job), title=f"{job.name}, replayed: who waits for whom"), path)
+
+def draw(job: Recorded, timeline: Callable[[], pd.DataFrame], paths: Mapping[str, Path]) -> None:
+    """The replayed timeline as a table and its first step as a picture; who waits for whom."""
+    from simcluster.show import plots
+
+    if "timeline" in paths or "gantt" in paths:
+        table = timeline()
+        if "timeline" in paths:
+            common.write_table(paths["timeline"], table)
+        if "gantt" in paths:
+            first = table[table["step"] == job.steps[0]]
+            title = f"{job.name}, step {job.steps[0]}, replayed"
+            plots.save_figure(plots.gantt(first, title=title, num_ranks=len(job.ranks)), paths["gantt"])
+    if "matrix" in paths:
+        from simcluster.interop.recorded.waiting import recorded_matrix
+        from simcluster.show.wait_plot import plot_waits
+
+        title = f"{job.name}, replayed: who waits for whom"
+        plots.save_figure(plot_waits(recorded_matrix(job), title=title), paths["matrix"])

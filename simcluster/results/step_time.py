@@ -2,7 +2,7 @@
 
 ``bubble_fraction`` is the bubble's share of the step (bubble = bubble_fraction x step time), ``bubble_over_ideal`` what
 it adds to the step without it.  Of a pipeline that does nothing else they are the formulas' (P-1)/(M+P-1) and (P-1)/M;
-what the formula gives for the schedule stands beside them (``schedules.own_bubble``).
+what the formula gives for the schedule stands beside them (``schedules.comparison``).
 """
 
 from __future__ import annotations
