@@ -131,6 +131,8 @@ def _fitted(args: argparse.Namespace, path: Path, name: str) -> DeviceFit:
 
 
 def _told(fit: DeviceFit, output: Path) -> list[str]:
+    from statistics import median
+
     from simcluster.evidence.calibration.fit import root_mean_square
     from simcluster.evidence.calibration.written import observations
 
@@ -141,7 +143,7 @@ def _told(fit: DeviceFit, output: Path) -> list[str]:
         for each in fit.constants
     ]  # fmt: skip
     kinds = [
-        [kind, str(len(found)), f"{root_mean_square(found):.1%}", f"{_median([abs(row.error) for row in found]):.1%}",
+        [kind, str(len(found)), f"{root_mean_square(found):.1%}", f"{median(abs(row.error) for row in found):.1%}",
          f"{max(abs(row.error) for row in found):.0%}"]
         for kind, found in fit.kinds().items()
     ]  # fmt: skip
@@ -161,12 +163,6 @@ def _told(fit: DeviceFit, output: Path) -> list[str]:
         "",
         f"written: {output}; name it where a device goes, as in --cluster.device {output}",
     ]
-
-
-def _median(values: list[float]) -> float:
-    from statistics import median
-
-    return float(median(values))
 
 
 def _as_json(fit: DeviceFit) -> dict[str, Any]:

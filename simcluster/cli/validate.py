@@ -175,7 +175,8 @@ def _collectives(report: Report, all_rows: bool) -> list[str]:
         for part in report.parts
         if part.role != "degraded"
     ]
-    header = ["set, collective", "constants", "sizes", "error", "worst", "bias", f"below {_threshold(report)}", "aim"]
+    small = getattr(report.study, "small", 0.0)
+    header = ["set, collective", "constants", "sizes", "error", "worst", "bias", f"below {small / 2**20:g} MiB", "aim"]
     lines = format_table(header, rows).splitlines() if rows else ["no row could be predicted"]
     for part in report.parts:
         if part.role == "degraded" and part.score:
@@ -194,11 +195,6 @@ def _sizes(report: Report) -> list[str]:
         header = ["size", "measured", "predicted", "error", "NCCL picks"]
         lines += ["", f"{part.name}, {part.collective}", *format_table(header, rows).splitlines()]
     return lines
-
-
-def _threshold(report: Report) -> str:
-    small = getattr(report.study, "small", 0.0)
-    return f"{small / 2**20:g} MiB"
 
 
 def _score_cells(score: Score | None) -> list[str]:

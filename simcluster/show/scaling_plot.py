@@ -102,13 +102,12 @@ def _frame(axes: Axes, rows: pd.DataFrame, label: str, title: str) -> None:
     if label == "step time":
         shortest, longest = float(rows["step_time_s"].min()), float(rows["step_time_s"].max())
         unit, scale = next((pair for pair in _UNITS if longest >= pair[1]), _UNITS[-1])
-        axes.yaxis.set_major_formatter(lambda seconds, _: f"{seconds / scale:.4g} {unit}")
         if longest > 2 * shortest:
             axes.set_yscale("log", base=2)
-            axes.yaxis.set_major_formatter(lambda seconds, _: f"{seconds / scale:.4g} {unit}")
             axes.yaxis.set_minor_formatter(NullFormatter())
         else:
             axes.set_ylim(0, 1.25 * longest)
+        axes.yaxis.set_major_formatter(lambda seconds, _: f"{seconds / scale:.4g} {unit}")
     else:
         axes.yaxis.set_major_formatter(lambda rate, _: f"{rate:,.0f}")
     axes.set_xlabel("GPUs", fontsize=9, color=TEXT)

@@ -53,7 +53,7 @@ def straggler_heatmap(
     if replicas <= _NUMBERS:
         _write(main, slowdown, most)
     for dp, stage in worst:
-        main.add_patch(_frame(dp, stage))
+        main.add_patch(Rectangle((dp - 0.5, stage - 0.5), 1, 1, fill=False, edgecolor=TEXT, linewidth=2.6))
     _margins(top, side, by_replica, by_stage, column=column, row=row)
     main.set_xlabel(column + ("; framed: the workers that M_W is about" if worst else ""), fontsize=9, color=TEXT)
     main.set_ylabel("" if rows else row, fontsize=9, color=TEXT)
@@ -78,10 +78,6 @@ def _axes(figure: Figure, inner: float, height: float) -> tuple[Axes, Axes, Axes
     return figure.add_subplot(grid[0, 0], sharex=main), main, figure.add_subplot(grid[1, 1], sharey=main)
 
 
-def _frame(dp: int, stage: int) -> Rectangle:
-    return Rectangle((dp - 0.5, stage - 0.5), 1, 1, fill=False, edgecolor=TEXT, linewidth=2.6)
-
-
 def _write(axes: Axes, slowdown: npt.NDArray[np.float64], most: float) -> None:
     """Every cell's excess in %."""
     for (dp, stage), value in np.ndenumerate(slowdown):
@@ -99,6 +95,11 @@ def _margins(
     top.set_ylabel("%", fontsize=8, color=QUIET_TEXT)
     top.set_title(f"longer by a whole {column} alone", fontsize=8, color=QUIET_TEXT, loc="left")
     side.set_title(f"by a whole {row} (%)", fontsize=8, color=QUIET_TEXT, loc="left")
+    frame_margins(top, side)
+
+
+def frame_margins(top: Axes, side: Axes) -> None:
+    """Bars above and beside a square of cells: small quiet numbers, and no names, which the cells have."""
     for axes in (top, side):
         axes.tick_params(labelsize=7, colors=QUIET_TEXT)
         axes.spines[["top", "right"]].set_visible(False)

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from simcluster.base.units import format_seconds_round
 from simcluster.results.waits import WaitMatrix
 from simcluster.show.palette import QUIET_TEXT, STREAMS, TEXT, WAITING, rgb
+from simcluster.show.straggler_heatmap import frame_margins
 
 _FILL = LinearSegmentedColormap.from_list("waiting", ["#FFFFFF", "#F3C9A5", STREAMS["tp"], "#5A2400"])
 _NAMES = {
@@ -54,11 +55,7 @@ def plot_waits(matrix: WaitMatrix, *, title: str) -> Figure:
         "waited for, by the mean rank of every row together (s a step)", fontsize=8, color=QUIET_TEXT, loc="left"
     )
     side.set_title("waited (s)", fontsize=8, color=QUIET_TEXT, loc="left")
-    for axes in (top, side):
-        axes.tick_params(labelsize=7, colors=QUIET_TEXT)
-        axes.spines[["top", "right"]].set_visible(False)
-    top.tick_params(axis="x", labelbottom=False, length=0)
-    side.tick_params(axis="y", labelleft=False, length=0)
+    frame_margins(top, side)
     bar = figure.colorbar(heat, ax=[main, side], location="bottom", aspect=50, pad=0.01, fraction=0.03)
     ticks = np.linspace(0.0, most, 5)
     labels = [format_seconds_round(tick) if tick else "0" for tick in ticks.tolist()]

@@ -6,7 +6,7 @@ from simcluster.base.units import format_bytes, format_bytes_per_second, format_
 from simcluster.schedules.text import order_lines
 from simcluster.show.report import words
 from simcluster.show.report.colours import HEAT_LEVELS
-from simcluster.show.report.entry import Entry, LinkHeat
+from simcluster.show.report.entry import Entry
 from simcluster.show.report.html import Markup, element, joined, table, void
 from simcluster.show.report.ideal import MOST_ACTIONS
 from simcluster.show.report.yaml_text import yaml_text
@@ -38,9 +38,10 @@ def memory(entry: Entry, number: int) -> Markup:
             "Nothing is allocated or freed in this run." if entry.result else "A saved result has no memory over time."
         )
         return joined(figures, quiet(why))
+    fullest = entry.result.memory_peak.rank if entry.result else -1
     options = [
         element("option", f"rank {curve.rank}, stage {curve.stage}", value=str(place),
-                selected="" if curve.rank == _fullest(entry) else None)
+                selected="" if curve.rank == fullest else None)
         for place, curve in enumerate(entry.memory)
     ]  # fmt: skip
     swatches = [
@@ -64,20 +65,11 @@ def memory(entry: Entry, number: int) -> Markup:
     return joined(chart, figures)
 
 
-def _fullest(entry: Entry) -> int:
-    return entry.result.memory_peak.rank if entry.result else -1
-
-
 def _used(entry: Entry, part: str) -> bool:
     pool = {"gathered": "parameters", "unsharded": "gradients", "activations": "activations", "other": "other"}
-    for curve in entry.memory:
-        if part == "lost":
-            found = curve.fragmentation > 1
-        else:
-            found = bool(curve.pools[pool[part]].any()) if part in pool else curve.state[part] > 0
-        if found:
-            return True
-    return False
+    if part == "lost":
+        return any(curve.fragmentation > 1 for curve in entry.memory)
+    return any(curve.pools[pool[part]].any() if part in pool else curve.state[part] > 0 for curve in entry.memory)
 
 
 # --- links ------------------------------------------------------------------------------------------------------------
@@ -104,11 +96,6 @@ def _link(row: tuple[str, str, int, float, float, float, float], place: int) -> 
     strip = element("canvas", data_strip=str(place), class_="strip", aria_hidden="true")
     return [f"{a} → {b}", f"×{alike:,}", format_bytes_per_second(capacity), strip, words.percent(mean),
             words.percent(peak), format_bytes(size)]  # fmt: skip
-
-
-def link_bins(heat: LinkHeat) -> int:
-    """Columns of the strips."""
-    return int(heat.matrix.shape[1])
 
 
 # --- stragglers -------------------------------------------------------------------------------------------------------

@@ -237,7 +237,7 @@ def _data(entries: Sequence[Entry]) -> tuple[dict[str, Any], str, list[str]]:
                 "grid": grid,
                 "memory": [_curve(curve, entry, blob) for curve in entry.memory],
                 "capacity": entry.result.facts.memory if entry.result else 0.0,
-                "links": heat and {"bins": details.link_bins(heat), "matrix": blob.integers(full)} if full is not None
+                "links": heat and {"bins": heat.matrix.shape[1], "matrix": blob.integers(full)} if full is not None
                 else None,
             }
         )  # fmt: skip
