@@ -192,6 +192,13 @@ def test_one_way(part: str) -> None:
         assert sorted(reached(module) & set(NEVER[part])) == [], module
 
 
+def test_reading_path() -> None:
+    """What a newcomer reads, by ARCHITECTURE.md, is short."""
+    path = re.findall(r"^\| `((?:scenarios|simcluster)/\S+)` \|", PLAN, re.M)
+    assert "simcluster/reference/plain.py" in path
+    assert sum(len((ROOT / name).read_text().splitlines()) for name in path) <= 1200
+
+
 def test_nothing_imports_the_command_line_but_itself() -> None:
     for module in MODULES:
         if not within(module, "cli", "__main__"):
