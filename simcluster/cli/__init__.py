@@ -1,10 +1,8 @@
 """The command line: a module a command.
 
 Exit status 0 when the work was done, 2 for a bad input (one message on stderr), 1 for a failure of ours (with its
-traceback), 130 on Ctrl-C.  A command is a module here with HELP, DESCRIPTION and EXAMPLES, ``add_arguments(parser)``,
-which imports nothing heavy, and ``run(args) -> int``; only the chosen command's module is imported, so that help is
-immediate.  What a command takes it says in its parser: overrides with ``common.add_override_arguments``.  ``--quiet``
-is added to all, and the path behind ``--json``, which all take, is checked before a command runs.
+traceback), 130 on Ctrl-C.  A command is an entry in ``commands.toml``, which says what it takes, and a module here with
+``run(args)``; only the chosen command's module is imported, and none for help.
 """
 
 from __future__ import annotations
@@ -20,37 +18,19 @@ import keyword
 import os
 import re
 import sys
+import tomllib
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.cli.arguments import Parser, did_you_mean
 from simcluster.cli.common import check_json_path
 from simcluster.cli.terminal import styled
 
-COMMANDS = (
-    "run",
-    "compare",
-    "schedule",
-    "topology",
-    "collective",
-    "share",
-    "validate",
-    "replay",
-    "stragglers",
-    "diff",
-    "report",
-    "sensitivity",
-    "check",
-    "sweep",
-    "plan",
-    "calibrate",
-    "fit",
-    "import",
-    "chakra",
-    "completion",
-)
+_SAID: dict[str, Any] = tomllib.loads(Path(__file__).with_name("commands.toml").read_text(encoding="utf-8"))
+COMMANDS = tuple(_SAID["commands"])
 """Every command, in the order of the help."""
 
 _BROKEN_PIPE = 141  # what a shell reports of a program that SIGPIPE ended
@@ -101,10 +81,12 @@ def parser_of(command: str | None) -> tuple[Parser, dict[str, Parser]]:
     parser.add_argument("--version", action=_Version)
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     for name in COMMANDS if command is None else (command,):
-        module = importlib.import_module(module_of(name))
-        one = subparsers.add_parser(name, help=module.HELP, description=module.DESCRIPTION, epilog=module.EXAMPLES)
-        module.add_arguments(one)
-        one.add_argument("-q", "--quiet", action="store_true", help="no progress and no notes on stderr, only errors")
+        said = _SAID["commands"][name]
+        one = subparsers.add_parser(name, help=said["help"], description=said["description"], epilog=said["examples"])
+        one.take(said["arguments"], _SAID["options"])
+        for title, arguments in said.get("groups", {}).items():
+            one.take(arguments, _SAID["options"], one.add_argument_group(title))
+        one.take(_SAID["always"], {})
     return parser, subparsers.choices
 
 

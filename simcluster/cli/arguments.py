@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import math
 import re
-from collections.abc import Iterable, Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from simcluster.base.errors import InputError
+
+if TYPE_CHECKING:
+    from fractions import Fraction
 
 _DOTTED_OPTION = re.compile(r"--([A-Za-z_]\w*(?:\.\w+)+\+?)(?:=(.*))?", re.DOTALL)
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*(?:\.\w+)*\+?=.*", re.DOTALL)
@@ -20,6 +25,24 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, **settings: Any) -> None:
         layout = argparse.RawDescriptionHelpFormatter  # examples stay as they are written
         super().__init__(**{"allow_abbrev": False, "formatter_class": layout, **settings})
+        self.files: dict[str, str] = {}  # what kind of file is written where an argument says
+
+    def take(
+        self, arguments: Mapping[str, Any], shared: Mapping[str, Any], group: argparse._ArgumentGroup | None = None
+    ) -> None:
+        """Arguments as ``commands.toml`` has them, with what all of a name share."""
+        for names, said in arguments.items():
+            settings = {**shared.get(names, {}), **({"help": said} if isinstance(said, str) else said)}
+            file = settings.pop("file", None)
+            if file:
+                settings.setdefault("metavar", "FILE")
+            if "type" in settings:
+                settings["type"] = TYPES[settings["type"]]
+            if settings.get("action") == "append":
+                settings["default"] = []
+            action = (group or self).add_argument(*names.split(), **settings)
+            if file:
+                self.files[action.dest] = file
 
     def error(self, message: str) -> NoReturn:
         raise InputError(f"{message}; see {self.prog} --help")
@@ -33,8 +56,8 @@ class Parser(argparse.ArgumentParser):
 
     @property
     def takes_overrides(self) -> bool:
-        """Did the command call ``common.add_override_arguments``?"""
-        return self.get_default("overrides") is not None
+        """Has it --set?  Then the other two spellings reach the command in ``args.overrides``."""
+        return "--set" in self.options
 
     @property
     def options(self) -> dict[str, argparse.Action]:
@@ -81,6 +104,45 @@ class Parser(argparse.ArgumentParser):
         """Is it an option, alone, whose value comes next?"""
         action = self.options.get(argument)
         return action is not None and action.nargs != 0
+
+
+def _whole(least: int, text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not least <= int(text[:20]) <= 10**9:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {least}")
+    return int(text)
+
+
+def _rank(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text[:20]) > 10**9:
+        raise argparse.ArgumentTypeError(f"{text!r} is not the number of a rank; the first one is 0")
+    return int(text)
+
+
+def _time(text: str) -> Fraction:
+    """A number exactly as written: 0.1 is one tenth."""
+    from fractions import Fraction  # slow to import
+
+    try:
+        size = float(text)
+    except ValueError:
+        size = math.nan
+    if not (size == 0 or 1e-12 <= size <= 1e12):  # also keeps Fraction("1e999999999") from being built
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a time; write a number without unit, 0 or between 1e-12 and 1e12: all times of this "
+            f"command are in one unit of your choice"
+        )
+    return Fraction(text) if size else Fraction(0)
+
+
+TYPES: dict[str, Callable[[str], object]] = {
+    "int": int,
+    "float": float,
+    "count": partial(_whole, 1),
+    "gpus": partial(_whole, 2),
+    "rank": _rank,
+    "time": _time,
+}
+"""What the text of an argument is made into, by the name in ``commands.toml``."""
 
 
 def is_override_option(argument: str) -> bool:

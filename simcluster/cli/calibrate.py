@@ -17,39 +17,6 @@ if TYPE_CHECKING:
     from simcluster.evidence.calibration.fit import DeviceFit
     from simcluster.evidence.calibration.table import Measurement
 
-HELP = "measure a GPU with PyTorch and write a device file"
-DESCRIPTION = "Measure how fast a GPU runs the kernels of training, and write a device that scenarios can name."
-EXAMPLES = """examples:
-  simcluster calibrate -o my_gpu.yaml                     # measure, fit, write my_gpu.yaml and my_gpu.jsonl
-  simcluster calibrate -o my_gpu.yaml --measure-only      # where only PyTorch is installed ...
-  simcluster calibrate -o my_gpu.yaml --from my_gpu.jsonl # ... and the fit elsewhere
-  simcluster run gpt3_175b_64xa100 --cluster.device my_gpu.yaml
-
-Measured are matrix products over shapes and layouts, attention (each backend of scaled_dot_product_attention), kernels
-that memory limits, launches, copies, and work beside copies.  Every case is on the disk as soon as it is measured, in
-the raw table beside the output; a run that was stopped goes on there.  The device model's constants are then fitted to
-the table by least squares.  Peaks and memory come from the catalogue, where it knows the GPU, or from --base.
-"""
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's arguments."""
-    parser.add_argument("-o", "--output", required=True, metavar="FILE.yaml", help="the device file; its raw table "
-                        "lies beside it as FILE.jsonl")  # fmt: skip
-    parser.add_argument("--device", default="cuda", help="what is measured: cuda, cuda:1 or cpu (default: cuda)")
-    parser.add_argument(
-        "--dtype", default="bf16", help="bf16 (default), fp16 or fp32; fp8 products come with the first two"
-    )
-    parser.add_argument("--quick", action="store_true", help="a third of the cases, each timed for a shorter while")
-    parser.add_argument("--base", metavar="NAME", help="the device of the catalogue (or a device file) that gives what "
-                        "is not measured; default: the one with the GPU's name, if there is one")  # fmt: skip
-    parser.add_argument("--name", help="what the device is called (default: the output's name)")
-    parser.add_argument("--date", metavar="DAY", help="what the head of the file says (default: today)")
-    parser.add_argument("--measure-only", action="store_true", help="write the raw table only")
-    parser.add_argument("--from", dest="table", metavar="FILE.jsonl", help="fit this raw table; nothing is measured")
-    parser.add_argument("--restart", action="store_true", help="measure everything again, over an old raw table")
-    parser.add_argument("--json", metavar="FILE", help='constants and rows as JSON; "-" prints it alone')
-
 
 def run(args: argparse.Namespace) -> int:
     """Measure, or read; then fit and write."""

@@ -10,49 +10,13 @@ from typing import TYPE_CHECKING, Any
 from simcluster.base.errors import InputError
 from simcluster.cli import common
 from simcluster.cli.arguments import did_you_mean
-from simcluster.cli.common import add_override_arguments
 
 if TYPE_CHECKING:
     from simcluster.importers.astra_network import Dimension
     from simcluster.interop.chakra import PlayedTrace
     from simcluster.topology import Cluster
 
-HELP = "play or write execution traces of MLCommons Chakra (ASTRA-sim)"
-DESCRIPTION = "Play execution traces on a cluster, or write those of a scenario."
-EXAMPLES = """examples:
-  simcluster chakra play traces/ --cluster dgx_h100
-  simcluster chakra play traces/allreduce --cluster network.yml --device h100 --json -
-  simcluster chakra write scenarios/tiny_3d.yaml -o traces/
-
-play takes a folder with NAME.RANK.et for every rank, or traces/NAME where there are several jobs; the ranks of process
-groups (pg_name) are in comm_groups.json beside them, or in the file that --groups names: {"0": [0, 1, 2, 3]}.
-comm_size is what every rank puts in.  --cluster may be a network file of ASTRA-sim (its GB/s are 2^30 B/s), of which
-involved_dim speaks.  Nodes that compute take their duration; without one, or with --roofline, num_ops and tensor_size
-by the device's peak and memory bandwidth.  Memory nodes go over the GPU's way to its host's memory.
-
-write plays the scenario rank by rank and op by op, and writes computation with the time that it took there; copies of
-offload as memory nodes; a send at a rendezvous with a message of one byte before it, which says that its receiver is
-there.
-Needs protobuf: pip install 'simcluster[chakra]'.
-"""
 _SHOWN = 8
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's arguments."""
-    parser.add_argument("action", metavar="ACTION", help="play or write")
-    parser.add_argument("what", metavar="TRACES|SCENARIO", help="the traces to play, or the scenario to write")
-    parser.add_argument(
-        "--cluster", metavar="FILE", help="play: a topology (name or file), or ASTRA-sim's network file"
-    )
-    parser.add_argument("--device", metavar="NAME", help="play: which GPU it is, for a network file")
-    parser.add_argument("--groups", metavar="FILE", help="play: JSON with the ranks of every process group")
-    parser.add_argument("--roofline", action="store_true", help="play: time num_ops by the device, not by durations")
-    parser.add_argument("--nccl", default="auto", metavar="NAME", help="play: NCCL's platform, auto or none")
-    parser.add_argument("--nodes", metavar="FILE", help="play: write start and end of every node (.csv or .parquet)")
-    parser.add_argument("--json", metavar="FILE", help='write the result as JSON; "-" prints it alone')
-    parser.add_argument("-o", "--output", metavar="FOLDER", help="write: where the traces go")
-    add_override_arguments(parser, "change the cluster, or the scenario; also nodes=2")
 
 
 def run(args: argparse.Namespace) -> int:

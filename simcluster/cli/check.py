@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from simcluster.base.errors import InputError
 from simcluster.cli import common
-from simcluster.cli.common import add_override_arguments
 from simcluster.cli.terminal import Style, styled
 
 if TYPE_CHECKING:
@@ -17,23 +16,9 @@ if TYPE_CHECKING:
     from simcluster.studies.whatif.preflight import Checklist, Point
     from simcluster.studies.whatif.remedies import Remedy
 
-HELP = "go through a launch checklist"
-DESCRIPTION = "What to look at before a job gets its GPUs: each point with its number, and a remedy as played."
-EXAMPLES = """examples:
-  simcluster check gpt3_175b_64xa100
-  simcluster check gpt3_175b_64xa100 --pipeline.schedule 1f1b --strict
-"""
 _TIGHT = 0.9  # of a GPU's memory: a remedy that holds more says so
 _MARKS = {"pass": "pass", "warn": "WARN", "fail": "FAIL"}
 _STYLES: dict[str, Style] = {"warn": "yellow", "fail": "red"}
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's arguments."""
-    parser.add_argument("scenario", help="a scenario file, or the name of one that ships")
-    add_override_arguments(parser, "change the scenario; also --a.b c")
-    parser.add_argument("--strict", action="store_true", help="exit status 2 if a point fails")
-    parser.add_argument("--json", metavar="FILE", help='write the list as JSON; "-" prints it alone')
 
 
 def run(args: argparse.Namespace) -> int:

@@ -8,55 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from simcluster.base.errors import InputError
 from simcluster.cli import collisions, common, drawing, health
-from simcluster.cli.common import add_override_arguments, cluster_overrides_of
+from simcluster.cli.common import cluster_overrides_of
 
 if TYPE_CHECKING:
     from simcluster.cli.collective_output import CollectiveJob, SizeRow
     from simcluster.topology import Cluster
 
-HELP = "time one collective by itself, as nccl-tests does"
-DESCRIPTION = "Play one collective where nothing else runs; a range of sizes gives the table of nccl-tests."
-EXAMPLES = """examples:
-  simcluster collective all_reduce --size 1GiB --gpus 64 --cluster dgx_h100
-  simcluster collective all_gather --size 1MiB:8GiB --gpus 16 --cluster dgx_a100
-  simcluster collective all_reduce --size 1GiB --gpus 256 --cluster flat --detail steps
-  simcluster collective all_reduce --size 1GiB --gpus 512 --split %64 --cluster leaf_spine_512
-  simcluster collective all_to_all_v --sizes sizes.csv --cluster dgx_h100
-  simcluster collective broadcast --root 3 --size 1GiB --gpus 16 --cluster dgx_h100
-  simcluster collective --measured nccl.log --platform dgx-h100
-
-Sizes are of the full buffer, algbw is size over time, and busbw algbw x 2(N-1)/N for all_reduce and x (N-1)/N for
-reduce_scatter, all_gather and all_to_all: the conventions of nccl-tests. --split is their NCCL_TESTS_SPLIT: %64 puts
-GPU i into group i mod 64, /8 into group i div 8, and all groups run at once. A send goes from the first GPU to the
-second.
-"""
 
 _UNEVEN = "all_to_all_v"
 _MOST_TRANSFERS = 50_000_000  # some four minutes
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's arguments."""
-    parser.add_argument("name", nargs="?", metavar="NAME", help="all_reduce, reduce_scatter, all_gather, send, ...")
-    parser.add_argument("--size", metavar="S[:T]", help="1GiB, or 1MiB:8GiB for all doublings")
-    parser.add_argument("--gpus", type=_count, metavar="N", help="the first N GPUs of the cluster")
-    parser.add_argument("--ranks", metavar="R,R-R", help="these GPUs of the cluster in this order, as in 0,8,16-19")
-    parser.add_argument("--cluster", metavar="FILE", help="a topology file, or one that ships")
-    add_override_arguments(parser, "change the file; also nodes=16")
-    parser.add_argument(
-        "--algorithm", default="auto", metavar="A", help="ring, ...; auto (the default) is what NCCL would pick"
-    )
-    parser.add_argument(
-        "--nccl", default="auto", metavar="P",
-        help="the platform whose latencies, rates and choices NCCL has; none: the links alone (default: the cluster's)",
-    )  # fmt: skip
-    parser.add_argument("--detail", default="flow", metavar="D", help="flow: one activity (default); steps: every hop")
-    parser.add_argument("--split", metavar="%K|/K", help="several groups at once, as NCCL_TESTS_SPLIT makes them")
-    parser.add_argument("--root", type=_rank, metavar="R", help="the rank of the group that broadcasts or reduces to")
-    parser.add_argument("--sizes", metavar="FILE", help="all_to_all_v: CSV, row i column j is what rank i sends to j")
-    parser.add_argument("--links", metavar="FILE", help="what every link carries (.csv), or a picture over time (.png)")
-    parser.add_argument("--json", metavar="FILE", help='write the numbers as JSON (B, s, B/s); "-" prints them alone')
-    health.add_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -207,18 +167,6 @@ def _size(text: str) -> int:
     if not 1 <= size <= 1e18 or size != int(size):
         raise InputError(f"--size {text!r}: a size is a whole number of bytes from 1 B to 1 EB")
     return int(size)
-
-
-def _count(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or not 2 <= int(text[:20]) <= 10**9:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 2")
-    return int(text)
-
-
-def _rank(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or int(text[:20]) > 10**9:
-        raise argparse.ArgumentTypeError(f"{text!r} is not the number of a rank; the first one is 0")
-    return int(text)
 
 
 # --- what comes out ---------------------------------------------------------------------------------------------------

@@ -17,12 +17,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def add_override_arguments(parser: argparse.ArgumentParser, what: str) -> None:
-    """--set a.b=c, repeatable; the other two spellings reach the command in ``args.overrides``."""
-    parser.add_argument("--set", action="append", default=[], metavar="A.B=C", help=f"{what}; A.B+=C adds to a list")
-    parser.set_defaults(overrides=[])  # by this the frame knows that the command takes them
-
-
 def overrides_of(args: argparse.Namespace, *scenarios: str) -> list[tuple[str, Any]]:
     """Every override on the command line as (path, value): --set first, then the shorter spellings.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from simcluster.base.errors import InputError
 from simcluster.cli import common, drawing
-from simcluster.cli.common import add_override_arguments, format_difference, format_table, on_one_line
+from simcluster.cli.common import format_difference, format_table, on_one_line
 from simcluster.show import plots
 
 if TYPE_CHECKING:
@@ -20,30 +20,6 @@ if TYPE_CHECKING:
     from simcluster.results.raised import HeldBack
     from simcluster.results.result import Result
     from simcluster.studies.variations import Outcomes
-
-HELP = "put scenarios, or variations of one, side by side"
-DESCRIPTION = "Replay several scenarios, or every combination of varied values, and attribute the difference."
-EXAMPLES = """examples:
-  simcluster compare gpt3_175b_64xa100 --vary pipeline.schedule=gpipe,1f1b,interleaved --gantt schedules.png
-  simcluster compare gpt3_175b_64xa100 gpt3_175b_64xa100_full_recompute --waterfall why.png
-"""
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's arguments."""
-    parser.add_argument(
-        "scenarios", nargs="+", metavar="SCENARIO", help="a scenario file, or the name of one that ships"
-    )
-    parser.add_argument(
-        "--vary", action="append", default=[], metavar="A.B=X,Y", help="values to try; several --vary are combined"
-    )
-    add_override_arguments(parser, "change all of them; also --a.b c")
-    parser.add_argument("--gantt", metavar="FILE", help="draw the timelines under each other (.png, .svg or .pdf)")
-    parser.add_argument("--waterfall", metavar="FILE", help="draw where the difference from the first one went")
-    parser.add_argument("--overlap", metavar="FILE", help="draw how much communication each hides, exposes, waits for")
-    parser.add_argument("--scaling", metavar="FILE", help="draw step time and throughput of a GPU over GPUs")
-    parser.add_argument("--json", metavar="FILE", help='write the table as JSON; "-" prints it alone')
-    parser.add_argument("--csv", metavar="FILE", help="write the table as CSV")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -8,18 +8,6 @@ from __future__ import annotations
 import argparse
 import re
 
-HELP = "print a script with which the shell completes commands, options, names and paths"
-DESCRIPTION = "Print the completion script of a shell."
-EXAMPLES = """examples:
-  eval "$(simcluster completion bash)"                                # in ~/.bashrc
-  eval "$(simcluster completion zsh)"                                 # in ~/.zshrc, behind compinit if it is there
-  simcluster completion fish > ~/.config/fish/completions/simcluster.fish
-
-Completed are commands, options, files, the names of what ships (scenarios, topologies, studies, schedules, devices,
-...), and scenario paths with their values: behind --set and --vary, as --parallel.tp and as parallel.tp=.
-"""
-SHELLS = ("bash", "zsh", "fish")
-
 _BASH = r"""
 _simcluster() {
     local IFS=$'\n'
@@ -50,13 +38,6 @@ complete -c simcluster -f -a '(__simcluster)'
 _SPECIAL = re.compile(r"[^\w@%+=:,./~-]")
 """Characters that mean something to a shell."""
 _SCRIPTS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's arguments."""
-    parser.add_argument("shell", choices=SHELLS, metavar="SHELL", help="bash, zsh or fish")
-    parser.add_argument("--line", metavar="TEXT", help="what could stand at the end of this line (the script asks)")
-    parser.add_argument("--json", metavar="FILE", help='write the script, or the answers, as JSON; "-" prints it alone')
 
 
 def run(args: argparse.Namespace) -> int:

@@ -7,30 +7,14 @@ from typing import TYPE_CHECKING
 
 from simcluster.base.errors import InputError
 from simcluster.cli import common, drawing
-from simcluster.cli.common import add_override_arguments, format_difference, format_table
+from simcluster.cli.common import format_difference, format_table
 from simcluster.show import plots
 
 if TYPE_CHECKING:
     from simcluster.studies.whatif.difference import Difference
 
-HELP = "say why one step takes longer than another"
-DESCRIPTION = "The difference of two steps by cause and by stage, summing to it exactly, and in words."
-EXAMPLES = """examples:
-  simcluster diff gpt3_175b_64xa100 gpt3_175b_64xa100_full_recompute
-  simcluster diff gpt3_175b_64xa100 --set training.recompute=full --waterfall why.png
-  simcluster diff before.json after.json        (saved by simcluster run --json)
-"""
 _MOST_SETTINGS = 20
 _MOST_STAGES = 32
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's arguments."""
-    parser.add_argument("base", metavar="A", help="a scenario, or a result saved with run --json")
-    parser.add_argument("other", metavar="B", nargs="?", help="another; left out: A with what --set changes")
-    add_override_arguments(parser, "what B has otherwise; with both A and B given: change both")
-    parser.add_argument("--waterfall", metavar="FILE", help="draw it, cause by cause (.png, .svg or .pdf)")
-    parser.add_argument("--json", metavar="FILE", help='write it as JSON; "-" prints it alone')
 
 
 def run(args: argparse.Namespace) -> int:

@@ -13,36 +13,8 @@ from simcluster.cli.terminal import progress
 if TYPE_CHECKING:
     from simcluster.evidence.validation.fitting_run import FitEffort, FitRow, LeftOut, Outcome
 
-HELP = "fit the declared constants again on measured rows"
-DESCRIPTION = "Least squares of the declared constants on the declared rows, beside what is used today."
-EXAMPLES = """examples:
-  simcluster fit --data measured/                     # every constant that was fitted, on the rows it was fitted on
-  simcluster fit --only sustained-700w sustained-500w --data measured/ --rows
-  simcluster fit --file my_fits.yaml --json fits.json
-
-A fit file declares constants (dotted paths of a scenario, as in cluster.device.matmul.power, with bounds and a source)
-and the rows of studies that decide them; scenarios/fits/constants.yaml has those that ship.  Nothing is written back:
-the command says how far what is used today is from what the rows give.  Cross-validation leaves out one model, one
-scale or one study at a time; a study that is alone is predicted by what the constants would be unfitted.
-
-Rows are simulated at a few values of the constants and interpolated between them (rows that are played alike, such as
-one configuration measured twice, once).  What is found is simulated, and more values around it, until no row was
-interpolated off by more than 0.1 %; the answer says by how much.  Residuals are always simulated; folds of the
-cross-validation are interpolated, and simulated first where they lead far from all that was.
-"""
 
 _WORST = 5
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's arguments."""
-    parser.add_argument("--file", metavar="FITS", help="a fit file (default: the one that ships)")
-    parser.add_argument("--only", nargs="+", default=[], metavar="FIT", help="these fits of the file")
-    parser.add_argument("--data", metavar="DIR", help="where tables lie that do not ship (default: $SIMCLUSTER_DATA)")
-    parser.add_argument("--no-cross-validation", action="store_true", help="fit only, on all rows")
-    parser.add_argument("--rows", action="store_true", help="every row with its residual")
-    parser.add_argument("--json", metavar="FILE", help='write everything as JSON; "-" prints it alone')
-    parser.add_argument("--workers", type=int, default=1, metavar="N", help="simulate N rows at once (default: 1)")
 
 
 def run(args: argparse.Namespace) -> int:

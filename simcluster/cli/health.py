@@ -9,19 +9,6 @@ from simcluster.base.errors import InputError
 from simcluster.cli import common
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the health check."""
-    group = parser.add_argument_group("health check of a real cluster")
-    group.add_argument(
-        "--measured", metavar="LOG", help="what an nccl-tests program printed: how far is it from the model?"
-    )
-    group.add_argument(
-        "--platform", metavar="P", help="the machines, as NCCL's tuner sees them: dgx-a100, dgx-h100, ..."
-    )
-    group.add_argument("--machines", type=int, metavar="M", help="machines of the run, if the log does not list them")
-    group.add_argument("--per-machine", type=int, metavar="G", help="GPUs of each, if the log does not list them")
-
-
 def run(args: argparse.Namespace) -> int:
     """Read the log, print a line a size and the verdict."""
     from simcluster.base.units import format_bytes, format_seconds

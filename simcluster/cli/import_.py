@@ -11,47 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from simcluster.base.errors import InputError
 from simcluster.cli import common
-from simcluster.cli.common import add_override_arguments
 
 if TYPE_CHECKING:
     from simcluster.importers.imported import Imported
 
 KINDS = ("megatron", "megatron-bridge", "torchtitan", "hugging-face", "astra-network")
-HELP = "make a scenario from the arguments or config of another tool"
-DESCRIPTION = "Turn what Megatron-LM, Megatron-Bridge, torchtitan, transformers or ASTRA-sim reads into ours."
-EXAMPLES = """examples:
-  simcluster import megatron args.txt --cluster dgx_h100 --gpus 1024 -o scenario.yaml
-  pbpaste | simcluster import megatron - --cluster dgx_h100
-  simcluster import torchtitan llama3_8b.toml --cluster dgx_h100 --gpus 64 --set training.global_batch=128
-  simcluster import megatron-bridge overrides.txt --cluster dgx_b200 --gpus 64
-  simcluster import hugging-face config.json --sequence-length 8192
-  simcluster import astra-network network.yml --device h100 -o topology.yaml
-
-what FILE is (- reads it from stdin):
-  megatron         the arguments of Megatron-LM, or the whole command that has them
-  megatron-bridge  a recipe's name and overrides (model.tensor_model_parallel_size=8), or a YAML of sections
-  torchtitan       a job config in TOML or JSON
-  hugging-face     a config.json; gives the model section, and counts its parameters
-  astra-network    a network file of ASTRA-sim's analytical backend
-
-Nothing in FILE is run.  Every setting is mapped, listed as without effect, said to be modelled otherwise, or refused.
-One that is not known is left out and named on stderr and in the file; --strict refuses it.
-"""
 _MAX_BYTES = 2_000_000
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's arguments."""
-    parser.add_argument("kind", metavar="KIND", help=", ".join(KINDS))
-    parser.add_argument("file", metavar="FILE", help="the file, - for stdin")
-    parser.add_argument("--cluster", metavar="NAME", help="a topology file, or the name of one that ships")
-    parser.add_argument("--gpus", type=int, metavar="N", help="how many GPUs the job takes")
-    parser.add_argument("--device", metavar="NAME", help="astra-network: which GPU the NPUs are")
-    parser.add_argument("--sequence-length", type=int, metavar="N", help="hugging-face: tokens of a training sequence")
-    parser.add_argument("--strict", action="store_true", help="refuse settings that are not known")
-    parser.add_argument("-o", "--output", metavar="FILE", help="write the YAML there, not to stdout")
-    parser.add_argument("--json", metavar="FILE", help='write document and lists as JSON; "-" prints them alone')
-    add_override_arguments(parser, "change the scenario; also training.global_batch=64")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from simcluster.base.errors import InputError
 from simcluster.cli import common, drawing
-from simcluster.cli.common import add_override_arguments, format_table, output_path, write_text
+from simcluster.cli.common import format_table, output_path, write_text
 from simcluster.cli.terminal import progress
 from simcluster.show import plots
 
@@ -17,46 +17,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from simcluster.studies.search.plan import Found, Ranked
-
-HELP = "find the best layouts of a job"
-DESCRIPTION = "Find the best layouts of a job on so many GPUs: the best of all there are, not of a sample."
-EXAMPLES = """examples:
-  simcluster plan gpt3_175b_64xa100 --gpus 64
-  simcluster plan gpt3_175b_64xa100 --cluster.nodes 128 --training.global_batch 1536 --gpus 1024 -o rows.parquet
-  simcluster plan llama3_405b_1024xh100 --gpus 512,1024 --objective cost --price 2.50 --headroom 15%%
-  simcluster plan gpt3_175b_64xa100 --vary parallel.tp=4,8 --vary pipeline.schedule=1f1b,gpipe --pareto front.png
-
-What is tried: every tp and pp, micro batches up to 16, recompute none, selective and full, the schedules 1f1b,
-interleaved (every number of chunks), zb-h1, zb-v and v-half, sequence parallelism, ZeRO 0 to 3, dp before pp and pp
-before dp; --vary names other values of any of these. A layout is played only if a lower bound of its step leaves it a
-chance. With -o a search that was killed goes on where it was: run the same command again.
-"""
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's arguments."""
-    parser.add_argument("scenario", help="a scenario file, or the name of one that ships")
-    add_override_arguments(parser, "change the scenario; also --a.b c")
-    parser.add_argument("--gpus", metavar="N[,N]", help="GPUs of the job, or several numbers (default: the scenario's)")
-    parser.add_argument(
-        "--objective", metavar="WHAT", default="step_time", help="step_time, cost, tokens_per_s_per_gpu"
-    )
-    parser.add_argument(
-        "--headroom", metavar="PART", help="of a GPU's memory that a layout leaves free, as in 5%% (default: 10%%)"
-    )
-    parser.add_argument(
-        "--max-memory", metavar="SIZE", help='of a GPU, as in "72 GB": the limit itself instead of a headroom'
-    )
-    parser.add_argument("--price", metavar="DOLLARS", type=float, help="per GPU and hour")
-    parser.add_argument("--top", metavar="K", type=int, default=10, help="how many of the best (default: 10)")
-    parser.add_argument(
-        "--vary", action="append", default=[], metavar="A.B=X,Y", help="values of an axis instead of those tried"
-    )
-    parser.add_argument("--pareto", metavar="FILE", help="draw time against memory (.png, .svg or .pdf)")
-    parser.add_argument("--write", metavar="FILE", help="write the winner as a scenario (.yaml)")
-    parser.add_argument("-o", "--output", metavar="FILE", help="a table of all that was played (.parquet or .csv)")
-    parser.add_argument("--executor", metavar="N", help="processes (default: all cores)")
-    parser.add_argument("--json", metavar="FILE", help='write what was found as JSON; "-" prints it alone')
 
 
 def run(args: argparse.Namespace) -> int:

@@ -8,59 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 from simcluster.base.errors import InputError
 from simcluster.cli import common, waits
-from simcluster.cli.common import add_override_arguments, format_table
+from simcluster.cli.common import format_table
 
 if TYPE_CHECKING:
     from simcluster.interop.recorded import Recorded, Straggling
     from simcluster.interop.recorded.measure import StragglerCost
     from simcluster.interop.recorded.whatif import ReplayAnswer
 
-HELP = "replay a recorded job, find its stragglers, ask what if"
-DESCRIPTION = "Replay an op-level trace of a real job as events, and measure what straggles."
-EXAMPLES = """examples:
-  simcluster replay trace.parquet
-  simcluster replay trace.parquet --heatmap who.png --gantt step.png --steps 16
-  simcluster replay trace.parquet --what-if last-stage=mean --what-if links=2x --what-if schedule=zb-h1
-  simcluster replay trace.parquet --what-if last-stage=mean+schedule=interleaved:2 --json -
-  simcluster replay profiles/ --what-if worker=3 --what-if links=2x --cluster dgx_h100 --cluster.nodes 4
-  simcluster replay profiles/ --what-if host=2x --export replayed/
-
-TRACE is a folder of PyTorch profiles (Kineto's JSON, one file a rank), or a Parquet file with a row for every op:
-dp_rank, stage, rank, step, optype, start_ts, duration (s), seq_id, mc, mb_id, gmc.  A replay leaves out the delays
-between ops; how much that changes is the replay error.  S is the replayed time over the time if every op took what is
-typical of its type (the mean of compute, the median of communication); that of a group keeps the recorded times of the
-group only (arXiv:2505.05713).
-
-what can be asked (several changes at once with + between them):
-  last-stage=mean       passes of the last stage scaled to the mean of the other stages
-  stage=N, dp=N         what is typical instead of what stage N, or dp rank N, took
-  worker=DP,STAGE       the same for one worker
-  type=OPTYPE           the same for one op type, as in type=backward-compute
-  links=2x              messages and collectives twice as fast
-  compute=1.1x          all compute 1.1 times as fast
-  schedule=NAME[:V]     the same measured times in another order, as in interleaved:2
-  of profiles: links, compute, type; worker=RANK, host=2x (launches), layer=NAME (takes no time)
-"""
 
 _WORST = 5
 _ASSUMED = """\
   another schedule: I and W are taken as half of the measured backward each; a stage's time is shared out evenly over
   its chunks, and what the last stage takes longer than the others stays with the end of the model"""
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's arguments."""
-    parser.add_argument("trace", help="the recorded trace (.parquet), or a folder of PyTorch profiles")
-    parser.add_argument("--steps", metavar="N,N", help="replay only these steps, as in 16,17")
-    parser.add_argument("--what-if", action="append", default=[], metavar="KEY=VALUE", help="change something; repeat")
-    parser.add_argument("--json", metavar="FILE", help='write the result as JSON; "-" prints it alone')
-    parser.add_argument("--timeline", metavar="FILE", help="write the replayed timeline (.csv or .parquet)")
-    parser.add_argument("--gantt", metavar="FILE", help="draw the first step (.png, .svg or .pdf)")
-    parser.add_argument("--heatmap", metavar="FILE", help="draw who straggles, over dp ranks and stages")
-    parser.add_argument("--matrix", metavar="FILE", help="draw who waits for whom")
-    parser.add_argument("--cluster", metavar="FILE", help="profiles: compare collectives with this cluster's model")
-    add_override_arguments(parser, "change that cluster, as in --cluster.nodes 4 or nodes=4")
-    parser.add_argument("--export", metavar="FOLDER", help="profiles: write the replayed job back, one file a rank")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from simcluster.base.errors import InputError
 from simcluster.cli import common, drawing
-from simcluster.cli.common import add_override_arguments
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -20,40 +19,8 @@ if TYPE_CHECKING:
 
     from simcluster.show.report import Entry
 
-HELP = "one HTML page: the answer, where the time went, an interactive timeline"
-DESCRIPTION = (
-    "Write one self-contained HTML page about scenarios or saved results: what was run, the answer, "
-    "where the time went, timeline, memory, links, stragglers, schedule, and the scenario to copy."
-)
-EXAMPLES = """examples:
-  simcluster report gpt3_175b_64xa100 -o report.html
-  simcluster report gpt3_175b_64xa100 --vary pipeline.schedule=gpipe,1f1b,interleaved -o schedules.html
-  simcluster report before.json after.json -o change.html       (saved by simcluster run --json)
-  simcluster report run.json --timeline run.parquet -o run.html    (and by --timeline)
-
-Open the page in any browser: it holds everything and loads nothing.
-"""
 _MOST_BYTES = 1_000_000_000
 _MOST_ROWS = 20_000_000
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's arguments."""
-    parser.add_argument(
-        "runs", nargs="+", metavar="SCENARIO|RESULT", help="a scenario, or a result saved with run --json (.json)"
-    )
-    parser.add_argument("-o", "--output", metavar="FILE", required=True, help="the page to write (.html)")
-    add_override_arguments(parser, "change the scenarios; also --a.b c")
-    parser.add_argument(
-        "--vary", action="append", default=[], metavar="A.B=X,Y", help="values to try; several --vary are combined"
-    )
-    parser.add_argument(
-        "--timeline", action="append", default=[], metavar="FILE",
-        help="the timeline of a RESULT (.csv or .parquet, from run --timeline); one for each, in their order",
-    )  # fmt: skip
-    parser.add_argument("--ranks", metavar="R,R", help="the ranks whose timeline is shown, as in 0,8,16")
-    parser.add_argument("--title", metavar="TEXT", default="", help="the page's heading")
-    parser.add_argument("--json", metavar="FILE", help='also write the numbers of all runs; "-" prints them')
 
 
 def run(args: argparse.Namespace) -> int:

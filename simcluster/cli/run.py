@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from simcluster.cli import common, drawing, tracing
-from simcluster.cli.common import add_override_arguments
-from simcluster.cli.tracing import add_trace_arguments
 from simcluster.show import plots
 
 if TYPE_CHECKING:
@@ -19,45 +17,6 @@ if TYPE_CHECKING:
     from simcluster.results.result import Result
     from simcluster.scenario.scenario import Scenario
     from simcluster.studies.whatif.free import Free
-
-HELP = "replay a scenario's step and say where the time went"
-DESCRIPTION = "Replay one step of a scenario (or its `steps`) as events and summarise it."
-EXAMPLES = """examples:
-  simcluster run scenarios/gpt3_175b_64xa100.yaml --gantt step.png
-  simcluster run gpt3_175b_64xa100 --pipeline.schedule 1f1b
-  simcluster run gpt3_175b_64xa100 --explain --critical path.png
-  simcluster run gpt3_175b_64xa100 --roofline roofline.png --levels links.png
-  simcluster run gpt3_175b_64xa100 --memory memory.png --ranks 0,32
-  simcluster run gpt3_175b_64xa100 --trace step.json.gz
-  simcluster run gpt3_175b_64xa100 --json -
-  simcluster run slow_gpu --set "faults+=[{kind: slow_gpu, rank: 0, factor: 1.1}]"   # beside its own; faults= replaces
-"""
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's arguments."""
-    parser.add_argument("scenario", help="a scenario file, or the name of one that ships")
-    add_override_arguments(parser, "change the scenario; also --a.b c")
-    parser.add_argument("--json", metavar="FILE", help='write the result as JSON; "-" prints it alone')
-    parser.add_argument("--timeline", metavar="FILE", help="write one row per span (.csv or .parquet)")
-    add_trace_arguments(parser)
-    parser.add_argument("--links", metavar="FILE", help="what every link carried (.csv, or a picture)")
-    parser.add_argument("--levels", metavar="FILE", help="draw how full the links are, on the topology")
-    parser.add_argument("--roofline", metavar="FILE", help="draw kernels and communication under what limits them")
-    parser.add_argument("--gantt", metavar="FILE", help="draw the timeline (.png, .svg or .pdf)")
-    parser.add_argument(
-        "--explain", action="store_true", help="also print overlap, the critical path, and the step if a kind were free"
-    )
-    parser.add_argument("--critical", metavar="FILE", help="draw the critical path, and the step if a kind were free")
-    parser.add_argument(
-        "--overlap", metavar="FILE", help="draw what communication compute hides, collective by collective"
-    )
-    parser.add_argument("--memory", metavar="FILE", help="memory over time (a picture; .csv or .parquet: every change)")
-    parser.add_argument("--histogram", metavar="FILE", help="draw the step times of all `replicas` (--replicas too)")
-    parser.add_argument("--replicas", metavar="N", type=int, help="play the step so often, with other draws each time")
-    parser.add_argument("--window", metavar="T0:T1", help='draw only this part, as in "1.2 s:1.3 s"')
-    parser.add_argument("--ranks", metavar="R,R", help="draw only these ranks, as in 0,8,16")
-    parser.add_argument("--verbose", action="store_true", help="say on stderr what the simulator itself took")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import math
 import sys
 from fractions import Fraction
 from pathlib import Path
@@ -18,57 +17,8 @@ if TYPE_CHECKING:
     from simcluster.schedules import Schedule
     from simcluster.schedules.comparison import PlayedSchedule, StageTimes
 
-HELP = "pipeline schedules as grids: their bubbles and in-flight peaks, compared and drawn"
-DESCRIPTION = "Print pipeline schedules: the order on each stage, the same in time, bubble and in-flight peak."
-EXAMPLES = """examples:
-  simcluster schedule 1f1b --stages 4 --microbatches 8
-  simcluster schedule 1f1b zb-h1 zb-v dualpipe-v --stages 4 --microbatches 8 --plot schedules.png
-  simcluster schedule all --stages 8 --microbatches 32 --table --forward 100 --input 110 --weight 90 --latency 5
-  simcluster schedule zb-auto --stages 4 --microbatches 8 --memory-limit 6 --csv mine.csv
-  simcluster schedule mine.csv my_schedules.py:my_schedule --stages 4 --microbatches 8
-  simcluster schedule --gallery schedules.png
-
-NAME is a schedule's name, "all", a CSV file of torch.distributed.pipelining, or FILE.py:FUNCTION of one's own, called
-as FUNCTION(stages, microbatches, chunks).  Times are in one unit of your choice, for one microbatch through one stage's
-share of the model, so that schedules with other chunks do the same work; the latency lies between two stages and
-occupies neither of them (asynchronous send and receive).
-"""
 
 _GALLERY = (4, 8)
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's arguments."""
-    parser.add_argument(
-        "names", nargs="*", metavar="NAME", help="a schedule, such as 1f1b or zb-v; several are compared"
-    )
-    parser.add_argument("--stages", type=_count, metavar="P", help="pipeline ranks")
-    parser.add_argument("--microbatches", type=_count, metavar="M", help="microbatches of one step")
-    parser.add_argument(
-        "--chunks", type=_count, metavar="V", help="model chunks per stage, where it is open (default 1; compared: 2)"
-    )
-    parser.add_argument("--forward", type=_time, default=Fraction(1), metavar="F", help="time of F (default 1)")
-    parser.add_argument("--backward", type=_time, metavar="B", help="time of the whole B (default I + W)")
-    parser.add_argument("--input", type=_time, metavar="I", help="time of I, the input gradient (default B / 2, or 1)")
-    parser.add_argument("--weight", type=_time, metavar="W", help="time of W, the weight gradient (default B - I)")
-    parser.add_argument("--pair", type=_time, metavar="FB", help="time of a fused pair [F|B] (default F + B)")
-    parser.add_argument("--latency", type=_time, default=Fraction(0), metavar="C", help="between stages (default 0)")
-    parser.add_argument(
-        "--group-size", type=_count, metavar="G", help="microbatches of a group of interleaved (default P)"
-    )
-    parser.add_argument("--pairs", action="store_true", help="interleaved: F and B in turn are fused pairs [F|B]")
-    parser.add_argument("--memory-limit", type=_count, metavar="N", help="microbatches alive on a stage, for zb-auto")
-    parser.add_argument(
-        "--goal", choices=("span", "step"), default="span",
-        help="zb-auto: make the longest span of a stage short (default), or one step whose optimizer waits for all",
-    )  # fmt: skip
-    parser.add_argument("--table", action="store_true", help="only the table of numbers, without the grids in time")
-    parser.add_argument("--json", metavar="FILE", help="write the numbers; - for stdout, and nothing else there")
-    parser.add_argument("--csv", metavar="FILE", help="write the one schedule as torch.distributed.pipelining reads it")
-    parser.add_argument("--plot", metavar="FILE", help="draw the schedules under each other (.png, .svg or .pdf)")
-    parser.add_argument(
-        "--gallery", metavar="FILE", help="draw all schedules on one page (default 4 stages, 8 microbatches)"
-    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -163,23 +113,3 @@ def _draw_gallery(args: argparse.Namespace, meant: Meant) -> None:
     stages, microbatches = args.stages or _GALLERY[0], args.microbatches or _GALLERY[1]
     everything = dataclasses.replace(meant, stages=stages, microbatches=microbatches)
     save_figure(plot_gallery(played(["all"], everything)[0]), Path(args.gallery))
-
-
-def _count(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or not 0 < int(text[:20]) <= 10**9:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
-    return int(text)
-
-
-def _time(text: str) -> Fraction:
-    """A number exactly as written: 0.1 is one tenth."""
-    try:
-        size = float(text)
-    except ValueError:
-        size = math.nan
-    if not (size == 0 or 1e-12 <= size <= 1e12):  # also keeps Fraction("1e999999999") from being built
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a time; write a number without unit, 0 or between 1e-12 and 1e12: all times of this "
-            f"command are in one unit of your choice"
-        )
-    return Fraction(text) if size else Fraction(0)

@@ -8,39 +8,11 @@ from typing import TYPE_CHECKING
 
 from simcluster.base.errors import InputError
 from simcluster.cli import common, drawing
-from simcluster.cli.common import add_override_arguments, format_difference, format_table
+from simcluster.cli.common import format_difference, format_table
 from simcluster.show import plots
 
 if TYPE_CHECKING:
     from simcluster.studies.whatif.sensitivities import MoreMemory, Sensitivity
-
-HELP = "say how much the step time depends on each resource"
-DESCRIPTION = (
-    "How much shorter a step gets with more of each resource, and how much longer with less: "
-    "played, and by its critical path."
-)
-EXAMPLES = """examples:
-  simcluster sensitivity gpt3_175b_64xa100
-  simcluster sensitivity gpt3_175b_64xa100 --by 10% --plot what_pays.png
-  simcluster sensitivity gpt3_175b_64xa100 --price network=40 --price flops=300
-"""
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's arguments."""
-    parser.add_argument("scenario", help="a scenario file, or the name of one that ships")
-    add_override_arguments(parser, "change the scenario; also --a.b c")
-    parser.add_argument("--by", metavar="P%", default="1%", help="how much more of each, as in 10%% (default: 1%%)")
-    parser.add_argument("--resources", metavar="R,R", help="only these, as in flops,network")
-    parser.add_argument(
-        "--price",
-        action="append",
-        default=[],
-        metavar="R=DOLLARS",
-        help="dollars per GPU for one percent of a resource",
-    )
-    parser.add_argument("--plot", metavar="FILE", help="draw it (.png, .svg or .pdf)")
-    parser.add_argument("--json", metavar="FILE", help='write it as JSON; "-" prints it alone')
 
 
 def run(args: argparse.Namespace) -> int:

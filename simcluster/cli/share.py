@@ -6,35 +6,12 @@ import argparse
 from typing import TYPE_CHECKING
 
 from simcluster.cli import common, drawing
-from simcluster.cli.common import add_override_arguments
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
     from simcluster.studies.multi_job import Shared
-
-HELP = "play several jobs on one cluster at once"
-DESCRIPTION = "Play several jobs on one cluster, each alone and all at once, and say how much each is slowed."
-EXAMPLES = """example of a jobs file:
-  cluster: {topology: dgx_h100, nodes: 4, fabric: {nodes_per_unit: 2, oversubscription: 8}}
-  jobs:
-    - {scenario: tiny_dp, machines: [0, 2], set: {training.global_batch: 64}}
-    - {scenario: tiny_dp, set: {gpus: 16, training.global_batch: 128, name: twice the batch}}
-examples:
-  simcluster share jobs.yaml --gantt jobs.png
-  simcluster share jobs.yaml --cluster.nodes 32 --set jobs.0.set.training.micro_batch=4
-
-All jobs go on until the steps of each that are measured are over: at least eight, the first and the last left out.
-"""
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's arguments."""
-    parser.add_argument("jobs", help="a file that names the cluster and the jobs")
-    add_override_arguments(parser, "change the file; also --cluster.nodes 32, --jobs.0.set.training.micro_batch 4")
-    parser.add_argument("--gantt", metavar="FILE", help="draw the jobs under each other (.png, .svg or .pdf)")
-    parser.add_argument("--json", metavar="FILE", help='write the slowdowns as JSON; "-" prints them alone')
 
 
 def run(args: argparse.Namespace) -> int:

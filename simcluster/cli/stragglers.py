@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from simcluster.cli import common, drawing
-from simcluster.cli.common import add_override_arguments, format_table
+from simcluster.cli.common import format_table
 from simcluster.show import plots
 
 if TYPE_CHECKING:
@@ -15,29 +15,9 @@ if TYPE_CHECKING:
     from simcluster.studies.whatif.mitigations import Mitigation
     from simcluster.studies.whatif.straggling import Cause, Stragglers
 
-HELP = "what makes a step long: each cause by playing the step without it"
-DESCRIPTION = "Play a scenario's step, find what makes it longer than it need be, and who waits for whom."
-EXAMPLES = """examples:
-  simcluster stragglers slow_gpu
-  simcluster stragglers slow_gpu --mitigate --heatmap who.png --matrix waits.png
-  simcluster stragglers slow_gpu --set "faults=[{kind: slow_gpu, rank: 3, factor: 1.5}]" --json -
-
-Each cause is taken away by playing the step without it.  Beside it stands what the estimator for recorded jobs
-(simcluster replay) makes of the run's trace alone: all that there is of a real job.
-"""
 
 _WAITS = 5
 _WORST = 5
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's arguments."""
-    parser.add_argument("scenario", help="a scenario file, or the name of one that ships")
-    add_override_arguments(parser, "change the scenario; also --a.b c")
-    parser.add_argument("--mitigate", action="store_true", help="also play what could be done about it")
-    parser.add_argument("--json", metavar="FILE", help='write it all as JSON; "-" prints it alone')
-    parser.add_argument("--heatmap", metavar="FILE", help="draw the slowdown by every worker over (dp rank, stage)")
-    parser.add_argument("--matrix", metavar="FILE", help="draw who waits for whom")
 
 
 def run(args: argparse.Namespace) -> int:

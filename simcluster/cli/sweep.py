@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from simcluster.base.errors import InputError
 from simcluster.base.gc_paused import collector_off
 from simcluster.cli import common
-from simcluster.cli.common import add_override_arguments, format_table, on_one_line, write_table
+from simcluster.cli.common import format_table, on_one_line, write_table
 from simcluster.cli.terminal import progress
 
 if TYPE_CHECKING:
@@ -22,48 +22,9 @@ if TYPE_CHECKING:
     from simcluster.studies.sweep.room import Fastest, Room
     from simcluster.studies.sweep.sweep import Swept
 
-HELP = "play many variants of a scenario"
-DESCRIPTION = "Play every combination of varied values, each row on disk as soon as it is finished."
-EXAMPLES = """examples:
-  simcluster sweep gpt3_175b_64xa100 --vary parallel.tp=2,4,8 --vary training.micro_batch=1,2,4 -o rows.parquet
-  simcluster sweep study.yaml -o rows.csv --executor 8
-  simcluster sweep study.yaml -o rows.parquet --executor dask://10.0.0.1:8786 --sample 1000
-  simcluster sweep study.yaml -o rows.csv --quick           # step times alone, the same to the bit, sooner
-  simcluster sweep study.yaml -o rows.csv --quick bounds    # sooner still: some of them "at least", marked so
-
-A sweep that is killed goes on where it was: run the same command again.
-"""
 ROWS = ".rows"
 """Behind the output's name: the database of the rows that are finished."""
 _BEST = 5
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's arguments."""
-    parser.add_argument("study", metavar="STUDY", help="a study with vary or a table, or a scenario and --vary")
-    parser.add_argument(
-        "--vary", action="append", default=[], metavar="A.B=X,Y", help="values to try; several --vary are combined"
-    )
-    add_override_arguments(parser, "change all variants; also --a.b c")
-    parser.add_argument("-o", "--output", metavar="FILE", required=True, help="the table (.parquet or .csv)")
-    parser.add_argument(
-        "--executor", metavar="N|dask://HOST", default=None, help="processes, or a Dask scheduler (default: all cores)"
-    )
-    parser.add_argument("--sample", metavar="N", type=int, help="play so many of the combinations, drawn by --seed")
-    parser.add_argument("--seed", metavar="N", type=int, default=0, help="of --sample (default: 0)")
-    parser.add_argument(
-        "--quick", nargs="?", const="exact", choices=("exact", "bounds"), metavar="exact|bounds",
-        help="step time, throughput and MFU alone, without playing every rank; the column how says path, events or "
-        "full (all exact), with bounds also bound (the step takes at least so long)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--headroom",
-        metavar="PART",
-        default="10%",
-        help="of a GPU's memory that the fastest leave free (default: 10%%)",
-    )
-    parser.add_argument("--retry", action="store_true", help="play again what failed before")
-    parser.add_argument("--json", metavar="FILE", help='write the summary as JSON; "-" prints it alone')
 
 
 def run(args: argparse.Namespace) -> int:

@@ -20,22 +20,6 @@ if TYPE_CHECKING:
 _RANGE = re.compile(r"(\d+)(?:-(\d+))?")
 
 
-def add_trace_arguments(parser: argparse.ArgumentParser) -> None:
-    """--trace and what goes with it."""
-    parser.add_argument(
-        "--trace", metavar="FILE|FOLDER", help="write a trace as PyTorch's profiler does: FILE.json.gz (or .json) for "
-        "Perfetto; a FOLDER also gets one file a rank, for HolisticTraceAnalysis and simcluster replay",
-    )  # fmt: skip
-    parser.add_argument(
-        "--trace-ranks", metavar="R,R-R", help="ranks in the trace, as in 0,8-15, or all; left out, one for each class "
-        "of equal ranks",
-    )  # fmt: skip
-    parser.add_argument(
-        "--trace-begins", choices=("arrival", "wire"), default="arrival", help="where a collective begins: as its "
-        "rank arrives (as profilers see it), or as bytes move and waiting is over",
-    )  # fmt: skip
-
-
 @dataclass(frozen=True)
 class Tracing:
     """A trace that was asked for."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from simcluster.base.errors import InputError
 from simcluster.cli import common, drawing
-from simcluster.cli.common import add_override_arguments, format_table
+from simcluster.cli.common import format_table
 from simcluster.cli.terminal import progress
 
 if TYPE_CHECKING:
@@ -17,37 +17,10 @@ if TYPE_CHECKING:
     from simcluster.evidence.validation.reports import Overall, Report, ScoredPart
     from simcluster.evidence.validation.scores import Score, ScoredPoint
 
-HELP = "put predictions beside published or own measurements"
-DESCRIPTION = "Simulate every row of tables of measured runs, and say how far the prediction is from each."
-EXAMPLES = """examples:
-  simcluster validate scenarios/validation/*.yaml --data measured/ --plot accuracy.png
-  simcluster validate korthikanti_table5 --rows
-  simcluster validate my_runs.yaml --json -
-  simcluster validate scenarios/validation/*.yaml --data measured/ --residuals simcluster/catalogue/residuals.yaml
-  simcluster validate korthikanti_table5 --overlap.interference none   # what is it worth?
-
-A study is a file that names a table of measured runs, says which columns are which values of a scenario, and which
-one was measured; scenarios/validation has examples.  Errors are of step times, (predicted / measured) - 1; those of
-collectives are geometric means, exp(mean |ln(predicted / measured)|) - 1.  A study whose table is not here is skipped.
-"""
 
 _MOST_ROWS = 20  # of a study of steps without --rows
 _WORST = 3
 _KEPT = ("forward", "backward", "bubble", "optimizer")  # columns of the breakdown that stand also where all are 0
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's arguments."""
-    parser.add_argument("studies", nargs="+", metavar="STUDY", help="a study file, or the name of one that ships")
-    add_override_arguments(parser, "change the scenario of all rows; also --a.b c")
-    parser.add_argument("--data", metavar="DIR", help="where tables lie that do not ship (default: $SIMCLUSTER_DATA)")
-    parser.add_argument("--rows", action="store_true", help="every row, also of long tables and of collectives")
-    parser.add_argument("--plot", metavar="FILE", help="draw predicted against measured (.png, .svg or .pdf)")
-    parser.add_argument("--json", metavar="FILE", help='write everything as JSON; "-" prints it alone')
-    parser.add_argument(
-        "--residuals", metavar="FILE", help="learn the intervals of step times that `run` prints (.yaml)"
-    )
-    parser.add_argument("--workers", type=int, default=1, metavar="N", help="simulate N rows at once (default: 1)")
 
 
 def run(args: argparse.Namespace) -> int:
