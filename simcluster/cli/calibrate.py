@@ -18,11 +18,9 @@ if TYPE_CHECKING:
     from simcluster.evidence.calibration.table import Measurement
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> None:
     """Measure, or read; then fit and write."""
-    output = common.output_path(args.output)
-    if output.suffix not in (".yaml", ".yml"):
-        raise InputError(f"-o {args.output}: a device file ends in .yaml, as in my_gpu.yaml")
+    output = args.output
     if args.table and (args.measure_only or args.restart):
         raise InputError("--from fits a table without measuring; leave out --measure-only and --restart")
     path = Path(args.table) if args.table else output.with_suffix(".jsonl")
@@ -32,16 +30,12 @@ def run(args: argparse.Namespace) -> int:
         if args.measure_only:
             if args.json:
                 common.write_json(args.json, {"table": str(path), "measured": measured})
-            return 0
+            return
     fit = _fitted(args, path, args.name or output.stem)
     from simcluster.evidence.calibration.written import device_text
 
     common.write_text(output, device_text(fit, path.name))
-    if args.json != "-":
-        print("\n".join(_told(fit, output)))
-    if args.json:
-        common.write_json(args.json, _as_json(fit))
-    return 0
+    common.answer(args, lambda: "\n".join(_told(fit, output)), lambda: _as_json(fit))
 
 
 def _check_fits(args: argparse.Namespace) -> None:

@@ -19,36 +19,30 @@ if TYPE_CHECKING:
 _SHOWN = 8
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> None:
     """Play or write."""
-    if args.action == "play":
-        return _play(args)
-    if args.action == "write":
-        return _write(args)
-    hint = did_you_mean(args.action, ("play", "write"))
-    raise InputError(f"unknown action {args.action!r}{hint}; simcluster chakra plays or writes: play, write")
+    actions = {"play": _play, "write": _write}
+    if args.action not in actions:
+        hint = did_you_mean(args.action, actions)
+        raise InputError(f"unknown action {args.action!r}{hint}; simcluster chakra plays or writes: play, write")
+    actions[args.action](args)
 
 
-def _play(args: argparse.Namespace) -> int:
+def _play(args: argparse.Namespace) -> None:
     from simcluster.interop.chakra import play_traces, read_traces
 
     if args.output:
         raise InputError("--output is for chakra write; --nodes or --json write what was played")
     if not args.cluster:
         raise InputError("name the cluster to play it on, as in --cluster dgx_h100")
-    table = common.table_path(args.nodes) if args.nodes else None
     cluster, dimensions = _cluster(args, common.cluster_overrides_of(args))
     trace = read_traces(args.what, args.groups)
     played = play_traces(trace, cluster, dimensions=dimensions, roofline=args.roofline, nccl=args.nccl)
-    if args.json != "-":
-        print("\n".join(_report(played, cluster)))
-    if table:
+    common.answer(args, lambda: "\n".join(_report(played, cluster)), played.to_dict)
+    if args.nodes:
         import pandas as pd
 
-        common.write_table(table, pd.DataFrame(played.nodes))
-    if args.json:
-        common.write_json(args.json, played.to_dict())
-    return 0
+        common.write_table(args.nodes, pd.DataFrame(played.nodes))
 
 
 def _cluster(args: argparse.Namespace, overrides: list[tuple[str, Any]]) -> tuple[Cluster, Sequence[Dimension]]:
@@ -87,7 +81,7 @@ def _report(played: PlayedTrace, cluster: Cluster) -> list[str]:
     return [*lines, *(f"note: {note}" for note in played.notes)]
 
 
-def _write(args: argparse.Namespace) -> int:
+def _write(args: argparse.Namespace) -> None:
     from simcluster.base.units import format_seconds
     from simcluster.interop.chakra import write_run
     from simcluster.interop.chakra.writing import require_writable
@@ -103,9 +97,9 @@ def _write(args: argparse.Namespace) -> int:
     require_writable(simulate(scenario, collapsed=False), args.what)
     result = simulate(scenario, folded=False, collapsed=False)
     files = write_run(result, args.output, Path(args.what).stem)
-    if args.json != "-":
-        step = format_seconds(result.step_time)
-        print(f"wrote {len(files):,} traces to {args.output}: {files[0].name}, ...; a step takes {step} here")
-    if args.json:
-        common.write_json(args.json, {"files": [str(file) for file in files], "step_time_s": result.step_time})
-    return 0
+    step = format_seconds(result.step_time)
+    common.answer(
+        args,
+        lambda: f"wrote {len(files):,} traces to {args.output}: {files[0].name}, ...; a step takes {step} here",
+        lambda: {"files": [str(file) for file in files], "step_time_s": result.step_time},
+    )

@@ -21,7 +21,7 @@ _MARKS = {"pass": "pass", "warn": "WARN", "fail": "FAIL"}
 _STYLES: dict[str, Style] = {"warn": "yellow", "fail": "red"}
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> None:
     """Simulate, go through the points, print them."""
     from simcluster.scenario.scenario import load
     from simcluster.simulate import simulate
@@ -31,14 +31,10 @@ def run(args: argparse.Namespace) -> int:
     result = simulate(load(args.scenario, overrides))
     found = checklist(result, lambda values: load(args.scenario, [*overrides, *values.items()]))
     own = [*args.set, *args.overrides]
-    if args.json != "-":
-        print(_text(result, found, own))
-    if args.json:
-        common.write_json(args.json, {"step_time_s": result.step_time, **found.to_dict()})
+    common.answer(args, lambda: _text(result, found, own), lambda: {"step_time_s": result.step_time, **found.to_dict()})
     failed = [point.name for point in found.points if point.verdict == "fail"]
     if args.strict and failed:
         raise InputError(f"{result.scenario.name}: not ready to launch: {', '.join(failed)}")
-    return 0
 
 
 def _text(result: Result, found: Checklist, own: Sequence[str]) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from simcluster.base.errors import InputError
-from simcluster.cli import collisions, common, drawing, health
+from simcluster.cli import collisions, common, health
 from simcluster.cli.common import cluster_overrides_of
 
 if TYPE_CHECKING:
@@ -19,15 +19,15 @@ _UNEVEN = "all_to_all_v"
 _MOST_TRANSFERS = 50_000_000  # some four minutes
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> None:
     """Build the cluster, play each size, print and write."""
     from simcluster.cli import collective_output as output
 
     if args.measured:
-        return health.run(args)
+        health.run(args)
+        return
     _check_given(args)
     sizes = _sizes(args.size) if args.size else []
-    links = drawing.links_path(args.links) if args.links else None
     job = _job(args)
     rows = []
     for row in _rows(job, args.detail, sizes or [0]):
@@ -42,11 +42,10 @@ def run(args: argparse.Namespace) -> int:
         print("\n".join(f"# {line}" for line in collisions.hottest_lines(rows[-1].loads)))
     if args.json:
         common.write_json(args.json, output.document(job, args.detail, rows))
-    if links:
+    if args.links:
         last = rows[-1]
         title = f"{job.name}, {last.slowest.algorithm}, {job.cluster.name}"
-        collisions.write_links(links, job.cluster, last.loads, last.traffics, title)
-    return 0
+        collisions.write_links(args.links, job.cluster, last.loads, last.traffics, title)
 
 
 def _check_given(args: argparse.Namespace) -> None:

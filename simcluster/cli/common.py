@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -65,6 +65,11 @@ def format_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join([styled(lines[0], "bold"), *lines[1:]])
 
 
+def in_blocks(blocks: Iterable[Sequence[str]]) -> str:
+    """Lines in blocks with an empty line between them, without those that are empty."""
+    return "\n\n".join("\n".join(lines) for lines in blocks if lines)
+
+
 def on_one_line(error: str) -> str:
     """The problems that an error message lists, without the head that counts them."""
     lines = [line.strip() for line in error.splitlines()]
@@ -78,29 +83,54 @@ def format_difference(seconds: float) -> str:
     return "0" if abs(seconds) <= 1e-12 else f"{'-' if seconds < 0 else '+'}{format_seconds(abs(seconds))}"
 
 
-def output_path(name: str) -> Path:
+_TABLES = (".csv", ".parquet")
+_PICTURES = (".png", ".svg", ".pdf")
+_NO_PICTURE = f"cannot draw {{}}: a picture ends in {', '.join(_PICTURES)}"
+_ENDINGS: dict[str, tuple[tuple[str, ...], str]] = {
+    "any": ((), ""),
+    "json": ((), ""),
+    "figure": (_PICTURES, _NO_PICTURE),
+    "links": ((".csv", *_PICTURES), _NO_PICTURE),
+    "memory": ((*_TABLES, *_PICTURES), _NO_PICTURE),
+    "table": (_TABLES, "cannot write {}: a table ends in .csv or .parquet"),
+    "page": ((".html", ".htm"), "cannot write {}: a page ends in .html"),
+    "scenario": ((".yaml", ".yml"), "cannot write {}: a scenario ends in .yaml"),
+    "device": ((".yaml", ".yml"), "-o {}: a device file ends in .yaml, as in my_gpu.yaml"),
+}
+"""How the file of an argument of ``commands.toml`` may end, and what is said of others."""
+
+
+def output_path(name: str, kind: str = "any") -> Path:
     """A path that a result can be written to; InputError before the work is done, not after it."""
     path = Path(name)
     if not path.parent.is_dir():
         raise InputError(f"cannot write {name}: the folder {path.parent} does not exist; create it first")
     if path.is_dir():
         raise InputError(f"cannot write {name}: it is a folder; name a file in it")
+    endings, refusal = _ENDINGS[kind]
+    lower = path.suffix.lower()
+    if endings and (lower if lower in (*_PICTURES, ".html", ".htm") else path.suffix) not in endings:
+        raise InputError(refusal.format(name))
+    if endings and path.suffix == ".parquet" and not find_spec("pyarrow"):
+        raise InputError(f"cannot write {name}: Parquet needs pyarrow; pip install 'simcluster[parquet]', or use .csv")
     return path
 
 
-def check_json_path(name: str | None) -> None:
-    """The path given to --json, refused before the work is done if nothing can be written there."""
-    if name and name != "-":
-        output_path(name)
+def answer(args: argparse.Namespace, text: Callable[[], str], document: Callable[[], object]) -> None:
+    """What a command says: the text on stdout, unless JSON has it for itself, and the JSON where it was asked for."""
+    if args.json != "-":
+        print(text())
+    if args.json:
+        write_json(args.json, document())
 
 
-def write_json(name: str, value: object) -> None:
+def write_json(name: str | Path, value: object) -> None:
     """JSON to a file, or to stdout for "-"; keys in the order given, numbers in full, no NaN."""
     text = json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
     if name == "-":
         sys.stdout.write(text)
     else:
-        write_text(output_path(name), text)
+        write_text(Path(name), text)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -109,16 +139,6 @@ def write_text(path: Path, text: str) -> None:
         path.write_text(text, encoding="utf-8")
     except OSError as problem:
         raise InputError(f"cannot write {path}: {problem.strerror}") from None
-
-
-def table_path(name: str) -> Path:
-    """A table's path, refused before the work is done if nothing can be written there."""
-    path = output_path(name)
-    if path.suffix not in (".csv", ".parquet"):
-        raise InputError(f"cannot write {name}: a table ends in .csv or .parquet")
-    if path.suffix == ".parquet" and not find_spec("pyarrow"):
-        raise InputError(f"cannot write {name}: Parquet needs pyarrow; pip install 'simcluster[parquet]', or use .csv")
-    return path
 
 
 def write_table(path: Path, table: pd.DataFrame) -> None:

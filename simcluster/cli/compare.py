@@ -13,7 +13,6 @@ from simcluster.show import plots
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
     import pandas as pd
 
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from simcluster.studies.variations import Outcomes
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> None:
     """Replay all variants that can be; print the table; draw."""
     from simcluster.documents.overrides import expand_vary
     from simcluster.results.raised import held_between
@@ -32,53 +31,32 @@ def run(args: argparse.Namespace) -> int:
     overrides = common.overrides_of(args, *args.scenarios)
     variants = [pair for path in args.scenarios for pair in possible_variations(path, overrides, vary).items()]
     scenarios = [scenario for _, scenario in variants if not isinstance(scenario, InputError)]
-    pictures = {
-        name: drawing.figure_path(getattr(args, name))
-        for name in ("gantt", "waterfall", "overlap", "scaling")
-        if getattr(args, name)
-    }
-    if "scaling" in pictures and len({scenario.gpus for scenario in scenarios}) < 2:
+    if args.scaling and len({scenario.gpus for scenario in scenarios}) < 2:
         raise InputError("--scaling draws sizes: give scenarios of several numbers of GPUs, as with --vary gpus=64,128")
-    if "waterfall" in pictures and len(scenarios) < 2:
+    if args.waterfall and len(scenarios) < 2:
         raise InputError("--waterfall draws differences: give at least two scenarios, or one and --vary")
-    table_file = common.output_path(args.csv) if args.csv else None
     played = play_all(variants)
     results = {name: result for name, result in played.items() if not isinstance(result, InputError)}
     table = compare(list(results.values()), list(results))
     causes = differences(list(results.values()), list(results))
     first = next(iter(results.values()))
     held = {name: held_between(first.scenario, result.scenario, result) for name, result in results.items()}
-    if args.json != "-":
-        print("\n\n".join([_text(table, causes, played), *_held(held)]))
-    _draw(pictures, results, table, causes)
-    if args.json:
-        rows = dict(zip(results, table.to_dict("records"), strict=True))
-        for name, each in held.items():
-            rows[name]["held_back"] = each and each.to_dict()
-        listed = [{"variant": name, **_status(each), **rows.get(name, {})} for name, each in played.items()]
-        common.write_json(args.json, listed)
-    if table_file:
-        common.write_table(table_file, _with_refused(table, played).reset_index())
-    return 0
-
-
-def _draw(
-    pictures: Mapping[str, Path], results: Mapping[str, Result], table: pd.DataFrame, causes: pd.DataFrame
-) -> None:
-    """The pictures that were asked for, of the variants that were played."""
-    if not pictures:
-        return
-    if "gantt" in pictures:
-        from simcluster.show.gantt import compare_gantts, save_figure  # matplotlib: only when something is drawn
-
-        save_figure(compare_gantts([(name, result.timeline) for name, result in results.items()]), pictures["gantt"])
-    if "waterfall" in pictures:
-        steps = dict(zip(table.index, table["step_time_s"], strict=True))
-        plots.save_figure(plots.waterfall(steps, causes), pictures["waterfall"])
-    if "overlap" in pictures:
-        plots.save_figure(plots.overlap(list(results.items())), pictures["overlap"])
-    if "scaling" in pictures:
-        plots.save_figure(plots.scaling(table), pictures["scaling"])
+    rows = dict(zip(results, table.to_dict("records"), strict=True))
+    for name, each in held.items():
+        rows[name]["held_back"] = each and each.to_dict()
+    common.answer(
+        args,
+        lambda: "\n\n".join([_text(table, causes, played), *_held(held)]),
+        lambda: [{"variant": name, **_status(each), **rows.get(name, {})} for name, each in played.items()],
+    )
+    drawing.save(
+        (args.gantt, lambda: plots.compare_gantts(list(results.items()))),
+        (args.waterfall, lambda: plots.waterfall(dict(table["step_time_s"]), causes)),
+        (args.overlap, lambda: plots.overlap(list(results.items()))),
+        (args.scaling, lambda: plots.scaling(table)),
+    )
+    if args.csv:
+        common.write_table(args.csv, _with_refused(table, played).reset_index())
 
 
 def _status(played: Result | InputError) -> dict[str, str]:

@@ -40,17 +40,14 @@ _SPECIAL = re.compile(r"[^\w@%+=:,./~-]")
 _SCRIPTS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> None:
     """Print the script, or what could come next."""
     from simcluster.cli import common
 
     if args.line is None:
         script = _SCRIPTS[args.shell].lstrip()
-        if args.json:
-            common.write_json(args.json, {"shell": args.shell, "script": script})
-        if args.json != "-":
-            print(script, end="")
-        return 0
+        common.answer(args, lambda: script.removesuffix("\n"), lambda: {"shell": args.shell, "script": script})
+        return
     from simcluster.cli.completing import answers
 
     found = answers(args.line)
@@ -58,7 +55,6 @@ def run(args: argparse.Namespace) -> int:
         common.write_json(args.json, found)
     if args.json != "-":
         print("".join(f"{each}\n" for each in _for(args.shell, found, args.line)), end="")
-    return 0
 
 
 def _for(shell: str, found: list[str], line: str) -> list[str]:

@@ -11,13 +11,15 @@ from simcluster.cli.common import format_difference, format_table
 from simcluster.show import plots
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from simcluster.studies.whatif.difference import Difference
 
 _MOST_SETTINGS = 20
 _MOST_STAGES = 32
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> None:
     """Play or read both, print where the difference went, draw it."""
     from simcluster.results.file import is_saved
     from simcluster.scenario.scenario import load
@@ -33,21 +35,18 @@ def run(args: argparse.Namespace) -> int:
     for file, change in zip(files, changes, strict=True):
         if change and is_saved(file):
             raise InputError(f"--set cannot change {file}, which was played already; name its scenario instead")
-    waterfall = drawing.figure_path(args.waterfall) if args.waterfall else None
     sides = [file if is_saved(file) else load(file, change) for file, change in zip(files, changes, strict=True)]
     found = diff(*sides)
-    if args.json != "-":
-        print(_text(found))
-    if waterfall:
-        import pandas as pd
+    common.answer(args, lambda: _text(found), found.to_dict)
+    drawing.save((args.waterfall, lambda: _waterfall(found)))
 
-        names = list(found.names)
-        causes = pd.DataFrame([dict.fromkeys(found.causes, 0.0), found.causes], index=names)
-        steps = dict(zip(names, (found.base.step_time, found.other.step_time), strict=True))
-        plots.save_figure(plots.waterfall(steps, causes), waterfall)
-    if args.json:
-        common.write_json(args.json, found.to_dict())
-    return 0
+
+def _waterfall(found: Difference) -> Figure:
+    import pandas as pd
+
+    names = list(found.names)
+    causes = pd.DataFrame([dict.fromkeys(found.causes, 0.0), found.causes], index=names)
+    return plots.waterfall(dict(zip(names, (found.base.step_time, found.other.step_time), strict=True)), causes)
 
 
 def _text(found: Difference) -> str:

@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from simcluster.base.errors import InputError
-from simcluster.cli.common import output_path, table_path, write_table
+from simcluster.cli.common import write_table
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from simcluster.results.distribution import Distribution
     from simcluster.results.result import Result
     from simcluster.scenario.scenario import Scenario
 
-_FIGURES = (".png", ".svg", ".pdf")
 _TITLE_WIDTH = 100  # characters, of the narrowest picture
 
 
-def figure_path(name: str) -> Path:
-    """A picture's path, refused before the work is done if nothing can be written there."""
-    path = output_path(name)
-    if path.suffix.lower() not in _FIGURES:
-        raise InputError(f"cannot draw {name}: a picture ends in {', '.join(_FIGURES)}")
-    return path
+def save(*pictures: tuple[Path | None, Callable[[], Figure]]) -> None:
+    """Draw each picture that has a path."""
+    from simcluster.show.plots import save_figure
+
+    for path, picture in pictures:
+        if path:
+            save_figure(picture(), path)
 
 
 def window_of(text: str | None) -> tuple[float, float] | None:
@@ -56,12 +59,12 @@ def ranks_of(text: str | None, num_ranks: int) -> list[int] | None:
     return list(dict.fromkeys(ranks))
 
 
-def draw(result: Result, path: Path, window: tuple[float, float] | None, ranks: list[int] | None) -> None:
+def gantt(result: Result, window: tuple[float, float] | None, ranks: list[int] | None) -> Figure:
     """The Gantt chart of a result."""
     import pandas as pd
 
     from simcluster.base.units import format_seconds
-    from simcluster.show.gantt import gantt, save_figure
+    from simcluster.show import plots
     from simcluster.studies.whatif.montecarlo import without_chance
 
     timeline, total = result.timeline, result.facts.ranks
@@ -69,8 +72,15 @@ def draw(result: Result, path: Path, window: tuple[float, float] | None, ranks: 
         timeline = pd.concat([result.timeline_of(rank) for rank in ranks], ignore_index=True)
     title = f"{result.scenario.name}: {format_seconds(result.step_time)} a step"
     title += faults_line(without_chance(result.scenario) if result.scenario.replicas > 1 else result.scenario)
-    figure = gantt(timeline, title=title, window=window, ranks=ranks, num_ranks=total)
-    save_figure(figure, path)
+    return plots.gantt(timeline, title=title, window=window, ranks=ranks, num_ranks=total)
+
+
+def histogram(scenario: Scenario, distribution: Distribution | None) -> Figure:
+    """The step times of all replicas, of which there are several."""
+    from simcluster.show import plots
+
+    assert distribution is not None
+    return plots.replicas(distribution, title=scenario.name + faults_line(scenario))
 
 
 def faults_line(scenario: Scenario) -> str:
@@ -80,44 +90,25 @@ def faults_line(scenario: Scenario) -> str:
     return "\n" + textwrap.fill(f"faults: {all_in_words(scenario.faults)}", _TITLE_WIDTH) if scenario.faults else ""
 
 
-def memory_path(name: str) -> Path:
-    """Where memory goes: a table or a picture, refused before the work is done if nothing can be written there."""
-    return table_path(name) if Path(name).suffix in (".csv", ".parquet") else figure_path(name)
-
-
 def write_memory(result: Result, path: Path, window: tuple[float, float] | None, ranks: list[int] | None) -> None:
     """Memory over time, as a table of changes or a picture by the file's ending."""
+    from simcluster.show import plots
+
     if path.suffix in (".csv", ".parquet"):
         write_table(path, result.memory_table(ranks))
-        return
-    from simcluster.show.plots import memory, save_figure
-
-    save_figure(memory(result, ranks=ranks, window=window), path)
-
-
-def links_path(name: str) -> Path:
-    """Where link loads go: a table or a picture, refused before the work is done if nothing can be written there."""
-    return output_path(name) if name.endswith(".csv") else figure_path(name)
+    else:
+        save((path, lambda: plots.memory(result, ranks=ranks, window=window)))
 
 
 def write_links(result: Result, path: Path) -> None:
     """What every link carried, as a table or a picture by the file's ending."""
     from simcluster.results.loads import link_table
+    from simcluster.show import plots
 
     if path.suffix == ".csv":
         write_table(path, link_table(result))
-        return
-    from simcluster.show.gantt import save_figure
-    from simcluster.show.links_plot import plot_links
-
-    save_figure(plot_links(result), path)
-
-
-def replicas_path(name: str | None, scenario: Scenario) -> Path | None:
-    """Where a histogram of replicas goes; InputError if there is one only."""
-    if name and scenario.replicas < 2:
-        raise InputError(f"--histogram {name}: there is one replica; ask for more, as in --replicas 200")
-    return figure_path(name) if name else None
+    else:
+        save((path, lambda: plots.links(result)))
 
 
 def play_replicas(scenario: Scenario) -> tuple[Result, Distribution]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _WORST = 5
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> None:
     """Load and check everything, then fit and print."""
     from simcluster.evidence.validation.fitting import chosen, load_fits
     from simcluster.evidence.validation.fitting_run import run_fits
@@ -36,13 +36,11 @@ def run(args: argparse.Namespace) -> int:
         progress=lambda fit, what: progress(f"{fit}: {what}"),
     )
     progress()
-    if args.json != "-":
-        for outcome in outcomes:
-            print("\n".join(_told(outcome, all_rows=args.rows)), end="\n\n")
-        print("\n".join(_overall(outcomes)))
-    if args.json:
-        common.write_json(args.json, {"file": file.document.source, "fits": [_as_json(each) for each in outcomes]})
-    return 0
+    common.answer(
+        args,
+        lambda: common.in_blocks([*(_told(each, all_rows=args.rows) for each in outcomes), _overall(outcomes)]),
+        lambda: {"file": file.document.source, "fits": [_as_json(each) for each in outcomes]},
+    )
 
 
 # --- for people -------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from simcluster.base.errors import InputError
 from simcluster.cli import common
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> None:
     """Read the log, print a line a size and the verdict."""
     from simcluster.base.units import format_bytes, format_seconds
     from simcluster.nccl.log import health, overall, read_log
@@ -22,7 +22,8 @@ def run(args: argparse.Namespace) -> int:
     collective = args.name.replace("-", "_") if args.name else None
     readings = health(log, platform, args.machines, args.per_machine, collective)
     ratio, verdict = overall(readings)
-    if args.json != "-":
+
+    def text() -> str:
         rows = [
             [
                 format_bytes(reading.size),
@@ -34,9 +35,8 @@ def run(args: argparse.Namespace) -> int:
             ]
             for reading in readings
         ]
-        print(common.format_table(["size", "measured", "expected", "ratio", "NCCL picks", "verdict"], rows))
-        print(f"\nfrom 1 MiB up: {ratio:.2f} x the expected time (geometric mean): {verdict}")
-    if args.json:
-        document = {"ratio": ratio, "verdict": verdict, "rows": [asdict(reading) for reading in readings]}
-        common.write_json(args.json, document)
-    return 0
+        table = common.format_table(["size", "measured", "expected", "ratio", "NCCL picks", "verdict"], rows)
+        return f"{table}\n\nfrom 1 MiB up: {ratio:.2f} x the expected time (geometric mean): {verdict}"
+
+    document = {"ratio": ratio, "verdict": verdict, "rows": [asdict(reading) for reading in readings]}
+    common.answer(args, text, lambda: document)

@@ -19,13 +19,12 @@ KINDS = ("megatron", "megatron-bridge", "torchtitan", "hugging-face", "astra-net
 _MAX_BYTES = 2_000_000
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> None:
     """Read, translate, check that it loads, write."""
     from simcluster.documents.diagnostics import did_you_mean
 
     if args.kind not in KINDS:
         raise InputError(f"unknown kind {args.kind!r}{did_you_mean(args.kind, KINDS)}; known: {', '.join(KINDS)}")
-    output = common.output_path(args.output) if args.output else None
     text = _text(args.file)
     if args.kind == "hugging-face":
         found = _model(args, text)
@@ -35,17 +34,15 @@ def run(args: argparse.Namespace) -> int:
         found = _scenario(args, text)
     _tell_unknown(args, found)
     written = found.text(f"{args.kind}: {'stdin' if args.file == '-' else args.file}")
-    if output:
-        common.write_text(output, written)
-        if args.json != "-":
-            print(f"wrote {output}: {_summary(found)}")
-    elif args.json != "-":
-        sys.stdout.write(written)
-    if args.json:
-        lists = {"mapped": found.mapped, "facts": found.facts, "no_effect": found.no_effect, "assumed": found.assumed,
-                 "unknown": found.unknown}  # fmt: skip
-        common.write_json(args.json, {"document": found.document, **{key: list(value) for key, value in lists.items()}})
-    return 0
+    if args.output:
+        common.write_text(args.output, written)
+    lists = {"mapped": found.mapped, "facts": found.facts, "no_effect": found.no_effect, "assumed": found.assumed,
+             "unknown": found.unknown}  # fmt: skip
+    common.answer(
+        args,
+        lambda: f"wrote {args.output}: {_summary(found)}" if args.output else written.removesuffix("\n"),
+        lambda: {"document": found.document, **{key: list(value) for key, value in lists.items()}},
+    )
 
 
 def _tell_unknown(args: argparse.Namespace, found: Imported) -> None:

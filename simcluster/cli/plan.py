@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from simcluster.base.errors import InputError
 from simcluster.cli import common, drawing
-from simcluster.cli.common import format_table, output_path, write_text
+from simcluster.cli.common import format_table, write_text
 from simcluster.cli.terminal import progress
 from simcluster.show import plots
 
@@ -19,16 +18,14 @@ if TYPE_CHECKING:
     from simcluster.studies.search.plan import Found, Ranked
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> None:
     """Search, print the best and why."""
     from simcluster.cli.sweep import ROWS, write_at_once
     from simcluster.documents.overrides import expand_vary
     from simcluster.scenario.scenario import load
+    from simcluster.show.report.yaml_text import yaml_text
     from simcluster.studies.search.plan import plan
 
-    output = common.table_path(args.output) if args.output else None
-    picture = drawing.figure_path(args.pareto) if args.pareto else None
-    document = _document_path(args.write) if args.write else None
     scenario = load(args.scenario, common.overrides_of(args))
     found = plan(
         scenario,
@@ -39,26 +36,24 @@ def run(args: argparse.Namespace) -> int:
         price=args.price,
         top=args.top,
         vary=dict(expand_vary(text) for text in args.vary),
-        front=picture is not None,
+        front=args.pareto is not None,
         executor=_executor(args.executor),
-        store=output.with_name(output.name + ROWS) if output else None,
+        store=args.output.with_name(args.output.name + ROWS) if args.output else None,
         progress=_shown,
     )
     progress()
-    if output:
-        write_at_once(output, frame(found))
+    if args.output:
+        write_at_once(args.output, frame(found))
     left_out = sorted({fault.kind for fault in scenario.faults} - {"sequence_lengths"})
-    if args.json != "-":
-        print(text_of(found))
-        if left_out:
-            print(f"\nnot in times and memory: the scenario's faults ({', '.join(left_out)}); run the winner with them")
-    if picture:
-        plots.save_figure(plots.pareto(found, f"{scenario.name}: {found.played:,} layouts played"), picture)
-    if document:
-        _write(document, found)
-    if args.json:
-        common.write_json(args.json, {**found.to_dict(), "faults_left_out": left_out})
-    return 0
+    faults = f"not in times and memory: the scenario's faults ({', '.join(left_out)}); run the winner with them"
+    common.answer(
+        args,
+        lambda: "\n\n".join([text_of(found), *([faults] if left_out else [])]),
+        lambda: {**found.to_dict(), "faults_left_out": left_out},
+    )
+    drawing.save((args.pareto, lambda: plots.pareto(found, f"{scenario.name}: {found.played:,} layouts played")))
+    if args.write:
+        write_text(args.write, yaml_text(found.scenario.document()))
 
 
 def _shown(played: int, limit: float, bound: float) -> None:
@@ -84,20 +79,6 @@ def _executor(text: str | None) -> int:
     if not text.isdecimal() or not int(text):
         raise InputError(f"--executor {text!r} must be a number of processes, from 1")
     return int(text)
-
-
-def _document_path(name: str) -> Path:
-    path = output_path(name)
-    if path.suffix not in (".yaml", ".yml"):
-        raise InputError(f"cannot write {name}: a scenario ends in .yaml")
-    return path
-
-
-def _write(path: Path, found: Found) -> None:
-    """The winner as a scenario of its own."""
-    from simcluster.show.report.yaml_text import yaml_text
-
-    write_text(path, yaml_text(found.scenario.document()))
 
 
 def frame(found: Found) -> pd.DataFrame:

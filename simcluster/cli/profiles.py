@@ -6,7 +6,6 @@ import argparse
 import math
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simcluster.base.errors import InputError
@@ -15,6 +14,8 @@ from simcluster.cli import common, waits
 from simcluster.cli.common import format_table
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from simcluster.interop.kineto import ProfiledJob
     from simcluster.interop.kineto.bandwidth import Reached
     from simcluster.interop.kineto.breakdown import LayerTime, ProfiledRankTime
@@ -27,7 +28,7 @@ _MOST = 12
 """Rows of a table that people see; JSON has all."""
 
 
-def run(args: argparse.Namespace, steps: Sequence[int] | None) -> int:
+def run(args: argparse.Namespace, steps: Sequence[int] | None) -> None:
     """Read the profiles, replay, measure, print, write."""
     from simcluster.interop.kineto import load_profiles
     from simcluster.interop.kineto.bandwidth import reached
@@ -39,7 +40,6 @@ def run(args: argparse.Namespace, steps: Sequence[int] | None) -> int:
 
     if args.export and len(args.what_if) > 1:
         raise InputError("--export writes one timeline: give it one --what-if at most (several changes with + in it)")
-    paths = waits.paths_of(args)
     cluster = None
     if args.cluster:
         from simcluster.scenario.files import load_cluster
@@ -51,30 +51,23 @@ def run(args: argparse.Namespace, steps: Sequence[int] | None) -> int:
     seconds = waited(job)
     events = waits.played_as_events(job, found)
     written = _export(job, args) if args.export else []
-    waits.draw(job, lambda: spans(job).frame(), paths)
-    if "heatmap" in paths:
-        _draw_heatmap(job, found, paths["heatmap"])
-    if args.json != "-":
-        blocks = [
-            _answer(job, found), _ranks(job, found, ranks), waits.waits_table(job.ranks, seconds),
-            waits.types_table(found, _MOST), _layers(job, parts), _calls(calls),
-            waits.answers_table(answers), written, [f"note: {note}" for note in job.notes],
-            [waits.played_line(job, events)],
-        ]  # fmt: skip
-        print("\n\n".join("\n".join(lines) for lines in blocks if lines))
-    if args.json:
-        document = _document(job, found, ranks, parts, calls, answers, events)
-        common.write_json(args.json, {**document, "waits": waits.waits_document(job.ranks, seconds)})
-    return 0
+    blocks = [
+        _answer(job, found), _ranks(job, found, ranks), waits.waits_table(job.ranks, seconds),
+        waits.types_table(found, _MOST), _layers(job, parts), _calls(calls),
+        waits.answers_table(answers), written, [f"note: {note}" for note in job.notes],
+        [waits.played_line(job, events)],
+    ]  # fmt: skip
+    document = _document(job, found, ranks, parts, calls, answers, events)
+    waits.tell(args, blocks, document, job, seconds)
+    waits.draw(args, job, lambda: spans(job).frame(), lambda: _heatmap(job, found))
 
 
-def _draw_heatmap(job: ProfiledJob, found: Straggling, path: Path) -> None:
+def _heatmap(job: ProfiledJob, found: Straggling) -> Figure:
     from simcluster.interop.kineto.breakdown import slowdown_by_type
-    from simcluster.show.gantt import save_figure
     from simcluster.show.straggler_heatmap import straggler_heatmap
 
     types = list(found.by_type)[:_ROWS]
-    figure = straggler_heatmap(
+    return straggler_heatmap(
         slowdown_by_type(job, types),
         by_replica=found.by_replica.tolist(),
         by_stage=[found.by_type[name] for name in types],
@@ -83,7 +76,6 @@ def _draw_heatmap(job: ProfiledJob, found: Straggling, path: Path) -> None:
         row="op type",
         rows=types,
     )
-    save_figure(figure, path)
 
 
 def _export(job: ProfiledJob, args: argparse.Namespace) -> list[str]:

@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simcluster.base.errors import InputError
-from simcluster.cli import common, waits
+from simcluster.cli import waits
 from simcluster.cli.common import format_table
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from simcluster.interop.recorded import Recorded, Straggling
     from simcluster.interop.recorded.measure import StragglerCost
     from simcluster.interop.recorded.whatif import ReplayAnswer
@@ -22,7 +24,7 @@ _ASSUMED = """\
   its chunks, and what the last stage takes longer than the others stays with the end of the model"""
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> None:
     """Read, check where results go, replay, measure, print, write."""
     from simcluster.interop.kineto import is_profile
     from simcluster.interop.recorded import load_trace, measure
@@ -39,36 +41,25 @@ def run(args: argparse.Namespace) -> int:
     if is_profile(args.trace):
         from simcluster.cli import profiles
 
-        return profiles.run(args, _steps(args.steps))
+        profiles.run(args, _steps(args.steps))
+        return
     if not Path(args.trace).exists():
         raise InputError(f"cannot read {args.trace}: there is no such file or folder")
     if args.export or args.cluster:
         raise InputError("--export and --cluster are for PyTorch profiles: give their folder")
-    paths = waits.paths_of(args)
     job = load_trace(args.trace, _steps(args.steps))
     answers = [ask(job, question) for question in args.what_if]
     found = measure(job)
     events = waits.played_as_events(job, found)
     schedule = own_schedule(job)
     seconds = waited(job)
-    if args.json != "-":
-        blocks = [
-            _job(job, schedule),
-            _answer(found),
-            _who(found),
-            waits.waits_table(job.ranks, seconds),
-            _answers(answers),
-            [f"note: {n}" for n in job.notes],
-            [waits.played_line(job, events)],
-        ]
-        print("\n\n".join("\n".join(lines) for lines in blocks if lines))
-    waits.draw(job, lambda: spans(job).frame(), paths)
-    if "heatmap" in paths:
-        _draw_heatmap(job, found, paths["heatmap"])
-    if args.json:
-        document = _document(job, found, answers, schedule, events)
-        common.write_json(args.json, {**document, "waits": waits.waits_document(job.ranks, seconds)})
-    return 0
+    blocks = [
+        _job(job, schedule), _answer(found), _who(found), waits.waits_table(job.ranks, seconds), _answers(answers),
+        [f"note: {n}" for n in job.notes], [waits.played_line(job, events)],
+    ]  # fmt: skip
+    document = _document(job, found, answers, schedule, events)
+    waits.tell(args, blocks, document, job, seconds)
+    waits.draw(args, job, lambda: spans(job).frame(), lambda: _heatmap(job, found))
 
 
 def _steps(text: str | None) -> list[int] | None:
@@ -123,19 +114,17 @@ def _answers(answers: list[ReplayAnswer]) -> list[str]:
     return lines
 
 
-def _draw_heatmap(job: Recorded, found: Straggling, path: Path) -> None:
-    from simcluster.show.gantt import save_figure
+def _heatmap(job: Recorded, found: Straggling) -> Figure:
     from simcluster.show.straggler_heatmap import straggler_heatmap
 
     title = f"{job.name}: a step takes {found.slowdown - 1:.1%} longer; how much by each worker"
-    figure = straggler_heatmap(
+    return straggler_heatmap(
         found.by_worker,
         by_replica=found.by_replica.tolist(),
         by_stage=found.by_stage.tolist(),
         title=title,
         worst=found.worst,
     )
-    save_figure(figure, path)
 
 
 def _document(

@@ -23,16 +23,13 @@ _MOST_BYTES = 1_000_000_000
 _MOST_ROWS = 20_000_000
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> None:
     """Check everything that was named, play or read it, write the page."""
     from simcluster.documents.overrides import expand_vary
     from simcluster.results.file import is_saved
     from simcluster.show.report import page
     from simcluster.studies.variations import distinct
 
-    output = common.output_path(args.output)
-    if output.suffix.lower() not in (".html", ".htm"):
-        raise InputError(f"cannot write {args.output}: a page ends in .html")
     overrides, vary = common.overrides_of(args), [expand_vary(text) for text in args.vary]
     saved = [name for name in args.runs if is_saved(name)]
     if saved and (overrides or vary or args.ranks):
@@ -49,14 +46,13 @@ def run(args: argparse.Namespace) -> int:
         entries += [_saved(name, timelines.get(name))] if name in saved else _played(name, overrides, vary, args.ranks)
     names = distinct([entry.name for entry in entries])
     entries = [replace(entry, name=name) for entry, name in zip(entries, names, strict=True)]
-    common.write_text(output, page(entries, title=args.title))
-    if args.json != "-":
-        print(
-            f"{output}: {output.stat().st_size / 1e6:.1f} MB, {len(entries)} {'run' if len(entries) == 1 else 'runs'}"
-        )
-    if args.json:
-        common.write_json(args.json, [{"name": entry.name, **entry.numbers} for entry in entries])
-    return 0
+    common.write_text(args.output, page(entries, title=args.title))
+    runs = f"{len(entries)} {'run' if len(entries) == 1 else 'runs'}"
+    common.answer(
+        args,
+        lambda: f"{args.output}: {args.output.stat().st_size / 1e6:.1f} MB, {runs}",
+        lambda: [{"name": entry.name, **entry.numbers} for entry in entries],
+    )
 
 
 def _played(

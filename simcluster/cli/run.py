@@ -5,21 +5,19 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
+from simcluster.base.errors import InputError
 from simcluster.cli import common, drawing, tracing
 from simcluster.show import plots
 
 if TYPE_CHECKING:
     from simcluster.results.distribution import Distribution
-    from simcluster.results.result import Result
-    from simcluster.scenario.scenario import Scenario
     from simcluster.studies.whatif.free import Free
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> None:
     """Load, check where results go, replay, print, write."""
     from simcluster.scenario.scenario import load
     from simcluster.show.explanation import explanation
@@ -31,76 +29,39 @@ def run(args: argparse.Namespace) -> int:
     more = [("replicas", args.replicas)] if args.replicas is not None else []
     scenario = load(args.scenario, common.overrides_of(args, args.scenario) + more)
     window, ranks = drawing.window_of(args.window), drawing.ranks_of(args.ranks, scenario.gpus)
-    timeline = common.table_path(args.timeline) if args.timeline else None
     trace = tracing.trace_of(args, scenario)
-    paths = _paths(args, scenario)
+    if args.histogram and scenario.replicas < 2:
+        raise InputError(f"--histogram {args.histogram}: there is one replica; ask for more, as in --replicas 200")
     distribution = None
     if scenario.replicas > 1:
         result, distribution = drawing.play_replicas(scenario)
     else:
         result = simulate(scenario)
-    free = what_if_free(result) if args.explain or "critical" in paths else []
-    if args.json != "-":
-        print(summary(result))
-        if distribution:
-            print("\n" + replicas(distribution))
-        if args.explain:
-            print("\n" + explanation(result, free))
-    if timeline:
-        common.write_table(timeline, result.timeline)
+    free = what_if_free(result) if args.explain or args.critical else []
+
+    def text() -> str:
+        told = [summary(result), *([replicas(distribution)] if distribution else [])]
+        return "\n\n".join([*told, *([explanation(result, free)] if args.explain else [])])
+
+    common.answer(args, text, lambda: {**result.to_dict(), **_played(free, distribution)})
+    if args.timeline:
+        common.write_table(args.timeline, result.timeline)
     if trace:
         trace.write(result, apart=args.json == "-")
-    for name, path in paths.items():
-        _draw(name, path, _Drawn(result, window, ranks, free, distribution))
-    if args.json:
-        common.write_json(args.json, {**result.to_dict(), **_played(free, distribution)})
+    if args.links:
+        drawing.write_links(result, args.links)
+    if args.memory:
+        drawing.write_memory(result, args.memory, window, ranks)
+    drawing.save(
+        (args.gantt, lambda: drawing.gantt(result, window, ranks)),
+        (args.critical, lambda: plots.critical(result, free)),
+        (args.overlap, lambda: plots.overlap([(scenario.name, result)])),
+        (args.levels, lambda: plots.link_levels(result)),
+        (args.roofline, lambda: plots.roofline(result)),
+        (args.histogram, lambda: drawing.histogram(scenario, distribution)),
+    )
     if args.verbose:
         print(f"simulated in {time.perf_counter() - begun:.2f} s, {common.peak_memory()}", file=sys.stderr)
-    return 0
-
-
-def _paths(args: argparse.Namespace, scenario: Scenario) -> dict[str, Path]:
-    """Where the pictures that were asked for go, by option; refused before the work is done if they cannot."""
-    checks: dict[str, Callable[[str], Path | None]] = {
-        **dict.fromkeys(("gantt", "critical", "overlap", "levels", "roofline"), drawing.figure_path),
-        "links": drawing.links_path,
-        "memory": drawing.memory_path,
-        "histogram": lambda name: drawing.replicas_path(name, scenario),
-    }
-    found = {name: check(getattr(args, name)) for name, check in checks.items() if getattr(args, name)}
-    return {name: path for name, path in found.items() if path}
-
-
-class _Drawn(NamedTuple):
-    """What pictures are of."""
-
-    result: Result
-    window: tuple[float, float] | None
-    ranks: list[int] | None
-    free: Sequence[Free]
-    distribution: Distribution | None
-
-
-def _draw(name: str, path: Path, what: _Drawn) -> None:
-    """Write one of the pictures, or the table that may be in its place."""
-    result, title = what.result, what.result.scenario.name
-    if name == "gantt":
-        drawing.draw(result, path, what.window, what.ranks)
-    elif name == "links":
-        drawing.write_links(result, path)
-    elif name == "memory":
-        drawing.write_memory(result, path, what.window, what.ranks)
-    elif name == "critical":
-        plots.save_figure(plots.critical(result, what.free), path)
-    elif name == "overlap":
-        plots.save_figure(plots.overlap([(title, result)]), path)
-    elif name == "levels":
-        plots.save_figure(plots.link_levels(result), path)
-    elif name == "roofline":
-        plots.save_figure(plots.roofline(result), path)
-    elif what.distribution:
-        title += drawing.faults_line(result.scenario)
-        plots.save_figure(plots.replicas(what.distribution, title=title), path)
 
 
 def _played(free: Sequence[Free], distribution: Distribution | None) -> dict[str, dict[str, Any]]:

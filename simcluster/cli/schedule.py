@@ -6,13 +6,18 @@ import argparse
 import dataclasses
 import sys
 from fractions import Fraction
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from simcluster.base.errors import InputError
-from simcluster.cli.common import output_path, write_json, write_text
+from simcluster.cli import drawing
+from simcluster.cli.common import answer, write_text
+from simcluster.show import plots
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from matplotlib.figure import Figure
+
     from simcluster.cli.schedule_names import Meant
     from simcluster.schedules import Schedule
     from simcluster.schedules.comparison import PlayedSchedule, StageTimes
@@ -21,22 +26,23 @@ if TYPE_CHECKING:
 _GALLERY = (4, 8)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> None:
     """Print what was asked for; InputError for an unknown name or counts that a schedule cannot have."""
     from simcluster.cli.schedule_names import Meant, played
 
     if not args.names and not args.gallery:
         raise InputError("a NAME is required: a schedule such as 1f1b, or all; or --gallery FILE for a page of all")
-    _check_files(args)
+    if not args.names and (args.json or args.csv or args.plot):
+        raise InputError("--json, --csv and --plot need a NAME, such as 1f1b or all; --gallery alone needs none")
+    if args.csv and (len(args.names) > 1 or args.names == ["all"]):
+        raise InputError("--csv writes one schedule, and several were named; name one")
     meant = Meant(
         args.stages, args.microbatches, args.chunks, args.group_size, args.pairs, args.memory_limit, args.goal,
         _times(args),
     )  # fmt: skip
     if args.names:
         _answer(args, *played(args.names, meant))
-    if args.gallery:
-        _draw_gallery(args, meant)
-    return 0
+    drawing.save((args.gallery, lambda: _gallery(args, meant)))
 
 
 def _answer(args: argparse.Namespace, shown: list[PlayedSchedule], refused: list[tuple[str, str]]) -> None:
@@ -44,32 +50,15 @@ def _answer(args: argparse.Namespace, shown: list[PlayedSchedule], refused: list
     from simcluster.cli.schedule_report import comparison, document, report
 
     one = len(shown) == 1 and args.names != ["all"]
-    if args.json is not None:
-        write_json(args.json, document(shown[0]) if one else {"schedules": [document(each) for each in shown]})
-    if args.json != "-":
-        in_full = one and not args.table
-        print("\n".join(report(shown[0]) if in_full else comparison(shown, refused, grids=not args.table)))
+    in_full = one and not args.table
+    answer(
+        args,
+        lambda: "\n".join(report(shown[0]) if in_full else comparison(shown, refused, grids=not args.table)),
+        lambda: document(shown[0]) if one else {"schedules": [document(each) for each in shown]},
+    )
     if args.csv:
         _write_csv(args.csv, shown[0].schedule)
-    if args.plot:
-        from simcluster.show.gantt import save_figure
-        from simcluster.show.schedule_plot import plot_schedules
-
-        save_figure(plot_schedules(shown), Path(args.plot))
-
-
-def _check_files(args: argparse.Namespace) -> None:
-    """Refuse what cannot be written before the work is done."""
-    from simcluster.cli.drawing import figure_path
-
-    if not args.names and (args.json or args.csv or args.plot):
-        raise InputError("--json, --csv and --plot need a NAME, such as 1f1b or all; --gallery alone needs none")
-    for name in filter(None, (args.plot, args.gallery)):
-        figure_path(name)
-    if args.csv:
-        output_path(args.csv)
-        if len(args.names) > 1 or args.names == ["all"]:
-            raise InputError("--csv writes one schedule, and several were named; name one")
+    drawing.save((args.plot, lambda: plots.schedules(shown)))
 
 
 def _times(args: argparse.Namespace) -> StageTimes:
@@ -92,10 +81,10 @@ def _times(args: argparse.Namespace) -> StageTimes:
     return StageTimes(args.forward, backward, input_, weight, args.latency, args.pair)
 
 
-def _write_csv(name: str, schedule: Schedule) -> None:
+def _write_csv(name: Path, schedule: Schedule) -> None:
     from simcluster.schedules.torch_csv import to_csv, torch_can_run
 
-    write_text(output_path(name), to_csv(schedule))
+    write_text(name, to_csv(schedule))
     if not torch_can_run(schedule):
         print(
             f"note: {schedule.name} holds every slice of the model on two ranks; simcluster reads {name}, torch, which "
@@ -104,12 +93,11 @@ def _write_csv(name: str, schedule: Schedule) -> None:
         )
 
 
-def _draw_gallery(args: argparse.Namespace, meant: Meant) -> None:
+def _gallery(args: argparse.Namespace, meant: Meant) -> Figure:
     """A page of all schedules that take the counts, whatever else was named."""
     from simcluster.cli.schedule_names import played
-    from simcluster.show.gantt import save_figure
     from simcluster.show.schedule_plot import plot_gallery
 
     stages, microbatches = args.stages or _GALLERY[0], args.microbatches or _GALLERY[1]
     everything = dataclasses.replace(meant, stages=stages, microbatches=microbatches)
-    save_figure(plot_gallery(played(["all"], everything)[0]), Path(args.gallery))
+    return plot_gallery(played(["all"], everything)[0])

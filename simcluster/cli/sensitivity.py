@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from simcluster.studies.whatif.sensitivities import MoreMemory, Sensitivity
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> None:
     """Play the scenario with more of each resource; print what that gives."""
     from simcluster.scenario.scenario import load
     from simcluster.simulate import replay
@@ -23,21 +23,22 @@ def run(args: argparse.Namespace) -> int:
 
     by, prices = _percent(args.by), dict(_price(text) for text in args.price)
     resources = args.resources.split(",") if args.resources else ()
-    plot = drawing.figure_path(args.plot) if args.plot else None
     scenario = load(args.scenario, common.overrides_of(args, args.scenario))
     base = replay(scenario)
     found = sensitivity(base, resources, by=by, prices=prices)
     memory = more_memory(base) if not resources or "memory" in resources else []
-    if args.json != "-":
-        print(_text(scenario.name, found, priced=bool(prices)))
-        if memory:
-            print("\n" + _memory(memory, scenario.cluster.device.memory, found[0].before))
-    if plot:
-        plots.save_figure(plots.sensitivity(found, title=scenario.name), plot)
-    if args.json:
-        rows = [{"recompute": way.recompute, "bytes": way.bytes, "step_time_s": way.step_time} for way in memory]
-        common.write_json(args.json, {"sensitivity": [each.to_dict() for each in found], "more_memory": rows})
-    return 0
+    rows = [{"recompute": way.recompute, "bytes": way.bytes, "step_time_s": way.step_time} for way in memory]
+    common.answer(
+        args,
+        lambda: common.in_blocks(
+            [
+                [_text(scenario.name, found, priced=bool(prices))],
+                _memory(memory, scenario.cluster.device.memory, found[0].before),
+            ]
+        ),
+        lambda: {"sensitivity": [each.to_dict() for each in found], "more_memory": rows},
+    )
+    drawing.save((args.plot, lambda: plots.sensitivity(found, title=scenario.name)))
 
 
 def _percent(text: str) -> float:
@@ -104,7 +105,7 @@ def _change(each: Sensitivity) -> str:
     return f"-{each.by / (1 + each.by):.2%}" if each.resource in TIMES else f"+{each.by:.2%}"
 
 
-def _memory(ways: list[MoreMemory], capacity: float, before: float) -> str:
+def _memory(ways: list[MoreMemory], capacity: float, before: float) -> list[str]:
     from simcluster.base.units import format_seconds
 
     lines = []
@@ -112,4 +113,4 @@ def _memory(ways: list[MoreMemory], capacity: float, before: float) -> str:
         more = f"needs {way.bytes / 1e9:.1f} GB a GPU, {way.bytes / capacity - 1:+.0%}"
         step = f"{format_seconds(way.step_time)} a step ({way.step_time / before - 1:+.1%})"
         lines.append(f"  recompute {way.recompute}: {step}, {more if way.bytes > capacity else 'fits'}")
-    return "what memory is worth: with less recomputation\n" + "\n".join(lines)
+    return ["what memory is worth: with less recomputation", *lines] if lines else []

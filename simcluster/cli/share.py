@@ -6,25 +6,27 @@ import argparse
 from typing import TYPE_CHECKING
 
 from simcluster.cli import common, drawing
+from simcluster.cli.common import format_table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
+
+    from matplotlib.figure import Figure
 
     from simcluster.studies.multi_job import Shared
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> None:
     """Load, play, print, draw."""
     from simcluster.base.units import format_seconds
     from simcluster.studies.jobs_file import load_jobs
     from simcluster.studies.multi_job import simulate_together
 
     placed, cluster = load_jobs(args.jobs, common.overrides_of(args))
-    gantt = drawing.figure_path(args.gantt) if args.gantt else None
     shared = simulate_together(placed, cluster)
     names = [f"{number}: {job.scenario.name}" for number, job in enumerate(placed)]
-    if args.json != "-":
+
+    def text() -> str:
         rows = [
             [
                 name,
@@ -36,46 +38,37 @@ def run(args: argparse.Namespace) -> int:
             ]
             for name, job, each in zip(names, placed, shared, strict=True)
         ]
-        print(f"{len(placed)} jobs on {cluster.name}, {len(cluster.gpus):,} GPUs\n")
-        print(
-            common.format_table(
-                ["job", "GPUs", "step alone", "step beside the others", "slowdown", "steps measured"], rows
-            )
-        )
-    if gantt:
-        _draw(names, shared, gantt)
-    if args.json:
-        common.write_json(
-            args.json,
-            [
-                {
-                    "job": job.scenario.name,
-                    "gpus": job.scenario.gpus,
-                    "step_time_alone_s": each.alone,
-                    "step_time_s": each.step_time,
-                    "slowdown": each.slowdown,
-                    "steps_measured": len(each.measured),
-                    "steps_played": each.result.steps,
-                }
-                for job, each in zip(placed, shared, strict=True)
-            ],
-        )
-    return 0
+        header = ["job", "GPUs", "step alone", "step beside the others", "slowdown", "steps measured"]
+        return f"{len(placed)} jobs on {cluster.name}, {len(cluster.gpus):,} GPUs\n\n" + format_table(header, rows)
+
+    document = [
+        {
+            "job": job.scenario.name,
+            "gpus": job.scenario.gpus,
+            "step_time_alone_s": each.alone,
+            "step_time_s": each.step_time,
+            "slowdown": each.slowdown,
+            "steps_measured": len(each.measured),
+            "steps_played": each.result.steps,
+        }
+        for job, each in zip(placed, shared, strict=True)
+    ]
+    common.answer(args, text, lambda: document)
+    drawing.save((args.gantt, lambda: _figure(names, shared)))
 
 
-def _draw(names: Sequence[str], shared: Sequence[Shared], path: Path) -> None:
+def _figure(names: Sequence[str], shared: Sequence[Shared]) -> Figure:
     """The jobs in one window of time, while all are there: two measured steps of the longest."""
     from simcluster.base.units import format_seconds
-    from simcluster.show.gantt import compare_gantts, save_figure
+    from simcluster.show.gantt import compare_gantts
 
     longest = max(shared, key=lambda each: each.step_time)
     begin, end = longest.window
     window = begin, min(end, begin + 2 * longest.step_time)
-    figure = compare_gantts(
+    return compare_gantts(
         [(name, each.result.timeline) for name, each in zip(names, shared, strict=True)],
         window=window,
         title=f"{len(shared)} jobs beside each other, {format_seconds(window[1] - window[0])} of their time\n"
         "at the right: a step of each, and how many times what it takes alone",
         said=[(format_seconds(each.step_time), f"{each.slowdown:.3f} x") for each in shared],
     )
-    save_figure(figure, path)

@@ -20,7 +20,7 @@ _WAITS = 5
 _WORST = 5
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> None:
     """Load, check where results go, play, print, draw, write."""
     from simcluster.scenario.scenario import load
     from simcluster.simulate import simulate
@@ -28,23 +28,14 @@ def run(args: argparse.Namespace) -> int:
     from simcluster.studies.whatif.straggling import stragglers
 
     scenario = load(args.scenario, common.overrides_of(args, args.scenario))
-    heatmap, matrix = (drawing.figure_path(name) if name else None for name in (args.heatmap, args.matrix))
     result = simulate(scenario)
     found = stragglers(result)
     tried = what_pays(result) if args.mitigate else []
-    if args.json != "-":
-        blocks = [_answer(result, found), _causes(found), _where(found), _waits(result)]
-        if args.mitigate:
-            blocks.append(_tried(result, tried))
-        print("\n\n".join("\n".join(lines) for lines in blocks if lines))
-    if heatmap or matrix:
-        if heatmap:
-            plots.save_figure(plots.stragglers(result, found), heatmap)
-        if matrix:
-            plots.save_figure(plots.waits(result), matrix)
-    if args.json:
-        common.write_json(args.json, _document(result, found, tried))
-    return 0
+    blocks = [_answer(result, found), _causes(found), _where(found), _waits(result)]
+    if args.mitigate:
+        blocks.append(_tried(result, tried))
+    common.answer(args, lambda: common.in_blocks(blocks), lambda: _document(result, found, tried))
+    drawing.save((args.heatmap, lambda: plots.stragglers(result, found)), (args.matrix, lambda: plots.waits(result)))
 
 
 def _answer(result: Result, found: Stragglers) -> list[str]:

@@ -27,7 +27,7 @@ ROWS = ".rows"
 _BEST = 5
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> None:
     """Play what is missing, write the table, print what came of it."""
     with collector_off():  # 0.6 s instead of 0.7
         from simcluster.documents.overrides import expand_vary
@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
         from simcluster.studies.sweep.study import load_sweep
         from simcluster.studies.sweep.sweep import run_sweep
 
-    output = common.table_path(args.output)
+    output = args.output
     headroom = headroom_of(args.headroom)
     made = load_sweep(
         args.study,
@@ -69,11 +69,7 @@ def run(args: argparse.Namespace) -> int:
     write_at_once(output, table)
     best = fastest(swept, table, headroom, _BEST)
     summary = {**_summary(swept, table), **_ranked(best)}
-    if args.json != "-":
-        print(_text(summary, table, swept.sweep.paths, output, best))
-    if args.json:
-        common.write_json(args.json, summary)
-    return 0
+    common.answer(args, lambda: _text(summary, table, swept.sweep.paths, output, best), lambda: summary)
 
 
 def write_at_once(path: Path, table: pd.DataFrame) -> None:

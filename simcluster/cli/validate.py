@@ -10,6 +10,7 @@ from simcluster.base.errors import InputError
 from simcluster.cli import common, drawing
 from simcluster.cli.common import format_table
 from simcluster.cli.terminal import progress
+from simcluster.show import plots
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,37 +24,29 @@ _WORST = 3
 _KEPT = ("forward", "backward", "bubble", "optimizer")  # columns of the breakdown that stand also where all are 0
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> None:
     """Load and check all studies, then simulate, print, draw."""
     from simcluster.evidence.validation import data_folder, load_study, overall, validate_studies
 
     if args.workers < 1:
         raise InputError(f"--workers {args.workers}: give 1 or more")
-    plot = drawing.figure_path(args.plot) if args.plot else None
     overrides = common.overrides_of(args)
     files = [load_study(path, overrides) for path in args.studies]
-    if args.residuals:
-        common.output_path(args.residuals)
     reports = validate_studies(files, data=data_folder(args.data), workers=args.workers, progress=_progress)
     together = overall(reports)
-    if args.json != "-":
-        for report in reports:
-            print("\n".join(_told(report, all_rows=args.rows)), end="\n\n")
-        print("\n".join(_overall_told(together, len(reports))))
-    if plot:
-        from simcluster.show.gantt import save_figure
-        from simcluster.show.validation_plot import plot_validation  # matplotlib: only when something is drawn
-
-        save_figure(plot_validation(reports), plot)
+    common.answer(
+        args,
+        lambda: common.in_blocks(
+            [*(_told(each, all_rows=args.rows) for each in reports), _overall_told(together, len(reports))]
+        ),
+        lambda: {"studies": [report.to_dict() for report in reports], "overall": together.to_dict()},
+    )
+    drawing.save((args.plot, lambda: plots.errors(reports)))
     if args.residuals:
         _learn(reports, args.residuals)
-    if args.json:
-        document = {"studies": [report.to_dict() for report in reports], "overall": together.to_dict()}
-        common.write_json(args.json, document)
-    return 0
 
 
-def _learn(reports: Sequence[Report], path: str) -> None:
+def _learn(reports: Sequence[Report], path: Path) -> None:
     """Write the table of intervals, and say what it is worth."""
     from simcluster.evidence.validation.residuals import covered, residuals_of, table_of, told
 
@@ -61,7 +54,7 @@ def _learn(reports: Sequence[Report], path: str) -> None:
     if not residuals:
         raise InputError("--residuals: no step was simulated, so there is nothing to learn from; give studies of steps")
     command = f"simcluster validate scenarios/validation/*.yaml --data DIR --residuals {path}"
-    Path(path).write_text(told(table_of(residuals), covered(residuals), command), encoding="utf-8")
+    path.write_text(told(table_of(residuals), covered(residuals), command), encoding="utf-8")
 
 
 def _progress(name: str, done: int, rows: int) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simcluster.cli import common, drawing
@@ -12,6 +11,7 @@ from simcluster.cli.common import format_table
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
 
     from simcluster.base.arrays import Floats
     from simcluster.interop.recorded import Recorded, Straggling
@@ -90,37 +90,42 @@ def waits_table(ranks: Sequence[int], seconds: Floats) -> list[str]:
     return ["the longest waits, in all, a step", *format_table(["who", "for", "seconds"], rows).splitlines()]
 
 
-def waits_document(ranks: Sequence[int], seconds: Floats) -> list[dict[str, Any]]:
-    """All waits for JSON, longest first."""
+def tell(
+    args: argparse.Namespace,
+    blocks: Sequence[Sequence[str]],
+    document: Mapping[str, Any],
+    job: Recorded,
+    seconds: Floats,
+) -> None:
+    """Text and JSON of a replay, with all waits in the JSON, longest first."""
     from simcluster.interop.recorded.waiting import longest
 
-    return [
-        {"rank": ranks[one], "culprit": ranks[other], "seconds": each}
+    waits = [
+        {"rank": job.ranks[one], "culprit": job.ranks[other], "seconds": each}
         for one, other, each in longest(seconds, seconds.size)
     ]
+    common.answer(args, lambda: common.in_blocks(blocks), lambda: {**document, "waits": waits})
 
 
-def paths_of(args: argparse.Namespace) -> dict[str, Path]:
-    """Where the pictures and the timeline that were asked for go; refused before the work is done if they cannot."""
-    checks = {**dict.fromkeys(("gantt", "heatmap", "matrix"), drawing.figure_path), "timeline": common.table_path}
-    return {name: check(getattr(args, name)) for name, check in checks.items() if getattr(args, name)}
-
-
-def draw(job: Recorded, timeline: Callable[[], pd.DataFrame], paths: Mapping[str, Path]) -> None:
-    """The replayed timeline as a table and its first step as a picture; who waits for whom."""
+def draw(
+    args: argparse.Namespace, job: Recorded, timeline: Callable[[], pd.DataFrame], heatmap: Callable[[], Figure]
+) -> None:
+    """The replayed timeline as a table and its first step as a picture; who straggles, and who waits for whom."""
+    from simcluster.interop.recorded.waiting import recorded_matrix
     from simcluster.show import plots
 
-    if "timeline" in paths or "gantt" in paths:
-        table = timeline()
-        if "timeline" in paths:
-            common.write_table(paths["timeline"], table)
-        if "gantt" in paths:
-            first = table[table["step"] == job.steps[0]]
-            title = f"{job.name}, step {job.steps[0]}, replayed"
-            plots.save_figure(plots.gantt(first, title=title, num_ranks=len(job.ranks)), paths["gantt"])
-    if "matrix" in paths:
-        from simcluster.interop.recorded.waiting import recorded_matrix
+    table = timeline() if args.timeline or args.gantt else None
+    if args.timeline and table is not None:
+        common.write_table(args.timeline, table)
+
+    def gantt() -> Figure:
+        assert table is not None
+        first = table[table["step"] == job.steps[0]]
+        return plots.gantt(first, title=f"{job.name}, step {job.steps[0]}, replayed", num_ranks=len(job.ranks))
+
+    def matrix() -> Figure:
         from simcluster.show.wait_plot import plot_waits
 
-        title = f"{job.name}, replayed: who waits for whom"
-        plots.save_figure(plot_waits(recorded_matrix(job), title=title), paths["matrix"])
+        return plot_waits(recorded_matrix(job), title=f"{job.name}, replayed: who waits for whom")
+
+    drawing.save((args.gantt, gantt), (args.matrix, matrix), (args.heatmap, heatmap))
