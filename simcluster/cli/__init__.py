@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from simcluster.base.errors import InputError
+from simcluster.base.gc_paused import collector_off
 from simcluster.cli.arguments import Parser, did_you_mean
 from simcluster.cli.common import output_path
 from simcluster.cli.terminal import styled
@@ -135,7 +136,9 @@ def _dispatch(argv: list[str]) -> None:
         if name and (dest, name) != ("json", "-"):
             setattr(args, dest, output_path(name, kind))
     with _silence() if args.quiet else contextlib.nullcontext():
-        importlib.import_module(module_of(args.command)).run(args)
+        with collector_off():  # 0.6 s instead of 0.7
+            module = importlib.import_module(module_of(args.command))
+        module.run(args)
 
 
 @contextlib.contextmanager

@@ -8,13 +8,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simcluster.base.errors import InputError
+from simcluster.base.units import format_seconds
 from simcluster.cli import common
 from simcluster.cli.arguments import did_you_mean
+from simcluster.importers.astra_network import Dimension, is_astra_network, parse_network
+from simcluster.importers.files import decode, read_bytes
+from simcluster.scenario.files import load_cluster
+from simcluster.scenario.scenario import load
+from simcluster.simulate import simulate
+from simcluster.topology import Cluster
 
 if TYPE_CHECKING:
-    from simcluster.importers.astra_network import Dimension
     from simcluster.interop.chakra import PlayedTrace
-    from simcluster.topology import Cluster
 
 _SHOWN = 8
 
@@ -47,10 +52,6 @@ def _play(args: argparse.Namespace) -> None:
 
 def _cluster(args: argparse.Namespace, overrides: list[tuple[str, Any]]) -> tuple[Cluster, Sequence[Dimension]]:
     """The cluster, and the dimensions of an ASTRA-sim network."""
-    from simcluster.importers.astra_network import is_astra_network, parse_network
-    from simcluster.importers.files import decode, read_bytes
-    from simcluster.scenario.files import load_cluster
-
     if args.device:
         overrides = [*overrides, ("device", args.device)]
     dimensions: Sequence[Dimension] = ()
@@ -61,8 +62,6 @@ def _cluster(args: argparse.Namespace, overrides: list[tuple[str, Any]]) -> tupl
 
 
 def _report(played: PlayedTrace, cluster: Cluster) -> list[str]:
-    from simcluster.base.units import format_seconds
-
     found = played.to_dict()
 
     def line(name: str, seconds: float, text: str) -> str:
@@ -82,11 +81,8 @@ def _report(played: PlayedTrace, cluster: Cluster) -> list[str]:
 
 
 def _write(args: argparse.Namespace) -> None:
-    from simcluster.base.units import format_seconds
     from simcluster.interop.chakra import write_run
     from simcluster.interop.chakra.writing import require_writable
-    from simcluster.scenario.scenario import load
-    from simcluster.simulate import simulate
 
     for name in ("cluster", "device", "groups", "nodes"):
         if getattr(args, name):

@@ -5,16 +5,16 @@ from __future__ import annotations
 import argparse
 import shlex
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from simcluster.base.errors import InputError
+from simcluster.base.units import format_seconds
 from simcluster.cli import common
 from simcluster.cli.terminal import Style, styled
-
-if TYPE_CHECKING:
-    from simcluster.results.result import Result
-    from simcluster.studies.whatif.preflight import Checklist, Point
-    from simcluster.studies.whatif.remedies import Remedy
+from simcluster.results.result import Result
+from simcluster.scenario.scenario import load
+from simcluster.simulate import simulate
+from simcluster.studies.whatif.preflight import Checklist, Point, checklist
+from simcluster.studies.whatif.remedies import Remedy
 
 _TIGHT = 0.9  # of a GPU's memory: a remedy that holds more says so
 _MARKS = {"pass": "pass", "warn": "WARN", "fail": "FAIL"}
@@ -23,10 +23,6 @@ _STYLES: dict[str, Style] = {"warn": "yellow", "fail": "red"}
 
 def run(args: argparse.Namespace) -> None:
     """Simulate, go through the points, print them."""
-    from simcluster.scenario.scenario import load
-    from simcluster.simulate import simulate
-    from simcluster.studies.whatif.preflight import checklist
-
     overrides = common.overrides_of(args, args.scenario)
     result = simulate(load(args.scenario, overrides))
     found = checklist(result, lambda values: load(args.scenario, [*overrides, *values.items()]))
@@ -38,8 +34,6 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _text(result: Result, found: Checklist, own: Sequence[str]) -> str:
-    from simcluster.base.units import format_seconds
-
     points = found.points
     width = max(len(point.name) for point in points)
     lines = [f"{result.scenario.name}: {format_seconds(result.step_time)} a step", ""]
@@ -78,8 +72,6 @@ def _command(remedy: Remedy, own: Sequence[str]) -> str:
 
 
 def _step(remedy: Remedy, result: Result) -> str:
-    from simcluster.base.units import format_seconds
-
     held, capacity = remedy.memory, result.facts.memory
     slower = ": it keeps the rule, and is slower" if remedy.change > 0 else ""
     tight = f", tight: {held / 1e9:.1f} of {capacity / 1e9:.1f} GB" if held > _TIGHT * capacity else ""

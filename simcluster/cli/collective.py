@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from simcluster.base.errors import InputError
-from simcluster.cli import collisions, common, health
+from simcluster.base.units import parse_bytes
+from simcluster.bench.collective import collective_traffics, concurrent_times, methods_for, num_transfers
+from simcluster.bench.collective_loads import limit_among, loads_of
+from simcluster.cli import collective_output as output
+from simcluster.cli import common, health
+from simcluster.cli.collective_output import ROOTED, CollectiveJob, SizeRow
 from simcluster.cli.common import cluster_overrides_of
-
-if TYPE_CHECKING:
-    from simcluster.cli.collective_output import CollectiveJob, SizeRow
-    from simcluster.topology import Cluster
-
+from simcluster.importers.csv_numbers import read_sizes
+from simcluster.scenario.files import load_cluster, load_topology
+from simcluster.topology import Cluster
 
 _UNEVEN = "all_to_all_v"
 _MOST_TRANSFERS = 50_000_000  # some four minutes
@@ -21,8 +24,6 @@ _MOST_TRANSFERS = 50_000_000  # some four minutes
 
 def run(args: argparse.Namespace) -> None:
     """Build the cluster, play each size, print and write."""
-    from simcluster.cli import collective_output as output
-
     if args.measured:
         health.run(args)
         return
@@ -39,13 +40,13 @@ def run(args: argparse.Namespace) -> None:
         else:
             print(output.table_line(job, row, first=len(rows) == 1), flush=True)  # a line a size: it may take long
     if len(sizes) > 1 and args.json != "-":
-        print("\n".join(f"# {line}" for line in collisions.hottest_lines(rows[-1].loads)))
+        print("\n".join(f"# {line}" for line in output.hottest_lines(rows[-1].loads)))
     if args.json:
         common.write_json(args.json, output.document(job, args.detail, rows))
     if args.links:
         last = rows[-1]
         title = f"{job.name}, {last.slowest.algorithm}, {job.cluster.name}"
-        collisions.write_links(args.links, job.cluster, last.loads, last.traffics, title)
+        output.write_links(args.links, job.cluster, last.loads, last.traffics, title)
 
 
 def _check_given(args: argparse.Namespace) -> None:
@@ -75,10 +76,6 @@ def _check_given(args: argparse.Namespace) -> None:
 
 
 def _job(args: argparse.Namespace) -> CollectiveJob:
-    from simcluster.bench.collective import methods_for
-    from simcluster.cli.collective_output import ROOTED, CollectiveJob
-    from simcluster.importers.csv_numbers import read_sizes
-
     kind = _kind(args.name)
     sizes = read_sizes(args.sizes) if args.sizes else ()
     ranks = _ranks(args.ranks) if args.ranks else tuple(range(args.gpus or len(sizes)))
@@ -128,8 +125,6 @@ def _groups(ranks: Sequence[int], split: str | None) -> tuple[tuple[int, ...], .
 
 def _cluster_of(file: str, overrides: list[tuple[str, Any]], gpus: int) -> tuple[Cluster, str]:
     """The file's cluster, made larger by its ``nodes`` or ``gpus`` if it is too small and nobody set them."""
-    from simcluster.scenario.files import load_cluster, load_topology
-
     cluster = load_cluster(file, overrides)
     have = len(cluster.gpus)
     if gpus <= have:
@@ -160,8 +155,6 @@ def _sizes(text: str) -> list[int]:
 
 
 def _size(text: str) -> int:
-    from simcluster.base.units import parse_bytes
-
     size = parse_bytes(text)
     if not 1 <= size <= 1e18 or size != int(size):
         raise InputError(f"--size {text!r}: a size is a whole number of bytes from 1 B to 1 EB")
@@ -172,10 +165,6 @@ def _size(text: str) -> int:
 
 
 def _rows(job: CollectiveJob, detail: str, sizes: Sequence[int]) -> Iterator[SizeRow]:
-    from simcluster.bench.collective import collective_traffics, concurrent_times, num_transfers
-    from simcluster.bench.collective_loads import limit_among, loads_of
-    from simcluster.cli.collective_output import SizeRow
-
     wanted = [job.sizes] if job.sizes else sizes
     given: dict[str, Any] = {"algorithm": job.algorithm, "nccl": job.nccl}
     if detail == "steps":

@@ -1,18 +1,33 @@
-"""What simcluster collective prints of its job and writes as JSON."""
+"""What simcluster collective prints of its job, and of where flows meet: in text, JSON, a table and a picture."""
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-from simcluster.cli.collisions import hottest_lines, levels_document
+from simcluster.base.units import format_bytes, format_bytes_per_second
+from simcluster.bench.collective import CollectiveTime, methods_for
+from simcluster.bench.collective_loads import (
+    BusiestLinks,
+    CollectiveLoads,
+    LevelLoad,
+    LinkLoad,
+    utilisation_over_time,
+)
+from simcluster.cli.common import write_text
+from simcluster.collectives.all_to_all import busiest_port
+from simcluster.topology import Cluster
+from simcluster.topology.levels import label
+from simcluster.traffic.traffic import Traffic
 
-if TYPE_CHECKING:
-    from simcluster.bench.collective import CollectiveTime
-    from simcluster.bench.collective_loads import BusiestLinks, CollectiveLoads
-    from simcluster.topology import Cluster
-    from simcluster.traffic.traffic import Traffic
+_MOST_LEVELS = 4
+_MOST_HOTTEST = 3
+_MOST_ROWS = 20
+_MOST_DRAWN = 4096  # links that are looked at for the picture
+_JUST_ABOVE = 1 + 1e-9
 
 ROOTED = ("broadcast", "reduce")
 _ELEMENT_BYTES = 4  # nccl-tests counts floats unless told otherwise
@@ -22,6 +37,7 @@ _HEADER = (
     ("size", "count", "type", "time", "algbw", "busbw", "algorithm"),
     ("(B)", "(elements)", "", "(us)", "(GB/s)", "(GB/s)", ""),
 )
+LINK_COLUMNS = ("link_from", "link_to", "medium", "capacity", "bytes", "busy_s", "flows", "collisions")
 COLUMN_WIDTHS = (14, 14, 8, 14, 9, 9, 18)
 
 
@@ -48,8 +64,6 @@ class CollectiveJob:
 
     def busbw(self, time: CollectiveTime) -> float:
         """B/s that the busiest port carries if the algorithm is optimal."""
-        from simcluster.collectives.all_to_all import busiest_port
-
         return busiest_port(self.sizes) / time.duration if self.sizes and time.duration else time.busbw
 
 
@@ -64,8 +78,6 @@ class SizeRow:
 
 
 def headline(job: CollectiveJob, row: SizeRow) -> list[str]:
-    from simcluster.bench.collective import methods_for
-
     hosts = len(set(job.cluster.host_of))
     groups = f"{len(job.groups)} groups of {len(job.groups[0])} GPUs at once" if len(job.groups) > 1 else ""
     used = sum(len(group) for group in job.groups)
@@ -82,8 +94,6 @@ def headline(job: CollectiveJob, row: SizeRow) -> list[str]:
 
 def summary(job: CollectiveJob, row: SizeRow) -> list[str]:
     """One size for a person, with what limits it."""
-    from simcluster.base.units import format_bytes, format_bytes_per_second
-
     time, limit = row.slowest, row.limit
     ranks = len(time.gpus)
     factor = f"{_BUS[job.kind]}, N = {ranks}" if job.kind in _BUS else "the same"
@@ -111,8 +121,6 @@ def summary(job: CollectiveJob, row: SizeRow) -> list[str]:
 
 def _nccl_lines(time: CollectiveTime) -> list[str]:
     """What NCCL picked and why, and what it makes of the call by itself."""
-    from simcluster.base.units import format_bytes_per_second
-
     method = time.method
     if method.pace is None:
         return []
@@ -168,3 +176,83 @@ def document(job: CollectiveJob, detail: str, rows: Sequence[SizeRow]) -> dict[s
             for row in rows
         ],
     }
+
+
+# --- where flows meet -------------------------------------------------------------------------------------------------
+
+
+def hottest_lines(loads: CollectiveLoads) -> list[str]:
+    """The levels with a link above the mean, and the hottest of those links; one line if there is none."""
+    uneven = [level for level in loads.levels if level.collisions > _JUST_ABOVE]
+    if not uneven:
+        return ["links    no link carries more flows than an even share of its level's"]
+    lines = [
+        f"{level.ends} ({format_bytes_per_second(level.capacity)}): most {level.most:.4g} flows, mean "
+        f"{level.mean:.3g}: {level.collisions:.2f} x an even share; {level.used:,} of {level.links:,} links used"
+        for level in uneven[:_MOST_LEVELS]
+    ]
+    if len(uneven) > _MOST_LEVELS:
+        lines.append(f"and {len(uneven) - _MOST_LEVELS} more levels; --links FILE.csv has all links")
+    hot = [
+        f"{load.link[0]} -> {load.link[1]}: {format_bytes(load.bytes)} in {load.flows:.4g} flows, "
+        f"{load.collisions:.2f} x an even share"
+        for load in _hottest(loads, uneven)
+    ]
+    return _labelled("levels", lines) + _labelled("hottest", hot)
+
+
+def levels_document(loads: CollectiveLoads) -> dict[str, object]:
+    """Levels and hottest links for --json, in B, s and B/s."""
+    return {
+        "levels": [{**asdict(level), "collisions": level.collisions} for level in loads.levels],
+        "hottest": [{**asdict(load), "busy": load.busy} for load in loads.links[:10]],
+    }
+
+
+def write_links(
+    path: Path, cluster: Cluster, loads: CollectiveLoads, traffics: Sequence[Sequence[Traffic]], title: str
+) -> None:
+    """Every link that carries anything as a table, or the hottest ones over time as a picture, by the ending."""
+    if path.suffix == ".csv":
+        table = io.StringIO()
+        csv.writer(table, lineterminator="\n").writerows(
+            [
+                LINK_COLUMNS,
+                *((*load.link, load.medium, load.capacity, load.bytes, load.busy, load.flows, load.collisions)
+                  for load in loads.links),
+            ]
+        )  # fmt: skip
+        write_text(path, table.getvalue())
+        return
+    from simcluster.show.gantt import save_figure
+    from simcluster.show.links_plot import LinkRow, plot_rows
+
+    links = loads.links[:_MOST_DRAWN]
+    edges, matrix = utilisation_over_time(cluster, traffics, [load.link for load in links])
+    alike: dict[object, list[int]] = {}
+    for number, load in enumerate(links):  # the same kind of ends, and alike at any time
+        kind = tuple(label(cluster.graph, end) for end in load.link)
+        alike.setdefault((kind, load.capacity, matrix[number].round(6).tobytes()), []).append(number)
+    shown = list(alike.values())[:_MOST_ROWS]
+    rows_drawn = [
+        LinkRow(
+            links[same[0]].link,
+            links[same[0]].capacity,
+            len(same),
+            float(matrix[same[0]].mean()),
+            min(1.0, float(matrix[same[0]].max())),
+        )
+        for same in shown
+    ]
+    matrix = matrix[[same[0] for same in shown]]
+    save_figure(plot_rows(rows_drawn, edges, matrix, title=f"{title}: hottest links"), path)
+
+
+def _hottest(loads: CollectiveLoads, uneven: Sequence[LevelLoad]) -> list[LinkLoad]:
+    """The links furthest above their level's mean, the longest busy first among equals; a few."""
+    above = [load for load in loads.links if load.collisions > _JUST_ABOVE]
+    return sorted(above, key=lambda load: -load.busy)[:_MOST_HOTTEST] if uneven else []
+
+
+def _labelled(label: str, lines: Sequence[str]) -> list[str]:
+    return [f"{label if not place else '':9}{line}" for place, line in enumerate(lines)]

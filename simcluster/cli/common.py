@@ -16,6 +16,8 @@ from simcluster.cli.terminal import styled
 if TYPE_CHECKING:
     import pandas as pd
 
+    from simcluster.show.plots import Figure
+
 
 def overrides_of(args: argparse.Namespace, *scenarios: str) -> list[tuple[str, Any]]:
     """Every override on the command line as (path, value): --set first, then the shorter spellings.
@@ -150,6 +152,15 @@ def write_table(path: Path, table: pd.DataFrame) -> None:
             table.to_csv(path, index=False)
     except OSError as problem:
         raise InputError(f"cannot write {path}: {problem.strerror}") from None
+
+
+def draw(*pictures: tuple[Path | None, Callable[[], Figure]]) -> None:
+    """Draw each picture that has a path."""
+    from simcluster.show.plots import save_figure
+
+    for path, picture in pictures:
+        if path:
+            save_figure(picture(), path)
 
 
 def peak_memory() -> str:

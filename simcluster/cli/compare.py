@@ -3,30 +3,29 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from simcluster.base.errors import InputError
-from simcluster.cli import common, drawing
+from simcluster.base.units import format_seconds
+from simcluster.cli import common
 from simcluster.cli.common import format_difference, format_table, on_one_line
+from simcluster.documents.overrides import expand_vary
+from simcluster.model.recipes import recipe_named
+from simcluster.results.raised import HeldBack, held_between
+from simcluster.results.result import Result
+from simcluster.scenario.memory_plan import change_words
 from simcluster.show import plots
+from simcluster.show.cells import cells, headings
+from simcluster.show.layout import layout
+from simcluster.studies.variations import Outcomes, attribution, compare, differences, play_all, possible_variations
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     import pandas as pd
-
-    from simcluster.results.raised import HeldBack
-    from simcluster.results.result import Result
-    from simcluster.studies.variations import Outcomes
 
 
 def run(args: argparse.Namespace) -> None:
     """Replay all variants that can be; print the table; draw."""
-    from simcluster.documents.overrides import expand_vary
-    from simcluster.results.raised import held_between
-    from simcluster.studies.variations import compare, differences, play_all, possible_variations
-
     vary = [expand_vary(text) for text in args.vary]
     overrides = common.overrides_of(args, *args.scenarios)
     variants = [pair for path in args.scenarios for pair in possible_variations(path, overrides, vary).items()]
@@ -49,7 +48,7 @@ def run(args: argparse.Namespace) -> None:
         lambda: "\n\n".join([_text(table, causes, played), *_held(held)]),
         lambda: [{"variant": name, **_status(each), **rows.get(name, {})} for name, each in played.items()],
     )
-    drawing.save(
+    common.draw(
         (args.gantt, lambda: plots.compare_gantts(list(results.items()))),
         (args.waterfall, lambda: plots.waterfall(dict(table["step_time_s"]), causes)),
         (args.overlap, lambda: plots.overlap(list(results.items()))),
@@ -76,10 +75,6 @@ def _with_refused(table: pd.DataFrame, played: Outcomes) -> pd.DataFrame:
 
 def _text(table: pd.DataFrame, causes: pd.DataFrame, played: Outcomes) -> str:
     """How variants are laid out, numbers of every one, then where each one's difference from the first went."""
-    from simcluster.base.units import format_seconds
-    from simcluster.show.cells import cells, headings
-    from simcluster.studies.variations import attribution
-
     found = {
         str(name): [
             str(name),
@@ -114,9 +109,6 @@ def _text(table: pd.DataFrame, causes: pd.DataFrame, played: Outcomes) -> str:
 
 def _recipes(table: pd.DataFrame) -> Iterator[str]:
     """Bytes a parameter, where they are not those of the first variant: they follow from the precision if not named."""
-    from simcluster.model.recipes import recipe_named
-    from simcluster.scenario.memory_plan import change_words
-
     first = recipe_named(table["recipe"].iloc[0])
     for name, recipe in table["recipe"].items():
         if recipe != first.name:
@@ -131,8 +123,6 @@ def _held(held: Mapping[str, HeldBack | None]) -> list[str]:
 
 def _layouts(played: Outcomes) -> list[str]:
     """How the job is laid out; for each variant where that differs."""
-    from simcluster.show.layout import layout
-
     lines = {
         name: f"{result.scenario.gpus:,} GPUs of {result.scenario.cluster.built.name} | {layout(result.scenario)}"
         for name, result in played.items()

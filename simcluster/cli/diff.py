@@ -6,14 +6,16 @@ import argparse
 from typing import TYPE_CHECKING
 
 from simcluster.base.errors import InputError
-from simcluster.cli import common, drawing
+from simcluster.cli import common
 from simcluster.cli.common import format_difference, format_table
+from simcluster.results.file import is_saved
+from simcluster.scenario.scenario import load
 from simcluster.show import plots
+from simcluster.studies.whatif.difference import Difference, diff, phrase
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from simcluster.show.plots import Figure
 
-    from simcluster.studies.whatif.difference import Difference
 
 _MOST_SETTINGS = 20
 _MOST_STAGES = 32
@@ -21,10 +23,6 @@ _MOST_STAGES = 32
 
 def run(args: argparse.Namespace) -> None:
     """Play or read both, print where the difference went, draw it."""
-    from simcluster.results.file import is_saved
-    from simcluster.scenario.scenario import load
-    from simcluster.studies.whatif.difference import diff
-
     overrides = common.overrides_of(args)
     if args.other is None and not overrides:
         raise InputError(
@@ -38,7 +36,7 @@ def run(args: argparse.Namespace) -> None:
     sides = [file if is_saved(file) else load(file, change) for file, change in zip(files, changes, strict=True)]
     found = diff(*sides)
     common.answer(args, lambda: _text(found), found.to_dict)
-    drawing.save((args.waterfall, lambda: _waterfall(found)))
+    common.draw((args.waterfall, lambda: _waterfall(found)))
 
 
 def _waterfall(found: Difference) -> Figure:
@@ -72,8 +70,6 @@ def _value(value: object) -> str:
 
 
 def _causes(found: Difference) -> str:
-    from simcluster.studies.whatif.difference import phrase
-
     whole = found.base.step_time
     rows = [
         [phrase(name), format_difference(seconds), f"{seconds / whole:+.1%}"]

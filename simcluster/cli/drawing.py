@@ -3,37 +3,31 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from simcluster.base.errors import InputError
+from simcluster.base.units import format_seconds, parse_seconds
 from simcluster.cli.common import write_table
+from simcluster.faults.words import all_in_words
+from simcluster.results.distribution import Distribution
+from simcluster.results.loads import link_table
+from simcluster.results.result import Result
+from simcluster.scenario.scenario import Scenario
+from simcluster.show import plots
+from simcluster.simulate import simulate
+from simcluster.studies.whatif.montecarlo import monte_carlo, without_chance
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from simcluster.show.plots import Figure
 
-    from simcluster.results.distribution import Distribution
-    from simcluster.results.result import Result
-    from simcluster.scenario.scenario import Scenario
 
 _TITLE_WIDTH = 100  # characters, of the narrowest picture
 
 
-def save(*pictures: tuple[Path | None, Callable[[], Figure]]) -> None:
-    """Draw each picture that has a path."""
-    from simcluster.show.plots import save_figure
-
-    for path, picture in pictures:
-        if path:
-            save_figure(picture(), path)
-
-
 def window_of(text: str | None) -> tuple[float, float] | None:
     """ "1.2 s:1.3 s" in seconds."""
-    from simcluster.base.units import parse_seconds
-
     if text is None:
         return None
     first, colon, last = text.partition(":")
@@ -63,10 +57,6 @@ def gantt(result: Result, window: tuple[float, float] | None, ranks: list[int] |
     """The Gantt chart of a result."""
     import pandas as pd
 
-    from simcluster.base.units import format_seconds
-    from simcluster.show import plots
-    from simcluster.studies.whatif.montecarlo import without_chance
-
     timeline, total = result.timeline, result.facts.ranks
     if ranks is not None:
         timeline = pd.concat([result.timeline_of(rank) for rank in ranks], ignore_index=True)
@@ -77,44 +67,32 @@ def gantt(result: Result, window: tuple[float, float] | None, ranks: list[int] |
 
 def histogram(scenario: Scenario, distribution: Distribution | None) -> Figure:
     """The step times of all replicas, of which there are several."""
-    from simcluster.show import plots
-
     assert distribution is not None
     return plots.replicas(distribution, title=scenario.name + faults_line(scenario))
 
 
 def faults_line(scenario: Scenario) -> str:
     """Further lines of a title: with which faults it was played; nothing where there are none."""
-    from simcluster.faults.words import all_in_words
-
     return "\n" + textwrap.fill(f"faults: {all_in_words(scenario.faults)}", _TITLE_WIDTH) if scenario.faults else ""
 
 
 def write_memory(result: Result, path: Path, window: tuple[float, float] | None, ranks: list[int] | None) -> None:
     """Memory over time, as a table of changes or a picture by the file's ending."""
-    from simcluster.show import plots
-
     if path.suffix in (".csv", ".parquet"):
         write_table(path, result.memory_table(ranks))
     else:
-        save((path, lambda: plots.memory(result, ranks=ranks, window=window)))
+        plots.save_figure(plots.memory(result, ranks=ranks, window=window), path)
 
 
 def write_links(result: Result, path: Path) -> None:
     """What every link carried, as a table or a picture by the file's ending."""
-    from simcluster.results.loads import link_table
-    from simcluster.show import plots
-
     if path.suffix == ".csv":
         write_table(path, link_table(result))
     else:
-        save((path, lambda: plots.links(result)))
+        plots.save_figure(plots.links(result), path)
 
 
 def play_replicas(scenario: Scenario) -> tuple[Result, Distribution]:
     """The step without chance, and all replicas of it with."""
-    from simcluster.simulate import simulate
-    from simcluster.studies.whatif.montecarlo import monte_carlo, without_chance
-
     base = simulate(without_chance(scenario))
     return replace(base, scenario=scenario), monte_carlo(scenario, base=base)

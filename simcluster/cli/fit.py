@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.cli import common
 from simcluster.cli.common import format_table
 from simcluster.cli.terminal import progress
-
-if TYPE_CHECKING:
-    from simcluster.evidence.validation.fitting_run import FitEffort, FitRow, LeftOut, Outcome
-
+from simcluster.evidence.validation.fitting import chosen, load_fits
+from simcluster.evidence.validation.fitting_run import FitEffort, FitRow, LeftOut, Outcome, run_fits
+from simcluster.evidence.validation.tables import data_folder
 
 _WORST = 5
 
 
 def run(args: argparse.Namespace) -> None:
     """Load and check everything, then fit and print."""
-    from simcluster.evidence.validation.fitting import chosen, load_fits
-    from simcluster.evidence.validation.fitting_run import run_fits
-    from simcluster.evidence.validation.tables import data_folder
-
     if args.workers < 1:
         raise InputError(f"--workers {args.workers}: give 1 or more")
     file = load_fits(args.file)

@@ -6,15 +6,14 @@ import argparse
 from dataclasses import asdict
 
 from simcluster.base.errors import InputError
+from simcluster.base.units import format_bytes, format_seconds
 from simcluster.cli import common
+from simcluster.nccl.log import health, overall, read_log
+from simcluster.nccl.platforms import load_platform, platform_names
 
 
 def run(args: argparse.Namespace) -> None:
     """Read the log, print a line a size and the verdict."""
-    from simcluster.base.units import format_bytes, format_seconds
-    from simcluster.nccl.log import health, overall, read_log
-    from simcluster.nccl.platforms import load_platform, platform_names
-
     if args.platform is None:
         raise InputError(f"--measured needs --platform, one of {', '.join(platform_names())}")
     platform = load_platform(args.platform)

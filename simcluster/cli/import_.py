@@ -7,13 +7,28 @@ import os
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.cli import common
-
-if TYPE_CHECKING:
-    from simcluster.importers.imported import Imported
+from simcluster.documents.diagnostics import did_you_mean
+from simcluster.documents.overrides import apply_overrides
+from simcluster.documents.reading import Document
+from simcluster.importers.astra_network import network_document, parse_network
+from simcluster.importers.files import decode, read_bytes
+from simcluster.importers.hugging_face import (
+    assumptions_of_config,
+    model_from_config,
+    parameters_of_config,
+    parse_config,
+)
+from simcluster.importers.import_parameters import ImportSpec
+from simcluster.importers.imported import Imported
+from simcluster.importers.megatron import scenario_from_arguments
+from simcluster.importers.megatron_bridge import scenario_from_bridge
+from simcluster.importers.torchtitan import scenario_from_torchtitan
+from simcluster.scenario.files import load_topology
+from simcluster.scenario.scenario import from_document
 
 KINDS = ("megatron", "megatron-bridge", "torchtitan", "hugging-face", "astra-network")
 _MAX_BYTES = 2_000_000
@@ -21,8 +36,6 @@ _MAX_BYTES = 2_000_000
 
 def run(args: argparse.Namespace) -> None:
     """Read, translate, check that it loads, write."""
-    from simcluster.documents.diagnostics import did_you_mean
-
     if args.kind not in KINDS:
         raise InputError(f"unknown kind {args.kind!r}{did_you_mean(args.kind, KINDS)}; known: {', '.join(KINDS)}")
     text = _text(args.file)
@@ -68,8 +81,6 @@ def _summary(found: Imported) -> str:
 
 def _text(name: str) -> str:
     """The text of the file, or of stdin."""
-    from simcluster.importers.files import decode, read_bytes
-
     if name != "-":
         raw = read_bytes(name)
     else:
@@ -82,13 +93,6 @@ def _text(name: str) -> str:
 
 
 def _scenario(args: argparse.Namespace, text: str) -> Imported:
-    from simcluster.documents.overrides import apply_overrides
-    from simcluster.documents.reading import Document
-    from simcluster.importers.megatron import scenario_from_arguments
-    from simcluster.importers.megatron_bridge import scenario_from_bridge
-    from simcluster.importers.torchtitan import scenario_from_torchtitan
-    from simcluster.scenario.scenario import from_document
-
     _refuse(args, "device", "sequence_length")
     if not args.cluster:
         raise InputError("name the cluster that it is to run on, as in --cluster dgx_h100")
@@ -122,8 +126,6 @@ def _cluster(name: str, output: str | None) -> dict[str, Any]:
 
 def _gpus_of(name: str) -> int | None:
     """GPUs of a topology that counts machines; None of others."""
-    from simcluster.scenario.files import load_topology
-
     topology = load_topology(name)
     each, nodes = (getattr(topology, size, None) for size in ("gpus_per_node", "nodes"))
     return each * nodes if isinstance(each, int) and isinstance(nodes, int) else None
@@ -131,8 +133,6 @@ def _gpus_of(name: str) -> int | None:
 
 def _sized(name: str, cluster: dict[str, Any], gpus: int | None) -> dict[str, Any]:
     """As many machines as the job takes, where the topology counts machines."""
-    from simcluster.scenario.files import load_topology
-
     topology = load_topology(name)
     each = getattr(topology, "gpus_per_node", None)
     if not gpus or not isinstance(each, int) or not hasattr(topology, "nodes"):
@@ -141,14 +141,6 @@ def _sized(name: str, cluster: dict[str, Any], gpus: int | None) -> dict[str, An
 
 
 def _model(args: argparse.Namespace, text: str) -> Imported:
-    from simcluster.importers.hugging_face import (
-        assumptions_of_config,
-        model_from_config,
-        parameters_of_config,
-        parse_config,
-    )
-    from simcluster.importers.imported import Imported
-
     _refuse(args, "cluster", "gpus", "device")
     if args.sequence_length is not None and args.sequence_length < 1:
         raise InputError(f"--sequence-length {args.sequence_length}: a sequence has at least 1 token")
@@ -167,10 +159,6 @@ def _model(args: argparse.Namespace, text: str) -> Imported:
 
 
 def _topology(args: argparse.Namespace, text: str) -> Imported:
-    from simcluster.importers.astra_network import network_document, parse_network
-    from simcluster.importers.import_parameters import ImportSpec
-    from simcluster.importers.imported import Imported
-
     _refuse(args, "cluster", "gpus", "sequence_length")
     if not args.device:
         raise InputError("say which GPU the NPUs are, as in --device h100")

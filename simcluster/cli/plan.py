@@ -7,25 +7,28 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from simcluster.base.errors import InputError
-from simcluster.cli import common, drawing
+from simcluster.base.processes import cores
+from simcluster.base.units import format_seconds
+from simcluster.cli import common
 from simcluster.cli.common import format_table, write_text
+from simcluster.cli.sweep import ROWS, write_at_once
 from simcluster.cli.terminal import progress
+from simcluster.documents.overrides import expand_vary
+from simcluster.scenario.headroom import mark
+from simcluster.scenario.scenario import load
 from simcluster.show import plots
+from simcluster.show.cells import cells, headings
+from simcluster.show.report.yaml_text import yaml_text
+from simcluster.studies.search.changes import overrides, written
+from simcluster.studies.search.plan import Found, Ranked, plan
+from simcluster.studies.search.words import name_of, why
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from simcluster.studies.search.plan import Found, Ranked
-
 
 def run(args: argparse.Namespace) -> None:
     """Search, print the best and why."""
-    from simcluster.cli.sweep import ROWS, write_at_once
-    from simcluster.documents.overrides import expand_vary
-    from simcluster.scenario.scenario import load
-    from simcluster.show.report.yaml_text import yaml_text
-    from simcluster.studies.search.plan import plan
-
     scenario = load(args.scenario, common.overrides_of(args))
     found = plan(
         scenario,
@@ -51,7 +54,7 @@ def run(args: argparse.Namespace) -> None:
         lambda: "\n\n".join([text_of(found), *([faults] if left_out else [])]),
         lambda: {**found.to_dict(), "faults_left_out": left_out},
     )
-    drawing.save((args.pareto, lambda: plots.pareto(found, f"{scenario.name}: {found.played:,} layouts played")))
+    common.draw((args.pareto, lambda: plots.pareto(found, f"{scenario.name}: {found.played:,} layouts played")))
     if args.write:
         write_text(args.write, yaml_text(found.scenario.document()))
 
@@ -72,8 +75,6 @@ def _gpus(text: str | None) -> list[int] | None:
 
 
 def _executor(text: str | None) -> int:
-    from simcluster.base.processes import cores
-
     if text is None:
         return cores()
     if not text.isdecimal() or not int(text):
@@ -99,9 +100,6 @@ def frame(found: Found) -> pd.DataFrame:
 
 def text_of(found: Found) -> str:
     """What a person reads."""
-    from simcluster.studies.search.changes import overrides, written
-    from simcluster.studies.search.words import why
-
     counts = sorted(found.counts.items(), key=lambda item: -item[1])
     rows = [[reason, f"{number:,}"] for reason, number in counts] + [["played", f"{found.played:,}"]]
     options = " ".join(
@@ -126,8 +124,6 @@ def text_of(found: Found) -> str:
 
 
 def _header(found: Found) -> list[str]:
-    from simcluster.show.cells import headings
-
     score = {"step_time": [], "cost": ["$ a step"], "tokens_per_s_per_gpu": []}[found.objective]
     return ["", "layout", "GPUs", "step", *score, *headings("plan"), "exposed", "memory"]
 
@@ -148,11 +144,6 @@ def _of_whole(found: Found) -> str:
 
 
 def _row(found: Found, place: str, each: Ranked) -> list[str]:
-    from simcluster.base.units import format_seconds
-    from simcluster.scenario.headroom import mark
-    from simcluster.show.cells import cells
-    from simcluster.studies.search.words import name_of
-
     row = each.row
     score = [f"{each.score:,.4g}"] if found.objective == "cost" else []
     name = name_of(each) + ("*" if each.note(found.base) else "")

@@ -12,15 +12,19 @@ from simcluster.base.errors import InputError
 from simcluster.base.units import format_bytes, format_bytes_per_second, format_seconds
 from simcluster.cli import common, waits
 from simcluster.cli.common import format_table
+from simcluster.interop.kineto import ProfiledJob, load_profiles
+from simcluster.interop.kineto.bandwidth import Reached, reached
+from simcluster.interop.kineto.breakdown import LayerTime, ProfiledRankTime, breakdown, layers, slowdown_by_type
+from simcluster.interop.kineto.spans import spans
+from simcluster.interop.kineto.whatif import ask, changed
+from simcluster.interop.kineto.written import write_profiles
+from simcluster.interop.recorded import Straggling, measure
+from simcluster.interop.recorded.waiting import waited
+from simcluster.interop.recorded.whatif import ReplayAnswer
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from simcluster.show.plots import Figure
 
-    from simcluster.interop.kineto import ProfiledJob
-    from simcluster.interop.kineto.bandwidth import Reached
-    from simcluster.interop.kineto.breakdown import LayerTime, ProfiledRankTime
-    from simcluster.interop.recorded import Straggling
-    from simcluster.interop.recorded.whatif import ReplayAnswer
 
 _STATES = ("step", "computing", "exposed", "waiting", "idle")
 _ROWS = 12  # of a heatmap
@@ -30,14 +34,6 @@ _MOST = 12
 
 def run(args: argparse.Namespace, steps: Sequence[int] | None) -> None:
     """Read the profiles, replay, measure, print, write."""
-    from simcluster.interop.kineto import load_profiles
-    from simcluster.interop.kineto.bandwidth import reached
-    from simcluster.interop.kineto.breakdown import breakdown, layers
-    from simcluster.interop.kineto.spans import spans
-    from simcluster.interop.kineto.whatif import ask
-    from simcluster.interop.recorded import measure
-    from simcluster.interop.recorded.waiting import waited
-
     if args.export and len(args.what_if) > 1:
         raise InputError("--export writes one timeline: give it one --what-if at most (several changes with + in it)")
     cluster = None
@@ -63,7 +59,6 @@ def run(args: argparse.Namespace, steps: Sequence[int] | None) -> None:
 
 
 def _heatmap(job: ProfiledJob, found: Straggling) -> Figure:
-    from simcluster.interop.kineto.breakdown import slowdown_by_type
     from simcluster.show.straggler_heatmap import straggler_heatmap
 
     types = list(found.by_type)[:_ROWS]
@@ -79,9 +74,6 @@ def _heatmap(job: ProfiledJob, found: Straggling) -> Figure:
 
 
 def _export(job: ProfiledJob, args: argparse.Namespace) -> list[str]:
-    from simcluster.interop.kineto.whatif import changed
-    from simcluster.interop.kineto.written import write_profiles
-
     what = f"with {args.what_if[0]}" if args.what_if else "as replayed"
     paths = write_profiles(changed(job, args.what_if[0]) if args.what_if else job, args.export)
     return [f"wrote {len(paths)} profiles {what} to {args.export}"]

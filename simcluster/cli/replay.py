@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Any
 from simcluster.base.errors import InputError
 from simcluster.cli import waits
 from simcluster.cli.common import format_table
+from simcluster.interop.kineto import is_profile
+from simcluster.interop.recorded import Recorded, Straggling, load_trace, measure
+from simcluster.interop.recorded.measure import StragglerCost
+from simcluster.interop.recorded.spans import spans
+from simcluster.interop.recorded.waiting import waited
+from simcluster.interop.recorded.whatif import ReplayAnswer, ask, own_schedule
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from simcluster.interop.recorded import Recorded, Straggling
-    from simcluster.interop.recorded.measure import StragglerCost
-    from simcluster.interop.recorded.whatif import ReplayAnswer
+    from simcluster.show.plots import Figure
 
 
 _WORST = 5
@@ -26,12 +28,6 @@ _ASSUMED = """\
 
 def run(args: argparse.Namespace) -> None:
     """Read, check where results go, replay, measure, print, write."""
-    from simcluster.interop.kineto import is_profile
-    from simcluster.interop.recorded import load_trace, measure
-    from simcluster.interop.recorded.spans import spans
-    from simcluster.interop.recorded.waiting import waited
-    from simcluster.interop.recorded.whatif import ask, own_schedule
-
     given = [*args.set, *args.overrides]
     if given and not args.cluster:
         raise InputError(

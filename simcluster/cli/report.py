@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,13 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 from simcluster.base.errors import InputError
 from simcluster.cli import common, drawing
+from simcluster.documents.overrides import expand_vary
+from simcluster.results.file import is_saved, read_saved
+from simcluster.results.timeline import COLUMNS
+from simcluster.show.report import Entry, entry_of_result, entry_of_saved, page
+from simcluster.show.report.saved import TEXTS
+from simcluster.studies.variations import distinct, play_all, possible_variations
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     import pandas as pd
 
-    from simcluster.show.report import Entry
 
 _MOST_BYTES = 1_000_000_000
 _MOST_ROWS = 20_000_000
@@ -25,11 +29,6 @@ _MOST_ROWS = 20_000_000
 
 def run(args: argparse.Namespace) -> None:
     """Check everything that was named, play or read it, write the page."""
-    from simcluster.documents.overrides import expand_vary
-    from simcluster.results.file import is_saved
-    from simcluster.show.report import page
-    from simcluster.studies.variations import distinct
-
     overrides, vary = common.overrides_of(args), [expand_vary(text) for text in args.vary]
     saved = [name for name in args.runs if is_saved(name)]
     if saved and (overrides or vary or args.ranks):
@@ -59,9 +58,6 @@ def _played(
     path: str, overrides: Sequence[tuple[str, Any]], vary: Sequence[tuple[str, Sequence[Any]]], ranks: str | None
 ) -> list[Entry]:
     """A scenario's runs: one, or one for each combination of varied values that can be."""
-    from simcluster.show.report import entry_of_result
-    from simcluster.studies.variations import play_all, possible_variations
-
     common.say_what_is_replaced(path, overrides)
     variants = possible_variations(path, overrides, vary)
     chosen = {
@@ -79,9 +75,6 @@ def _played(
 
 
 def _saved(path: str, timeline: Mapping[str, Any] | None) -> Entry:
-    from simcluster.results.file import read_saved
-    from simcluster.show.report import entry_of_saved
-
     return entry_of_saved(read_saved(path), origin=path, columns=timeline)
 
 
@@ -110,8 +103,6 @@ def read_timeline(path: Path) -> dict[str, Any]:
 def _csv(path: Path) -> pd.DataFrame:
     import pandas as pd
 
-    from simcluster.show.report.saved import TEXTS
-
     kinds = dict.fromkeys(TEXTS, "str")
     return pd.read_csv(path, keep_default_na=False, dtype=kinds, nrows=_MOST_ROWS)
 
@@ -119,8 +110,6 @@ def _csv(path: Path) -> pd.DataFrame:
 def _parquet(path: Path) -> pd.DataFrame:
     import pandas as pd
     from pyarrow.parquet import ParquetFile  # type: ignore[import-untyped]
-
-    from simcluster.results.timeline import COLUMNS
 
     with ParquetFile(path) as file:
         rows, names = file.metadata.num_rows, file.schema_arrow.names

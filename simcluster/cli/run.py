@@ -6,25 +6,21 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.cli import common, drawing, tracing
+from simcluster.results.distribution import Distribution
+from simcluster.scenario.scenario import load
 from simcluster.show import plots
-
-if TYPE_CHECKING:
-    from simcluster.results.distribution import Distribution
-    from simcluster.studies.whatif.free import Free
+from simcluster.show.explanation import explanation
+from simcluster.show.summary import replicas, summary
+from simcluster.simulate import simulate
+from simcluster.studies.whatif.free import Free, what_if_free
 
 
 def run(args: argparse.Namespace) -> None:
     """Load, check where results go, replay, print, write."""
-    from simcluster.scenario.scenario import load
-    from simcluster.show.explanation import explanation
-    from simcluster.show.summary import replicas, summary
-    from simcluster.simulate import simulate
-    from simcluster.studies.whatif.free import what_if_free
-
     begun = time.perf_counter()
     more = [("replicas", args.replicas)] if args.replicas is not None else []
     scenario = load(args.scenario, common.overrides_of(args, args.scenario) + more)
@@ -52,7 +48,7 @@ def run(args: argparse.Namespace) -> None:
         drawing.write_links(result, args.links)
     if args.memory:
         drawing.write_memory(result, args.memory, window, ranks)
-    drawing.save(
+    common.draw(
         (args.gantt, lambda: drawing.gantt(result, window, ranks)),
         (args.critical, lambda: plots.critical(result, free)),
         (args.overlap, lambda: plots.overlap([(scenario.name, result)])),

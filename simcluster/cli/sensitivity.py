@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import argparse
 import math
-from typing import TYPE_CHECKING
 
 from simcluster.base.errors import InputError
-from simcluster.cli import common, drawing
+from simcluster.base.units import format_seconds
+from simcluster.cli import common
 from simcluster.cli.common import format_difference, format_table
+from simcluster.scenario.scenario import load
 from simcluster.show import plots
-
-if TYPE_CHECKING:
-    from simcluster.studies.whatif.sensitivities import MoreMemory, Sensitivity
+from simcluster.simulate import replay
+from simcluster.studies.whatif.sensitivities import RESOURCES, TIMES, MoreMemory, Sensitivity, more_memory, sensitivity
 
 
 def run(args: argparse.Namespace) -> None:
     """Play the scenario with more of each resource; print what that gives."""
-    from simcluster.scenario.scenario import load
-    from simcluster.simulate import replay
-    from simcluster.studies.whatif.sensitivities import more_memory, sensitivity
-
     by, prices = _percent(args.by), dict(_price(text) for text in args.price)
     resources = args.resources.split(",") if args.resources else ()
     scenario = load(args.scenario, common.overrides_of(args, args.scenario))
@@ -38,7 +34,7 @@ def run(args: argparse.Namespace) -> None:
         ),
         lambda: {"sensitivity": [each.to_dict() for each in found], "more_memory": rows},
     )
-    drawing.save((args.plot, lambda: plots.sensitivity(found, title=scenario.name)))
+    common.draw((args.plot, lambda: plots.sensitivity(found, title=scenario.name)))
 
 
 def _percent(text: str) -> float:
@@ -63,9 +59,6 @@ def _price(text: str) -> tuple[str, float]:
 
 
 def _text(name: str, found: list[Sensitivity], *, priced: bool) -> str:
-    from simcluster.base.units import format_seconds
-    from simcluster.studies.whatif.sensitivities import RESOURCES
-
     rows = []
     for each in found:
         estimate = each.estimated_gain
@@ -100,14 +93,10 @@ def _percents(value: float) -> str:
 
 
 def _change(each: Sensitivity) -> str:
-    from simcluster.studies.whatif.sensitivities import TIMES
-
     return f"-{each.by / (1 + each.by):.2%}" if each.resource in TIMES else f"+{each.by:.2%}"
 
 
 def _memory(ways: list[MoreMemory], capacity: float, before: float) -> list[str]:
-    from simcluster.base.units import format_seconds
-
     lines = []
     for way in ways:
         more = f"needs {way.bytes / 1e9:.1f} GB a GPU, {way.bytes / capacity - 1:+.0%}"

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from simcluster.cli import common, drawing
+from simcluster.base.units import format_seconds
+from simcluster.cli import common
 from simcluster.cli.common import format_table
+from simcluster.studies.jobs_file import load_jobs
+from simcluster.studies.multi_job import Shared, simulate_together
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from matplotlib.figure import Figure
-
-    from simcluster.studies.multi_job import Shared
+    from simcluster.show.plots import Figure
 
 
 def run(args: argparse.Namespace) -> None:
     """Load, play, print, draw."""
-    from simcluster.base.units import format_seconds
-    from simcluster.studies.jobs_file import load_jobs
-    from simcluster.studies.multi_job import simulate_together
-
     placed, cluster = load_jobs(args.jobs, common.overrides_of(args))
     shared = simulate_together(placed, cluster)
     names = [f"{number}: {job.scenario.name}" for number, job in enumerate(placed)]
@@ -54,12 +50,11 @@ def run(args: argparse.Namespace) -> None:
         for job, each in zip(placed, shared, strict=True)
     ]
     common.answer(args, text, lambda: document)
-    drawing.save((args.gantt, lambda: _figure(names, shared)))
+    common.draw((args.gantt, lambda: _figure(names, shared)))
 
 
 def _figure(names: Sequence[str], shared: Sequence[Shared]) -> Figure:
     """The jobs in one window of time, while all are there: two measured steps of the longest."""
-    from simcluster.base.units import format_seconds
     from simcluster.show.gantt import compare_gantts
 
     longest = max(shared, key=lambda each: each.step_time)

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from simcluster.cli import common, drawing
+from simcluster.base.units import format_seconds
+from simcluster.cli import common
 from simcluster.cli.common import format_table
+from simcluster.interop.recorded import Straggling
+from simcluster.results.result import Result
+from simcluster.scenario.scenario import load
 from simcluster.show import plots
-
-if TYPE_CHECKING:
-    from simcluster.interop.recorded import Straggling
-    from simcluster.results.result import Result
-    from simcluster.studies.whatif.mitigations import Mitigation
-    from simcluster.studies.whatif.straggling import Cause, Stragglers
-
+from simcluster.show.layout import layout
+from simcluster.simulate import simulate
+from simcluster.studies.whatif.mitigations import Mitigation, what_pays
+from simcluster.studies.whatif.straggling import Cause, Stragglers, stragglers
 
 _WAITS = 5
 _WORST = 5
@@ -22,11 +23,6 @@ _WORST = 5
 
 def run(args: argparse.Namespace) -> None:
     """Load, check where results go, play, print, draw, write."""
-    from simcluster.scenario.scenario import load
-    from simcluster.simulate import simulate
-    from simcluster.studies.whatif.mitigations import what_pays
-    from simcluster.studies.whatif.straggling import stragglers
-
     scenario = load(args.scenario, common.overrides_of(args, args.scenario))
     result = simulate(scenario)
     found = stragglers(result)
@@ -35,13 +31,10 @@ def run(args: argparse.Namespace) -> None:
     if args.mitigate:
         blocks.append(_tried(result, tried))
     common.answer(args, lambda: common.in_blocks(blocks), lambda: _document(result, found, tried))
-    drawing.save((args.heatmap, lambda: plots.stragglers(result, found)), (args.matrix, lambda: plots.waits(result)))
+    common.draw((args.heatmap, lambda: plots.stragglers(result, found)), (args.matrix, lambda: plots.waits(result)))
 
 
 def _answer(result: Result, found: Stragglers) -> list[str]:
-    from simcluster.base.units import format_seconds
-    from simcluster.show.layout import layout
-
     def line(name: str, value: str, text: str) -> str:
         return f"  {name:<12}{value:>9}   {text}".rstrip()
 
@@ -59,8 +52,6 @@ def _answer(result: Result, found: Stragglers) -> list[str]:
 
 
 def _causes(found: Stragglers) -> list[str]:
-    from simcluster.base.units import format_seconds
-
     if not found.causes:
         return ["nothing straggles: no faults, and no stage that others wait for"]
 
@@ -103,8 +94,6 @@ def _shares(estimated: Straggling) -> list[str]:
 
 
 def _waits(result: Result) -> list[str]:
-    from simcluster.base.units import format_seconds
-
     longest = result.waits[:_WAITS]
     if not longest:
         return []
@@ -118,8 +107,6 @@ def _waits(result: Result) -> list[str]:
 
 
 def _tried(result: Result, tried: list[Mitigation]) -> list[str]:
-    from simcluster.base.units import format_seconds
-
     if not tried:
         return ["what pays: nothing of what is known to help applies here"]
     rows = [["as it is", format_seconds(result.step_time), f"{result.scenario.training.global_batch:,}",

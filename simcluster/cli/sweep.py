@@ -11,16 +11,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simcluster.base.errors import InputError
-from simcluster.base.gc_paused import collector_off
+from simcluster.base.processes import cores
+from simcluster.base.units import format_seconds
 from simcluster.cli import common
 from simcluster.cli.common import format_table, on_one_line, write_table
 from simcluster.cli.terminal import progress
+from simcluster.documents.overrides import expand_vary
+from simcluster.scenario.headroom import headroom_of
+from simcluster.show.cells import cells, headings
+from simcluster.studies.sweep.playing import measured
+from simcluster.studies.sweep.quick_rows import bounded, quickly
+from simcluster.studies.sweep.room import Fastest, Room, fastest
+from simcluster.studies.sweep.study import load_sweep
+from simcluster.studies.sweep.sweep import Swept, run_sweep
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from simcluster.studies.sweep.room import Fastest, Room
-    from simcluster.studies.sweep.sweep import Swept
 
 ROWS = ".rows"
 """Behind the output's name: the database of the rows that are finished."""
@@ -29,15 +35,6 @@ _BEST = 5
 
 def run(args: argparse.Namespace) -> None:
     """Play what is missing, write the table, print what came of it."""
-    with collector_off():  # 0.6 s instead of 0.7
-        from simcluster.documents.overrides import expand_vary
-        from simcluster.scenario.headroom import headroom_of
-        from simcluster.studies.sweep.playing import measured
-        from simcluster.studies.sweep.quick_rows import bounded, quickly
-        from simcluster.studies.sweep.room import fastest
-        from simcluster.studies.sweep.study import load_sweep
-        from simcluster.studies.sweep.sweep import run_sweep
-
     output = args.output
     headroom = headroom_of(args.headroom)
     made = load_sweep(
@@ -83,8 +80,6 @@ def write_at_once(path: Path, table: pd.DataFrame) -> None:
 
 
 def _executor(text: str | None) -> int | str | None:
-    from simcluster.base.processes import cores
-
     if text is None:
         return cores() if cores() > 1 else None
     if text.isdecimal():
@@ -191,9 +186,6 @@ _WAYS = {
 
 def _rows(shown: Sequence[Room], table: pd.DataFrame, paths: list[str]) -> str:
     """A line for each."""
-    from simcluster.base.units import format_seconds
-    from simcluster.show.cells import cells, headings
-
     lines = []
     for each in shown:
         row: Any = table.loc[each.variant]

@@ -5,17 +5,16 @@ from __future__ import annotations
 import argparse
 from dataclasses import asdict
 
-from simcluster.cli import common, drawing
+from simcluster.bench.describe import describe
+from simcluster.cli import common
+from simcluster.scenario.files import load_cluster
 from simcluster.show import plots
 
 
 def run(args: argparse.Namespace) -> None:
     """Build, describe, draw, write."""
-    from simcluster.bench.describe import describe
-    from simcluster.scenario.files import load_cluster
-
     cluster = load_cluster(args.topology, common.cluster_overrides_of(args))
     report = describe(cluster)
     counts = {"nodes": dict(report.nodes), "oversubscription": dict(report.oversubscription)}
     common.answer(args, report.format, lambda: {**asdict(report), **counts})
-    drawing.save((args.plot, lambda: plots.topology(cluster)))
+    common.draw((args.plot, lambda: plots.topology(cluster)))

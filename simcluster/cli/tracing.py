@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from simcluster.base.errors import InputError
+from simcluster.results.result import Result
+from simcluster.scenario.scenario import Scenario
 
 if TYPE_CHECKING:
     from simcluster.interop.export.rank_events import Begins
-    from simcluster.results.result import Result
-    from simcluster.scenario.scenario import Scenario
 
 _RANGE = re.compile(r"(\d+)(?:-(\d+))?")
 

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from simcluster.base.errors import InputError
-from simcluster.cli import common, drawing
+from simcluster.base.units import format_seconds
+from simcluster.cli import common
 from simcluster.cli.common import format_table
 from simcluster.cli.terminal import progress
+from simcluster.evidence.validation import data_folder, load_study, overall, validate_studies
+from simcluster.evidence.validation.reports import Overall, Report, ScoredPart
+from simcluster.evidence.validation.residuals import covered, residuals_of, table_of, told
+from simcluster.evidence.validation.scores import Score, ScoredPoint
 from simcluster.show import plots
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from simcluster.evidence.validation.reports import Overall, Report, ScoredPart
-    from simcluster.evidence.validation.scores import Score, ScoredPoint
-
 
 _MOST_ROWS = 20  # of a study of steps without --rows
 _WORST = 3
@@ -26,8 +24,6 @@ _KEPT = ("forward", "backward", "bubble", "optimizer")  # columns of the breakdo
 
 def run(args: argparse.Namespace) -> None:
     """Load and check all studies, then simulate, print, draw."""
-    from simcluster.evidence.validation import data_folder, load_study, overall, validate_studies
-
     if args.workers < 1:
         raise InputError(f"--workers {args.workers}: give 1 or more")
     overrides = common.overrides_of(args)
@@ -41,15 +37,13 @@ def run(args: argparse.Namespace) -> None:
         ),
         lambda: {"studies": [report.to_dict() for report in reports], "overall": together.to_dict()},
     )
-    drawing.save((args.plot, lambda: plots.errors(reports)))
+    common.draw((args.plot, lambda: plots.errors(reports)))
     if args.residuals:
         _learn(reports, args.residuals)
 
 
 def _learn(reports: Sequence[Report], path: Path) -> None:
     """Write the table of intervals, and say what it is worth."""
-    from simcluster.evidence.validation.residuals import covered, residuals_of, table_of, told
-
     residuals = residuals_of(reports)
     if not residuals:
         raise InputError("--residuals: no step was simulated, so there is nothing to learn from; give studies of steps")
@@ -105,8 +99,6 @@ def _by(part: ScoredPart) -> list[str]:
 
 
 def _compared(point: ScoredPoint, *, memory: bool = False) -> list[str]:
-    from simcluster.base.units import format_seconds
-
     if memory:
         return [point.label, *(f"{size / 1e9:.2f} GB" for size in (point.measured, point.predicted)),
                 f"{point.error:+.2%}"]  # fmt: skip

@@ -6,16 +6,20 @@ import argparse
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from simcluster.cli import common, drawing
+from simcluster.base.arrays import Floats
+from simcluster.base.units import format_seconds
+from simcluster.cli import common
 from simcluster.cli.common import format_table
+from simcluster.interop.recorded import Recorded, Straggling
+from simcluster.interop.recorded.waiting import longest, recorded_matrix
+from simcluster.interop.recorded.whatif import ReplayAnswer
+from simcluster.show import plots
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.figure import Figure
 
-    from simcluster.base.arrays import Floats
-    from simcluster.interop.recorded import Recorded, Straggling
-    from simcluster.interop.recorded.whatif import ReplayAnswer
+    from simcluster.show.plots import Figure
+
 
 _WAITS = 5
 
@@ -38,8 +42,6 @@ def played_line(job: Recorded, events: int) -> str:
 
 def seconds_line(name: str, seconds: float, text: str) -> str:
     """A number of the head, with what it is."""
-    from simcluster.base.units import format_seconds
-
     return f"  {name:<14}{format_seconds(seconds):>9}   {text}".rstrip()
 
 
@@ -57,8 +59,6 @@ def types_table(found: Straggling, most: int | None = None) -> list[str]:
 
 def answers_table(answers: Sequence[ReplayAnswer]) -> list[str]:
     """Every question with the step that it gives; nothing where none was asked."""
-    from simcluster.base.units import format_seconds
-
     if not answers:
         return []
     rows = [[answer.question, format_seconds(answer.after), f"{answer.change:+.2%}"] for answer in answers]
@@ -80,9 +80,6 @@ def played_document(job: Recorded, answers: Sequence[ReplayAnswer], events: int)
 
 def waits_table(ranks: Sequence[int], seconds: Floats) -> list[str]:
     """The longest waits of a rank for another."""
-    from simcluster.base.units import format_seconds
-    from simcluster.interop.recorded.waiting import longest
-
     found = longest(seconds, _WAITS)
     if not found:
         return []
@@ -98,8 +95,6 @@ def tell(
     seconds: Floats,
 ) -> None:
     """Text and JSON of a replay, with all waits in the JSON, longest first."""
-    from simcluster.interop.recorded.waiting import longest
-
     waits = [
         {"rank": job.ranks[one], "culprit": job.ranks[other], "seconds": each}
         for one, other, each in longest(seconds, seconds.size)
@@ -111,9 +106,6 @@ def draw(
     args: argparse.Namespace, job: Recorded, timeline: Callable[[], pd.DataFrame], heatmap: Callable[[], Figure]
 ) -> None:
     """The replayed timeline as a table and its first step as a picture; who straggles, and who waits for whom."""
-    from simcluster.interop.recorded.waiting import recorded_matrix
-    from simcluster.show import plots
-
     table = timeline() if args.timeline or args.gantt else None
     if args.timeline and table is not None:
         common.write_table(args.timeline, table)
@@ -128,4 +120,4 @@ def draw(
 
         return plot_waits(recorded_matrix(job), title=f"{job.name}, replayed: who waits for whom")
 
-    drawing.save((args.gantt, gantt), (args.matrix, matrix), (args.heatmap, heatmap))
+    common.draw((args.gantt, gantt), (args.matrix, matrix), (args.heatmap, heatmap))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure as Figure  # whom it is drawn for need not know matplotlib
 
     from simcluster.evidence.validation.reports import Report
     from simcluster.results.distribution import Distribution
