@@ -26,6 +26,7 @@ class Parser(argparse.ArgumentParser):
         layout = argparse.RawDescriptionHelpFormatter  # examples stay as they are written
         super().__init__(**{"allow_abbrev": False, "formatter_class": layout, **settings})
         self.files: dict[str, str] = {}  # what kind of file is written where an argument says
+        self.values: dict[str, list[str]] = {}  # what an argument may be, for completion
 
     def take(
         self, arguments: Mapping[str, Any], shared: Mapping[str, Any], group: argparse._ArgumentGroup | None = None
@@ -33,7 +34,7 @@ class Parser(argparse.ArgumentParser):
         """Arguments as ``commands.toml`` has them, with what all of a name share."""
         for names, said in arguments.items():
             settings = {**shared.get(names, {}), **({"help": said} if isinstance(said, str) else said)}
-            file = settings.pop("file", None)
+            file, values = settings.pop("file", None), settings.pop("values", None)
             if file:
                 settings.setdefault("metavar", "FILE")
             if "type" in settings:
@@ -43,6 +44,8 @@ class Parser(argparse.ArgumentParser):
             action = (group or self).add_argument(*names.split(), **settings)
             if file:
                 self.files[action.dest] = file
+            if values:
+                self.values[action.dest] = values
 
     def error(self, message: str) -> NoReturn:
         raise InputError(f"{message}; see {self.prog} --help")

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from simcluster.base.errors import InputError
-from simcluster.base.units import parse_bytes
+from simcluster.base.units import format_bytes, format_seconds, parse_bytes
 from simcluster.bench.collective import collective_traffics, concurrent_times, methods_for, num_transfers
 from simcluster.bench.collective_loads import limit_among, loads_of
 from simcluster.cli import collective_output as output
-from simcluster.cli import common, health
+from simcluster.cli import common
 from simcluster.cli.collective_output import ROOTED, CollectiveJob, SizeRow
 from simcluster.cli.common import cluster_overrides_of
 from simcluster.importers.csv_numbers import read_sizes
+from simcluster.nccl.log import health, overall, read_log
+from simcluster.nccl.platforms import load_platform, platform_names
 from simcluster.scenario.files import load_cluster, load_topology
 from simcluster.topology import Cluster
 
@@ -25,7 +28,7 @@ _MOST_TRANSFERS = 50_000_000  # some four minutes
 def run(args: argparse.Namespace) -> None:
     """Build the cluster, play each size, print and write."""
     if args.measured:
-        health.run(args)
+        _health(args)
         return
     _check_given(args)
     sizes = _sizes(args.size) if args.size else []
@@ -185,3 +188,35 @@ def _rows(job: CollectiveJob, detail: str, sizes: Sequence[int]) -> Iterator[Siz
         traffics = collective_traffics(job.cluster, job.groups, job.kind, size, **given, root=job.root)
         given["algorithm"] = job.algorithm
         yield SizeRow(slowest, limit_among(job.cluster, traffics), loads_of(job.cluster, traffics), traffics)
+
+
+# --- the health of a real cluster ------------------------------------------------------------------------------------
+
+
+def _health(args: argparse.Namespace) -> None:
+    """An nccl-tests log beside what the machine should reach: a line a size, and the verdict."""
+    if args.platform is None:
+        raise InputError(f"--measured needs --platform, one of {', '.join(platform_names())}")
+    platform = load_platform(args.platform)
+    log = read_log(args.measured)
+    collective = args.name.replace("-", "_") if args.name else None
+    readings = health(log, platform, args.machines, args.per_machine, collective)
+    ratio, verdict = overall(readings)
+
+    def text() -> str:
+        rows = [
+            [
+                format_bytes(reading.size),
+                format_seconds(reading.measured),
+                format_seconds(reading.expected),
+                f"{reading.ratio:.2f} x",
+                reading.expected_by,
+                reading.verdict + (f"; looks like {reading.looks_like}" if reading.looks_like else ""),
+            ]
+            for reading in readings
+        ]
+        table = common.format_table(["size", "measured", "expected", "ratio", "NCCL picks", "verdict"], rows)
+        return f"{table}\n\nfrom 1 MiB up: {ratio:.2f} x the expected time (geometric mean): {verdict}"
+
+    document = {"ratio": ratio, "verdict": verdict, "rows": [asdict(reading) for reading in readings]}
+    common.answer(args, text, lambda: document)

@@ -85,6 +85,20 @@ def format_difference(seconds: float) -> str:
     return "0" if abs(seconds) <= 1e-12 else f"{'-' if seconds < 0 else '+'}{format_seconds(abs(seconds))}"
 
 
+def ranks_of(text: str | None, num_ranks: int) -> list[int] | None:
+    """ "0,8,16" as numbers of ranks of the job."""
+    if text is None:
+        return None
+    try:
+        ranks = [int(part) for part in text.split(",")]
+    except ValueError:
+        raise InputError(f"--ranks {text!r}: ranks are whole numbers with commas between them, as in 0,8,16") from None
+    wrong = [rank for rank in ranks if not 0 <= rank < num_ranks]
+    if wrong:
+        raise InputError(f"--ranks: there is no rank {wrong[0]}; this job has ranks 0 to {num_ranks - 1}")
+    return list(dict.fromkeys(ranks))
+
+
 _TABLES = (".csv", ".parquet")
 _PICTURES = (".png", ".svg", ".pdf")
 _NO_PICTURE = f"cannot draw {{}}: a picture ends in {', '.join(_PICTURES)}"
@@ -154,12 +168,17 @@ def write_table(path: Path, table: pd.DataFrame) -> None:
         raise InputError(f"cannot write {path}: {problem.strerror}") from None
 
 
-def draw(*pictures: tuple[Path | None, Callable[[], Figure]]) -> None:
-    """Draw each picture that has a path."""
+def draw(
+    *wanted: tuple[Path | None, Callable[[], Figure]]
+    | tuple[Path | None, Callable[[], Figure], Callable[[], pd.DataFrame]],
+) -> None:
+    """Draw each picture that has a path, or write the table behind it, where there is one and the path ends so."""
     from simcluster.show.plots import save_figure
 
-    for path, picture in pictures:
-        if path:
+    for path, picture, *table in wanted:
+        if path and table and path.suffix in _TABLES:
+            write_table(path, table[0]())
+        elif path:
             save_figure(picture(), path)
 
 

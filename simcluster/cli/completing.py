@@ -19,32 +19,6 @@ from simcluster.cli.arguments import Parser, is_override_option
 WORDS = Path(__file__).with_name("words.txt")
 """A line for each scenario path with the words that it can be, and for each list of names, with a + before."""
 
-# What an argument is called in its parser, and what its values are: names that ship ("scenarios"), a list of words.txt
-# ("+schedules"), files, or nothing that can be known (not in here).
-KINDS: dict[str, tuple[str, ...]] = {
-    "scenario": ("scenarios", "files"),
-    "scenarios": ("scenarios", "files"),
-    "base": ("scenarios", "files"),
-    "other": ("scenarios", "files"),
-    "runs": ("scenarios", "files"),
-    "study": ("scenarios", "files"),
-    "studies": ("scenarios/validation", "files"),
-    "topology": ("topologies", "files"),
-    "cluster": ("topologies", "files"),
-    "names": ("+schedules", "files"),
-    "name": ("+collectives",),
-    "algorithm": ("+algorithms",),
-    "nccl": ("+platforms",),
-    "platform": ("+platforms",),
-    "device": ("+devices",),
-    "base_device": ("+devices",),
-    "resources": ("+resources",),
-    "kind": ("+imports",),
-    "action": ("+chakra",),
-    "what": ("scenarios", "files"),
-    "detail": ("+details",),
-    **dict.fromkeys(("trace", "jobs", "file", "table", "groups"), ("files",)),
-}
 _FILES = ("FILE", "FOLDER", "DIR", "LOG", "FITS")
 _PATHS = ("A.B=C", "A.B=X,Y")
 
@@ -88,18 +62,18 @@ def _in_command(parser: Parser, before: list[str], word: str) -> list[str]:
     last = before[-1] if before else ""
     option = parser.options.get(last)
     if option and option.nargs != 0:
-        return _values(option, word, parser.prog)
+        return _values(parser, option, word)
     overridden = parser.takes_overrides
     if overridden and is_override_option(last) and "=" not in last:
         return _begun(word, _words(_scenario_path(last[2:], parser.prog)))
     if word.startswith("-"):
         name, equals, value = word.partition("=")
         if equals and name in parser.options:
-            return [f"{name}={each}" for each in _values(parser.options[name], value, parser.prog)]
+            return [f"{name}={each}" for each in _values(parser, parser.options[name], value)]
         dotted = [f"--{each}" for each in _paths(word[2:], parser.prog)] if overridden and word[2:] else []
         return [*_begun(word, parser.options), *dotted]
     place = _positional(parser, before)
-    found = _values(place, word, parser.prog) if place else []
+    found = _values(parser, place, word) if place else []
     return found or (_paths(word, parser.prog) if overridden else [])
 
 
@@ -116,16 +90,15 @@ def _positional(parser: Parser, before: list[str]) -> argparse.Action | None:
     return places[min(count, len(places) - 1)] if places and (many or count < len(places)) else None
 
 
-def _values(action: argparse.Action, word: str, command: str) -> list[str]:
+def _values(parser: Parser, action: argparse.Action, word: str) -> list[str]:
     """What an argument could be."""
     if action.metavar in _PATHS:
-        return _paths(word, command, several=action.metavar == "A.B=X,Y")
+        return _paths(word, parser.prog, several=action.metavar == "A.B=X,Y")
     if action.choices:
         return _begun(word, map(str, action.choices))
     found: list[str] = []
-    name = "base_device" if action.dest == "base" and action.option_strings else action.dest
     is_file = str(action.metavar).startswith(_FILES)
-    for kind in KINDS.get(name, ("files",) if is_file else ()):
+    for kind in parser.values.get(action.dest, ["files"] if is_file else []):
         if kind == "files":
             found += _files(word)
         else:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simcluster.base.errors import InputError
-from simcluster.cli import common, drawing
+from simcluster.cli import common
 from simcluster.documents.overrides import expand_vary
 from simcluster.results.file import is_saved, read_saved
 from simcluster.results.timeline import COLUMNS
@@ -61,7 +61,7 @@ def _played(
     common.say_what_is_replaced(path, overrides)
     variants = possible_variations(path, overrides, vary)
     chosen = {
-        name: drawing.ranks_of(ranks, scenario.gpus)
+        name: common.ranks_of(ranks, scenario.gpus)
         for name, scenario in variants.items()
         if not isinstance(scenario, InputError)
     }

@@ -4,19 +4,31 @@ from __future__ import annotations
 
 import argparse
 import sys
+import textwrap
 import time
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from simcluster.base.errors import InputError
-from simcluster.cli import common, drawing, tracing
+from simcluster.base.units import format_seconds, parse_seconds
+from simcluster.cli import common, tracing
+from simcluster.faults.words import all_in_words
 from simcluster.results.distribution import Distribution
-from simcluster.scenario.scenario import load
+from simcluster.results.loads import link_table
+from simcluster.results.result import Result
+from simcluster.scenario.scenario import Scenario, load
 from simcluster.show import plots
 from simcluster.show.explanation import explanation
 from simcluster.show.summary import replicas, summary
 from simcluster.simulate import simulate
 from simcluster.studies.whatif.free import Free, what_if_free
+from simcluster.studies.whatif.montecarlo import monte_carlo, without_chance
+
+if TYPE_CHECKING:
+    from simcluster.show.plots import Figure
+
+_TITLE_WIDTH = 100  # characters, of the narrowest picture
 
 
 def run(args: argparse.Namespace) -> None:
@@ -24,13 +36,14 @@ def run(args: argparse.Namespace) -> None:
     begun = time.perf_counter()
     more = [("replicas", args.replicas)] if args.replicas is not None else []
     scenario = load(args.scenario, common.overrides_of(args, args.scenario) + more)
-    window, ranks = drawing.window_of(args.window), drawing.ranks_of(args.ranks, scenario.gpus)
+    window, ranks = _window(args.window), common.ranks_of(args.ranks, scenario.gpus)
     trace = tracing.trace_of(args, scenario)
     if args.histogram and scenario.replicas < 2:
         raise InputError(f"--histogram {args.histogram}: there is one replica; ask for more, as in --replicas 200")
     distribution = None
     if scenario.replicas > 1:
-        result, distribution = drawing.play_replicas(scenario)
+        base = simulate(without_chance(scenario))
+        result, distribution = replace(base, scenario=scenario), monte_carlo(scenario, base=base)
     else:
         result = simulate(scenario)
     free = what_if_free(result) if args.explain or args.critical else []
@@ -44,17 +57,19 @@ def run(args: argparse.Namespace) -> None:
         common.write_table(args.timeline, result.timeline)
     if trace:
         trace.write(result, apart=args.json == "-")
-    if args.links:
-        drawing.write_links(result, args.links)
-    if args.memory:
-        drawing.write_memory(result, args.memory, window, ranks)
     common.draw(
-        (args.gantt, lambda: drawing.gantt(result, window, ranks)),
+        (args.links, lambda: plots.links(result), lambda: link_table(result)),
+        (
+            args.memory,
+            lambda: plots.memory(result, ranks=ranks, window=window),
+            lambda: result.memory_table(ranks),
+        ),
+        (args.gantt, lambda: _gantt(result, window, ranks)),
         (args.critical, lambda: plots.critical(result, free)),
         (args.overlap, lambda: plots.overlap([(scenario.name, result)])),
         (args.levels, lambda: plots.link_levels(result)),
         (args.roofline, lambda: plots.roofline(result)),
-        (args.histogram, lambda: drawing.histogram(scenario, distribution)),
+        (args.histogram, lambda: _histogram(scenario, distribution)),
     )
     if args.verbose:
         print(f"simulated in {time.perf_counter() - begun:.2f} s, {common.peak_memory()}", file=sys.stderr)
@@ -68,3 +83,39 @@ def _played(free: Sequence[Free], distribution: Distribution | None) -> dict[str
     if distribution:
         found["step_time_distribution_s"] = distribution.to_dict()
     return found
+
+
+def _window(text: str | None) -> tuple[float, float] | None:
+    """ "1.2 s:1.3 s" in seconds."""
+    if text is None:
+        return None
+    first, colon, last = text.partition(":")
+    if not colon:
+        raise InputError(f'--window {text!r}: give a start and an end, as in "1.2 s:1.3 s"')
+    window = parse_seconds(first), parse_seconds(last)
+    if not 0 <= window[0] < window[1]:
+        raise InputError(f"--window {text!r}: the end must come after the start, and the start not before 0 s")
+    return window
+
+
+def _gantt(result: Result, window: tuple[float, float] | None, ranks: list[int] | None) -> Figure:
+    """The Gantt chart of a result."""
+    import pandas as pd
+
+    timeline, total = result.timeline, result.facts.ranks
+    if ranks is not None:
+        timeline = pd.concat([result.timeline_of(rank) for rank in ranks], ignore_index=True)
+    title = f"{result.scenario.name}: {format_seconds(result.step_time)} a step"
+    title += _faults(without_chance(result.scenario) if result.scenario.replicas > 1 else result.scenario)
+    return plots.gantt(timeline, title=title, window=window, ranks=ranks, num_ranks=total)
+
+
+def _histogram(scenario: Scenario, distribution: Distribution | None) -> Figure:
+    """The step times of all replicas, of which there are several."""
+    assert distribution is not None
+    return plots.replicas(distribution, title=scenario.name + _faults(scenario))
+
+
+def _faults(scenario: Scenario) -> str:
+    """Further lines of a title: with which faults it was played; nothing where there are none."""
+    return "\n" + textwrap.fill(f"faults: {all_in_words(scenario.faults)}", _TITLE_WIDTH) if scenario.faults else ""
