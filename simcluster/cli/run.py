@@ -56,14 +56,10 @@ def run(args: argparse.Namespace) -> None:
     if args.timeline:
         common.write_table(args.timeline, result.timeline)
     if trace:
-        trace.write(result, apart=args.json == "-")
+        print(trace(result).describe(), file=sys.stderr if args.json == "-" else sys.stdout)
     common.draw(
         (args.links, lambda: plots.links(result), lambda: link_table(result)),
-        (
-            args.memory,
-            lambda: plots.memory(result, ranks=ranks, window=window),
-            lambda: result.memory_table(ranks),
-        ),
+        (args.memory, lambda: plots.memory(result, ranks=ranks, window=window), lambda: result.memory_table(ranks)),
         (args.gantt, lambda: _gantt(result, window, ranks)),
         (args.critical, lambda: plots.critical(result, free)),
         (args.overlap, lambda: plots.overlap([(scenario.name, result)])),

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import argparse
 import re
-import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from simcluster.base.errors import InputError
@@ -15,29 +13,13 @@ from simcluster.results.result import Result
 from simcluster.scenario.scenario import Scenario
 
 if TYPE_CHECKING:
-    from simcluster.interop.export.rank_events import Begins
+    from simcluster.interop.export.export import Written
 
 _RANGE = re.compile(r"(\d+)(?:-(\d+))?")
 
 
-@dataclass(frozen=True)
-class Tracing:
-    """A trace that was asked for."""
-
-    path: Path
-    ranks: Sequence[int] | None
-    begins: Begins
-
-    def write(self, result: Result, *, apart: bool) -> None:
-        """Write it and say what was written; ``apart`` from stdout, which is for the answer alone."""
-        from simcluster.interop.export.export import write_trace
-
-        written = write_trace(result, self.path, ranks=self.ranks, begins=self.begins)
-        print(written.describe(), file=sys.stderr if apart else sys.stdout)
-
-
-def trace_of(args: argparse.Namespace, scenario: Scenario) -> Tracing | None:
-    """The trace that a command line asks for; InputError where it cannot be had, before the work is done."""
+def trace_of(args: argparse.Namespace, scenario: Scenario) -> Callable[[Result], Written] | None:
+    """What writes the trace that a command line asks for; InputError before the work is done where it cannot be had."""
     if args.trace is None:
         if args.trace_ranks is not None:
             raise InputError(f"--trace-ranks {args.trace_ranks} picks ranks of a trace; name its file with --trace")
@@ -47,9 +29,10 @@ def trace_of(args: argparse.Namespace, scenario: Scenario) -> Tracing | None:
             f"--trace {args.trace}: a trace is of one run, and this scenario has {scenario.replicas} replicas; "
             "leave them out (--replicas 1)"
         )
-    from simcluster.interop.export.export import trace_path
+    from simcluster.interop.export.export import trace_path, write_trace
 
-    return Tracing(trace_path(args.trace), trace_ranks(args.trace_ranks, scenario.gpus), args.trace_begins)
+    ranks = trace_ranks(args.trace_ranks, scenario.gpus)
+    return partial(write_trace, path=trace_path(args.trace), ranks=ranks, begins=args.trace_begins)
 
 
 def trace_ranks(text: str | None, num_ranks: int) -> list[int] | None:

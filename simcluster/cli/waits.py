@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from simcluster.base.arrays import Floats
@@ -106,13 +107,12 @@ def draw(
     args: argparse.Namespace, job: Recorded, timeline: Callable[[], pd.DataFrame], heatmap: Callable[[], Figure]
 ) -> None:
     """The replayed timeline as a table and its first step as a picture; who straggles, and who waits for whom."""
-    table = timeline() if args.timeline or args.gantt else None
-    if args.timeline and table is not None:
-        common.write_table(args.timeline, table)
+    made = cache(timeline)
+    if args.timeline:
+        common.write_table(args.timeline, made())
 
     def gantt() -> Figure:
-        assert table is not None
-        first = table[table["step"] == job.steps[0]]
+        first = made()[made()["step"] == job.steps[0]]
         return plots.gantt(first, title=f"{job.name}, step {job.steps[0]}, replayed", num_ranks=len(job.ranks))
 
     def matrix() -> Figure:
