@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
-from typing import Any
-
-import numpy as np
 
 from simcluster.interop.kineto.comm import MESSAGES, Comm
 from simcluster.interop.kineto.job import ProfiledJob
 from simcluster.interop.kineto.rebuild import COPY, HOST, Profiled
-from simcluster.interop.recorded.recorded import RecordedPart
-from simcluster.interop.recorded.spans import Begins, Words, timeline
+from simcluster.interop.recorded.spans import OpNames, timeline
 from simcluster.results.timeline import Spans
 
 _AXES = (
@@ -31,7 +28,7 @@ def spans(job: ProfiledJob) -> Spans:
     name, ``stream`` the axis that the group's description names, dp where it names none; ``stage`` is 0, chunk and
     microbatch are not known (-1).
     """
-    return timeline(job, _columns)
+    return timeline(job, _names)
 
 
 def axis_of(comm: Comm) -> str:
@@ -41,53 +38,15 @@ def axis_of(comm: Comm) -> str:
     return next((axis for axis, name in _AXES if name.search(comm.what or comm.group)), "dp")
 
 
-def _columns(job: ProfiledJob, part: RecordedPart, begins: Begins, words: Words) -> dict[str, Any]:
-    """The spans of a step."""
-    graph, lowered = part.graph, part.lowered
-    assert isinstance(graph, Profiled)
-    played, begin = part.play(graph.seconds), begins[graph.steps[0]]
-    shown = np.array([op for op, kind in enumerate(graph.optype) if kind != HOST], dtype=np.int64)
-    count = len(shown)
-    named = [_names(graph, op) for op in shown.tolist()]
-
-    def codes(place: int) -> Any:
-        return np.array([words.setdefault(each[place], len(words)) for each in named], dtype=np.int64)
-
-    sources = [graph.source[op] for op in shown.tolist()]
-    sizes = [each.comm.bytes if each and each.comm else 0.0 for each in sources]
-    nothing = np.full(count, -1, dtype=np.int64)
-    return {
-        "op": lowered.last[shown],
-        "step": np.full(count, graph.steps[0], dtype=np.int64),
-        "rank": np.array(job.ranks, dtype=np.int64)[graph.worker[shown]],
-        "stream": codes(0),
-        "kind": codes(1),
-        "name": codes(2),
-        "layer": np.array([_layer(graph.labels[op].layer) for op in shown.tolist()], dtype=np.int64),
-        "stage": np.zeros(count, dtype=np.int64),
-        "chunk": nothing,
-        "microbatch": nothing,
-        "group": codes(3),
-        "bytes": np.nan_to_num(np.array(sizes, dtype=np.float64)),
-        "ready": played.ready[lowered.first[shown], 0] + begin,
-        "start": played.start[lowered.last[shown], 0] + begin,
-        "end": played.end[lowered.last[shown], 0] + begin,
-    }
-
-
-def _names(graph: Profiled, op: int) -> tuple[str, str, str, str]:
-    """Stream, kind, name and group."""
-    source, name = graph.source[op], graph.names[op]
-    if source is not None and source.comm is not None:
-        return axis_of(source.comm), source.comm.kind, name, source.comm.what or source.comm.group
-    if graph.optype[op] == COPY:
-        for direction, word in (("d2h", "DtoH"), ("h2d", "HtoD")):
-            if word in name:
-                return direction, direction, name, ""
-        return "compute", "other", name, ""
-    return "compute", graph.labels[op].phase, name, ""
-
-
-def _layer(name: str) -> int:
-    found = _NUMBER.search(name)
-    return int(found[1]) if found else -1
+def _names(graph: Profiled, op: int) -> OpNames | None:
+    source, name, label, optype = graph.source[op], graph.names[op], graph.labels[op], graph.optype[op]
+    layer = int(found[1]) if (found := _NUMBER.search(label.layer)) else -1
+    if optype == HOST:
+        return None
+    if source is not None and (comm := source.comm) is not None:
+        size = 0.0 if math.isnan(comm.bytes) else comm.bytes
+        return OpNames(axis_of(comm), comm.kind, name, layer, comm.what or comm.group, size)
+    if optype == COPY:
+        way = next((way for way, word in (("d2h", "DtoH"), ("h2d", "HtoD")) if word in name), "")
+        return OpNames(way or "compute", way or "other", name, layer)
+    return OpNames("compute", label.phase, name, layer)

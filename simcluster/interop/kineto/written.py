@@ -35,7 +35,7 @@ from simcluster.interop.kineto.device_written import (
 from simcluster.interop.kineto.job import ProfiledJob
 from simcluster.interop.kineto.rebuild import Profiled
 from simcluster.interop.recorded.graph import MAIN
-from simcluster.interop.recorded.recorded import RecordedPart
+from simcluster.interop.recorded.lowering import RecordedPart
 
 BEFORE, _BETWEEN, EARLY = 1_000_000, 100_000, 1000
 """Nanoseconds before the first step, between steps, and from a step's marker to its first launch."""
@@ -82,7 +82,7 @@ class _Step:
         self, part: RecordedPart, graph: Profiled, times: PathTimes, worker: int, rank: int, begin: int
     ) -> None:
         self._graph, self._rank, self._begin, self.correlation = graph, rank, begin, 0
-        last, first = part.lowered.last, part.lowered.first
+        last, first = part.last, part.first
         self._start = [begin + nanoseconds(time) for time in times.start[last, 0].tolist()]
         self._end = [begin + nanoseconds(time) for time in times.end[last, 0].tolist()]
         self._ready = [begin + nanoseconds(time) for time in times.start[first, 0].tolist()]

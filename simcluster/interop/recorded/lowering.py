@@ -2,84 +2,69 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
-from simcluster.base.arrays import Floats, Ints
-from simcluster.interop.recorded.graph import MAIN, StepGraph, is_communication
-from simcluster.interop.recorded.trace import BACKWARD, FORWARD, MESSAGES, SCOPES
-from simcluster.programs.program import Meeting, Program, SpanRow
+from simcluster.base.arrays import Floats
+from simcluster.engine.engine import play
+from simcluster.engine.longest_path import LongestPath, PathTimes
+from simcluster.interop.recorded.graph import MAIN, StepGraph
+from simcluster.programs.program import Meeting, Program
 from simcluster.traffic.traffic import Traffic
 
 _TICKS = 2.0**44  # of the clock's grid, a second
 
-STREAMS = {"replicas": "dp", "pipeline": "pp", "job": "pp", "worker": "tp"}
-_KINDS = {
-    FORWARD: "forward",
-    BACKWARD: "backward",
-    "optimizer": "optimizer",
-    "params-all-gather": "all_gather",
-    "grads-reduce-scatter": "reduce_scatter",
-}
 
+class RecordedPart:
+    """A graph with its program: the steps of a job that are alike.
 
-@dataclass(frozen=True)
-class LoweredGraph:
-    """The program of a graph; ``first[op]`` is where a recorded op arrives, ``last[op]`` where it spends its time."""
+    ``first[op]`` is the program's op where a recorded one arrives, ``last[op]`` the one where it spends its time.
+    """
 
-    program: Program
-    first: Ints
-    last: Ints
+    def __init__(self, graph: StepGraph) -> None:
+        self.graph = graph
+        self.types = np.array(graph.types)
+        self.first = np.zeros(len(graph), dtype=np.int64)
+        self.last = np.zeros(len(graph), dtype=np.int64)
+        self._program = self._lowered()
+        self._sweep = LongestPath(self._program)
 
-    def seconds(self, of_ops: Floats) -> Floats:
+    def play(self, seconds: Floats) -> PathTimes:
+        """The steps with these durations [op, step], in one sweep."""
+        return self._sweep(self._seconds(seconds))
+
+    def total(self, seconds: Floats) -> Floats:
+        """Seconds of as many cases with these durations [op, case], in one sweep."""
+        return self._sweep.total(self._seconds(seconds))
+
+    def events(self, seconds: Floats, case: int) -> tuple[float, int]:
+        """One step on the event engine: its seconds, and the events that it took."""
+        record = play(replace(self._program, seconds=self._seconds(seconds)[:, case].tolist()), [])
+        return float(record.end.max()), record.events
+
+    def _seconds(self, of_ops: Floats) -> Floats:
         """Durations of the program's ops [op, case] from those of the recorded ones, on the clock's grid."""
-        found = np.full((len(self.program.seconds), of_ops.shape[1]), -1.0)
+        found = np.full((len(self._program.seconds), of_ops.shape[1]), -1.0)
         found[self.last] = np.round(of_ops * _TICKS) / _TICKS
         return found
 
-    def of_case(self, seconds: Floats, case: int) -> Program:
-        """The program with the durations of one case, for the engine."""
-        return replace(self.program, seconds=seconds[:, case].tolist())
-
-
-def stream_of(optype: str) -> str:
-    """The stream of the timeline that ops of a type are on."""
-    if optype in MESSAGES:
-        return "pp"
-    return STREAMS[SCOPES[optype]] if optype in SCOPES else "compute"
-
-
-def kind_of(optype: str) -> str:
-    """The timeline's kind of an op type."""
-    if optype in MESSAGES:
-        return optype.rpartition("-")[2]
-    return _KINDS.get(optype, "all_reduce" if is_communication(optype) else "other")
-
-
-def lower(graph: StepGraph) -> LoweredGraph:
-    """The program of a graph, without durations."""
-    program = Program()
-    rows = {optype: number for number, optype in enumerate(dict.fromkeys(graph.optype))}
-    program.row_sets = [
-        (SpanRow(stream_of(optype), kind_of(optype), optype, -1, "", 0.0, 0.0, 0.0),) for optype in rows
-    ]
-    meeting = np.full(len(graph), -1, dtype=np.int64)
-    for group in graph.groups:
-        meeting[list(group)] = len(program.meetings)
-        program.meetings.append(Meeting(len(group), (Traffic((), 0.0, 1, 0.0),)))
-    first = np.zeros(len(graph), dtype=np.int64)
-    last = np.zeros(len(graph), dtype=np.int64)
-    stages = graph.stages
-    for (worker, name), ops in sorted(graph.lanes.items(), key=lambda lane: (lane[0][0], lane[0][1] != MAIN)):
-        lane = program.add_lane(worker, worker % stages, name)
-        for op in ops:
-            microbatch, row = int(graph.microbatch[op]), rows[graph.optype[op]]
-            if meeting[op] >= 0:
-                first[op] = program.add_op(lane, row, meeting=int(meeting[op]), microbatch=microbatch)
-            last[op] = program.add_op(lane, row, seconds=0.0, microbatch=microbatch)
-            if meeting[op] < 0:
-                first[op] = last[op]
-    for op, others in enumerate(graph.after):
-        program.after[int(first[op])] = tuple(int(last[other]) for other in others)
-    return LoweredGraph(program, first, last)
+    def _lowered(self) -> Program:
+        """The program, without durations, and without rows of a timeline."""
+        graph, program = self.graph, Program(row_sets=[()])
+        meeting = np.full(len(graph), -1, dtype=np.int64)
+        for group in graph.groups:
+            meeting[list(group)] = len(program.meetings)
+            program.meetings.append(Meeting(len(group), (Traffic((), 0.0, 1, 0.0),)))
+        for (worker, name), ops in sorted(graph.lanes.items(), key=lambda lane: (lane[0][0], lane[0][1] != MAIN)):
+            lane = program.add_lane(worker, worker % graph.stages, name)
+            for op in ops:
+                microbatch = int(graph.microbatch[op])
+                if meeting[op] >= 0:
+                    self.first[op] = program.add_op(lane, 0, meeting=int(meeting[op]), microbatch=microbatch)
+                self.last[op] = program.add_op(lane, 0, seconds=0.0, microbatch=microbatch)
+                if meeting[op] < 0:
+                    self.first[op] = self.last[op]
+        for op, others in enumerate(graph.after):
+            program.after[int(self.first[op])] = tuple(int(self.last[other]) for other in others)
+        return program

@@ -9,37 +9,12 @@ from functools import cached_property
 import numpy as np
 
 from simcluster.base.arrays import Bools, Floats
-from simcluster.engine.engine import play
-from simcluster.engine.longest_path import LongestPath, PathTimes
 from simcluster.interop.recorded.graph import StepGraph, is_communication
-from simcluster.interop.recorded.lowering import LoweredGraph, lower
+from simcluster.interop.recorded.lowering import RecordedPart
 
 _TOGETHER = 4_000_000
 """Durations that are swept at once: most ops of a pipeline wait for one other, so a sweep of one case is all overhead;
 more than this no longer fits a cache."""
-
-
-class RecordedPart:
-    """A graph with its program: the steps of a job that are alike."""
-
-    def __init__(self, graph: StepGraph) -> None:
-        self.graph = graph
-        self.lowered: LoweredGraph = lower(graph)
-        self._sweep = LongestPath(self.lowered.program)
-        self.types = np.array(graph.types)
-
-    def play(self, seconds: Floats) -> PathTimes:
-        """The steps with these durations [op, step], in one sweep."""
-        return self._sweep(self.lowered.seconds(seconds))
-
-    def total(self, seconds: Floats) -> Floats:
-        """Seconds of as many cases with these durations [op, case], in one sweep."""
-        return self._sweep.total(self.lowered.seconds(seconds))
-
-    def events(self, seconds: Floats, case: int) -> tuple[float, int]:
-        """One step on the event engine: its seconds, and the events that it took."""
-        record = play(self.lowered.of_case(self.lowered.seconds(seconds), case), [])
-        return float(record.end.max()), record.events
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ import numpy as np
 from simcluster.base.arrays import Bools, Floats, Ints
 from simcluster.engine.longest_path import PathTimes
 from simcluster.interop.recorded.graph import StepGraph, is_communication
-from simcluster.interop.recorded.recorded import Recorded, RecordedPart
+from simcluster.interop.recorded.lowering import RecordedPart
+from simcluster.interop.recorded.recorded import Recorded
 from simcluster.results.waits import READABLE, WaitMatrix
 
 _IDLE = ("host", "copy")
@@ -47,11 +48,11 @@ def longest(matrix: Floats, count: int) -> list[tuple[int, int, float]]:
 
 
 def _of_step(part: RecordedPart, played: PathTimes, step: int, count: int) -> Floats:
-    graph, lowered = part.graph, part.lowered
-    arrival = played.ready[lowered.first, step]
+    graph = part.graph
+    arrival = played.ready[part.first, step]
     waits = _waits(graph, arrival)
     busy = _computes(graph)
-    begin, end = played.start[lowered.last, step], played.end[lowered.last, step]
+    begin, end = played.start[part.last, step], played.end[part.last, step]
     found = np.zeros((count, count))
     own_waits = _by_worker(graph.worker[waits[0]], count)
     own_busy = _by_worker(graph.worker[busy], count)
