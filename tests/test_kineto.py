@@ -794,5 +794,5 @@ def test_the_cluster_can_be_changed_on_the_line_in_every_spelling(tmp_path: Path
 
 
 def test_every_question_is_explained_by_example() -> None:
-    for key, text in QUESTIONS.items():
-        assert text.startswith(f"{key}=")
+    for key, question in QUESTIONS.items():
+        assert question.text.startswith(f"{key}=")

@@ -5,8 +5,6 @@ A question is written KEY=VALUE, several at once with + between them: ``worker=2
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -17,25 +15,16 @@ from simcluster.interop.kineto.job import ProfiledJob
 from simcluster.interop.kineto.rebuild import COPY, HOST, Profiled
 from simcluster.interop.recorded.graph import StepGraph, is_communication
 from simcluster.interop.recorded.whatif import (
+    Question,
     ReplayAnswer,
     answered,
+    changed_by,
     faster,
     is_comm,
-    key_and_value,
     typical_of_type,
     typical_where,
     where,
 )
-
-QUESTIONS = {
-    "links": "links=2x: collectives and messages twice as fast, from the last arrival on",
-    "compute": "compute=1.1x: kernels (on a CPU: operators) 1.1 times as fast",
-    "host": "host=2x: the host launches twice as fast",
-    "worker": "worker=RANK: what is typical instead of what that rank took",
-    "type": "type=OPTYPE: what is typical instead of what ops of this type took",
-    "layer": "layer=NAME: compute of this layer takes no time",
-}
-"""What can be asked, by key."""
 
 
 def ask(job: ProfiledJob, question: str) -> ReplayAnswer:
@@ -45,10 +34,7 @@ def ask(job: ProfiledJob, question: str) -> ReplayAnswer:
 
 def changed(job: ProfiledJob, question: str) -> ProfiledJob:
     """The job with what a question changes."""
-    for part in question.split("+"):
-        key, value = key_and_value(re.sub(r"^\s*rank=", "worker=", part), QUESTIONS, "ask profiles")
-        job = _CHANGES[key](job, value, part)
-    return job
+    return changed_by(job, question, {**QUESTIONS, "rank": QUESTIONS["worker"]}, "ask profiles")
 
 
 def _is_compute(graph: StepGraph) -> Bools:
@@ -80,11 +66,16 @@ def _layer(job: ProfiledJob, value: str, part: str) -> ProfiledJob:
     return where(job, own, lambda graph: np.zeros_like(graph.seconds))
 
 
-_CHANGES: dict[str, Callable[[ProfiledJob, str, str], ProfiledJob]] = {
-    "links": partial(faster, chosen=is_comm),
-    "compute": partial(faster, chosen=_is_compute),
-    "host": partial(faster, chosen=_is_host),
-    "worker": _worker,
-    "type": typical_of_type,
-    "layer": _layer,
+QUESTIONS = {
+    "links": Question(
+        "links=2x: collectives and messages twice as fast, from the last arrival on", partial(faster, chosen=is_comm)
+    ),
+    "compute": Question(
+        "compute=1.1x: kernels (on a CPU: operators) 1.1 times as fast", partial(faster, chosen=_is_compute)
+    ),
+    "host": Question("host=2x: the host launches twice as fast", partial(faster, chosen=_is_host)),
+    "worker": Question("worker=RANK: what is typical instead of what that rank took", _worker),
+    "type": Question("type=OPTYPE: what is typical instead of what ops of this type took", typical_of_type),
+    "layer": Question("layer=NAME: compute of this layer takes no time", _layer),
 }
+"""What can be asked, by key."""

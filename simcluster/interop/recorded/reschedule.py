@@ -7,7 +7,6 @@ model; a message that was not recorded takes what is typical of its kind.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -28,7 +27,7 @@ def microbatches_of(graph: StepGraph) -> int:
     return int(graph.microbatch.max()) + 1
 
 
-def own_schedule(graph: StepGraph) -> str:
+def schedule_of(graph: StepGraph) -> str:
     """The name of the schedule whose rows were recorded, "" for none that is known (chunks are not looked at)."""
     rows = _rows(graph)
     for name in SCHEDULES:
@@ -206,9 +205,3 @@ class _Rescheduling:
                 ops.sort(key=lambda receive, main=main: main[serves[receive]])  # type: ignore[misc]
                 for before, receive in pairwise(ops):
                     new.after[receive].append(serves[before])
-
-
-def common(graphs: Sequence[StepGraph]) -> str:
-    """The one schedule that all graphs show, "" if they differ or none is known."""
-    names = list(dict.fromkeys(own_schedule(graph) for graph in graphs))
-    return names[0] if len(names) == 1 else ""

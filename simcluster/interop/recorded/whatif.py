@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -26,21 +26,9 @@ from simcluster.interop.recorded.graph import (
     of_workers,
 )
 from simcluster.interop.recorded.recorded import Recorded
-from simcluster.interop.recorded.reschedule import common, microbatches_of, rescheduled
+from simcluster.interop.recorded.reschedule import microbatches_of, rescheduled, schedule_of
 from simcluster.interop.recorded.trace import BACKWARD, FORWARD
 from simcluster.schedules import make_schedule, schedules_with
-
-QUESTIONS = {
-    "last-stage": "last-stage=mean: passes of the last stage scaled to the mean of the other stages (no head, no loss)",
-    "stage": "stage=N: what is typical instead of what stage N took",
-    "worker": "worker=DP,STAGE: what is typical instead of what that worker took",
-    "dp": "dp=N: what is typical instead of what all stages of dp rank N took",
-    "type": "type=OPTYPE: what is typical instead of what ops of this type took",
-    "links": "links=2x: messages and collectives twice as fast",
-    "compute": "compute=1.1x: all compute 10 % faster",
-    "schedule": "schedule=NAME or NAME:CHUNKS: the same measured times in another order",
-}
-"""What can be asked, by key."""
 
 Job = TypeVar("Job", bound=Recorded)
 _FACTOR = re.compile(r"([0-9]*\.?[0-9]+)x?")
@@ -60,34 +48,35 @@ class ReplayAnswer:
         return self.after / self.before - 1
 
 
+class Question(NamedTuple):
+    """What can be asked, as people read it, and what changes a job by a value (the whole part is for errors)."""
+
+    text: str
+    change: Callable[[Any, str, str], Any]
+
+
 def ask(job: Recorded, question: str) -> ReplayAnswer:
     """The answer to one question; InputError for one that cannot be read or that this job has no answer to."""
-    changed, order = job, ""
+    return answered(job, question, changed_by(job, question, QUESTIONS, "ask"))
+
+
+def changed_by(job: Job, question: str, known: Mapping[str, Question], ask: str) -> Job:
+    """The job with what a question changes; the order of ops comes last.  InputError with what can be asked."""
+    orders: list[tuple[str, str]] = []
     for part in question.split("+"):
-        key, value = key_and_value(part, QUESTIONS, "ask")
+        key, _, value = part.strip().partition("=")
+        if key not in known or not value:
+            near = difflib.get_close_matches(key, known, n=1)
+            guess = f"did you mean {near[0]!r}? " if near else ""
+            texts = dict.fromkeys(each.text for each in known.values())
+            raise InputError(f"what-if {part!r}: {guess}{ask} one of\n  " + "\n  ".join(texts))
         if key == "schedule":
-            order = value
+            orders = [(value, part)]
         else:
-            changed = _CHANGES[key](changed, value, part)
-    return answered(job, question, in_order(changed, order) if order else changed)
-
-
-def key_and_value(part: str, known: Mapping[str, str], ask: str) -> tuple[str, str]:
-    """One change of a question, KEY=VALUE; InputError with what can be asked for any other."""
-    key, _, value = part.strip().partition("=")
-    if key not in known or not value:
-        near = difflib.get_close_matches(key, known, n=1)
-        guess = f"did you mean {near[0]!r}? " if near else ""
-        raise InputError(f"what-if {part!r}: {guess}{ask} one of\n  " + "\n  ".join(known.values()))
-    return key, value
-
-
-def factor(value: str, part: str) -> float:
-    """How many times as fast, as in 2x; InputError for what is none."""
-    match = _FACTOR.fullmatch(value)
-    if match is None or float(match[1]) <= 0:
-        raise InputError(f"what-if {part!r}: give how many times as fast, as in 2x")
-    return float(match[1])
+            job = known[key].change(job, value, part)
+    for value, part in orders:
+        job = known["schedule"].change(job, value, part)
+    return job
 
 
 def in_order(job: Recorded, name: str) -> Recorded:
@@ -104,8 +93,9 @@ def in_order(job: Recorded, name: str) -> Recorded:
 
 
 def own_schedule(job: Recorded) -> str:
-    """The name of the schedule that was recorded, "" where none is known."""
-    return common(job.graphs)
+    """The name of the one schedule that all steps were recorded with, "" where none is known or they differ."""
+    names = set(map(schedule_of, job.graphs))
+    return names.pop() if len(names) == 1 else ""
 
 
 def where(job: Job, chosen: Chosen, seconds: Callable[[StepGraph], Floats]) -> Job:
@@ -129,8 +119,11 @@ def typical_of_type(job: Job, value: str, part: str) -> Job:
 
 
 def faster(job: Job, value: str, part: str, chosen: Chosen) -> Job:
-    """The job in which the chosen ops are so many times as fast."""
-    times = factor(value, part)
+    """The job in which the chosen ops are so many times as fast; InputError for what is no number."""
+    match = _FACTOR.fullmatch(value)
+    if match is None or float(match[1]) <= 0:
+        raise InputError(f"what-if {part!r}: give how many times as fast, as in 2x")
+    times = float(match[1])
     return where(job, chosen, lambda graph: graph.seconds / times)
 
 
@@ -155,13 +148,13 @@ def _last_stage(job: Recorded, value: str, part: str) -> Recorded:
     """Scaled, so that it keeps its jitter and its sequences."""
     if value != "mean" or job.stages == 1:
         raise InputError(f"what-if {part!r}: only last-stage=mean can be asked, of a job with several stages")
+    last = of_stage(job.stages - 1)
     factors = {}
     for optype in (FORWARD, BACKWARD):
-        pools: tuple[list[Floats], list[Floats]] = [], []
-        for graph in job.graphs:
-            passes, last = np.array(graph.optype) == optype, graph.stage == graph.stages - 1
-            pools[0].append(graph.seconds[passes & ~last].ravel())
-            pools[1].append(graph.seconds[passes & last].ravel())
+        pools = [
+            [graph.seconds[of_type(optype)(graph) & (last(graph) == own)].ravel() for graph in job.graphs]
+            for own in (False, True)
+        ]
         others, own = (float(np.concatenate(pool).mean()) for pool in pools)
         factors[optype] = others / own
 
@@ -169,17 +162,15 @@ def _last_stage(job: Recorded, value: str, part: str) -> Recorded:
         factor = np.array([factors.get(optype, 1.0) for optype in graph.optype])
         return np.asarray(graph.seconds * factor[:, None])
 
-    return where(job, of_stage(job.stages - 1), seconds)
+    return where(job, last, seconds)
 
 
 def _stage(job: Recorded, value: str, part: str) -> Recorded:
-    number = _number(value, job.stages, part, "stage")
-    return typical_where(job, of_stage(number))
+    return typical_where(job, of_stage(_number(value, job.stages, part, "stage")))
 
 
 def _dp(job: Recorded, value: str, part: str) -> Recorded:
-    number = _number(value, job.replicas, part, "dp rank")
-    return typical_where(job, of_replica(number))
+    return typical_where(job, of_replica(_number(value, job.replicas, part, "dp rank")))
 
 
 def _worker(job: Recorded, value: str, part: str) -> Recorded:
@@ -190,12 +181,20 @@ def _worker(job: Recorded, value: str, part: str) -> Recorded:
     return typical_where(job, of_workers(number))
 
 
-_CHANGES: dict[str, Callable[[Recorded, str, str], Recorded]] = {
-    "last-stage": _last_stage,
-    "stage": _stage,
-    "worker": _worker,
-    "dp": _dp,
-    "type": typical_of_type,
-    "links": partial(faster, chosen=is_comm),
-    "compute": partial(faster, chosen=lambda graph: ~is_comm(graph)),
+QUESTIONS = {
+    "last-stage": Question(
+        "last-stage=mean: passes of the last stage scaled to the mean of the other stages (no head, no loss)",
+        _last_stage,
+    ),
+    "stage": Question("stage=N: what is typical instead of what stage N took", _stage),
+    "worker": Question("worker=DP,STAGE: what is typical instead of what that worker took", _worker),
+    "dp": Question("dp=N: what is typical instead of what all stages of dp rank N took", _dp),
+    "type": Question("type=OPTYPE: what is typical instead of what ops of this type took", typical_of_type),
+    "links": Question("links=2x: messages and collectives twice as fast", partial(faster, chosen=is_comm)),
+    "compute": Question("compute=1.1x: all compute 10 % faster", partial(faster, chosen=lambda graph: ~is_comm(graph))),
+    "schedule": Question(
+        "schedule=NAME or NAME:CHUNKS: the same measured times in another order",
+        lambda job, value, _: in_order(job, value),
+    ),
 }
+"""What can be asked, by key."""
