@@ -6,10 +6,11 @@ A worker is recorded by its first tensor- and context-parallel rank; its passes 
 from __future__ import annotations
 
 import json
-from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from simcluster.base.errors import InputError
 from simcluster.interop.recorded.trace import (
@@ -25,6 +26,8 @@ from simcluster.interop.recorded.trace import (
 from simcluster.planning.parallel import Plan
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from simcluster.results.played import Run
     from simcluster.results.result import Result
 
@@ -38,28 +41,8 @@ _NAMED = {"embedding_gradients": "embedding-grads-all-reduce", "gradient_norm": 
 
 Place = Callable[[int, int, int], int]
 """(microbatch, stage, chunk) -> the chunk's place in the model."""
-
-
-class _Span(NamedTuple):
-    step: int
-    stream: str
-    kind: str
-    name: str
-    chunk: int
-    microbatch: int
-    ready: float
-    start: float
-    end: float
-
-
-class _Op(NamedTuple):
-    step: int
-    optype: str
-    start: float
-    end: float
-    chunk: int
-    microbatch: int
-    order: float
+_Passes = dict[tuple[int, str, int, int], tuple[float, float]]
+"""Begin and end by step, type, microbatch and chunk."""
 
 
 def write_trace(result: Result, path: str | Path) -> None:
@@ -94,98 +77,70 @@ def save_trace(trace: Trace, path: str | Path) -> None:
 def trace_of_run(run: Run, plan: Plan, place: Place | None = None, *, blocking: bool = False, name: str = "") -> Trace:
     """The trace of a run on these ranks; ``place`` says which chunk of the model a stage's chunk is (default: a loop).
     ``blocking``: sends hold up the sender."""
+    import pandas as pd
+
     located = place or (lambda microbatch, stage, chunk: chunk * plan.pp + stage)
-    columns: dict[str, list[Any]] = {column: [] for column in COLUMNS}
-    known: dict[int, list[tuple[_Op, int]]] = {}  # by the rank that was played for others
-    for stage in range(plan.pp):
-        for dp in range(plan.dp):
-            rank = int(plan.grid[stage, dp, 0, 0])
-            played = run.simulated_for(rank)
-            if played not in known:
-                known[played] = _numbered(_ops(_spans(run, rank)))
-            for op, seq in known[played]:
-                there = op.microbatch >= 0 and op.optype in (FORWARD, BACKWARD)
-                row = (
-                    dp, stage, rank, op.step, op.optype, op.start, op.end - op.start, seq, max(op.chunk, 0) if there
-                    else -1, op.microbatch if there else -1,
-                    located(op.microbatch, stage, op.chunk) if there else -1,
-                )  # fmt: skip
-                for column, value in zip(COLUMNS, row, strict=True):
-                    columns[column].append(value)
-    starts: dict[int, float] = {}
-    for step, start in zip(columns["step"], columns["start_ts"], strict=True):
-        starts[step] = min(start, starts.get(step, start))
-    columns["start_ts"] = [
-        start - starts[step] for step, start in zip(columns["step"], columns["start_ts"], strict=True)
-    ]
-    return trace_of(columns, name=name, blocking=blocking)
+    known: dict[int, pd.DataFrame] = {}  # by the rank that was played for others
+    parts = []
+    for stage, dp in np.ndindex(plan.pp, plan.dp):
+        rank = int(plan.grid[stage, dp, 0, 0])
+        played = run.simulated_for(rank)
+        if played not in known:
+            known[played] = _ops(run.timeline_of(rank))
+        parts.append(known[played].assign(dp_rank=dp, stage=stage, rank=rank))
+    table = pd.concat(parts, ignore_index=True)
+    passes = (table["mb_id"] >= 0) & table["optype"].isin([FORWARD, BACKWARD])
+    places: Any = zip(passes, table["mb_id"], table["stage"], table["mc"], strict=True)
+    table["gmc"] = [located(*where) if there else -1 for there, *where in places]
+    table["mc"] = table["mc"].clip(lower=0).where(passes, -1)
+    table["mb_id"] = table["mb_id"].where(passes, -1)
+    table["duration"] = table["end"] - table["start_ts"]
+    table["start_ts"] -= table.groupby("step")["start_ts"].transform("min")
+    return trace_of({name: table[name] for name in COLUMNS}, name=name, blocking=blocking)
 
 
-def _spans(run: Run, rank: int) -> list[_Span]:
-    table = run.timeline_of(rank)
-    return [_Span(*row) for row in zip(*(table[name].tolist() for name in _Span._fields), strict=True)]
-
-
-def _ops(spans: list[_Span]) -> list[_Op]:
+def _ops(spans: pd.DataFrame) -> pd.DataFrame:
     """What a recorder would write of one rank: a pass is one op, from its first kernel to its last."""
-    passes: dict[tuple[int, str, int, int], list[_Span]] = defaultdict(list)
-    for span in spans:
-        if span.stream == "compute" and span.microbatch >= 0:
-            passes[span.step, _PHASES.get(span.kind, BACKWARD), span.microbatch, span.chunk].append(span)
-    found = {
-        key: [min(span.start for span in inside), max(span.end for span in inside)] for key, inside in passes.items()
-    }
+    import pandas as pd
+
+    computing = (spans["stream"] == "compute") & (spans["microbatch"] >= 0)
+    passes: _Passes = {}
+    span: Any
+    for span in spans[computing].itertuples():
+        key = span.step, _PHASES.get(span.kind, BACKWARD), span.microbatch, span.chunk
+        first, last = passes.get(key, (span.start, span.end))
+        passes[key] = min(first, span.start), max(last, span.end)
     others = []
-    for span in spans:
+    for span in spans[~computing].itertuples():
         if span.stream in ("tp", "cp", "ep") and span.microbatch >= 0:
-            _widen(found, span)
-        elif not (span.stream == "compute" and span.microbatch >= 0):
-            others.append(_other(span, found))
-    made = [
-        _Op(step, optype, first, last, chunk, microbatch, first)
-        for (step, optype, microbatch, chunk), (first, last) in found.items()
-    ]
-    return made + others
+            _widen(passes, span)
+        else:
+            others.append(_other(span, passes))
+    rows = [(step, optype, *times, chunk, number, times[0]) for (step, optype, number, chunk), times in passes.items()]
+    table = pd.DataFrame(
+        [*rows, *others], columns=["step", "optype", "start_ts", "end", "mc", "mb_id", "order"]
+    ).sort_values(["step", "order", "optype"])
+    return table.assign(seq_id=table.groupby(["step", "optype"]).cumcount())
 
 
-def _widen(found: dict[tuple[int, str, int, int], list[float]], span: _Span) -> None:
+def _widen(passes: _Passes, span: Any) -> None:
     """A collective belongs to the pass of its microbatch that is under way, or else begins with it."""
     keys = [(span.step, phase, span.microbatch, span.chunk) for phase in (FORWARD, BACKWARD, WEIGHT)]
-    passes = [found[key] for key in keys if key in found]
-    inside = [times for times in passes if times[0] <= span.ready <= times[1]]
-    behind = [times for times in passes if times[0] > span.ready]
-    if inside:
-        times = max(inside)
-    elif behind:  # as a backward pass does with the all-gather of its input
-        times = min(behind)
-    elif passes:
-        times = max(passes)
-    else:
-        return
-    times[:] = min(times[0], span.ready), max(times[1], span.end)
+    known, times = [key for key in keys if key in passes], passes.__getitem__
+    inside = [key for key in known if times(key)[0] <= span.ready <= times(key)[1]]
+    behind = [key for key in known if times(key)[0] > span.ready]  # as a backward does with its input's all-gather
+    if known:
+        key = max(inside, key=times) if inside else min(behind, key=times) if behind else max(known, key=times)
+        passes[key] = min(times(key)[0], span.ready), max(times(key)[1], span.end)
 
 
-def _other(span: _Span, found: dict[tuple[int, str, int, int], list[float]]) -> _Op:
+def _other(span: Any, passes: _Passes) -> tuple[object, ...]:
     """Messages, in the order of the passes that they serve; collectives from when this rank was there; the rest."""
-    order = span.ready
     if span.kind in ("send", "recv"):
         kind, phase = ("forward", FORWARD) if span.name == "activation" else ("backward", BACKWARD)
-        times = found.get((span.step, phase, span.microbatch, span.chunk))
-        order = times[0] if times else order
-        return _Op(span.step, f"{kind}-{span.kind}", span.ready, span.end, span.chunk, span.microbatch, order)
+        order, _ = passes.get((span.step, phase, span.microbatch, span.chunk), (span.ready, 0.0))
+        return span.step, f"{kind}-{span.kind}", span.ready, span.end, span.chunk, span.microbatch, order
     if span.stream == "compute":
-        return _Op(span.step, span.name.replace("_", "-"), span.start, span.end, -1, -1, span.start)
-    optype = _NAMED.get(span.name) or _COLLECTIVES.get((span.stream, span.kind))
-    if optype is None:
-        optype = f"{span.name}-{span.kind}".replace("_", "-")
-    return _Op(span.step, optype, span.ready, span.end, -1, -1, order)
-
-
-def _numbered(ops: list[_Op]) -> list[tuple[_Op, int]]:
-    """The ops with their number among those of their type and step."""
-    counts: dict[tuple[int, str], int] = defaultdict(int)
-    numbered = []
-    for op in sorted(ops, key=lambda op: (op.step, op.order, op.optype)):
-        numbered.append((op, counts[op.step, op.optype]))
-        counts[op.step, op.optype] += 1
-    return numbered
+        return span.step, span.name.replace("_", "-"), span.start, span.end, -1, -1, span.start
+    optype = _NAMED.get(span.name) or _COLLECTIVES.get((span.stream, span.kind)) or f"{span.name}-{span.kind}"
+    return span.step, optype.replace("_", "-"), span.ready, span.end, -1, -1, span.ready
