@@ -523,11 +523,12 @@ def test_files_that_are_none_are_refused(own: Path, tmp_path: Path) -> None:
 
 
 def test_without_pyarrow_the_extra_is_named(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trace, _ = from_costs()
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(InputError, match=r"pip install 'simcluster\[parquet\]'"):
         read_trace(own)
     with pytest.raises(InputError, match=r"pip install 'simcluster\[parquet\]'"):
-        save_trace(from_costs()[0], own)
+        save_trace(trace, own)
 
 
 # --- what if ----------------------------------------------------------------------------------------------------------

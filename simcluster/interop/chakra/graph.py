@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from simcluster.base.clock import on_grid
 from simcluster.base.errors import InputError
 from simcluster.interop.chakra.trace import COLLECTIVES, ChakraTrace, TraceNode
-from simcluster.programs.program import Meeting, Program, SpanRow
+from simcluster.programs.program import Meeting, Program
 from simcluster.traffic.traffic import Traffic
 
 Cost = Callable[[tuple[int, ...], str, float], tuple[Traffic, ...]]
@@ -30,6 +30,7 @@ _KIND = {"reduce_scatter_block": "reduce_scatter", "barrier": "all_reduce"}
 COPIES = {"mem_store": "d2h", "mem_load": "h2d"}
 """Nodes that move bytes between the GPU's memory and its host's, and which way."""
 _BARRIER_BYTES = 4.0
+_NOTHING = (Traffic((), 0.0, 1, 0.0),)
 
 
 @dataclass(frozen=True)
@@ -48,10 +49,7 @@ def lower(
     Raises InputError naming rank and node for what cannot be played: gather and scatter, a send without
     its receive, collectives that a group does not have in common.
     """
-    lowering = _Lowering(trace, seconds, group_of, cost)
-    for rank in range(len(trace.ranks)):
-        lowering.add(rank)
-    return lowering.finish()
+    return _Lowering(trace, seconds, group_of, cost).lowered()
 
 
 class _Lowering:
@@ -59,9 +57,8 @@ class _Lowering:
         self, trace: ChakraTrace, seconds: Callable[[int, TraceNode], float], group_of: GroupOf, cost: Cost
     ) -> None:
         self._trace, self._seconds, self._group_of, self._cost = trace, seconds, group_of, cost
-        self._program = Program()
+        self._program = Program(row_sets=[()])  # nobody looks at a timeline of it
         self._nodes: list[tuple[int, TraceNode]] = []
-        self._rows: dict[tuple[str, str, str], int] = {}
         self._lanes: dict[tuple[int, str], int] = {}
         self._met: dict[tuple[tuple[int, ...], str, int], tuple[int, str, float, int, TraceNode]] = {}
         self._joined: dict[int, int] = defaultdict(int)
@@ -71,7 +68,7 @@ class _Lowering:
     def error(self, rank: int, node: TraceNode, message: str) -> InputError:
         return InputError(f"{self._trace.name}, rank {rank}: {node.label}: {message}")
 
-    def add(self, rank: int) -> None:
+    def _add(self, rank: int) -> None:
         """All nodes of a rank."""
         number: dict[int, int] = {}
         turns: dict[tuple[str, tuple[int, ...]], int] = defaultdict(int)
@@ -84,7 +81,7 @@ class _Lowering:
                 lane = "cpu" if node.attributes.get("is_cpu_op") is True else "compute"
                 seconds = self._seconds(rank, node) if node.kind == "comp" else 0.0
                 lane = lane if node.kind == "comp" else f"node {node.id}"
-                op = self._op(rank, node, lane, "compute", seconds=on_grid(seconds))
+                op = self._op(rank, node, lane, seconds=on_grid(seconds))
             elif node.kind in COPIES:
                 op = self._copy(rank, node)
             else:
@@ -92,26 +89,11 @@ class _Lowering:
             number[node.id] = op
             self._program.after[op] = tuple(number[other] for other in node.after)
 
-    def _op(
-        self,
-        rank: int,
-        node: TraceNode,
-        lane: str,
-        kind: str,
-        *,
-        seconds: float = -1.0,
-        meeting: int = -1,
-        size: float = 0.0,
-    ) -> int:
-        program = self._program
+    def _op(self, rank: int, node: TraceNode, lane: str, *, seconds: float = -1.0, meeting: int = -1) -> int:
         if (rank, lane) not in self._lanes:
-            self._lanes[rank, lane] = program.add_lane(rank, 0, lane)
-        row = (lane, kind, node.name)
-        if row not in self._rows:
-            self._rows[row] = len(program.row_sets)
-            program.row_sets.append((SpanRow(lane, kind, node.name, -1, "", size, 0.0, 0.0),))
+            self._lanes[rank, lane] = self._program.add_lane(rank, 0, lane)
         self._nodes.append((rank, node))
-        return program.add_op(self._lanes[rank, lane], self._rows[row], seconds=seconds, meeting=meeting)
+        return self._program.add_op(self._lanes[rank, lane], 0, seconds=seconds, meeting=meeting)
 
     def _collective(self, rank: int, node: TraceNode, turns: dict[tuple[str, tuple[int, ...]], int]) -> int:
         type_number = node.number("comm_type")
@@ -129,14 +111,14 @@ class _Lowering:
         if key not in self._met:
             traffics = self._cost(group, _KIND.get(kind, kind), size) if len(group) > 1 and size > 0 else ()
             self._met[key] = (len(self._program.meetings), kind, size, rank, node)
-            self._program.meetings.append(Meeting(len(group), traffics or (Traffic((), 0.0, 1, 0.0),)))
+            self._program.meetings.append(Meeting(len(group), traffics or _NOTHING))
         meeting, other_kind, other_size, other_rank, other = self._met[key]
         if (kind, size) != (other_kind, other_size):
             theirs = f"rank {other_rank} has {other.label}, {other_kind} of {other_size:.0f}"
             what = f"is collective number {turn + 1} of its group, {kind} of {size:.0f} bytes, while {theirs}"
             raise self.error(rank, node, f"{what}; a group does all alike")
         self._joined[meeting] += 1
-        return self._op(rank, node, f"group {name}", kind, meeting=meeting, size=size)
+        return self._op(rank, node, f"group {name}", meeting=meeting)
 
     def _message(self, rank: int, node: TraceNode) -> int:
         source, target = (node.number(key, rank) for key in ("comm_src", "comm_dst"))
@@ -145,28 +127,30 @@ class _Lowering:
             raise self.error(rank, node, f"goes from rank {source} to rank {target}; on rank {rank} that cannot be")
         key = (source, target, node.number("comm_tag", 0))
         if node.kind == "recv":
-            op = self._op(rank, node, f"node {node.id}", "recv", seconds=0.0)
+            op = self._op(rank, node, f"node {node.id}", seconds=0.0)
             self._receives[key].append(op)
             return op
         size = float(node.number("comm_size"))
-        traffics = self._cost((source, target), "send", size) if size > 0 else (Traffic((), 0.0, 1, 0.0),)
-        self._program.meetings.append(Meeting(1, traffics))
-        meeting = len(self._program.meetings) - 1
-        op = self._op(rank, node, f"to {target}, tag {key[2]}", "send", meeting=meeting, size=size)
+        op = self._transfer(rank, node, f"to {target}, tag {key[2]}", "send", (source, target), size)
         self._sends[key].append(op)
         return op
 
     def _copy(self, rank: int, node: TraceNode) -> int:
         way, size = COPIES[node.kind], float(node.number("tensor_size"))
         try:
-            traffics = self._cost((rank,), way, size) if size > 0 else (Traffic((), 0.0, 1, 0.0),)
+            return self._transfer(rank, node, way, way, (rank,), size)
         except InputError as problem:
             raise self.error(rank, node, str(problem)) from None
-        self._program.meetings.append(Meeting(1, traffics))
-        return self._op(rank, node, way, "copy", meeting=len(self._program.meetings) - 1, size=size)
 
-    def finish(self) -> LoweredTrace:
-        """Tie messages, and complain about what nobody answers."""
+    def _transfer(self, rank: int, node: TraceNode, lane: str, what: str, ranks: tuple[int, ...], size: float) -> int:
+        """Bytes that go by themselves."""
+        self._program.meetings.append(Meeting(1, self._cost(ranks, what, size) if size > 0 else _NOTHING))
+        return self._op(rank, node, lane, meeting=len(self._program.meetings) - 1)
+
+    def lowered(self) -> LoweredTrace:
+        """All ranks' nodes; messages are tied, and what nobody answers is refused."""
+        for rank in range(len(self._trace.ranks)):
+            self._add(rank)
         program = self._program
         for key in dict.fromkeys((*self._sends, *self._receives)):
             sends, receives = self._sends.get(key, []), self._receives.get(key, [])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
@@ -80,56 +81,43 @@ def play_traces(
     if ranks > len(cluster.gpus):
         raise InputError(f"the trace has {ranks} ranks and the cluster {len(cluster.gpus)} GPUs; use a larger cluster")
     device = load_device(cluster.device)
-    timer = _Timer(device, precision, roofline)
+    timed = Counter[str]()
+    seconds = _timer(device, precision, roofline, timed)
     groups = _Groups(trace, tuple(dimensions))
-    lowered = lower(trace, seconds=timer.seconds, group_of=groups.of, cost=_costs(cluster, nccl))
+    lowered = lower(trace, seconds=seconds, group_of=groups.of, cost=_costs(cluster, nccl))
     record = play(lowered.program, cluster.capacity.tolist())
     played = tuple(
         PlayedNode(rank, node.id, node.name, node.kind, float(start), float(end))
         for (rank, node), start, end in zip(lowered.nodes, record.start, record.end, strict=True)
     )
-    computing: list[list[tuple[float, float]]] = [[] for _ in range(ranks)]
-    moving: list[list[tuple[float, float]]] = [[] for _ in range(ranks)]
-    last = [0.0] * ranks
-    for each in played:
-        last[each.rank] = max(last[each.rank], each.end)
-        if each.kind in ("comp", "send", "coll", *COPIES):
-            (computing if each.kind == "comp" else moving)[each.rank].append((each.start, each.end))
-    compute = [_covered(spans) for spans in computing]
-    exposed = [_covered(a + b) - busy for a, b, busy in zip(computing, moving, compute, strict=True)]
-    return PlayedTrace(
-        trace.name, max(last), tuple(last), tuple(compute), tuple(exposed), played, record.events, timer.notes()
-    )
+    by_rank: list[list[PlayedNode]] = [[] for _ in range(ranks)]
+    for node in played:
+        by_rank[node.rank].append(node)
+    last = tuple(max((node.end for node in own), default=0.0) for own in by_rank)
+    compute = tuple(_covered(own, ("comp",)) for own in by_rank)
+    busy = [_covered(own, ("comp", "send", "coll", *COPIES)) for own in by_rank]
+    exposed = tuple(whole - own for whole, own in zip(busy, compute, strict=True))
+    notes = []
+    if timed["counted"]:
+        by = f"by the peak ({precision}) and memory bandwidth of {device.name}"
+        notes.append(f"{timed['counted']} of the nodes that compute are timed {by}")
+    if timed["nothing"]:
+        notes.append(f"{timed['nothing']} of them have neither a duration nor num_ops and take no time")
+    return PlayedTrace(trace.name, max(last), last, compute, exposed, played, record.events, tuple(notes))
 
 
-class _Timer:
-    """How long nodes compute."""
+def _timer(device: Device, precision: str, roofline: bool, timed: Counter[str]) -> Callable[[int, TraceNode], float]:
+    """How long nodes compute; counts those that do not say it."""
+    peak, bandwidth = device.peak_flops(precision), device.memory_bandwidth
 
-    def __init__(self, device: Device, precision: str, roofline: bool) -> None:
-        self._peak, self._bandwidth = device.peak_flops(precision), device.memory_bandwidth
-        self._device, self._precision, self._roofline = device, precision, roofline
-        self._given = self._counted = self._nothing = 0
-
-    def seconds(self, rank: int, node: TraceNode) -> float:
+    def seconds(rank: int, node: TraceNode) -> float:
         has_work = "num_ops" in node.attributes or "tensor_size" in node.attributes
-        if node.seconds > 0 and not (self._roofline and has_work):
-            self._given += 1
+        if node.seconds > 0 and not (roofline and has_work):
             return node.seconds
-        if not has_work:
-            self._nothing += 1
-            return 0.0
-        self._counted += 1
-        flops, size = node.number("num_ops", 0), node.number("tensor_size", 0)
-        return max(flops / self._peak, size / self._bandwidth)
+        timed["counted" if has_work else "nothing"] += 1
+        return max(node.number("num_ops", 0) / peak, node.number("tensor_size", 0) / bandwidth)
 
-    def notes(self) -> tuple[str, ...]:
-        found = []
-        if self._counted:
-            by = f"by the peak ({self._precision}) and memory bandwidth of {self._device.name}"
-            found.append(f"{self._counted} of the nodes that compute are timed {by}")
-        if self._nothing:
-            found.append(f"{self._nothing} of them have neither a duration nor num_ops and take no time")
-        return tuple(found)
+    return seconds
 
 
 class _Groups:
@@ -137,7 +125,6 @@ class _Groups:
 
     def __init__(self, trace: ChakraTrace, dimensions: tuple[Dimension, ...]) -> None:
         self._trace, self._dimensions = trace, dimensions
-        self._world = tuple(range(len(trace.ranks)))
         self._along: dict[tuple[bool, ...], dict[int, tuple[int, ...]]] = {}
 
     def of(self, rank: int, node: TraceNode) -> tuple[str, tuple[int, ...]]:
@@ -153,7 +140,7 @@ class _Groups:
             return str(name), group
         involved = node.attributes.get("involved_dim")
         if involved is None or (isinstance(involved, tuple) and all(involved)):
-            return "all", self._world
+            return "all", tuple(range(len(self._trace.ranks)))
         chosen = tuple(bool(each) for each in involved) if isinstance(involved, tuple) else (bool(involved),)
         if len(chosen) != len(self._dimensions):
             raise InputError(
@@ -182,10 +169,10 @@ def _costs(cluster: Cluster, nccl: str) -> Cost:
     return of
 
 
-def _covered(spans: list[tuple[float, float]]) -> float:
-    """Seconds in which at least one of the spans is on."""
+def _covered(nodes: Sequence[PlayedNode], kinds: Sequence[str]) -> float:
+    """Seconds in which at least one node of these kinds is on."""
     total, until = 0.0, 0.0
-    for start, end in sorted(spans):
+    for start, end in sorted((node.start, node.end) for node in nodes if node.kind in kinds):
         total += max(0.0, end - max(start, until))
         until = max(until, end)
     return total

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -107,9 +109,8 @@ class _Writing:
         self._program = run.lowered.program
         self._groups: dict[str, tuple[int, ...]] = {}
         self._number: dict[str, str] = {}
-        self._members: dict[str, dict[str, list[int]]] = {}
-        self._next = len(self._program.seconds)
-        self._tags: dict[tuple[int, int], int] = {}
+        self._ids = count(len(self._program.seconds))  # of nodes that are no ops
+        self._tags = Counter[tuple[int, int]]()
         self._places: dict[int, Mapping[str, Value]] = {}  # what every message says of itself, by the op
         self._received: dict[int, int] = {}  # a send at a rendezvous and its receive
         self._sent: dict[int, int] = {}  # and the other way around
@@ -141,9 +142,9 @@ class _Writing:
                 continue
             target = self._rank(op)
             place = self._message(send, target)
-            found[send, op] = self._next
-            name = f"receive {self._row(send).name}"
-            ranks[target].append(TraceNode(self._take(), name, "recv", (), 0.0, place))
+            node = TraceNode(next(self._ids), f"receive {self._row(send).name}", "recv", (), 0.0, place)
+            found[send, op] = node.id
+            ranks[target].append(node)
         return found
 
     def _meet(self, ranks: dict[int, list[TraceNode]]) -> None:
@@ -159,8 +160,9 @@ class _Writing:
             self._received[send], self._sent[op] = op, send
             self._places[send] = self._message(send, target)
             self._places[op] = self._place(target, source, 1)
-            self._ready[send] = self._next
-            ranks[source].append(TraceNode(self._take(), "receiver is there", "recv", (), 0.0, self._places[op]))
+            self._ready[send] = next(self._ids)
+            node = TraceNode(self._ready[send], "receiver is there", "recv", (), 0.0, self._places[op])
+            ranks[source].append(node)
 
     def _message(self, send: int, target: int) -> Mapping[str, Value]:
         found = self._places.get(send)
@@ -170,13 +172,9 @@ class _Writing:
 
     def _place(self, source: int, target: int, size: int) -> Mapping[str, Value]:
         """The attributes of a message; the k-th of two ranks has tag k on both sides."""
-        tag = self._tags.setdefault((source, target), 0)
+        tag = self._tags[source, target]
         self._tags[source, target] += 1
         return {"is_cpu_op": False, "comm_src": source, "comm_dst": target, "comm_tag": tag, "comm_size": size}
-
-    def _take(self) -> int:
-        self._next += 1
-        return self._next - 1
 
     def _rank(self, op: int) -> int:
         return self._program.lane_rank[self._program.lane[op]]
@@ -194,7 +192,7 @@ class _Writing:
         """An op as a node, the last one; before a receive at a rendezvous the message that says that it is there."""
         if op in self._sent:
             name = self._row(self._sent[op]).name
-            yield TraceNode(self._take(), f"ready to receive {name}", "send", after, 0.0, self._places[op])
+            yield TraceNode(next(self._ids), f"ready to receive {name}", "send", after, 0.0, self._places[op])
             yield TraceNode(op, f"receive {name}", "recv", after, 0.0, self._places[self._sent[op]])
             return
         row = self._row(op)
@@ -217,16 +215,11 @@ class _Writing:
             yield TraceNode(op, label, "comp", after, seconds, {"is_cpu_op": row.stream == HOST})
 
     def _collective(self, rank: int, row: SpanRow, lane: int) -> Mapping[str, Value]:
-        name = self._run.lowered.communicators.group_name(row.axis, rank)
-        if row.axis not in self._members:
-            members: dict[str, list[int]] = {}
-            for each in range(len(self._run.ranks)):
-                own = self._run.lowered.communicators.group_name(row.axis, each)
-                members.setdefault(own, []).append(each)
-            self._members[row.axis] = members
+        communicators = self._run.lowered.communicators
+        name = communicators.group_name(row.axis, rank)
         queue = self._program.lane_name[lane]
         known = name if queue == "main" else f"{name} {queue}"
-        ranks = tuple(self._members[row.axis][name])
+        ranks = tuple(sorted(communicators.ranks(communicators.number(row.axis, rank))))
         group = self._number.setdefault(known, str(len(self._number)))  # ASTRA-sim wants numbers
         self._groups.setdefault(group, ranks)
         share = len(ranks) if row.kind == "all_gather" else 1
