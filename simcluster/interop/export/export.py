@@ -21,8 +21,9 @@ with HTA_DISABLE_NS_ROUNDING=1, or it rounds times to microseconds):
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from simcluster.base.errors import InputError
 from simcluster.interop.export.counters import link_counters, memory_counters
 from simcluster.interop.export.naming import Naming
 from simcluster.interop.export.rank_events import Begins, RankWork, profile, together
-from simcluster.interop.export.work import RunWork, numbered, streams
+from simcluster.interop.export.work import RunWork
 from simcluster.interop.kineto.chrome import ENDINGS, head_of, make_folder
 from simcluster.interop.kineto.chrome import write_trace as write_file
 from simcluster.results.result import VERSION, Result
@@ -64,18 +65,35 @@ def write_trace(
     collectives begin as their rank arrives, which profilers record, or (``begins`` "wire") as bytes move.  Raises
     InputError for a rank that is not there, and for a path that cannot be written.
     """
-    path = trace_path(path)
+    target = path = trace_path(path)
     chosen, why = _chosen(result, ranks)
-    made = _Export(result, chosen, begins)
-    width = max(3, len(str(result.facts.ranks - 1)))
-    if path.name.endswith(ENDINGS):
-        write_file(path, made.head, made.events(None))
-        return Written((path,), chosen, result.facts.ranks, why)
-    own = {rank: path / f"rank{rank:0{width}}.json.gz" for rank in chosen}
-    make_folder(path, list(own.values()))
-    make_folder(path / MERGED.parent, [path / MERGED])
-    write_file(path / MERGED, made.head, made.events(own))
-    return Written((*own.values(), path / MERGED), chosen, result.facts.ranks, why)
+    own: dict[int, Path] = {}
+    if not path.name.endswith(ENDINGS):
+        width = max(3, len(str(result.facts.ranks - 1)))
+        own = {rank: path / f"rank{rank:0{width}}.json.gz" for rank in chosen}
+        target = path / MERGED
+        make_folder(path, list(own.values()))
+        make_folder(target.parent, [target])
+    about = {"trace_name": result.scenario.name, "simulated_by": f"simcluster {VERSION}"}
+    head = {"schemaVersion": 1, "displayTimeUnit": "ms", "baseTimeNanoseconds": 0, **about}
+    write_file(target, head, _events(result, chosen, begins, own, about))
+    return Written((*own.values(), target), chosen, result.facts.ranks, why)
+
+
+def _events(
+    result: Result, ranks: Sequence[int], begins: Begins, files: Mapping[int, Path], about: Mapping[str, Any]
+) -> Iterator[str]:
+    """The events of all ranks together; beside them every rank's file is written where there is one."""
+    played, naming, written = RunWork(result), Naming(result), frozenset(ranks)
+    for rank in ranks:
+        works = played.of_rank(result.simulated_for(rank) + result.ranks.start)
+        own = RankWork(rank, result.facts.ranks, works, played.streams_of(works), naming, begins)
+        if rank in files:
+            head = {**head_of(rank, own.ranks, own.comms, backend="nccl", host="simulated"), **about}
+            write_file(files[rank], head, chain(profile(own, written), memory_counters(result, rank)))
+        yield from together(own, written)
+        yield from memory_counters(result, rank)
+    yield from link_counters(result, result.facts.ranks)
 
 
 def trace_path(name: str | Path) -> Path:
@@ -113,42 +131,3 @@ def _chosen(result: Result, ranks: Sequence[int] | None) -> tuple[tuple[int, ...
         return tuple(simulated), "one for each class of equal ranks"
     places = [place * (len(simulated) - 1) // (MOST - 1) for place in range(MOST)]
     return tuple(simulated[place] for place in places), f"{MOST} of {len(simulated)} that differ, evenly over the job"
-
-
-class _Export:
-    """A result's ranks as events, one rank at a time."""
-
-    def __init__(self, result: Result, ranks: Sequence[int], begins: Begins) -> None:
-        self._result, self._ranks, self._begins = result, ranks, begins
-        self._played, self._naming = RunWork(result), Naming(result)
-        self._streams = streams(self._played)
-
-    @property
-    def head(self) -> dict[str, Any]:
-        """What the file of all ranks says of itself."""
-        return {"schemaVersion": 1, "displayTimeUnit": "ms", "baseTimeNanoseconds": 0, **self._about}
-
-    @property
-    def _about(self) -> dict[str, Any]:
-        return {"trace_name": self._result.scenario.name, "simulated_by": f"simcluster {VERSION}"}
-
-    def events(self, files: dict[int, Path] | None) -> Iterator[str]:
-        """The events of all ranks together; beside them every rank's file is written where there is one."""
-        written: Container[int] = frozenset(self._ranks)
-        for rank in self._ranks:
-            own = self._work(rank)
-            if files:
-                head = head_of(rank, own.ranks, own.comms, backend="nccl", host="simulated") | self._about
-                write_file(files[rank], head, self._profile(own, written))
-            yield from together(own, written)
-            yield from memory_counters(self._result, rank)
-        yield from link_counters(self._result, self._result.facts.ranks)
-
-    def _profile(self, own: RankWork, written: Container[int]) -> Iterator[str]:
-        yield from profile(own, written)
-        yield from memory_counters(self._result, own.rank)
-
-    def _work(self, rank: int) -> RankWork:
-        works = self._played.of_rank(self._result.simulated_for(rank) + self._result.ranks.start)
-        names = numbered(works, self._streams)
-        return RankWork(rank, self._result.facts.ranks, works, names, self._naming, self._begins)

@@ -6,9 +6,10 @@ an op follows the one before it on its lane and what it names; a receive, which 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Sequence
 from functools import cached_property
+from itertools import count
 from typing import NamedTuple
 
 from simcluster.planning.ops import MAIN
@@ -58,54 +59,45 @@ class WorkRow(NamedTuple):
         return self.track[0] in EXPOSED
 
 
-@dataclass(frozen=True)
 class RunWork:
-    """The work of a run's simulated ranks, by the program's numbers of ranks."""
+    """The work of a run's simulated ranks, by the program's numbers of ranks.
 
-    run: Run
+    ``lanes`` and ``receives`` (send, op that waits for it) are those of every rank, ``receiver`` the stage that gets
+    what an op sends, ``stage`` that of every lane's rank in its own job, which may be one of several in the program.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self.program, self.slowed = run.lowered.program, run.record.slowed
+        self.times = [each.tolist() for each in (run.record.ready, run.record.start, run.record.end)]
+        self.lanes: dict[int, list[int]] = defaultdict(list)
+        for lane, rank in enumerate(self.program.lane_rank):
+            self.lanes[rank].append(lane)
+        first = min(self.program.lane_stage[lane] for rank in run.ranks for lane in self.lanes[rank])
+        self.stage = [stage - first for stage in self.program.lane_stage]
+        self.receives: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        for send, op in self.program.receives:
+            self.receives[self.program.lane_rank[self.program.lane[op]]].append((send, op))
+        self.receiver = {send: self.stage[self.program.lane[op]] for send, op in self.program.receives}
 
     def of_rank(self, rank: int) -> list[WorkRow]:
         """All that a simulated rank did, in the order of its lanes."""
         return _Rank(self, rank).work()
 
     @cached_property
-    def lanes(self) -> dict[int, list[int]]:
-        """The lanes of every rank."""
-        found: dict[int, list[int]] = {}
-        for lane, rank in enumerate(self.run.lowered.program.lane_rank):
-            found.setdefault(rank, []).append(lane)
-        return found
+    def _numbers(self) -> dict[tuple[str, str], int]:
+        """CUDA streams by stream and lane, but for receives: 7 for compute, as in PyTorch, others from 20 on."""
+        program = self.program
+        pairs = {(row, program.lane_name[lane]): None for row, lane in zip(program.rows, program.lane, strict=True)}
+        used = {(row.stream, row.lane or lane) for rows, lane in pairs for row in program.row_sets[rows]}
+        others = sorted(used - {COMPUTE[:2]})
+        return {COMPUTE[:2]: 7, **{pair: 20 + place for place, pair in enumerate(others)}}
 
-    @cached_property
-    def receives(self) -> dict[int, list[tuple[int, int]]]:
-        """(send, op that waits for it) by receiving rank."""
-        program = self.run.lowered.program
-        found: dict[int, list[tuple[int, int]]] = {}
-        for send, op in program.receives:
-            found.setdefault(program.lane_rank[program.lane[op]], []).append((send, op))
-        return found
-
-    @cached_property
-    def receiver(self) -> dict[int, int]:
-        """The stage that gets what an op sends."""
-        program = self.run.lowered.program
-        return {send: self.stage_of(program.lane[op]) for send, op in program.receives}
-
-    def stage_of(self, lane: int) -> int:
-        """The stage of a lane's rank in its own job, which may be one of several in the program."""
-        return self.run.lowered.program.lane_stage[lane] - self._first_stage
-
-    @cached_property
-    def _first_stage(self) -> int:
-        program = self.run.lowered.program
-        pairs = zip(program.lane_rank, program.lane_stage, strict=True)
-        return min(stage for rank, stage in pairs if rank in self.run.ranks)
-
-    @cached_property
-    def times(self) -> tuple[list[float], list[float], list[float]]:
-        """Ready, start and end of every op."""
-        record = self.run.record
-        return record.ready.tolist(), record.start.tolist(), record.end.tolist()
+    def streams_of(self, works: Sequence[WorkRow]) -> dict[Track, int]:
+        """The CUDA stream of every track of a rank: the same on all ranks, since tools compare streams, but for those
+        of receives, which are behind all others."""
+        tracks = sorted({work.track for work in works})
+        behind = count(20 + len(self._numbers))
+        return {track: next(behind) if track[2] >= 0 else self._numbers[track[:2]] for track in tracks}
 
 
 class _Rank:
@@ -113,8 +105,7 @@ class _Rank:
 
     def __init__(self, played: RunWork, rank: int) -> None:
         self._played, self._rank = played, rank
-        self._program = played.run.lowered.program
-        self._slowed = played.run.record.slowed
+        self._program = played.program
         self._found: list[WorkRow] = []
         self._before: list[list[int]] = []
         self._first: dict[int, int] = {}  # op -> the place of its first row
@@ -124,7 +115,7 @@ class _Rank:
     def work(self) -> list[WorkRow]:
         """In the order of lanes, with what each waited for."""
         program, lanes = self._program, self._played.lanes[self._rank]
-        sends = {program.meeting[send]: send for send, _ in self._played.receives.get(self._rank, ())}
+        sends = {program.meeting[send]: send for send, _ in self._played.receives[self._rank]}
         for lane in lanes:
             previous = -1
             for op in program.lanes[lane]:
@@ -134,7 +125,7 @@ class _Rank:
                 else:
                     self._add_receive(sends[program.meeting[op]], op, previous)
                 previous = self._last[op]
-        for send, op in self._played.receives.get(self._rank, ()):
+        for send, op in self._played.receives[self._rank]:
             if send not in self._received:
                 self._add_receive(send, op, -1, posted=False)
             self._before[self._first[op]].append(self._received[send])
@@ -153,11 +144,11 @@ class _Rank:
         return work._replace(after=tuple(latest.values())) if latest else work
 
     def _add_rows(self, op: int, lane: int, rows: tuple[SpanRow, ...], previous: int) -> None:
-        program, (ready, start, end) = self._program, self._played.times
+        program, played, (ready, start, end) = self._program, self._played, self._played.times
         base, own = len(self._found), program.lane_name[lane]
-        times: RowTimes = self._slowed[op] if op in self._slowed else [(row.start, row.end) for row in rows]
+        times: RowTimes = played.slowed[op] if op in played.slowed else [(row.start, row.end) for row in rows]
         on_lane = {own: previous}
-        peer = self._played.receiver.get(op, -1)
+        peer = played.receiver.get(op, -1)
         met = program.meeting[op] >= 0
         for row, (begin, finish) in zip(rows, times, strict=True):
             name = row.lane or own
@@ -180,7 +171,7 @@ class _Rank:
         program, (ready, start, end) = self._program, self._played.times
         place, lane = len(self._found), program.lane[send]
         sent = program.row_sets[program.rows[send]][0]
-        stage = self._played.stage_of(lane)
+        stage = self._played.stage[lane]
         self._found.append(WorkRow(
             ("pp", program.lane_name[lane], stage), RECEIVE, sent.name, -1, "", sent.bytes, program.step[op],
             program.chunk[op], program.microbatch[op], ready[op] if posted else start[send], start[send], end[send],
@@ -190,23 +181,3 @@ class _Rank:
         self._received[send] = place
         if posted:
             self._first[op] = self._last[op] = place
-
-
-def streams(played: RunWork) -> dict[tuple[str, str], int]:
-    """Numbers of CUDA streams by stream and lane: 7 for compute, as in PyTorch, others from 20 on.
-
-    The same on all ranks, since tools compare streams.  Receives are not in here.
-    """
-    program = played.run.lowered.program
-    pairs = {(row, program.lane_name[lane]): None for row, lane in zip(program.rows, program.lane, strict=True)}
-    used = {(row.stream, row.lane or lane): None for rows, lane in pairs for row in program.row_sets[rows]}
-    others = sorted(pair for pair in used if pair != COMPUTE[:2])
-    return {COMPUTE[:2]: 7, **{pair: 20 + place for place, pair in enumerate(others)}}
-
-
-def numbered(works: list[WorkRow], known: Mapping[tuple[str, str], int]) -> dict[Track, int]:
-    """The stream of every track of a rank; those of receives behind all others."""
-    tracks = sorted({work.track: None for work in works})
-    receives = [track for track in tracks if track[2] >= 0]
-    behind = {track: 20 + len(known) + place for place, track in enumerate(receives)}
-    return {track: behind[track] if track in behind else known[track[:2]] for track in tracks}
