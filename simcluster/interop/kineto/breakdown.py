@@ -10,15 +10,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 
 from simcluster.base.arrays import Bools, Floats
 from simcluster.interop.kineto.job import ProfiledJob
 from simcluster.interop.kineto.labels import Label
-from simcluster.interop.kineto.rebuild import COPY, HOST, Profiled
-from simcluster.interop.recorded.graph import Chosen, StepGraph, is_communication, of_type, of_workers
+from simcluster.interop.kineto.rebuild import Profiled
+from simcluster.interop.recorded.graph import COPY, HOST, computing, is_comm, of_type, of_workers
 from simcluster.results.metrics import inside
 
 
@@ -76,57 +75,45 @@ class LayerTime:
 
 def breakdown(job: ProfiledJob) -> list[ProfiledRankTime]:
     """Every rank's time, mean over the steps."""
-    tables = [
-        [_of_rank(graph, worker, float(length)) for worker in range(len(job.ranks))]
-        for graph, length in zip(job.steps_of_ranks, job.measured[_order(job)], strict=True)
-    ]
-    mean = np.mean(np.array(tables), axis=0)
+    mean = np.mean([_of_ranks(graph, len(job.ranks)) for graph in job.steps_of_ranks], axis=0)
     found = []
-    for rank, row in zip(job.ranks, mean, strict=True):
-        step, computing, exposed, waiting, copying, idle, both, there = map(float, row)
+    for rank, row in zip(job.ranks, mean.tolist(), strict=True):
+        step, busy, exposed, waiting, copying, idle, both, there = row
         overlap = both / there if there else 0.0
-        found.append(ProfiledRankTime(rank, step, computing, exposed, waiting, copying, idle, overlap))
+        found.append(ProfiledRankTime(rank, step, busy, exposed, waiting, copying, idle, overlap))
     return found
 
 
-def _order(job: ProfiledJob) -> list[int]:
-    """Places of the graphs' steps in the job's order of steps."""
-    return [job.steps.index(graph.steps[0]) for graph in job.steps_of_ranks]
+def _of_ranks(graph: Profiled, ranks: int) -> list[list[float]]:
+    """Of every rank its own step, the states, and the overlapped and whole time in collectives."""
+    comm, computes, copies, arrived = is_comm(graph), computing(graph), of_type(COPY)(graph), _arrived(graph)
+    began, ended, length, found = graph.began[:, 0], graph.ended[:, 0], float(graph.measured[0]), []
+    for worker in range(ranks):
+        own = graph.worker == worker
+        edges = np.unique(np.concatenate([began[own], ended[own], arrived[own & comm]]))
+        width = np.diff(edges)
 
+        def on(chosen: Bools, start: Floats, end: Floats, own: Bools = own, edges: Floats = edges) -> Bools:
+            return inside(edges, start[own & chosen], end[own & chosen])
 
-def _of_rank(graph: Profiled, worker: int, length: float) -> list[float]:
-    """Own step, the states, and the overlapped and whole time in collectives."""
-    ops = np.flatnonzero(graph.worker == worker)
-    start, end = graph.began[ops, 0], graph.ended[ops, 0]
-    kinds = [graph.optype[op] for op in ops]
-    comm = np.array([is_communication(kind) for kind in kinds], dtype=bool)
-    host = np.array([kind == HOST for kind in kinds], dtype=bool)
-    copy = np.array([kind == COPY for kind in kinds], dtype=bool)
-    arrived = _arrived(graph)[ops]
-    edges = np.unique(np.concatenate([start, end, np.minimum(arrived[comm], end[comm])]))
-    width = np.diff(edges)
-    computing = inside(edges, start[~(comm | host | copy)], end[~(comm | host | copy)])
-    there = inside(edges, start[comm], end[comm])
-    late = inside(edges, start[comm], np.minimum(arrived[comm], end[comm]))
-    going = inside(edges, np.minimum(arrived[comm], end[comm]), end[comm])
-    copying = inside(edges, start[copy], end[copy])
-    states = [
-        computing, ~computing & going, ~computing & ~going & late, ~computing & ~there & copying,
-    ]  # fmt: skip
-    seconds = [float(width[state].sum()) for state in states]
-    busy = ops[~host] if graph.on_device else ops
-    own = float(graph.ended[busy].max() - graph.began[busy].min()) if len(busy) else 0.0
-    idle = max(0.0, length - sum(seconds))
-    idle = idle if idle > 1e-9 * length else 0.0  # what rounding leaves of nothing
-    return [own, *seconds, idle, float(width[computing & there].sum()), float(width[there].sum())]
+        busy, there = on(computes, began, ended), on(comm, began, ended)
+        late, going = on(comm, began, arrived), on(comm, arrived, ended)
+        states = [busy, ~busy & going, ~busy & ~going & late, ~busy & ~there & on(copies, began, ended)]
+        seconds = [float(width[state].sum()) for state in states]
+        counted = own & ~of_type(HOST)(graph) if graph.on_device else own
+        whole = float(ended[counted].max() - began[counted].min()) if counted.any() else 0.0
+        idle = max(0.0, length - sum(seconds))
+        idle = idle if idle > 1e-9 * length else 0.0  # what rounding leaves of nothing
+        found.append([whole, *seconds, idle, float(width[busy & there].sum()), float(width[there].sum())])
+    return found
 
 
 def _arrived(graph: Profiled) -> Floats:
-    """When the last member of each op's collective arrived; of others, their own start."""
+    """When the last member of each op's collective arrived, or when the op ended if that was before it."""
     arrived = graph.began[:, 0].copy()
     for group in graph.groups:
         arrived[list(group)] = arrived[list(group)].max()
-    return np.asarray(arrived)
+    return np.minimum(arrived, graph.ended[:, 0])
 
 
 def layers(job: ProfiledJob) -> list[LayerTime]:
@@ -134,11 +121,10 @@ def layers(job: ProfiledJob) -> list[LayerTime]:
     found: dict[Label, Floats] = {}
     parts: dict[int, dict[Label, None]] = {}  # of every rank
     for graph in job.steps_of_ranks:
-        for op, label in enumerate(graph.labels):
-            if graph.optype[op] not in (HOST, COPY) and not is_communication(graph.optype[op]):
-                taken = graph.ended[op, 0] - graph.began[op, 0]
-                found.setdefault(label, np.zeros(len(job.ranks)))[graph.worker[op]] += taken
-                parts.setdefault(int(graph.worker[op]), {})[label] = None
+        for op in np.flatnonzero(computing(graph)).tolist():
+            label, worker = graph.labels[op], int(graph.worker[op])
+            found.setdefault(label, np.zeros(len(job.ranks)))[worker] += graph.ended[op, 0] - graph.began[op, 0]
+            parts.setdefault(worker, {})[label] = None
     alike: dict[frozenset[Label], list[int]] = {}
     for place, own in sorted(parts.items()):
         alike.setdefault(frozenset(own), []).append(place)
@@ -152,11 +138,6 @@ def layers(job: ProfiledJob) -> list[LayerTime]:
 def slowdown_by_type(job: ProfiledJob, types: Sequence[str]) -> Floats:
     """S of what every rank's ops of these types do alone, [rank, type]: only they take what they took."""
     pairs = itertools.product(map(of_workers, range(len(job.ranks))), map(of_type, types))
-    groups = [partial(_both, one=one, other=other) for one, other in pairs]
     ideal = job.times(job.typical_of).sum()
-    ratios = [float(times.sum() / ideal) for times in job.keeping(*groups)]
-    return np.array(ratios).reshape(len(job.ranks), len(types))
-
-
-def _both(graph: StepGraph, one: Chosen, other: Chosen) -> Bools:
-    return one(graph) & other(graph)
+    kept = job.keeping(*(lambda graph, one=one, other=other: one(graph) & other(graph) for one, other in pairs))
+    return np.array([float(times.sum() / ideal) for times in kept]).reshape(len(job.ranks), len(types))

@@ -18,9 +18,7 @@ from simcluster.interop.kineto.host import WAIT, doings_of
 from simcluster.interop.kineto.labels import OTHER, Label, Labels
 from simcluster.interop.kineto.match import MatchedOp
 from simcluster.interop.kineto.waits import waited_for
-from simcluster.interop.recorded.graph import MAIN, GraphMaker, StepGraph
-
-HOST, COPY = "host", "copy"
+from simcluster.interop.recorded.graph import COPY, HOST, MAIN, GraphMaker, StepGraph
 
 GAP = 10e-6
 """Seconds between two kernels that nothing explains and that are counted with the second: drain and launch."""

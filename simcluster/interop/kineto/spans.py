@@ -7,7 +7,8 @@ import re
 
 from simcluster.interop.kineto.comm import MESSAGES, Comm
 from simcluster.interop.kineto.job import ProfiledJob
-from simcluster.interop.kineto.rebuild import COPY, HOST, Profiled
+from simcluster.interop.kineto.rebuild import Profiled
+from simcluster.interop.recorded.graph import COPY, HOST
 from simcluster.interop.recorded.spans import OpNames, timeline
 from simcluster.results.timeline import Spans
 

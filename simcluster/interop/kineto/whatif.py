@@ -12,15 +12,14 @@ import numpy as np
 from simcluster.base.arrays import Bools
 from simcluster.base.errors import InputError
 from simcluster.interop.kineto.job import ProfiledJob
-from simcluster.interop.kineto.rebuild import COPY, HOST, Profiled
-from simcluster.interop.recorded.graph import StepGraph, is_communication
+from simcluster.interop.kineto.rebuild import Profiled
+from simcluster.interop.recorded.graph import HOST, StepGraph, computing, is_comm, of_type
 from simcluster.interop.recorded.whatif import (
     Question,
     ReplayAnswer,
     answered,
     changed_by,
     faster,
-    is_comm,
     typical_of_type,
     typical_where,
     where,
@@ -35,14 +34,6 @@ def ask(job: ProfiledJob, question: str) -> ReplayAnswer:
 def changed(job: ProfiledJob, question: str) -> ProfiledJob:
     """The job with what a question changes."""
     return changed_by(job, question, {**QUESTIONS, "rank": QUESTIONS["worker"]}, "ask profiles")
-
-
-def _is_compute(graph: StepGraph) -> Bools:
-    return np.array([not is_communication(kind) and kind not in (HOST, COPY) for kind in graph.optype], dtype=bool)
-
-
-def _is_host(graph: StepGraph) -> Bools:
-    return np.array([kind == HOST for kind in graph.optype], dtype=bool)
 
 
 def _worker(job: ProfiledJob, value: str, part: str) -> ProfiledJob:
@@ -61,7 +52,7 @@ def _layer(job: ProfiledJob, value: str, part: str) -> ProfiledJob:
 
     def own(graph: StepGraph) -> Bools:
         assert isinstance(graph, Profiled)
-        return np.array([label.layer == value for label in graph.labels], dtype=bool) & _is_compute(graph)
+        return np.array([label.layer == value for label in graph.labels], dtype=bool) & computing(graph)
 
     return where(job, own, lambda graph: np.zeros_like(graph.seconds))
 
@@ -71,9 +62,9 @@ QUESTIONS = {
         "links=2x: collectives and messages twice as fast, from the last arrival on", partial(faster, chosen=is_comm)
     ),
     "compute": Question(
-        "compute=1.1x: kernels (on a CPU: operators) 1.1 times as fast", partial(faster, chosen=_is_compute)
+        "compute=1.1x: kernels (on a CPU: operators) 1.1 times as fast", partial(faster, chosen=computing)
     ),
-    "host": Question("host=2x: the host launches twice as fast", partial(faster, chosen=_is_host)),
+    "host": Question("host=2x: the host launches twice as fast", partial(faster, chosen=of_type(HOST))),
     "worker": Question("worker=RANK: what is typical instead of what that rank took", _worker),
     "type": Question("type=OPTYPE: what is typical instead of what ops of this type took", typical_of_type),
     "layer": Question("layer=NAME: compute of this layer takes no time", _layer),

@@ -17,6 +17,8 @@ from simcluster.base.arrays import Bools, Floats, Ints
 from simcluster.interop.recorded.trace import COLLECTIVE, MESSAGES, SCOPES
 
 MAIN = "main"
+HOST, COPY = "host", "copy"
+"""Types of ops of profiles during which a GPU computes nothing."""
 Lane = tuple[int, str]
 """(worker, name)."""
 
@@ -81,6 +83,16 @@ class StepGraph:
 
 Chosen = Callable[[StepGraph], Bools]
 """Which ops of a graph a question is about."""
+
+
+def is_comm(graph: StepGraph) -> Bools:
+    """Which ops are messages and collectives."""
+    return np.array([is_communication(optype) for optype in graph.optype], dtype=bool)
+
+
+def computing(graph: StepGraph) -> Bools:
+    """Which ops keep a rank's device busy."""
+    return ~is_comm(graph) & ~np.isin(graph.optype, (HOST, COPY))
 
 
 def of_type(optype: str) -> Chosen:

@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from simcluster.base.arrays import Bools, Floats, Ints
+from simcluster.base.arrays import Floats, Ints
 from simcluster.engine.longest_path import PathTimes
-from simcluster.interop.recorded.graph import StepGraph, is_communication
+from simcluster.interop.recorded.graph import StepGraph, computing
 from simcluster.interop.recorded.lowering import RecordedPart
 from simcluster.interop.recorded.recorded import Recorded
 from simcluster.results.waits import READABLE, WaitMatrix
-
-_IDLE = ("host", "copy")
-"""Types of ops of profiles during which a GPU computes nothing."""
 
 
 def waited(job: Recorded) -> Floats:
@@ -51,16 +48,16 @@ def _of_step(part: RecordedPart, played: PathTimes, step: int, count: int) -> Fl
     graph = part.graph
     arrival = played.ready[part.first, step]
     waits = _waits(graph, arrival)
-    busy = _computes(graph)
+    busy = np.flatnonzero(computing(graph))
     begin, end = played.start[part.last, step], played.end[part.last, step]
     found = np.zeros((count, count))
     own_waits = _by_worker(graph.worker[waits[0]], count)
     own_busy = _by_worker(graph.worker[busy], count)
     for worker in range(count):
-        mine, computing = own_waits[worker], busy[own_busy[worker]]
+        mine, own = own_waits[worker], busy[own_busy[worker]]
         if len(mine):
             low, high = arrival[waits[0][mine]], arrival[waits[1][mine]]
-            exposed = _exposed(low, high, begin[computing], end[computing])
+            exposed = _exposed(low, high, begin[own], end[own])
             np.add.at(found[worker], graph.worker[waits[1][mine]], exposed)
     return found
 
@@ -76,13 +73,6 @@ def _waits(graph: StepGraph, arrival: Floats) -> tuple[Ints, Ints]:
         waiting += early.tolist()
         culprit += [int(last)] * len(early)
     return np.array(waiting, dtype=np.int64), np.array(culprit, dtype=np.int64)
-
-
-def _computes(graph: StepGraph) -> Ints:
-    """Ops that keep a rank busy."""
-    known = {optype: not is_communication(optype) and optype not in _IDLE for optype in dict.fromkeys(graph.optype)}
-    busy: Bools = np.array([known[optype] for optype in graph.optype], dtype=bool)
-    return np.flatnonzero(busy)
 
 
 def _by_worker(worker: Ints, count: int) -> list[Ints]:

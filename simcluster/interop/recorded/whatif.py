@@ -14,12 +14,12 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from simcluster.base.arrays import Bools, Floats
+from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.interop.recorded.graph import (
     Chosen,
     StepGraph,
-    is_communication,
+    is_comm,
     of_replica,
     of_stage,
     of_type,
@@ -125,11 +125,6 @@ def faster(job: Job, value: str, part: str, chosen: Chosen) -> Job:
         raise InputError(f"what-if {part!r}: give how many times as fast, as in 2x")
     times = float(match[1])
     return where(job, chosen, lambda graph: graph.seconds / times)
-
-
-def is_comm(graph: StepGraph) -> Bools:
-    """Which ops are messages and collectives."""
-    return np.array([is_communication(optype) for optype in graph.optype], dtype=bool)
 
 
 def answered(job: Recorded, question: str, changed: Recorded) -> ReplayAnswer:
