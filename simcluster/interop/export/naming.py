@@ -145,12 +145,8 @@ def details(work: WorkRow, sequence: int) -> str:
     found = [f'"Seq":{sequence}'] if sequence >= 0 else []
     if work.start > work.ready:
         found.append(f'"waited (us)":{(work.start - work.ready) * 1e6:.3f}')
-    if work.layer >= 0:
-        found.append(f'"layer":{work.layer}')
-    if work.chunk >= 0:
-        found.append(f'"chunk":{work.chunk}')
-    if work.microbatch >= 0:
-        found.append(f'"microbatch":{work.microbatch}')
+    places = {"layer": work.layer, "chunk": work.chunk, "microbatch": work.microbatch}
+    found += [f'"{name}":{place}' for name, place in places.items() if place >= 0]
     return ",".join(found)
 
 

@@ -12,13 +12,13 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import groupby
+from itertools import count, groupby
 from operator import itemgetter
 from typing import Literal
 
 from simcluster.interop.export.naming import Described, Naming, details, label_of, process_name, track_name
 from simcluster.interop.export.work import COMPUTE, HOST, RECEIVE, Track, WorkRow
-from simcluster.interop.kineto.chrome import complete, flow, joined, named, nanoseconds
+from simcluster.interop.kineto.chrome import FIRST_CORRELATION, complete, flow, joined, named, nanoseconds
 from simcluster.interop.kineto.comm import Comm
 from simcluster.interop.kineto.device_written import (
     APART,
@@ -138,7 +138,7 @@ def profile(own: RankWork, written: Container[int]) -> Iterator[str]:
     """The events of a rank's own file; ``written`` are the ranks that have one."""
     yield from _places(own)
     yield from _markers(own)
-    step = StepOnDevice(own.rank, own.kernels)
+    step = StepOnDevice(own.rank, own.kernels, count(FIRST_CORRELATION))
     yield from step.events(_doings(own, written), BEFORE)
 
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import lru_cache
-from itertools import chain, islice, repeat
+from io import TextIOWrapper
+from itertools import chain, repeat
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -20,12 +21,11 @@ from simcluster.base.errors import InputError
 from simcluster.interop.kineto.comm import Comm
 
 ENDINGS = (".json", ".json.gz")
-FIRST_CORRELATION = 2**31
+FIRST_CORRELATION = 2**31 + 1
 """HolisticTraceAnalysis 0.5 with pandas 3 fails on a column of smaller ones."""
 RANKS_WRITTEN = 30
 """Of longer groups, calls have the first ranks and "..." (as PyTorch writes them); the file's head has them all."""
 _LEVEL = 6
-_TOGETHER = 1000
 
 
 def nanoseconds(seconds: float) -> int:
@@ -92,27 +92,16 @@ def write_trace(path: Path, head: Mapping[str, Any], events: Iterable[str]) -> N
                 if path.suffix == ".gz":
                     packed = gzip.GzipFile("", "wb", _LEVEL, fileobj=file, mtime=0)
                     file = cast(IO[bytes], stack.enter_context(packed))
-                for piece in _pieces(head, events):
-                    file.write(piece.encode())
+                text = stack.enter_context(TextIOWrapper(file, "utf-8", newline=""))
+                text.write(json.dumps(head)[:-1] + ', "traceEvents": [\n')
+                for separator, event in zip(chain([""], repeat(",\n")), events, strict=False):
+                    text.write(separator + event)
+                text.write("\n]}\n")
             part.replace(path)
         finally:
             part.unlink(missing_ok=True)
     except OSError as problem:
         raise InputError(f"cannot write {path}: {problem.strerror}") from None
-
-
-def _pieces(head: Mapping[str, Any], events: Iterable[str]) -> Iterator[str]:
-    yield json.dumps(head)[:-1] + ', "traceEvents": [\n'
-    separators = chain([""], repeat(",\n"))
-    for lines, separator in zip(_batches(events), separators, strict=False):
-        yield separator + ",\n".join(lines)
-    yield "\n]}\n"
-
-
-def _batches(events: Iterable[str]) -> Iterator[list[str]]:
-    events = iter(events)
-    while lines := list(islice(events, _TOGETHER)):
-        yield lines
 
 
 def make_folder(folder: Path, own: Sequence[Path]) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from simcluster.interop.kineto.chrome import FIRST_CORRELATION, complete, joined, quoted
+from simcluster.interop.kineto.chrome import complete, joined, quoted
 from simcluster.interop.kineto.labels import BACKWARD, FORWARD, OPTIMIZER, Label
 
 APART = 2
@@ -51,10 +51,10 @@ class Blocked(NamedTuple):
 
 
 class StepOnDevice:
-    """One step of a rank; ``correlation`` is the last number that was used."""
+    """One step of a rank; ``numbers`` are its correlations, which steps of one rank share."""
 
-    def __init__(self, rank: int, kernels: Sequence[KernelEvent], correlation: int = FIRST_CORRELATION) -> None:
-        self._rank, self._kernels, self.correlation = rank, kernels, correlation
+    def __init__(self, rank: int, kernels: Sequence[KernelEvent], numbers: Iterator[int]) -> None:
+        self._rank, self._kernels, self._numbers = rank, kernels, numbers
         self._launched: dict[int, tuple[int, int]] = {}  # correlation and time
         self.last = 0  # end of what the host does
 
@@ -72,7 +72,7 @@ class StepOnDevice:
             if isinstance(each, Blocked):
                 start = max(each.start, latest + APART)  # behind what was launched
                 if start < each.end:
-                    yield self._on_host("cuda_runtime", "cudaStreamSynchronize", start, each.end, self._next())
+                    yield self._on_host("cuda_runtime", "cudaStreamSynchronize", start, each.end, next(self._numbers))
                     self.last = max(self.last, each.end)
                 continue
             now = max(latest + APART, each.earliest)
@@ -80,8 +80,8 @@ class StepOnDevice:
             if target is not None and target != label:
                 yield from self._annotations(label, since, latest + APART // 2)
                 label, since = target, now
-            self._launched[each.kernel] = self._next(), now
-            yield self._on_host("cuda_runtime", "cudaLaunchKernel", now, now, self.correlation)
+            self._launched[each.kernel] = next(self._numbers), now
+            yield self._on_host("cuda_runtime", "cudaLaunchKernel", now, now, self._launched[each.kernel][0])
             latest = now
         self.last = max(self.last, latest)
         yield from self._annotations(label, since, latest + APART // 2)
@@ -91,7 +91,7 @@ class StepOnDevice:
             yield complete(category, name, (self._rank, THREAD), start, end, args)
 
     def _on_stream(self, place: int, kernel: KernelEvent) -> str:
-        correlation = self._launched[place][0] if place in self._launched else self._next()
+        correlation = self._launched[place][0] if place in self._launched else next(self._numbers)
         args = joined(f'"stream":{kernel.stream},"correlation":{correlation}', kernel.args)
         return complete(kernel.category, kernel.name, (self._rank, kernel.stream), kernel.start, kernel.end, args)
 
@@ -105,7 +105,7 @@ class StepOnDevice:
             before = self._launched.get(other)
             if before is None or behind is None:
                 continue
-            record, wait = self._next(), self._next()
+            record, wait = next(self._numbers), next(self._numbers)
             recorded, stream = before[1] + APART // 2, kernel.stream
             yield self._on_host("cuda_runtime", "cudaEventRecord", recorded, recorded, record)
             yield self._on_host("cuda_runtime", "cudaStreamWaitEvent", behind[1], behind[1], wait)
@@ -117,10 +117,6 @@ class StepOnDevice:
 
     def _on_host(self, category: str, name: str, start: int, end: int, correlation: int) -> str:
         return complete(category, name, (self._rank, THREAD), start, end, f'"correlation":{correlation}')
-
-    def _next(self) -> int:
-        self.correlation += 1
-        return self.correlation
 
 
 def step_marker(rank: int, number: int, start: int, end: int) -> str:

@@ -14,7 +14,7 @@ import json
 import math
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -62,6 +62,11 @@ class StreamOp(NamedTuple):
     def issued(self) -> float:
         """When it was launched; where that is not known, when it began."""
         return self.launched if self.launched == self.launched else self.start
+
+
+def by_launch(ops: Sequence[StreamOp]) -> list[int]:
+    """Places of ops in the order in which the host launched them."""
+    return sorted(range(len(ops)), key=lambda place: (ops[place].issued, ops[place].event))
 
 
 class HostCall(NamedTuple):

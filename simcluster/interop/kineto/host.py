@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from simcluster.interop.kineto.events import LAUNCHED, HostCall, RankProfile, StreamOp
+from simcluster.interop.kineto.events import LAUNCHED, HostCall, RankProfile, StreamOp, by_launch
 
 WAIT, CALL = "wait", "collective call"
 """Names of doings of a CPU that are no operator's."""
@@ -65,7 +65,7 @@ def _launches(profile: RankProfile, ops: Sequence[StreamOp]) -> list[Doing]:
     """On a GPU, work arrives there a little after its call begins: as long as idle streams took to begin."""
     delay = _delay(ops) if profile.on_device else math.inf
     found, latest = [], -math.inf
-    for place in sorted(range(len(ops)), key=lambda place: (ops[place].issued, ops[place].event)):
+    for place in by_launch(ops):
         op = ops[place]
         if math.isnan(op.launched):
             continue

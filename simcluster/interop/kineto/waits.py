@@ -8,11 +8,10 @@ cudaStreamWaitEvent just before launching it, for the collectives launched last 
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
-from simcluster.interop.kineto.events import RankProfile, StreamOp
+from simcluster.interop.kineto.events import RankProfile, StreamOp, by_launch
 
 _EARLY = 1e-6
 """Seconds by which an op may begin before what it waits for is over: the recorder's resolution."""
@@ -35,7 +34,7 @@ def waited_for(profile: RankProfile, ops: Sequence[StreamOp]) -> Waits:
 def _streams(ops: Sequence[StreamOp]) -> dict[int, list[int]]:
     """Places by stream, as launched."""
     found: dict[int, list[int]] = {}
-    for place in sorted(range(len(ops)), key=lambda place: (ops[place].issued, ops[place].event)):
+    for place in by_launch(ops):
         found.setdefault(ops[place].stream, []).append(place)
     return found
 
@@ -58,7 +57,7 @@ class _Inferred:
     def __init__(self, profile: RankProfile, ops: Sequence[StreamOp]) -> None:
         self._ops, self._calls = ops, profile.wait_calls
         self._streams = _streams(ops)
-        self._by_launch = sorted(range(len(ops)), key=lambda place: (ops[place].issued, ops[place].event))
+        self._by_launch = by_launch(ops)
         self._rank = {place: number for number, place in enumerate(self._by_launch)}
         self._work = [place for place in self._by_launch if ops[place].comm is None]
         self._by_end = sorted(range(len(ops)), key=lambda place: ops[place].end)
@@ -70,11 +69,11 @@ class _Inferred:
             before = -1.0
             for place in places:
                 op = self._ops[place]
-                others = (
-                    self._fork(place)
-                    if op.comm
-                    else self._join(place, before if math.isnan(op.launched) else max(before, op.launched))
-                )
+                if op.comm:
+                    others = self._fork(place)
+                else:
+                    ready = max(before, op.launched)  # before, where that is not a number
+                    others = [*self._ended_in_the_pause(place, ready), *self._called(place)]
                 if others:
                     found[place] = tuple(sorted(set(others)))
                 before = max(before, op.end)
@@ -88,10 +87,6 @@ class _Inferred:
             return []
         last = self._ops[self._work[number]]
         return [self._work[number]] if last.stream != op.stream and last.end <= op.start + _EARLY else []
-
-    def _join(self, place: int, ready: float) -> list[int]:
-        """What another op waits for."""
-        return [*self._ended_in_the_pause(place, ready), *self._called(place)]
 
     def _ended_in_the_pause(self, place: int, ready: float) -> list[int]:
         op = self._ops[place]

@@ -15,8 +15,8 @@ from simcluster.interop.kineto.job import ProfiledJob
 from simcluster.interop.kineto.rebuild import Profiled
 from simcluster.interop.recorded.graph import HOST, StepGraph, computing, is_comm, of_type
 from simcluster.interop.recorded.whatif import (
-    Question,
     ReplayAnswer,
+    ReplayQuestion,
     answered,
     changed_by,
     faster,
@@ -58,15 +58,15 @@ def _layer(job: ProfiledJob, value: str, part: str) -> ProfiledJob:
 
 
 QUESTIONS = {
-    "links": Question(
+    "links": ReplayQuestion(
         "links=2x: collectives and messages twice as fast, from the last arrival on", partial(faster, chosen=is_comm)
     ),
-    "compute": Question(
+    "compute": ReplayQuestion(
         "compute=1.1x: kernels (on a CPU: operators) 1.1 times as fast", partial(faster, chosen=computing)
     ),
-    "host": Question("host=2x: the host launches twice as fast", partial(faster, chosen=of_type(HOST))),
-    "worker": Question("worker=RANK: what is typical instead of what that rank took", _worker),
-    "type": Question("type=OPTYPE: what is typical instead of what ops of this type took", typical_of_type),
-    "layer": Question("layer=NAME: compute of this layer takes no time", _layer),
+    "host": ReplayQuestion("host=2x: the host launches twice as fast", partial(faster, chosen=of_type(HOST))),
+    "worker": ReplayQuestion("worker=RANK: what is typical instead of what that rank took", _worker),
+    "type": ReplayQuestion("type=OPTYPE: what is typical instead of what ops of this type took", typical_of_type),
+    "layer": ReplayQuestion("layer=NAME: compute of this layer takes no time", _layer),
 }
 """What can be asked, by key."""

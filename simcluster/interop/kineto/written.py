@@ -7,8 +7,11 @@ read again has the same ops, waits and times (to the nanosecond).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from simcluster.engine.longest_path import PathTimes
 from simcluster.interop.kineto.chrome import (
@@ -34,7 +37,7 @@ from simcluster.interop.kineto.device_written import (
 )
 from simcluster.interop.kineto.job import ProfiledJob
 from simcluster.interop.kineto.rebuild import Profiled
-from simcluster.interop.recorded.graph import MAIN
+from simcluster.interop.recorded.graph import MAIN, is_comm
 from simcluster.interop.recorded.lowering import RecordedPart
 
 BEFORE, _BETWEEN, EARLY = 1_000_000, 100_000, 1000
@@ -65,13 +68,12 @@ def _head(job: ProfiledJob, worker: int) -> dict[str, Any]:
 def _events(job: ProfiledJob, worker: int, played: Sequence[tuple[RecordedPart, PathTimes]]) -> Iterator[str]:
     rank = job.ranks[worker]
     yield named("process_name", rank, 0, name=f"rank {rank:03}")
-    begin, correlation = BEFORE, FIRST_CORRELATION
+    begin, numbers = BEFORE, count(FIRST_CORRELATION)
     for part, times in played:
         graph = part.graph
         assert isinstance(graph, Profiled)
         writing = _Step(part, graph, times, worker, rank, begin)
-        yield from writing.on_device(correlation) if graph.on_device else writing.on_host()
-        correlation = writing.correlation
+        yield from writing.on_device(numbers) if graph.on_device else writing.on_host()
         begin += nanoseconds(float(times.total[0])) + _BETWEEN
 
 
@@ -81,12 +83,12 @@ class _Step:
     def __init__(
         self, part: RecordedPart, graph: Profiled, times: PathTimes, worker: int, rank: int, begin: int
     ) -> None:
-        self._graph, self._rank, self._begin, self.correlation = graph, rank, begin, 0
-        last, first = part.last, part.first
-        self._start = [begin + nanoseconds(time) for time in times.start[last, 0].tolist()]
-        self._end = [begin + nanoseconds(time) for time in times.end[last, 0].tolist()]
-        self._ready = [begin + nanoseconds(time) for time in times.start[first, 0].tolist()]
-        self._arrival = [begin + nanoseconds(time) for time in times.ready[first, 0].tolist()]  # at a collective
+        self._graph, self._rank, self._begin = graph, rank, begin
+        arrives = np.where(is_comm(graph), times.ready[part.first, 0], times.start[part.first, 0])
+        self._start, self._end, self._arrives = (
+            [begin + nanoseconds(time) for time in moments.tolist()]
+            for moments in (times.start[part.last, 0], times.end[part.last, 0], arrives)
+        )
         ops = {name: each for (at, name), each in graph.lanes.items() if at == worker}
         self._host = ops.pop(MAIN, ())
         self._streams = list(ops.values())
@@ -98,13 +100,12 @@ class _Step:
             if graph.source[before] is None
         }
 
-    def on_device(self, correlation: int) -> Iterator[str]:
+    def on_device(self, numbers: Iterator[int]) -> Iterator[str]:
         """With a host that launches, and waits for the device."""
         ops = [op for each in self._streams for op in each]
         places = {op: place for place, op in enumerate(ops)}
-        step = StepOnDevice(self._rank, [self._kernel(op, places) for op in ops], correlation)
+        step = StepOnDevice(self._rank, [self._kernel(op, places) for op in ops], numbers)
         yield from step.events(self._doings(places), self._begin)
-        self.correlation = step.correlation
         yield step_marker(self._rank, self._graph.steps[0], self._begin - EARLY, max(step.last, self._begin) + EARLY)
 
     def _doings(self, places: Mapping[int, int]) -> Iterator[LaunchEvent | Blocked]:
@@ -121,13 +122,9 @@ class _Step:
         assert source is not None
         after = tuple(places[other] for other in self._graph.after[op] if other in places)
         return KernelEvent(
-            source.name, source.stream, self._arrives(op), self._end[op], _arguments(source.comm),
+            source.name, source.stream, self._arrives[op], self._end[op], _arguments(source.comm),
             "gpu_memcpy" if source.copy else "kernel", self._graph.labels[op], after,
         )  # fmt: skip
-
-    def _arrives(self, op: int) -> int:
-        source = self._graph.source[op]
-        return self._ready[op] if source is None or source.comm is None else self._arrival[op]
 
     def on_host(self) -> Iterator[str]:
         """On a CPU: operators, and collectives on threads of their own; where it waited there is no operator."""
@@ -147,7 +144,7 @@ class _Step:
             assert source is not None
             args = _arguments(source.comm)
             yield complete(
-                "user_annotation", source.name, (self._rank, source.stream), self._arrives(op), self._end[op], args
+                "user_annotation", source.name, (self._rank, source.stream), self._arrives[op], self._end[op], args
             )
         yield step_marker(self._rank, self._graph.steps[0], self._begin, last)
 

@@ -30,14 +30,13 @@ def check(trace: Trace, steps: Sequence[int] | None = None) -> tuple[Trace, list
         raise InputError(f"trace {trace.name!r} has no rows: nothing was recorded, or the file was cut")
     notes: list[str] = []
     trace = _steps(trace, steps)
-    _refuse_times(trace)
+    _refuse_rows(trace)
     _refuse_workers(trace)
     trace = _whole_steps(trace, notes)
     _refuse_twice(trace)
     _refuse_one_way(trace)
     notes += _doubts(trace)
-    strange = [word for word in trace.words if word not in _KNOWN and trace.is_type([word]).any()]
-    if strange:
+    if strange := _strange(trace):
         notes.append(
             f"op types that are not of the format: {', '.join(strange)}; taken for work of their own worker alone, in "
             "the order recorded"
@@ -56,31 +55,33 @@ def _steps(trace: Trace, steps: Sequence[int] | None) -> Trace:
     return trace.where(np.isin(trace.step, list(steps)))
 
 
+def _strange(trace: Trace) -> list[str]:
+    return [word for word in trace.words if word not in _KNOWN and trace.is_type([word]).any()]
+
+
 def _first(trace: Trace, bad: Bools) -> str:
     count = int(bad.sum())
     more = f" ({count - 1} more rows like it)" if count > 1 else ""
     return trace.describe(int(np.flatnonzero(bad)[0])) + more
 
 
-def _refuse_times(trace: Trace) -> None:
-    for name, values in (("start_ts", trace.start_ts), ("duration", trace.duration)):
-        bad = ~np.isfinite(values)
+def _refuse_rows(trace: Trace) -> None:
+    """Times must be some, and workers and steps be counted from 0."""
+    negative = f"duration {{:g}} s is negative; an op ends after it begins.  {_WAY_OUT}"
+    rules = (
+        (~np.isfinite(trace.start_ts), "start_ts is no number of seconds"),
+        (~np.isfinite(trace.duration), "duration is no number of seconds"),
+        (trace.duration < 0, negative),
+        *((getattr(trace, name) < 0, f"{name} must not be negative") for name in ("dp_rank", "stage", "step")),
+    )
+    for bad, what in rules:
         if bad.any():
-            raise InputError(f"trace {trace.name!r}, {_first(trace, bad)}: {name} is no number of seconds")
-    bad = trace.duration < 0
-    if bad.any():
-        seconds = trace.duration[np.flatnonzero(bad)[0]]
-        raise InputError(
-            f"trace {trace.name!r}, {_first(trace, bad)}: duration {seconds:g} s is negative; an op ends after it "
-            "begins.  Leave the step out (--steps), or record it again"
-        )
+            seconds = trace.duration[np.flatnonzero(bad)[0]]
+            raise InputError(f"trace {trace.name!r}, {_first(trace, bad)}: {what.format(seconds)}")
 
 
 def _refuse_workers(trace: Trace) -> None:
-    """Workers must fill the grid of dp ranks and stages, counted from 0."""
-    for name, values in (("dp_rank", trace.dp_rank), ("stage", trace.stage), ("step", trace.step)):
-        if values.min() < 0:
-            raise InputError(f"trace {trace.name!r}, {_first(trace, values < 0)}: {name} must not be negative")
+    """Workers must fill the grid of dp ranks and stages."""
     replicas, stages = int(trace.dp_rank.max()) + 1, int(trace.stage.max()) + 1
     there = np.zeros((replicas, stages), dtype=bool)
     there[trace.dp_rank, trace.stage] = True
@@ -117,7 +118,7 @@ def _refuse_one_way(trace: Trace) -> None:
     """A step of training goes forward and backward; other names for that are not guessed at."""
     for optype, other in ((FORWARD, BACKWARD), (BACKWARD, FORWARD)):
         if trace.is_type([other]).any() and not trace.is_type([optype]).any():
-            strange = [word for word in trace.words if word not in _KNOWN and trace.is_type([word]).any()]
+            strange = _strange(trace)
             named = f" (is it called {strange[0]!r} there?)" if strange else ""
             raise InputError(
                 f"trace {trace.name!r} has {other} but no {optype}{named}; name the ops as the format does: "

@@ -9,7 +9,7 @@ of T - T_ideal goes when the group alone becomes typical; it may exceed 1, becau
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 import numpy as np
@@ -153,9 +153,4 @@ def _mitigation(without: Floats, alone: Floats, replayed: Floats, ideal: Floats)
 
 
 def _document(found: StragglerCost) -> dict[str, float | None]:
-    return {
-        "without_s": found.without,
-        "alone_s": found.alone,
-        "excess_removed": found.removed,
-        "excess_added": found.added,
-    }
+    return dict(zip(("without_s", "alone_s", "excess_removed", "excess_added"), astuple(found), strict=True))

@@ -48,7 +48,7 @@ class ReplayAnswer:
         return self.after / self.before - 1
 
 
-class Question(NamedTuple):
+class ReplayQuestion(NamedTuple):
     """What can be asked, as people read it, and what changes a job by a value (the whole part is for errors)."""
 
     text: str
@@ -60,7 +60,7 @@ def ask(job: Recorded, question: str) -> ReplayAnswer:
     return answered(job, question, changed_by(job, question, QUESTIONS, "ask"))
 
 
-def changed_by(job: Job, question: str, known: Mapping[str, Question], ask: str) -> Job:
+def changed_by(job: Job, question: str, known: Mapping[str, ReplayQuestion], ask: str) -> Job:
     """The job with what a question changes; the order of ops comes last.  InputError with what can be asked."""
     orders: list[tuple[str, str]] = []
     for part in question.split("+"):
@@ -177,17 +177,19 @@ def _worker(job: Recorded, value: str, part: str) -> Recorded:
 
 
 QUESTIONS = {
-    "last-stage": Question(
+    "last-stage": ReplayQuestion(
         "last-stage=mean: passes of the last stage scaled to the mean of the other stages (no head, no loss)",
         _last_stage,
     ),
-    "stage": Question("stage=N: what is typical instead of what stage N took", _stage),
-    "worker": Question("worker=DP,STAGE: what is typical instead of what that worker took", _worker),
-    "dp": Question("dp=N: what is typical instead of what all stages of dp rank N took", _dp),
-    "type": Question("type=OPTYPE: what is typical instead of what ops of this type took", typical_of_type),
-    "links": Question("links=2x: messages and collectives twice as fast", partial(faster, chosen=is_comm)),
-    "compute": Question("compute=1.1x: all compute 10 % faster", partial(faster, chosen=lambda graph: ~is_comm(graph))),
-    "schedule": Question(
+    "stage": ReplayQuestion("stage=N: what is typical instead of what stage N took", _stage),
+    "worker": ReplayQuestion("worker=DP,STAGE: what is typical instead of what that worker took", _worker),
+    "dp": ReplayQuestion("dp=N: what is typical instead of what all stages of dp rank N took", _dp),
+    "type": ReplayQuestion("type=OPTYPE: what is typical instead of what ops of this type took", typical_of_type),
+    "links": ReplayQuestion("links=2x: messages and collectives twice as fast", partial(faster, chosen=is_comm)),
+    "compute": ReplayQuestion(
+        "compute=1.1x: all compute 10 % faster", partial(faster, chosen=lambda graph: ~is_comm(graph))
+    ),
+    "schedule": ReplayQuestion(
         "schedule=NAME or NAME:CHUNKS: the same measured times in another order",
         lambda job, value, _: in_order(job, value),
     ),
