@@ -20,6 +20,16 @@ _SCALARS = (
 )
 """Kinds of values, in the schema's order: one is field 2 k + 3 of an AttributeProto, a list of them 2 k + 4."""
 
+_MESSAGES = {
+    "GlobalMetadata": {1: ("version", "string"), 2: ("attr", "AttributeProto*")},
+    "Node": {
+        1: ("id", "uint64"), 2: ("name", "string"), 3: ("type", "NodeType"), 4: ("ctrl_deps", "uint64*"),
+        5: ("data_deps", "uint64*"), 6: ("start_time_micros", "uint64"), 7: ("duration_micros", "uint64"),
+        10: ("attr", "AttributeProto*"),
+    },
+}  # fmt: skip
+"""Fields by their numbers; * is for repeated ones."""
+
 
 @cache
 def messages() -> dict[str, Any]:
@@ -41,32 +51,24 @@ def messages() -> dict[str, Any]:
         values = file.message_type.add(name=of_list)
         _field(values, "values", 1, scalar, repeated=True)
         _field(attribute, f"{scalar}_val", 2 * place + 3, scalar, oneof=True)
-        _field(attribute, f"{scalar}_list", 2 * place + 4, "message", of=of_list, oneof=True)
-    metadata = file.message_type.add(name="GlobalMetadata")
-    _field(metadata, "version", 1, "string")
-    _field(metadata, "attr", 2, "message", of="AttributeProto", repeated=True)
-    node = file.message_type.add(name="Node")
-    _field(node, "id", 1, "uint64")
-    _field(node, "name", 2, "string")
-    _field(node, "type", 3, "enum", of="NodeType")
-    for number, name in ((4, "ctrl_deps"), (5, "data_deps")):
-        _field(node, name, number, "uint64", repeated=True)
-    for number, name in ((6, "start_time_micros"), (7, "duration_micros")):
-        _field(node, name, number, "uint64")
-    _field(node, "attr", 10, "message", of="AttributeProto", repeated=True)
+        _field(attribute, f"{scalar}_list", 2 * place + 4, of_list, oneof=True)
+    for name, fields in _MESSAGES.items():
+        message = file.message_type.add(name=name)
+        for number, (field, kind) in fields.items():
+            _field(message, field, number, kind.removesuffix("*"), repeated=kind.endswith("*"))
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
-    found = {name: pool.FindMessageTypeByName(f"ChakraProtoMsg.{name}") for name in ("GlobalMetadata", "Node")}
+    found = {name: pool.FindMessageTypeByName(f"ChakraProtoMsg.{name}") for name in _MESSAGES}
     return {name: message_factory.GetMessageClass(descriptor) for name, descriptor in found.items()}
 
 
-def _field(
-    message: Any, name: str, number: int, kind: str, *, of: str = "", repeated: bool = False, oneof: bool = False
-) -> None:
+def _field(message: Any, name: str, number: int, kind: str, *, repeated: bool = False, oneof: bool = False) -> None:
+    """A field of a scalar, of the enumeration, or of another message."""
+    known = kind if kind in _SCALARS else "enum" if kind == "NodeType" else "message"
     label = "LABEL_REPEATED" if repeated else "LABEL_OPTIONAL"
-    field = message.field.add(name=name, number=number, type=f"TYPE_{kind.upper()}", label=label)
-    if of:
-        field.type_name = f".ChakraProtoMsg.{of}"
+    field = message.field.add(name=name, number=number, type=f"TYPE_{known.upper()}", label=label)
+    if known != kind:
+        field.type_name = f".ChakraProtoMsg.{kind}"
     if oneof:
         field.oneof_index = 0
 

@@ -6,6 +6,7 @@ import heapq
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from graphlib import CycleError, TopologicalSorter
 
 from simcluster.base.errors import InputError
 
@@ -77,24 +78,23 @@ class ChakraTrace:
             counts = Counter(node.id for node in nodes)
             twice = next(node for node in nodes if counts[node.id] > 1)
             raise InputError(f"{where}: {twice.label}: its id is there twice; every node has its own")
-        left = {node.id: len(node.after) for node in nodes}
-        waiting: dict[int, list[int]] = {}
         for node in nodes:
             for other in node.after:
                 if other not in by_id:
                     raise InputError(f"{where}: {node.label} waits for node {other}, which is not in the trace")
-                waiting.setdefault(other, []).append(node.id)
-        ready = [number for number, count in left.items() if not count]
-        heapq.heapify(ready)
+        sorter = TopologicalSorter({node.id: node.after for node in nodes})
+        try:
+            sorter.prepare()
+        except CycleError as problem:
+            stuck = next(node for node in nodes if node.id in problem.args[1])
+            raise InputError(
+                f"{where}: {stuck.label} waits for itself by way of others; a trace has no circles"
+            ) from None
+        ready: list[int] = []
         found = []
-        while ready:
-            number = heapq.heappop(ready)
-            found.append(by_id[number])
-            for other in waiting.get(number, ()):
-                left[other] -= 1
-                if not left[other]:
-                    heapq.heappush(ready, other)
-        if len(found) < len(nodes):
-            stuck = next(node for node in nodes if left[node.id])
-            raise InputError(f"{where}: {stuck.label} waits for itself by way of others; a trace has no circles")
+        while sorter.is_active():
+            for number in sorter.get_ready():
+                heapq.heappush(ready, number)
+            found.append(by_id[heapq.heappop(ready)])
+            sorter.done(found[-1].id)
         return found

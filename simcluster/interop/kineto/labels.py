@@ -36,37 +36,23 @@ class Labels:
     """The label of any moment of a rank's host threads."""
 
     def __init__(self, profile: RankProfile) -> None:
-        spans: dict[int, list[HostCall]] = defaultdict(list)
-        for call in profile.annotations:
-            spans[call.thread].append(call)
-        self._layer_of: dict[int, str] = {}
-        self._forward: dict[int, list[HostCall]] = {thread: list(calls) for thread, calls in spans.items()}
-        forward, backward = [], []
-        for call in profile.operators:
-            if _BACKWARD.match(call.name):
-                backward.append(call)
-            elif call.sequence >= 0 and call.forward:
-                forward.append(call)
-        self._learn(forward)
-        self._threads = spans
-        for call in (*forward, *backward):
-            spans[call.thread].append(call)
-        for calls in spans.values():
-            calls.sort(key=lambda call: (call.start, -call.end, call.event))
+        spans = _by_thread(profile.annotations)
+        backward = [call for call in profile.operators if _BACKWARD.match(call.name)]
+        forward = [
+            call for call in profile.operators if call.sequence >= 0 and call.forward and not _BACKWARD.match(call.name)
+        ]
+        self._layer_of: dict[int, str] = {}  # by autograd's sequence number, from annotations around forward operators
+        for thread, calls in _by_thread(forward).items():
+            stacks = _enclosing(spans[thread], [call.start for call in calls])
+            for call, stack in zip(calls, stacks, strict=True):
+                self._layer_of.setdefault(call.sequence, _layer(stack))
+        self._threads = _by_thread(
+            sorted((*profile.annotations, *forward, *backward), key=lambda call: (call.start, -call.end, call.event))
+        )
 
     def at(self, thread: int, times: Sequence[float]) -> list[Label]:
         """The labels of moments on a thread, ascending."""
-        return [self._label(stack) for stack in _enclosing(self._threads.get(thread, []), times)]
-
-    def _learn(self, forward: Sequence[HostCall]) -> None:
-        """Layers of autograd's sequence numbers, from the annotations around the forward operators."""
-        by_thread: dict[int, list[HostCall]] = defaultdict(list)
-        for call in forward:
-            by_thread[call.thread].append(call)
-        for thread, calls in by_thread.items():
-            stacks = _enclosing(self._forward.get(thread, []), [call.start for call in calls])
-            for call, stack in zip(calls, stacks, strict=True):
-                self._layer_of.setdefault(call.sequence, _layer(stack))
+        return [self._label(stack) for stack in _enclosing(self._threads[thread], times)]
 
     def _label(self, stack: Sequence[HostCall]) -> Label:
         layer = _layer([call for call in stack if call.sequence < 0 and not _BACKWARD.match(call.name)])
@@ -77,6 +63,13 @@ class Labels:
                 return Label(OPTIMIZER, "")
         known = any(call.sequence >= 0 for call in stack) or layer
         return Label(FORWARD if known else OTHER, layer)
+
+
+def _by_thread(calls: Iterable[HostCall]) -> dict[int, list[HostCall]]:
+    found: dict[int, list[HostCall]] = defaultdict(list)
+    for call in calls:
+        found[call.thread].append(call)
+    return found
 
 
 def _layer(stack: Iterable[HostCall]) -> str:

@@ -77,8 +77,8 @@ class _Rescheduling:
         old = self.old
         self._new = GraphMaker(old.stages, old.steps)
         self._moved: dict[int, int] = {}  # op of the old graph -> of the new
-        self._passes: dict[tuple[int, str, int, int], int] = {}  # (replica, kind, microbatch, virtual stage) -> op
-        self._sends: list[tuple[int, Action, int, int]] = []
+        # (replica, kind, microbatch, virtual stage) -> op, and where it is
+        self._passes: dict[tuple[int, str, int, int], tuple[int, Hop]] = {}
         self._measured = {
             (int(worker), optype, int(microbatch)): old.seconds[op]
             for op, (worker, optype, microbatch) in enumerate(zip(old.worker, old.optype, old.microbatch, strict=True))
@@ -141,9 +141,7 @@ class _Rescheduling:
             MAIN, _OPTYPES[action.kind], worker, self._seconds(worker, action), microbatch=action.microbatch, chunk=here
         )
         made = "B" if action.kind == "I" else action.kind
-        self._passes[replica, made, action.microbatch, here] = op
-        if made != "W":
-            self._sends.append((replica, action, stage, op))
+        self._passes[replica, made, action.microbatch, here] = op, (stage, action.chunk)
 
     def _seconds(self, worker: int, action: Action) -> Floats:
         """What was measured on this worker for this microbatch, for this chunk's share of it."""
@@ -162,22 +160,17 @@ class _Rescheduling:
 
     def _connect(self) -> None:
         """Messages between passes on different stages, after all passes are there."""
-        for replica, action, stage, op in self._sends:
-            made = "F" if action.kind == "F" else "B"
-            target = self._target(action, stage)
+        hops = {"F": self.schedule.next_hop, "B": self.schedule.previous_hop}
+        for (replica, made, microbatch, _), (op, source) in self._passes.items():
+            target = hops[made](microbatch, *source) if made in hops else None
             if target is None:
                 continue
-            there = self.schedule.virtual_stage(action.microbatch, *target)
-            user = self._passes[replica, made, action.microbatch, there]
-            if target[0] == stage:
+            user, _ = self._passes[replica, made, microbatch, self.schedule.virtual_stage(microbatch, *target)]
+            if target[0] == source[0]:
                 self._new.after[user].append(op)
-                continue
-            self._message(replica, made, (stage, action.chunk), target, action.microbatch, op, user)
+            else:
+                self._message(replica, made, source, target, microbatch, op, user)
         self._order_receives()
-
-    def _target(self, action: Action, stage: int) -> Hop | None:
-        hops = self.schedule.next_hop if action.kind == "F" else self.schedule.previous_hop
-        return hops(action.microbatch, stage, action.chunk)
 
     def _message(self, replica: int, made: str, source: Hop, target: Hop, microbatch: int, op: int, user: int) -> None:
         kind = "forward" if made == "F" else "backward"

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from simcluster.base.arrays import Floats
+from simcluster.base.arrays import Floats, Ints
 from simcluster.base.errors import InputError
 from simcluster.base.units import format_seconds
 from simcluster.interop.recorded.graph import StepGraph, is_communication
@@ -74,21 +74,16 @@ def _seconds(graph: StepGraph) -> Floats:
 
 def _shifts(graphs: Sequence[StepGraph]) -> Floats:
     """How much every worker's clock is ahead, in seconds, if members of groups end together: medians, in turn."""
-    ends: dict[int, list[tuple[list[int], Floats]]] = defaultdict(list)  # worker -> (peers, own end - each peer's)
+    ends: dict[int, list[tuple[Ints, Floats]]] = defaultdict(list)  # worker -> (peers, own end - each peer's)
     for graph in graphs:
         for group in graph.groups:
             for op in group:
                 peers = [other for other in group if other != op]
                 ahead = np.median(graph.ended[op] - graph.ended[peers], axis=1)
-                ends[int(graph.worker[op])].append((graph.worker[peers].tolist(), ahead))
-    count = int(max(graph.worker.max() for graph in graphs)) + 1
-    shifts = np.zeros(count)
+                ends[int(graph.worker[op])].append((graph.worker[peers], ahead))
+    shifts = np.zeros(int(max(graph.worker.max() for graph in graphs)) + 1)
     pairs = {
-        worker: (
-            np.array([peer for peers, _ in found for peer in peers], dtype=np.int64),
-            np.concatenate([ahead for _, ahead in found]),
-        )
-        for worker, found in ends.items()
+        worker: [np.concatenate(columns) for columns in zip(*found, strict=True)] for worker, found in ends.items()
     }
     for _ in range(_ROUNDS):
         before = shifts.copy()
