@@ -160,7 +160,7 @@ def test_bus_bandwidth_counts_from_the_last_arrival(slow: ProfiledJob) -> None:
     assert found.bus_bandwidth == pytest.approx(size * 2 * 3 / 4 / 300e-6, rel=1e-4)
     assert found.modelled is not None
     assert 5e-6 < found.modelled < 300e-6
-    assert found.modelled_bandwidth == pytest.approx(size * 1.5 / found.modelled)
+    assert found.modelled_bus_bandwidth == pytest.approx(size * 1.5 / found.modelled)
 
 
 def test_offsets_of_clocks_are_told(slow: ProfiledJob) -> None:

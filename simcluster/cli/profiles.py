@@ -154,7 +154,7 @@ def _calls(calls: Sequence[Reached]) -> list[str]:
         ]  # fmt: skip
         if with_model:
             row.append("-" if call.modelled is None else format_seconds(call.modelled))
-            row.append(_known(call.modelled_bandwidth, format_bytes_per_second))
+            row.append(_known(call.modelled_bus_bandwidth, format_bytes_per_second))
         rows.append(row)
     title = f"collectives, from the last arrival on{_of(len(rows), len(calls))}"
     return [title, *format_table(header, rows).splitlines()]

@@ -25,8 +25,8 @@ _PEER = {"recv": "send"}
 @dataclass(frozen=True)
 class Reached:
     """Collectives of one kind, group and size: how many in all steps, the median of their seconds from the last
-    arrival on and the fastest, bus bandwidth of the median in B/s (NaN where the size is not known), and the seconds
-    that the model of a cluster gives (None without one)."""
+    arrival on and the fastest, and the seconds that the model of a cluster gives (None without one); bus bandwidth of
+    the median and of the model's in B/s (NaN where the size is not known)."""
 
     kind: str
     group: str
@@ -35,28 +35,19 @@ class Reached:
     count: int
     seconds: float
     fastest: float
-    modelled: float | None = None
-
-    @property
-    def bus_bandwidth(self) -> float:
-        """B/s."""
-        return self._bandwidth(self.seconds)
-
-    @property
-    def modelled_bandwidth(self) -> float | None:
-        """B/s."""
-        return None if self.modelled is None else self._bandwidth(self.modelled)
-
-    def _bandwidth(self, seconds: float) -> float:
-        factor = BUS_FACTOR.get(_PEER.get(self.kind, self.kind))
-        if factor is None or not seconds > 0 or len(self.ranks) < 2:
-            return math.nan
-        return self.bytes * factor(len(self.ranks)) / seconds
+    modelled: float | None
+    bus_bandwidth: float
+    modelled_bus_bandwidth: float | None
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON; None for what is not known."""
-        values = asdict(self) | {"bus_bandwidth": self.bus_bandwidth, "modelled_bus_bandwidth": self.modelled_bandwidth}
-        return {key: None if isinstance(value, float) and math.isnan(value) else value for key, value in values.items()}
+        values = asdict(self).items()
+        return {key: None if isinstance(value, float) and math.isnan(value) else value for key, value in values}
+
+
+def _bus_bandwidth(kind: str, ranks: int, size: float, seconds: float) -> float:
+    factor = BUS_FACTOR.get(_PEER.get(kind, kind))
+    return math.nan if factor is None or not seconds > 0 or ranks < 2 else size * factor(ranks) / seconds
 
 
 def reached(job: ProfiledJob, cluster: Cluster | None = None) -> list[Reached]:
@@ -66,24 +57,26 @@ def reached(job: ProfiledJob, cluster: Cluster | None = None) -> list[Reached]:
     """
     found: dict[tuple[str, str, tuple[int, ...], float], list[float]] = {}
     for graph in job.steps_of_ranks:
-        for group in graph.groups:
-            source = graph.source[group[0]]
+        for members in graph.groups:
+            source = graph.source[members[0]]
             assert source is not None
             assert source.comm is not None
-            comm, last = source.comm, max(float(graph.began[op, 0]) for op in group)
-            ranks = comm.peer or comm.ranks or tuple(job.ranks[graph.worker[op]] for op in group)
-            taken = float(np.median([graph.ended[op, 0] for op in group])) - last
+            comm, last = source.comm, max(float(graph.began[op, 0]) for op in members)
+            ranks = comm.peer or comm.ranks or tuple(job.ranks[graph.worker[op]] for op in members)
+            duration = float(np.median([graph.ended[op, 0] for op in members])) - last
             kind = "send" if comm.peer else comm.kind
-            found.setdefault((kind, comm.what or comm.group, ranks, comm.bytes), []).append(max(taken, 0.0))
-    rows = [
-        Reached(*key, len(taken), float(np.median(taken)), min(taken), _modelled(key, cluster))
-        for key, taken in found.items()
-    ]
+            found.setdefault((kind, comm.what or comm.group, ranks, comm.bytes), []).append(max(duration, 0.0))
+    rows = []
+    for (kind, group, ranks, size), taken in found.items():
+        seconds, modelled = float(np.median(taken)), _modelled(kind, ranks, size, cluster)
+        bandwidth = _bus_bandwidth(kind, len(ranks), size, seconds)
+        at_model = None if modelled is None else _bus_bandwidth(kind, len(ranks), size, modelled)
+        count, fastest = len(taken), min(taken)
+        rows.append(Reached(kind, group, ranks, size, count, seconds, fastest, modelled, bandwidth, at_model))
     return sorted(rows, key=lambda row: -row.count * row.seconds)
 
 
-def _modelled(key: tuple[str, str, tuple[int, ...], float], cluster: Cluster | None) -> float | None:
-    kind, _, ranks, size = key
+def _modelled(kind: str, ranks: tuple[int, ...], size: float, cluster: Cluster | None) -> float | None:
     if cluster is None or kind not in ALGORITHMS or not size > 0 or len(ranks) < 2:
         return None
     if max(ranks) >= len(cluster.gpus):

@@ -182,11 +182,8 @@ def _shift(
     shared: list[Ends] = []
     for step, meet in matched.items():
         for members in meet:
-            times = {}
-            for rank, place in members:
-                op = by_step[step][rank][place]
-                times[rank] = op.start + origin[rank], op.end + origin[rank]
-            shared.append(times)
+            ops = {rank: by_step[step][rank][place] for rank, place in members}
+            shared.append({rank: (op.start + origin[rank], op.end + origin[rank]) for rank, op in ops.items()})
     clocks = align([profile.rank for profile in profiles], {p.rank: p.host for p in profiles}, shared)
     notes += clocks.notes
     return {rank: origin[rank] + offset for rank, offset in clocks.offset.items()}

@@ -74,7 +74,7 @@ def meetings(ops: Mapping[int, Sequence[StreamOp]]) -> list[list[MatchedOp]]:
         for place, op in enumerate(own):
             if op.comm is None or not op.comm.meets:
                 continue
-            key = _key(op.comm)
+            key: Hashable = (op.comm.group, op.comm.ranks, op.comm.peer)
             groups.setdefault(key, {}).setdefault(rank, []).append(place)
             members[key] = op.comm.peer or op.comm.ranks or members.get(key, ())
     found = []
@@ -83,10 +83,6 @@ def meetings(ops: Mapping[int, Sequence[StreamOp]]) -> list[list[MatchedOp]]:
         expected = named if set(named) >= set(places) else sorted(places)
         found += _matched(ops, {rank: places.get(rank, []) for rank in expected})
     return found
-
-
-def _key(comm: Comm) -> Hashable:
-    return (comm.group, comm.ranks, comm.peer)
 
 
 def _matched(ops: Mapping[int, Sequence[StreamOp]], places: Mapping[int, Sequence[int]]) -> list[list[MatchedOp]]:
@@ -104,10 +100,9 @@ def _matched(ops: Mapping[int, Sequence[StreamOp]], places: Mapping[int, Sequenc
 
 
 def _in_order(ops: Sequence[StreamOp], places: Sequence[int]) -> list[int]:
-    numbers = [_comm(ops[place]).sequence for place in places]
-    if min(numbers) >= 0 and len(set(numbers)) == len(numbers) if numbers else False:
-        return [place for _, place in sorted(zip(numbers, places, strict=True))]
-    return list(places)
+    numbers = {place: _comm(ops[place]).sequence for place in places}
+    told = min(numbers.values(), default=-1) >= 0 and len(set(numbers.values())) == len(numbers)
+    return sorted(places, key=numbers.__getitem__) if told else list(places)
 
 
 def _comm(op: StreamOp) -> Comm:

@@ -45,6 +45,5 @@ def recorded(trace: Trace, steps: Sequence[int] | None = None) -> Recorded:
     rebuilt = rebuild(trace)
     refuse_uneven(trace)
     graphs, more = transferred(rebuilt, trace.name)
-    stages = int(trace.stage.max()) + 1
-    _, first = np.unique(trace.dp_rank * stages + trace.stage, return_index=True)
+    _, first = np.unique(trace.worker, return_index=True)
     return Recorded(trace.name, graphs, tuple(trace.rank[first].tolist()), (*notes, *more))

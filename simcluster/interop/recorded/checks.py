@@ -82,7 +82,7 @@ def _refuse_rows(trace: Trace) -> None:
 
 def _refuse_workers(trace: Trace) -> None:
     """Workers must fill the grid of dp ranks and stages."""
-    replicas, stages = int(trace.dp_rank.max()) + 1, int(trace.stage.max()) + 1
+    replicas, stages = trace.replicas, trace.stages
     there = np.zeros((replicas, stages), dtype=bool)
     there[trace.dp_rank, trace.stage] = True
     if not there.all():
@@ -96,8 +96,7 @@ def _refuse_workers(trace: Trace) -> None:
 
 def _whole_steps(trace: Trace, notes: list[str]) -> Trace:
     """Leaves out steps that not every worker has."""
-    stages = int(trace.stage.max()) + 1
-    worker = trace.dp_rank * stages + trace.stage
+    stages, worker = trace.stages, trace.worker
     steps, position = np.unique(trace.step, return_inverse=True)
     there = np.zeros((len(steps), int(worker.max()) + 1), dtype=bool)
     there[position, worker] = True
@@ -145,7 +144,7 @@ def refuse_uneven(trace: Trace) -> None:
     This finds rows that are lost without leaving anything unmatched: one of two members of an embedding's all-reduce.
     """
     steps, step = np.unique(trace.step, return_inverse=True)
-    replicas, stages = int(trace.dp_rank.max()) + 1, int(trace.stage.max()) + 1
+    replicas, stages = trace.replicas, trace.stages
     for optype in _COUNTED:
         ops = np.flatnonzero(trace.is_type([optype]))
         place = np.ravel_multi_index((step[ops], trace.dp_rank[ops], trace.stage[ops]), (len(steps), replicas, stages))
@@ -180,7 +179,7 @@ def _refuse_count(trace: Trace, ops: Ints, counts: Ints, optype: str, step: int,
 
 def _doubts(trace: Trace) -> list[str]:
     """What a reader should know before trusting a replay."""
-    found = [*_ranks(trace)]
+    found = _ranks(trace)
     passes = trace.duration[trace.is_type([FORWARD])]
     if len(passes) and float(np.median(passes)) > _LONGEST_PASS:
         found.append(
@@ -192,7 +191,7 @@ def _doubts(trace: Trace) -> list[str]:
 
 def _ranks(trace: Trace) -> list[str]:
     """Replicas or stages whose rank numbers are left out, and replicas that nobody recorded."""
-    replicas, stages = int(trace.dp_rank.max()) + 1, int(trace.stage.max()) + 1
+    replicas, stages = trace.replicas, trace.stages
     between = [optype for optype, scope in SCOPES.items() if scope == "replicas" and trace.is_type([optype]).any()]
     if replicas == 1 and between:
         return [

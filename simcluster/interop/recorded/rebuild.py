@@ -89,10 +89,10 @@ class _Rebuilding:
 
     def __init__(self, trace: Trace, rows: Ints, beside: tuple[str, ...], slack: float) -> None:
         self._trace, self._rows, self._beside, self._slack = trace, rows, beside, slack
-        self._stages = int(trace.stage.max()) + 1
+        self._stages = trace.stages
         first = rows[:, 0]
         self._optype = [trace.words[code] for code in trace.optype[first]]
-        self._worker: list[int] = (trace.dp_rank[first] * self._stages + trace.stage[first]).tolist()
+        self._worker: list[int] = trace.worker[first].tolist()
         self._seq: list[int] = trace.seq_id[first].tolist()
         self._chunk: list[int] = trace.mc[first].tolist()
         self._began: Floats = trace.start_ts[rows]
@@ -139,17 +139,16 @@ class _Rebuilding:
     def _passes(self) -> dict[int, _Pass]:
         """The passes of all microbatches by op, those of a worker in its order; their chunk of the model is from gmc
         where it is recorded."""
-        trace, passes = self._trace, dict[int, _Pass]()
-        for (worker, name), ops in self._lanes.items():
-            for op in ops if name == MAIN else ():
-                if self._optype[op] in (FORWARD, BACKWARD):
-                    row = self._rows[op, 0]
-                    place, chunk = int(trace.gmc[row]), int(trace.mc[row])
-                    if place < 0:
-                        place = max(chunk, 0) * self._stages + worker % self._stages
-                    number = int(trace.mb_id[row]) if trace.mb_id[row] >= 0 else self._seq[op]
-                    passes[op] = _Pass(op, self._optype[op] == FORWARD, worker, number, place)
-        return passes
+        trace, rows = self._trace, self._rows[:, 0]
+        share = np.maximum(trace.mc, 0) * self._stages + trace.stage
+        place = np.where(trace.gmc < 0, share, trace.gmc)[rows].tolist()
+        number = np.where(trace.mb_id < 0, trace.seq_id, trace.mb_id)[rows].tolist()
+        return {
+            op: _Pass(op, self._optype[op] == FORWARD, worker, number[op], place[op])
+            for (worker, name), ops in self._lanes.items()
+            for op in ops
+            if name == MAIN and self._optype[op] in (FORWARD, BACKWARD)
+        }
 
     def _edges(self, passes: Mapping[int, _Pass]) -> list[tuple[_Pass, _Pass]]:
         """Every pass that gets its input from another of its kind, behind that one."""
@@ -254,21 +253,16 @@ class _Rebuilding:
 
     def _collectives(self) -> None:
         """Groups by who takes part; every collective needs all its members."""
-        workers = sorted(set(self._worker))
-        for op, optype in enumerate(self._optype):
-            scope, worker = SCOPES.get(optype, "worker"), self._worker[op]
-            keys: dict[str, tuple[object, ...]] = {
-                "replicas": (worker % self._stages,),
-                "pipeline": (worker // self._stages,),
-                "job": (),
-            }
+        for op, (optype, worker) in enumerate(zip(self._optype, self._worker, strict=True)):
+            keys = {"replicas": (worker % self._stages,), "pipeline": (worker // self._stages,), "job": ()}
+            scope = SCOPES.get(optype)
             if scope in keys:
                 self._groups[optype, self._seq[op], self._chunk[op], *keys[scope]].append(op)
         for (optype, *_), ops in self._groups.items():
-            if SCOPES.get(str(optype)) not in ("replicas", "job"):
+            scope, stage = SCOPES.get(str(optype)), self._worker[ops[0]] % self._stages
+            if scope not in ("replicas", "job"):
                 continue  # which stages hold an embedding is for the trace to say
-            stage = self._worker[ops[0]] % self._stages
-            members = [w for w in workers if SCOPES[str(optype)] == "job" or w % self._stages == stage]
+            members = [w for w in sorted(set(self._worker)) if scope == "job" or w % self._stages == stage]
             there = [self._worker[op] for op in ops]
             if lost := [worker for worker in members if worker not in there]:
                 raise InputError(
@@ -284,18 +278,16 @@ class _Rebuilding:
         for optype in self._beside:
             for number, op in enumerate(self._lanes.get((worker, optype), ())):
                 began, ended = float(self._began[op, 0]), float(self._ended[op, 0])
-                running = [other for other in main if self._runs_at(other, began)]
+                early, late = began - self._slack, began + self._slack
+                running = [other for other in main if self._began[other, 0] < early and self._ended[other, 0] > late]
                 if self._queued(op, number, began):
                     pass  # its lane is what it waited for
                 elif running:
                     self._after[op][self._launch(running[0], op, f"{LAUNCH}{optype} {number}")] = None
-                elif before := [other for other in main if self._ended[other, 0] <= began + self._slack]:
+                elif before := [other for other in main if self._ended[other, 0] <= late]:
                     self._after[op][before[-1]] = None
                 for other in self._users(op, main, last_backward, ended)[:1]:
                     self._after[other][op] = None
-
-    def _runs_at(self, op: int, instant: float) -> bool:
-        return bool(self._began[op, 0] < instant - self._slack and self._ended[op, 0] > instant + self._slack)
 
     def _queued(self, op: int, number: int, began: float) -> bool:
         """Parameters that come right behind the last ones were not launched then: they had been waiting."""

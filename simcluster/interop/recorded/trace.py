@@ -80,6 +80,21 @@ class Trace:
     def __len__(self) -> int:
         return len(self.row)
 
+    @property
+    def replicas(self) -> int:
+        """Data-parallel ranks, counted from 0."""
+        return int(self.dp_rank.max()) + 1
+
+    @property
+    def stages(self) -> int:
+        """Pipeline stages, counted from 0."""
+        return int(self.stage.max()) + 1
+
+    @property
+    def worker(self) -> Ints:
+        """dp_rank x stages + stage."""
+        return self.dp_rank * self.stages + self.stage
+
     def where(self, chosen: Bools | Ints) -> Trace:
         """The same trace with these rows only, in this order."""
         names = [each.name for each in fields(self)][2:-1]
