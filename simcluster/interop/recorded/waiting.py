@@ -13,6 +13,7 @@ from simcluster.engine.longest_path import PathTimes
 from simcluster.interop.recorded.graph import StepGraph, computing
 from simcluster.interop.recorded.lowering import RecordedPart
 from simcluster.interop.recorded.recorded import Recorded
+from simcluster.results.metrics import inside
 from simcluster.results.waits import READABLE, WaitMatrix
 
 
@@ -84,24 +85,11 @@ def _by_worker(worker: Ints, count: int) -> list[Ints]:
 def _exposed(low: Floats, high: Floats, begin: Floats, end: Floats) -> Floats:
     """Seconds of each interval in which nothing computes and that are not in an interval which began before it."""
     order = np.lexsort((high, low))
-    latest = np.maximum.accumulate(high[order])
-    before = np.concatenate([[-np.inf], latest[:-1]])
+    before = np.concatenate([[-np.inf], np.maximum.accumulate(high[order])[:-1]])
     first = np.maximum(low[order], before)
     last = np.maximum(high[order], first)
+    edges = np.unique(np.concatenate([first, last, begin, end]))
+    idle = np.concatenate([[0.0], np.cumsum(np.diff(edges) * ~inside(edges, begin, end))])  # by each edge
     found = np.empty(len(low))
-    found[order] = (last - first) - (_done(last, begin, end) - _done(first, begin, end))
-    return np.maximum(found, 0.0)
-
-
-def _done(instants: Floats, begin: Floats, end: Floats) -> Floats:
-    """Seconds computed by each of these instants; ops that overlap (streams) count once."""
-    if not len(begin):
-        return np.zeros(len(instants))
-    order = np.argsort(begin, kind="stable")
-    begin, end = begin[order], np.maximum.accumulate(end[order])
-    fresh = np.concatenate([[True], begin[1:] > end[:-1]])
-    starts, ends = begin[fresh], np.append(end[np.flatnonzero(fresh)[1:] - 1], end[-1])
-    edges = np.stack([starts, ends], axis=1).ravel()
-    total = np.cumsum(ends - starts)
-    done = np.stack([total - (ends - starts), total], axis=1).ravel()
-    return np.asarray(np.interp(instants, edges, done))
+    found[order] = idle[np.searchsorted(edges, last)] - idle[np.searchsorted(edges, first)]
+    return found
