@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from simcluster.base.clock import on_grid
 from simcluster.base.errors import InputError
@@ -33,18 +32,10 @@ _BARRIER_BYTES = 4.0
 _NOTHING = (Traffic((), 0.0, 1, 0.0),)
 
 
-@dataclass(frozen=True)
-class LoweredTrace:
-    """The program, and for each of its ops the rank and the node."""
-
-    program: Program
-    nodes: list[tuple[int, TraceNode]]
-
-
 def lower(
     trace: ChakraTrace, *, seconds: Callable[[int, TraceNode], float], group_of: GroupOf, cost: Cost
-) -> LoweredTrace:
-    """The program of a trace; ``seconds`` is the length of a node that computes.
+) -> tuple[Program, list[tuple[int, TraceNode]]]:
+    """The program of a trace, and of each of its ops the rank and the node; ``seconds`` is the length of a node that computes.
 
     Raises InputError naming rank and node for what cannot be played: gather and scatter, a send without
     its receive, collectives that a group does not have in common.
@@ -147,7 +138,7 @@ class _Lowering:
         self._program.meetings.append(Meeting(1, self._cost(ranks, what, size) if size > 0 else _NOTHING))
         return self._op(rank, node, lane, meeting=len(self._program.meetings) - 1)
 
-    def lowered(self) -> LoweredTrace:
+    def lowered(self) -> tuple[Program, list[tuple[int, TraceNode]]]:
         """All ranks' nodes; messages are tied, and what nobody answers is refused."""
         for rank in range(len(self._trace.ranks)):
             self._add(rank)
@@ -167,4 +158,4 @@ class _Lowering:
             if self._joined[meeting] < len(group):
                 what = f"only {self._joined[meeting]} of the {len(group)} ranks of its group have this {kind}"
                 raise self.error(rank, node, f"{what}, number {turn + 1} of the group; all of them must")
-        return LoweredTrace(program, self._nodes)
+        return program, self._nodes

@@ -84,11 +84,11 @@ def play_traces(
     timed = Counter[str]()
     seconds = _timer(device, precision, roofline, timed)
     groups = _Groups(trace, tuple(dimensions))
-    lowered = lower(trace, seconds=seconds, group_of=groups.of, cost=_costs(cluster, nccl))
-    record = play(lowered.program, cluster.capacity.tolist())
+    program, nodes = lower(trace, seconds=seconds, group_of=groups.of, cost=_costs(cluster, nccl))
+    record = play(program, cluster.capacity.tolist())
     played = tuple(
         PlayedNode(rank, node.id, node.name, node.kind, float(start), float(end))
-        for (rank, node), start, end in zip(lowered.nodes, record.start, record.end, strict=True)
+        for (rank, node), start, end in zip(nodes, record.start, record.end, strict=True)
     )
     by_rank: list[list[PlayedNode]] = [[] for _ in range(ranks)]
     for node in played:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from simcluster.results.played import Run
 
 _COPIES = {way: kind for kind, way in COPIES.items()}
-_FIELDS = {"comm_src": "int32_val", "comm_dst": "int32_val", "comm_tag": "int32_val", "tensor_size": "uint64_val"}
+_INTEGERS = {"comm_src": "int32", "comm_dst": "int32", "comm_tag": "int32", "tensor_size": "uint64"}
 
 
 def write_traces(trace: ChakraTrace, folder: str | Path) -> list[Path]:
@@ -62,13 +62,13 @@ def _encoded(nodes: tuple[TraceNode, ...]) -> bytes:
 def _set(attribute: Any, name: str, value: Value) -> None:
     """The value in the field of its kind; numbers as ASTRA-sim reads them (int64, ranks int32, sizes of tensors
     uint64)."""
+    kinds = {bool: "bool", int: "int64", float: "double", str: "string", bytes: "bytes"}
     if isinstance(value, tuple):
-        first = value[0] if value else False
-        field = {bool: "bool_list", int: "int64_list", float: "double_list", str: "string_list", bytes: "bytes_list"}
-        getattr(attribute, field[type(first)]).values.extend(value)
-        return
-    field = {bool: "bool_val", int: _FIELDS.get(name, "int64_val"), float: "double_val", str: "string_val"}
-    setattr(attribute, field.get(type(value), "bytes_val"), value)
+        kind = kinds[type(value[0] if value else False)]
+        getattr(attribute, f"{kind}_list").values.extend(value)
+    else:
+        kind = _INTEGERS.get(name, "int64") if type(value) is int else kinds[type(value)]
+        setattr(attribute, f"{kind}_val", value)
 
 
 def write_run(run: Run, folder: str | Path, name: str) -> list[Path]:

@@ -17,7 +17,7 @@ from simcluster.base.arrays import Bools, Floats
 from simcluster.interop.kineto.job import ProfiledJob
 from simcluster.interop.kineto.labels import Label
 from simcluster.interop.kineto.rebuild import Profiled
-from simcluster.interop.recorded.graph import COPY, HOST, computing, is_comm, of_type, of_workers
+from simcluster.interop.recorded.graph import COPY, HOST, computing, having, is_comm
 from simcluster.results.metrics import inside
 
 
@@ -86,7 +86,7 @@ def breakdown(job: ProfiledJob) -> list[ProfiledRankTime]:
 
 def _of_ranks(graph: Profiled, ranks: int) -> list[list[float]]:
     """Of every rank its own step, the states, and the overlapped and whole time in collectives."""
-    comm, computes, copies, arrived = is_comm(graph), computing(graph), of_type(COPY)(graph), _arrived(graph)
+    comm, computes, copies, arrived = is_comm(graph), computing(graph), having("types", COPY)(graph), _arrived(graph)
     began, ended, length, found = graph.began[:, 0], graph.ended[:, 0], float(graph.measured[0]), []
     for worker in range(ranks):
         own = graph.worker == worker
@@ -100,7 +100,7 @@ def _of_ranks(graph: Profiled, ranks: int) -> list[list[float]]:
         late, going = on(comm, began, arrived), on(comm, arrived, ended)
         states = [busy, ~busy & going, ~busy & ~going & late, ~busy & ~there & on(copies, began, ended)]
         seconds = [float(width[state].sum()) for state in states]
-        counted = own & ~of_type(HOST)(graph) if graph.on_device else own
+        counted = own & ~having("types", HOST)(graph) if graph.on_device else own
         whole = float(ended[counted].max() - began[counted].min()) if counted.any() else 0.0
         idle = max(0.0, length - sum(seconds))
         idle = idle if idle > 1e-9 * length else 0.0  # what rounding leaves of nothing
@@ -137,7 +137,8 @@ def layers(job: ProfiledJob) -> list[LayerTime]:
 
 def slowdown_by_type(job: ProfiledJob, types: Sequence[str]) -> Floats:
     """S of what every rank's ops of these types do alone, [rank, type]: only they take what they took."""
-    pairs = itertools.product(map(of_workers, range(len(job.ranks))), map(of_type, types))
+    workers = (having("worker", place) for place in range(len(job.ranks)))
+    pairs = itertools.product(workers, [having("types", optype) for optype in types])
     ideal = job.times(job.typical_of).sum()
     kept = job.keeping(*(lambda graph, one=one, other=other: one(graph) & other(graph) for one, other in pairs))
     return np.array([float(times.sum() / ideal) for times in kept]).reshape(len(job.ranks), len(types))

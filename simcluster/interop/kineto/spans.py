@@ -12,12 +12,10 @@ from simcluster.interop.recorded.graph import COPY, HOST
 from simcluster.interop.recorded.spans import OpNames, timeline
 from simcluster.results.timeline import Spans
 
-_AXES = (
-    ("tp", re.compile(r"(?:^|[\W_])tp(?:$|[\W_])|tensor", re.IGNORECASE)),
-    ("pp", re.compile(r"(?:^|[\W_])pp(?:$|[\W_])|pipeline", re.IGNORECASE)),
-    ("cp", re.compile(r"(?:^|[\W_])cp(?:$|[\W_])|context", re.IGNORECASE)),
-    ("ep", re.compile(r"(?:^|[\W_])ep(?:$|[\W_])|expert", re.IGNORECASE)),
-)
+_AXES = {
+    axis: re.compile(rf"(?:^|[\W_]){axis}(?:$|[\W_])|{word}", re.IGNORECASE)
+    for axis, word in (("tp", "tensor"), ("pp", "pipeline"), ("cp", "context"), ("ep", "expert"))
+}
 """Axes, and how frameworks describe their groups: Megatron's TENSOR_MODEL_PARALLEL_GROUP, a device mesh's mesh_tp."""
 _NUMBER = re.compile(r"(\d+)$")
 
@@ -36,7 +34,7 @@ def axis_of(comm: Comm) -> str:
     """The stream of the timeline that a collective is on."""
     if comm.kind in MESSAGES:
         return "pp"
-    return next((axis for axis, name in _AXES if name.search(comm.what or comm.group)), "dp")
+    return next((axis for axis, name in _AXES.items() if name.search(comm.what or comm.group)), "dp")
 
 
 def _names(graph: Profiled, op: int) -> OpNames | None:

@@ -13,7 +13,7 @@ from simcluster.base.arrays import Bools
 from simcluster.base.errors import InputError
 from simcluster.interop.kineto.job import ProfiledJob
 from simcluster.interop.kineto.rebuild import Profiled
-from simcluster.interop.recorded.graph import HOST, StepGraph, computing, is_comm, of_type
+from simcluster.interop.recorded.graph import HOST, StepGraph, computing, having, is_comm
 from simcluster.interop.recorded.whatif import (
     ReplayAnswer,
     ReplayQuestion,
@@ -64,7 +64,7 @@ QUESTIONS = {
     "compute": ReplayQuestion(
         "compute=1.1x: kernels (on a CPU: operators) 1.1 times as fast", partial(faster, chosen=computing)
     ),
-    "host": ReplayQuestion("host=2x: the host launches twice as fast", partial(faster, chosen=of_type(HOST))),
+    "host": ReplayQuestion("host=2x: the host launches twice as fast", partial(faster, chosen=having("types", HOST))),
     "worker": ReplayQuestion("worker=RANK: what is typical instead of what that rank took", _worker),
     "type": ReplayQuestion("type=OPTYPE: what is typical instead of what ops of this type took", typical_of_type),
     "layer": ReplayQuestion("layer=NAME: compute of this layer takes no time", _layer),

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cache
+from typing import Any, Literal
 
 import numpy as np
 
@@ -95,24 +96,9 @@ def computing(graph: StepGraph) -> Bools:
     return ~is_comm(graph) & ~np.isin(graph.optype, (HOST, COPY))
 
 
-def of_type(optype: str) -> Chosen:
-    """Ops of a type as it is reported."""
-    return lambda graph: np.asarray(np.array(graph.types) == optype)
-
-
-def of_replica(number: int) -> Chosen:
-    """Ops of a dp rank."""
-    return lambda graph: np.asarray(graph.dp_rank == number)
-
-
-def of_stage(number: int) -> Chosen:
-    """Ops of a stage."""
-    return lambda graph: np.asarray(graph.stage == number)
-
-
-def of_workers(*numbers: int) -> Chosen:
-    """Ops of some workers."""
-    return lambda graph: np.isin(graph.worker, numbers)
+def having(column: Literal["types", "dp_rank", "stage", "worker"], *values: Any) -> Chosen:
+    """Ops with one of these values: of these types as they are reported, dp ranks, stages or workers."""
+    return lambda graph: np.isin(getattr(graph, column), values)
 
 
 @dataclass

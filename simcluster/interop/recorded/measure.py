@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from simcluster.base.arrays import Floats
-from simcluster.interop.recorded.graph import of_replica, of_stage, of_type, of_workers
+from simcluster.interop.recorded.graph import having
 from simcluster.interop.recorded.recorded import Recorded
 from simcluster.interop.recorded.trace import LAUNCH
 
@@ -103,17 +103,17 @@ def measure(job: Recorded) -> Straggling:
     ideal = job.times(job.typical_of)
     types = [optype for optype in job.typical if not optype.startswith(LAUNCH)]
     groups = [
-        *map(of_type, types),
-        *map(of_replica, range(job.replicas)),
-        *map(of_stage, range(job.stages)),
+        *(having("types", optype) for optype in types),
+        *(having("dp_rank", replica) for replica in range(job.replicas)),
+        *(having("stage", stage) for stage in range(job.stages)),
     ]
     ratios = [_ratio(times, ideal) for times in job.keeping(*groups)]
     by_type, rest = dict(zip(types, ratios, strict=False)), ratios[len(types) :]
     by_replica, by_stage = rest[: job.replicas], rest[job.replicas :]
     worst = worst_workers(np.minimum.outer(by_replica, by_stage))
-    of_worst = of_workers(*(dp * job.stages + stage for dp, stage in worst))
+    of_worst = having("worker", *(dp * job.stages + stage for dp, stage in worst))
     without_worst, worst_alone = job.keeping(lambda graph: ~of_worst(graph), of_worst)
-    of_last = of_stage(job.stages - 1)
+    of_last = having("stage", job.stages - 1)
     without_last, last_alone = job.keeping(lambda graph: ~of_last(graph), of_last)
     return Straggling(
         steps=job.steps,

@@ -112,16 +112,22 @@ class Trace:
         )
 
 
+def parquet_for(path: str | Path, doing: str) -> tuple[Any, Any]:
+    """pyarrow and its Parquet; InputError with what cannot be done where it is missing."""
+    try:
+        import pyarrow as arrow  # type: ignore[import-untyped]  # an extra; slow to import
+        import pyarrow.parquet as parquet  # type: ignore[import-untyped]
+    except ImportError:
+        raise InputError(f"cannot {doing} {path}: Parquet needs pyarrow; pip install 'simcluster[parquet]'") from None
+    return arrow, parquet
+
+
 def read_trace(path: str | Path) -> Trace:
     """A trace from a Parquet file, unchecked (``checks.check`` does that).
 
     Raises InputError where pyarrow is missing, the file is none or cut, or columns are missing or of the wrong type.
     """
-    try:
-        import pyarrow as arrow  # type: ignore[import-untyped]  # an extra; slow to import
-        import pyarrow.parquet as parquet  # type: ignore[import-untyped]
-    except ImportError:
-        raise InputError(f"cannot read {path}: Parquet needs pyarrow; pip install 'simcluster[parquet]'") from None
+    arrow, parquet = parquet_for(path, "read")
     if not Path(path).is_file():
         raise InputError(f"cannot read {path}: there is no such file")
     try:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -19,11 +19,8 @@ from simcluster.base.errors import InputError
 from simcluster.interop.recorded.graph import (
     Chosen,
     StepGraph,
+    having,
     is_comm,
-    of_replica,
-    of_stage,
-    of_type,
-    of_workers,
 )
 from simcluster.interop.recorded.recorded import Recorded
 from simcluster.interop.recorded.reschedule import microbatches_of, rescheduled, schedule_of
@@ -31,6 +28,7 @@ from simcluster.interop.recorded.trace import BACKWARD, FORWARD
 from simcluster.schedules import make_schedule, schedules_with
 
 Job = TypeVar("Job", bound=Recorded)
+_Column = Literal["dp_rank", "stage"]
 _FACTOR = re.compile(r"([0-9]*\.?[0-9]+)x?")
 
 
@@ -115,7 +113,7 @@ def typical_of_type(job: Job, value: str, part: str) -> Job:
     """The job in which ops of a type take what is typical; InputError for a type that it has none of."""
     if value not in job.typical:
         raise InputError(f"what-if {part!r}: the job has no ops of that type; it has {', '.join(job.typical)}")
-    return typical_where(job, of_type(value))
+    return typical_where(job, having("types", value))
 
 
 def faster(job: Job, value: str, part: str, chosen: Chosen) -> Job:
@@ -133,9 +131,10 @@ def answered(job: Recorded, question: str, changed: Recorded) -> ReplayAnswer:
     return ReplayAnswer(question, before, after)
 
 
-def _number(value: str, count: int, part: str, what: str) -> int:
+def _number(job: Recorded, value: str, part: str, column: _Column) -> int:
+    count = job.stages if column == "stage" else job.replicas
     if not value.strip().isdecimal() or int(value) >= count:
-        raise InputError(f"what-if {part!r}: give a {what} from 0 to {count - 1}")
+        raise InputError(f"what-if {part!r}: give a {column.replace('_', ' ')} from 0 to {count - 1}")
     return int(value)
 
 
@@ -143,11 +142,11 @@ def _last_stage(job: Recorded, value: str, part: str) -> Recorded:
     """Scaled, so that it keeps its jitter and its sequences."""
     if value != "mean" or job.stages == 1:
         raise InputError(f"what-if {part!r}: only last-stage=mean can be asked, of a job with several stages")
-    last = of_stage(job.stages - 1)
+    last = having("stage", job.stages - 1)
     factors = {}
     for optype in (FORWARD, BACKWARD):
         pools = [
-            [graph.seconds[of_type(optype)(graph) & (last(graph) == own)].ravel() for graph in job.graphs]
+            [graph.seconds[having("types", optype)(graph) & (last(graph) == own)].ravel() for graph in job.graphs]
             for own in (False, True)
         ]
         others, own = (float(np.concatenate(pool).mean()) for pool in pools)
@@ -160,20 +159,16 @@ def _last_stage(job: Recorded, value: str, part: str) -> Recorded:
     return where(job, last, seconds)
 
 
-def _stage(job: Recorded, value: str, part: str) -> Recorded:
-    return typical_where(job, of_stage(_number(value, job.stages, part, "stage")))
-
-
-def _dp(job: Recorded, value: str, part: str) -> Recorded:
-    return typical_where(job, of_replica(_number(value, job.replicas, part, "dp rank")))
+def _of(job: Recorded, value: str, part: str, column: _Column) -> Recorded:
+    return typical_where(job, having(column, _number(job, value, part, column)))
 
 
 def _worker(job: Recorded, value: str, part: str) -> Recorded:
     dp, comma, stage = value.partition(",")
     if not comma:
         raise InputError(f"what-if {part!r}: give a dp rank and a stage, as in worker=8,1")
-    number = _number(dp, job.replicas, part, "dp rank") * job.stages + _number(stage, job.stages, part, "stage")
-    return typical_where(job, of_workers(number))
+    number = _number(job, dp, part, "dp_rank") * job.stages + _number(job, stage, part, "stage")
+    return typical_where(job, having("worker", number))
 
 
 QUESTIONS = {
@@ -181,9 +176,11 @@ QUESTIONS = {
         "last-stage=mean: passes of the last stage scaled to the mean of the other stages (no head, no loss)",
         _last_stage,
     ),
-    "stage": ReplayQuestion("stage=N: what is typical instead of what stage N took", _stage),
+    "stage": ReplayQuestion("stage=N: what is typical instead of what stage N took", partial(_of, column="stage")),
     "worker": ReplayQuestion("worker=DP,STAGE: what is typical instead of what that worker took", _worker),
-    "dp": ReplayQuestion("dp=N: what is typical instead of what all stages of dp rank N took", _dp),
+    "dp": ReplayQuestion(
+        "dp=N: what is typical instead of what all stages of dp rank N took", partial(_of, column="dp_rank")
+    ),
     "type": ReplayQuestion("type=OPTYPE: what is typical instead of what ops of this type took", typical_of_type),
     "links": ReplayQuestion("links=2x: messages and collectives twice as fast", partial(faster, chosen=is_comm)),
     "compute": ReplayQuestion(

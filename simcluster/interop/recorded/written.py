@@ -21,6 +21,7 @@ from simcluster.interop.recorded.trace import (
     METADATA,
     WEIGHT,
     Trace,
+    parquet_for,
     trace_of,
 )
 from simcluster.planning.parallel import Plan
@@ -58,11 +59,7 @@ def trace_of_result(result: Result, name: str) -> Trace:
 
 def save_trace(trace: Trace, path: str | Path) -> None:
     """A trace as a Parquet file.  InputError where pyarrow is missing or the system refuses."""
-    try:
-        import pyarrow as arrow  # type: ignore[import-untyped]  # an extra; slow to import
-        import pyarrow.parquet as parquet  # type: ignore[import-untyped]
-    except ImportError:
-        raise InputError(f"cannot write {path}: Parquet needs pyarrow; pip install 'simcluster[parquet]'") from None
+    arrow, parquet = parquet_for(path, "write")
     columns = {name: getattr(trace, name) for name in COLUMNS if name != "optype"}
     columns["optype"] = [trace.words[code] for code in trace.optype]
     table = arrow.table({name: columns[name] for name in COLUMNS})
