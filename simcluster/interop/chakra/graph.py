@@ -35,10 +35,10 @@ _NOTHING = (Traffic((), 0.0, 1, 0.0),)
 def lower(
     trace: ChakraTrace, *, seconds: Callable[[int, TraceNode], float], group_of: GroupOf, cost: Cost
 ) -> tuple[Program, list[tuple[int, TraceNode]]]:
-    """The program of a trace, and of each of its ops the rank and the node; ``seconds`` is the length of a node that computes.
+    """The program of a trace, and of each of its ops the rank and the node.
 
-    Raises InputError naming rank and node for what cannot be played: gather and scatter, a send without
-    its receive, collectives that a group does not have in common.
+    ``seconds`` is the length of a node that computes.  Raises InputError naming rank and node for what cannot be
+    played: gather and scatter, a send without its receive, collectives that a group does not have in common.
     """
     return _Lowering(trace, seconds, group_of, cost).lowered()
 
