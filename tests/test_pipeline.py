@@ -61,7 +61,7 @@ def order(scenario: Any) -> Schedule:
 def test_rows_are_the_schedule(name: str, stages: int, microbatches: int) -> None:
     schedule = make_schedule(name, stages, microbatches, 2 if SCHEDULES[name].takes_chunks else 1)
     document = json.loads(json.dumps(Rows.of(schedule).model_dump(mode="json", exclude_none=True)))
-    assert Rows.model_validate(document).make(stages, microbatches) == schedule
+    assert Rows.model_validate(document).function()(stages, microbatches) == schedule
 
 
 def test_rows_in_a_scenario_play_as_the_name_does(tiny: Tiny) -> None:

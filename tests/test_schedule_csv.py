@@ -31,7 +31,7 @@ from simcluster.schedules import (
     zb_v,
 )
 from simcluster.schedules.actions import parse_row
-from simcluster.schedules.specs import ScheduleSpec
+from simcluster.schedules.specs import ScheduleChoice, ZbAuto
 from simcluster.schedules.text import order_lines
 from simcluster.schedules.torch_csv import from_csv, to_csv, torch_can_run
 
@@ -156,7 +156,7 @@ def nothing(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> None
     return None
 
 
-SPECS: TypeAdapter[object] = TypeAdapter(ScheduleSpec)
+SPECS: TypeAdapter[object] = TypeAdapter(ScheduleChoice)
 
 
 def test_schedules_with_parameters_are_documents() -> None:
@@ -166,9 +166,9 @@ def test_schedules_with_parameters_are_documents() -> None:
     times = EqualCosts(F=10.0, B=20.0, I=12.0, W=8.0)
     made = make_schedule(SPECS.validate_python(document), 4, 8)  # type: ignore[arg-type]
     assert made == zb_auto(4, 8, costs=times, latency=1.0, memory_limit=6)
-    plain = SPECS.validate_python({"name": "zb-auto"})
-    assert make_schedule(plain, 4, 8) == zb_auto(4, 8)  # type: ignore[arg-type]
-    assert make_schedule(plain, 4, 8, costs=times, latency=1.0) == zb_auto(4, 8, costs=times, latency=1.0)  # type: ignore[arg-type]
+    plain = ZbAuto(name="zb-auto")
+    assert make_schedule(plain, 4, 8) == zb_auto(4, 8)
+    assert make_schedule(plain, 4, 8, costs=times, latency=1.0) == zb_auto(4, 8, costs=times, latency=1.0)
 
 
 @pytest.mark.parametrize(

@@ -97,8 +97,6 @@ def test_hops_follow_the_route(schedule: Schedule) -> None:
             assert schedule.virtual_stage(microbatch, *hop) == place
             assert schedule.previous_hop(microbatch, *hop) == (route[place - 1] if place else None)
             assert schedule.next_hop(microbatch, *hop) == (route[place + 1] if hop != route[-1] else None)
-            assert schedule.is_first(microbatch, *hop) == (hop == route[0])
-            assert schedule.is_last(microbatch, *hop) == (hop == route[-1])
 
 
 @inherited

@@ -196,4 +196,4 @@ def test_only_ratios_of_times_matter(unit: float | Fraction) -> None:
 
 def test_another_goal_is_refused() -> None:
     with pytest.raises(InputError, match=r"the goal is 'makespan'; it is span \(.*\) or step \("):
-        zb_auto(3, 3, goal="makespan")  # type: ignore[arg-type]
+        zb_auto(3, 3, goal="makespan")

@@ -118,17 +118,9 @@ def schedule_function(name: str) -> ScheduleEntry:
 
 
 class ScheduleMaker(Protocol):
-    """A schedule with parameters (``schedules.specs``)."""
+    """A schedule with parameters (``schedules.specs``), whose function may go by the times of the run."""
 
-    def make(
-        self,
-        num_stages: int,
-        num_microbatches: int,
-        num_chunks: int = 1,
-        *,
-        costs: Times | None = None,
-        latency: Any = 0,
-    ) -> Schedule: ...
+    def function(self, costs: Times | None = None, latency: Any = 0) -> ScheduleFunction: ...
 
 
 def make_schedule(
@@ -156,7 +148,7 @@ def make_schedule(
     elif callable(what):
         made = what(num_stages, num_microbatches, num_chunks)
     else:
-        return what.make(num_stages, num_microbatches, num_chunks, costs=costs, latency=latency)
+        return what.function(costs, latency)(num_stages, num_microbatches, num_chunks)
     if not isinstance(made, Schedule):
         name = getattr(what, "__name__", repr(what))
         raise InputError(f"schedule function {name!r} returned {type(made).__name__}; it must return a Schedule")

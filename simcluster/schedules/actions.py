@@ -140,14 +140,6 @@ class Schedule:
         place = self.virtual_stage(microbatch, stage, chunk)
         return self.route(microbatch)[place - 1] if place else None
 
-    def is_first(self, microbatch: int, stage: int, chunk: int) -> bool:
-        """Does the model begin here (embedding) for this microbatch?"""
-        return self.virtual_stage(microbatch, stage, chunk) == 0
-
-    def is_last(self, microbatch: int, stage: int, chunk: int) -> bool:
-        """Does the model end here (head and loss) for this microbatch?"""
-        return self.virtual_stage(microbatch, stage, chunk) == len(self.route(microbatch)) - 1
-
     def fused_at(self, stage: int) -> tuple[int, ...]:
         """Positions in the row of this stage where a fused pair begins."""
         return self.fused[stage] if self.fused else ()

@@ -43,12 +43,11 @@ def require_one_chunk(name: str, num_chunks: int) -> None:
         )
 
 
-def require_own_chunks(name: str, num_chunks: int, own: int, why: str) -> None:
+def require_own_chunks(name: str, num_chunks: int, own: int, why: str = "") -> None:
     """InputError if other chunks are asked of a schedule than it has by itself; 1 stands for what it has."""
     if num_chunks not in (1, own):
-        raise InputError(
-            f"schedule {name!r} has {own} chunks per stage ({why}), and {num_chunks} were asked for; leave chunks out"
-        )
+        has = f"{own} chunks per stage" + (f" ({why})" if why else "")
+        raise InputError(f"schedule {name!r} has {has}, and {num_chunks} were asked for; leave chunks out")
 
 
 def _check_shape(schedule: Schedule) -> None:

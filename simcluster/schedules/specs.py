@@ -7,6 +7,7 @@ package, since it needs pydantic.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Discriminator, Field, StrictBool, Tag
@@ -15,6 +16,8 @@ from simcluster.base.errors import InputError
 from simcluster.documents.spec import Spec
 from simcluster.schedules import SCHEDULES, make_schedule
 from simcluster.schedules.actions import Route, Schedule, loop_route, parse_row
+from simcluster.schedules.check import require_own_chunks
+from simcluster.schedules.entry import ScheduleFunction
 from simcluster.schedules.interleaved import interleaved
 from simcluster.schedules.text import row_texts
 from simcluster.schedules.timing import EqualCosts
@@ -34,17 +37,9 @@ class Interleaved(Spec):
     group_size: Count | None = None
     pairs: StrictBool = False
 
-    def make(
-        self,
-        num_stages: int,
-        num_microbatches: int,
-        num_chunks: int = 1,
-        *,
-        costs: Times | None = None,
-        latency: Any = 0,
-    ) -> Schedule:
-        """The schedule; times do not change it."""
-        return interleaved(num_stages, num_microbatches, num_chunks, group_size=self.group_size, pairs=self.pairs)
+    def function(self, costs: Times | None = None, latency: Any = 0) -> ScheduleFunction:
+        """What makes it; times do not change it."""
+        return partial(interleaved, group_size=self.group_size, pairs=self.pairs)
 
 
 class ZbAuto(Spec):
@@ -67,30 +62,14 @@ class ZbAuto(Spec):
     weight: Time | None = None
     latency: Time = 0.0
 
-    def make(
-        self,
-        num_stages: int,
-        num_microbatches: int,
-        num_chunks: int = 1,
-        *,
-        costs: Times | None = None,
-        latency: Any = 0,
-    ) -> Schedule:
-        """The schedule for the document's times, else for ``costs`` and ``latency``, else for F = I = W and none."""
+    def function(self, costs: Times | None = None, latency: Any = 0) -> ScheduleFunction:
+        """What makes it for the document's times, else for ``costs`` and ``latency``, else for F = I = W and none."""
         given = (self.forward, self.input, self.weight)
         if costs is None or any(time is not None for time in given):
             forward, input_, weight = (1.0 if time is None else time for time in given)
             costs, latency = EqualCosts(F=forward, B=input_ + weight, I=input_, W=weight), self.latency
-        return zb_auto(
-            num_stages,
-            num_microbatches,
-            num_chunks,
-            costs=costs,
-            latency=latency,
-            memory_limit=self.memory_limit,
-            weight_memory=self.weight_memory,
-            goal=self.goal or "span",
-        )
+        goal, limit, part = self.goal or "span", self.memory_limit, self.weight_memory
+        return partial(zb_auto, costs=costs, latency=latency, goal=goal, memory_limit=limit, weight_memory=part)
 
 
 class Rows(Spec):
@@ -109,7 +88,7 @@ class Rows(Spec):
 
     @classmethod
     def of(cls, schedule: Schedule) -> Self:
-        """The document of a schedule; ``make`` gives an equal one."""
+        """The document of a schedule; ``function`` makes an equal one."""
         plain = schedule.routes == (loop_route(schedule.num_stages, schedule.num_chunks),)
         return cls(
             name="rows",
@@ -120,16 +99,17 @@ class Rows(Spec):
             title=schedule.name,
         )  # fmt: skip
 
-    def make(
-        self,
-        num_stages: int,
-        num_microbatches: int,
-        num_chunks: int = 1,
-        *,
-        costs: Times | None = None,
-        latency: Any = 0,
-    ) -> Schedule:
-        """The schedule, checked; InputError where it is broken or for other stages and microbatches."""
+    def function(self, costs: Times | None = None, latency: Any = 0) -> ScheduleFunction:
+        """What gives it, checked; InputError where it is broken or for other counts."""
+
+        def made(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Schedule:
+            schedule = make_schedule(self._schedule(), num_stages, num_microbatches)
+            require_own_chunks(self.title, num_chunks, schedule.num_chunks)
+            return schedule
+
+        return made
+
+    def _schedule(self) -> Schedule:
         parsed = [parse_row(row) for row in self.rows]
         actions = tuple(row for row, _ in parsed)
         fused = tuple(positions for _, positions in parsed)
@@ -139,7 +119,7 @@ class Rows(Spec):
         routes: tuple[Route, ...] = (loop_route(len(actions), chunks),)
         if self.routes is not None:
             routes = tuple(_route(text) for text in self.routes)
-        schedule = Schedule(
+        return Schedule(
             name=self.title,
             rows=actions,
             num_microbatches=microbatches,
@@ -148,11 +128,6 @@ class Rows(Spec):
             route_of=self.route_of if self.route_of is not None else (0,) * microbatches,
             fused=fused if any(fused) else (),
         )
-        made = make_schedule(schedule, num_stages, num_microbatches)
-        if num_chunks not in (1, chunks):
-            raise InputError(f"schedule {self.title!r} has {chunks} chunks per stage, and {num_chunks} were asked for; "
-                             f"leave chunks out")  # fmt: skip
-        return made
 
 
 def _route(text: str) -> Route:
@@ -164,9 +139,6 @@ def _route(text: str) -> Route:
         hops.append((int(stage), int(chunk)))
     return tuple(hops)
 
-
-ScheduleSpec = Annotated[Interleaved | ZbAuto | Rows, Field(discriminator="name")]
-"""A schedule with parameters, told apart by its name."""
 
 _WITH_PARAMETERS = ("interleaved", "zb-auto", "rows")
 

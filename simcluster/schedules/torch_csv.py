@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from itertools import accumulate, chain
 from typing import cast
 
 from simcluster.base.errors import InputError
@@ -20,15 +20,6 @@ from simcluster.schedules.check import check
 _CELL = re.compile(r"([0-9]{1,9})(F|B|I|W)([0-9]{1,9})")
 _PAIR = re.compile(r"\(([^;()]+);([^;()]+)\)OVERLAP_F_B")
 _AROUND = re.compile(r"[0-9]+(SEND_F|RECV_F|SEND_B|RECV_B|UNSHARD|RESHARD|REDUCE_GRAD)[0-9]*")
-
-
-@dataclass(frozen=True, slots=True)
-class _Pass:
-    """A cell: kind, slice of the model, microbatch."""
-
-    kind: Kind
-    place: int
-    microbatch: int
 
 
 def to_csv(schedule: Schedule) -> str:
@@ -77,9 +68,9 @@ def from_csv(text: str, name: str = "csv") -> tuple[Schedule, Mapping[str, int]]
     routes, route_of, chunks = _routes(ranks)
     actions = tuple(
         tuple(
-            Action(each.kind, each.microbatch, chunks[rank][route_of[each.microbatch], each.place])
-            for pair in row
-            for each in pair
+            Action(kind, microbatch, chunks[rank][route_of[microbatch], place])
+            for cell in row
+            for kind, microbatch, place in cell
         )
         for rank, row in enumerate(rows)
     )
@@ -96,12 +87,12 @@ def from_csv(text: str, name: str = "csv") -> tuple[Schedule, Mapping[str, int]]
     return check(schedule), dict(left_out)
 
 
-def _cells(line: str, number: int, name: str, left_out: Counter[str]) -> list[tuple[_Pass, ...]]:
-    """The passes of a line: one of each cell, two of a pair."""
+def _cells(line: str, number: int, name: str, left_out: Counter[str]) -> list[tuple[Action, ...]]:
+    """The passes of a line, one of each cell, two of a pair; their chunk is still the slice of the model."""
     where = f"schedule {name!r}, line {number}"
     if not line.strip(" ,\t"):
         raise InputError(f"{where} is blank: torch takes it for a rank that does nothing; delete it")
-    row: list[tuple[_Pass, ...]] = []
+    row: list[tuple[Action, ...]] = []
     for column, cell in enumerate(line.split(","), start=1):
         word = cell.strip()
         pair = _PAIR.fullmatch(word)
@@ -115,19 +106,19 @@ def _cells(line: str, number: int, name: str, left_out: Counter[str]) -> list[tu
                 f"or W, as in 0F0 or 7B3, or a pair (0F7;7B3)OVERLAP_F_B"
             )
         elif word:
-            row.append(tuple(_Pass(cast(Kind, each[2]), int(each[1]), int(each[3])) for each in passes if each))
+            row.append(tuple(Action(cast(Kind, each[2]), int(each[3]), int(each[1])) for each in passes if each))
     return row
 
 
-def _ranks(rows: list[list[tuple[_Pass, ...]]], name: str) -> list[list[int]]:
+def _ranks(rows: list[list[tuple[Action, ...]]], name: str) -> list[list[int]]:
     """``[microbatch][slice]`` is the rank that runs it."""
     found: dict[tuple[int, int], int] = {}
     for rank, row in enumerate(rows):
-        for each in (each for pair in row for each in pair):
-            there = found.setdefault((each.microbatch, each.place), rank)
+        for _, microbatch, place in chain.from_iterable(row):
+            there = found.setdefault((microbatch, place), rank)
             if there != rank:
                 raise InputError(
-                    f"schedule {name!r}: microbatch {each.microbatch} runs on stage {each.place} on line {there + 1} "
+                    f"schedule {name!r}: microbatch {microbatch} runs on stage {place} on line {there + 1} "
                     f"and again on line {rank + 1}; all its passes through a stage belong to one rank"
                 )
     if not found:
@@ -161,11 +152,7 @@ def _routes(ranks: list[list[int]]) -> tuple[tuple[Route, ...], tuple[int, ...],
     return routes, tuple(ways.index(tuple(way)) for way in ranks), chunks
 
 
-def _fused(row: list[tuple[_Pass, ...]]) -> tuple[int, ...]:
+def _fused(row: list[tuple[Action, ...]]) -> tuple[int, ...]:
     """Where the pairs of a row begin, counted in passes."""
-    positions, position = [], 0
-    for cell in row:
-        if len(cell) == 2:
-            positions.append(position)
-        position += len(cell)
-    return tuple(positions)
+    begins = accumulate(map(len, row), initial=0)
+    return tuple(begin for cell, begin in zip(row, begins, strict=False) if len(cell) == 2)

@@ -46,27 +46,14 @@ class Automatic:
     proved: bool
 
 
-def zb_auto(
-    num_stages: int,
-    num_microbatches: int,
-    num_chunks: int = 1,
-    *,
-    costs: Times = UNIT_COSTS,
-    latency: Any = 0,
-    memory_limit: int | None = None,
-    weight_memory: float = 1,
-    goal: Goal = "span",
-) -> Schedule:
-    """The schedule of ``automatic``, without what it knows about it.
+def zb_auto(num_stages: int, num_microbatches: int, num_chunks: int = 1, **wanted: Any) -> Schedule:
+    """The schedule of ``automatic``, which says what may be wanted, without what it knows about it.
 
     >>> from simcluster.schedules.text import order_lines
     >>> order_lines(zb_auto(2, 3, memory_limit=2))
     ['r0 F0 F1 I0 W0 F2 I1 W1 I2 W2', 'r1 F0 I0 F1 I1 W0 F2 I2 W1 W2']
     """
-    return automatic(
-        num_stages, num_microbatches, num_chunks, costs=costs, latency=latency, memory_limit=memory_limit,
-        weight_memory=weight_memory, goal=goal,
-    ).schedule  # fmt: skip
+    return automatic(num_stages, num_microbatches, num_chunks, **wanted).schedule
 
 
 def automatic(

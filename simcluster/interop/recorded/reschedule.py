@@ -152,7 +152,7 @@ class _Rescheduling:
                              f"dp_rank {worker // self.old.stages}, stage {stage}")  # fmt: skip
         head = self._head[optype]
         own = head if stage == self.old.stages - 1 else 0.0
-        ends = self.schedule.is_last(action.microbatch, stage, action.chunk)
+        ends = self.schedule.next_hop(action.microbatch, stage, action.chunk) is None
         chunks = len([hop for hop in self.schedule.route(action.microbatch) if hop[0] == stage])
         seconds = np.maximum(measured - own, 0.0) / chunks + (head if ends else 0.0)
         part = {"I": _SPLIT, "W": 1.0 - _SPLIT}.get(action.kind, 1.0)
