@@ -5,6 +5,7 @@ A transfer's links are free if its group alone uses them: no other group of the 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -14,6 +15,7 @@ from simcluster.base.profiles import STEADY, stretched
 from simcluster.engine.lower import Lowered
 from simcluster.programs.program import Program, RowTimes
 from simcluster.programs.slowed import columns_of, within
+from simcluster.results.calls import CallKey, calls_of
 from simcluster.results.timeline import Spans
 from simcluster.symmetry.communicators import Communicators
 
@@ -24,13 +26,19 @@ def free_seconds(lowered: Lowered, spans: Spans, first_rank: int = 0) -> Floats:
     ``first_rank`` is the number in the program of the spans' rank 0.  Never more than the span took.
     """
     took = spans.end - spans.start
-    free = took.copy()
     if lowered.steps:
-        return free
+        return took
+    call, keys = calls_of(lowered, spans, first_rank)
     capacity = _capacity_of_links(lowered)
-    _collectives(lowered.communicators, capacity, spans, first_rank, free)
-    _sends(lowered, capacity, spans, free)
-    return np.minimum(free, took)
+    free = np.array([*(_alone(lowered.communicators, capacity, key) for key in keys), np.nan])[call]
+    sends = np.flatnonzero((call >= 0) & (spans.kind == spans.code("send")))
+    of_send, of_receiver = np.full((2, len(lowered.program.seconds)), np.nan)
+    of_send[spans.op[sends]] = free[sends]
+    for send, receiver in lowered.program.receives:  # of several the longest
+        of_receiver[receiver] = np.fmax(of_receiver[receiver], of_send[send])
+    received = spans.kind == spans.code("recv")
+    free[received] = of_receiver[spans.op[received]]
+    return np.fmin(free, took)
 
 
 def _capacity_of_links(lowered: Lowered) -> list[float]:
@@ -43,60 +51,14 @@ def _capacity_of_links(lowered: Lowered) -> list[float]:
     return capacity
 
 
-def _alone(
-    communicators: Communicators, capacity: Sequence[float], number: int, kind: str, size: float
-) -> float | None:
-    """Seconds of one call with the links to itself; None for one of given duration."""
+def _alone(communicators: Communicators, capacity: Sequence[float], key: CallKey) -> float:
+    """Seconds of one call with the links to itself; NaN for one of given duration, as a copy is taken to be."""
     try:
-        usages = communicators.usages(number)
-        traffics = communicators.traffics(number, kind, size, usages)
+        usages = communicators.usages(key.communicator)
+        traffics = communicators.traffics(key.communicator, key.kind, key.size, usages)
     except KeyError:
-        return None
-    return sum(traffic.alone_seconds(capacity) for traffic in traffics)
-
-
-def _collectives(
-    communicators: Communicators, capacity: Sequence[float], spans: Spans, first_rank: int, free: Floats
-) -> None:
-    """Fill in what groups do: every call once for every rank that is simulated."""
-    there = np.flatnonzero(spans.group != spans.code(""))
-    if not len(there):
-        return
-    sizes, size_of = np.unique(spans.bytes[there], return_inverse=True)
-    shape = (int(spans.rank.max()) + 1, len(spans.words), len(spans.words), len(sizes))
-    calls = np.ravel_multi_index((spans.rank[there], spans.group[there], spans.kind[there], size_of), shape)
-    distinct, which = np.unique(calls, return_inverse=True)
-    known = np.full(len(distinct), np.nan)
-    for place, (rank, group, kind, size) in enumerate(np.stack(np.unravel_index(distinct, shape), axis=1).tolist()):
-        axis = spans.words[group].rstrip("0123456789")
-        number = communicators.number(axis, first_rank + rank)
-        alone = _alone(communicators, capacity, number, spans.words[kind], float(sizes[size]))
-        known[place] = np.nan if alone is None else alone
-    found = known[which]
-    free[there] = np.where(np.isnan(found), free[there], found)
-
-
-def _sends(lowered: Lowered, capacity: Sequence[float], spans: Spans, free: Floats) -> None:
-    """Fill in what crosses stage boundaries, on both sides of it."""
-    program, communicators = lowered.program, lowered.communicators
-    known: dict[tuple[int, int, int, float], float | None] = {}
-    of_send: dict[int, float] = {}
-    of_receiver: dict[int, list[float]] = {}
-    for send, receiver in program.receives:
-        lane, to_stage = program.lane[send], program.lane_stage[program.lane[receiver]]
-        rank, stage = program.lane_rank[lane], program.lane_stage[lane]
-        size = program.row_sets[program.rows[send]][0].bytes
-        key = (rank, stage, to_stage, size)
-        if key not in known:
-            number = communicators.number(("send", stage, to_stage), rank)
-            known[key] = _alone(communicators, capacity, number, "send", size)
-        alone = known[key]
-        if alone is not None:
-            of_send[send] = alone
-            of_receiver.setdefault(receiver, []).append(alone)
-    for kind, table in (("send", of_send), ("recv", {op: max(times) for op, times in of_receiver.items()})):
-        there = np.flatnonzero((spans.kind == spans.code(kind)) & np.isin(spans.op, list(table)))
-        free[there] = [table[op] for op in spans.op[there].tolist()]
+        return math.nan
+    return math.nan if key.kind == "copy" else sum(traffic.alone_seconds(capacity) for traffic in traffics)
 
 
 def slowed_seconds(
