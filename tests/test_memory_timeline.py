@@ -15,13 +15,15 @@ from hypothesis import strategies as st
 
 import simcluster
 from simcluster import plots
+from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.bench.given_times import Costs, simulate_costs
 from simcluster.cli import main
+from simcluster.engine.record import Record
 from simcluster.model.layers import RankShape
 from simcluster.model.memory import activation_bytes_per_layer, activation_parts, head_working_bytes, tensors
 from simcluster.planning.ops import MemoryChange
-from simcluster.programs.program import Meeting, Program, SpanRow
+from simcluster.programs.program import Meeting, OpTimes, Program, SpanRow
 from simcluster.results.memory_timeline import COLUMNS, POOLS, MemoryTimeline, memory_timeline
 from simcluster.results.result import Result
 from simcluster.schedules import SCHEDULES, make_schedule
@@ -204,7 +206,7 @@ def test_chunks_in_flight(case: tuple[str, int, int], expected: list[int]) -> No
     schedule, P, M = case
     result = run(schedule, P, M)
     unit = 2 * activation_bytes_per_layer(result.scenario.model, shape_of(result))
-    found = [result.memory_timeline.pool_peak(rank, "activations") / unit for rank in sorted(result.weights)]
+    found = [result.memory_timeline.curve(rank)[1]["activations"].max() / unit for rank in sorted(result.weights)]
     assert found[1:-1] == expected[1:-1]
 
 
@@ -213,7 +215,7 @@ def test_chunks_in_flight_at_the_ends(schedule: str, first: int, last: int) -> N
     result = run(schedule, 4, 8)
     model, shape = result.scenario.model, shape_of(result)
     chunk = 2 * activation_bytes_per_layer(model, shape)
-    held = [result.memory_timeline.pool_peak(rank, "activations") for rank in sorted(result.weights)]
+    held = [result.memory_timeline.curve(rank)[1]["activations"].max() for rank in sorted(result.weights)]
     assert held[0] == first * (chunk + embedding_activation_bytes(model, shape))
     assert held[-1] == last * (chunk + head_activation_bytes(model, shape))
 
@@ -252,7 +254,7 @@ def test_zero_bubble_h1_holds_what_1f1b_holds_on_its_first_rank_at_most() -> Non
     unit = 2 * activation_bytes_per_layer(model, shape)
     gradients = 10 * model.sequence_length * model.hidden_size
     for rank in sorted(result.weights)[1:-1]:
-        assert 3.8 * unit < result.memory_timeline.pool_peak(rank, "activations") <= 4 * unit + gradients
+        assert 3.8 * unit < result.memory_timeline.curve(rank)[1]["activations"].max() <= 4 * unit + gradients
 
 
 def test_recomputation_lives_for_one_layer() -> None:
@@ -262,8 +264,8 @@ def test_recomputation_lives_for_one_layer() -> None:
     s, h, layers = model.sequence_length, model.hidden_size, model.layers
     head, mask = head_activation_bytes(model, shape), s * h
     timeline = result.memory_timeline
-    assert timeline.pool_peak(0, "activations") == layers * 2 * s * h + mask + head
-    assert timeline.pool_peak(0, "other") == max(working_bytes(model, shape), head_working_bytes(model, shape))
+    assert timeline.curve(0)[1]["activations"].max() == layers * 2 * s * h + mask + head
+    assert timeline.curve(0)[1]["other"].max() == max(working_bytes(model, shape), head_working_bytes(model, shape))
     peak = result.memory_peak
     assert peak.pools["activations"] == layers * 2 * s * h + mask
     assert peak.pools["other"] == working_bytes(model, shape)
@@ -296,6 +298,11 @@ def test_core_comes_back_when_the_mlp_of_its_layer_is_gone() -> None:
 # --- by hand --------------------------------------------------------------------------------------------------------
 
 
+def played(ready: Floats, start: Floats, end: Floats) -> Record:
+    """The record of ops with these times."""
+    return Record(end[:0], lambda: OpTimes(ready, start, end, np.arange(len(end))), events=0)
+
+
 def row(kind: str, start: float, end: float, *memory: MemoryChange, size: float = 0.0) -> SpanRow:
     return SpanRow("compute", kind, f"{kind} op", -1, "", size, start, end, memory=memory)
 
@@ -326,7 +333,7 @@ def test_small_timeline_by_hand() -> None:
     ready = np.array([0.0, 3.0, 4.0, 8.0, 4.0])
     start = np.array([0.0, 3.0, 6.0, 8.0, 4.0])
     end = np.array([3.0, 4.0, 8.0, 10.0, 6.0])
-    found = memory_timeline(program, ready, start, end)
+    found = memory_timeline(program, played(ready, start, end))
     table = found.frame()
     assert table[["rank", "time", "pool", "bytes", "held"]].to_numpy().tolist() == [
         [0, 0.0, "activations", 10.0, 10.0],
@@ -354,7 +361,7 @@ def test_what_is_freed_at_an_instant_makes_room_for_what_comes_at_it() -> None:
     program.add_op(lane, 0, seconds=1.0)
     program.add_op(lane, 1, seconds=1.0)
     times = np.array([0.0, 1.0])
-    found = memory_timeline(program, times, times, times + 1)
+    found = memory_timeline(program, played(times, times, times + 1))
     assert found.delta.tolist() == [4.0, -4.0, 3.0, -3.0]
     assert found.peak(0, 0).total == 4.0
 
@@ -369,9 +376,9 @@ def test_gpt3_175b_peaks_on_its_first_stage() -> None:
     masks = s * h / t * 2 * P
     kept = 34 * s * h / t * L / P * (P + (P - 1) / v) / P * P
     timeline = result.memory_timeline
-    assert timeline.pool_peak(0, "activations") == pytest.approx(kept + masks, rel=1e-12)
+    assert timeline.curve(0)[1]["activations"].max() == pytest.approx(kept + masks, rel=1e-12)
     assert result.memory_peak.rank == result.memory_peak.stage == 0
-    peaks = [timeline.pool_peak(rank, "activations") for rank in sorted(result.weights)]
+    peaks = [timeline.curve(rank)[1]["activations"].max() for rank in sorted(result.weights)]
     assert all(earlier > later for earlier, later in pairwise(peaks[:-1]))
     document = result.to_dict()
     assert document["memory_peak"]["op"]["name"] == "attention"
@@ -403,7 +410,7 @@ def test_a_table_has_a_row_per_change_of_the_ranks_asked_for(small: Result) -> N
     stands = table[table["rank"] == small.simulated_for(7)]
     assert one["bytes"].tolist() == stands["bytes"].tolist()
     highest = one.groupby("pool")["held"].max()
-    assert highest["activations"] == small.memory_timeline.pool_peak(small.simulated_for(7), "activations")
+    assert highest["activations"] == small.memory_timeline.curve(small.simulated_for(7))[1]["activations"].max()
 
 
 def test_picture_shows_ranks_capacity_and_peak(small: Result) -> None:

@@ -13,10 +13,11 @@ import numpy as np
 from simcluster.base.arrays import Floats, Ints
 from simcluster.base.profiles import STEADY, stretched
 from simcluster.engine.lower import Lowered
-from simcluster.programs.program import Program, RowTimes
-from simcluster.programs.slowed import columns_of, within
+from simcluster.engine.record import Record
+from simcluster.programs.program import Program
+from simcluster.programs.slowed import columns_of
 from simcluster.results.calls import CallKey, calls_of
-from simcluster.results.timeline import Spans
+from simcluster.results.timeline import Spans, spread
 from simcluster.symmetry.communicators import Communicators
 
 
@@ -38,7 +39,7 @@ def free_seconds(lowered: Lowered, spans: Spans, first_rank: int = 0) -> Floats:
         of_receiver[receiver] = np.fmax(of_receiver[receiver], of_send[send])
     received = spans.kind == spans.code("recv")
     free[received] = of_receiver[spans.op[received]]
-    return np.fmin(free, took)
+    return np.asarray(np.fmin(free, took))
 
 
 def _capacity_of_links(lowered: Lowered) -> list[float]:
@@ -62,21 +63,17 @@ def _alone(communicators: Communicators, capacity: Sequence[float], key: CallKey
 
 
 def slowed_seconds(
-    program: Program,
-    start: Floats,
-    slowed: Mapping[int, RowTimes],
-    weights: Mapping[int, int],
-    first_rank: int = 0,
+    program: Program, record: Record, weights: Mapping[int, int], first_rank: int = 0
 ) -> dict[str, float]:
     """Seconds that compute of each kind takes longer because communication goes on beside it, over the whole run.
 
-    The mean over ranks; ``start`` and ``slowed`` are the record's, ``weights[rank]`` how many ranks a simulated one
-    stands for.  What a GPU that is slow at times loses by itself is not counted.
+    The mean over ranks; ``weights[rank]`` is how many ranks a simulated one stands for.  What a GPU that is slow at
+    times loses by itself is not counted.
     """
     total = sum(weights.values())
     shares = np.array([weights.get(rank - first_rank, 0) / total for rank in program.lane_rank])
     share = shares[np.array(program.lane, dtype=np.int64)]
-    op, kind, longer = _longer(program, start, slowed)
+    op, kind, longer = _longer(program, record)
     kinds, first = np.unique(kind, return_index=True)
     found: dict[str, float] = {}
     for number in kinds[np.argsort(first)].tolist():
@@ -92,35 +89,31 @@ def _kinds(program: Program) -> list[str]:
     return list(dict.fromkeys(row.kind for rows in program.row_sets for row in rows))
 
 
-def _longer(program: Program, start: Floats, slowed: Mapping[int, RowTimes]) -> tuple[Ints, Ints, Floats]:
+def _longer(program: Program, record: Record) -> tuple[Ints, Ints, Floats]:
     """Of every row that computes: its op, its kind's number, and the seconds it takes longer than at its rank's own
     speed."""
     number_of = {kind: number for number, kind in enumerate(_kinds(program))}
-    table = [
-        (set_number, place, number_of[row.kind], row.pace.seconds, row.start, row.end)
-        for set_number, rows in enumerate(program.row_sets)
-        for place, row in enumerate(rows)
-        if row.pace is not None and row.pace.sensitivity is not None
-    ]
-    if not table:
-        return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64), np.zeros(0)
-    set_of, place, kind, seconds, begin, end = (np.array(column) for column in zip(*table, strict=True))
-    first = np.searchsorted(set_of, np.arange(len(program.row_sets) + 1))
-    numbers = np.array(program.rows, dtype=np.int64)
-    counts = np.diff(first)[numbers]
-    op = np.repeat(np.arange(len(numbers)), counts)
-    row = np.repeat(first[numbers], counts) + within(counts)
-    begins, ends, own = begin[row], end[row], seconds[row]
-    other = columns_of(slowed)
-    where = np.full(len(numbers), -1)
+    of_set = (
+        [
+            (place, number_of[row.kind], row.pace.seconds, row.start, row.end)
+            for place, row in enumerate(rows)
+            if row.pace is not None and row.pace.sensitivity is not None
+        ]
+        for rows in program.row_sets
+    )
+    fields = {"place": "i8", "kind": "i8", "seconds": "f8", "start": "f8", "end": "f8"}
+    op, _, row = spread(program, of_set, fields)
+    own = row["seconds"]
+    other = columns_of(record.slowed)
+    where = np.full(len(program.rows), -1)
     where[other.ops] = other.first[:-1]
     there = np.flatnonzero(where[op] >= 0)
-    at = where[op[there]] + place[row[there]]
-    begins[there], ends[there] = other.start[at], other.end[at]
+    at = where[op[there]] + row["place"][there]
+    row["start"][there], row["end"][there] = other.start[at], other.end[at]
     if program.speeds:
         speeds = [program.speeds.get(rank, STEADY) for rank in program.lane_rank]
         varying = np.array([speed is not STEADY for speed in speeds])[np.array(program.lane, dtype=np.int64)]
         for each in np.flatnonzero(varying[op]).tolist():
             speed = speeds[program.lane[op[each]]]
-            own[each] = stretched(speed, float(start[op[each]] + begins[each]), float(own[each]))
-    return op, kind[row], (ends - begins) - own
+            own[each] = stretched(speed, float(record.start[op[each]] + row["start"][each]), float(own[each]))
+    return op, row["kind"], (row["end"] - row["start"]) - own

@@ -10,7 +10,7 @@ planned, not played, so ops keep their places, and it says nothing of another pa
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from simcluster.base.arrays import Floats, Ints
 from simcluster.engine.lower import Lowered
+from simcluster.engine.record import Record
 from simcluster.programs.program import Program
 from simcluster.results.contention import free_seconds
 from simcluster.results.timeline import Spans
@@ -89,27 +90,16 @@ def kind_of(stream: str, kind: str) -> str:
     return kind if stream == "compute" else f"{stream} {kind}"
 
 
-def critical_path(
-    program: Program,
-    times: Mapping[str, npt.NDArray[np.float64]],
-    last: npt.NDArray[np.int64],
-    spans: Spans,
-    ranks: range,
-    *,
-    steps: int,
-) -> CriticalPath:
-    """The path that decides when the last of ``ranks`` is done.
-
-    ``times`` are the record's "ready", "start" and "end" per op, ``last`` who arrived last at its meeting; ``spans``
-    are those of the ranks.
-    """
-    links = _walk(program, times["ready"], times["end"], last, ranks)
+def critical_path(program: Program, record: Record, spans: Spans, ranks: range, *, steps: int) -> CriticalPath:
+    """The path that decides when the last of ``ranks`` is done, whose spans these are."""
+    links = _walk(program, record, ranks)
     number, start, end = _expanded(links, spans)
     return CriticalPath(spans, number, start, end, steps)
 
 
-def _walk(program: Program, ready: Floats, end: Floats, last: npt.NDArray[np.int64], ranks: range) -> list[Link]:
+def _walk(program: Program, record: Record, ranks: range) -> list[Link]:
     """Ops of the path in the order of time."""
+    ready, end, last = record.ready, record.end, record.last
     before = [-1] * len(ready)
     finals = []
     for ops, rank in zip(program.lanes, program.lane_rank, strict=True):

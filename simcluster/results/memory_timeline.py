@@ -10,18 +10,19 @@ the caching allocators of training frameworks, which reuse a freed block at once
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from simcluster.base.arrays import Floats, Ints
-from simcluster.programs.program import Program, RowTimes
+from simcluster.engine.record import Record
+from simcluster.programs.program import Program, SpanRow
 from simcluster.programs.slowed import columns_of, within
+from simcluster.results.timeline import of_ops, spread
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -135,10 +136,6 @@ class MemoryTimeline:
             microbatch=int(self.microbatch[at]),
         )
 
-    def pool_peak(self, rank: int, pool: str) -> float:
-        """The most bytes that one pool alone ever holds on a simulated rank."""
-        return float(self.curve(rank)[1][pool].max(initial=0.0))
-
     @cached_property
     def held(self) -> Floats:
         """Bytes in the change's own pool on its rank, behind the change."""
@@ -169,50 +166,29 @@ class MemoryTimeline:
 _ORDERED = ("time", "rank", "stage", "step", "chunk", "microbatch", "row", "pool", "delta")
 
 
-def memory_timeline(
-    program: Program,
-    ready: Floats,
-    start: Floats,
-    end: Floats,
-    slowed: Mapping[int, RowTimes] = MappingProxyType({}),
-) -> MemoryTimeline:
-    """All changes of a played program; ``ready``, ``start`` and ``end`` are seconds per op.
-
-    ``slowed`` has start and end of an op's rows, in seconds from its start, where they are not what the rows say.
-    """
-    table = _Changes(program)
-    numbers = np.array(program.rows, dtype=np.int64)
-    many = table.count[numbers] if len(numbers) else numbers
-    op = np.repeat(np.arange(len(numbers)), many)
-    place = np.cumsum(many) - many
-    which = np.repeat(table.first[numbers] - place, many) + np.arange(len(op))
-    change = {name: column[which] for name, column in table.columns.items()}
-    met = (np.array(program.meeting, dtype=np.int64) >= 0)[op]
+def memory_timeline(program: Program, record: Record) -> MemoryTimeline:
+    """All changes of a played program."""
+    rows: dict[tuple[str, str, int], int] = {}
+    op, first, change = spread(program, (list(_changes(own, rows)) for own in program.row_sets), _CHANGE)
     offset = change["offset"]
-    other = columns_of(slowed)
-    counts = many[other.ops]
-    own = np.repeat(place[other.ops], counts) + within(counts)
+    other = columns_of(record.slowed)
+    counts = np.diff(first)[other.ops]
+    own = np.repeat(first[other.ops], counts) + within(counts)
     edge = change["edge"][own]
     row = np.repeat(other.first[:-1], counts) + edge // 2
     offset[own] = np.where(edge % 2, other.end[row], other.start[row])
-    began = np.where(met, ready[op], start[op]) + offset  # a meeting's has no offset
+    met = (np.array(program.meeting, dtype=np.int64) >= 0)[op]
+    began = np.where(met, record.ready[op], record.start[op]) + offset  # a meeting's has no offset
+    told = {name: change[name] for name in ("row", "pool", "delta")}
     parts = [
-        {
-            "op": op,
-            "time": np.where(change["at_end"], end[op], began),
-            **{name: change[name] for name in ("row", "pool", "delta")},
-        },
-        _received(program, start, end, slowed, table),
+        {"op": op, "time": np.where(change["at_end"], record.end[op], began), **told},
+        _received(program, record, rows),
     ]
     joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     where = joined.pop("op")
-    lane = np.array(program.lane, dtype=np.int64)[where]
-    joined["rank"] = np.array(program.lane_rank, dtype=np.int64)[lane]
-    joined["stage"] = np.array(program.lane_stage, dtype=np.int64)[lane]
-    for name in ("step", "chunk", "microbatch"):
-        joined[name] = np.array(getattr(program, name), dtype=np.int64)[where]
+    joined |= of_ops(program, where)
     order = np.lexsort((where, joined["delta"] > 0, joined["time"], joined["rank"]))
-    return MemoryTimeline(tuple(table.rows), **{name: joined[name][order] for name in _ORDERED})
+    return MemoryTimeline(tuple(rows), **{name: joined[name][order] for name in _ORDERED})
 
 
 def _instants(time: Floats) -> tuple[Floats, Ints]:
@@ -221,63 +197,45 @@ def _instants(time: Floats) -> tuple[Floats, Ints]:
     return time[last], last
 
 
-class _Changes:
-    """The changes of all row sets, one after the other, in ``columns``, as ``timeline`` has their rows.
+_CHANGE = {"offset": "f8", "at_end": "?", "edge": "i8", "pool": "i8", "delta": "f8", "row": "i8"}
+"""A change: its offset in seconds from the op's start; does it come with the end of the whole set; the place of that
+instant among starts and ends of the set's rows, one row after the other."""
 
-    Their ``offset`` in seconds from the op's start; ``at_end``: the change comes with the end of the whole set;
-    ``edge`` is the place of that instant among starts and ends of the set's rows, one row after the other.  Set by set
-    they have a place in ``first`` and their ``count``; ``row`` is one in ``rows``.
-    """
 
-    _COLUMNS = (("offset", "f8"), ("at_end", "?"), ("edge", "i8"), ("pool", "i8"), ("delta", "f8"), ("row", "i8"))
-
-    def __init__(self, program: Program) -> None:
-        rows: dict[tuple[str, str, int], int] = {}
-        found: list[tuple[float, bool, int, int, float, int]] = []
-        count = []
-        for row_set in program.row_sets:
-            before = len(found)
-            over = max((row.end for row in row_set), default=0.0)  # a receive has no row
-            for place, row in enumerate(row_set):
-                for pool, start, end in row.memory:
-                    number = rows.setdefault((row.kind, row.name, row.layer), len(rows))
-                    if start:
-                        found.append((row.start, False, 2 * place, POOLS.index(pool), start, number))
-                    if end:
-                        found.append((row.end, row.end == over, 2 * place + 1, POOLS.index(pool), end, number))
-            count.append(len(found) - before)
-        self.count = np.array(count, dtype=np.int64)
-        self.first = np.cumsum(self.count) - self.count
-        whole = np.array(found, dtype=list(self._COLUMNS))
-        self.columns = {name: whole[name].copy() for name, _ in self._COLUMNS}
-        self.rows = list(rows)
+def _changes(
+    row_set: Sequence[SpanRow], numbers: dict[tuple[str, str, int], int]
+) -> Iterator[tuple[float, bool, int, int, float, int]]:
+    """The changes of a row set; kind, name and layer of its rows are numbered."""
+    over = max((row.end for row in row_set), default=0.0)  # a receive has no row
+    for place, row in enumerate(row_set):
+        for pool, start, end in row.memory:
+            number = numbers.setdefault((row.kind, row.name, row.layer), len(numbers))
+            if start:
+                yield row.start, False, 2 * place, POOLS.index(pool), start, number
+            if end:
+                yield row.end, row.end == over, 2 * place + 1, POOLS.index(pool), end, number
 
 
 def _received(
-    program: Program, start: Floats, end: Floats, slowed: Mapping[int, RowTimes], table: _Changes
+    program: Program, record: Record, numbers: dict[tuple[str, str, int], int]
 ) -> dict[str, npt.NDArray[Any]]:
     """What lies in receivers' buffers: from the start of a transfer to the end of the first op that uses it."""
-    numbers = {row: number for number, row in enumerate(table.rows)}
     pairs, names, sizes, used = [], [], [], []
     for send, receiver in program.receives:
         sent = program.row_sets[program.rows[send]][0]
         if not sent.bytes:
             continue
-        name = ("recv", sent.name, -1)
-        if name not in numbers:
-            numbers[name] = len(table.rows)
-            table.rows.append(name)
         first, *more = program.row_sets[program.rows[receiver]]
         pairs.append((send, receiver))
-        names.append(numbers[name])
+        names.append(numbers.setdefault(("recv", sent.name, -1), len(numbers)))
         sizes.append(sent.bytes)
-        used.append(start[receiver] + slowed.get(receiver, [(0.0, first.end)])[0][1] if more else end[receiver])
-    sends = np.array([send for send, _ in pairs], dtype=np.int64)
-    receivers = np.array([receiver for _, receiver in pairs], dtype=np.int64)
+        first_end = record.slowed.get(receiver, [(0.0, first.end)])[0][1]
+        used.append(record.start[receiver] + first_end if more else record.end[receiver])
+    sends, receivers = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
     size = np.array(sizes, dtype=np.float64)
     return {
         "op": np.concatenate([receivers, receivers]),
-        "time": np.concatenate([start[sends], np.array(used, dtype=np.float64)]),
+        "time": np.concatenate([record.start[sends], np.array(used, dtype=np.float64)]),
         "row": np.array(names * 2, dtype=np.int64),
         "pool": np.full(2 * len(pairs), POOLS.index("other")),
         "delta": np.concatenate([size, -size]),

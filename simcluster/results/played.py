@@ -39,10 +39,8 @@ class Run:
     @cached_property
     def spans(self) -> Spans:
         """The spans of the simulated ranks, as columns."""
-        program, record = self.lowered.program, self.record
         group_name = self.lowered.communicators.group_name
-        spans = expand(program, record.ready, record.start, record.end, group_name, record.slowed)
-        return spans.only(self.ranks)
+        return expand(self.lowered.program, self.record, group_name).only(self.ranks)
 
     @cached_property
     def timeline(self) -> pd.DataFrame:
@@ -99,24 +97,19 @@ class Run:
     @cached_property
     def account(self) -> Account:
         """Where the step went, by cause and by stage: what differences from other runs are made of."""
-        program, record = self.lowered.program, self.record
-        slowed = slowed_seconds(program, record.start, record.slowed, self.weights, self.ranks.start)
+        slowed = slowed_seconds(self.lowered.program, self.record, self.weights, self.ranks.start)
         slowed = {kind: seconds / self.steps for kind, seconds in slowed.items()}
         return Account.of(self.times.breakdown, self.breakdown_of_stages, slowed, self.overlap.mean)
 
     @cached_property
     def critical_path(self) -> CriticalPath:
         """The chain of ops that decides how long the job takes."""
-        record = self.record
-        times = {"ready": record.ready, "start": record.start, "end": record.end}
-        return critical_path(self.lowered.program, times, record.last, self.spans, self.ranks, steps=self.steps)
+        return critical_path(self.lowered.program, self.record, self.spans, self.ranks, steps=self.steps)
 
     @cached_property
     def memory_timeline(self) -> MemoryTimeline:
         """What the simulated ranks allocate and free, over time; without model state, which stays."""
-        program, record = self.lowered.program, self.record
-        found = memory_timeline(program, record.ready, record.start, record.end, record.slowed)
-        return found.only(self.ranks)
+        return memory_timeline(self.lowered.program, self.record).only(self.ranks)
 
     def peak_of(self, rank: int) -> MemoryPeak:
         """When a simulated rank holds most, without model state."""
@@ -134,8 +127,6 @@ class Run:
     @cached_property
     def waits(self) -> list[Wait]:
         """Who waited for whom, longest first."""
-        record = self.record
-        found = waits(self.lowered.program, record.ready, record.start, record.end, record.last)
         first = self.ranks.start
-        own = [wait for wait in found if wait.rank in self.ranks]
+        own = [wait for wait in waits(self.lowered.program, self.record) if wait.rank in self.ranks]
         return [replace(wait, rank=wait.rank - first, culprit=wait.culprit - first) for wait in own]

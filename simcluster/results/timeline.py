@@ -5,16 +5,17 @@ Chains are expanded from their offsets here, and only when somebody looks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from simcluster.base.arrays import Floats, Ints
-from simcluster.programs.program import Program, RowTimes
+from simcluster.engine.record import Record
+from simcluster.programs.program import Program
 from simcluster.programs.slowed import columns_of, within
 
 if TYPE_CHECKING:
@@ -88,133 +89,98 @@ class Spans:
         return pd.DataFrame(columns)
 
 
-_TEXT = ("stream", "kind", "name", "group")
+_OF_ROW = ("stream", "kind", "name")
+_TEXT = (*_OF_ROW, "group")
+_ROW = {**dict.fromkeys((*_OF_ROW, "layer", "axis"), "i8"), **dict.fromkeys(("bytes", "start", "end"), "f8")}
+"""What spans have of a ``SpanRow``: codes of its texts, and the place of its axis."""
 
 
-def expand(
-    program: Program,
-    ready: Floats,
-    start: Floats,
-    end: Floats,
-    group_name: Callable[[str, int], str],
-    slowed: Mapping[int, RowTimes] = MappingProxyType({}),
-) -> Spans:
-    """All spans of a played program: chains row by row, meetings once, and what receivers see of a send.
-
-    ``slowed`` has start and end of an op's rows, in seconds from its start, where they are not what the rows say.
-    """
-    words = _Words()
-    table = _Rows(program, words)
-    numbers = np.array(program.rows, dtype=np.int64)
-    many = table.count[numbers]  # rows of each op
-    op = np.repeat(np.arange(len(numbers)), many)
-    place = np.cumsum(many) - many
-    row = np.repeat(table.first[numbers] - place, many) + np.arange(len(op))
-    of_row = {name: column[row] for name, column in table.columns.items()}
-    lane = np.array(program.lane, dtype=np.int64)[op]
-    rank = np.array(program.lane_rank, dtype=np.int64)[lane]
-    begin, finish = start[op] + of_row["start"], start[op] + of_row["end"]
-    other = columns_of(slowed)
-    own = np.repeat(place[other.ops], other.counts) + within(other.counts)
+def expand(program: Program, record: Record, group_name: Callable[[str, int], str]) -> Spans:
+    """All spans of a played program: chains row by row, meetings once, and what receivers see of a send."""
+    codes: dict[str, int] = {}
+    ready, start, end = record.ready, record.start, record.end
+    rows = list(chain.from_iterable(program.row_sets))
+    for word in chain.from_iterable((getattr(row, text) for row in rows) for text in _OF_ROW):
+        codes.setdefault(word, len(codes))
+    axes = {axis: place for place, axis in enumerate(dict.fromkeys(["", *(row.axis for row in rows)]))}
+    of_set = (
+        [(*(codes[getattr(row, text)] for text in _OF_ROW), row.layer, axes[row.axis], *row[5:8]) for row in own]
+        for own in program.row_sets
+    )
+    op, first, row = spread(program, of_set, _ROW)
+    begin, finish = start[op] + row["start"], start[op] + row["end"]
+    other = columns_of(record.slowed)
+    own = np.repeat(first[other.ops], other.counts) + within(other.counts)
     begin[own], finish[own] = start[op[own]] + other.start, start[op[own]] + other.end
     met = (np.array(program.meeting, dtype=np.int64) >= 0)[op]
-    part: dict[str, npt.NDArray[Any]] = {
-        name: np.array(getattr(program, name), dtype=np.int64)[op] for name in ("step", "chunk", "microbatch")
-    }
-    part |= {name: of_row[name] for name in ("stream", "kind", "name", "layer", "bytes")}
-    part |= {
-        "op": op,
-        "rank": rank,
-        "stage": np.array(program.lane_stage, dtype=np.int64)[lane],
-        "group": _group_codes(table.axes, program.lane_rank, group_name, words)[of_row["axis"], rank],
-        "ready": np.where(met, ready[op], begin),
-        "start": np.where(met, start[op], begin),
-        "end": np.where(met, end[op], finish),
-    }
+    part = {"op": op, **of_ops(program, op)}
+    part |= {name: row[name] for name in ("stream", "kind", "name", "layer", "bytes")}
+    part["group"] = _group_codes(axes, program.lane_rank, group_name, codes)[row["axis"], part["rank"]]
+    part["ready"] = np.where(met, ready[op], begin)
+    part["start"] = np.where(met, start[op], begin)
+    part["end"] = np.where(met, end[op], finish)
     parts = [part]
     if program.receives:
-        parts.append(_receives(program, start, end, words))
+        parts.append(_receives(program, start, end, codes))
     names = ("op", *COLUMNS)
     joined = {name: np.concatenate([part.pop(name) for part in parts]) for name in names}
     order = np.lexsort((joined["op"], joined["end"], joined["start"], joined["rank"]))
-    return Spans(tuple(words.all), *(joined.pop(name)[order] for name in names))
+    return Spans(tuple(codes), *(joined.pop(name)[order] for name in names))
 
 
-class _Rows:
-    """The rows of all row sets, one after the other, in ``columns``: where each set begins, and how many it has.
+def of_ops(program: Program, op: Ints) -> dict[str, npt.NDArray[Any]]:
+    """Rank, stage, step, chunk and microbatch of ops, in columns."""
+    lane = np.array(program.lane, dtype=np.int64)[op]
+    found = {name: np.array(getattr(program, f"lane_{name}"), dtype=np.int64)[lane] for name in ("rank", "stage")}
+    return found | {
+        name: np.array(getattr(program, name), dtype=np.int64)[op] for name in ("step", "chunk", "microbatch")
+    }
 
-    Texts are codes of words; ``axis`` is a place in ``axes``.
+
+def spread(
+    program: Program, of_set: Iterable[Sequence[tuple[object, ...]]], fields: Mapping[str, str]
+) -> tuple[Ints, Ints, dict[str, npt.NDArray[Any]]]:
+    """What is told of each row set (tuples of ``fields``, with their dtypes) for every op that has its rows.
+
+    In columns: the op of each; op by op where its first one is, and the end of all; and the fields.
     """
-
-    _COLUMNS = (
-        *((name, "f8") for name in ("start", "end", "bytes")),
-        *((name, "i8") for name in ("axis", "layer", "stream", "kind", "name")),
-    )
-
-    def __init__(self, program: Program, words: _Words) -> None:
-        self.count = np.array([len(rows) for rows in program.row_sets], dtype=np.int64)
-        self.first = np.cumsum(self.count) - self.count
-        rows = [row for rows in program.row_sets for row in rows]
-        self.axes = tuple(dict.fromkeys(["", *(row.axis for row in rows)]))
-        number = {axis: place for place, axis in enumerate(self.axes)}
-        codes = [[words(getattr(row, name)) for row in rows] for name in ("stream", "kind", "name")]
-        found = [
-            (row.start, row.end, row.bytes, number[row.axis], row.layer, *texts)
-            for row, *texts in zip(rows, *codes, strict=True)
-        ]
-        whole = np.array(found, dtype=list(self._COLUMNS))
-        self.columns = {name: whole[name].copy() for name, _ in self._COLUMNS}
+    told = [list(own) for own in of_set]
+    count, numbers = np.array([len(own) for own in told], dtype=np.int64), np.array(program.rows, dtype=np.int64)
+    many = count[numbers]
+    which = np.repeat((np.cumsum(count) - count)[numbers], many) + within(many)
+    whole = np.array(list(chain.from_iterable(told)), dtype=list(fields.items()))
+    columns = {name: whole[name].copy()[which] for name in fields}
+    return np.repeat(np.arange(len(numbers)), many), np.concatenate([[0], np.cumsum(many)]), columns
 
 
 def _group_codes(
-    axes: Sequence[str], ranks: Sequence[int], group_name: Callable[[str, int], str], words: _Words
+    axes: Collection[str], ranks: Sequence[int], group_name: Callable[[str, int], str], codes: dict[str, int]
 ) -> Ints:
     """The code of the name of every simulated rank's group, by axis and rank; of no axis that of no name."""
-    codes = np.zeros((len(axes), max(ranks, default=-1) + 1), dtype=np.int64)
+    found = np.zeros((len(axes), max(ranks, default=-1) + 1), dtype=np.int64)
     for rank in dict.fromkeys(ranks):
-        codes[:, rank] = [words(group_name(axis, rank) if axis else "") for axis in axes]
-    return codes
+        names = (group_name(axis, rank) if axis else "" for axis in axes)
+        found[:, rank] = [codes.setdefault(name, len(codes)) for name in names]
+    return found
 
 
-def _receives(program: Program, start: Floats, end: Floats, words: _Words) -> dict[str, npt.NDArray[Any]]:
+def _receives(program: Program, start: Floats, end: Floats, codes: dict[str, int]) -> dict[str, npt.NDArray[Any]]:
     """The receiver's side of every send: a span of its own, from the same instant to the same instant."""
-    sends = np.array([send for send, _ in program.receives], dtype=np.int64)
-    receivers = np.array([op for _, op in program.receives], dtype=np.int64)
-    lane = np.array(program.lane, dtype=np.int64)
-    count = len(sends)
+    sends, receivers = np.array(program.receives, dtype=np.int64).T
     sent = [program.row_sets[program.rows[send]][0] for send in sends]
+    alike = {"layer": -1} | {
+        name: codes.setdefault(word, len(codes)) for name, word in (("stream", "pp"), ("kind", "recv"), ("group", ""))
+    }
     return {
         "op": receivers,
-        "step": np.array(program.step, dtype=np.int64)[receivers],
-        "rank": np.array(program.lane_rank, dtype=np.int64)[lane[receivers]],
-        "stream": np.full(count, words("pp")),
-        "kind": np.full(count, words("recv")),
-        "name": np.array([words(row.name) for row in sent], dtype=np.int64),
-        "layer": np.full(count, -1),
-        "stage": np.array(program.lane_stage, dtype=np.int64)[lane[receivers]],
-        "chunk": np.array(program.chunk, dtype=np.int64)[receivers],
-        "microbatch": np.array(program.microbatch, dtype=np.int64)[receivers],
-        "group": np.full(count, words("")),
+        **of_ops(program, receivers),
+        **{name: np.full(len(sends), value) for name, value in alike.items()},
+        "name": np.array([codes[row.name] for row in sent], dtype=np.int64),
         "bytes": np.array([row.bytes for row in sent]),
         "ready": start[sends],
         "start": start[sends],
         "end": end[sends],
     }
-
-
-class _Words:
-    """Texts of a column as small integers."""
-
-    def __init__(self) -> None:
-        self.all: list[str] = []
-        self._codes: dict[str, int] = {}
-
-    def __call__(self, word: str) -> int:
-        code = self._codes.get(word)
-        if code is None:
-            code = self._codes[word] = len(self.all)
-            self.all.append(word)
-        return code
 
 
 def step_ends(spans: Spans, steps: int) -> Floats:

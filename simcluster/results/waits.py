@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from simcluster.base.arrays import Floats, Ints
+from simcluster.engine.record import Record
 from simcluster.planning.ops import MAIN
 from simcluster.planning.parallel import Plan
 from simcluster.programs.program import Program
@@ -30,18 +30,13 @@ class Wait:
     seconds: float
 
 
-def waits(
-    program: Program,
-    ready: npt.NDArray[np.float64],
-    start: npt.NDArray[np.float64],
-    end: npt.NDArray[np.float64],
-    last: npt.NDArray[np.int64],
-) -> list[Wait]:
+def waits(program: Program, record: Record) -> list[Wait]:
     """All waiting between simulated ranks, longest first (ties by rank).
 
     What waits beside computation (a bucket of gradients for the other replicas') counts only while its rank has nothing
     else to do.
     """
+    ready, start, end, last = record.ready, record.start, record.end, record.last
     lane = np.array(program.lane, dtype=np.int64)
     rank_of = np.array(program.lane_rank, dtype=np.int64)[lane]
     found: dict[tuple[int, int, str], float] = {}
@@ -76,9 +71,9 @@ def waits(
 class _Busy:
     """When the main lane of each rank is at work."""
 
-    def __init__(self, program: Program, start: npt.NDArray[np.float64], end: npt.NDArray[np.float64]) -> None:
+    def __init__(self, program: Program, start: Floats, end: Floats) -> None:
         self._program = program
-        self._main: dict[int, tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], npt.NDArray[np.float64]]] = {}
+        self._main: dict[int, tuple[Floats, Floats, Floats]] = {}
         for ops, rank, name in zip(program.lanes, program.lane_rank, program.lane_name, strict=True):
             if name == MAIN and ops:
                 done = np.concatenate([[0.0], np.cumsum(end[ops] - start[ops])])
