@@ -70,7 +70,7 @@ def spans(segment: Segment, played: tuple[ChainPiece, ...]) -> dict[str, tuple[f
             program.add_op(lane, number, seconds=piece.seconds)
         program.after[number] = piece.after
     record = play(program, [])
-    table = expand(program, record, lambda axis, rank: axis)
+    table = expand(program, record.columns, lambda axis, rank: axis, record.slowed)
     return {
         table.words[name]: (start, end)
         for name, start, end in zip(table.name.tolist(), table.start.tolist(), table.end.tolist(), strict=True)

@@ -64,7 +64,7 @@ def program(
 def spans(made: Program) -> list[tuple[int, float, float]]:
     """(lane, start, end) of every row of the timeline."""
     record = play(made, [1.0])
-    found = expand(made, record, lambda axis, rank: "")
+    found = expand(made, record.columns, lambda axis, rank: "", record.slowed)
     lanes = np.array(made.lane)[found.op].tolist()
     return sorted(zip(lanes, found.start.tolist(), found.end.tolist(), strict=True))
 
@@ -205,7 +205,7 @@ def played(segment: Segment, side: list[tuple[float, float]], inner: float, x: f
         )
         made.after[op] = tuple(first + index for index in piece.after)
     record = play(made, [1.0])
-    spans = expand(made, record, lambda axis, rank: "")
+    spans = expand(made, record.columns, lambda axis, rank: "", record.slowed)
     columns = (spans.name, spans.start, spans.end)
     return sorted(
         (spans.words[name], start, end) for name, start, end in zip(*map(np.ndarray.tolist, columns), strict=True)

@@ -15,11 +15,9 @@ from hypothesis import strategies as st
 
 import simcluster
 from simcluster import plots
-from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.bench.given_times import Costs, simulate_costs
 from simcluster.cli import main
-from simcluster.engine.record import Record
 from simcluster.model.layers import RankShape
 from simcluster.model.memory import activation_bytes_per_layer, activation_parts, head_working_bytes, tensors
 from simcluster.planning.ops import MemoryChange
@@ -298,11 +296,6 @@ def test_core_comes_back_when_the_mlp_of_its_layer_is_gone() -> None:
 # --- by hand --------------------------------------------------------------------------------------------------------
 
 
-def played(ready: Floats, start: Floats, end: Floats) -> Record:
-    """The record of ops with these times."""
-    return Record(end[:0], lambda: OpTimes(ready, start, end, np.arange(len(end))), events=0)
-
-
 def row(kind: str, start: float, end: float, *memory: MemoryChange, size: float = 0.0) -> SpanRow:
     return SpanRow("compute", kind, f"{kind} op", -1, "", size, start, end, memory=memory)
 
@@ -333,7 +326,7 @@ def test_small_timeline_by_hand() -> None:
     ready = np.array([0.0, 3.0, 4.0, 8.0, 4.0])
     start = np.array([0.0, 3.0, 6.0, 8.0, 4.0])
     end = np.array([3.0, 4.0, 8.0, 10.0, 6.0])
-    found = memory_timeline(program, played(ready, start, end))
+    found = memory_timeline(program, OpTimes(ready, start, end, np.arange(5)), {})
     table = found.frame()
     assert table[["rank", "time", "pool", "bytes", "held"]].to_numpy().tolist() == [
         [0, 0.0, "activations", 10.0, 10.0],
@@ -361,7 +354,7 @@ def test_what_is_freed_at_an_instant_makes_room_for_what_comes_at_it() -> None:
     program.add_op(lane, 0, seconds=1.0)
     program.add_op(lane, 1, seconds=1.0)
     times = np.array([0.0, 1.0])
-    found = memory_timeline(program, played(times, times, times + 1))
+    found = memory_timeline(program, OpTimes(times, times, times + 1, np.arange(2)), {})
     assert found.delta.tolist() == [4.0, -4.0, 3.0, -3.0]
     assert found.peak(0, 0).total == 4.0
 

@@ -53,7 +53,7 @@ def two_ranks() -> Program:
 def spans() -> Spans:
     program = two_ranks()
     record = play(program, [])
-    return expand(program, record, lambda axis, rank: f"{axis}{rank}")
+    return expand(program, record.columns, lambda axis, rank: f"{axis}{rank}", record.slowed)
 
 
 def test_a_whole_table() -> None:

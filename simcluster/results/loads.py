@@ -11,14 +11,13 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from simcluster.base.arrays import Floats
 from simcluster.base.clock import TICK
 from simcluster.base.errors import InputError
 from simcluster.results.played import Run
 from simcluster.results.result import Result
-from simcluster.topology import Cluster
+from simcluster.results.timeline import of_ops, row_times, spread
 from simcluster.topology.levels import label
 from simcluster.traffic.traffic import Traffic
 
@@ -76,7 +75,7 @@ def utilisation(result: Result, links: Sequence[Link], bins: int = 200) -> tuple
         number = loads.class_of(link)
         if number is not None:
             moved = np.diff(loads.moved_until(number, edges))
-            matrix[place] = moved / (np.diff(edges) * loads.capacity(number))
+            matrix[place] = moved / (np.diff(edges) * loads.capacity[number])
     return edges, matrix
 
 
@@ -84,7 +83,7 @@ def _loads_of(result: Result) -> LinkLoads:
     """The loads of a result; kept with it, as its cached properties are."""
     loads: LinkLoads | None = vars(result).get("_link_loads")
     if loads is None:
-        loads = vars(result)["_link_loads"] = LinkLoads(result, result.scenario.cluster.built)
+        loads = vars(result)["_link_loads"] = LinkLoads(result)
     return loads
 
 
@@ -94,14 +93,16 @@ class LinkLoads:
     ``result`` may be one of several jobs that were played together: then its own ranks' traffic counts.
     """
 
-    def __init__(self, result: Run, cluster: Cluster) -> None:
-        self._result = result
-        self._cluster = cluster
+    def __init__(self, result: Result) -> None:
+        self._steps, self.capacity = result.steps, result.lowered.capacity  # B/s of every link of a class
+        self.duration = result.step_time * result.steps
+        self._cluster, self._members = result.scenario.cluster.built, result.lowered.classes.link_members
         self._spans = _spans(result)
         self._bytes: dict[int, dict[int, float]] = {}  # link class -> traffic -> bytes of one span
         for traffic in self._spans:
             for number, moved in _bytes_on_links(result.lowered.program.traffics[traffic]).items():
                 self._bytes.setdefault(number, {})[traffic] = moved
+        self._class_of = {link: number for number in self._bytes for link in self._members[number]}
         self._measured: dict[tuple[float, tuple[tuple[int, float], ...]], tuple[float, float, float]] = {}
 
     @cached_property
@@ -109,27 +110,11 @@ class LinkLoads:
         """See ``link_table``."""
         import pandas as pd
 
-        rows = [(link, row) for number in self._bytes for row in [self.row(number)] for link in self.members(number)]
-        rows.sort(key=lambda pair: pair[0])
-        return pd.DataFrame([(*self.ends(link), *row) for link, row in rows], columns=list(LINK_COLUMNS))
-
-    @property
-    def duration(self) -> float:
-        """Seconds of all steps."""
-        return self._result.step_time * self._result.steps
-
-    def members(self, number: int) -> tuple[int, ...]:
-        """The links of a class."""
-        return self._result.lowered.classes.link_members[number]
-
-    def capacity(self, number: int) -> float:
-        """B/s of every link of a class."""
-        return self._result.lowered.capacity[number]
-
-    def ends(self, link: int) -> tuple[str, str, str]:
-        """The nodes that a link joins, and its medium."""
-        a, b = self._cluster.links[link]
-        return a, b, str(self._cluster.graph[a][b]["medium"])
+        rows = []
+        for link, number in sorted(self._class_of.items()):
+            a, b = self._cluster.links[link]
+            rows.append((a, b, str(self._cluster.graph[a][b]["medium"]), *self._row(number)))
+        return pd.DataFrame(rows, columns=list(LINK_COLUMNS))
 
     def class_of(self, link: Link) -> int | None:
         """The class of a link by its nodes; None if it carried nothing."""
@@ -138,13 +123,9 @@ class LinkLoads:
             raise InputError(f"cluster {self._cluster.name!r} has no link from {link[0]!r} to {link[1]!r}")
         return self._class_of.get(number)
 
-    @cached_property
-    def _class_of(self) -> dict[int, int]:
-        return {link: number for number in self._bytes for link in self.members(number)}
-
-    def row(self, number: int) -> tuple[float, float, float, float, float]:
+    def _row(self, number: int) -> tuple[float, float, float, float, float]:
         """Capacity, bytes, busy seconds, utilisation and peak utilisation of every link of a class; per step."""
-        capacity, steps = self.capacity(number), self._result.steps
+        capacity = self.capacity[number]
         key = capacity, tuple(self._bytes[number].items())
         if key not in self._measured:
             moved = sum(size * len(self._spans[traffic][0]) for traffic, size in key[1])
@@ -152,7 +133,7 @@ class LinkLoads:
             busy = float(np.diff(times)[rate[:-1] > 0].sum()) if len(times) else 0.0
             self._measured[key] = moved, busy, min(1.0, float(rate.max(initial=0.0)) / capacity)
         moved, busy, peak = self._measured[key]
-        return capacity, moved / steps, busy / steps, moved / (capacity * self.duration), peak
+        return capacity, moved / self._steps, busy / self._steps, moved / (capacity * self.duration), peak
 
     def moved_until(self, number: int, instants: Floats) -> Floats:
         """Bytes that had crossed each link of a class at these instants."""
@@ -179,40 +160,23 @@ class LinkLoads:
 def _spans(result: Run) -> dict[int, tuple[Floats, Floats]]:
     """Starts and ends (s) of the spans that moved something, by the number of what they moved."""
     program, record = result.lowered.program, result.record
-    rank = np.array(program.lane_rank, dtype=np.int64)[np.array(program.lane, dtype=np.int64)]
-    own = (rank >= result.ranks.start) & (rank < result.ranks.stop)
-    meeting, rows = np.array(program.meeting, dtype=np.int64), np.array(program.rows, dtype=np.int64)
-    found: dict[int, list[tuple[Floats, Floats]]] = {}
-    for op, times in record.slowed.items():
-        for row, (begin, end) in zip(program.row_sets[program.rows[op]], times, strict=True):
-            if own[op] and row.traffic >= 0:
-                spans = record.start[[op]] + begin, record.start[[op]] + end
-                found.setdefault(row.traffic, []).append(spans)
-    at_full_speed = np.ones(len(rows), dtype=bool)
-    at_full_speed[list(record.slowed)] = False
-    for numbers, ops in _by_row_set(rows, own & (meeting < 0) & at_full_speed):
-        for row in program.row_sets[numbers]:
-            if row.traffic >= 0:
-                spans = record.start[ops] + row.start, record.start[ops] + row.end
-                found.setdefault(row.traffic, []).append(spans)
-    met: dict[int, list[int]] = {}
-    for op in np.flatnonzero(own & (meeting >= 0)).tolist():
-        if any(row.traffic >= 0 for row in program.row_sets[program.rows[op]][:1]):  # a receive has no row
-            met.setdefault(program.meeting[op], []).append(op)
-    for members in met.values():  # a meeting moves its bytes once, however many take part
-        span = record.start[members].min(keepdims=True), record.end[members].max(keepdims=True)
-        found.setdefault(program.row_sets[program.rows[members[0]]][0].traffic, []).append(span)
-    joined = {number: (np.concatenate([s for s, _ in parts]), np.concatenate([e for _, e in parts]))
-              for number, parts in found.items()}  # fmt: skip
-    return {number: (start, np.maximum(end, start + TICK)) for number, (start, end) in joined.items()}
-
-
-def _by_row_set(rows: npt.NDArray[np.int64], wanted: npt.NDArray[np.bool_]) -> list[tuple[int, npt.NDArray[np.int64]]]:
-    """Wanted ops by the number of the rows that they leave."""
-    ops = np.flatnonzero(wanted)
-    ops = ops[np.argsort(rows[ops], kind="stable")]
-    parts = np.split(ops, np.flatnonzero(np.diff(rows[ops])) + 1)
-    return [(int(rows[part[0]]), part) for part in parts if len(part)]
+    of_set = ([(row.traffic, row.start, row.end, row is rows[0]) for row in rows] for rows in program.row_sets)
+    op, first, row = spread(program, of_set, {"traffic": "i8", "start": "f8", "end": "f8", "leads": "?"})
+    start, end = row_times(record.columns, record.slowed, op, first, row)
+    rank = of_ops(program, op)["rank"]
+    moves = (rank >= result.ranks.start) & (rank < result.ranks.stop) & (row["traffic"] >= 0)
+    meeting = np.array(program.meeting, dtype=np.int64)[op]
+    alone, met = np.flatnonzero(moves & (meeting < 0)), np.flatnonzero(moves & (meeting >= 0) & row["leads"])
+    _, one, which = np.unique(meeting[met], return_index=True, return_inverse=True)
+    begun, over = np.full(len(one), np.inf), np.zeros(len(one))  # it moves its bytes once, however many take part
+    np.minimum.at(begun, which, record.start[op[met]])
+    np.maximum.at(over, which, record.end[op[met]])
+    start, end = np.concatenate([start[alone], begun]), np.concatenate([end[alone], over])
+    end = np.maximum(end, start + TICK)
+    traffic = row["traffic"][np.concatenate([alone, met[one]])]
+    order = np.argsort(traffic, kind="stable")
+    parts = np.split(order, np.flatnonzero(np.diff(traffic[order])) + 1)
+    return {int(traffic[part[0]]): (start[part], end[part]) for part in parts if len(part)}
 
 
 def _bytes_on_links(traffics: Sequence[Traffic]) -> dict[int, float]:

@@ -19,8 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simcluster.base.arrays import Floats, Ints
-from simcluster.engine.record import Record
-from simcluster.programs.program import Program, SpanRow
+from simcluster.programs.program import OpTimes, Program, RowTimes, SpanRow
 from simcluster.programs.slowed import columns_of, within
 from simcluster.results.timeline import of_ops, spread
 
@@ -166,23 +165,23 @@ class MemoryTimeline:
 _ORDERED = ("time", "rank", "stage", "step", "chunk", "microbatch", "row", "pool", "delta")
 
 
-def memory_timeline(program: Program, record: Record) -> MemoryTimeline:
+def memory_timeline(program: Program, times: OpTimes, slowed: Mapping[int, RowTimes]) -> MemoryTimeline:
     """All changes of a played program."""
     rows: dict[tuple[str, str, int], int] = {}
     op, first, change = spread(program, (list(_changes(own, rows)) for own in program.row_sets), _CHANGE)
     offset = change["offset"]
-    other = columns_of(record.slowed)
+    other = columns_of(slowed)
     counts = np.diff(first)[other.ops]
     own = np.repeat(first[other.ops], counts) + within(counts)
     edge = change["edge"][own]
     row = np.repeat(other.first[:-1], counts) + edge // 2
     offset[own] = np.where(edge % 2, other.end[row], other.start[row])
     met = (np.array(program.meeting, dtype=np.int64) >= 0)[op]
-    began = np.where(met, record.ready[op], record.start[op]) + offset  # a meeting's has no offset
+    began = np.where(met, times.ready[op], times.start[op]) + offset  # a meeting's has no offset
     told = {name: change[name] for name in ("row", "pool", "delta")}
     parts = [
-        {"op": op, "time": np.where(change["at_end"], record.end[op], began), **told},
-        _received(program, record, rows),
+        {"op": op, "time": np.where(change["at_end"], times.end[op], began), **told},
+        _received(program, times, slowed, rows),
     ]
     joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     where = joined.pop("op")
@@ -217,7 +216,7 @@ def _changes(
 
 
 def _received(
-    program: Program, record: Record, numbers: dict[tuple[str, str, int], int]
+    program: Program, times: OpTimes, slowed: Mapping[int, RowTimes], numbers: dict[tuple[str, str, int], int]
 ) -> dict[str, npt.NDArray[Any]]:
     """What lies in receivers' buffers: from the start of a transfer to the end of the first op that uses it."""
     pairs, names, sizes, used = [], [], [], []
@@ -229,13 +228,13 @@ def _received(
         pairs.append((send, receiver))
         names.append(numbers.setdefault(("recv", sent.name, -1), len(numbers)))
         sizes.append(sent.bytes)
-        first_end = record.slowed.get(receiver, [(0.0, first.end)])[0][1]
-        used.append(record.start[receiver] + first_end if more else record.end[receiver])
+        first_end = slowed.get(receiver, [(0.0, first.end)])[0][1]
+        used.append(times.start[receiver] + first_end if more else times.end[receiver])
     sends, receivers = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
     size = np.array(sizes, dtype=np.float64)
     return {
         "op": np.concatenate([receivers, receivers]),
-        "time": np.concatenate([record.start[sends], np.array(used, dtype=np.float64)]),
+        "time": np.concatenate([times.start[sends], np.array(used, dtype=np.float64)]),
         "row": np.array(names * 2, dtype=np.int64),
         "pool": np.full(2 * len(pairs), POOLS.index("other")),
         "delta": np.concatenate([size, -size]),

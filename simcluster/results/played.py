@@ -40,7 +40,8 @@ class Run:
     def spans(self) -> Spans:
         """The spans of the simulated ranks, as columns."""
         group_name = self.lowered.communicators.group_name
-        return expand(self.lowered.program, self.record, group_name).only(self.ranks)
+        spans = expand(self.lowered.program, self.record.columns, group_name, self.record.slowed)
+        return spans.only(self.ranks)
 
     @cached_property
     def timeline(self) -> pd.DataFrame:
@@ -109,7 +110,8 @@ class Run:
     @cached_property
     def memory_timeline(self) -> MemoryTimeline:
         """What the simulated ranks allocate and free, over time; without model state, which stays."""
-        return memory_timeline(self.lowered.program, self.record).only(self.ranks)
+        found = memory_timeline(self.lowered.program, self.record.columns, self.record.slowed)
+        return found.only(self.ranks)
 
     def peak_of(self, rank: int) -> MemoryPeak:
         """When a simulated rank holds most, without model state."""

@@ -14,8 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simcluster.base.arrays import Floats, Ints
-from simcluster.engine.record import Record
-from simcluster.programs.program import Program
+from simcluster.programs.program import OpTimes, Program, RowTimes
 from simcluster.programs.slowed import columns_of, within
 
 if TYPE_CHECKING:
@@ -95,10 +94,15 @@ _ROW = {**dict.fromkeys((*_OF_ROW, "layer", "axis"), "i8"), **dict.fromkeys(("by
 """What spans have of a ``SpanRow``: codes of its texts, and the place of its axis."""
 
 
-def expand(program: Program, record: Record, group_name: Callable[[str, int], str]) -> Spans:
-    """All spans of a played program: chains row by row, meetings once, and what receivers see of a send."""
+def expand(
+    program: Program, times: OpTimes, group_name: Callable[[str, int], str], slowed: Mapping[int, RowTimes]
+) -> Spans:
+    """All spans of a played program: chains row by row, meetings once, and what receivers see of a send.
+
+    ``slowed`` has start and end of an op's rows, in seconds from its start, where they are not what the rows say.
+    """
     codes: dict[str, int] = {}
-    ready, start, end = record.ready, record.start, record.end
+    ready, start, end = times.ready, times.start, times.end
     rows = list(chain.from_iterable(program.row_sets))
     for word in chain.from_iterable((getattr(row, text) for row in rows) for text in _OF_ROW):
         codes.setdefault(word, len(codes))
@@ -108,10 +112,7 @@ def expand(program: Program, record: Record, group_name: Callable[[str, int], st
         for own in program.row_sets
     )
     op, first, row = spread(program, of_set, _ROW)
-    begin, finish = start[op] + row["start"], start[op] + row["end"]
-    other = columns_of(record.slowed)
-    own = np.repeat(first[other.ops], other.counts) + within(other.counts)
-    begin[own], finish[own] = start[op[own]] + other.start, start[op[own]] + other.end
+    begin, finish = row_times(times, slowed, op, first, row)
     met = (np.array(program.meeting, dtype=np.int64) >= 0)[op]
     part = {"op": op, **of_ops(program, op)}
     part |= {name: row[name] for name in ("stream", "kind", "name", "layer", "bytes")}
@@ -126,6 +127,17 @@ def expand(program: Program, record: Record, group_name: Callable[[str, int], st
     joined = {name: np.concatenate([part.pop(name) for part in parts]) for name in names}
     order = np.lexsort((joined["op"], joined["end"], joined["start"], joined["rank"]))
     return Spans(tuple(codes), *(joined.pop(name)[order] for name in names))
+
+
+def row_times(
+    times: OpTimes, slowed: Mapping[int, RowTimes], op: Ints, first: Ints, row: Mapping[str, npt.NDArray[Any]]
+) -> tuple[Floats, Floats]:
+    """When each of the rows that were ``spread`` started and ended (s), as if it met nobody."""
+    begin, finish = times.start[op] + row["start"], times.start[op] + row["end"]
+    other = columns_of(slowed)
+    own = np.repeat(first[other.ops], other.counts) + within(other.counts)
+    begin[own], finish[own] = times.start[op[own]] + other.start, times.start[op[own]] + other.end
+    return begin, finish
 
 
 def of_ops(program: Program, op: Ints) -> dict[str, npt.NDArray[Any]]:
