@@ -6,7 +6,8 @@ every value came from.  Decides nothing about values.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,20 @@ def resolve(document: Document, overrides: Iterable[tuple[str, Any]] = ()) -> Do
         name = Path(document.source).stem if document.marks and document.source != "<text>" else "scenario"
         document = replace(document, data={"name": name, **document.data})
     return document
+
+
+@contextmanager
+def _told_at(document: Document, where: KeyPath) -> Iterator[None]:
+    """What cannot be read is an error of the value that names it."""
+    try:
+        yield
+    except InputError as error:
+        raise document.error(where, str(error)) from None
+
+
+def _folder(document: Document, where: KeyPath) -> Path:
+    """What a path in a document is relative to: its folder, or where one is if an override set it."""
+    return Path() if document.mark(where).place == "override" else document.folder
 
 
 # --- overrides and long names ----------------------------------------------------------------------------------------
@@ -100,7 +115,8 @@ def _resolve_cluster(document: Document) -> Document:
     where: KeyPath = ("cluster", "topology")
     marks = dict(document.marks)
     if isinstance(topology, str):
-        file = _topology_file(document, topology)
+        with _told_at(document, where):
+            file = _topology_file(document, topology)
         fields = dict(file.data)
         marks.update({(*where, *path): mark for path, mark in file.marks.items()})
     elif isinstance(topology, Mapping):
@@ -115,7 +131,7 @@ def _resolve_cluster(document: Document) -> Document:
             marks[*where, *path[1:]] = mark
     fields = _merged(fields, parameters)
     if "device" in parameters:
-        folder = Path() if document.mark(("cluster", "device")).place == "override" else document.folder
+        folder = _folder(document, ("cluster", "device"))
     else:
         folder = file.folder if isinstance(topology, str) else document.folder
     fields = _with_device(fields, folder)
@@ -146,12 +162,8 @@ def _with_device(fields: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 def _topology_file(document: Document, name: str) -> Document:
     """A topology by path (it has a slash or an ending of such files) or by shipped name."""
-    try:
-        if _is_path(name, _TOPOLOGY_ENDINGS):
-            return _read_topology(document.folder / name)
-        return read_document(shipped_path("topologies", name))
-    except InputError as error:
-        raise document.error(("cluster", "topology"), str(error)) from None
+    by_path = _is_path(name, _TOPOLOGY_ENDINGS)
+    return _read_topology(document.folder / name) if by_path else read_document(shipped_path("topologies", name))
 
 
 def _read_topology(path: Path) -> Document:
@@ -179,8 +191,8 @@ def load_topology(name: str | Path, overrides: Iterable[tuple[str, Any]] = ()) -
     by_name = not path.exists() and not _is_path(str(name), _TOPOLOGY_ENDINGS)
     document = _read_topology(shipped_path("topologies", str(name)) if by_name else path)
     changed = apply_overrides(document, overrides)
-    folder = Path() if changed.mark(("device",)).place == "override" else document.folder
-    topology = validate(_TOPOLOGY, expand_import(replace(changed, data=_with_device(changed.data, folder))))
+    whole = _with_device(changed.data, _folder(changed, ("device",)))
+    topology = validate(_TOPOLOGY, expand_import(replace(changed, data=whole)))
     too_large = oversize(topology)
     if too_large:
         raise InputError(f"{document.source}: {too_large}")
@@ -209,12 +221,10 @@ def _resolve_model(document: Document) -> Document:
     preset = section["preset"]
     if not isinstance(preset, str):
         raise document.error(where, f"must be the name of a model or the path of a config.json, got {shown(preset)}")
+    with _told_at(document, where):
+        path = _folder(document, where) / preset
+        fields = _config(path, given) if _is_path(preset, (".json",)) else model_document(preset)
     place = document.mark(where).place
-    folder = Path() if place == "override" else document.folder
-    try:
-        fields = _config(folder / preset, given) if _is_path(preset, (".json",)) else model_document(preset)
-    except InputError as error:
-        raise document.error(where, str(error)) from None
     inherited: dict[KeyPath, Mark] = {("model", key): Mark(place, ("model", key)) for key in fields if key not in given}
     return replace(
         document,
@@ -244,13 +254,11 @@ def _resolve_schedule(document: Document) -> Document:
     name = section.get("schedule") if isinstance(section, Mapping) else None
     if not isinstance(name, str) or not (is_csv(name) or is_function(name)):
         return document
-    folder = Path() if document.mark(where).place == "override" else document.folder
-    schedule: Any = str(folder / name)
+    path = _folder(document, where) / name
+    schedule: Any = str(path)
     if is_csv(name):
-        try:
-            schedule = Rows.of(schedule_in_csv(folder / name)[0]).model_dump(mode="json", exclude_none=True)
-        except InputError as error:
-            raise document.error(where, str(error)) from None
+        with _told_at(document, where):
+            schedule = Rows.of(schedule_in_csv(path)[0]).model_dump(mode="json", exclude_none=True)
     assert isinstance(section, Mapping)
     return replace(document, data={**document.data, "pipeline": {**section, "schedule": schedule}})
 
@@ -275,11 +283,8 @@ def _resolve_faults(document: Document) -> Document:
                 raise document.error(where, f"must be the path of a CSV file, got {shown(law['file'])}")
             if "values" in law or "weights" in law:
                 raise document.error(where, "has values and weights already; leave those out, or the file")
-            folder = Path() if document.mark(where).place == "override" else document.folder
-            try:
-                table = histogram_in(folder / law["file"])
-            except InputError as error:
-                raise document.error(where, str(error)) from None
+            with _told_at(document, where):
+                table = histogram_in(_folder(document, where) / law["file"])
             read[key] = {**{name: value for name, value in law.items() if name != "file"}, **table}
         found.append(read)
     return replace(document, data={**document.data, "faults": found})

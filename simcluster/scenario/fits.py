@@ -132,14 +132,16 @@ def _derived(scenario: Scenario, changed: Scenario, values: Mapping[str, Any]) -
 
 def _options(scenario: Scenario) -> list[list[Change]]:
     """Changes by kind, the kinds that are tried together; of one kind only one is made."""
-    kinds = [
-        list(kind(scenario))
-        for kind in (
-            _recomputed, _sharded, _resharded, _sequence, _smaller_microbatch, _wider, _longer, _narrower, _numbers,
-            _loss, _kernel,
-        )
-    ]  # fmt: skip
-    return [kind for kind in kinds if kind]
+    parallel = scenario.parallel
+    free: list[tuple[bool, str, object]] = [  # cost nothing
+        (parallel.tp > 1 and not parallel.sequence_parallel, "parallel.sequence_parallel", True),
+        (scenario.memory.logits == "fp32", "memory.logits", "in-place"),
+        (scenario.training.attention == "unfused", "training.attention", "fused"),
+    ]
+    sequence, loss, kernel = ([Change({path: value}, 0.0)] if able else [] for able, path, value in free)
+    before, behind = (_recomputed, _sharded, _resharded), (_smaller_microbatch, _wider, _longer, _narrower, _numbers)
+    kinds = [*(list(kind(scenario)) for kind in before), sequence, *(list(kind(scenario)) for kind in behind)]
+    return [kind for kind in (*kinds, loss, kernel) if kind]
 
 
 def _lists(options: list[list[Change]], number: int) -> list[tuple[float, dict[str, Any]]]:
@@ -180,11 +182,6 @@ def _resharded(scenario: Scenario) -> Iterator[Change]:
         yield Change({"fsdp.reshard_after_forward": True}, 0.1)
     if scenario.parallel.zero == 3 and scenario.fsdp.prefetch > 0 and scenario.overlap.param_gather:
         yield Change({"fsdp.prefetch": 0}, 0.1)
-
-
-def _sequence(scenario: Scenario) -> Iterator[Change]:
-    if scenario.parallel.tp > 1 and not scenario.parallel.sequence_parallel:
-        yield Change({"parallel.sequence_parallel": True}, 0.0)
 
 
 def _smaller_microbatch(scenario: Scenario) -> Iterator[Change]:
@@ -231,16 +228,6 @@ def _numbers(scenario: Scenario) -> Iterator[Change]:
         yield Change({"training.precision": "bf16-mixed"}, 2.0)
     if scenario.training.memory_recipe != "bf16-12" and scenario.training.precision == "bf16-mixed":
         yield Change({"training.memory_recipe": "bf16-12"}, 3.0)
-
-
-def _loss(scenario: Scenario) -> Iterator[Change]:
-    if scenario.memory.logits == "fp32":
-        yield Change({"memory.logits": "in-place"}, 0.0)
-
-
-def _kernel(scenario: Scenario) -> Iterator[Change]:
-    if scenario.training.attention == "unfused":
-        yield Change({"training.attention": "fused"}, 0.0)
 
 
 def _gpus_of_machine(scenario: Scenario) -> int:

@@ -181,7 +181,7 @@ def data_parallel_of(scenario: Scenario, device: Device, plan: Plan, recipe: Rec
     bucket = max(_BUCKET_PARAMETERS, _BUCKET_PARAMETERS_PER_REPLICA * plan.replicas) * recipe.gradient
 
     software, fsdp = scenario.software or Software(), scenario.fsdp
-    copies = software.optimizer == "passes"
+    copies, gradients = software.optimizer == "passes", software.gradients if plan.replicas > 1 else "averaged"
 
     def update(parameters: float) -> float:
         zeroed = zero_gradients_seconds(device, parameters, recipe=recipe)
@@ -212,9 +212,7 @@ def data_parallel_of(scenario: Scenario, device: Device, plan: Plan, recipe: Rec
             two_lanes=fsdp.lanes == "two",
             every_microbatch=fsdp.sync_every_microbatch,
         ),
-        zero_seconds=lambda parameters: zero_gradients_seconds(device, parameters, recipe=recipe),
-        buffer_seconds=lambda whole: buffer_seconds(
-            device, whole, recipe=recipe, gradients=software.gradients if plan.replicas > 1 else "averaged"
-        ),
-        copy_seconds=lambda parameters: sharded_copy_seconds(device, parameters, recipe=recipe, shards=software.shards),
+        zero_seconds=partial(zero_gradients_seconds, device, recipe=recipe),
+        buffer_seconds=partial(buffer_seconds, device, recipe=recipe, gradients=gradients),
+        copy_seconds=partial(sharded_copy_seconds, device, recipe=recipe, shards=software.shards),
     )

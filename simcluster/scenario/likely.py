@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -75,15 +75,8 @@ class Likely:
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
-        return {
-            "low_s": self.low,
-            "high_s": self.high,
-            "level": self.level,
-            "like": self.like,
-            "rows": self.rows,
-            "studies": self.studies,
-            "far": list(self.far),
-        }
+        low, high, *rest = asdict(self).items()
+        return {"low_s": low[1], "high_s": high[1], **dict(rest), "far": list(self.far)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ Each checks its own values; rules between sections are in ``rules``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, StrictBool
@@ -257,24 +257,16 @@ class Fsdp(Spec):
     sync_every_microbatch: StrictBool = True
 
 
-def _algorithm_of(kind: str) -> Callable[[object], object]:
-    """Checks the name of an algorithm of a kind of collective."""
+def _one_of(names: Callable[[], Iterable[str]]) -> BeforeValidator:
+    """Checks the name of one of several things, which are looked up when it is."""
 
     def validate(value: object) -> object:
-        known = ("auto", *ALGORITHMS[kind])
+        known = tuple(names())
         if value not in known:
             raise InputError(f"must be one of {listed(known)}{did_you_mean(str(value), known)}; got {shown(value)}")
         return value
 
-    return validate
-
-
-def _nccl_platform(value: object) -> object:
-    """Checks the name of a platform of NCCL."""
-    known = ("auto", "none", *platform_names())
-    if value not in known:
-        raise InputError(f"must be one of {listed(known)}{did_you_mean(str(value), known)}; got {shown(value)}")
-    return value
+    return BeforeValidator(validate)
 
 
 class Collectives(Spec):
@@ -286,11 +278,11 @@ class Collectives(Spec):
     ``steps`` every step of the algorithm as transfers.
     """
 
-    all_reduce: Annotated[str, BeforeValidator(_algorithm_of("all_reduce"))] = "auto"
-    reduce_scatter: Annotated[str, BeforeValidator(_algorithm_of("reduce_scatter"))] = "auto"
-    all_gather: Annotated[str, BeforeValidator(_algorithm_of("all_gather"))] = "auto"
+    all_reduce: Annotated[str, _one_of(lambda: ("auto", *ALGORITHMS["all_reduce"]))] = "auto"
+    reduce_scatter: Annotated[str, _one_of(lambda: ("auto", *ALGORITHMS["reduce_scatter"]))] = "auto"
+    all_gather: Annotated[str, _one_of(lambda: ("auto", *ALGORITHMS["all_gather"]))] = "auto"
     detail: Literal["flow", "steps"] = "flow"
-    nccl: Annotated[str, BeforeValidator(_nccl_platform)] = "auto"
+    nccl: Annotated[str, _one_of(lambda: ("auto", "none", *platform_names()))] = "auto"
 
 
 class Measured(Spec):
