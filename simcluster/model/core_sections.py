@@ -52,8 +52,7 @@ def unfused_core(shape: RankShape, local: LocalSizes) -> Section:
     square = batch * m * n
     drop = Section()
     if shape.dropout:
-        drawn = dropout("probabilities_dropout", shape, square)
-        drop = Section(tuple(map(by_row, drawn.forward)), input_grad=tuple(map(by_row, drawn.input_grad)))
+        drop = dropout("probabilities_dropout", shape, square).each(by_row)
     scores = Section(
         forward=(matmul("scores", m, n, k, e, batch),),
         input_grad=(matmul("scores_query_grad", m, k, n, e, batch), matmul("scores_key_grad", n, k, m, e, batch)),

@@ -11,7 +11,7 @@ The lists are from knowledge of these sources, not read again or profiled for th
 from __future__ import annotations
 
 from simcluster.model.kernels import Kernel, Section
-from simcluster.model.layer_sections import FP32_BYTES, LocalSizes, RankShape, memory
+from simcluster.model.layer_sections import FP32_BYTES, LocalSizes, RankShape, both_ways, memory
 from simcluster.model.transformer import Model
 
 _BLOCK_PASSES = 3  # of log_softmax over a long row: maximum, sum, result
@@ -89,7 +89,7 @@ def activation(model: Model, shape: RankShape, local: LocalSizes) -> Section:
     """GELU is one kernel; SwiGLU is two, silu and a product, and three backward."""
     e, elements = shape.element_bytes, local.tokens * local.ffn
     if not model.gated_mlp:
-        return Section((memory("gelu", 2 * e * elements),), input_grad=(memory("gelu_input_grad", 3 * e * elements),))
+        return both_ways("gelu", 2 * e * elements, 3 * e * elements)
     backward = {"gate_grad": 3 * e, "up_grad": 3 * e, "silu_grad": 3 * e}
     return Section(
         forward=_each("swiglu", elements, {"silu": 2 * e, "product": 3 * e}),

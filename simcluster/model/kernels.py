@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -47,6 +48,11 @@ class Section:
     recompute: tuple[Kernel, ...] = ()
     input_grad: tuple[Kernel, ...] = ()
     weight_grad: tuple[Kernel, ...] = ()
+
+    def each(self, change: Callable[[Kernel], Kernel]) -> Section:
+        """With every kernel changed."""
+        phases = (self.forward, self.recompute, self.input_grad, self.weight_grad)
+        return Section(*(tuple(map(change, kernels)) for kernels in phases))
 
 
 @dataclass(frozen=True, slots=True)

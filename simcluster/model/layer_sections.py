@@ -170,6 +170,11 @@ def memory(name: str, size: float) -> Kernel:
     return Kernel(name, "memory", 0.0, size)
 
 
+def both_ways(name: str, forward: float, back: float) -> Section:
+    """Such a kernel, and the one of its input gradient."""
+    return Section((memory(name, forward),), input_grad=(memory(f"{name}_input_grad", back),))
+
+
 def matmul(name: str, m: int, n: int, k: int, element_bytes: float, batch: int = 1) -> Kernel:
     """``batch`` products (m x k)(k x n), each operand and the result moved once."""
     size = element_bytes * batch * (m * k + k * n + m * n)
@@ -244,7 +249,7 @@ def residual_add(name: str, model: Model, shape: RankShape, local: LocalSizes) -
 def dropout(name: str, shape: RankShape, elements: int) -> Section:
     """Dropout alone: a read, a write, and the mask (written, then read)."""
     size = (2 * shape.element_bytes + MASK_BYTES) * elements
-    return Section(forward=(memory(name, size),), input_grad=(memory(f"{name}_input_grad", size),))
+    return both_ways(name, size, size)
 
 
 def rotation(model: Model, shape: RankShape, local: LocalSizes) -> Section:
@@ -252,7 +257,7 @@ def rotation(model: Model, shape: RankShape, local: LocalSizes) -> Section:
     if model.position != "rope":
         return Section()
     size = 2 * shape.element_bytes * local.tokens * (local.query + local.kv)
-    return Section(forward=(memory("rope", size),), input_grad=(memory("rope_input_grad", size),))
+    return both_ways("rope", size, size)
 
 
 def positions(model: Model, shape: RankShape, local: LocalSizes) -> Section:
@@ -272,8 +277,4 @@ def activation(model: Model, shape: RankShape, local: LocalSizes) -> Section:
     """GELU (with its bias) or SwiGLU: reads inputs, writes an output; back, reads dY and inputs, writes gradients."""
     inputs = model.mlp_matrices - 1
     size = shape.element_bytes * local.tokens * local.ffn
-    name = "swiglu" if model.gated_mlp else "gelu"
-    return Section(
-        forward=(memory(name, (inputs + 1) * size),),
-        input_grad=(memory(f"{name}_input_grad", (2 * inputs + 1) * size),),
-    )
+    return both_ways("swiglu" if model.gated_mlp else "gelu", (inputs + 1) * size, (2 * inputs + 1) * size)

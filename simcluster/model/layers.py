@@ -17,6 +17,7 @@ from simcluster.model.layer_sections import (
     LocalSizes,
     RankShape,
     activation,
+    both_ways,
     cast,
     dropout,
     join,
@@ -78,7 +79,7 @@ def latent_attention(model: Model, shape: RankShape, mla: Mla) -> Block:
     width = heads * (mla.qk_nope_head_dim + mla.v_head_dim)
     keys = linear("latent_key", shape, local.tokens, mla.kv_lora_rank, width, bias=False)
     copied = 2 * e * local.tokens * (local.query + local.kv)
-    turned = Section((memory("latent_rope", copied),), input_grad=(memory("latent_rope_input_grad", copied),))
+    turned = both_ways("latent_rope", copied, copied)
     projection = linear("projection", shape, local.tokens, local.output, local.hidden, bias=False)
     body = (join((queries, keys), "none"), turned, core, projection)
     block = _layer_block("attention", model, shape, local, body)
@@ -134,18 +135,10 @@ def lm_head_block(model: Model, shape: RankShape) -> Block:
     """Final norm; logits over the rank's share of the padded vocabulary, cross-entropy in fp32.  Never recomputed."""
     local = local_sizes(model, shape)
     logits = local.tokens * local.vocab
-    product = _wide(linear("logits", shape, local.tokens, local.hidden, local.vocab, bias=False))
+    product = linear("logits", shape, local.tokens, local.hidden, local.vocab, bias=False)
+    product = product.each(lambda kernel: replace(kernel, wide=True))  # in 16 bits, whatever the others are in
     entry = _norm("final_norm", model, shape, local, residual=False)
     return Block("lm_head", entry=entry, body=join((product, _loss(shape, logits)), "none"), exit=Section())
-
-
-def _wide(section: Section) -> Section:
-    """The same products in 16 bits, whatever the others are in."""
-
-    def wide(kernels: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
-        return tuple(replace(kernel, wide=True) for kernel in kernels)
-
-    return Section(wide(section.forward), wide(section.recompute), wide(section.input_grad), wide(section.weight_grad))
 
 
 def _loss(shape: RankShape, logits: float) -> Section:
@@ -158,8 +151,7 @@ def _loss(shape: RankShape, logits: float) -> Section:
     """
     e = shape.element_bytes
     if shape.logits == "in-place":
-        return Section((memory("cross_entropy", 3 * e * logits),),
-                       input_grad=(memory("cross_entropy_input_grad", 2 * e * logits),))  # fmt: skip
+        return both_ways("cross_entropy", 3 * e * logits, 2 * e * logits)
     if shape.kernels != "fused":
         return eager.loss(shape, logits)
     wide = FP32_BYTES

@@ -18,10 +18,10 @@ from simcluster.model.layer_sections import (
     LocalSizes,
     RankShape,
     activation,
+    both_ways,
     join,
     linear,
     local_sizes,
-    memory,
 )
 from simcluster.model.transformer import Model, Recompute
 
@@ -97,8 +97,7 @@ def _router(model: Model, shape: RankShape, local: LocalSizes) -> Section:
     assert moe is not None
     scores = linear("router", shape, local.edge_tokens, local.hidden, moe.experts, bias=moe.router_bias)
     size = FP32_BYTES * local.edge_tokens * moe.experts
-    chosen = Section((memory("router_choice", 3 * size),), input_grad=(memory("router_choice_input_grad", 3 * size),))
-    return join((scores, chosen), "none")
+    return join((scores, both_ways("router_choice", 3 * size, 3 * size)), "none")
 
 
 def _shared(model: Model, shape: RankShape, local: LocalSizes) -> tuple[Section, ...]:
@@ -117,14 +116,14 @@ def _dispatch(shape: RankShape, local: LocalSizes, there: Routed) -> Section:
     """Rows in the order of their experts: a token read once and written top_k times; back, those are added up."""
     one = shape.element_bytes * local.hidden * local.edge_tokens
     rows = there.row_bytes(shape, there.sent)
-    return Section((memory("permute", one + rows),), input_grad=(memory("permute_input_grad", one + rows),))
+    return both_ways("permute", one + rows, one + rows)
 
 
 def _combine(shape: RankShape, local: LocalSizes, there: Routed) -> Section:
     """Rows back in their tokens' order, weighed and added up; back, rows and weights have their gradients."""
     one = shape.element_bytes * local.hidden * local.edge_tokens
     rows = there.row_bytes(shape, there.sent)
-    return Section((memory("unpermute", one + rows),), input_grad=(memory("unpermute_input_grad", one + 2 * rows),))
+    return both_ways("unpermute", one + rows, one + 2 * rows)
 
 
 def _sorted(name: str, shape: RankShape, there: Routed) -> Section:
@@ -132,7 +131,7 @@ def _sorted(name: str, shape: RankShape, there: Routed) -> Section:
     if there.experts == 1 or shape.ep * shape.expert_tp == 1:
         return Section()
     moved = 2 * there.row_bytes(shape, there.rows)
-    return Section((memory(name, moved),), input_grad=(memory(f"{name}_input_grad", moved),))
+    return both_ways(name, moved, moved)
 
 
 def _experts(model: Model, shape: RankShape, local: LocalSizes, there: Routed) -> tuple[Section, ...]:
@@ -150,22 +149,13 @@ def _grouped(name: str, shape: RankShape, there: Routed, width_in: int, width_ou
     one = linear(name, shape, each, width_in, width_out, bias=bias)
     part = there.rows / (each * there.experts)
 
-    def all_of(kernels: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
-        return tuple(
-            replace(
-                kernel,
-                flops=kernel.flops * there.experts * part,
-                bytes=kernel.bytes * there.experts,
-                batch=there.experts if kernel.kind == "matmul" else 1,
-            )
-            for kernel in kernels
-        )
+    def of_all(kernel: Kernel) -> Kernel:
+        batch = there.experts if kernel.kind == "matmul" else 1
+        flops = kernel.flops * there.experts * part
+        return replace(kernel, flops=flops, bytes=kernel.bytes * there.experts, batch=batch)
 
-    return Section(all_of(one.forward), input_grad=all_of(one.input_grad), weight_grad=all_of(one.weight_grad))
+    return one.each(of_all)
 
 
 def _named(name: str, section: Section) -> Section:
-    def renamed(kernels: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
-        return tuple(replace(kernel, name=f"{name}_{kernel.name}") for kernel in kernels)
-
-    return Section(renamed(section.forward), input_grad=renamed(section.input_grad))
+    return section.each(lambda kernel: replace(kernel, name=f"{name}_{kernel.name}"))
