@@ -52,7 +52,7 @@ class Streams:
 
 
 class _Spread(Spec):
-    """A law of factors with one parameter, how far they spread."""
+    """A law of factors with one parameter, how far they spread; ``draw`` gives so many."""
 
     @property
     def neutral(self) -> bool:
@@ -67,7 +67,6 @@ class Normal(_Spread):
     sigma: Spread
 
     def draw(self, generator: np.random.Generator, count: int) -> Floats:
-        """So many factors."""
         return np.maximum(0.0, 1.0 + self.sigma * generator.standard_normal(count))
 
 
@@ -78,7 +77,6 @@ class Lognormal(_Spread):
     sigma: Spread
 
     def draw(self, generator: np.random.Generator, count: int) -> Floats:
-        """So many factors."""
         return np.exp(self.sigma * generator.standard_normal(count) - self.sigma**2 / 2)
 
 
@@ -92,7 +90,6 @@ class Gumbel(_Spread):
     scale: Spread
 
     def draw(self, generator: np.random.Generator, count: int) -> Floats:
-        """So many factors."""
         return np.maximum(0.0, 1.0 + self.scale * (generator.gumbel(size=count) - _EULER))
 
 
@@ -103,7 +100,6 @@ class Exponential(_Spread):
     scale: Annotated[float, Field(ge=0, le=1)]
 
     def draw(self, generator: np.random.Generator, count: int) -> Floats:
-        """So many factors."""
         return 1.0 + self.scale * (generator.exponential(size=count) - 1.0)
 
 
@@ -134,7 +130,6 @@ class Histogram(Spec):
         return all(value == self.typical for value in self.values)
 
     def draw(self, generator: np.random.Generator, count: int) -> Floats:
-        """So many factors."""
         values = np.array(self.values) / self.typical
         if self.weights is None:
             return np.asarray(values[generator.integers(len(values), size=count)])

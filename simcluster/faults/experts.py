@@ -35,7 +35,6 @@ class TokenFractions(Spec):
 
     @property
     def neutral(self) -> bool:
-        """Have all experts the same?"""
         return len({*self.values}) == 1
 
     def draw(self, generator: np.random.Generator, experts: int) -> Floats:
@@ -54,11 +53,9 @@ class ZipfTokens(Spec):
 
     @property
     def neutral(self) -> bool:
-        """Have all experts the same?"""
         return self.exponent == 0
 
     def draw(self, generator: np.random.Generator, experts: int) -> Floats:
-        """The share of each of so many experts."""
         weights = np.arange(1, experts + 1, dtype=np.float64) ** -self.exponent
         return np.asarray(generator.permutation(weights / weights.sum()))
 
@@ -71,11 +68,9 @@ class DirichletTokens(Spec):
 
     @property
     def neutral(self) -> bool:
-        """Never: shares are drawn."""
         return False
 
     def draw(self, generator: np.random.Generator, experts: int) -> Floats:
-        """The share of each of so many experts."""
         return generator.dirichlet(np.full(experts, self.concentration))
 
 
@@ -100,17 +95,14 @@ class ExpertImbalance(FaultSpec):
 
     @property
     def neutral(self) -> bool:
-        """Does it change nothing?"""
         return self.tokens.neutral
 
     @property
     def by_chance(self) -> bool:
-        """Are shares drawn?"""
         return self.tokens.kind != "fractions" and not self.neutral
 
     @property
     def by_pass(self) -> bool:
-        """Are they drawn anew for every pass?"""
         return self.per == "pass"
 
     def expert_loads(

@@ -31,9 +31,7 @@ class SlowGpu(OnRanks, During):
 
     @property
     def neutral(self) -> bool:
-        """Does it change nothing?"""
         return self.factor == 1
 
     def slowness(self) -> float:
-        """The factor."""
         return self.factor

@@ -36,7 +36,6 @@ class Jitter(OnRanks):
 
     @property
     def neutral(self) -> bool:
-        """Does it change nothing?"""
         return self.adds == 0 if self.adds is not None else self.factor.neutral
 
     def colour(self, rank: int, setting: Setting) -> tuple[int, ...]:

@@ -29,11 +29,9 @@ class SlowLink(OnLinks, During):
 
     @property
     def neutral(self) -> bool:
-        """Does it change nothing?"""
         return self.factor == 1
 
     def left(self, capacity: float) -> float:
-        """The factor."""
         return self.factor
 
 
@@ -60,16 +58,13 @@ class LinkFlap(OnLinks):
 
     @property
     def neutral(self) -> bool:
-        """Does it change nothing?"""
         return self.down == 0
 
     @property
     def lasts(self) -> bool:
-        """Never."""
         return False
 
     def left(self, capacity: float) -> float:
-        """Nothing."""
         return 0.0
 
     def profile(self, value: float, seed: int) -> Profile:
@@ -114,12 +109,10 @@ class BackgroundLoad(OnLinks, During):
 
     @property
     def neutral(self) -> bool:
-        """Does it change nothing?"""
         return self.share == 0
 
     @property
     def by_chance(self) -> bool:
-        """Does it come and go by chance?"""
         return self.on is not None
 
     @property

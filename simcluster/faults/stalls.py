@@ -56,7 +56,6 @@ class HostStall(OnRanks):
 
     @property
     def neutral(self) -> bool:
-        """Does it change nothing?"""
         return self.seconds == 0
 
     @property

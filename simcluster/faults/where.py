@@ -49,7 +49,6 @@ class OnRanks(FaultSpec):
 
     @property
     def everywhere(self) -> bool:
-        """Is it on all ranks?"""
         return self.named is None and self.node is None
 
     def complaints(self, scenario: Any) -> Iterator[Complaint]:
@@ -183,7 +182,6 @@ class During(FaultSpec):
 
     @property
     def lasts(self) -> bool:
-        """Is it there from the begin for ever?"""
         return not self.start and self.end is None and self.period is None
 
     def profile(self, value: float, seed: int) -> Profile:
