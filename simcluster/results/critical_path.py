@@ -22,7 +22,7 @@ from simcluster.engine.lower import Lowered
 from simcluster.engine.record import Record
 from simcluster.programs.program import Program
 from simcluster.results.contention import free_seconds
-from simcluster.results.timeline import Spans
+from simcluster.results.timeline import Spans, spread
 
 Link = tuple[int, float, float]
 """An op on the path with the first and last instant that it is what everything waits for."""
@@ -196,22 +196,11 @@ def _planned(lowered: Lowered, spans: Spans, first_rank: int) -> Floats:
     found = free_seconds(lowered, spans, first_rank)
     rows = np.flatnonzero(spans.kind != spans.code("recv"))
     rows = rows[np.lexsort((spans.end[rows], spans.start[rows], spans.op[rows]))]
-    op, seconds = _rows_of(lowered.program, np.unique(spans.op[rows]))
-    assert len(op) == len(rows), "every span but a receive is a row of its op"
-    inside = np.array(lowered.program.meeting)[op] < 0
-    found[rows[inside]] = seconds[inside]
+    program = lowered.program
+    in_order = (sorted((row.start, row.end) for row in own) for own in program.row_sets)
+    op, _, row = spread(program, in_order, {"start": "f8", "end": "f8"})
+    own = np.isin(op, spans.op[rows])
+    assert own.sum() == len(rows), "every span but a receive is a row of its op"
+    inside = np.array(program.meeting)[op[own]] < 0
+    found[rows[inside]] = (row["end"] - row["start"])[own][inside]
     return found
-
-
-def _rows_of(program: Program, ops: Ints) -> tuple[Ints, Floats]:
-    """Op and seconds of every row of these ops, in the order in which they begin."""
-    number, seconds = [], []
-    known: dict[int, list[float]] = {}
-    for op in ops.tolist():
-        rows = program.rows[op]
-        if rows not in known:
-            ordered = sorted(program.row_sets[rows], key=lambda row: (row.start, row.end))
-            known[rows] = [row.end - row.start for row in ordered]
-        number += [op] * len(known[rows])
-        seconds += known[rows]
-    return np.array(number, dtype=np.int64), np.array(seconds, dtype=np.float64)

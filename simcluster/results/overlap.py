@@ -17,7 +17,7 @@ from simcluster.base.arrays import Bools, Floats
 from simcluster.results.metrics import EXPOSED, inside
 from simcluster.results.timeline import Spans
 
-_COUNTED = (5, 8)  # places of ``counted`` and ``counted_contention`` among the numbers
+_COUNTED = [5, 8]  # places of ``counted`` and ``counted_contention`` among the numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ def _of_rank(spans: Spans, free: Floats, steps: int) -> dict[Key, OverlapSeconds
     """One rank's; the spans are its own."""
     rank = _Rank(spans, free)
     every = np.zeros(len(spans), dtype=bool)
-    found: dict[Key, list[float]] = {}
+    found: dict[Key, Floats] = {}
     for axis in EXPOSED:
         on_axis = spans.stream == spans.code(axis)
         if not on_axis.any():
@@ -119,18 +119,11 @@ def _of_rank(spans: Spans, free: Floats, steps: int) -> dict[Key, OverlapSeconds
         for key in _in_order(keys):
             kind, name = keys[key]
             found[key] = rank.measure(on_axis & (spans.kind == kind) & (spans.name == name), counts=True)
-        _add_counted(found[Key(axis)], (value for key, value in found.items() if key.axis == axis and key.kind))
+            found[Key(axis)][_COUNTED] += found[key][_COUNTED]
     total = rank.measure(every)
-    _add_counted(total, (value for key, value in found.items() if not key.kind))
-    measured = {Key(): total, **found}
-    return {key: OverlapSeconds(*(number / steps for number in numbers)) for key, numbers in measured.items()}
-
-
-def _add_counted(numbers: list[float], parts: Iterable[list[float]]) -> None:
-    """What the parts count is what their sum counts."""
-    for part in parts:
-        for place in _COUNTED:
-            numbers[place] += part[place]
+    for whole in (key for key in found if not key.kind):
+        total[_COUNTED] += found[whole][_COUNTED]
+    return {key: OverlapSeconds(*(numbers / steps).tolist()) for key, numbers in {Key(): total, **found}.items()}
 
 
 class _Rank:
@@ -147,7 +140,7 @@ class _Rank:
         took = spans.end - spans.start
         self._contended = np.divide(took - free, took, out=np.zeros(len(spans)), where=took > 0)
 
-    def measure(self, which: Bools, *, counts: bool = False) -> list[float]:
+    def measure(self, which: Bools, *, counts: bool = False) -> Floats:
         """The numbers of an Overlap over the whole run; with ``counts`` what is exposed and nobody counted yet is
         counted here."""
         spans, length = self._spans, self._length
@@ -162,11 +155,11 @@ class _Rank:
         self._uncounted &= ~own
         late = which & (spans.ready < spans.start)
         waiting = inside(self._edges, spans.ready[late], spans.start[late])
-        return [float(number) for number in (
+        return np.array([
             which.sum(), spans.bytes[which].sum(), length[on_wire].sum(), length[on_wire & self._computing].sum(),
             length[exposed].sum(), length[own].sum(), length[waiting].sum(), contended[on_wire].sum(),
             contended[own].sum(),
-        )]  # fmt: skip
+        ])  # fmt: skip
 
     def _depth(self, which: Bools, weights: Floats | None = None) -> Floats:
         """How many of the spans are under way in each piece, or the sum of their weights."""
