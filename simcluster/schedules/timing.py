@@ -172,9 +172,6 @@ class _Cells:
     def forward(self, microbatch: int, virtual_stage: int) -> int:
         return 2 * (microbatch * self.depth + virtual_stage)
 
-    def gradient(self, microbatch: int, virtual_stage: int) -> int:
-        return self.forward(microbatch, virtual_stage) + 1
-
     def describe(self, schedule: Schedule, cell: int) -> str:
         microbatch, virtual_stage = divmod(cell // 2, self.depth)
         stage, chunk = schedule.route(microbatch)[virtual_stage]
@@ -189,50 +186,38 @@ def _all_steps(
     latency: Time | int,
     pair: Callable[[Time, Time], Time],
 ) -> list[list[Step[Time]]]:
-    cells = _Cells(schedule)
-    durations: dict[tuple[Kind, int, int], Time] = {}
-    rows = []
-    for stage in range(schedule.num_stages):
-        row = _steps(schedule, stage, costs, latency, cells, durations)
-        for position in schedule.fused_at(stage):
-            _fuse(row, position, pair)
-            _require_duration(row[position + 1][0], f"a fused pair on stage {stage}")
-        rows.append(row)
-    return rows
-
-
-def _steps(
-    schedule: Schedule,
-    stage: int,
-    costs: Callable[[Kind, int, int], Time],
-    latency: Time | int,
-    cells: _Cells,
-    durations: dict[tuple[Kind, int, int], Time],
-) -> list[Step[Time]]:
-    """The row of one stage with every name looked up, so that playing it is arithmetic only.
+    """The rows of all stages with every name looked up, so that playing them is arithmetic only.
 
     One need per action is enough: the gradient from the next virtual stage cannot exist before this stage's own F.
     """
-    ways: dict[tuple[int, int], tuple[int, Time | int, Time | int, bool]] = {}
-    steps: list[Step[Time]] = []
-    for kind, microbatch, chunk in schedule.rows[stage]:
-        key = (kind, stage, chunk)
-        if key not in durations:
-            durations[key] = costs(kind, stage, chunk)
-            _require_duration(durations[key], f"{kind} of chunk {chunk} on stage {stage}")
-        duration = durations[key]
-        way = (schedule.route_of[microbatch], chunk)
-        if way not in ways:
-            ways[way] = _way(schedule, microbatch, (stage, chunk), latency)
-        place, delay_before, delay_after, last = ways[way]
-        forward = cells.forward(microbatch, place)
-        if kind == "F":
-            steps.append((duration, forward - 2 if place else cells.ready, delay_before, forward, cells.unused))
-        elif kind == "W":
-            steps.append((duration, forward + 1, 0, cells.unused, cells.unused))
-        else:
-            steps.append((duration, forward if last else forward + 3, delay_after, forward + 1, cells.unused))
-    return steps
+    cells = _Cells(schedule)
+    durations: dict[tuple[Kind, int, int], Time] = {}
+    rows = []
+    for stage, row in enumerate(schedule.rows):
+        ways: dict[tuple[int, int], tuple[int, Time | int, Time | int, bool]] = {}
+        steps: list[Step[Time]] = []
+        for kind, microbatch, chunk in row:
+            key = (kind, stage, chunk)
+            if key not in durations:
+                durations[key] = costs(kind, stage, chunk)
+                _require_duration(durations[key], f"{kind} of chunk {chunk} on stage {stage}")
+            duration = durations[key]
+            way = (schedule.route_of[microbatch], chunk)
+            if way not in ways:
+                ways[way] = _way(schedule, microbatch, (stage, chunk), latency)
+            place, delay_before, delay_after, last = ways[way]
+            forward = cells.forward(microbatch, place)
+            if kind == "F":
+                steps.append((duration, forward - 2 if place else cells.ready, delay_before, forward, cells.unused))
+            elif kind == "W":
+                steps.append((duration, forward + 1, 0, cells.unused, cells.unused))
+            else:
+                steps.append((duration, forward if last else forward + 3, delay_after, forward + 1, cells.unused))
+        for position in schedule.fused_at(stage):
+            _fuse(steps, position, pair)
+            _require_duration(steps[position + 1][0], f"a fused pair on stage {stage}")
+        rows.append(steps)
+    return rows
 
 
 def _way(
