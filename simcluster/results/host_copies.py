@@ -8,36 +8,22 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
-from simcluster.results.metrics import inside
+from simcluster.results.overlap import Pieces
 from simcluster.results.timeline import Spans
 
 
-@dataclass(frozen=True, slots=True)
-class Copies:
+def copies_of(spans: Spans, weights: Mapping[int, int], direction: str, *, steps: int) -> dict[str, float]:
     """One direction ("d2h", "h2d"), per step, mean over ranks: bytes, seconds on the wire, and of those beside the
-    rank's computation."""
-
-    bytes: float
-    seconds: float
-    hidden: float
-
-
-def copies_of(spans: Spans, weights: Mapping[int, int], direction: str, *, steps: int) -> Copies:
-    """The copies of one direction; ``weights[rank]`` is how many ranks a simulated one stands for."""
+    rank's computation; ``weights[rank]`` is how many ranks a simulated one stands for."""
     found = np.zeros(3)
     for rank, weight in weights.items():
         own = spans.of_rank(rank)
-        way, compute = own.stream == own.code(direction), own.stream == own.code("compute")
-        edges = np.unique(np.concatenate([own.start, own.end]))
-        on_wire = inside(edges, own.start[way], own.end[way])
-        computing = inside(edges, own.start[compute], own.end[compute])
-        length = np.diff(edges)
-        found += weight * np.array([own.bytes[way].sum(), length[on_wire].sum(), length[on_wire & computing].sum()])
-    return Copies(*(found / (sum(weights.values()) * steps)).tolist())
+        measured = Pieces(own, own.end - own.start).measure(own.stream == own.code(direction))
+        found += weight * measured[1:4]
+    return dict(zip(("bytes", "wire_s", "hidden_s"), (found / (sum(weights.values()) * steps)).tolist(), strict=True))
 
 
 def activations_in_host(spans: Spans, rank: int) -> float:

@@ -104,7 +104,7 @@ def _in_order(keys: Iterable[Key]) -> list[Key]:
 
 def _of_rank(spans: Spans, free: Floats, steps: int) -> dict[Key, OverlapSeconds]:
     """One rank's; the spans are its own."""
-    rank = _Rank(spans, free)
+    rank = Pieces(spans, free)
     every = np.zeros(len(spans), dtype=bool)
     found: dict[Key, Floats] = {}
     for axis in EXPOSED:
@@ -126,7 +126,7 @@ def _of_rank(spans: Spans, free: Floats, steps: int) -> dict[Key, OverlapSeconds
     return {key: OverlapSeconds(*(numbers / steps).tolist()) for key, numbers in {Key(): total, **found}.items()}
 
 
-class _Rank:
+class Pieces:
     """The time of one rank cut at every start and end, so that every state is a mask over the pieces."""
 
     def __init__(self, spans: Spans, free: Floats) -> None:
@@ -141,8 +141,7 @@ class _Rank:
         self._contended = np.divide(took - free, took, out=np.zeros(len(spans)), where=took > 0)
 
     def measure(self, which: Bools, *, counts: bool = False) -> Floats:
-        """The numbers of an Overlap over the whole run; with ``counts`` what is exposed and nobody counted yet is
-        counted here."""
+        """``OverlapSeconds`` of the run; with ``counts`` what is exposed and nobody counted yet is counted here."""
         spans, length = self._spans, self._length
         depth = self._depth(which)
         on_wire = depth > 0

@@ -9,9 +9,11 @@ scenario's own ``cluster.scale``.  Pure.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from dataclasses import asdict, dataclass, replace
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -30,8 +32,6 @@ if TYPE_CHECKING:
     from simcluster.results.played import Run
     from simcluster.scenario.scenario import Scenario
 
-
-_Name = TypeVar("_Name")
 
 NCCL = "nccl"
 """What holds where it is no link: the rate at which NCCL feeds the links, its pace."""
@@ -113,24 +113,6 @@ class Raise:
     by_scale: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class _Look:
-    """One traffic over raised links: by how much they were raised, and what its rate gained.
-
-    If that is less, ``by`` (ends and resource) holds it, at ``rate``, and ``link`` is the narrowest raised one; so
-    many ``flows`` share one of either.
-    """
-
-    axis: str
-    seconds: float
-    factor: float
-    gain: float
-    link: int = -1
-    by: tuple[str, str] | None = None
-    rate: float = 0.0
-    flows: tuple[float, float] = (1.0, 1.0)
-
-
 def held_back(calls: Iterable[Call], raised: Raise) -> HeldBack | None:
     """What holds back most of the communication over raised links; None if most of it gets what they were raised by.
 
@@ -139,45 +121,34 @@ def held_back(calls: Iterable[Call], raised: Raise) -> HeldBack | None:
     up = raised.after > raised.before * (1 + _SAME)
     if not up.any():
         return None
-    looks = [look for call in calls for traffic in call.traffics if (look := _look(call, traffic, raised, up))]
+    looks = [
+        (call.seconds, look) for call in calls for traffic in call.traffics
+        if (look := _look(call.axis, traffic, raised, up))
+    ]  # fmt: skip
     seconds = _seconds(looks)
     if not seconds:
         return HeldBack(float((raised.after[up] / raised.before[up]).max()), 1.0)
-    if _seconds([look for look in looks if look.by]) <= _MOSTLY * seconds:
+    bound = [each for each in looks if each[1].by]
+    if _seconds(bound) <= _MOSTLY * seconds:
         return None
-    by = _together((look.by, look) for look in looks if look.by)
-    holder = max(by, key=lambda name: _seconds(by[name]))
-    most = max(by[holder], key=lambda look: look.seconds)
-    axes = _together((look.axis, look) for look in by[holder])
-    return HeldBack(
-        factor=most.factor,
-        gain=math.fsum(look.seconds * look.gain for look in looks) / seconds,
-        links=_ends(raised.cluster, most.link),
-        raised=_resource(raised.cluster, most.link),
-        links_rate=float(raised.after[most.link]),
-        links_flows=most.flows[1],
-        by=holder[0],
-        resource=holder[1],
-        rate=most.rate,
-        flows=most.flows[0],
-        axes=tuple(sorted(axes, key=lambda axis: (-_seconds(axes[axis]), axis))),
-        beside=not raised.by_scale,
-    )
+    by, axes = defaultdict(list), defaultdict(list)
+    for each in bound:
+        by[each[1].by, each[1].resource].append(each)
+    held = max(by.values(), key=_seconds)
+    for each in held:
+        axes[each[1].axes].append(each)
+    order = sorted(axes, key=lambda own: (-_seconds(axes[own]), own))
+    _, most = max(held, key=lambda each: each[0])
+    gain = math.fsum(took * look.gain for took, look in looks) / seconds
+    return replace(most, gain=gain, axes=tuple(chain.from_iterable(order)))
 
 
-def _seconds(looks: Iterable[_Look]) -> float:
-    return math.fsum(look.seconds for look in looks)
+def _seconds(looks: Iterable[tuple[float, HeldBack]]) -> float:
+    return math.fsum(took for took, _ in looks)
 
 
-def _together(looks: Iterable[tuple[_Name, _Look]]) -> dict[_Name, list[_Look]]:
-    found: dict[_Name, list[_Look]] = {}
-    for name, look in looks:
-        found.setdefault(name, []).append(look)
-    return found
-
-
-def _look(call: Call, traffic: Traffic, raised: Raise, up: npt.NDArray[np.bool_]) -> _Look | None:
-    """What became of one traffic; None if it crosses no raised link."""
+def _look(axis: str, traffic: Traffic, raised: Raise, up: npt.NDArray[np.bool_]) -> HeldBack | None:
+    """What became of one traffic, by nothing if it gained what its links did; None if it crosses no raised link."""
     mine = [(link, flows) for link, flows in traffic.usage if up[link]]
     if not mine:
         return None
@@ -187,13 +158,15 @@ def _look(call: Call, traffic: Traffic, raised: Raise, up: npt.NDArray[np.bool_]
     beside, sharing, other = _narrowest(others, raised.after)
     bound_before = traffic.bound / _pace_ratio(raised, traffic.usage)
     was = min(_narrowest(traffic.usage, raised.before).rate, bound_before)
-    gain = min(now, beside, traffic.bound) / was
-    if gain >= factor * (1 - _SAME):
-        return _Look(call.axis, call.seconds, factor, gain)
+    found = HeldBack(factor, min(now, beside, traffic.bound) / was, axes=(axis,), beside=not raised.by_scale)
+    if found.gain >= factor * (1 - _SAME):
+        return found
+    ends, resource = _ends(raised.cluster, link), _resource(raised.cluster, link)
+    found = replace(found, links=ends, raised=resource, links_rate=float(raised.after[link]), links_flows=flows)
     if traffic.bound < beside:  # a rate of each message
-        return _Look(call.axis, call.seconds, factor, gain, link, ("NCCL's pace", NCCL), traffic.bound, (flows, flows))
-    by = _ends(raised.cluster, other), _resource(raised.cluster, other)
-    return _Look(call.axis, call.seconds, factor, gain, link, by, float(raised.after[other]), (sharing, flows))
+        return replace(found, by="NCCL's pace", resource=NCCL, rate=traffic.bound, flows=flows)
+    ends, resource = _ends(raised.cluster, other), _resource(raised.cluster, other)
+    return replace(found, by=ends, resource=resource, rate=float(raised.after[other]), flows=sharing)
 
 
 class _Narrowest(NamedTuple):

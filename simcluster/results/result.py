@@ -98,12 +98,8 @@ class Result(Run):
     @property
     def host_copies(self) -> dict[str, dict[str, float]]:
         """Copies to (d2h) and from the host (h2d): bytes and seconds per step of the mean rank, and what they hide."""
-        found = {}
-        for direction in ("d2h", "h2d"):
-            copies = copies_of(self.spans, self.weights, direction, steps=self.steps)
-            if copies.bytes:
-                found[direction] = {"bytes": copies.bytes, "wire_s": copies.seconds, "hidden_s": copies.hidden}
-        return found
+        found = {way: copies_of(self.spans, self.weights, way, steps=self.steps) for way in ("d2h", "h2d")}
+        return {way: copies for way, copies in found.items() if copies["bytes"]}
 
     @property
     def fits(self) -> bool:
