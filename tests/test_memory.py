@@ -6,14 +6,20 @@ from dataclasses import replace
 from typing import Literal
 
 import pytest
-from activation_bytes import embedding_activation_bytes, head_activation_bytes, head_activation_parts, working_bytes
+from activation_bytes import (
+    activation_bytes_per_layer,
+    embedding_activation_bytes,
+    head_activation_bytes,
+    head_activation_parts,
+    working_bytes,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
 from simcluster.base.errors import InputError
 from simcluster.catalogue.models import model_document
 from simcluster.model.layers import RankShape
-from simcluster.model.memory import activation_bytes_per_layer, activation_parts, head_working_bytes
+from simcluster.model.memory import activation_parts, head_working_bytes
 from simcluster.model.recipes import RECIPES, recipe_named, state_bytes
 from simcluster.model.transformer import Model, Recompute
 

@@ -8,7 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from activation_bytes import embedding_activation_bytes, head_activation_bytes, working_bytes
+from activation_bytes import (
+    activation_bytes_per_layer,
+    embedding_activation_bytes,
+    head_activation_bytes,
+    working_bytes,
+)
 from conftest import Tiny, counts_of, tiny_scenario
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,7 +24,7 @@ from simcluster.base.errors import InputError
 from simcluster.bench.given_times import Costs, simulate_costs
 from simcluster.cli import main
 from simcluster.model.layers import RankShape
-from simcluster.model.memory import activation_bytes_per_layer, activation_parts, head_working_bytes, tensors
+from simcluster.model.memory import activation_parts, head_working_bytes, tensors
 from simcluster.planning.ops import MemoryChange
 from simcluster.programs.program import Meeting, OpTimes, Program, SpanRow
 from simcluster.results.memory_timeline import COLUMNS, POOLS, MemoryTimeline, memory_timeline

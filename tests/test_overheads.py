@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from activation_bytes import head_activation_bytes
+from activation_bytes import activation_bytes_per_layer, head_activation_bytes
 from conftest import Tiny, tiny_scenario
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,7 +14,7 @@ from simcluster.base.errors import InputError
 from simcluster.catalogue.models import model_document
 from simcluster.model.flops import hardware_flops_per_sequence, layer_flops, model_flops_per_sequence
 from simcluster.model.layers import RankShape
-from simcluster.model.memory import activation_bytes_per_layer, activation_parts, head_working_bytes, temporary_bytes
+from simcluster.model.memory import activation_parts, head_working_bytes, temporary_bytes
 from simcluster.model.recipes import RECIPES, recipe_named
 from simcluster.model.transformer import Model
 from simcluster.nccl import load_platform

@@ -13,7 +13,7 @@ Definitions: CONTRACT.md, "Result JSON"; overlap as HolisticTraceAnalysis counts
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -107,7 +107,7 @@ def _held_up(spans: Spans, edges: Floats, free: Bools) -> Bools:
     a break: a copy that ends in the middle of a bubble holds nothing up.
     """
     found = np.zeros(len(free), dtype=bool)
-    own = _on(spans, BESIDE)
+    own = np.isin(spans.stream, [spans.code(stream) for stream in BESIDE if stream in spans.words])
     if not own.any():
         return found
     beside = free & inside(edges, spans.start[own], spans.end[own])
@@ -118,10 +118,6 @@ def _held_up(spans: Spans, edges: Floats, free: Bools) -> Bools:
             place -= 1
             found[place] = True
     return found
-
-
-def _on(spans: Spans, streams: Sequence[str]) -> Bools:
-    return np.isin(spans.stream, [spans.code(stream) for stream in streams if spans.code(stream) >= 0])
 
 
 def inside(edges: Floats, start: Floats, end: Floats) -> Bools:

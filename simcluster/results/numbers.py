@@ -100,10 +100,6 @@ def exposed_communication(step: PlayedStep) -> float:
     return sum(seconds for name, seconds in step.times.breakdown.items() if name.startswith("exposed_"))
 
 
-def _tflops_per_gpu(step: TimedStep) -> float:
-    return step.facts.model_flops / step.step_time / step.facts.ranks / 1e12
-
-
 _FULL: frozenset[Table] = frozenset(("compare", "report"))
 
 METRICS: dict[str, Metric] = {
@@ -114,7 +110,9 @@ METRICS: dict[str, Metric] = {
     ),
     "samples_per_s": timed("1/s", lambda step: step.facts.samples / step.step_time),
     "model_flops_per_step": played("FLOP", lambda step: step.facts.model_flops),
-    "model_tflops_per_gpu": timed("TFLOP/s", _tflops_per_gpu),
+    "model_tflops_per_gpu": timed(
+        "TFLOP/s", lambda step: step.facts.model_flops / step.step_time / step.facts.ranks / 1e12
+    ),
     "mfu": timed("fraction", mfu, "MFU"),
     "hfu": played("fraction", hfu),
     "gpus": timed("count", lambda step: step.facts.ranks),

@@ -73,11 +73,12 @@ class _Busy:
 
     def __init__(self, program: Program, start: Floats, end: Floats) -> None:
         self._program = program
-        self._main: dict[int, tuple[Floats, Floats, Floats]] = {}
+        self._main: dict[int, tuple[Floats, Floats]] = {}  # instants, and seconds of work before each
         for ops, rank, name in zip(program.lanes, program.lane_rank, program.lane_name, strict=True):
             if name == MAIN and ops:
                 done = np.concatenate([[0.0], np.cumsum(end[ops] - start[ops])])
-                self._main[rank] = start[ops], end[ops], done
+                edges = np.stack([start[ops], end[ops]], axis=1).ravel()
+                self._main[rank] = edges, np.stack([done[:-1], done[1:]], axis=1).ravel()
 
     def idle(self, op: int, begin: float, until: float) -> float:
         """Seconds between the two times in which the op's rank does nothing that the op runs beside."""
@@ -85,14 +86,8 @@ class _Busy:
         rank = self._program.lane_rank[lane]
         if self._program.lane_name[lane] == MAIN or rank not in self._main:
             return max(0.0, until - begin)
-        return max(0.0, until - begin - (self._before(rank, until) - self._before(rank, begin)))
-
-    def _before(self, rank: int, instant: float) -> float:
-        """Seconds of work on a rank's main lane before an instant."""
-        start, end, done = self._main[rank]
-        count = int(np.searchsorted(start, instant))
-        under_way = max(0.0, float(end[count - 1]) - instant) if count else 0.0
-        return float(done[count]) - under_way
+        before, after = np.interp([begin, until], *self._main[rank]).tolist()
+        return max(0.0, until - begin - (after - before))
 
 
 Unit = Literal["rank", "worker", "machine", "stage"]

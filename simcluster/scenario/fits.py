@@ -91,7 +91,8 @@ def remedies(scenario: Scenario, capacity: float | None = None) -> Remedies:
                 continue
             trials += 1
             size = held(changed)
-            full = {**values, **_derived(scenario, changed, values)}
+            dp = {} if changed.dp == scenario.dp else {"parallel.dp": changed.dp}  # the file may say it
+            full = {**values, **dp}
             if size <= capacity:
                 found.append(MemoryRemedy(full, number, size))
                 limit = min(limit, cost + _WORTH)
@@ -119,12 +120,6 @@ def applied(scenario: Scenario, values: Mapping[str, Any]) -> Scenario | None:
         return None if broken_rules(changed) else changed
     except InputError:
         return None
-
-
-def _derived(scenario: Scenario, changed: Scenario, values: Mapping[str, Any]) -> dict[str, Any]:
-    """dp, where it changes with the rest: the file may say it."""
-    same = changed.dp == scenario.dp or "parallel.dp" in values
-    return {} if same else {"parallel.dp": changed.dp}
 
 
 # --- what can be changed ----------------------------------------------------------------------------------------------
@@ -192,7 +187,8 @@ def _smaller_microbatch(scenario: Scenario) -> Iterator[Change]:
 
 def _wider(scenario: Scenario) -> Iterator[Change]:
     """Tensor parallelism beyond one machine pays for the network between machines."""
-    tp, machine = scenario.parallel.tp, _gpus_of_machine(scenario)
+    tp, hosts = scenario.parallel.tp, scenario.cluster.built.host_of[: scenario.gpus]
+    machine = hosts.count(hosts[0])
     for wider in (2 * tp, 4 * tp, 8 * tp):
         if wider <= scenario.gpus:
             yield Change({"parallel.tp": wider}, 0.08 * wider / tp + (1.0 if wider > machine else 0.0))
@@ -228,11 +224,6 @@ def _numbers(scenario: Scenario) -> Iterator[Change]:
         yield Change({"training.precision": "bf16-mixed"}, 2.0)
     if scenario.training.memory_recipe != "bf16-12" and scenario.training.precision == "bf16-mixed":
         yield Change({"training.memory_recipe": "bf16-12"}, 3.0)
-
-
-def _gpus_of_machine(scenario: Scenario) -> int:
-    hosts = scenario.cluster.built.host_of
-    return sum(hosts[rank] == hosts[0] for rank in range(scenario.gpus))
 
 
 # --- what is held -----------------------------------------------------------------------------------------------------
