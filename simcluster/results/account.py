@@ -145,15 +145,6 @@ def stage_differences(base: Account, other: Account) -> list[dict[str, float]]:
     return [{name: after[name] - before[name] for name in before} for before, after in pairs]
 
 
-def grouped(causes: Mapping[str, float]) -> dict[str, float]:
-    """The causes with all contention as one, interference included: compute, exposed_<axis>, contention, waiting."""
-    found = {name: causes[name] for name in COMPUTE}
-    for axis in EXPOSED:
-        found[f"exposed_{axis}"] = causes[f"{axis}_traffic"] + causes[f"{axis}_hiding"]
-    found["contention"] = causes["interference"] + sum(causes[f"{axis}_contention"] for axis in EXPOSED)
-    return found | {name: causes[name] for name in WAITING}
-
-
 def _parts(before: AxisCommunication, after: AxisCommunication) -> dict[str, float]:
     """Exposed is free x (part that is exposed): each factor's change counts at the mean of the other factor."""
     part_before = before.exposed / before.free if before.free else None

@@ -6,8 +6,7 @@ exactly what the program waited for, which the breakdown of the step tells from 
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -37,11 +36,3 @@ def activations_in_host(spans: Spans, rank: int) -> float:
     change = np.concatenate([own.bytes[out], -own.bytes[back]])
     order = np.lexsort((change, time))
     return float(np.cumsum(change[order]).max(initial=0.0))
-
-
-def fullest_box(of_rank: Iterable[tuple[tuple[int, int], float]]) -> float:
-    """The most bytes in the memory of one box, of (box, bytes) rank by rank."""
-    held: dict[tuple[int, int], float] = defaultdict(float)
-    for box, size in of_rank:
-        held[box] += size
-    return max(held.values(), default=0.0)

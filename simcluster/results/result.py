@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from simcluster.planning.footprint import Facts, Footprint
 from simcluster.planning.job import Job
-from simcluster.results.host_copies import activations_in_host, copies_of, fullest_box
+from simcluster.results.host_copies import activations_in_host, copies_of
 from simcluster.results.memory_timeline import MemoryPeak
 from simcluster.results.numbers import hfu, mfu, numbers_of
 from simcluster.results.played import Run
@@ -93,7 +93,10 @@ class Result(Run):
             rank: activations_in_host(self.spans, rank) + self.facts.footprints[stages[rank]].host
             for rank in self.weights
         }
-        return fullest_box((box_of(rank), held[self.simulated_for(rank)]) for rank in range(self.facts.ranks))
+        of_box: dict[tuple[int, int], float] = {}
+        for rank in range(self.facts.ranks):
+            of_box[box_of(rank)] = of_box.get(box_of(rank), 0.0) + held[self.simulated_for(rank)]
+        return max(of_box.values(), default=0.0)
 
     @property
     def host_copies(self) -> dict[str, dict[str, float]]:
