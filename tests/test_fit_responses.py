@@ -18,7 +18,7 @@ from simcluster.base.errors import InputError
 from simcluster.cli import main
 from simcluster.evidence.calibration.least_squares import Loss, Solution, least_squares
 from simcluster.evidence.validation.fitting import Fit, load_fits
-from simcluster.evidence.validation.fitting_responses import Responses, Surface, asker
+from simcluster.evidence.validation.fitting_responses import Responses, asker
 from simcluster.evidence.validation.fitting_rows import RowAnswer, Sample, Settings, samples_of
 from simcluster.evidence.validation.fitting_run import run_fits
 from simcluster.evidence.validation.fitting_search import TOLERANCE, Fold, Search, search
@@ -41,16 +41,13 @@ class Made:
         self.asked.append(settings)
         return RowAnswer(self.law([value for _, value in settings]))
 
-    def measured(self, answer: RowAnswer) -> float:
-        return self.seconds
-
     def today(self, path: str) -> float:
         return 0.5
 
 
 def rows_of(laws: Sequence[Law], seconds: Sequence[float]) -> list[Sample]:
     questions = [Made(str(place), *each, []) for place, each in enumerate(zip(laws, seconds, strict=True))]
-    return [Sample(each.alike, "made", each) for each in questions]
+    return [Sample(each.alike, "made", each, lambda _, each=each: each.seconds) for each in questions]
 
 
 def fit_of(*bounds: tuple[float, float], loss: Loss = "squares", step: float = 0.01) -> Fit:
@@ -87,31 +84,21 @@ def roof(work: float, memory: float, other: float) -> Law:
     return lambda values: max(work / values[0], memory) + other
 
 
-# --- surfaces ---------------------------------------------------------------------------------------------------------
+# --- between points ---------------------------------------------------------------------------------------------------
 
 
-def test_with_one_constant_it_is_the_natural_cubic_spline() -> None:
-    places, values = (
-        np.array([-1.0, -0.3, 0.1, 0.7, 1.0]),
-        np.array([[2.0, 1], [0.5, 1], [0.4, -2], [1.0, 3], [7.0, 0]]),
-    )
-    surface, spline = Surface(places[:, None], values), CubicSpline(places, values, bc_type="natural")
-    for place in np.linspace(-1, 1, 31):
-        assert surface.at(np.array([place])) == pytest.approx(spline(place), abs=1e-9)
-
-
-@given(st.integers(1, 4), st.integers(0, 10_000))
-@settings(max_examples=30, deadline=None)
-def test_it_goes_through_its_points_and_is_exact_for_planes(count: int, seed: int) -> None:
-    chance = np.random.default_rng(seed)
-    places = chance.uniform(-1, 1, (count + 6, count))
-    slopes = chance.normal(size=(count, 2))
-    bent = np.concatenate([places @ slopes + 3.0, np.sin(5 * places[:, :1])], axis=1)
-    surface = Surface(places, bent)
-    for place, value in zip(places, bent, strict=True):
-        assert surface.at(place) == pytest.approx(value, abs=1e-6)
-    between = chance.uniform(-1, 1, count)
-    assert surface.at(between)[:2] == pytest.approx(between @ slopes + 3.0, abs=1e-6)
+def test_with_one_constant_it_is_the_natural_cubic_spline_through_the_points() -> None:
+    fit, samples = fit_of((0.3, 1.0)), rows_of([total(1.0, 0.2), roof(1.0, 1.75, 0.1)], [1.0, 2.0])
+    with asker(1) as ask:
+        responses = Responses(fit, samples, ask, lambda what: None)
+        responses.begin([(0.35,), (0.62,)])
+        known = sorted(responses._known)
+        spline = CubicSpline(
+            np.log(np.array(known)[:, 0]), [responses.residuals(each) for each in known], bc_type="natural"
+        )
+        assert len(known) > 2
+        for value in [*np.linspace(known[0][0], known[-1][0], 31), *(each[0] for each in known)]:
+            assert responses.interpolated([value]) == pytest.approx(spline(np.log(value)), abs=1e-9)
 
 
 # --- the fit ----------------------------------------------------------------------------------------------------------
@@ -189,7 +176,7 @@ def test_what_is_said_of_the_interpolation_is_what_a_simulation_finds() -> None:
 def test_rows_that_are_played_alike_are_played_once_a_point() -> None:
     asked: list[Settings] = []
     law = total(1.0, 0.3)
-    samples = [Sample(str(place), "made", Made("one", law, law([0.6]) * slower, asked))
+    samples = [Sample(str(place), "made", Made("one", law, 0.0, asked), lambda _, slower=slower: law([0.6]) * slower)
                for place, slower in enumerate((0.98, 1.0, 1.02))]  # fmt: skip
     found, responses = found_of(fit_of((0.3, 1.0)), samples)
     assert responses.distinct == 1
@@ -258,7 +245,7 @@ def test_a_part_of_a_step_is_what_its_study_predicts(tmp_path: Path) -> None:
     assert len(samples) == 5
     for sample, point in zip(samples, report.points, strict=True):
         answer = sample.question.played(())
-        assert (answer.seconds, sample.question.measured(answer)) == (point.predicted, point.measured)
+        assert sample.beside(answer) == (point.predicted, point.measured)
 
 
 def test_the_command_says_what_was_simulated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

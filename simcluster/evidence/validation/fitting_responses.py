@@ -18,7 +18,6 @@ from itertools import product
 import numpy as np
 
 from simcluster.base.arrays import Floats
-from simcluster.base.errors import InputError
 from simcluster.base.processes import context
 from simcluster.evidence.calibration.least_squares import Parameter
 from simcluster.evidence.validation.fitting import Fit, FittedConstant
@@ -52,37 +51,6 @@ def _answer(asked: tuple[Question, Settings]) -> RowAnswer:
     return question.played(settings)
 
 
-def _row(sample: Sample, answer: RowAnswer) -> tuple[float, float]:
-    if not answer.seconds > 0:
-        raise InputError(f"{sample.label}: what was measured of the step takes {answer.seconds:g} s; it must take time")
-    return answer.seconds, sample.question.measured(answer)
-
-
-class Surface:
-    """Vectors between points: cubic radial basis functions and a linear part, through all points.
-
-    ``places`` (points, constants), one more than constants at least, not all in one plane; ``values`` (points, rows).
-    """
-
-    def __init__(self, places: Floats, values: Floats) -> None:
-        self._places = places
-        flat = _flat(places)
-        size = flat.shape[1]
-        far = np.linalg.norm(places[:, None, :] - places[None, :, :], axis=2)
-        system = np.block([[far**3, flat], [flat.T, np.zeros((size, size))]])
-        self._weights: Floats = np.linalg.solve(system, np.concatenate([values, np.zeros((size, values.shape[1]))]))
-
-    def at(self, place: Floats) -> Floats:
-        """Every row at a place (constants,)."""
-        near = np.linalg.norm(self._places - place, axis=1) ** 3
-        found: Floats = np.concatenate([near, _flat(place[None, :])[0]]) @ self._weights
-        return found
-
-
-def _flat(places: Floats) -> Floats:
-    return np.concatenate([np.ones((len(places), 1)), places], axis=1)
-
-
 class Responses:
     """The rows of a fit as functions of its constants; points are simulated when they are asked for, and kept."""
 
@@ -94,7 +62,7 @@ class Responses:
             self._first.setdefault(sample.question.alike, place)
         self._known: dict[Values, list[tuple[float, float]]] = {}
         self._inside: list[Values] = []  # points within the bounds: those that are interpolated between
-        self._surface: Surface | None = None
+        self._surface: Callable[[Floats], Floats] | None = None
 
     @property
     def distinct(self) -> int:
@@ -113,7 +81,7 @@ class Responses:
             settings = self._settings(values)
             answers = self._ask([(self.samples[place].question, settings) for place in self._first.values()])
             by = dict(zip(self._first, answers, strict=True))
-            self._known[values] = [_row(sample, by[sample.question.alike]) for sample in self.samples]
+            self._known[values] = [sample.beside(by[sample.question.alike]) for sample in self.samples]
             if self._within(values) and self.distance(values) > NEAREST:
                 self._inside.append(values)
                 self._surface = None
@@ -126,9 +94,13 @@ class Responses:
     def interpolated(self, values: Sequence[float]) -> Floats:
         """ln(predicted / measured) of every row, from the points that were simulated."""
         if self._surface is None:
+            from scipy.interpolate import RBFInterpolator  # here, as scipy is needed only where something is fitted
+
             places = np.array([self._place(each) for each in self._inside])
-            self._surface = Surface(places, np.array([self.residuals(each) for each in self._inside]))
-        return self._surface.at(self._place(values))
+            rows = np.array([self.residuals(each) for each in self._inside])
+            self._surface = RBFInterpolator(places, rows, kernel="cubic", degree=1)
+        found: Floats = self._surface(self._place(values)[None, :])[0]
+        return found
 
     def check(self, values: Values) -> float:
         """How far the interpolation was off there, of the worst row: the point is simulated, and belongs to it then."""

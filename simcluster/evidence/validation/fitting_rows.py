@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,26 +16,17 @@ from simcluster.devices.device import Device, kernel_seconds, load_device
 from simcluster.documents.expressions import Cell, parse_formula
 from simcluster.documents.rows import Row, read_csv
 from simcluster.evidence.calibration.constants import changed, value_at
-from simcluster.evidence.validation.fitting import (
-    DEVICE,
-    SOFTWARE,
-    STUDY_CONSTANTS,
-    FitFile,
-    KernelRows,
-    StudyRows,
-)
-from simcluster.evidence.validation.measured import MeasuredColumn
+from simcluster.evidence.validation.fitting import DEVICE, SOFTWARE, STUDY_CONSTANTS, FitFile, KernelRows, StudyRows
+from simcluster.evidence.validation.reports import StudyPlan
 from simcluster.evidence.validation.schedule_study import Constant, Schedules
-from simcluster.evidence.validation.schedules import ScheduleTask, plan_schedules
+from simcluster.evidence.validation.schedules import plan_schedules
 from simcluster.evidence.validation.steps import RowTask, plan_steps
 from simcluster.evidence.validation.study import Steps, StudyFile, load_study
 from simcluster.evidence.validation.tables import Missing, check_formulas, read_table, selected
 from simcluster.model.kernels import Kernel
 from simcluster.planning.footprint import Facts
-from simcluster.results.result import Result
 from simcluster.scenario.fields import ClusterSpec
 from simcluster.scenario.scenario import Scenario
-from simcluster.simulate import simulate
 
 Settings = tuple[tuple[str, float], ...]
 """Values at the paths of constants."""
@@ -58,22 +50,31 @@ class Question(Protocol):
     def played(self, settings: Settings) -> RowAnswer:
         """The row with these values of the constants; InputError if it cannot be played."""
 
-    def measured(self, answer: RowAnswer) -> float:
-        """Seconds that were measured for what was played; InputError for a cell that is no number above zero."""
-
     def today(self, path: str) -> float:
         """What stands at a constant's path without the fit; InputError where the row has no such place."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One measured row: what it is called, the study that it is of, and the groups that it is left out with."""
+    """One measured row: what it is called, the study that it is of, and the groups that it is left out with.
+
+    ``measured`` are its seconds, given what was known of the job that was played.
+    """
 
     label: str
     study: str
     question: Question
+    measured: Callable[[Any], float]
     model: str = ""
     scale: str = ""
+
+    def beside(self, answer: RowAnswer) -> tuple[float, float]:
+        """(predicted, measured) seconds; InputError where one of them is no number above zero."""
+        if not answer.seconds > 0:
+            raise InputError(
+                f"{self.label}: what was measured of the step takes {answer.seconds:g} s; it must take time"
+            )
+        return answer.seconds, self.measured(answer.facts)
 
 
 # --- kinds of rows ----------------------------------------------------------------------------------------------------
@@ -88,8 +89,6 @@ class StepQuestion:
 
     alike: str
     task: RowTask
-    gauge: MeasuredColumn
-    cells: Mapping[str, Cell]
 
     def scenario(self, more: Sequence[tuple[str, Any]] = ()) -> Scenario:
         """The row's scenario, read once."""
@@ -100,26 +99,12 @@ class StepQuestion:
         return _SCENARIOS[self.alike]
 
     def played(self, settings: Settings) -> RowAnswer:
-        """The step simulated."""
         inside = [pair for pair in settings if pair[0].startswith((DEVICE, SOFTWARE))]
         outside = [pair for pair in settings if pair not in inside]
-        result = simulate(_with(self.scenario(outside), inside))
-        seconds = self._seconds(result)
-        if self.task.less:
-            seconds -= self._seconds(simulate(_with(self.scenario([*outside, *self.task.less]), inside)))
-        return RowAnswer(seconds, result.facts)
-
-    def _seconds(self, result: Result) -> float:
-        parts = self.task.parts
-        return math.fsum(result.times.breakdown[part] for part in parts) if parts else result.step_time
-
-    def measured(self, answer: RowAnswer) -> float:
-        """By the study's column and unit."""
-        assert answer.facts is not None  # a step has them
-        return self.gauge.seconds(self.cells, answer.facts)
+        found = self.task.played(lambda more: _with(self.scenario((*outside, *more)), inside))
+        return RowAnswer(found.step_time, found.facts)
 
     def today(self, path: str) -> float:
-        """From the scenario."""
         scenario = self.scenario()
         if path.startswith(DEVICE):
             return _number(load_device(scenario.cluster.topology.device), path.removeprefix(DEVICE), path)
@@ -152,30 +137,19 @@ class PipelineQuestion:
     file: StudyFile
     study: Schedules
     row: Row
-    seconds: float
 
     def played(self, settings: Settings) -> RowAnswer:
-        """The pipeline played."""
         constants = dict(self.study.constants)
         for path, value in settings:
             constants[path.removeprefix(STUDY_CONSTANTS)] = Constant(value=value, source="being fitted")
         study = self.study.model_copy(update={"constants": constants})
-        return RowAnswer(_pipeline(self.file, study, self.row).played().step_time)
-
-    def measured(self, answer: RowAnswer) -> float:
-        """By the study's formula."""
-        return self.seconds
+        (task,) = plan_schedules(self.file, study, (self.row,)).tasks
+        if isinstance(task, str):
+            raise InputError(task)
+        return RowAnswer(task.played().step_time)
 
     def today(self, path: str) -> float:
-        """From the study."""
         return _number({"constants": self.study.constants}, f"{path}.value", path)
-
-
-def _pipeline(file: StudyFile, study: Schedules, row: Row) -> ScheduleTask:
-    (task,) = plan_schedules(file, study, (row,)).tasks
-    if isinstance(task, str):
-        raise InputError(task)
-    return task
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,21 +160,14 @@ class KernelQuestion:
     device: Device
     kernel: Kernel
     precision: str
-    seconds: float
 
     def played(self, settings: Settings) -> RowAnswer:
-        """By the device model."""
         device = self.device
         for path, value in settings:
             device = changed(device, path.removeprefix(DEVICE), value)
         return RowAnswer(kernel_seconds(device, self.kernel, precision=self.precision))
 
-    def measured(self, answer: RowAnswer) -> float:
-        """As it was timed."""
-        return self.seconds
-
     def today(self, path: str) -> float:
-        """From the device."""
         return _number(self.device, path.removeprefix(DEVICE), path)
 
 
@@ -249,26 +216,25 @@ def _study(rows: StudyRows, data: Path | None) -> list[Sample] | Missing:
 
 
 def _asked(file: StudyFile, study: Steps | Schedules, kept: tuple[Row, ...], rows: StudyRows) -> Iterator[Sample]:
-    tasks = plan_steps(file, study, kept).tasks if isinstance(study, Steps) else [None] * len(kept)
-    for row, task in zip(kept, tasks, strict=True):
+    plan: StudyPlan[Any]
+    plan = plan_steps(file, study, kept) if isinstance(study, Steps) else plan_schedules(file, study, kept)
+    for row, task in zip(kept, plan.tasks, strict=True):
         label = row.label(study.label)
         if isinstance(task, str):
             raise InputError(f"{rows.study}, {label}: {task}")
         question: Question
         if isinstance(study, Steps):
-            assert task is not None  # a study of steps has one for every row
-            question = StepQuestion(_written(task), task, study.measured, row.cells)
+            alike = json.dumps([task.base, str(task.folder), task.changes, task.parts, task.less], default=str)
+            question, measured = StepQuestion(alike, task), partial(study.measured.seconds, row.cells)
         else:
-            try:
-                seconds = _pipeline(file, study, row).measured
-            except InputError as problem:
-                raise InputError(f"{rows.study}, {label}: {problem}") from None
-            question = PipelineQuestion(f"{file.document.source}, row {row.number}", file, study, row, seconds)
-        yield Sample(label, study.name, question, _group(rows.model, row), _group(rows.scale, row))
+            question = PipelineQuestion(f"{file.document.source}, row {row.number}", file, study, row)
+            measured = partial(_given, task.measured)
+        yield Sample(label, study.name, question, measured, _group(rows.model, row), _group(rows.scale, row))
 
 
-def _written(task: RowTask) -> str:
-    return json.dumps([task.base, str(task.folder), task.changes, task.parts, task.less], default=str)
+def _given(seconds: float, _: object) -> float:
+    """What was measured, whatever was played."""
+    return seconds
 
 
 def _cells(row: Row) -> dict[str, Cell]:
@@ -307,5 +273,5 @@ def _product(row: Row, device: Device, path: Path) -> Sample:
         raise InputError(f"{path}: row {row.number} has a rate of {rate:g} FLOP/s; it must be above zero")
     kernel = Kernel("product", "matmul", flops, size, m=m, n=n, k=k, batch=batch)
     label, decade = f"{m} x {k} x {n} {shape['layout']}", f"1e{math.floor(math.log10(flops))} FLOP"
-    question = KernelQuestion(f"{path}, row {row.number}", device, kernel, "bf16", flops / rate)
-    return Sample(label, path.name, question, shape["layout"], decade)
+    question = KernelQuestion(f"{path}, row {row.number}", device, kernel, "bf16")
+    return Sample(label, path.name, question, partial(_given, flops / rate), shape["layout"], decade)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -25,6 +25,9 @@ from simcluster.scenario.likely import RunKind, kind_of
 from simcluster.scenario.scenario import Base, Scenario
 from simcluster.simulate import simulate
 
+Changes = Sequence[tuple[str, Any]]
+"""Values at paths of a scenario."""
+
 
 @dataclass(frozen=True, slots=True)
 class RowTask:
@@ -39,16 +42,20 @@ class RowTask:
     parts: tuple[str, ...] = ()
     less: tuple[tuple[str, Any], ...] = ()
 
-    def scenario(self, more: Sequence[tuple[str, Any]] = ()) -> Scenario:
+    def scenario(self, more: Changes = ()) -> Scenario:
         """The scenario that it stands for, with ``more`` changed; InputError if it cannot be."""
         return Base(self.base, str(self.folder)).scenario((*self.changes, *more))
 
-    def played(self) -> PlayedRow:
-        """The row simulated; InputError if it is a scenario that cannot be."""
-        result = simulate(self.scenario())
+    def played(self, scenario_of: Callable[[Changes], Scenario] | None = None) -> PlayedRow:
+        """The row simulated; InputError if it is a scenario that cannot be.
+
+        ``scenario_of`` further changes takes the place of ``scenario``, for other constants than those that ship.
+        """
+        scenario_of = scenario_of or self.scenario
+        result = simulate(scenario_of(()))
         times, breakdown = result.step_time, dict(result.times.breakdown)
         if self.less:
-            smaller = simulate(self.scenario(self.less))
+            smaller = simulate(scenario_of(self.less))
             times -= smaller.step_time
             breakdown = {name: seconds - smaller.times.breakdown[name] for name, seconds in breakdown.items()}
         if self.parts:
