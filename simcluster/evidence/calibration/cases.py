@@ -5,8 +5,10 @@ Pure, and without any library, so that it runs where only PyTorch is.
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
+from pathlib import Path
 from typing import Any, Literal
 
 from simcluster.base.errors import InputError
@@ -75,67 +77,18 @@ def case_from(data: object) -> KernelCase:
 
 @dataclass(frozen=True, slots=True)
 class CaseSizes:
-    """How large the cases are: a GPU's, or what a processor can do in minutes; ``quick`` takes a few of each."""
+    """How large the cases are, as ``cases.toml`` beside this file has it."""
 
     tokens: int
-    hidden: tuple[int, ...]
+    hidden: list[int]
     wave_steps: int
-    depths: tuple[int, ...]
-    squares: tuple[int, ...]
-    vocabulary: tuple[int, ...]
-    lengths: tuple[int, ...]
-    elements: tuple[int, ...]
-    copies: tuple[int, ...]
-    heads: tuple[int, ...] = (64, 128)
-
-
-_GPU = CaseSizes(
-    tokens=4096,
-    hidden=(1024, 2048, 4096, 5120, 8192, 12288),
-    wave_steps=24,
-    depths=tuple(2**power for power in range(5, 16)),
-    squares=(64, 128, 256, 512, 1024, 2048, 8192),
-    vocabulary=(50257, 50304, 32001, 32064),
-    lengths=(512, 1024, 2048, 4096, 8192, 16384),
-    elements=tuple(4**power for power in range(5, 15)),
-    copies=tuple(4**power for power in range(8, 15)),
-)
-_GPU_QUICK = CaseSizes(
-    tokens=4096,
-    hidden=(2048, 8192),
-    wave_steps=6,
-    depths=(64, 512, 4096),
-    squares=(64, 512, 2048),
-    vocabulary=(50257, 50304),
-    lengths=(1024, 4096),
-    elements=(4**6, 4**9, 4**11, 4**13),
-    copies=(4**10, 4**13),
-    heads=(128,),
-)
-_CPU = CaseSizes(
-    tokens=512,
-    hidden=(256, 512, 1024),
-    wave_steps=6,
-    depths=(32, 128, 512, 2048),
-    squares=(32, 64, 128, 256, 512),
-    vocabulary=(2001, 2016),
-    lengths=(128, 256, 512),
-    elements=(4**5, 4**7, 4**9, 4**11),
-    copies=(4**8, 4**11),
-    heads=(64,),
-)
-_CPU_QUICK = CaseSizes(
-    tokens=128,
-    hidden=(128, 256),
-    wave_steps=2,
-    depths=(32, 256),
-    squares=(32, 128),
-    vocabulary=(1001, 1008),
-    lengths=(128,),
-    elements=(4**5, 4**8, 4**10),
-    copies=(4**8, 4**10),
-    heads=(64,),
-)
+    depths: list[int]
+    squares: list[int]
+    vocabulary: list[int]
+    lengths: list[int]
+    elements: list[int]
+    copies: list[int]
+    heads: list[int]
 
 
 def cases_for(dtype: str, *, on_gpu: bool, quick: bool) -> tuple[KernelCase, ...]:
@@ -145,7 +98,8 @@ def cases_for(dtype: str, *, on_gpu: bool, quick: bool) -> tuple[KernelCase, ...
     """
     if dtype not in DTYPES:
         raise InputError(f"--dtype {dtype}: products are measured in {', '.join(DTYPES)}")
-    sizes = (_GPU_QUICK if quick else _GPU) if on_gpu else (_CPU_QUICK if quick else _CPU)
+    table = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+    sizes = CaseSizes(**table[("gpu" if on_gpu else "cpu") + "-quick" * quick])
     found = [
         *_launches(dtype),
         *_memory(dtype, sizes),

@@ -12,6 +12,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from statistics import quantiles
 from typing import Any
 
 from simcluster.base.errors import InputError
@@ -86,29 +87,18 @@ def summarised(
     sensed: Mapping[str, float] | None = None,
 ) -> Measurement:
     """The measurement that timed batches (seconds a call) make; ``sensed`` are clock, power and temperature."""
-    ordered = sorted(seconds)
-    low, median, high = (_quantile(ordered, share) for share in (0.25, 0.5, 0.75))
-    sensed = sensed or {}
+    low, median, high = quantiles(seconds, n=4, method="inclusive")
     return Measurement(
         case=case,
         seconds=median,
         low=low,
         high=high,
-        fastest=ordered[0],
-        repeats=len(ordered),
+        fastest=min(seconds),
+        repeats=len(seconds),
         calls=calls,
         alone=alone,
-        clock=sensed.get("clock", 0.0),
-        power=sensed.get("power", 0.0),
-        temperature=sensed.get("temperature", 0.0),
+        **(sensed or {}),
     )
-
-
-def _quantile(ordered: Sequence[float], share: float) -> float:
-    place = share * (len(ordered) - 1)
-    below = math.floor(place)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
 
 
 # --- files ------------------------------------------------------------------------------------------------------------

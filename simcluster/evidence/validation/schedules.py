@@ -6,13 +6,14 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import get_args
 
 from simcluster.base.errors import InputError
 from simcluster.bench.given_times import Costs, OptimizerSync, seconds_between_steps, simulate_costs
 from simcluster.documents.expressions import Cell, parse_formula
 from simcluster.documents.rows import Row
 from simcluster.evidence.validation.reports import StudyPlan, report_of
-from simcluster.evidence.validation.schedule_study import Schedules
+from simcluster.evidence.validation.schedule_study import Passes, Schedules
 from simcluster.evidence.validation.scores import ScoredPoint
 from simcluster.evidence.validation.study import StudyFile
 from simcluster.evidence.validation.tables import check_columns, check_formulas, selected
@@ -152,34 +153,21 @@ class _Reader:
 
     def _costs(self, slices: int, chunks: int) -> tuple[Costs, ...]:
         """The times of the mean slice, dealt out by the sizes of the slices, and slowed down."""
-        costs = self._study.costs
         slower = 1 + self._number("slowdown", self._study.slowdown)
+        seconds = {name: self._number(name, formula) for name, formula in self._study.costs}
         forward, input_grad, weight_grad = (
-            [self._number(kind, formula) / chunks * slower * size for size in self._sizes(kind, slices)]
-            for kind, formula in (
-                ("forward", costs.forward), ("input_grad", costs.input_grad), ("weight_grad", costs.weight_grad)
-            )
-        )  # fmt: skip
-        send, launch, send_launch = (
-            self._number(name, getattr(costs, name)) for name in ("send", "launch", "send_launch")
+            [seconds[kind] / chunks * slower * size for size in self._sizes(kind, slices)] for kind in get_args(Passes)
         )
-        optimizer = self._number("optimizer", costs.optimizer) / chunks
+        each = {name: seconds[name] for name in ("send", "launch", "send_launch")}
+        each["optimizer"] = seconds["optimizer"] / chunks
         return tuple(
-            Costs(
-                forward=f,
-                backward=i + w,
-                weight_grad=w,
-                send=send,
-                optimizer=optimizer,
-                launch=launch,
-                send_launch=send_launch,
-            )
+            Costs(forward=f, backward=i + w, weight_grad=w, **each)
             for f, i, w in zip(forward, input_grad, weight_grad, strict=True)
         )
 
-    def _sizes(self, kind: str, slices: int) -> list[float]:
+    def _sizes(self, kind: Passes, slices: int) -> list[float]:
         """Each slice relative to the mean one."""
-        given = self._study.slices.get(kind)  # type: ignore[call-overload]
+        given = self._study.slices.get(kind)
         if given is None or slices == 1:
             return [1.0] * slices
         first, inner, last = (self._number(kind, text) for text in (given.first, given.inner, given.last))
