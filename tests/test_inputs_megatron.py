@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from simcluster.base.errors import InputError
 from simcluster.cli import main
-from simcluster.importers import megatron_options as tables
+from simcluster.importers import option_values as tables
 from simcluster.importers.arguments import parse_arguments
 from simcluster.importers.imported import Imported
 from simcluster.importers.megatron import scenario_from_arguments

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -96,18 +96,22 @@ def parse_document(text: str, *, source: str = "<text>", folder: str | Path = ".
 def read_json(path: str | Path) -> dict[str, Any]:
     """The object in a JSON file; InputError for anything else."""
     path = Path(path)
-    text = _read_text(path)
-    try:
-        data = json.loads(text, object_pairs_hook=unique_keys)
-    except InputError as problem:
-        raise InputError(f"{path}: {problem}") from None
-    except json.JSONDecodeError as problem:
-        raise InputError(f"{path}:{problem.lineno}:{problem.colno}: not valid JSON: {problem.msg}") from None
-    except (RecursionError, ValueError):  # ValueError: an integer of thousands of digits
-        raise InputError(f"{path}: not usable JSON: nested too deeply, or a number of thousands of digits") from None
+    data = parse_json(_read_text(path), str(path), object_pairs_hook=unique_keys)
     if not isinstance(data, dict):
         raise InputError(f"{path}: holds {shown(data)}; a JSON object {{...}} is expected")
     return data
+
+
+def parse_json(text: str, source: str, **hooks: Callable[..., Any]) -> Any:
+    """What a JSON text holds; InputError with its place, also for what one of ``json``'s hooks raises."""
+    try:
+        return json.loads(text, **hooks)
+    except InputError as problem:
+        raise InputError(f"{source}: {problem}") from None
+    except json.JSONDecodeError as problem:
+        raise InputError(f"{source}:{problem.lineno}:{problem.colno}: not valid JSON: {problem.msg}") from None
+    except (RecursionError, ValueError):  # ValueError: an integer of thousands of digits
+        raise InputError(f"{source}: not usable JSON: nested too deeply, or a number of thousands of digits") from None
 
 
 def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

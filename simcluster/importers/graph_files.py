@@ -12,7 +12,6 @@ come from is lost on that way, and the importer says "imported graph" in its pla
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -58,8 +57,9 @@ class PlainGraph:
     edges: list[tuple[str, str, _Item]]
 
 
-def graph_document(graph: PlainGraph, spec: ImportSpec) -> GraphDocument:
+def graph_document(graph: PlainGraph, form: str, spec: ImportSpec) -> GraphDocument:
     """The topology document of a graph; InputError naming the node or edge that lacks something."""
+    spec.accept(form, PARAMETERS)
     device = spec.device or graph.attributes.data.get("device")
     if not (isinstance(device, dict) or (isinstance(device, str) and device)):
         raise InputError(
@@ -159,20 +159,9 @@ def is_node_link(data: object) -> bool:
     return isinstance(data, dict) and "nodes" in data and ("edges" in data or "links" in data) and "kind" not in data
 
 
-def load_json(text: str, source: str) -> Any:
-    """JSON, with the line of what is not; constants that JSON has not (NaN) are refused."""
-
-    def refuse(name: str) -> None:
-        raise InputError(f"{source}: holds {name}, which is no number that a link can have")
-
-    try:
-        return json.loads(text, parse_constant=refuse)
-    except json.JSONDecodeError as problem:
-        raise InputError(f"{source}:{problem.lineno}:{problem.colno}: not valid JSON: {problem.msg}") from None
-    except InputError:
-        raise
-    except (RecursionError, ValueError):  # ValueError: an integer of thousands of digits
-        raise InputError(f"{source}: not usable JSON: nested too deeply, or a number of thousands of digits") from None
+def refuse_constant(name: str) -> None:
+    """Refuses what JSON has not (NaN) when a graph is read."""
+    raise InputError(f"holds {name}, which is no number that a link can have")
 
 
 def graph_of_node_link(data: Mapping[str, Any], source: str) -> PlainGraph:

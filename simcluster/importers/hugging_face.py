@@ -18,17 +18,6 @@ from simcluster.importers.hf_config import Config
 from simcluster.importers.hf_families import FAMILIES, Family
 from simcluster.model.transformer import Model, ParameterCount, parameters
 
-__all__ = [
-    "assumptions_of_config",
-    "model_from_config",
-    "model_from_config_file",
-    "parameters_of_config",
-    "parse_config",
-    "read_config",
-]
-
-_MAX_BYTES = 1_000_000  # the largest published config.json files are tens of kilobytes
-
 
 def model_from_config(config: Mapping[str, Any], *, sequence_length: int | None = None) -> dict[str, Any]:
     """The fields of ``Model`` that a parsed ``config.json`` describes.
@@ -114,26 +103,8 @@ def _refuse_more_than_a_decoder(config: Mapping[str, Any]) -> None:
             raise InputError(f"{key} is true, and only decoders without cross-attention are modelled")
 
 
-def read_config(path: str | Path) -> dict[str, Any]:
-    """The JSON object in a ``config.json``; InputError for a file that is too large, not JSON, or says a key twice."""
-    path = Path(path)
-    try:
-        with path.open("rb") as file:
-            raw = file.read(_MAX_BYTES + 1)
-    except (OSError, ValueError) as problem:  # ValueError: a NUL character in the path
-        reason = problem.strerror if isinstance(problem, OSError) else str(problem)
-        raise InputError(f"{str(path)!r} cannot be read: {reason}; give the path of a config.json") from None
-    if len(raw) > _MAX_BYTES:
-        raise InputError(f"{path}: is larger than {_MAX_BYTES:,} bytes, which no config.json is")
-    try:
-        text = raw.decode("utf-8-sig")
-    except ValueError as problem:
-        raise InputError(f"{path}: is not JSON ({problem}); a config.json of transformers is expected") from None
-    return parse_config(text, str(path))
-
-
 def parse_config(text: str, source: str) -> dict[str, Any]:
-    """The JSON object in the text of a ``config.json``; InputError as above."""
+    """The JSON object in the text of a ``config.json``; InputError for what is no JSON, or says a key twice."""
     try:
         config = json.loads(text, object_pairs_hook=unique_keys, parse_constant=_refuse_constant)
     except InputError as problem:
@@ -146,17 +117,6 @@ def parse_config(text: str, source: str) -> dict[str, Any]:
     if not isinstance(config, dict):
         raise InputError(f"{source}: holds no JSON object; a config.json of transformers is expected")
     return config
-
-
-def model_from_config_file(path: str | Path, *, sequence_length: int | None = None) -> dict[str, Any]:
-    """``model_from_config`` of a file; errors name the file, and the model is called after its folder."""
-    path = Path(path)
-    config = read_config(path)
-    try:
-        document = model_from_config(config, sequence_length=sequence_length)
-    except InputError as problem:
-        raise InputError(f"{path}: {problem}") from None
-    return {"name": path.stem if path.stem != "config" else path.absolute().parent.name, **document}
 
 
 def _refuse_constant(text: str) -> Any:

@@ -141,11 +141,12 @@ def _check_ends(records: dict[str, _Record]) -> None:
 # --- the cluster ------------------------------------------------------------------------------------------------------
 
 
-def listing_document(
-    records: dict[str, _Record], source: str, spec: ImportSpec, device: str | dict[str, object], name: str
-) -> GraphDocument:
+def listing_document(text: str, source: str, spec: ImportSpec, name: str) -> GraphDocument:
     """Machines with their GPUs, NICs on their switches, and the cables between switches."""
-    document = GraphDocument(name, device)
+    spec.accept("ibnetdiscover", PARAMETERS)
+    if spec.device is None:
+        raise InputError(f"{source}: ibnetdiscover knows no GPUs; name them beside the file, as in device: h100")
+    records, document = parse_listing(text, source), GraphDocument(name, spec.device)
     adapters = [record for record in records.values() if record.kind == "Ca" and record.counts and record.cables]
     kept = [record for record in adapters if spec.keeps_host(record.host) and spec.keeps_nic(record.nic)]
     if not kept:
@@ -160,7 +161,7 @@ def listing_document(
                 machines.setdefault(record.host, []).append((label.replace(" ", "."), cable))
     if not machines:
         raise InputError(f"{source}: no adapter that is kept has a cable to a switch")
-    wires = Wires(spec, device)
+    wires = Wires(spec, spec.device)
     filler = _Machines(document, wires, source)
     for number, host in enumerate(sorted(machines, key=natural)):
         for nic, cable in filler.add(number, host, machines[host]):

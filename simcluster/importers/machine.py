@@ -29,9 +29,10 @@ class NicCable:
 class System:
     """What one file describes: a machine, or several that NVLink joins.
 
-    ``nodes`` maps to kinds; GPUs stand in it in the order of their ranks.  Filled by its reader.
+    ``device`` is the GPU that it speaks of; ``nodes`` maps to kinds; GPUs stand in it in the order of their ranks.  Filled by its reader.
     """
 
+    device: str | dict[str, object]
     nodes: dict[Node, str] = field(default_factory=dict)
     links: dict[tuple[Node, Node], Wire] = field(default_factory=dict)
     ports: list[NicCable] = field(default_factory=list)
@@ -54,7 +55,7 @@ class System:
             self.links[key] = wire
 
 
-def join(systems: Sequence[System], spec: ImportSpec, device: str | dict[str, object], name: str) -> GraphDocument:
+def join(systems: Sequence[System], spec: ImportSpec, name: str) -> GraphDocument:
     """The systems (or ``spec.nodes`` copies of the only one) with their NICs on a fabric.
 
     Machines are node0, node1, ...; their GPUs gpu0, gpu1, ...  A machine alone has a fabric only if one is asked for.
@@ -64,7 +65,10 @@ def join(systems: Sequence[System], spec: ImportSpec, device: str | dict[str, ob
     gpus = sum(len(system.gpus) for system in copies)
     if gpus > MAX_GPUS:
         raise InputError(f"nodes: {spec.nodes} make {gpus:,} GPUs; at most {MAX_GPUS:,} can be imported")
-    document = GraphDocument(name, device)
+    devices = list(dict.fromkeys(str(system.device) for system in systems))
+    if len(devices) > 1:
+        raise InputError(f"the machines have different GPUs ({', '.join(devices)}); a cluster has one: give device")
+    document = GraphDocument(name, systems[0].device)
     machines: list[list[tuple[str, Wire]]] = []  # NIC ports of each
     for number, system in enumerate(copies):
         first = len(machines)

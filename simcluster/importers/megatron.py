@@ -20,9 +20,8 @@ from simcluster.importers.megatron_layers import (
     overlaps_experts,
     window_of,
 )
-from simcluster.importers.megatron_options import VOCABULARIES
 from simcluster.importers.megatron_training import attention_of, recompute_of, require_adam, training_of
-from simcluster.importers.option_values import Options
+from simcluster.importers.option_values import VOCABULARIES, Options
 
 _TOKENIZER = "GPT2BPETokenizer"
 _NEEDED = (

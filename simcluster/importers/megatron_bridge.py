@@ -20,7 +20,7 @@ from simcluster.documents.reading import parse_document, read_document
 from simcluster.importers.flat_settings import flattened
 from simcluster.importers.imported import Imported, Problems, guess
 from simcluster.importers.megatron import scenario_from_options
-from simcluster.importers.megatron_options import MAPPED, NO_EFFECT, NOT_MODELLED, REFUSED, REFUSED_PREFIXES
+from simcluster.importers.option_values import MAPPED, NO_EFFECT, NOT_MODELLED, REFUSED, REFUSED_PREFIXES
 from simcluster.model.transformer import Model
 
 _TABLES = read_document(Path(__file__).with_suffix(".yaml")).data

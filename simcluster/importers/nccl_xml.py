@@ -22,6 +22,7 @@ from simcluster.importers.nccl_elements import (
     HOME,
     between_cpus,
     bus_order,
+    nccl_device,
     net_latency,
     net_rate,
     pci_class,
@@ -43,17 +44,18 @@ class _Slot:
     below: tuple[_Slot, ...] = ()
 
 
-def read_nccl(root: Element, spec: ImportSpec, device: object) -> System:
+def read_nccl(root: Element, spec: ImportSpec) -> System:
     """The machine (or NVLink domain) under ``<system>``.  InputError with the line of what makes no sense."""
+    spec.accept("NCCL's topology XML", PARAMETERS)
+    device = spec.device or nccl_device(root)
     if root.get("version") != "1":
         raise root.error(f"version is {root.get('version')[:40]!r}; NCCL writes and reads version 1")
-    return _Reader(Wires(spec, device)).read(root)
+    return _Reader(Wires(spec, device), System(device)).read(root)
 
 
 class _Reader:
-    def __init__(self, wires: Wires) -> None:
-        self._wires, self._spec = wires, wires.spec
-        self._system = System()
+    def __init__(self, wires: Wires, system: System) -> None:
+        self._wires, self._spec, self._system = wires, wires.spec, system
         self._bus: dict[tuple[int, str], Element] = {}  # (machine, bus id)
         self._gpus: dict[tuple[int, str], tuple[Node, Element, Node]] = {}  # by bus id: node, its element, its CPU
         self._count: Counter[tuple[int, str]] = Counter()

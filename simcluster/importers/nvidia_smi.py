@@ -153,7 +153,7 @@ def is_gpu(name: str) -> bool:
 # --- the machine ------------------------------------------------------------------------------------------------------
 
 
-def matrix_device(matrix: Matrix) -> str:
+def _device(matrix: Matrix) -> str:
     """The GPU that has as many NVLinks (12: A100, 18: H100); InputError naming ``device`` for any other number."""
     gpus = matrix.gpus
     total = _nvlinks_per_gpu(matrix, _all_in_nvswitch(matrix))
@@ -166,9 +166,12 @@ def matrix_device(matrix: Matrix) -> str:
     return device
 
 
-def read_matrix(matrix: Matrix, spec: ImportSpec, device: object) -> System:
+def read_matrix(text: str, source: str, spec: ImportSpec) -> System:
     """The machine of a matrix: NVLinks direct or through NVSwitch, PCIe switches, host bridges and NUMA nodes."""
-    system, wires = System(), Wires(spec, device)
+    spec.accept("nvidia-smi topo -m", PARAMETERS)
+    matrix = parse_matrix(text, source)
+    device = spec.device or _device(matrix)
+    system, wires = System(device), Wires(spec, device)
     names = [name for name in matrix.names if is_gpu(name) or spec.keeps_nic(matrix.nics.get(name, name))]
     for name in names:
         system.nodes[0, _node_name(matrix, name)] = "gpu" if is_gpu(name) else "nic"

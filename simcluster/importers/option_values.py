@@ -1,25 +1,33 @@
-"""Options by Megatron-LM's names, each sorted by what becomes of it and checked."""
+"""Options by Megatron-LM's names, each sorted by what becomes of it (``megatron_options.yaml``) and checked."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import did_you_mean, listed
+from simcluster.documents.reading import read_document
 from simcluster.importers.arguments import for_a_shell
 from simcluster.importers.imported import Problems, guess
 from simcluster.importers.layer_lists import Value, parse_layer_list
-from simcluster.importers.megatron_options import (
-    MAPPED,
-    NO_EFFECT,
-    NO_EFFECT_PREFIXES,
-    NOT_MODELLED,
-    REFUSED,
-    REFUSED_PREFIXES,
-    SWITCHED_OFF,
-)
 
+
+def _by_name(groups: Mapping[str, str]) -> dict[str, str]:
+    """What is said of a group of names, by each name of it."""
+    return {name: said for said, names in groups.items() for name in names.split()}
+
+
+_TABLES = read_document(Path(__file__).with_name("megatron_options.yaml")).data
+MAPPED = _by_name(_TABLES["mapped"])
+NO_EFFECT = frozenset(_TABLES["no_effect"].split())
+NO_EFFECT_PREFIXES = tuple(_TABLES["no_effect_prefixes"].split())
+NOT_MODELLED = _by_name(_TABLES["not_modelled"])
+REFUSED = _by_name(_TABLES["refused"])
+REFUSED_PREFIXES = _by_name(_TABLES["refused_prefixes"])
+SWITCHED_OFF: dict[str, str] = _TABLES["switched_off"]
+VOCABULARIES: dict[str, int] = _TABLES["vocabularies"]
 _LARGEST = 10**9
 _FILES = ("tokenizer-model", "vocab-file")
 

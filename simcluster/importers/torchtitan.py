@@ -1,30 +1,30 @@
 """A scenario from a torchtitan job config (TOML, or the JSON of one).
 
-Keys and defaults are those of torchtitan's config/job_config.py (pytorch/torchtitan, 2025), from knowledge of it.
-Every key is mapped, listed as without effect or as unknown, or refused by name.
+Every key is mapped, listed as without effect or as unknown, or refused by name: ``torchtitan.yaml`` beside this file.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import listed, shown
+from simcluster.documents.reading import read_document
 from simcluster.importers.flat_settings import flattened, parse_toml_or_json
 from simcluster.importers.imported import Imported, Problems, guess
-from simcluster.importers.torchtitan_keys import (
-    DEFAULTS,
-    FLOAT8,
-    MAY_MATTER,
-    MODELS,
-    NO_EFFECT,
-    NO_EFFECT_SECTIONS,
-    RENAMED,
-    ROTATIONS,
-    SCHEDULES,
-)
 from simcluster.schedules import schedules_with
+
+_TABLES = read_document(Path(__file__).with_suffix(".yaml")).data
+_NO_EFFECT_SECTIONS, _NO_EFFECT, _MAY_MATTER, _FLOAT8 = (
+    frozenset(_TABLES[name].split()) for name in ("no_effect_sections", "no_effect", "may_matter", "float8")
+)
+_DEFAULTS = flattened(_TABLES["defaults"], "torchtitan.yaml")
+_RENAMED: dict[str, str] = _TABLES["renamed"]
+_MODELS: dict[str, str] = _TABLES["models"]
+_ROTATIONS: dict[str, str] = _TABLES["rotations"]
+_SCHEDULES: dict[str, str] = _TABLES["schedules"]
 
 
 def scenario_from_torchtitan(
@@ -41,14 +41,14 @@ def scenario_from_torchtitan(
 class _Job:
     def __init__(self, settings: Mapping[str, Any], source: str) -> None:
         self._source = source
-        self._values = dict(DEFAULTS)
+        self._values = dict(_DEFAULTS)
         self._given: dict[str, str] = {}
         self._no_effect: list[str] = []
         self._assumed: list[str] = []
         self._unknown: list[str] = []
         self._problems = Problems(source)
         asked = settings.get("float8.enable_float8_linear") is True
-        self._float8 = asked or any(name in FLOAT8 for name in _texts(settings.get("model.converters")))
+        self._float8 = asked or any(name in _FLOAT8 for name in _texts(settings.get("model.converters")))
         for name, value in settings.items():
             self._problems.of(self._sort, name, value)
 
@@ -56,24 +56,24 @@ class _Job:
         return InputError(f"{self._source}: {self._given.get(name, name)}: {message}")
 
     def _sort(self, name: str, value: Any) -> None:
-        key = RENAMED.get(name, name)
+        key = _RENAMED.get(name, name)
         if key.startswith("float8.") and not self._float8:
             self._no_effect.append(name)  # of a converter that is not on
-        elif key in DEFAULTS:
+        elif key in _DEFAULTS:
             if key in self._given:
                 raise self._error(name, f"is another name of {self._given[key]}, which is also given; keep one")
             self._given[key] = name
             self._values[key] = self._checked(key, value)
-        elif key in MAY_MATTER and value not in (None, "", [], False, True if key.endswith("early_stop") else None):
+        elif key in _MAY_MATTER and value not in (None, "", [], False, True if key.endswith("early_stop") else None):
             raise self._error(name, f"{shown(value)} is not modelled; take it out to import the rest")
-        elif key in NO_EFFECT or key.partition(".")[0] in NO_EFFECT_SECTIONS:
+        elif key in _NO_EFFECT or key.partition(".")[0] in _NO_EFFECT_SECTIONS:
             self._no_effect.append(name)
         else:
-            self._unknown.append(name + guess(name, DEFAULTS))
+            self._unknown.append(name + guess(name, _DEFAULTS))
 
     def _checked(self, key: str, value: Any) -> Any:
         """The value, of the kind of its default."""
-        default = DEFAULTS[key]
+        default = _DEFAULTS[key]
         if key.endswith("selective_ac_option") and isinstance(value, int) and not isinstance(value, bool):
             value = str(value)
         if isinstance(default, bool) != isinstance(value, bool) or not isinstance(value, type(default)):
@@ -112,9 +112,9 @@ class _Job:
 
     def _model(self) -> dict[str, Any]:
         name = f"{self._values['model.name']} {self._values['model.flavor']}"
-        if name not in MODELS:
-            raise self._error("model.flavor", f"{name} is not in the catalogue; known: {listed(MODELS)}")
-        return {"preset": MODELS[name], "sequence_length": self._values["training.seq_len"]}
+        if name not in _MODELS:
+            raise self._error("model.flavor", f"{name} is not in the catalogue; known: {listed(_MODELS)}")
+        return {"preset": _MODELS[name], "sequence_length": self._values["training.seq_len"]}
 
     def _parallel(self, gpus: int | None) -> tuple[dict[str, Any], dict[str, Any]]:
         values = {key.partition(".")[2]: value for key, value in self._values.items() if key.startswith("parallelism.")}
@@ -151,9 +151,9 @@ class _Job:
     def _context(self, cp: int) -> dict[str, Any]:
         key = "parallelism.context_parallel_rotate_method"
         way = self._values[key]
-        if way not in ROTATIONS:
-            raise self._error(key, f"{shown(way)} is not one of {listed(ROTATIONS)}")
-        return {"cp": cp, "cp_comm": ROTATIONS[way]} if cp > 1 else {}
+        if way not in _ROTATIONS:
+            raise self._error(key, f"{shown(way)} is not one of {listed(_ROTATIONS)}")
+        return {"cp": cp, "cp_comm": _ROTATIONS[way]} if cp > 1 else {}
 
     def _experts(self, tp: int, sharded: int) -> dict[str, Any]:
         """Experts are whole on each rank where expert_tensor_parallel_degree is 1, its default."""
@@ -177,7 +177,7 @@ class _Job:
             key = "parallelism.pipeline_parallel_layers_per_stage"
             raise self._error(key, "is not modelled; write pipeline.chunks in the scenario instead")
         name = self._values["parallelism.pipeline_parallel_schedule"]
-        known = SCHEDULES.get(name.lower())
+        known = _SCHEDULES.get(name.lower())
         if known is None:
             names = "1F1B, GPipe, Interleaved1F1B, LoopedBFS, ZBVZeroBubble, DualPipeV"
             what = f"{shown(name)} is not modelled; known: {names}"
@@ -207,7 +207,7 @@ class _Job:
             if value not in ("bfloat16", "float32"):
                 raise self._error(f"training.mixed_precision_{key}", f"{shown(value)} is not one of bfloat16, float32")
         converters = self._values["model.converters"] or ["float8"] * self._is("float8.enable_float8_linear")
-        strange = [name for name in converters if name not in FLOAT8]
+        strange = [name for name in converters if name not in _FLOAT8]
         if strange:
             raise self._error("model.converters", f"{shown(strange[0])} is not modelled; float8 is")
         if param == "float32":
