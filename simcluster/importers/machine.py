@@ -29,7 +29,8 @@ class NicCable:
 class System:
     """What one file describes: a machine, or several that NVLink joins.
 
-    ``device`` is the GPU that it speaks of; ``nodes`` maps to kinds; GPUs stand in it in the order of their ranks.  Filled by its reader.
+    ``device`` is the GPU that it speaks of; ``nodes`` maps to kinds, GPUs in the order of their ranks.  Filled by its
+    reader.
     """
 
     device: str | dict[str, object]
