@@ -11,7 +11,8 @@ import pytest
 
 from simcluster.base.errors import InputError
 from simcluster.cli import main
-from simcluster.evidence.validation import Report, load_study, overall, validate_studies
+from simcluster.evidence.validation import load_study, overall, validate_studies
+from simcluster.evidence.validation.reports import Report
 from simcluster.scenario.job import planned_footprints
 from simcluster.scenario.scenario import from_document
 

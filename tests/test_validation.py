@@ -19,16 +19,10 @@ import simcluster
 from simcluster.base.errors import InputError
 from simcluster.cli import main
 from simcluster.documents.expressions import name_of, parse_formula
-from simcluster.evidence.validation import (
-    ScoredPoint,
-    geometric_score,
-    load_study,
-    overall,
-    relative_score,
-    validate_studies,
-)
+from simcluster.evidence.validation import load_study, overall, validate_studies
 from simcluster.evidence.validation.collectives import PREDICTORS, TimedCollective
 from simcluster.evidence.validation.measured import MeasuredColumn, MeasuredTime
+from simcluster.evidence.validation.scores import ScoredPoint, geometric_score, relative_score
 from simcluster.evidence.validation.steps import RowTask, plan_steps
 from simcluster.evidence.validation.study import Steps
 from simcluster.evidence.validation.study_head import InlineTable
@@ -539,9 +533,10 @@ def test_a_study_of_collectives_end_to_end(write: Write, tmp_path: Path, capsys:
     assert report.left_out == (("quoted: no size", 1),)
     assert slow.points[0] not in report.worst(10)
     total = overall([report])
-    assert total.fitted is not None
-    assert total.held_out is not None
-    assert (total.fitted.rows, total.held_out.rows, total.refused, total.steps) == (1, 2, 2, None)
+    assert total.collectives_fitted is not None
+    assert total.collectives_held_out is not None
+    assert (total.collectives_fitted.rows, total.collectives_held_out.rows) == (1, 2)
+    assert (total.refused_rows, total.steps) == (2, None)
     assert (tmp_path / "c.svg").stat().st_size > 10_000
 
 
@@ -550,7 +545,7 @@ def test_the_predictors_agree_on_idle_links() -> None:
 
     for platform, nodes in (("dgx-a100", 1), ("dgx-h100", 1), ("dgx-h100", 2), ("oci-gpu4", 2)):
         call = TimedCollective("all_reduce", nodes, 8, 2.0**28, load_platform(platform), None)
-        assert PREDICTORS["network"](call).seconds == pytest.approx(PREDICTORS["formula"](call).seconds, rel=1e-6)
+        assert PREDICTORS["network"](call)[0] == pytest.approx(PREDICTORS["formula"](call)[0], rel=1e-6)
 
 
 def test_validation_draws_only_when_asked(write: Write) -> None:

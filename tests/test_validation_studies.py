@@ -10,7 +10,8 @@ import pytest
 
 from simcluster.devices.device import kernel_seconds, load_device, memory_seconds
 from simcluster.devices.updates import clip_seconds, copy_seconds, unscale_seconds
-from simcluster.evidence.validation import Report, load_study, validate_studies
+from simcluster.evidence.validation import load_study, validate_studies
+from simcluster.evidence.validation.reports import Report
 from simcluster.evidence.validation.study import Steps, StudyFile
 from simcluster.evidence.validation.study_head import InlineTable
 from simcluster.model.kernels import Kernel

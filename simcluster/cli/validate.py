@@ -193,22 +193,23 @@ def _refused(report: Report) -> list[str]:
 
 def _overall_told(together: Overall, studies: int) -> list[str]:
     lines = [f"overall: {studies} {'study' if studies == 1 else 'studies'}"]
-    if together.steps:
-        lines.append(f"  training steps: {_score_text(together.steps)}")
-    if together.memory:
-        lines.append(f"  memory: {_score_text(together.memory)}")
-    if together.schedules:
-        lines.append(f"  pipelines of given times: {_score_text(together.schedules)}")
-    for score, what in ((together.fitted, "constants fitted on them"), (together.held_out, "held out")):
+    kinds = {
+        "training steps": together.steps,
+        "memory": together.memory,
+        "pipelines of given times": together.schedules,
+    }
+    lines += [f"  {what}: {_score_text(score)}" for what, score in kinds.items() if score]
+    collectives = {"constants fitted on them": together.collectives_fitted, "held out": together.collectives_held_out}
+    for what, score in collectives.items():
         if score:
             lines.append(
                 f"  collectives, {what}: {score.rows} {_rows(score.rows)}: geometric mean error {score.mean:.1%}, "
                 f"max {score.worst:.1%}, bias {score.bias:+.1%}"
             )
-    if together.refused:
-        lines.append(f"  failed: {together.refused} {_rows(together.refused)}, each named above")
-    if together.skipped:
-        lines.append(f"  skipped: {together.skipped}, for want of their tables")
+    if together.refused_rows:
+        lines.append(f"  failed: {together.refused_rows} {_rows(together.refused_rows)}, each named above")
+    if together.skipped_studies:
+        lines.append(f"  skipped: {together.skipped_studies}, for want of their tables")
     return lines
 
 

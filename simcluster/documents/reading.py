@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -102,7 +102,7 @@ def read_json(path: str | Path) -> dict[str, Any]:
     return data
 
 
-def parse_json(text: str, source: str, **hooks: Callable[..., Any]) -> Any:
+def parse_json(text: str, source: str, **hooks: Any) -> Any:
     """What a JSON text holds; InputError with its place, also for what one of ``json``'s hooks raises."""
     try:
         return json.loads(text, **hooks)

@@ -84,7 +84,7 @@ def summarised(
     calls: int,
     *,
     alone: float = 0.0,
-    sensed: Mapping[str, float] | None = None,
+    sensed: Mapping[str, Any] | None = None,
 ) -> Measurement:
     """The measurement that timed batches (seconds a call) make; ``sensed`` are clock, power and temperature."""
     low, median, high = quantiles(seconds, n=4, method="inclusive")

@@ -43,12 +43,8 @@ class TimedCollective:
     algorithm: Algorithm | None
 
 
-@dataclass(frozen=True, slots=True)
-class Forecast:
-    """What a predictor says: seconds, and by which algorithm and protocol."""
-
-    seconds: float
-    by: str
+Forecast = tuple[float, str]
+"""What a predictor says: seconds, and by which algorithm and protocol."""
 
 
 def formula(call: TimedCollective) -> Forecast:
@@ -63,7 +59,7 @@ def formula(call: TimedCollective) -> Forecast:
         platform=call.platform,
         algorithms=(call.algorithm,) if call.algorithm else None,
     )
-    return Forecast(choice.prediction.seconds, f"{choice.algorithm} {choice.protocol}")
+    return choice.prediction.seconds, f"{choice.algorithm} {choice.protocol}"
 
 
 def network(call: TimedCollective) -> Forecast:
@@ -76,7 +72,7 @@ def network(call: TimedCollective) -> Forecast:
     group = [node * each + gpu for node in range(call.nodes) for gpu in range(call.gpus_per_node)]
     algorithm = call.algorithm or "auto"
     played = collective_times(cluster, group, call.collective, call.size, algorithm=algorithm, nccl=call.platform.name)
-    return Forecast(played.duration, f"{played.method.algorithm} {played.method.protocol}".strip())
+    return played.duration, f"{played.method.algorithm} {played.method.protocol}".strip()
 
 
 @cache
@@ -106,12 +102,12 @@ def report_collectives(file: StudyFile, study: CollectiveStudy, table: tuple[Row
             left_out[reason] = left_out.get(reason, 0) + 1
             continue
         try:
-            points.setdefault((name, collective), []).append(_point(study, of_set, row, f"{name}, {collective}"))
+            point = _point(study, of_set, row, f"{name}, {collective}")
+            points.setdefault((name, collective), []).append(point)
         except InputError as problem:
             refused.append(Refused(_size_text(row, study.columns.size), f"{name}, {collective}", str(problem)))
-    found = {key: each for key, each in points.items() if each}
-    ordered = sorted(found, key=lambda key: key[1] != "all_reduce")
-    parts = tuple(_part(study, name, collective, found[name, collective]) for name, collective in ordered)
+    ordered = sorted(points, key=lambda key: key[1] != "all_reduce")
+    parts = tuple(_part(study, *key, points[key]) for key in ordered)
     return Report(file, parts, tuple(refused), tuple(left_out.items()))
 
 
@@ -129,8 +125,8 @@ def _point(study: CollectiveStudy, of_set: MeasuredSet, row: Row, group: str) ->
         raise InputError(f"{listed(each.column for each in study.measured)} is empty: nothing was measured")
     ranks = call.nodes * call.gpus_per_node
     measured = present[0].seconds(row.cells, call.collective, ranks, call.size)
-    forecast = PREDICTORS[study.predictor](call)
-    return ScoredPoint(format_bytes(call.size), group, forecast.seconds, measured, size=call.size, note=forecast.by)
+    seconds, by = PREDICTORS[study.predictor](call)
+    return ScoredPoint(format_bytes(call.size), group, seconds, measured, size=call.size, note=by)
 
 
 def _call(study: CollectiveStudy, of_set: MeasuredSet, row: Row) -> TimedCollective:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -20,7 +21,7 @@ import numpy as np
 from simcluster.base.arrays import Floats
 from simcluster.base.processes import context
 from simcluster.evidence.calibration.least_squares import Parameter
-from simcluster.evidence.validation.fitting import Fit, FittedConstant
+from simcluster.evidence.validation.fitting import Fit
 from simcluster.evidence.validation.fitting_rows import Question, RowAnswer, Sample, Settings
 
 Values = tuple[float, ...]
@@ -60,6 +61,10 @@ class Responses:
         self._first: dict[str, int] = {}  # of the rows that are played alike
         for place, sample in enumerate(samples):
             self._first.setdefault(sample.question.alike, place)
+        self._constants = [Parameter(name, each.unfitted, *each.bounds) for name, each in fit.constants.items()]
+        self._low, self._high = (
+            self._seen([getattr(each, end) for each in self._constants]) for end in ("low", "high")
+        )
         self._known: dict[Values, list[tuple[float, float]]] = {}
         self._inside: list[Values] = []  # points within the bounds: those that are interpolated between
         self._surface: Callable[[Floats], Floats] | None = None
@@ -78,7 +83,7 @@ class Responses:
         """(predicted, measured) of every row at a point, in seconds; InputError for a row that cannot be played."""
         if values not in self._known:
             self._progress(f"point {self.points + 1}, {self.distinct} rows: {', '.join(f'{x:.4g}' for x in values)}")
-            settings = self._settings(values)
+            settings = tuple(self._settings(values))
             answers = self._ask([(self.samples[place].question, settings) for place in self._first.values()])
             by = dict(zip(self._first, answers, strict=True))
             self._known[values] = [sample.beside(by[sample.question.alike]) for sample in self.samples]
@@ -137,61 +142,44 @@ class Responses:
     def beside(self, values: Values, width: float) -> list[tuple[Values, Values]]:
         """Below and above in one constant each, within the bounds, by ``width`` of the fit's ``step``."""
         found = []
-        for one, parameter in enumerate(self.parameters(values)):
-            pair = []
-            for side in (-1.0, 1.0):
-                moved = parameter.inside(parameter.outside(values[one]) + side * width * self.fit.step)
-                pair.append((*values[:one], moved, *values[one + 1 :]))
-            found.append((pair[0], pair[1]))
+        for one, constant in enumerate(self._constants):
+            here = constant.outside(values[one])
+            low, high = (constant.inside(here + side * width * self.fit.step) for side in (-1.0, 1.0))
+            found.append(((*values[:one], low, *values[one + 1 :]), (*values[:one], high, *values[one + 1 :])))
         return found
+
+    def apart(self, one: Sequence[float], two: Sequence[float]) -> Floats:
+        """How far two points are from each other in each constant, in steps of the fit."""
+        return np.abs(self._seen(one) - self._seen(two)) / self.fit.step
 
     def distance(self, values: Sequence[float]) -> float:
         """To the nearest point, in steps of the fit, of the constant that is furthest."""
-        return min((self._apart(values, each) for each in self._inside), default=np.inf)
+        return min((float(self.apart(values, each).max()) for each in self._inside), default=np.inf)
 
     def snapped(self, values: Values) -> Values:
         """The point that is as good as there, if there is one."""
-        near = min(self._inside, key=lambda each: self._apart(values, each))
-        return near if self._apart(values, near) <= NEAREST else values
-
-    def _apart(self, one: Sequence[float], two: Sequence[float]) -> float:
-        pairs = zip(self.parameters(one), self.parameters(two), strict=True)
-        return max(abs(a.outside(a.start) - b.outside(b.start)) for a, b in pairs) / self.fit.step
+        near = min(self._inside, key=lambda each: float(self.apart(values, each).max()))
+        return near if self.apart(values, near).max() <= NEAREST else values
 
     def parameters(self, values: Sequence[float]) -> list[Parameter]:
         """The constants for a search that begins there."""
-        pairs = zip(self.fit.constants.items(), values, strict=True)
-        return [Parameter(name, value, *constant.bounds) for (name, constant), value in pairs]
+        return [replace(each, start=value) for each, value in zip(self._constants, values, strict=True)]
 
     def _within(self, values: Values) -> bool:
-        pairs = zip(self.fit.constants.values(), values, strict=True)
-        return all(constant.bounds[0] <= value <= constant.bounds[1] for constant, value in pairs)
+        return all(each.low <= value <= each.high for each, value in zip(self._constants, values, strict=True))
 
-    def _settings(self, values: Values) -> Settings:
-        pairs = []
+    def _settings(self, values: Values) -> Iterator[tuple[str, float]]:
         for constant, value in zip(self.fit.constants.values(), values, strict=True):
-            pairs += [(path, value) for path in constant.path]
-            pairs += [(path, value * factor) for path, factor in constant.follow.items()]
-        return tuple(pairs)
+            yield from ((path, value) for path in constant.path)
+            yield from ((path, value * factor) for path, factor in constant.follow.items())
+
+    def _seen(self, values: Sequence[float]) -> Floats:
+        return np.array([each.outside(value) for each, value in zip(self._constants, values, strict=True)])
 
     def _place(self, values: Sequence[float]) -> Floats:
         """From -1 to 1 between the bounds, as the search sees them."""
-        return np.array([_placed(each, value) for each, value in zip(self.fit.constants.values(), values, strict=True)])
+        return 2.0 * (self._seen(values) - self._low) / (self._high - self._low) - 1.0
 
     def _values(self, place: Sequence[float]) -> Values:
-        return tuple(_valued(each, x) for each, x in zip(self.fit.constants.values(), place, strict=True))
-
-
-def _ends(constant: FittedConstant) -> tuple[Parameter, float, float]:
-    parameter = Parameter("", constant.unfitted, *constant.bounds)
-    return parameter, parameter.outside(parameter.low), parameter.outside(parameter.high)
-
-
-def _placed(constant: FittedConstant, value: float) -> float:
-    parameter, low, high = _ends(constant)
-    return 2.0 * (parameter.outside(value) - low) / (high - low) - 1.0
-
-
-def _valued(constant: FittedConstant, place: float) -> float:
-    parameter, low, high = _ends(constant)
-    return parameter.inside(low + (high - low) * (place + 1.0) / 2.0)
+        seen = self._low + (self._high - self._low) * (np.array(place) + 1.0) / 2.0
+        return tuple(each.inside(float(x)) for each, x in zip(self._constants, seen, strict=True))

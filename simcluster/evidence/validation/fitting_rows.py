@@ -17,7 +17,6 @@ from simcluster.documents.expressions import Cell, parse_formula
 from simcluster.documents.rows import Row, read_csv
 from simcluster.evidence.calibration.constants import changed, value_at
 from simcluster.evidence.validation.fitting import DEVICE, SOFTWARE, STUDY_CONSTANTS, FitFile, KernelRows, StudyRows
-from simcluster.evidence.validation.reports import StudyPlan
 from simcluster.evidence.validation.schedule_study import Constant, Schedules
 from simcluster.evidence.validation.schedules import plan_schedules
 from simcluster.evidence.validation.steps import RowTask, plan_steps
@@ -216,9 +215,10 @@ def _study(rows: StudyRows, data: Path | None) -> list[Sample] | Missing:
 
 
 def _asked(file: StudyFile, study: Steps | Schedules, kept: tuple[Row, ...], rows: StudyRows) -> Iterator[Sample]:
-    plan: StudyPlan[Any]
-    plan = plan_steps(file, study, kept) if isinstance(study, Steps) else plan_schedules(file, study, kept)
-    for row, task in zip(kept, plan.tasks, strict=True):
+    tasks: tuple[Any, ...] = (
+        plan_steps(file, study, kept).tasks if isinstance(study, Steps) else plan_schedules(file, study, kept).tasks
+    )
+    for row, task in zip(kept, tasks, strict=True):
         label = row.label(study.label)
         if isinstance(task, str):
             raise InputError(f"{rows.study}, {label}: {task}")

@@ -143,7 +143,7 @@ def _run(
         responses = Responses(fit, samples, ask, progress)
         unfitted = tuple(constant.unfitted for constant in fit.constants.values())
         responses.begin([unfitted, today])
-        folds = _groups(samples, len(unfitted)) if cross_validate else {}
+        folds = {by: _by(by, samples, len(unfitted)) for by in LEAVE_OUT} if cross_validate else {}
         asked = [fold for each in folds.values() if not isinstance(each, str) for fold in each if fold.others]
         found = search(responses, asked)
         columns = [responses.simulated(values) for values in (found.whole.values, unfitted, today)]
@@ -185,12 +185,8 @@ def _today(fit: Fit, samples: Sequence[Sample]) -> tuple[float, ...]:
 # --- rows left out ----------------------------------------------------------------------------------------------------
 
 
-def _groups(samples: Sequence[Sample], constants: int) -> dict[str, tuple[Fold, ...] | str]:
-    """By model, scale and study the folds of the cross-validation, or why there are none."""
-    return {by: _by(by, samples, constants) for by in LEAVE_OUT}
-
-
 def _by(by: str, samples: Sequence[Sample], constants: int) -> tuple[Fold, ...] | str:
+    """By model, scale or study the folds of the cross-validation, or why there are none."""
     groups: dict[str, list[int]] = {}
     for place, sample in enumerate(samples):
         groups.setdefault(getattr(sample, by), []).append(place)

@@ -91,12 +91,15 @@ def _whole(responses: Responses) -> tuple[Solution, float, bool]:
 def _moved(responses: Responses, centre: Values, found: Solution) -> float:
     """From the middle of the points that tell the slopes, of the constant that moved most; 1 is little: half a step of
     the fit, or a tenth of the standard error where that is more (a constant that the rows hardly tell goes far)."""
-    fit, farthest = responses.fit, 0.0
-    for parameter, value, error in zip(responses.parameters(found.values), centre, found.errors, strict=True):
-        spread = 0.0 if error is None else error / (parameter.start if parameter.low > 0 else parameter.high)
-        moved = abs(parameter.outside(parameter.start) - parameter.outside(value))
-        farthest = max(farthest, moved / max(_STILL * fit.step, _SPREAD * spread))
-    return farthest
+    spread = np.array(
+        [
+            0.0 if error is None else error / (each.start if each.low > 0 else each.high)
+            for each, error in zip(responses.parameters(found.values), found.errors, strict=True)
+        ]
+    )
+    return float(
+        (responses.apart(found.values, centre) / np.maximum(_STILL, _SPREAD * spread / responses.fit.step)).max()
+    )
 
 
 def _folds(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from simcluster.base.errors import InputError
@@ -211,22 +211,15 @@ class Overall:
     steps: Score | None
     memory: Score | None
     schedules: Score | None
-    fitted: Score | None
-    held_out: Score | None
-    refused: int
-    skipped: int
+    collectives_fitted: Score | None
+    collectives_held_out: Score | None
+    refused_rows: int
+    skipped_studies: int
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON."""
-        return {
-            "steps": _score_dict(self.steps),
-            "memory": _score_dict(self.memory),
-            "schedules": _score_dict(self.schedules),
-            "collectives_fitted": _score_dict(self.fitted),
-            "collectives_held_out": _score_dict(self.held_out),
-            "refused_rows": self.refused,
-            "skipped_studies": self.skipped,
-        }
+        found = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {name: _score_dict(value) if isinstance(value, Score) else value for name, value in found.items()}
 
 
 def overall(reports: Sequence[Report]) -> Overall:
@@ -248,8 +241,8 @@ def overall(reports: Sequence[Report]) -> Overall:
         steps=relative_score(counted(Steps, "fitted", "held out")),
         memory=relative_score(counted(MemoryTable, "fitted", "held out")),
         schedules=relative_score(counted(Schedules, "fitted", "held out")),
-        fitted=geometric_score(counted(CollectiveStudy, "fitted")),
-        held_out=geometric_score(counted(CollectiveStudy, "held out")),
-        refused=sum(len(report.refused) for report in reports),
-        skipped=sum(bool(report.skipped) for report in reports),
+        collectives_fitted=geometric_score(counted(CollectiveStudy, "fitted")),
+        collectives_held_out=geometric_score(counted(CollectiveStudy, "held out")),
+        refused_rows=sum(len(report.refused) for report in reports),
+        skipped_studies=sum(bool(report.skipped) for report in reports),
     )

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import get_args
+from typing import Any, get_args
 
 from simcluster.base.errors import InputError
 from simcluster.bench.given_times import Costs, OptimizerSync, seconds_between_steps, simulate_costs
@@ -158,7 +158,7 @@ class _Reader:
         forward, input_grad, weight_grad = (
             [seconds[kind] / chunks * slower * size for size in self._sizes(kind, slices)] for kind in get_args(Passes)
         )
-        each = {name: seconds[name] for name in ("send", "launch", "send_launch")}
+        each: dict[str, Any] = {name: seconds[name] for name in ("send", "launch", "send_launch")}
         each["optimizer"] = seconds["optimizer"] / chunks
         return tuple(
             Costs(forward=f, backward=i + w, weight_grad=w, **each)

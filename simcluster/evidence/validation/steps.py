@@ -103,18 +103,10 @@ def report_memory(file: StudyFile, study: MemoryTable, table: tuple[Row, ...]) -
 
 def _check_asked(file: StudyFile, study: OnScenarios, table: tuple[Row, ...]) -> None:
     """Raises InputError where what makes scenarios of the rows asks for columns that the table lacks."""
-    check_columns(file, table, _columns(study))
-    check_formulas(file, table, _formulas(study))
-
-
-def _columns(study: OnScenarios) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    yield from ((("columns", column), column) for column in study.columns)
-    yield from ((("label", index), column) for index, column in enumerate(study.label))
-
-
-def _formulas(study: OnScenarios) -> Iterator[tuple[tuple[str | int, ...], str | None]]:
-    yield ("where",), study.where
-    yield from ((("derive", path), formula) for path, formula in study.derive.items())
+    labels = [(("label", index), column) for index, column in enumerate(study.label)]
+    check_columns(file, table, [*((("columns", column), column) for column in study.columns), *labels])
+    derived = [(("derive", path), formula) for path, formula in study.derive.items()]
+    check_formulas(file, table, [(("where",), study.where), *derived])
 
 
 def _task_of(file: StudyFile, study: OnScenarios, row: Row) -> RowTask | str:
