@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,10 @@ from simcluster.base.errors import InputError
 from simcluster.documents.reading import read_document
 from simcluster.importers.hf_config import Config
 from simcluster.importers.hf_mixtures import (
-    deepseek_v2,
-    deepseek_v3,
-    glm4_moe,
+    behind_dense,
+    glm4,
     gpt_oss,
+    latent,
     llama4,
     mixtral,
     predicted,
@@ -28,15 +29,18 @@ Fields = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Under which keys one ``model_type`` keeps the fields of ``Model`` (the first present), and what it implies.
+    """What one ``model_type`` means, in the words of ``hf_families.yaml``.
 
     ``further`` change the fields, in turn, by what else the config says; ``assumed`` says what is left out.
     """
 
     keys: Mapping[str, tuple[str, ...]]
     implied: Mapping[str, Any]
-    fallback: Mapping[str, int]  # what transformers assumes where a size is not written
-    four_times: bool  # a missing MLP width means 4 x hidden_size
+    fallback: Mapping[str, int]
+    four_times: bool
+    bias: tuple[str, bool, str | bool] | None
+    window: Mapping[str, Any] | None
+    refused: Mapping[str, tuple[bool, str]]
     further: tuple[Callable[[Config, Fields], None], ...]
     assumed: Callable[[Config], tuple[str, ...]] | None
 
@@ -48,10 +52,6 @@ def _llama(config: Config, fields: Fields) -> None:
             "mlp_bias is true and attention_bias false: biases of the MLP alone are not modelled; set both to one value"
         )
     fields["bias"] = True if mlp else "attention" if attention else False
-
-
-def _mistral(config: Config, fields: Fields) -> None:
-    _window(fields, config.size("sliding_window"))
 
 
 def _qwen_window(config: Config, fields: Fields) -> None:
@@ -66,15 +66,22 @@ def _qwen_window(config: Config, fields: Fields) -> None:
             f"window in some layers that follow each other is not modelled; give a sequence_length of at most {window}"
         )
     if first == 0:
-        _window(fields, window)
+        fields["attention_window"] = window
 
 
-def _window(fields: Fields, window: int | None, full_every: int | None = None) -> None:
+def add_window(
+    config: Config, fields: Fields, size: int | None = None, every: int | None = None, keys: str = ""
+) -> None:
+    """``attention_window`` and ``full_attention_every``, where it is shorter than the sequence; ``size`` and ``every``
+    are what transformers assumes, ``keys`` where a config writes the latter."""
+    if every is not None:
+        every = period_of(config.layer_types(fields["layers"]), config.size(tuple(keys.split())) or every)
+    window = config.size("sliding_window") or size
     if window is None or (fields["sequence_length"] is not None and window >= fields["sequence_length"]):
         return
     fields["attention_window"] = window
-    if full_every is not None:
-        fields["full_attention_every"] = full_every
+    if every is not None:
+        fields["full_attention_every"] = every
 
 
 def period_of(types: list[str] | None, default: int) -> int | None:
@@ -88,30 +95,11 @@ def period_of(types: list[str] | None, default: int) -> int | None:
     return every
 
 
-def _attention_bias(config: Config, fields: Fields) -> None:
-    fields["bias"] = "attention" if config.switch("attention_bias", False) else False
-
-
-def _gemma2(config: Config, fields: Fields) -> None:
-    _window(fields, config.size("sliding_window") or 4096, period_of(_types(config, fields), 2))
-
-
-def _gemma3(config: Config, fields: Fields) -> None:
-    every = config.size(("sliding_window_pattern", "_sliding_window_pattern")) or 6
-    _window(fields, config.size("sliding_window") or 4096, period_of(_types(config, fields), every))
-
-
-def _types(config: Config, fields: Fields) -> list[str] | None:
-    return config.layer_types(fields["layers"])
-
-
 def _gpt2(config: Config, fields: Fields) -> None:
     fields["position_rows"] = config.size(("n_positions", "n_ctx"))
 
 
 def _gpt_neox(config: Config, fields: Fields) -> None:
-    if not config.switch("attention_bias", True):
-        raise InputError("attention_bias is false: GPT-NeoX with biases in its MLP alone is not modelled")
     fields["parallel_residual"] = config.switch("use_parallel_residual", True) or None
 
 
@@ -122,11 +110,6 @@ def _opt(config: Config, fields: Fields) -> None:
             f"word_embed_proj_dim {projection} differs from hidden_size {hidden}, which is not modelled; "
             "use a model whose embeddings are as wide as its layers"
         )
-    if not config.switch("do_layer_norm_before", True) or config.switch("_remove_final_layer_norm", False):
-        raise InputError("a norm behind each block instead of before it (do_layer_norm_before false) is not modelled")
-    if not config.switch("layer_norm_elementwise_affine", True):
-        raise InputError("norms without parameters (layer_norm_elementwise_affine false) are not modelled")
-    fields["bias"] = config.switch("enable_bias", True)
     positions = config.size("max_position_embeddings")
     fields["position_rows"] = None if positions is None else positions + 2  # OPTLearnedPositionalEmbedding.offset
 
@@ -144,37 +127,24 @@ def _falcon(config: Config, fields: Fields) -> None:
     if norms == 1:
         fields["layer_norms"] = 1
     fields["parallel_residual"] = new or config.switch("parallel_attn", True) or None
-    fields["bias"] = config.switch("bias", False)
     fields["position"] = "none" if config.switch("alibi", False) else "rope"
-
-
-def _gpt_oss(config: Config, fields: Fields) -> None:
-    _window(fields, config.size("sliding_window") or 128, period_of(_types(config, fields), 2))
 
 
 _FURTHER: dict[str, tuple[Callable[[Config, Fields], None], ...]] = {
     "llama": (_llama,),
-    "mistral": (_mistral,),
     "qwen2": (_qwen_window,),
-    "qwen3": (_attention_bias, _qwen_window),
-    "gemma": (_attention_bias,),
-    "gemma2": (_attention_bias, _gemma2),
-    "gemma3_text": (_attention_bias, _gemma3),
+    "qwen3": (_qwen_window,),
     "gpt2": (_gpt2,),
     "gpt_neox": (_gpt_neox,),
     "opt": (_opt,),
     "falcon": (_falcon,),
-    "mixtral": (_mistral, mixtral),
-    "qwen2_moe": (_qwen_window, qwen_moe),
-    "qwen3_moe": (_attention_bias, _qwen_window, qwen_moe),
-    "deepseek_v2": (deepseek_v2,),
-    "deepseek_v3": (deepseek_v3,),
-    "kimi_k2": (deepseek_v3,),
-    "glm4_moe": (glm4_moe,),
-    "olmoe": (_attention_bias, mixtral),
-    "granitemoe": (_attention_bias, mixtral),
-    "llama4_text": (_attention_bias, llama4),
-    "gpt_oss": (_gpt_oss, gpt_oss),
+    **dict.fromkeys(("mixtral", "olmoe", "granitemoe"), (mixtral,)),
+    **dict.fromkeys(("qwen2_moe", "qwen3_moe"), (_qwen_window, qwen_moe)),
+    "deepseek_v2": (latent, partial(behind_dense, dense=0, shared=0)),
+    **dict.fromkeys(("deepseek_v3", "kimi_k2"), (latent, partial(behind_dense, dense=3, shared=1, router_bias=True))),
+    "glm4_moe": (glm4, partial(behind_dense, dense=1, shared=1, router_bias=True)),
+    "llama4_text": (llama4,),
+    "gpt_oss": (gpt_oss,),
 }
 _ASSUMED = {
     **dict.fromkeys(("deepseek_v3", "kimi_k2", "glm4_moe"), predicted),
@@ -182,13 +152,17 @@ _ASSUMED = {
 }
 
 
+_INHERITED = ("keys", "implied", "fallback", "refused")
+
+
 def _families() -> dict[str, Family]:
     """The entries of ``hf_families.yaml``, each with what its base has."""
     found: dict[str, dict[str, Any]] = {}
     for kind, entry in read_document(Path(__file__).with_suffix(".yaml")).data.items():
         base = found.get(entry.get("base"), {})
-        sections = {name: {**base.get(name, {}), **entry.get(name, {})} for name in ("keys", "implied", "fallback")}
-        found[kind] = {**sections, "four_times": entry.get("four_times", False)}
+        sections = {name: {**base.get(name, {}), **entry.get(name, {})} for name in _INHERITED}
+        alone = {"four_times": False, "bias": None, "window": None}
+        found[kind] = sections | {name: entry.get(name, value) for name, value in alone.items()}
     return {
         kind: Family(
             **entry | {"keys": {field: tuple(keys.split()) for field, keys in entry["keys"].items()}},

@@ -35,7 +35,6 @@ def qwen_moe(config: Config, fields: Fields) -> None:
     shared: Fields = {}
     if config.kind == "qwen2_moe":
         shared = {"shared_ffn_hidden_size": config.needed("shared_expert_intermediate_size"), "shared_gate": True}
-        fields["bias"] = "qkv" if config.switch("qkv_bias", True) else False
     experts, width = config.needed(("num_experts", "num_local_experts")), config.needed("moe_intermediate_size")
     layers, step, dense = fields["layers"], config.size("decoder_sparse_step") or 1, config.numbers("mlp_only_layers")
     where: dict[str, int] | None = {"every": step}
@@ -52,21 +51,8 @@ def qwen_moe(config: Config, fields: Fields) -> None:
     fields["moe"] = _moe(config, experts, width, **shared, **where)
 
 
-def deepseek_v2(config: Config, fields: Fields) -> None:
-    """Latent attention (MLA) and mixtures behind the first dense layers, each with shared experts."""
-    _latent(config, fields)
-    _behind_dense(config, fields, dense=0, shared=0)
-
-
-def deepseek_v3(config: Config, fields: Fields) -> None:
-    """As V2, with a correction bias for each expert, which is in the weights though no gradient reaches it."""
-    _latent(config, fields)
-    _behind_dense(config, fields, dense=3, shared=1, router_bias=True)
-
-
-def _latent(config: Config, fields: Fields) -> None:
-    if config.switch("attention_bias", False):
-        raise InputError("attention_bias is true, which is not modelled for latent attention; set it to false")
+def latent(config: Config, fields: Fields) -> None:
+    """Latent attention (MLA)."""
     query = config.size("q_lora_rank")
     widths = {name: config.needed(name) for name in ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")}
     fields["mla"] = {
@@ -74,18 +60,17 @@ def _latent(config: Config, fields: Fields) -> None:
     }  # fmt: skip
 
 
-def glm4_moe(config: Config, fields: Fields) -> None:
-    """Attention of its own, mixtures as those of DeepSeek-V3."""
-    fields["bias"] = "qkv" if config.switch("attention_bias", False) else False
+def glm4(config: Config, fields: Fields) -> None:
+    """Norms of queries and keys, where the config says so."""
     if config.switch("use_qk_norm", False):
         fields["qk_norm"] = "head"
-    _behind_dense(config, fields, dense=1, shared=1, router_bias=True)
 
 
-def _behind_dense(config: Config, fields: Fields, *, dense: int, shared: int, router_bias: bool = False) -> None:
+def behind_dense(config: Config, fields: Fields, *, dense: int, shared: int, router_bias: bool = False) -> None:
     """Mixtures from layer first_k_dense_replace on; ``dense`` and ``shared`` are what transformers takes by default.
 
-    A layer has one if its number from 0 divides by moe_layer_freq (modeling_deepseek.py).
+    A layer has one if its number from 0 divides by moe_layer_freq (modeling_deepseek.py).  ``router_bias``: with a
+    correction bias for each expert, which is in the weights though no gradient reaches it.
     """
     step = config.size("moe_layer_freq") or 1
     first = config.natural("first_k_dense_replace", dense)
@@ -141,8 +126,6 @@ def predicted(config: Config) -> tuple[str, ...]:
 
 def gpt_oss(config: Config, fields: Fields) -> None:
     """Mixtures with biases everywhere, and in every layer a learned sink for each head."""
-    if not config.switch("attention_bias", True):
-        raise InputError("attention_bias is false: GPT-OSS with biases in its experts alone is not modelled")
     fields["attention_sinks"] = True
     mixtral(config, fields)
     fields["moe"]["router_bias"] = True

@@ -15,7 +15,7 @@ from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import listed
 from simcluster.documents.reading import Document, unique_keys, validate
 from simcluster.importers.hf_config import Config
-from simcluster.importers.hf_families import FAMILIES, Family
+from simcluster.importers.hf_families import FAMILIES, Family, add_window
 from simcluster.model.transformer import Model, ParameterCount, parameters
 
 
@@ -82,6 +82,14 @@ def _fields(config: Config, family: Family, sequence_length: int | None) -> dict
         )  # fmt: skip
     fields |= family.implied
     fields["tied_embeddings"] = config.switch("tie_word_embeddings", fields["tied_embeddings"])
+    for key, (needed, why) in family.refused.items():
+        if config.switch(key, needed) != needed:
+            raise InputError(why)
+    if family.bias is not None:
+        key, default, kind = family.bias
+        fields["bias"] = kind if config.switch(key, default) else False
+    if family.window is not None:
+        add_window(config, fields, **family.window)
     for further in family.further:
         further(config, fields)
     moe = fields.get("moe")
