@@ -12,9 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from simcluster.base.errors import InputError
 from simcluster.catalogue.links import link_document
+from simcluster.documents.reading import read_document
 from simcluster.importers.graph_document import Wire
 from simcluster.importers.import_parameters import ImportSpec
 
@@ -25,18 +27,7 @@ NIC_LATENCY = 4.15e-6
 SOCKET_LATENCY = 0.5e-6  # assumed: the tuner has no figure of its own for it
 SWITCH_LATENCY = 0.6e-6  # assumed, inside the 0.3 to 1 us usual for a switch and its cables
 
-_PCIE = ((4e9, "pcie5-x16"), (2e9, "pcie4-x16"), (0.0, "pcie3-x16"))
-"""B/s of a lane from which on a link gets so much of its line rate as this one of the catalogue."""
-
-_NVLINK = {  # B/s of one NVLink per direction: the standard, and NCCL's count, from this compute capability on
-    60: (20e9, 18e9),
-    70: (25e9, 20e9),
-    80: (25e9, 20e9),
-    86: (14.0625e9, 12e9),
-    87: (25e9, 20e9),  # NCCL falls back to the A100's
-    90: (25e9, 20.6e9),
-    100: (50e9, 40.1e9),
-}
+_PCIE = ((4e9, "pcie5-x16"), (2e9, "pcie4-x16"), (0.0, "pcie3-x16"))  # from these B/s of a lane on as in the catalogue
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +42,8 @@ class Generation:
     socket: float
 
 
-_GENERATIONS = (  # the first whose name is in the device's name
-    Generation("gb200", 100, 18, 64e9, 50e9, 40e9),
-    Generation("b200", 100, 18, 64e9, 50e9, 40e9),
-    Generation("h200", 90, 18, 64e9, 50e9, 22e9),
-    Generation("h100", 90, 18, 64e9, 50e9, 22e9),
-    Generation("a100", 80, 12, 32e9, 25e9, 16e9),
-    Generation("v100", 70, 6, 16e9, 12.5e9, 6e9),
-)
+TABLES = read_document(Path(__file__).with_suffix(".yaml")).data
+_GENERATIONS = [Generation(name, **figures) for name, figures in TABLES["generations"].items()]
 
 
 class Wires:
@@ -76,8 +61,8 @@ class Wires:
 
     def nvlink(self, sm: int) -> Wire:
         """One NVLink between GPUs without a switch (of a GPU of compute capability ``sm`` / 10)."""
-        best = max((key for key in _NVLINK if key <= sm), default=80)
-        line, payload = _NVLINK[best]
+        known: dict[str, tuple[float, float]] = TABLES["nvlink"]
+        line, payload = known[str(max((int(first) for first in known if int(first) <= sm), default=80))]
         wire = Wire(line, payload / line, NVLINK_LATENCY, "nvlink", f"NVLink of sm {sm}; efficiency: NCCL topo.h")
         return self.spec.nvlink.changed(wire)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from simcluster.importers.generations import TABLES
 from simcluster.importers.import_parameters import ImportSpec
 from simcluster.importers.xml_tree import Element
 
@@ -11,15 +12,6 @@ _LANE = {"2.5": 0.25e9, "5": 0.5e9, "8": 1e9, "16": 2e9, "32": 4e9, "64": 8e9}  
 _SPEED = re.compile(r"(\d+(?:\.\d+)?) *GT/s(?: PCIe)?")
 _UNKNOWN_SPEED = ("", "unknown", "unknown speed")  # NCCL takes these as Gen3
 BUS_ID = re.compile(r"[0-9a-f]{1,8}:[0-9a-f]{1,2}:[0-9a-f]{1,2}\.[0-9a-f]{1,2}")
-_DEVICES = {  # PCI device ids of the PCI ID repository (pci-ids.ucw.cz)
-    "0x20b0": "a100-40gb",
-    "0x20b2": "a100-80gb",
-    "0x20b5": "a100-80gb-pcie",
-    "0x2330": "h100",
-    "0x2335": "h200",
-    "0x2901": "b200",
-}
-_DEVICE_OF_SM = {80: "a100-80gb", 90: "h100", 100: "b200"}
 
 
 def nccl_device(root: Element) -> str:
@@ -30,7 +22,7 @@ def nccl_device(root: Element) -> str:
         if not gpus and not pci_class(pci).startswith("03"):
             continue
         sm = gpus[0].whole("sm", -1) if gpus else -1
-        name = _DEVICES.get(pci.get("device").lower()) or _DEVICE_OF_SM.get(sm)
+        name = TABLES["pci_ids"].get(pci.get("device").lower()) or TABLES["devices_of_sm"].get(str(sm))
         if name is None:
             raise (gpus or [pci])[0].error(
                 f"a GPU of device {pci.get('device') or '(not given)'}, sm {sm if sm > 0 else '(not given)'} is not in "
@@ -106,19 +98,10 @@ def net_latency(net: Element) -> float:
 def between_cpus(cpu: Element, spec: ImportSpec) -> tuple[float, str]:
     """B/s between this NUMA node and another one: NCCL's ncclTopoGetInterCpuBw."""
     arch, vendor = cpu.get("arch"), cpu.get("vendor")
-    if arch == "ppc64":
-        return 32e9, "POWER9 X bus"
-    if arch == "arm64":
-        return 6e9, "Arm"
-    if vendor == "AuthenticAMD":
-        return 16e9, "AMD Infinity Fabric"
-    if vendor == "GenuineIntel":
-        model = cpu.whole("modelid", 0) if cpu.whole("familyid", 0) == 6 else 0
-        table = ((0xCF, 40e9, "Emerald Rapids"), (0x8F, 22e9, "Sapphire Rapids"), (0x55, 10e9, "Skylake"))
-        found = [(rate, f"Intel UPI, {name} or later") for first, rate, name in table if model >= first]
-        return found[0] if found else (6e9, "Intel QPI, before Skylake")
-    if vendor == "Shanghai":
-        return 6e9, "Zhaoxin ZPI"
+    model = cpu.whole("modelid", 0) if vendor == "GenuineIntel" and cpu.whole("familyid", 0) == 6 else 0
+    for known in TABLES["cpus"]:
+        if arch == known.get("arch", arch) and vendor == known.get("vendor", vendor) and model >= known.get("model", 0):
+            return known["rate"], known["what"]
     if spec.socket.line_rate is None:
         raise cpu.error(
             f"arch {arch[:20]!r} and vendor {vendor[:20]!r} do not tell how fast NUMA nodes are joined; give "

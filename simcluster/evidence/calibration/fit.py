@@ -11,12 +11,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.devices.device import AttentionKernel, Device, TilesMatmul
+from simcluster.documents.reading import read_document
 from simcluster.evidence.calibration.cases import ELEMENT_BYTES, KernelCase
 from simcluster.evidence.calibration.constants import changed, value_at
 from simcluster.evidence.calibration.kernels import FUSED, attention_name, kernel_of, modelled_seconds
@@ -24,20 +26,8 @@ from simcluster.evidence.calibration.least_squares import Parameter, Solution, l
 from simcluster.evidence.calibration.table import Machine, MeasuredTable, Measurement
 from simcluster.model.kernels import Kernel
 
-_FRACTION = (0.01, 1.0)
-_BOUNDS = {
-    "launch": (1e-8, 1e-2),
-    "memory_efficiency": _FRACTION,
-    "memory_half_size": (1.0, 1e10),
-    "by_row": _FRACTION,
-    "matmul.power": _FRACTION,
-    "matmul.clock": _FRACTION,
-    "matmul.epilogue": (1e-3, 30.0),
-    "matmul.misaligned": _FRACTION,
-    "matmul.power_fp8": _FRACTION,
-}
+_TABLES = read_document(Path(__file__).with_suffix(".yaml")).data
 _STARTS = ((0.75, 0.85), (0.55, 0.95), (0.9, 0.6))  # of power and clock: the fit has more than one valley
-_TILES = tuple((rows, columns) for rows in (256, 128, 64) for columns in (256, 128, 64) if rows * columns <= 2**15)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +133,8 @@ def _best(before: Device, paths: Sequence[str], residuals: object) -> tuple[Solu
 
 
 def _bounds(path: str) -> tuple[float, float]:
-    return _BOUNDS.get(path, _FRACTION)
+    low, high = _TABLES["bounds"].get(path, _TABLES["bounds"]["others"])
+    return low, high
 
 
 def _inside(path: str, value: float | None) -> float:
@@ -220,7 +211,7 @@ def _bare(table: MeasuredTable, kernels: Sequence[Kernel]) -> Device:
             bandwidth = max(bandwidth, kernel.bytes / each.seconds)
     return Device.model_validate(
         {
-            "name": "bare",
+            **_TABLES["bare"],
             "peak": {
                 **{dtype: f"{rate:.5g} FLOP/s" for dtype, rate in rates.items()},
                 "source": "the best product that was measured; no data sheet",
@@ -228,21 +219,6 @@ def _bare(table: MeasuredTable, kernels: Sequence[Kernel]) -> Device:
             "memory": f"{table.machine.memory or 16e9:.5g} B",
             "memory_bandwidth": f"{bandwidth:.5g} B/s",
             "multiprocessors": table.machine.multiprocessors,
-            "matmul": {
-                "kind": "tiles",
-                "tiles": _TILES,
-                "power": 0.8,
-                "clock": 0.9,
-                "epilogue": 0.5,
-                "misaligned": 0.5,
-            },
-            "attention": {
-                "kernel": "not-measured",
-                "kernels": {"not-measured": {"forward": 0.5, "backward": 0.4, "source": "not measured"}},
-            },
-            "memory_efficiency": 0.9,
-            "memory_half_size": "1 MB",
-            "launch": "1 us",
         }
     )
 
@@ -270,27 +246,11 @@ def root_mean_square(rows: Sequence[CalibrationRow]) -> float:
     return math.sqrt(math.fsum(each * each for each in logs) / len(logs))
 
 
-# --- which device of the catalogue a GPU is, by the name that its driver gives it ------------------------------------
-
-
-_NAMES = (
-    ("gb200", "gb200"),
-    ("b200", "b200"),
-    ("h200", "h200"),
-    ("h100", "h100"),
-    ("a100-sxm4-80gb", "a100-80gb"),
-    ("a100-sxm4-40gb", "a100-40gb"),
-    ("a100 80gb pcie", "a100-80gb-pcie"),
-)
-"""The first that is in the name counts.  An H100 PCIe or NVL is none of these."""
-_OTHERS = ("pcie", "nvl", "gh200")
-
-
 def base_of(machine: Machine) -> str | None:
-    """The catalogue's device that is this GPU; None where none is."""
+    """The catalogue's device that is this GPU, by the name that its driver gives it; None where none is."""
     name = machine.device.lower()
-    for part, device in _NAMES:
+    for part, device in _TABLES["names"].items():
         if part in name:
-            other = any(word in name for word in _OTHERS if word not in part)
-            return None if other else device
+            other = any(word in name for word in _TABLES["others"] if word not in part)
+            return None if other else str(device)
     return None
