@@ -18,11 +18,11 @@ from simcluster.base.errors import InputError
 from simcluster.cli import main
 from simcluster.evidence.calibration.least_squares import Loss, Solution, least_squares
 from simcluster.evidence.validation.fitting import Fit, load_fits
-from simcluster.evidence.validation.fitting_responses import Responses, asker
+from simcluster.evidence.validation.fitting_responses import Responses, answer
 from simcluster.evidence.validation.fitting_rows import RowAnswer, Sample, Settings, samples_of
 from simcluster.evidence.validation.fitting_run import run_fits
 from simcluster.evidence.validation.fitting_search import TOLERANCE, Fold, Search, search
-from simcluster.evidence.validation.run import validate_studies
+from simcluster.evidence.validation.run import in_workers, validate_studies
 from simcluster.evidence.validation.study import load_study
 
 Law = Callable[[Sequence[float]], float]
@@ -60,7 +60,7 @@ def fit_of(*bounds: tuple[float, float], loss: Loss = "squares", step: float = 0
 
 
 def found_of(fit: Fit, samples: Sequence[Sample], folds: Sequence[Fold] = ()) -> tuple[Search, Responses]:
-    with asker(1) as ask:
+    with in_workers(answer, 1) as ask:
         responses = Responses(fit, samples, ask, lambda what: None)
         responses.begin([])
         return search(responses, folds), responses
@@ -68,7 +68,7 @@ def found_of(fit: Fit, samples: Sequence[Sample], folds: Sequence[Fold] = ()) ->
 
 def direct(fit: Fit, samples: Sequence[Sample], start: Sequence[float]) -> Solution:
     """Without interpolation: every trial played."""
-    with asker(1) as ask:
+    with in_workers(answer, 1) as ask:
         responses = Responses(fit, samples, ask, lambda what: None)
         parameters = responses.parameters(start)
         return least_squares(parameters, responses.residuals, loss=fit.loss, step=1e-5, tolerance=1e-10)
@@ -89,7 +89,7 @@ def roof(work: float, memory: float, other: float) -> Law:
 
 def test_with_one_constant_it_is_the_natural_cubic_spline_through_the_points() -> None:
     fit, samples = fit_of((0.3, 1.0)), rows_of([total(1.0, 0.2), roof(1.0, 1.75, 0.1)], [1.0, 2.0])
-    with asker(1) as ask:
+    with in_workers(answer, 1) as ask:
         responses = Responses(fit, samples, ask, lambda what: None)
         responses.begin([(0.35,), (0.62,)])
         known = sorted(responses._known)
@@ -163,7 +163,7 @@ def test_what_is_said_of_the_interpolation_is_what_a_simulation_finds() -> None:
     """Of the worst row, before the point belongs to it; afterwards it is exact there."""
     laws = [roof(1.0, 1.6, 0.1), total(1.0, 1.0)]
     samples = rows_of(laws, [2.0, 2.0])
-    with asker(1) as ask:
+    with in_workers(answer, 1) as ask:
         responses = Responses(fit_of((0.3, 1.0)), samples, ask, lambda what: None)
         responses.begin([])
         guess = np.exp(responses.interpolated((0.62,))) * 2.0

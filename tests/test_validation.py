@@ -22,7 +22,7 @@ from simcluster.documents.expressions import name_of, parse_formula
 from simcluster.evidence.validation import load_study, overall, validate_studies
 from simcluster.evidence.validation.collectives import PREDICTORS, TimedCollective
 from simcluster.evidence.validation.measured import MeasuredColumn, MeasuredTime
-from simcluster.evidence.validation.scores import ScoredPoint, geometric_score, relative_score
+from simcluster.evidence.validation.reports import ScoredPoint, geometric_score, relative_score
 from simcluster.evidence.validation.steps import RowTask, plan_steps
 from simcluster.evidence.validation.study import Steps
 from simcluster.evidence.validation.study_head import InlineTable

@@ -12,9 +12,8 @@ from simcluster.cli import common
 from simcluster.cli.common import format_table
 from simcluster.cli.terminal import progress
 from simcluster.evidence.validation import data_folder, load_study, overall, validate_studies
-from simcluster.evidence.validation.reports import Overall, Report, ScoredPart
+from simcluster.evidence.validation.reports import Overall, Report, Score, ScoredPart, ScoredPoint
 from simcluster.evidence.validation.residuals import covered, residuals_of, table_of, told
-from simcluster.evidence.validation.scores import Score, ScoredPoint
 from simcluster.show import plots
 
 _MOST_ROWS = 20  # of a study of steps without --rows

@@ -14,8 +14,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter
 
 from simcluster.base.errors import InputError
 from simcluster.base.units import format_bytes, format_seconds_round
-from simcluster.evidence.validation.reports import Report
-from simcluster.evidence.validation.scores import ScoredPoint
+from simcluster.evidence.validation.reports import Report, ScoredPoint
 from simcluster.show.palette import COMPUTE_KINDS, LANE_SURROUND, QUIET_TEXT, STREAMS, TEXT
 
 _COLOURS = (

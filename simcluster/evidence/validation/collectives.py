@@ -13,8 +13,7 @@ from simcluster.documents.diagnostics import listed
 from simcluster.documents.expressions import Cell
 from simcluster.documents.rows import Row
 from simcluster.evidence.validation.measured import positive
-from simcluster.evidence.validation.reports import Refused, Report, ScoredPart
-from simcluster.evidence.validation.scores import ScoredPoint, geometric_score
+from simcluster.evidence.validation.reports import Refused, Report, ScoredPart, ScoredPoint, geometric_score
 from simcluster.evidence.validation.study import CollectiveStudy, MeasuredSet, StudyFile
 from simcluster.evidence.validation.tables import check_columns, check_formulas, selected
 from simcluster.nccl import ALGORITHMS, COLLECTIVES, Algorithm, Platform, choose, load_platform

@@ -10,16 +10,13 @@ constant says there is a kink, and the interpolation is only as good as the poin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 
 import numpy as np
 
 from simcluster.base.arrays import Floats
-from simcluster.base.processes import context
 from simcluster.evidence.calibration.least_squares import Parameter
 from simcluster.evidence.validation.fitting import Fit
 from simcluster.evidence.validation.fitting_rows import Question, RowAnswer, Sample, Settings
@@ -27,7 +24,7 @@ from simcluster.evidence.validation.fitting_rows import Question, RowAnswer, Sam
 Values = tuple[float, ...]
 """One value of every constant of a fit, in their order: a point."""
 
-Ask = Callable[[Sequence[tuple[Question, Settings]]], list[RowAnswer]]
+Ask = Callable[[Sequence[tuple[Question, Settings]]], Iterable[RowAnswer]]
 """Plays questions, in order."""
 
 _OUT = 0.7071  # of the way from the middle of the bounds: Chebyshev's two nodes
@@ -37,17 +34,8 @@ NEAREST = 0.02
 """In steps of the fit: nothing is interpolated between points that are nearer than this, where times are rough."""
 
 
-@contextmanager
-def asker(workers: int) -> Iterator[Ask]:
-    """Plays rows here, or in so many worker processes."""
-    if workers == 1:
-        yield lambda asked: [_answer(each) for each in asked]
-        return
-    with ProcessPoolExecutor(workers, mp_context=context()) as pool:
-        yield lambda asked: list(pool.map(_answer, asked, chunksize=max(1, len(asked) // (8 * workers))))
-
-
-def _answer(asked: tuple[Question, Settings]) -> RowAnswer:
+def answer(asked: tuple[Question, Settings]) -> RowAnswer:
+    """A question played, here or in a worker process."""
     question, settings = asked
     return question.played(settings)
 

@@ -11,9 +11,10 @@ import numpy as np
 
 from simcluster.base.errors import InputError
 from simcluster.evidence.validation.fitting import Fit, FitFile, FittedConstant
-from simcluster.evidence.validation.fitting_responses import Ask, Responses, Values, asker
+from simcluster.evidence.validation.fitting_responses import Ask, Responses, Values, answer
 from simcluster.evidence.validation.fitting_rows import Sample, samples_of
 from simcluster.evidence.validation.fitting_search import Fold, search
+from simcluster.evidence.validation.run import in_workers
 from simcluster.evidence.validation.tables import Missing
 
 LEAVE_OUT = ("model", "scale", "study")
@@ -120,7 +121,7 @@ def run_fits(
     rows do not have, and for a row that cannot be predicted.
     """
     prepared = [(name, file.fits.fits[name], samples_of(file, name, data)) for name in names]
-    with asker(workers) as ask:
+    with in_workers(answer, workers) as ask:
         return [
             Outcome(name, fit, skipped=samples.reason)
             if isinstance(samples, Missing)

@@ -13,8 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from simcluster.evidence.validation.reports import Report
-from simcluster.evidence.validation.scores import score_of
+from simcluster.evidence.validation.reports import Report, score_of
 from simcluster.evidence.validation.study import Steps
 from simcluster.scenario.likely import ANY, SPANS, RunKind, of_kind
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,14 +12,15 @@ from simcluster.base.errors import InputError
 from simcluster.base.processes import context
 from simcluster.evidence.validation.collectives import report_collectives
 from simcluster.evidence.validation.reports import Report, StudyPlan, StudyTask
-from simcluster.evidence.validation.schedule_study import Schedules
 from simcluster.evidence.validation.schedules import plan_schedules
 from simcluster.evidence.validation.steps import plan_steps, report_memory
-from simcluster.evidence.validation.study import MemoryTable, Steps, StudyFile
+from simcluster.evidence.validation.study import StudyFile
 from simcluster.evidence.validation.tables import Missing, read_table
 
 Progress = Callable[[str, int, int], object]
 """Called with a study's name, how many of its rows are done, and how many there are."""
+Runner = Callable[[Sequence[Any]], Iterable[Any]]
+"""Tasks to their answers, in order."""
 
 
 def validate_studies(
@@ -35,35 +36,34 @@ def validate_studies(
     table cannot be read or lacks what the study asks for; a row that cannot be simulated is in its report.
     """
     prepared = [_prepared(file, data) for file in files]
-    with _runner(workers) as runner:
+    with in_workers(_play, workers) as runner:
         return [each if isinstance(each, Report) else each.report(_played(each, runner, progress)) for each in prepared]
 
 
-Runner = Callable[[Sequence[StudyTask]], Iterator[Any]]
+_PLANS: Mapping[str, Callable[..., Report | StudyPlan[Any]]] = {
+    "steps": plan_steps,
+    "memory": report_memory,
+    "schedules": plan_schedules,
+    "collectives": report_collectives,
+}
+"""By kind of study its report, where that takes no simulation, else what is to be simulated."""
 
 
 def _prepared(file: StudyFile, data: Path | None) -> Report | StudyPlan[Any]:
-    """The report where it takes no simulation, else what is to be simulated."""
     table = read_table(file, data)
     if isinstance(table, Missing):
         return Report(file, skipped=table.reason)
-    if isinstance(file.study, Steps):
-        return plan_steps(file, file.study, table)
-    if isinstance(file.study, MemoryTable):
-        return report_memory(file, file.study, table)
-    if isinstance(file.study, Schedules):
-        return plan_schedules(file, file.study, table)
-    return report_collectives(file, file.study, table)
+    return _PLANS[file.study.kind](file, file.study, table)
 
 
 @contextmanager
-def _runner(workers: int) -> Iterator[Runner]:
-    """Plays tasks one by one here, or side by side in other processes; answers come in the order of the tasks."""
+def in_workers(call: Callable[[Any], Any], workers: int) -> Iterator[Runner]:
+    """A function on one task after the other here, or side by side in processes; answers in the order of the tasks."""
     if workers == 1:
-        yield lambda tasks: map(_play, tasks)
+        yield lambda tasks: map(call, tasks)
         return
     with ProcessPoolExecutor(workers, mp_context=context()) as pool:
-        yield lambda tasks: pool.map(_play, tasks)
+        yield lambda tasks: pool.map(call, tasks, chunksize=max(1, len(tasks) // (64 * workers)))
 
 
 def _play(task: StudyTask) -> Any:

@@ -12,9 +12,8 @@ from simcluster.base.errors import InputError
 from simcluster.bench.given_times import Costs, OptimizerSync, seconds_between_steps, simulate_costs
 from simcluster.documents.expressions import Cell, parse_formula
 from simcluster.documents.rows import Row
-from simcluster.evidence.validation.reports import StudyPlan, report_of
+from simcluster.evidence.validation.reports import ScoredPoint, StudyPlan, report_of
 from simcluster.evidence.validation.schedule_study import Passes, Schedules
-from simcluster.evidence.validation.scores import ScoredPoint
 from simcluster.evidence.validation.study import StudyFile
 from simcluster.evidence.validation.tables import check_columns, check_formulas, selected
 from simcluster.schedules.specs import Interleaved, ZbAuto

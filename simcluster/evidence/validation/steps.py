@@ -14,8 +14,7 @@ from simcluster.documents.diagnostics import listed
 from simcluster.documents.expressions import parse_formula
 from simcluster.documents.rows import Row
 from simcluster.evidence.validation.measured import positive
-from simcluster.evidence.validation.reports import Report, StudyPlan, report_of
-from simcluster.evidence.validation.scores import ScoredPoint
+from simcluster.evidence.validation.reports import Report, ScoredPoint, StudyPlan, report_of
 from simcluster.evidence.validation.study import Column, MemoryTable, OnScenarios, Steps, StudyFile
 from simcluster.evidence.validation.tables import check_columns, check_formulas, selected
 from simcluster.planning.footprint import Facts
