@@ -77,7 +77,7 @@ def least_squares(
     errors are those of the linearised problem, as wide as the residuals of the rows that speak of a constant make them.
     Raises InputError without scipy, and for fewer residuals than constants.
     """
-    optimize = _scipy()
+    optimize = _scipy().optimize
     seen: dict[tuple[float, ...], Floats] = {}
 
     def wanted(point: Floats) -> Floats:
@@ -140,9 +140,16 @@ def _standard_errors(
     return tuple(found)
 
 
+def surface(places: Floats, rows: Floats) -> Callable[[Floats], Floats]:
+    """Vectors between places: cubic radial basis functions and a linear part, through all that are given."""
+    made: Callable[[Floats], Floats] = _scipy().interpolate.RBFInterpolator(places, rows, kernel="cubic", degree=1)
+    return made
+
+
 def _scipy() -> Any:
     try:
-        from scipy import optimize
+        import scipy.interpolate
+        import scipy.optimize
     except ImportError:
         raise InputError("fitting needs scipy; pip install 'simcluster[fit]'") from None
-    return optimize
+    return scipy

@@ -17,7 +17,7 @@ from itertools import product
 import numpy as np
 
 from simcluster.base.arrays import Floats
-from simcluster.evidence.calibration.least_squares import Parameter
+from simcluster.evidence.calibration.least_squares import Parameter, surface
 from simcluster.evidence.validation.fitting import Fit
 from simcluster.evidence.validation.fitting_rows import Question, RowAnswer, Sample, Settings
 
@@ -87,13 +87,10 @@ class Responses:
     def interpolated(self, values: Sequence[float]) -> Floats:
         """ln(predicted / measured) of every row, from the points that were simulated."""
         if self._surface is None:
-            from scipy.interpolate import RBFInterpolator  # here, as scipy is needed only where something is fitted
-
             places = np.array([self._place(each) for each in self._inside])
             rows = np.array([self.residuals(each) for each in self._inside])
-            self._surface = RBFInterpolator(places, rows, kernel="cubic", degree=1)
-        found: Floats = self._surface(self._place(values)[None, :])[0]
-        return found
+            self._surface = surface(places, rows)
+        return self._surface(self._place(values)[None, :])[0]
 
     def check(self, values: Values) -> float:
         """How far the interpolation was off there, of the worst row: the point is simulated, and belongs to it then."""
