@@ -28,7 +28,7 @@ def parse_layer_list(text: str) -> Value:
     if len(text) > _MOST_CHARACTERS:
         raise InputError(f"is longer than {_MOST_CHARACTERS:,} characters")
     reader = _Reader(text)
-    value = reader.sum(0)
+    value = reader.value(0)
     if reader.token:
         raise reader.error()
     return value
@@ -60,18 +60,14 @@ class _Reader:
             raise self.error()
         self._next()
 
-    def sum(self, depth: int) -> Value:
-        value = self._product(depth)
-        while self.token == "+":
+    def value(self, depth: int, operators: str = "+*") -> Value:
+        """Factors joined by operators, of which the first binds least."""
+        if not operators:
+            return self._factor(depth)
+        value = self.value(depth, operators[1:])
+        while self.token == operators[0]:
             self._next()
-            value = self._added(value, self._product(depth))
-        return value
-
-    def _product(self, depth: int) -> Value:
-        value = self._factor(depth)
-        while self.token == "*":
-            self._next()
-            value = self._times(value, self._factor(depth))
+            value = self._joined(operators[0], value, self.value(depth, operators[1:]))
         return value
 
     def _factor(self, depth: int) -> Value:
@@ -79,14 +75,14 @@ class _Reader:
             raise self.error(f"nested more than {_MOST_DEPTH} deep")
         if self.token == "(":
             self._next()
-            inner = self.sum(depth + 1)
+            inner = self.value(depth + 1)
             self._take(")")
             return inner
         if self.token == "[":
             self._next()
             items: list[int] = []
             while self.token != "]":
-                items.append(self._number(self.sum(depth + 1)))
+                items.append(self._number(self.value(depth + 1)))
                 if self.token != "]":
                     self._take(",")
             self._next()
@@ -104,22 +100,19 @@ class _Reader:
             raise self.error("a list in a list")
         return value
 
-    def _added(self, left: Value, right: Value) -> Value:
-        if isinstance(left, list) and isinstance(right, list):
+    def _joined(self, operator: str, left: Value, right: Value) -> Value:
+        if operator == "+" and isinstance(left, list) and isinstance(right, list):
             self._sized(len(left) + len(right))
             return left + right
-        return self._number(left) + self._number(right)
-
-    def _times(self, left: Value, right: Value) -> Value:
-        if isinstance(left, list) and isinstance(right, int):
+        if operator == "*" and isinstance(left, list) and isinstance(right, int):
             left, right = right, left
-        if isinstance(left, int) and isinstance(right, list):
+        if operator == "*" and isinstance(left, int) and isinstance(right, list):
             self._sized(len(right) * left)
             return right * left
-        product = self._number(left) * self._number(right)
-        if product > 10**9:
+        one, other = self._number(left), self._number(right)
+        if operator == "*" and one * other > 10**9:
             raise self.error("a number of more than 9 digits")
-        return product
+        return one + other if operator == "+" else one * other
 
     def _sized(self, layers: int) -> None:
         if layers > MOST_LAYERS:

@@ -10,27 +10,14 @@ from __future__ import annotations
 from typing import Any
 
 from simcluster.importers.layer_lists import Value, places
-from simcluster.importers.option_values import Options
-
-_EXPERTS = (
-    *("moe-router-topk", "moe-ffn-hidden-size", "moe-shared-expert-intermediate-size", "moe-layer-freq"),
-    *("moe-shared-expert-gate", "moe-router-enable-expert-bias", "moe-token-dispatcher-type"),
-    *("moe-grouped-gemm", "moe-use-legacy-grouped-gemm", "moe-shared-expert-overlap"),
-    "overlap-moe-expert-parallel-comm",
-)
-_LATENT = {
-    "kv-lora-rank": ("kv_lora_rank", 32),
-    "qk-head-dim": ("qk_nope_head_dim", 128),
-    "qk-pos-emb-head-dim": ("qk_rope_head_dim", 64),
-    "v-head-dim": ("v_head_dim", 128),
-}
+from simcluster.importers.option_values import LATENT, OF_EXPERTS, Options
 
 
 def add_experts(run: Options, model: dict[str, Any]) -> None:
     """Puts ``moe`` into the fields of a model, in place of the MLP's width where no layer keeps one."""
     experts = run.get("num-experts")
     if experts is None:
-        run.without("num-experts", "the model is dense", _EXPERTS)
+        run.without("num-experts", "the model is dense", OF_EXPERTS)
         return
     top_k = run.get("moe-router-topk") or 2
     if top_k > experts:
@@ -108,7 +95,7 @@ def add_latent_attention(run: Options, model: dict[str, Any]) -> None:
     """Puts ``mla`` into the fields of a model, in place of its heads' widths."""
     flag = "multi-latent-attention"
     if not run.flag(flag):
-        run.without(flag, "attention is plain", ("q-lora-rank", *_LATENT))
+        run.without(flag, "attention is plain", ("q-lora-rank", *LATENT))
         return
     if model["kv_heads"] != model["heads"]:
         raise run.error(flag, "and group-query-attention exclude each other; keep one")
@@ -118,7 +105,7 @@ def add_latent_attention(run: Options, model: dict[str, Any]) -> None:
         run.assumed.append(f"{flag} has norms of its narrow vectors, though qk-layernorm is not given")
     for name in ("kv_heads", "head_dim", "qk_norm"):
         model.pop(name, None)
-    model["mla"] = {field: run.get(name) or default for name, (field, default) in _LATENT.items()}
+    model["mla"] = {field: run.get(name) or default for name, (field, default) in LATENT.items()}
     if run.get("q-lora-rank"):
         model["mla"]["q_lora_rank"] = run.get("q-lora-rank")
 

@@ -28,6 +28,8 @@ REFUSED = _by_name(_TABLES["refused"])
 REFUSED_PREFIXES = _by_name(_TABLES["refused_prefixes"])
 SWITCHED_OFF: dict[str, str] = _TABLES["switched_off"]
 VOCABULARIES: dict[str, int] = _TABLES["vocabularies"]
+OF_EXPERTS: list[str] = _TABLES["of_experts"].split()
+LATENT: dict[str, tuple[str, int]] = _TABLES["latent_attention"]
 _LARGEST = 10**9
 _FILES = ("tokenizer-model", "vocab-file")
 

@@ -6,6 +6,7 @@ What takes time is scored in seconds, so that studies can be put beside each oth
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -13,6 +14,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import listed
 from simcluster.documents.expressions import Cell, name_of, parse_formula
+from simcluster.documents.reading import read_document
 from simcluster.documents.spec import Spec
 from simcluster.nccl import bus_factor
 from simcluster.planning.footprint import Facts, Footprint
@@ -24,20 +26,9 @@ Quantity = Literal[
 Part = Literal[
     "forward", "backward", "recompute", "exposed_tp", "exposed_pp", "exposed_dp", "exposed_cp", "bubble", "optimizer"
 ]
-_FRACTION = {"1": 1.0, "%": 0.01}
-_UNITS: Mapping[str, Mapping[str, float]] = {
-    "step_time": {"s": 1.0, "ms": 1e-3},
-    "tokens_per_s": {"tokens/s": 1.0},
-    "tokens_per_s_per_gpu": {"tokens/s": 1.0},
-    "samples_per_s": {"samples/s": 1.0},
-    "flop_per_s_per_gpu": {"TFLOP/s": 1e12, "GFLOP/s": 1e9},
-    "mfu": _FRACTION,
-    "hfu": _FRACTION,
-    "time": {"us": 1e-6, "ms": 1e-3, "s": 1.0},
-    "bus_bandwidth": {"GB/s": 1e9, "MB/s": 1e6},
-    "algorithm_bandwidth": {"GB/s": 1e9, "MB/s": 1e6},
-}
-_BYTES: Mapping[str, float] = {"GB": 1e9, "GiB": 2.0**30, "MB": 1e6, "MiB": 2.0**20}
+_TABLES = read_document(Path(__file__).with_suffix(".yaml")).data
+_UNITS: Mapping[str, Mapping[str, float]] = _TABLES["units"]
+_BYTES: Mapping[str, float] = _TABLES["bytes"]
 
 
 def _checked_unit(quantity: str, unit: str) -> None:

@@ -9,10 +9,14 @@ prediction; Vovk, Gammerman and Shafer, "Algorithmic Learning in a Random World"
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
+from simcluster.base.arrays import Floats
 from simcluster.evidence.validation.reports import Report, score_of
 from simcluster.evidence.validation.study import Steps
 from simcluster.scenario.likely import ANY, SPANS, RunKind, of_kind
@@ -88,24 +92,19 @@ def covered(residuals: Sequence[Residual]) -> dict[str, tuple[int, int]]:
     return found
 
 
-def _weights(rows: Sequence[Residual]) -> list[float]:
-    many: dict[str, int] = {}
-    for each in rows:
-        many[each.study] = many.get(each.study, 0) + 1
-    return [min(1.0, MOST / many[each.study]) for each in rows]
+def _weights(rows: Sequence[Residual]) -> Floats:
+    many = Counter(each.study for each in rows)
+    return np.minimum(1.0, MOST / np.array([many[each.study] for each in rows]))
 
 
 def _enough(name: str, rows: Sequence[Residual]) -> bool:
     studies = {each.study for each in rows}
-    return name == ANY or (len(studies) > 1 and math.fsum(_weights(rows)) >= FEWEST)
+    return name == ANY or (len(studies) > 1 and float(_weights(rows).sum()) >= FEWEST)
 
 
 def _group(rows: Sequence[Residual], level: float) -> dict[str, Any]:
-    weights = _weights(rows)
-    tail = (1.0 - level) / 2.0
-    pairs = sorted(zip((each.value for each in rows), weights, strict=True))
-    high = _quantile(pairs, 1.0 - tail)
-    low = -_quantile(sorted((-value, weight) for value, weight in pairs), 1.0 - tail)
+    values, weights, part = np.array([each.value for each in rows]), _weights(rows), (1.0 + level) / 2.0
+    low, high = -_quantile(-values, weights, part), _quantile(values, weights, part)
     studies = len({each.study for each in rows})
     return {
         "low": round(math.exp(low), 3),
@@ -121,15 +120,13 @@ def _spans(rows: Sequence[Residual]) -> dict[str, list[int]]:
     return {name: [min(values), max(values)] for name, values in zip(SPANS, zip(*sizes, strict=True), strict=True)}
 
 
-def _quantile(pairs: Sequence[tuple[float, float]], part: float) -> float:
-    """The smallest value at which ``part`` of the weight is reached, one more run of weight 1 counted beyond all."""
-    whole = math.fsum(weight for _, weight in pairs) + 1.0
-    reached = 0.0
-    for value, weight in pairs:
-        reached += weight
-        if reached >= part * whole - 1e-12:
-            return value
-    return pairs[-1][0]  # too few for the promise: all that were seen
+def _quantile(values: Floats, weights: Floats, part: float) -> float:
+    """The smallest value at which ``part`` of the weight is reached, one more run of weight 1 counted beyond all; the
+    largest, where the values are too few for the promise."""
+    order = np.argsort(values)
+    reached = np.cumsum(weights[order])
+    place = np.searchsorted(reached, part * (reached[-1] + 1.0) - 1e-12)
+    return float(values[order][min(int(place), len(values) - 1)])
 
 
 def told(table: Mapping[str, Any], coverage: Mapping[str, tuple[int, int]], command: str) -> str:
