@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 
 class Spec(BaseModel):
     """A frozen piece of a scenario or topology file; an unknown key is an error, never ignored."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+def _as_list(value: object) -> object:
+    return (value,) if isinstance(value, str) else value
+
+
+ONE_OR_MORE = BeforeValidator(_as_list)
+"""In the annotation of a list of texts: one text stands for a list of it alone."""

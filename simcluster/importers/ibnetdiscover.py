@@ -18,7 +18,7 @@ from simcluster.base.errors import InputError
 from simcluster.base.natural import natural
 from simcluster.importers.generations import SWITCH_LATENCY, Wires
 from simcluster.importers.graph_document import GraphDocument, Wire
-from simcluster.importers.import_parameters import ImportSpec
+from simcluster.importers.import_parameters import ImportSpec, is_kept
 
 PARAMETERS = ("hosts", "nics", "gpus_per_nic", "nvlinks_per_gpu", "nvlink", "pcie", "nic")
 
@@ -148,7 +148,7 @@ def listing_document(text: str, source: str, spec: ImportSpec, name: str) -> Gra
         raise InputError(f"{source}: ibnetdiscover knows no GPUs; name them beside the file, as in device: h100")
     records, document = parse_listing(text, source), GraphDocument(name, spec.device)
     adapters = [record for record in records.values() if record.kind == "Ca" and record.counts and record.cables]
-    kept = [record for record in adapters if spec.keeps_host(record.host) and spec.keeps_nic(record.nic)]
+    kept = [record for record in adapters if is_kept(record.host, spec.hosts) and is_kept(record.nic, spec.nics)]
     if not kept:
         seen = ", ".join(dict.fromkeys(f"{record.host} {record.nic}" for record in adapters[:6])) or "none"
         raise InputError(f"{source}: no adapter is left; hosts and nics keep none of those there are ({seen})")

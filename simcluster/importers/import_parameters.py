@@ -10,20 +10,15 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from simcluster.base.errors import InputError
 from simcluster.base.units import BytesPerSecond, Seconds
-from simcluster.documents.spec import Spec
+from simcluster.documents.spec import ONE_OR_MORE, Spec
 from simcluster.importers.graph_document import Wire
 from simcluster.topology.links import Count, Fraction, Name
 
-
-def _as_list(value: object) -> object:
-    return (value,) if isinstance(value, str) else value
-
-
-Words = Annotated[tuple[Name, ...], BeforeValidator(_as_list)]
+Words = Annotated[tuple[Name, ...], ONE_OR_MORE]
 """One text or a list of them."""
 
 
@@ -98,10 +93,7 @@ class ImportSpec(Spec):
             if key in self.model_fields_set and key not in always and key not in known:
                 raise InputError(f"{key} means nothing for {form}; its parameters are device, name, {', '.join(known)}")
 
-    def keeps_nic(self, name: str) -> bool:
-        """Whether a NIC of this name is on the network that is modelled."""
-        return not self.nics or any(fnmatchcase(name, pattern) for pattern in self.nics)
 
-    def keeps_host(self, name: str) -> bool:
-        """Whether a machine of this name belongs to the cluster."""
-        return not self.hosts or any(fnmatchcase(name, pattern) for pattern in self.hosts)
+def is_kept(name: str, patterns: tuple[str, ...]) -> bool:
+    """Whether a NIC (or a machine) of this name matches one of ``nics`` (``hosts``), if there are any."""
+    return not patterns or any(fnmatchcase(name, pattern) for pattern in patterns)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from simcluster.base.errors import InputError
 from simcluster.importers.generations import NIC_LATENCY, PCIE_LATENCY, Wires
 from simcluster.importers.graph_document import Wire
-from simcluster.importers.import_parameters import ImportSpec
+from simcluster.importers.import_parameters import ImportSpec, is_kept
 from simcluster.importers.machine import NicCable, Node, System
 from simcluster.importers.nccl_elements import (
     BUS_ID,
@@ -127,7 +127,7 @@ class _Reader:
         return self._wires.pcie(*pcie_lanes(element))
 
     def _kept(self, nets: list[Element]) -> list[Element]:
-        return [net for net in nets if self._spec.keeps_nic(net.get("name"))]
+        return [net for net in nets if is_kept(net.get("name"), self._spec.nics)]
 
     # --- nodes -------------------------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from simcluster.base.errors import InputError
 from simcluster.importers.generations import Wires
 from simcluster.importers.graph_document import Wire
-from simcluster.importers.import_parameters import ImportSpec
+from simcluster.importers.import_parameters import ImportSpec, is_kept
 from simcluster.importers.machine import NicCable, System
 
 PARAMETERS = ("nodes", "fabric", "nics", "nvswitch", "nvlink", "pcie", "socket", "nic")
@@ -172,7 +172,7 @@ def read_matrix(text: str, source: str, spec: ImportSpec) -> System:
     matrix = parse_matrix(text, source)
     device = spec.device or _device(matrix)
     system, wires = System(device), Wires(spec, device)
-    names = [name for name in matrix.names if is_gpu(name) or spec.keeps_nic(matrix.nics.get(name, name))]
+    names = [name for name in matrix.names if is_gpu(name) or is_kept(matrix.nics.get(name, name), spec.nics)]
     for name in names:
         system.nodes[0, _node_name(matrix, name)] = "gpu" if is_gpu(name) else "nic"
     levels = _levels(matrix, names)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 
@@ -15,7 +15,7 @@ from simcluster.documents.rows import Row
 from simcluster.evidence.validation.measured import positive
 from simcluster.evidence.validation.reports import Refused, Report, ScoredPart, ScoredPoint, geometric_score
 from simcluster.evidence.validation.study import CollectiveStudy, MeasuredSet, StudyFile
-from simcluster.evidence.validation.tables import check_columns, check_formulas, selected
+from simcluster.evidence.validation.tables import selected
 from simcluster.nccl import ALGORITHMS, COLLECTIVES, Algorithm, Platform, choose, load_platform
 from simcluster.scenario.files import load_cluster
 from simcluster.topology import Cluster
@@ -87,9 +87,9 @@ PREDICTORS: Mapping[str, Callable[[TimedCollective], Forecast]] = {"formula": fo
 
 def report_collectives(file: StudyFile, study: CollectiveStudy, table: tuple[Row, ...]) -> Report:
     """The report of a study.  Raises InputError where the study asks for columns that the table lacks."""
-    check_columns(file, table, _columns(study))
-    check_formulas(file, table, [(("where",), study.where)])
-    rows, unfit = selected(file, table)
+    columns = [(("columns", meaning), column) for meaning, column in study.columns if column is not None]
+    measured = [(("measured", index, "column"), each.column) for index, each in enumerate(study.measured)]
+    rows, unfit = selected(file, table, [*columns, *measured])
     points: dict[tuple[str, str], list[ScoredPoint]] = {}
     refused: list[Refused] = []
     left_out: dict[str, int] = {f"where {study.where}": unfit} if unfit else {}
@@ -108,13 +108,6 @@ def report_collectives(file: StudyFile, study: CollectiveStudy, table: tuple[Row
     ordered = sorted(points, key=lambda key: key[1] != "all_reduce")
     parts = tuple(_part(study, *key, points[key]) for key in ordered)
     return Report(file, parts, tuple(refused), tuple(left_out.items()))
-
-
-def _columns(study: CollectiveStudy) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    for meaning, column in study.columns:
-        if column is not None:
-            yield ("columns", meaning), column
-    yield from ((("measured", index, "column"), each.column) for index, each in enumerate(study.measured))
 
 
 def _point(study: CollectiveStudy, of_set: MeasuredSet, row: Row, group: str) -> ScoredPoint:

@@ -17,7 +17,7 @@ from simcluster.base.errors import InputError
 from simcluster.base.units import parse_bytes, parse_bytes_per_second, parse_flop_per_second, parse_seconds
 from simcluster.documents.diagnostics import did_you_mean, listed
 from simcluster.documents.reading import Document, read_document, shipped_folder, validate
-from simcluster.documents.spec import Spec
+from simcluster.documents.spec import ONE_OR_MORE, Spec
 from simcluster.evidence.calibration.least_squares import Loss
 from simcluster.evidence.validation.study_head import FormulaText
 from simcluster.scenario.paths import check_path
@@ -51,10 +51,6 @@ def _path(value: object) -> object:
     return value
 
 
-def _paths(value: object) -> object:
-    return [value] if isinstance(value, str) else value
-
-
 ConstantPath = Annotated[str, BeforeValidator(_path)]
 
 
@@ -66,7 +62,7 @@ class FittedConstant(Spec):
     and what a study gets that had no part in the fit.  ``source`` says why it is fitted and where ``unfitted`` is from.
     """
 
-    path: Annotated[tuple[ConstantPath, ...], BeforeValidator(_paths), Field(min_length=1)]
+    path: Annotated[tuple[ConstantPath, ...], ONE_OR_MORE, Field(min_length=1)]
     follow: dict[ConstantPath, float] = Field(default_factory=dict)
     bounds: tuple[Quantity, Quantity]
     unfitted: Quantity

@@ -208,11 +208,10 @@ def report_of(
                 of_row.append(row)
         except InputError as problem:
             refused.append(Refused(label, study.name, str(problem)))
-    by = tuple(
-        (column, value, score)
-        for column in (study.by if isinstance(study, Schedules) else ())
-        for value, score in _scores_by([row.texts[column] for row in of_row], points)
-    )
+    by: dict[tuple[str, str], list[ScoredPoint]] = {}
+    for column in study.by if isinstance(study, Schedules) else ():
+        for row, point in zip(of_row, points, strict=True):
+            by.setdefault((column, row.texts[column]), []).append(point)
     part = ScoredPart(
         name=study.name,
         role="fitted" if study.fitted else "held out",
@@ -220,19 +219,9 @@ def report_of(
         score=relative_score(points),
         aim=study.aim,
         why=study.fitted,
-        by=by,
+        by=tuple((*key, score_of([point.error for point in own])) for key, own in by.items()),
     )
     return Report(file, (part,), tuple(refused), ((f"where {study.where}", left_out),) if left_out else ())
-
-
-def _scores_by(values: Sequence[str], points: Sequence[ScoredPoint]) -> list[tuple[str, Score]]:
-    """The score of the points with each value, in order of appearance; ``values`` has one for every point."""
-    found = []
-    for value in dict.fromkeys(values):
-        score = relative_score([point for own, point in zip(values, points, strict=True) if own == value])
-        assert score is not None  # it appears
-        found.append((value, score))
-    return found
 
 
 def _part_dict(part: ScoredPart, unit: str) -> dict[str, Any]:

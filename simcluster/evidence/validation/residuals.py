@@ -69,9 +69,7 @@ def _studies(residuals: Sequence[Residual]) -> list[dict[str, Any]]:
                 "study": study,
                 "like": like,
                 "rows": len(own),
-                "mean": round(score.mean, 4),
-                "worst": round(score.worst, 4),
-                "bias": round(score.bias, 4),
+                **{name: round(getattr(score, name), 4) for name in ("mean", "worst", "bias")},
                 **_spans(own),
             }
         )

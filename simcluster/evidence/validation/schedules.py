@@ -15,7 +15,7 @@ from simcluster.documents.rows import Row
 from simcluster.evidence.validation.reports import ScoredPoint, StudyPlan, report_of
 from simcluster.evidence.validation.schedule_study import Passes, Schedules
 from simcluster.evidence.validation.study import StudyFile
-from simcluster.evidence.validation.tables import check_columns, check_formulas, selected
+from simcluster.evidence.validation.tables import check_formulas, selected
 from simcluster.schedules.specs import Interleaved, ZbAuto
 
 _STEPS = 3  # where stages run on into the next step: the second is already as long as all that follow
@@ -68,14 +68,12 @@ def plan_schedules(file: StudyFile, study: Schedules, table: tuple[Row, ...]) ->
     """The tasks of a study.  Raises InputError where the study asks for columns that the table lacks."""
     labels = [(("label", index), column) for index, column in enumerate(study.label)]
     groups = [(("by", index), column) for index, column in enumerate(study.by)]
-    check_columns(file, table, [(("schedule", "column"), study.schedule.column), *labels, *groups])
-    check_formulas(file, table, [(("where",), study.where)])
+    rows, left_out = selected(file, table, [(("schedule", "column"), study.schedule.column), *labels, *groups])
     names = list(study.constants)
     for name, formula in study.derive.items():
         check_formulas(file, table, [(("derive", name), formula)], names)
         names.append(name)
     check_formulas(file, table, _formulas(study), names)
-    rows, left_out = selected(file, table)
     tasks = tuple(_task(study, row) for row in rows)
     return StudyPlan(study.name, tasks, partial(report_of, file, study, rows, left_out, partial(_points, study)))
 

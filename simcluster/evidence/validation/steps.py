@@ -16,7 +16,7 @@ from simcluster.documents.rows import Row
 from simcluster.evidence.validation.measured import positive
 from simcluster.evidence.validation.reports import Report, ScoredPoint, StudyPlan, report_of
 from simcluster.evidence.validation.study import Column, MemoryTable, OnScenarios, Steps, StudyFile
-from simcluster.evidence.validation.tables import check_columns, check_formulas, selected
+from simcluster.evidence.validation.tables import Asked, selected
 from simcluster.planning.footprint import Facts
 from simcluster.scenario.advice import launch_note
 from simcluster.scenario.job import planned_footprints
@@ -79,11 +79,9 @@ class PlayedRow:
 
 def plan_steps(file: StudyFile, study: Steps, table: tuple[Row, ...]) -> StudyPlan[RowTask]:
     """The tasks of a study.  Raises InputError where the study asks for columns that the table lacks."""
-    _check_asked(file, study, table)
-    check_columns(file, table, [(("measured", "column"), study.measured.column)])
-    if study.measured.flop not in ("model", "hardware"):
-        check_formulas(file, table, [(("measured", "flop"), study.measured.flop)])
-    rows, left_out = selected(file, table)
+    counted = study.measured.flop in ("model", "hardware")
+    flop = [] if counted else [(("measured", "flop"), study.measured.flop)]
+    rows, left_out = _selected(file, study, table, [(("measured", "column"), study.measured.column)], flop)
     parts, less = study.measured.parts, tuple(study.measured.less.items())
     tasks = (_task_of(file, study, row) for row in rows)
     measured = tuple(task if isinstance(task, str) else replace(task, parts=parts, less=less) for task in tasks)
@@ -92,20 +90,20 @@ def plan_steps(file: StudyFile, study: Steps, table: tuple[Row, ...]) -> StudyPl
 
 def report_memory(file: StudyFile, study: MemoryTable, table: tuple[Row, ...]) -> Report:
     """The report of a study.  Raises InputError where the study asks for columns that the table lacks."""
-    _check_asked(file, study, table)
     asked = [(("measured", index, "column"), each.column) for index, each in enumerate(study.measured)]
-    check_columns(file, table, asked)
-    rows, left_out = selected(file, table)
+    rows, left_out = _selected(file, study, table, asked)
     tasks = [_task_of(file, study, row) for row in rows]
     return report_of(file, study, rows, left_out, partial(_memory, study), tasks)
 
 
-def _check_asked(file: StudyFile, study: OnScenarios, table: tuple[Row, ...]) -> None:
-    """Raises InputError where what makes scenarios of the rows asks for columns that the table lacks."""
+def _selected(
+    file: StudyFile, study: OnScenarios, table: tuple[Row, ...], columns: Asked, formulas: Asked = ()
+) -> tuple[tuple[Row, ...], int]:
+    """``selected``, with what makes scenarios of the rows."""
+    placed = [(("columns", column), column) for column in study.columns]
     labels = [(("label", index), column) for index, column in enumerate(study.label)]
-    check_columns(file, table, [*((("columns", column), column) for column in study.columns), *labels])
     derived = [(("derive", path), formula) for path, formula in study.derive.items()]
-    check_formulas(file, table, [(("where",), study.where), *derived])
+    return selected(file, table, [*placed, *labels, *columns], [*derived, *formulas])
 
 
 def _task_of(file: StudyFile, study: OnScenarios, row: Row) -> RowTask | str:

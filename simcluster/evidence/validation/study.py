@@ -19,7 +19,7 @@ from simcluster.base.errors import InputError
 from simcluster.base.units import Bytes
 from simcluster.documents.diagnostics import KeyPath, did_you_mean, listed
 from simcluster.documents.reading import Document, Mark, read_document, shipped_folder, validate
-from simcluster.documents.spec import Spec
+from simcluster.documents.spec import ONE_OR_MORE, Spec
 from simcluster.evidence.validation.measured import MeasuredBytes, MeasuredColumn, MeasuredTime
 from simcluster.evidence.validation.schedule_study import Schedules
 from simcluster.evidence.validation.study_head import FormulaText, Fraction, StudyHead
@@ -27,10 +27,6 @@ from simcluster.nccl import Algorithm, Collective, load_platform
 from simcluster.scenario.paths import ScenarioPath
 
 # --- training steps ---------------------------------------------------------------------------------------------------
-
-
-def _listed(value: object) -> object:
-    return [value] if isinstance(value, str) else value
 
 
 class Column(Spec):
@@ -41,7 +37,7 @@ class Column(Spec):
     empty cell leaves the base scenario as it is.
     """
 
-    path: Annotated[tuple[ScenarioPath, ...], BeforeValidator(_listed)] = ()
+    path: Annotated[tuple[ScenarioPath, ...], ONE_OR_MORE] = ()
     values: dict[str, Any] | None = None
     unit: str | None = None
     sets: dict[str, dict[ScenarioPath, Any]] | None = None

@@ -65,34 +65,21 @@ def read_table(file: StudyFile, data: Path | None) -> tuple[Row, ...] | Missing:
 
 # --- what a study asks of its table -----------------------------------------------------------------------------------
 
-
-def check_columns(file: StudyFile, rows: Sequence[Row], wanted: Iterable[tuple[tuple[str | int, ...], str]]) -> None:
-    """Raises InputError for the first (key of the study, column) whose column the table lacks."""
-    known = list(rows[0].cells)
-    for path, column in wanted:
-        if column not in known:
-            near = did_you_mean(column, known)
-            raise file.error(path, f"the table has no column {column!r}{near}; it has {listed(known)}")
+Asked = Iterable[tuple[tuple[str | int, ...], str | None]]
+"""Columns or formulas that a study asks for, each with its key in the study."""
 
 
-def check_formulas(
-    file: StudyFile,
-    rows: Sequence[Row],
-    wanted: Iterable[tuple[tuple[str | int, ...], str | None]],
-    names: Sequence[str] = (),
-) -> None:
-    """Raises InputError for the first (key of the study, formula) that asks for what is neither a column of the table
-    nor one of the study's own ``names``."""
-    known = [*rows[0].by_name(), *names]
-    for path, text in wanted:
-        for name in parse_formula(text).names if text else ():
-            if name not in known:
-                near = did_you_mean(name, known)
-                raise file.error(path, f"the table has no column {name!r}{near}; formulas know {listed(known)}")
+def selected(
+    file: StudyFile, rows: Sequence[Row], columns: Asked = (), formulas: Asked = ()
+) -> tuple[tuple[Row, ...], int]:
+    """The rows that fulfil the study's ``where``, and how many do not.
 
-
-def selected(file: StudyFile, rows: Sequence[Row]) -> tuple[tuple[Row, ...], int]:
-    """The rows that fulfil the study's ``where``, and how many do not.  Raises InputError if none does."""
+    Raises InputError if none does, for the first column that the table lacks, and as ``check_formulas``.
+    """
+    for path, column in columns:
+        if column not in rows[0].cells:
+            raise _lacks(file, path, str(column), list(rows[0].cells), "it has")
+    check_formulas(file, rows, [(("where",), file.study.where), *formulas])
     if file.study.where is None:
         return tuple(rows), 0
     formula: Formula = parse_formula(file.study.where)
@@ -103,3 +90,18 @@ def selected(file: StudyFile, rows: Sequence[Row]) -> tuple[tuple[Row, ...], int
     if not kept:
         raise file.error(("where",), f"none of the {len(rows)} rows fulfils {file.study.where!r}")
     return kept, len(rows) - len(kept)
+
+
+def check_formulas(file: StudyFile, rows: Sequence[Row], wanted: Asked, names: Sequence[str] = ()) -> None:
+    """Raises InputError for the first formula that asks for what is neither a column of the table nor one of the
+    study's own ``names``."""
+    known = [*rows[0].by_name(), *names]
+    for path, text in wanted:
+        for name in parse_formula(text).names if text else ():
+            if name not in known:
+                raise _lacks(file, path, name, known, "formulas know")
+
+
+def _lacks(file: StudyFile, path: tuple[str | int, ...], name: str, known: Sequence[str], which: str) -> InputError:
+    near = did_you_mean(name, known)
+    return file.error(path, f"the table has no column {name!r}{near}; {which} {listed(known)}")
