@@ -19,9 +19,9 @@ class Config:
     data: Mapping[str, Any]
     kind: str
 
-    def size(self, keys: str | tuple[str, ...], what: str = "") -> int | None:
-        """The first of ``keys`` that is there and not null; None if none is.  ``what`` is the model's word for it."""
-        for key in (keys,) if isinstance(keys, str) else keys:
+    def size(self, keys: str, what: str = "") -> int | None:
+        """The first of ``keys`` (a text, with blanks between) that is not null, if one is; ``what`` the model calls it."""
+        for key in keys.split():
             value = self.data.get(key)
             if value is None:
                 continue
@@ -33,11 +33,11 @@ class Config:
             return value
         return None
 
-    def needed(self, keys: str | tuple[str, ...], what: str = "") -> int:
+    def needed(self, keys: str) -> int:
         """As ``size``; InputError where there is none."""
-        value = self.size(keys, what)
+        value = self.size(keys)
         if value is None:
-            named = " or ".join((keys,) if isinstance(keys, str) else keys)
+            named = keys.replace(" ", " or ")
             raise InputError(f"the config of model_type {self.kind!r} lacks {named}; add what is missing to it")
         return value
 

@@ -34,7 +34,7 @@ class Family:
     ``further`` change the fields, in turn, by what else the config says; ``assumed`` says what is left out.
     """
 
-    keys: Mapping[str, tuple[str, ...]]
+    keys: Mapping[str, str]
     implied: Mapping[str, Any]
     fallback: Mapping[str, int]
     four_times: bool
@@ -75,7 +75,7 @@ def add_window(
     """``attention_window`` and ``full_attention_every``, where it is shorter than the sequence; ``size`` and ``every``
     are what transformers assumes, ``keys`` where a config writes the latter."""
     if every is not None:
-        every = period_of(config.layer_types(fields["layers"]), config.size(tuple(keys.split())) or every)
+        every = period_of(config.layer_types(fields["layers"]), config.size(keys) or every)
     window = config.size("sliding_window") or size
     if window is None or (fields["sequence_length"] is not None and window >= fields["sequence_length"]):
         return
@@ -96,7 +96,7 @@ def period_of(types: list[str] | None, default: int) -> int | None:
 
 
 def _gpt2(config: Config, fields: Fields) -> None:
-    fields["position_rows"] = config.size(("n_positions", "n_ctx"))
+    fields["position_rows"] = config.size("n_positions n_ctx")
 
 
 def _gpt_neox(config: Config, fields: Fields) -> None:
@@ -164,11 +164,7 @@ def _families() -> dict[str, Family]:
         alone = {"four_times": False, "bias": None, "window": None}
         found[kind] = sections | {name: entry.get(name, value) for name, value in alone.items()}
     return {
-        kind: Family(
-            **entry | {"keys": {field: tuple(keys.split()) for field, keys in entry["keys"].items()}},
-            further=_FURTHER.get(kind, ()),
-            assumed=_ASSUMED.get(kind),
-        )
+        kind: Family(**entry, further=_FURTHER.get(kind, ()), assumed=_ASSUMED.get(kind))
         for kind, entry in found.items()
         if not kind.startswith("_")
     }

@@ -17,7 +17,7 @@ Fields = dict[str, Any]
 
 def _moe(config: Config, experts: int, width: int, **more: Any) -> dict[str, Any]:
     """The section, without what has its default."""
-    top_k = config.needed(("num_experts_per_tok", "experts_per_token"))
+    top_k = config.needed("num_experts_per_tok experts_per_token")
     if top_k > experts:
         raise InputError(f"num_experts_per_tok {top_k} is more than the {experts} experts that there are")
     kept = {name: value for name, value in more.items() if value and (name, value) != ("every", 1)}
@@ -26,7 +26,7 @@ def _moe(config: Config, experts: int, width: int, **more: Any) -> dict[str, Any
 
 def mixtral(config: Config, fields: Fields) -> None:
     """Every layer's MLP is a mixture of gated MLPs of intermediate_size (so too OLMoE and Granite MoE)."""
-    experts = config.needed(("num_local_experts", "num_experts"))
+    experts = config.needed("num_local_experts num_experts")
     fields["moe"] = _moe(config, experts, fields["ffn_hidden_size"])
 
 
@@ -35,7 +35,7 @@ def qwen_moe(config: Config, fields: Fields) -> None:
     shared: Fields = {}
     if config.kind == "qwen2_moe":
         shared = {"shared_ffn_hidden_size": config.needed("shared_expert_intermediate_size"), "shared_gate": True}
-    experts, width = config.needed(("num_experts", "num_local_experts")), config.needed("moe_intermediate_size")
+    experts, width = config.needed("num_experts num_local_experts"), config.needed("moe_intermediate_size")
     layers, step, dense = fields["layers"], config.size("decoder_sparse_step") or 1, config.numbers("mlp_only_layers")
     where: dict[str, int] | None = {"every": step}
     if dense:

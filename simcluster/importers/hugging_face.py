@@ -75,7 +75,7 @@ def _fields(config: Config, family: Family, sequence_length: int | None) -> dict
     defaulted = ("kv_heads", "head_dim", *(("ffn_hidden_size",) if family.four_times else ()))
     missing = [name for name in family.keys if fields[name] is None and name not in defaulted]
     if missing:
-        named = ", ".join(f"{' or '.join(family.keys[name])} ({name})" for name in missing)
+        named = ", ".join(f"{family.keys[name].replace(' ', ' or ')} ({name})" for name in missing)
         beside = "; sequence_length may also stand beside the preset" if "sequence_length" in missing else ""
         raise InputError(
             f"the config of model_type {config.kind!r} lacks {named}; add what is missing to it{beside}"

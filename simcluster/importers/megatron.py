@@ -13,14 +13,17 @@ from typing import Any
 from simcluster.base.errors import InputError
 from simcluster.importers.arguments import parse_arguments
 from simcluster.importers.imported import Imported
-from simcluster.importers.megatron_layers import (
+from simcluster.importers.megatron_sections import (
     add_experts,
     add_latent_attention,
+    attention_of,
     overlaps_batches,
     overlaps_experts,
+    recompute_of,
+    require_adam,
+    training_of,
     window_of,
 )
-from simcluster.importers.megatron_training import attention_of, recompute_of, require_adam, training_of
 from simcluster.importers.option_values import VOCABULARIES, Options
 
 _TOKENIZER = "GPT2BPETokenizer"

@@ -90,7 +90,8 @@ class Responses:
             places = np.array([self._place(each) for each in self._inside])
             rows = np.array([self.residuals(each) for each in self._inside])
             self._surface = surface(places, rows)
-        return self._surface(self._place(values)[None, :])[0]
+        found: Floats = self._surface(self._place(values)[None, :])[0]
+        return found
 
     def check(self, values: Values) -> float:
         """How far the interpolation was off there, of the worst row: the point is simulated, and belongs to it then."""
