@@ -20,7 +20,7 @@ class Config:
     kind: str
 
     def size(self, keys: str, what: str = "") -> int | None:
-        """The first of ``keys`` (a text, with blanks between) that is not null, if one is; ``what`` the model calls it."""
+        """The first of ``keys`` (one text) that is not null, if one is; ``what`` the model calls it."""
         for key in keys.split():
             value = self.data.get(key)
             if value is None:
