@@ -133,12 +133,13 @@ def _model(run: Options, vocabulary: int) -> dict[str, Any]:
     if run.flag("use-rotary-position-embeddings") or position == "yarn":
         position = "rope"
     bias: bool | str = not run.flag("disable-bias-linear")
+    narrow = int(4 * hidden * 2 / 3 / 64) * 64  # three matrices of it have the weights of two
     model: dict[str, Any] = {
         "layers": run.needed("num-layers", "encoder-num-layers"),
         "hidden_size": hidden,
         "heads": heads,
         "kv_heads": (run.get("num-query-groups") or 1) if run.flag("group-query-attention") else heads,
-        "ffn_hidden_size": run.get("ffn-hidden-size") or _mlp_width(hidden, narrow=run.flag("swiglu")),
+        "ffn_hidden_size": run.get("ffn-hidden-size") or (narrow if run.flag("swiglu") else 4 * hidden),
         "vocab_size": vocabulary,
         "sequence_length": sequence,
         "gated_mlp": gated,
@@ -162,11 +163,6 @@ def _model(run: Options, vocabulary: int) -> dict[str, Any]:
     add_experts(run, model)
     add_latent_attention(run, model)
     return model
-
-
-def _mlp_width(hidden: int, *, narrow: bool) -> int:
-    """Where it is not given; ``narrow``: three matrices of it have the weights of two."""
-    return int(4 * hidden * 2 / 3 / 64) * 64 if narrow else 4 * hidden
 
 
 def _vocabulary(run: Options) -> int:

@@ -45,7 +45,7 @@ def pcie_lanes(pci: Element) -> tuple[float, int, str]:
     """
     text = pci.get("link_speed")
     match = _SPEED.fullmatch(text)
-    known = _lane(match[1]) if match else 0.0
+    known = _LANE.get(match[1].removesuffix(".0"), 0.0) if match else 0.0
     if not known and text.lower() not in _UNKNOWN_SPEED:
         raise pci.error(f"link_speed is {text[:40]!r}; it is one of {', '.join(_LANE)} GT/s")
     width = pci.whole("link_width", 0)
@@ -56,19 +56,8 @@ def pcie_lanes(pci: Element) -> tuple[float, int, str]:
     return known or 1e9, lanes, f"PCIe {speed} x{lanes}"
 
 
-HOME = {"gpu": "pci", "cpu": "system", "net": "nic", "system": "nothing: it is the root"}
-
-
 def pci_class(pci: Element) -> str:
     return pci.get("class").lower().removeprefix("0x")
-
-
-def bus_order(pci: Element) -> tuple[int, ...]:
-    return tuple(int(part, 16) for part in re.split("[:.]", pci.get("busid")))
-
-
-def _lane(number: str) -> float:
-    return _LANE.get(number.removesuffix(".0"), 0.0)
 
 
 def positive(element: Element, name: str) -> int:

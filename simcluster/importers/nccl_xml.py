@@ -9,6 +9,7 @@ holds all its machines (told apart by ``host_hash``).
 from __future__ import annotations
 
 import itertools
+import re
 from collections import Counter
 from dataclasses import dataclass
 
@@ -19,9 +20,7 @@ from simcluster.importers.import_parameters import ImportSpec, is_kept
 from simcluster.importers.machine import NicCable, Node, System
 from simcluster.importers.nccl_elements import (
     BUS_ID,
-    HOME,
     between_cpus,
-    bus_order,
     nccl_device,
     net_latency,
     net_rate,
@@ -31,6 +30,7 @@ from simcluster.importers.nccl_elements import (
 )
 from simcluster.importers.xml_tree import Element
 
+_HOME = {"gpu": "pci", "cpu": "system", "net": "nic", "system": "nothing: it is the root"}
 PARAMETERS = ("nodes", "fabric", "nics", "nvlinks_per_gpu", "nvlink", "pcie", "socket", "nic")
 
 
@@ -99,7 +99,7 @@ class _Reader:
                 if speed:
                     found.append(_Slot("nic", element, Wire(speed, 1.0, 0.0, "pcie", "no PCIe device in the dump")))
             elif element.tag in ("gpu", "cpu", "net", "system"):
-                raise element.error(f"is not expected in <{parent.tag}>; it belongs in <{HOME[element.tag]}>")
+                raise element.error(f"is not expected in <{parent.tag}>; it belongs in <{_HOME[element.tag]}>")
         return found
 
     def _pci(self, element: Element, machine: int) -> list[_Slot]:
@@ -145,7 +145,7 @@ class _Reader:
                         raise gpu.error(f"dev {gpu.get('dev')} is already at {numbers[gpu.whole('dev')].place}")
             place = {id(gpu): number for number, gpu in numbers.items()}
             known = len(numbers) == len(gpus)
-            gpus.sort(key=lambda pair: (place[id(_gpu(pair[0]))] if known else 0, bus_order(pair[0].element)))
+            gpus.sort(key=lambda pair: (place[id(_gpu(pair[0]))] if known else 0, _bus_numbers(pair[0].element)))
             for index, (slot, numa) in enumerate(gpus):
                 node = self._add((machine, f"gpu{index}"), "gpu")
                 bus = slot.element.get("busid").lower()
@@ -289,6 +289,10 @@ class _Reader:
 
 def _gpus(slots: list[_Slot] | tuple[_Slot, ...]) -> list[_Slot]:
     return [gpu for slot in slots for gpu in ([slot] if slot.kind == "gpu" else _gpus(slot.below))]
+
+
+def _bus_numbers(pci: Element) -> list[int]:
+    return [int(part, 16) for part in re.split("[:.]", pci.get("busid"))]
 
 
 def _gpu(slot: _Slot) -> Element:

@@ -48,8 +48,8 @@ class _Job:
         self._assumed: list[str] = []
         self._unknown: list[str] = []
         self._problems = Problems(source)
-        asked = settings.get("float8.enable_float8_linear") is True
-        self._float8 = asked or any(name in _FLOAT8 for name in _texts(settings.get("model.converters")))
+        asked, converters = settings.get("float8.enable_float8_linear") is True, settings.get("model.converters")
+        self._float8 = asked or (isinstance(converters, list) and any(str(name) in _FLOAT8 for name in converters))
         for name, value in settings.items():
             self._problems.of(self._sort, name, value)
 
@@ -222,10 +222,6 @@ class _Job:
                 "activation_checkpoint.selective_ac_option", f"{shown(option)} is neither op nor a number"
             )
         return {"recompute": "full", **({"recompute_every": int(option)} if int(option) > 1 else {})}
-
-
-def _texts(value: object) -> list[str]:
-    return [text for text in value if isinstance(text, str)] if isinstance(value, list) else []
 
 
 def _kind(default: object) -> str:

@@ -18,6 +18,8 @@ DTYPES = ("bf16", "fp16", "fp32")
 ELEMENT_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
 LAYOUTS = ("TN", "NN", "NT")
 """Forward, input gradient and weight gradient of a linear layer: which operand cuBLAS reads transposed."""
+_LAUNCHES = ("device add", "host add", "host matmul", "host linear with backward")
+"""``device``: from one tiny kernel to the next that depends on it; ``host``: what issuing one costs the host."""
 BACKENDS = ("flash", "cudnn", "efficient", "math")
 """Those of scaled_dot_product_attention; ``math`` is unfused."""
 
@@ -98,24 +100,19 @@ def cases_for(dtype: str, *, on_gpu: bool, quick: bool) -> tuple[KernelCase, ...
     """
     if dtype not in DTYPES:
         raise InputError(f"--dtype {dtype}: products are measured in {', '.join(DTYPES)}")
+    fp8 = on_gpu and dtype != "fp32"
     table = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
     sizes = CaseSizes(**table[("gpu" if on_gpu else "cpu") + "-quick" * quick])
     found = [
-        *_launches(dtype),
+        *(KernelCase("launch", op, dtype, m=16, n=16) for op in _LAUNCHES),
         *_memory(dtype, sizes),
         *_matmuls(dtype, sizes),
-        *(_fp8(sizes) if on_gpu and dtype != "fp32" else ()),
+        *(KernelCase("matmul", "TN", "fp8", m=sizes.tokens, n=n, k=k) for n, k in _linears(sizes) if fp8),
         *_attention(dtype, sizes),
-        *_host_copies(dtype, sizes),
+        *(KernelCase("host_copy", op, dtype, size=size) for size in sizes.copies for op in ("to device", "to host")),
         *_beside(dtype, sizes),
     ]
     return tuple(dict.fromkeys(found))
-
-
-def _launches(dtype: str) -> Iterator[KernelCase]:
-    """``device``: from one tiny kernel to the next that depends on it; ``host``: what issuing one costs the host."""
-    for op in ("device add", "host add", "host matmul", "host linear with backward"):
-        yield KernelCase("launch", op, dtype, m=16, n=16)
 
 
 def _linears(sizes: CaseSizes) -> Iterator[tuple[int, int]]:
@@ -147,10 +144,6 @@ def _matmuls(dtype: str, sizes: CaseSizes) -> Iterator[KernelCase]:
             yield KernelCase("matmul", "NN", dtype, m=length, n=head, k=length, batch=16)
 
 
-def _fp8(sizes: CaseSizes) -> Iterator[KernelCase]:
-    yield from (KernelCase("matmul", "TN", "fp8", m=sizes.tokens, n=n, k=k) for n, k in _linears(sizes))
-
-
 def _attention(dtype: str, sizes: CaseSizes) -> Iterator[KernelCase]:
     longest = sizes.lengths[-1]
     for backend in BACKENDS:
@@ -172,12 +165,6 @@ def _memory(dtype: str, sizes: CaseSizes) -> Iterator[KernelCase]:
     for length in sizes.lengths[:4]:
         for op in ("softmax", "dropout"):  # over the square of an unfused attention
             yield KernelCase("memory", op, dtype, m=16 * length, n=length)
-
-
-def _host_copies(dtype: str, sizes: CaseSizes) -> Iterator[KernelCase]:
-    for size in sizes.copies:
-        for op in ("to device", "to host"):
-            yield KernelCase("host_copy", op, dtype, size=size)
 
 
 def _beside(dtype: str, sizes: CaseSizes) -> Iterator[KernelCase]:

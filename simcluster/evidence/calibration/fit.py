@@ -125,7 +125,11 @@ def _best(before: Device, paths: Sequence[str], residuals: object) -> tuple[Solu
     starts = []
     for power, clock in _STARTS:
         given = {"matmul.power": power, "matmul.clock": clock}
-        start = tuple(given.get(path) or _inside(path, value_at(before, path)) for path in paths)
+        before_it = [value_at(before, path) for path in paths]
+        start = tuple(
+            given.get(path) or float(np.clip(0.5 if value is None else value, *_bounds(path)))
+            for path, value in zip(paths, before_it, strict=True)
+        )
         parameters = [Parameter(path, each, *_bounds(path)) for path, each in zip(paths, start, strict=True)]
         found.append(least_squares(parameters, residuals, loss="robust"))  # type: ignore[arg-type]
         starts.append(start)
@@ -135,11 +139,6 @@ def _best(before: Device, paths: Sequence[str], residuals: object) -> tuple[Solu
 def _bounds(path: str) -> tuple[float, float]:
     low, high = _TABLES["bounds"].get(path, _TABLES["bounds"]["others"])
     return low, high
-
-
-def _inside(path: str, value: float | None) -> float:
-    low, high = _bounds(path)
-    return min(max(value if value is not None else 0.5, low), high)
 
 
 def _weights(cases: Sequence[KernelCase]) -> Floats:
@@ -155,7 +154,8 @@ def _asked(device: Device, cases: Sequence[KernelCase], kernels: Sequence[Kernel
     if any(kernel.by_row for kernel in kernels):
         paths.append("by_row")
     paths += ["matmul.power", "matmul.clock", "matmul.epilogue"]
-    if any(case.kind == "matmul" and _misaligned(case) for case in cases):
+    sides = [(side, case.dtype) for case in cases if case.kind == "matmul" for side in (case.m, case.n, case.k)]
+    if any(side * ELEMENT_BYTES[dtype] % 16 for side, dtype in sides):
         paths.append("matmul.misaligned")
     if any(case.dtype == "fp8" for case in cases):
         paths.append("matmul.power_fp8")
@@ -164,10 +164,6 @@ def _asked(device: Device, cases: Sequence[KernelCase], kernels: Sequence[Kernel
             if any(case.kind == "attention" and (case.op, case.backward) == (backend, backward) for case in cases):
                 paths.append(f"attention.kernels.sdpa-{backend}.{'backward' if backward else 'forward'}")
     return [path for path in paths if not path.startswith("matmul.") or device.matmul.kind == "tiles"]
-
-
-def _misaligned(case: KernelCase) -> bool:
-    return any(side * ELEMENT_BYTES[case.dtype] % 16 for side in (case.m, case.n, case.k))
 
 
 # --- where the search starts ------------------------------------------------------------------------------------------

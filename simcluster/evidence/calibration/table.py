@@ -112,7 +112,10 @@ def read_table(path: Path) -> MeasuredTable:
     lines = _whole_lines(path)
     if not lines:
         raise InputError(f"{path}: is empty; the raw table of a calibration begins with a line about the machine")
-    machine = _machine(_object(path, 1, lines[0]), path)
+    head = _object(path, 1, lines[0])
+    if head.pop("format", None) != FORMAT:
+        raise InputError(f"{path}:1: is not the raw table of a calibration; its first line says format: {FORMAT!r}")
+    machine = Machine(**_typed(Machine, head, f"{path}:1", needed=("device", "kind", "multiprocessors")))
     found: dict[KernelCase, Measurement] = {}
     for number, line in enumerate(lines[1:], start=2):
         measurement = _measurement(_object(path, number, line), f"{path}:{number}")
@@ -139,15 +142,7 @@ def _object(path: Path, number: int, line: str) -> dict[str, Any]:
     return data
 
 
-def _machine(data: Mapping[str, Any], path: Path) -> Machine:
-    if data.get("format") != FORMAT:
-        raise InputError(f"{path}:1: is not the raw table of a calibration; its first line says format: {FORMAT!r}")
-    given = {key: value for key, value in data.items() if key != "format"}
-    return Machine(**_typed(Machine, given, f"{path}:1", needed=("device", "kind", "multiprocessors")))
-
-
-def _measurement(data: Mapping[str, Any], where: str) -> Measurement:
-    given = dict(data)
+def _measurement(given: dict[str, Any], where: str) -> Measurement:
     try:
         case = case_from(given.pop("case", None))
     except InputError as problem:
