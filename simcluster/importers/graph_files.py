@@ -214,7 +214,9 @@ def _name(value: object, where: str) -> str:
 
 def graph_of_graphml(root: Element, source: str) -> PlainGraph:
     """The graph in a GraphML file; errors have lines."""
-    keys = _keys(root)
+    keys = {
+        key.require("id"): (key.require("attr.name"), key.get("attr.type") or "string") for key in root.named("key")
+    }
     graphs = list(root.named("graph"))
     if len(graphs) != 1:
         raise (graphs[1] if graphs else root).error(f"the file has {len(graphs)} graphs; one is expected")
@@ -239,14 +241,8 @@ def graph_of_graphml(root: Element, source: str) -> PlainGraph:
     return PlainGraph(source, default == "directed", _Item(graph.place, _data(graph, keys)), nodes, edges)
 
 
-def _keys(root: Element) -> dict[str, tuple[str, str]]:
-    """Name and type of each declared attribute by its id."""
-    return {
-        key.require("id"): (key.require("attr.name"), key.get("attr.type") or "string") for key in root.named("key")
-    }
-
-
 def _data(element: Element, keys: Mapping[str, tuple[str, str]]) -> dict[str, Any]:
+    """The attributes of an element; ``keys``: name and type of each that is declared, by its id."""
     found: dict[str, Any] = {}
     for data in element.named("data"):
         if data.require("key") not in keys:

@@ -165,13 +165,10 @@ def listing_document(text: str, source: str, spec: ImportSpec, name: str) -> Gra
     filler = _Machines(document, wires, source)
     for number, host in enumerate(sorted(machines, key=natural)):
         for nic, cable in filler.add(number, host, machines[host]):
-            document.link(nic, switches[cable.far], _cable_wire(cable.rate, wires, _PORT_LATENCY))
+            wire = wires.port(cable.rate, "infiniband", "ibnetdiscover", latency=_PORT_LATENCY)
+            document.link(nic, switches[cable.far], wire)
     _add_switches(document, records, switches, wires)
     return document
-
-
-def _cable_wire(rate: float, wires: Wires, latency: float) -> Wire:
-    return wires.port(rate, "infiniband", "ibnetdiscover", latency=latency)
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +258,7 @@ def _add_switches(document: GraphDocument, records: dict[str, _Record], switches
                 pair = (switches[guid], switches[cable.far])
                 trunks[pair] = trunks.get(pair, 0.0) + cable.rate
     for (a, b), rate in trunks.items():
-        nic = _cable_wire(rate, wires, SWITCH_LATENCY)  # only its efficiency is that of a cable between switches
+        nic = wires.port(rate, "infiniband", "")  # only its efficiency is that of a cable between switches
         source = "ibnetdiscover; 0.6 us for each further switch: assumed"
         document.link(a, b, replace(nic, line_rate=rate, latency=SWITCH_LATENCY, source=source))
 

@@ -92,19 +92,16 @@ class Options:
                 raise self.error(name, f"{word[:40]!r} is not a whole number from 1 to {_LARGEST}")
             return int(word)
         if kind == "number":
-            return self._number(name, word)
+            try:
+                value = float(word)
+            except ValueError:
+                value = -1.0
+            if not 0 <= value <= 1:
+                raise self.error(name, f"{word[:40]!r} is not a number from 0 to 1")
+            return value
         if word not in known:
             raise self.error(name, f"{word[:40]!r} is not modelled{did_you_mean(word, known)}; known: {listed(known)}")
         return word
-
-    def _number(self, name: str, word: str) -> float:
-        try:
-            value = float(word)
-        except ValueError:
-            value = -1.0
-        if not 0 <= value <= 1:
-            raise self.error(name, f"{word[:40]!r} is not a number from 0 to 1")
-        return value
 
     def get(self, *names: str) -> Any:
         """The value of the first of these that is given; None.  InputError, already told, where that is no good."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
+from typing import cast
 
 from simcluster.base.errors import InputError
 from simcluster.base.units import format_bytes
@@ -148,10 +149,9 @@ def _algorithm(study: CollectiveStudy, of_set: MeasuredSet, row: Row) -> Algorit
         return of_set.algorithm
     text = row.texts[study.columns.algorithm] if study.columns.algorithm else ""
     found = study.algorithms.get(text, text)
-    for known in ALGORITHMS:
-        if known == found:
-            return known
-    raise InputError(f"the study does not say what the algorithm {text!r} is; it knows {listed(study.algorithms)}")
+    if found not in ALGORITHMS:
+        raise InputError(f"the study does not say what the algorithm {text!r} is; it knows {listed(study.algorithms)}")
+    return cast(Algorithm, found)
 
 
 def _count(cells: Mapping[str, Cell], column: str) -> int:

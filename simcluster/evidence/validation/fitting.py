@@ -16,7 +16,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from simcluster.base.errors import InputError
 from simcluster.base.units import parse_bytes, parse_bytes_per_second, parse_flop_per_second, parse_seconds
 from simcluster.documents.diagnostics import did_you_mean, listed
-from simcluster.documents.reading import Document, read_document, shipped_folder, validate
+from simcluster.documents.reading import Document, read_document, shipped_path, validate
 from simcluster.documents.spec import ONE_OR_MORE, Spec
 from simcluster.evidence.calibration.least_squares import Loss
 from simcluster.evidence.validation.study_head import FormulaText
@@ -142,7 +142,7 @@ def load_fits(path: str | Path | None = None) -> FitFile:
 
 def shipped_fits() -> Path:
     """Where the declaration of the constants that ship lies."""
-    return shipped_folder("scenarios") / "fits" / "constants.yaml"
+    return shipped_path("scenarios/fits", "constants")
 
 
 def chosen(file: FitFile, names: tuple[str, ...]) -> dict[str, Fit]:

@@ -18,7 +18,7 @@ from pydantic import BeforeValidator, Field, TypeAdapter, model_validator
 from simcluster.base.errors import InputError
 from simcluster.base.units import Bytes
 from simcluster.documents.diagnostics import KeyPath, did_you_mean, listed
-from simcluster.documents.reading import Document, Mark, read_document, shipped_folder, validate
+from simcluster.documents.reading import Document, Mark, read_document, shipped_names, shipped_path, validate
 from simcluster.documents.spec import ONE_OR_MORE, Spec
 from simcluster.evidence.validation.measured import MeasuredBytes, MeasuredColumn, MeasuredTime
 from simcluster.evidence.validation.schedule_study import Schedules
@@ -208,11 +208,10 @@ def _written_by(column: Column) -> tuple[str, ...]:
 
 
 def _study_path(path: Path) -> Path:
-    folder = shipped_folder("scenarios") / "validation"
-    names = sorted(found.stem for found in folder.glob("*.yaml"))
+    names = shipped_names("scenarios/validation")
     if path.exists() or path.suffix or len(path.parts) != 1:
         return path
     if path.name in names:
-        return folder / f"{path.name}.yaml"
+        return shipped_path("scenarios/validation", path.name)
     near = did_you_mean(path.name, names)
     raise InputError(f"{path}: no such file, and no study that ships{near}; there are {listed(names)}")
