@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import cast
 
 from simcluster.base.errors import InputError
 from simcluster.base.units import format_bytes
@@ -151,7 +150,7 @@ def _algorithm(study: CollectiveStudy, of_set: MeasuredSet, row: Row) -> Algorit
     found = study.algorithms.get(text, text)
     if found not in ALGORITHMS:
         raise InputError(f"the study does not say what the algorithm {text!r} is; it knows {listed(study.algorithms)}")
-    return cast(Algorithm, found)
+    return found
 
 
 def _count(cells: Mapping[str, Cell], column: str) -> int:

@@ -215,10 +215,8 @@ def _study(rows: StudyRows, data: Path | None) -> list[Sample] | Missing:
 
 
 def _asked(file: StudyFile, study: Steps | Schedules, kept: tuple[Row, ...], rows: StudyRows) -> Iterator[Sample]:
-    tasks: tuple[Any, ...] = (
-        plan_steps(file, study, kept).tasks if isinstance(study, Steps) else plan_schedules(file, study, kept).tasks
-    )
-    for row, task in zip(kept, tasks, strict=True):
+    plan = plan_steps(file, study, kept) if isinstance(study, Steps) else plan_schedules(file, study, kept)
+    for row, task in zip(kept, plan.tasks, strict=True):
         label = row.label(study.label)
         if isinstance(task, str):
             raise InputError(f"{rows.study}, {label}: {task}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Generic, Literal, Protocol, TypeVar
+from typing import Any, Literal
 
 from simcluster.base.errors import InputError
 from simcluster.documents.rows import Row
@@ -161,25 +161,16 @@ class Report:
         }
 
 
-class StudyTask(Protocol):
-    """What a row of a study asks the simulator."""
-
-    def played(self) -> Any:
-        """The answer; InputError where there is none.  Asked in a worker process too."""
-
-
-Task = TypeVar("Task", bound=StudyTask)
-
-
 @dataclass(frozen=True, slots=True)
-class StudyPlan(Generic[Task]):
+class StudyPlan:
     """A study that has been checked against its table: a task a row, or why the row has none.
 
+    What a task has ``played``, perhaps in a worker process, is its answer; InputError says why there is none.
     ``report`` makes the report of the rows' answers, each an answer or why there is none.
     """
 
     name: str
-    tasks: tuple[Task | str, ...]
+    tasks: tuple[Any, ...]
     report: Callable[[Sequence[Any]], Report]
 
 

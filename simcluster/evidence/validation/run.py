@@ -11,7 +11,7 @@ from typing import Any
 from simcluster.base.errors import InputError
 from simcluster.base.processes import context
 from simcluster.evidence.validation.collectives import report_collectives
-from simcluster.evidence.validation.reports import Report, StudyPlan, StudyTask
+from simcluster.evidence.validation.reports import Report, StudyPlan
 from simcluster.evidence.validation.schedules import plan_schedules
 from simcluster.evidence.validation.steps import plan_steps, report_memory
 from simcluster.evidence.validation.study import StudyFile
@@ -40,7 +40,7 @@ def validate_studies(
         return [each if isinstance(each, Report) else each.report(_played(each, runner, progress)) for each in prepared]
 
 
-_PLANS: Mapping[str, Callable[..., Report | StudyPlan[Any]]] = {
+_PLANS: Mapping[str, Callable[..., Report | StudyPlan]] = {
     "steps": plan_steps,
     "memory": report_memory,
     "schedules": plan_schedules,
@@ -49,7 +49,7 @@ _PLANS: Mapping[str, Callable[..., Report | StudyPlan[Any]]] = {
 """By kind of study its report, where that takes no simulation, else what is to be simulated."""
 
 
-def _prepared(file: StudyFile, data: Path | None) -> Report | StudyPlan[Any]:
+def _prepared(file: StudyFile, data: Path | None) -> Report | StudyPlan:
     table = read_table(file, data)
     if isinstance(table, Missing):
         return Report(file, skipped=table.reason)
@@ -66,7 +66,7 @@ def in_workers(call: Callable[[Any], Any], workers: int) -> Iterator[Runner]:
         yield lambda tasks: pool.map(call, tasks, chunksize=max(1, len(tasks) // (64 * workers)))
 
 
-def _play(task: StudyTask) -> Any:
+def _play(task: Any) -> Any:
     """The answer, or the message why there is none."""
     try:
         return task.played()
@@ -74,7 +74,7 @@ def _play(task: StudyTask) -> Any:
         return str(problem)
 
 
-def _played(plan: StudyPlan[Any], runner: Runner, progress: Progress) -> list[Any]:
+def _played(plan: StudyPlan, runner: Runner, progress: Progress) -> list[Any]:
     """Every row's answer, or why it has none; runs that were measured more than once are played once."""
     found: list[Any] = list(plan.tasks)
     tasks = {index: task for index, task in enumerate(plan.tasks) if not isinstance(task, str)}

@@ -64,7 +64,7 @@ class SchedulePlayed:
     measured: float
 
 
-def plan_schedules(file: StudyFile, study: Schedules, table: tuple[Row, ...]) -> StudyPlan[ScheduleTask]:
+def plan_schedules(file: StudyFile, study: Schedules, table: tuple[Row, ...]) -> StudyPlan:
     """The tasks of a study.  Raises InputError where the study asks for columns that the table lacks."""
     labels = [(("label", index), column) for index, column in enumerate(study.label)]
     groups = [(("by", index), column) for index, column in enumerate(study.by)]

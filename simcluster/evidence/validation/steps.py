@@ -77,7 +77,7 @@ class PlayedRow:
     kind: RunKind
 
 
-def plan_steps(file: StudyFile, study: Steps, table: tuple[Row, ...]) -> StudyPlan[RowTask]:
+def plan_steps(file: StudyFile, study: Steps, table: tuple[Row, ...]) -> StudyPlan:
     """The tasks of a study.  Raises InputError where the study asks for columns that the table lacks."""
     counted = study.measured.flop in ("model", "hardware")
     flop = [] if counted else [(("measured", "flop"), study.measured.flop)]
