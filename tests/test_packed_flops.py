@@ -21,7 +21,7 @@ from simcluster.scenario.scenario import load
 from simcluster.show.summary import summary
 from simcluster.simulate import replay, simulate
 from simcluster.step.planned import plan
-from simcluster.studies.search.link_bound import LinkBounds
+from simcluster.studies.search.bound import Bounds
 from simcluster.studies.search.plan import alone
 from simcluster.studies.search.space import Layout
 from simcluster.studies.sweep.alike import NotQuickError
@@ -114,4 +114,4 @@ def test_the_bound_of_a_search_has_the_documents_attention() -> None:
     scenario = alone(load("tiny_3d", {"model.sequence_length": 8192, "faults": [short]}))
     layout = Layout(8, 2, 2, 2, True, 1, "selective", "1f1b", 1, 1, ("tp", "cp", "dp", "pp"))
     step = replay(layout.on(scenario)).step_time
-    assert 0.5 * step < LinkBounds(scenario, [layout]).with_links(layout) <= step
+    assert 0.5 * step < Bounds(scenario, [layout]).with_schedule(layout) <= step

@@ -16,7 +16,6 @@ from simcluster.scenario.scenario import Scenario
 from simcluster.schedules import SCHEDULES
 from simcluster.simulate import replay
 from simcluster.studies.search.bound import Bounds
-from simcluster.studies.search.link_bound import LinkBounds
 from simcluster.studies.search.memory import LayoutMemory
 from simcluster.studies.search.plan import alone
 from simcluster.studies.search.space import Layout, broken_keys, space_of
@@ -71,18 +70,18 @@ def test_no_bound_is_above_what_is_played(flags: dict[str, Any], data: st.DataOb
     if not layouts:
         return
     layout = data.draw(st.sampled_from(layouts))
-    bounds = LinkBounds(scenario, layouts)
+    bounds = Bounds(scenario, layouts)
     if broken_keys(layout.on(scenario)):
         return
     try:
         step = step_of(scenario, layout)
     except InputError:  # a schedule that does not work in blocking pairs
         return
-    ways = (bounds.outline, bounds.with_ends, bounds.with_schedule, bounds.with_links)
+    ways = (bounds.outline, bounds.with_ends, bounds.with_schedule)
     steps = [way(layout) for way in ways]
     assert 0 < steps[0] <= steps[1] * (1 + ENDS)
     assert steps[1] <= steps[2] * (1 + ENDS)
-    assert steps[2] <= steps[3] <= step
+    assert steps[2] <= step
 
 
 def test_a_stage_sends_its_gradient_on_before_it_reduces_its_own_under_zero_2() -> None:
@@ -90,8 +89,8 @@ def test_a_stage_sends_its_gradient_on_before_it_reduces_its_own_under_zero_2() 
     scenario = base(parallel__zero=1, parallel__dp=2, overlap__grad_reduce=False, cluster__nodes=4)
     layouts = space_of(scenario, 8, {"parallel.zero": (2,), "pipeline.schedule": ("1f1b",)}).found[0]
     layout = next(each for each in layouts if each.pp == 2 and each.tp == 1 and each.micro_batch == 2)
-    bounds = LinkBounds(scenario, layouts)
-    assert bounds.with_ends(layout) <= bounds.with_links(layout) <= step_of(scenario, layout)
+    bounds = Bounds(scenario, layouts)
+    assert bounds.with_ends(layout) <= bounds.with_schedule(layout) <= step_of(scenario, layout)
 
 
 def test_a_bound_of_slices_without_layers_is_no_error_under_zero_2() -> None:
@@ -100,7 +99,7 @@ def test_a_bound_of_slices_without_layers_is_no_error_under_zero_2() -> None:
                "overlap.grad_reduce": False, "overlap.param_gather": False}  # fmt: skip
     scenario = alone(simcluster.load("llama3_405b_16384xh100", changes))
     layout = Layout(512, 1, 16, 32, False, 1, "selective", "interleaved", 9, 2, ("tp", "cp", "dp", "pp"))
-    bounds = LinkBounds(scenario, [layout])
+    bounds = Bounds(scenario, [layout])
     assert 0 < bounds.outline(layout) < bounds.with_ends(layout)
 
 
@@ -109,24 +108,11 @@ def test_a_schedule_made_for_the_times_of_the_run_is_not_bounded_by_another() ->
     for layers, tp, pp, dp in ((4, 2, 4, 1), (4, 1, 4, 2), (8, 2, 4, 1)):
         scenario = base(model__layers=layers, model__vocab_size=1000, parallel__zero=0)
         layout = Layout(8, tp, pp, dp, False, 1, "none", "zb-auto", 1, 0, ("tp", "cp", "dp", "pp"))
-        bounds = LinkBounds(scenario, [layout])
+        bounds = Bounds(scenario, [layout])
         step = step_of(scenario, layout)
-        steps = [way(layout) for way in (bounds.outline, bounds.with_ends, bounds.with_schedule, bounds.with_links)]
+        steps = [way(layout) for way in (bounds.outline, bounds.with_ends, bounds.with_schedule)]
         assert steps == sorted(steps)
         assert 0.8 * step < steps[-1] <= step
-
-
-@pytest.mark.parametrize("zero", [0, 1])
-def test_links_that_groups_share_are_in_the_bound(zero: int) -> None:
-    """Hashed routes put several rings on one cable: then all that crosses it is waited for, and the bound knows."""
-    changes = {"cluster.nodes": 16, "cluster.fabric.nodes_per_unit": 3, "training.global_batch": 32,
-               "pipeline.chunks": 1, "pipeline.schedule": "1f1b"}  # fmt: skip
-    scenario = alone(simcluster.load("gpt3_175b_64xa100", changes))
-    layout = Layout(128, 4, 2, 16, True, 1, "none", "1f1b", 1, zero, ("tp", "cp", "dp", "pp"))
-    bounds = LinkBounds(scenario, [layout])
-    before, after, step = bounds.with_schedule(layout), bounds.with_links(layout), step_of(scenario, layout)
-    assert 1.1 * before < after <= step
-    assert after > 0.95 * step, "hardly anything else is lost"
 
 
 @pytest.mark.parametrize(
@@ -137,7 +123,7 @@ def test_links_that_groups_share_are_in_the_bound(zero: int) -> None:
 def test_no_bound_is_above_what_shipped_scenarios_take(name: str, share: float) -> None:
     scenario = alone(simcluster.load(name))
     layout = layout_of(scenario)
-    step, bound = step_of(scenario, layout), LinkBounds(scenario, [layout]).with_links(layout)
+    step, bound = step_of(scenario, layout), Bounds(scenario, [layout]).with_schedule(layout)
     assert share * step <= bound <= step, "above it is none; far below it prunes nothing"
 
 

@@ -68,7 +68,7 @@ class Bounds:
             if held not in slowest or stage.seconds > slowest[held].seconds:
                 slowest[held] = stage
         few = list(slowest.values())
-        return self._with_optimizer(layout, times, few, [stage.seconds for stage in few], [0.0] * len(few))
+        return self._with_optimizer(layout, times, few, [stage.seconds for stage in few], [(0.0, 0.0)] * len(few))
 
     def with_ends(self, layout: Layout) -> float:
         """With what blocks at the ends, and sends."""
@@ -80,11 +80,7 @@ class Bounds:
         sent = self._sent(layout, least) if self._sends_block else [0.0] * layout.pp
         known = zip(stages, sent, beside, strict=True)
         ends = [stage.seconds + many * sending + held_up for stage, sending, (held_up, _) in known]
-        tails = self._tails(layout, stages, least)
-        found = self._with_optimizer(
-            layout, times, stages, [end + before for end, (before, _) in zip(ends, tails, strict=True)],
-            [after for _, after in tails],
-        )  # fmt: skip
+        found = self._with_optimizer(layout, times, stages, ends, self._tails(layout, stages, least))
         return max(found, (1 - ROUNDING) * max(lane for _, lane in beside))
 
     def with_schedule(self, layout: Layout) -> float:
@@ -94,11 +90,7 @@ class Bounds:
             return self.with_ends(layout)
         least = self._least(layout)
         ends = self._schedule_ends(layout, times, least)
-        tails = self._tails(layout, stages, least)
-        found = self._with_optimizer(
-            layout, times, stages, [end + before for end, (before, _) in zip(ends, tails, strict=True)],
-            [after for _, after in tails],
-        )  # fmt: skip
+        found = self._with_optimizer(layout, times, stages, ends, self._tails(layout, stages, least))
         return max(found, self.with_ends(layout))
 
     # --- what it is made of -------------------------------------------------------------------------------------------
@@ -163,15 +155,15 @@ class Bounds:
 
     def _with_optimizer(
         self, layout: Layout, times: LeastPassTimes, stages: Sequence[Stage], ends: Sequence[float],
-        after: Sequence[float],
+        tails: Sequence[tuple[float, float]],
     ) -> float:  # fmt: skip
-        """The step whose stages have their gradients at ``ends`` and need ``after`` behind the optimizer."""
+        """The step whose stages have done their passes at ``ends``, with what blocks behind them (``_tails``)."""
         shared = self._replicas(layout) if layout.zero else 1
         done = before = 0.0
-        for stage, end, behind in zip(stages, ends, after, strict=True):
+        for stage, end, (blocked, behind) in zip(stages, ends, tails, strict=True):
             norm, update = self._update(times, self._parameters(layout, stage) / shared)
             done = max(done, update + behind)
-            before = max(before, end + norm)
+            before = max(before, end + blocked + norm)
         return (1 - ROUNDING) * (before + done)
 
     def _update(self, times: LeastPassTimes, parameters: float) -> tuple[float, float]:
@@ -302,10 +294,10 @@ class Bounds:
         return self._ends[grid]
 
     def _schedule_ends(
-        self, layout: Layout, times: LeastPassTimes, least: Sequence[Mapping[Call, float]], which: str = ""
+        self, layout: Layout, times: LeastPassTimes, least: Sequence[Mapping[Call, float]]
     ) -> list[float]:
-        """When the last action of every stage is over, at the least; ``which`` names another ``least``."""
-        name = (*layout[:9], layout.order, which)
+        """When the last action of every stage is over, at the least."""
+        name = (*layout[:9], layout.order)
         if name not in self._played:
             schedule = schedule_of(layout.on(self.base))
             pipeline = self.pipeline(layout)

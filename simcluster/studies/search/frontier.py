@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from simcluster.base.errors import InputError
-from simcluster.studies.search.link_bound import LinkBounds
+from simcluster.studies.search.bound import Bounds
 from simcluster.studies.search.memory import LayoutMemory
 from simcluster.studies.search.space import REASONS, Layout, broken_keys
 
 FULL = "too much memory: what its schedule keeps"
-_TIGHTEST = 3  # how often a bound can be made tighter
+_TIGHTEST = 2  # how often a bound can be made tighter
 ROOMY = "has been searched: it holds less"
 NO_ROOM = "too much memory: model state and the first forwards alone"
 
@@ -29,7 +29,7 @@ class Candidate(NamedTuple):
 class Evaluator(NamedTuple):
     """Evaluator of one search space: bounds and memory of its layouts, which share nothing with those of another."""
 
-    bounds: LinkBounds
+    bounds: Bounds
     memory: LayoutMemory
 
     def broken(self, layout: Layout) -> str:
@@ -66,7 +66,7 @@ class BoundCache:
         """The next tighter bound, never below the one before."""
         (before, level), layout = self.bounds[number], self.layouts[number]
         bounds = self.judge(layout).bounds
-        seconds = (bounds.with_ends, bounds.with_schedule, bounds.with_links)[level](layout)
+        seconds = (bounds.with_ends, bounds.with_schedule)[level](layout)
         self.bounds[number] = max(before, self.score(layout, seconds)), level + 1
         return self.bounds[number]
 

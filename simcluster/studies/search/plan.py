@@ -21,9 +21,9 @@ from simcluster.studies.search.asked import (
     nothing_found,
     require_some,
 )
+from simcluster.studies.search.bound import Bounds
 from simcluster.studies.search.changes import overrides
 from simcluster.studies.search.frontier import NO_ROOM, BoundCache, Evaluator, Frontier
-from simcluster.studies.search.link_bound import LinkBounds
 from simcluster.studies.search.memory import LayoutMemory
 from simcluster.studies.search.playing import LayoutPlayer, Progress, Row, workers_of
 from simcluster.studies.search.ranking import program
@@ -186,7 +186,7 @@ def _judged(
 ) -> BoundCache:
     """The layouts with those who judge them: one for each number of GPUs."""
     judges = {
-        count: Evaluator(LinkBounds(base, [each for each in layouts if each.gpus == count]), LayoutMemory(base))
+        count: Evaluator(Bounds(base, [each for each in layouts if each.gpus == count]), LayoutMemory(base))
         for count in counts
     }
     return BoundCache(layouts, lambda layout: judges[layout.gpus], score)
