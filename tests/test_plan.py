@@ -58,7 +58,10 @@ def found_few() -> Found:
 def test_it_finds_what_playing_everything_finds(changes: dict[str, Any], gigabytes: float) -> None:
     base = alone(tiny(**changes))
     vary = {**SMALL, "training.recompute": ("none",), "pipeline.schedule": ("1f1b", "zb-v")}
-    vary |= {"training.micro_batch": (1,)} if changes else {"pipeline.schedule": ("1f1b", "interleaved", "zb-v")}
+    if changes:
+        vary["training.micro_batch"] = (1,)
+    else:
+        vary |= {"pipeline.schedule": ("1f1b", "interleaved", "zb-v"), "parallel.zero": (0, 1)}
     if gigabytes < 80:
         vary["training.recompute"] = ("none", "full")
     memory, steps, tight = LayoutMemory(base), [], 0
@@ -89,15 +92,20 @@ def few() -> list[tuple[float, float, Layout]]:
     return [(replay(each.on(base)).step_time, memory.most(each), each) for each in legal]
 
 
+@pytest.fixture(scope="module")
+def found_tight() -> Found:
+    return plan(tiny(), 8, top=3, vary=FEW, headroom=MOST_FREE)
+
+
 @pytest.mark.parametrize("headroom", [MOST_FREE, 0.99])
 def test_the_winner_leaves_the_headroom_and_what_beats_it_is_marked(
-    headroom: float, few: list[tuple[float, float, Layout]]
+    headroom: float, few: list[tuple[float, float, Layout]], found_tight: Found
 ) -> None:
     """As all of them played: the best of those below the limit, and the best of the others that are faster."""
     limit = (1 - headroom) * 80e9
     below = sorted({step for step, held, _ in few if held <= limit})
     above = [(step, each._replace(order=())) for step, held, each in few if held > limit and step < below[0]]
-    best = plan(tiny(), 8, top=3, vary=FEW, headroom=headroom)
+    best = found_tight if headroom == MOST_FREE else plan(tiny(), 8, top=3, vary=FEW, headroom=headroom)
     assert best.best[0].score == below[0]
     assert best.capacity == limit
     assert all(each.memory <= limit for each in (*best.best, *best.others))
@@ -110,9 +118,10 @@ def test_the_winner_leaves_the_headroom_and_what_beats_it_is_marked(
 
 def test_by_default_a_tenth_is_left_free_and_a_size_is_the_limit_itself(found: Found) -> None:
     assert (found.capacity, found.limit.headroom) == (0.9 * 80e9, HEADROOM)
-    named = plan(tiny(), 8, top=1, vary=FEW, max_memory="72 GB")
+    one = {**FEW, "parallel.tp": (2,), "parallel.zero": (1,), "training.recompute": ("none",)}
+    named = plan(tiny(), 8, top=1, vary=one, max_memory="72 GB")
     assert (named.capacity, named.limit.headroom) == (72e9, 0.0)
-    both = plan(tiny(), 8, top=1, vary=FEW, max_memory="40 GB", headroom="5%")
+    both = plan(tiny(), 8, top=1, vary=one, max_memory="40 GB", headroom="5%")
     assert both.capacity == pytest.approx(38e9)
 
 
@@ -148,14 +157,13 @@ def test_the_winner_is_a_scenario_that_takes_what_was_said(found: Found) -> None
     assert replay(found.scenario).memory.total <= winner.memory
 
 
-def test_processes_threads_and_this_process_find_the_same(found: Found, found_few: Found) -> None:
+def test_processes_threads_and_this_process_find_the_same(found: Found, found_few: Found, found_tight: Found) -> None:
     with ThreadPoolExecutor(3) as pool:
         threads = plan(tiny(), 8, top=7, vary=FEW, executor=pool)
     assert threads.to_dict() == found_few.to_dict()
-    alone, tight = plan(tiny(), 8, top=3, vary=FEW, headroom=MOST_FREE), found.tight
-    assert alone.tight
-    assert not tight
-    assert plan(tiny(), 8, top=3, vary=FEW, headroom=MOST_FREE, executor=2).to_dict() == alone.to_dict()
+    assert not found.tight
+    assert found_tight.tight
+    assert plan(tiny(), 8, top=3, vary=FEW, headroom=MOST_FREE, executor=2).to_dict() == found_tight.to_dict()
 
 
 class Dies(Executor):
@@ -177,20 +185,18 @@ class Counts(Dies):
     """Counts what is played."""
 
 
-def test_a_search_that_was_killed_goes_on(found_few: Found, tmp_path: Path) -> None:
-    store = tmp_path / "rows"
+def test_a_search_that_was_killed_goes_on(tmp_path: Path) -> None:
+    store, vary = tmp_path / "rows", {**FEW, "training.recompute": ("none",)}
     first = Dies(6)
     with pytest.raises(KeyboardInterrupt):
-        plan(tiny(), 8, top=7, vary=FEW, store=store, executor=first)
-    rest = Counts(10_000)
-    again = plan(tiny(), 8, top=7, vary=FEW, store=store, executor=rest)
-    assert again.to_dict() == found_few.to_dict()
-    whole = Counts(10_000)
-    plan(tiny(), 8, top=7, vary=FEW, executor=whole)
+        plan(tiny(), 8, top=7, vary=vary, store=store, executor=first)
+    rest, whole = Counts(10_000), Counts(10_000)
+    again = plan(tiny(), 8, top=7, vary=vary, store=store, executor=rest)
+    assert again.to_dict() == plan(tiny(), 8, top=7, vary=vary, executor=whole).to_dict()
     done = 10_000 - rest.left
     assert done <= 10_000 - whole.left - 4  # two may have been under way
     none = Counts(10_000)
-    plan(tiny(), 8, top=7, vary=FEW, store=store, executor=none)
+    plan(tiny(), 8, top=7, vary=vary, store=store, executor=none)
     assert none.left == 10_000
 
 
@@ -222,16 +228,13 @@ def test_words_say_why(found: Found) -> None:
     assert "the winner" in text
 
 
-def test_the_front_is_the_fastest_in_less_and_less_memory() -> None:
-    vary = {**SMALL, "pipeline.schedule": ("1f1b",)}
-    found = plan(tiny(), 8, top=1, vary=vary, front=True)
-    base, memory = alone(tiny()), LayoutMemory(alone(tiny()))
-    legal = [layout for layout in space_of(base, 8, vary).found[0] if not broken_keys(layout.on(base))]
-    every = [(memory.most(layout), replay(layout.on(base)).step_time) for layout in legal]
+def test_the_front_is_the_fastest_in_less_and_less_memory(few: list[tuple[float, float, Layout]]) -> None:
+    found = plan(tiny(), 8, top=1, vary=FEW, front=True)
+    assert len(found.front) > 3
     for before, point in zip(found.front, found.front[1:], strict=False):
         assert point.memory <= 0.95 * before.memory
-        assert point.step_time == min(step for held, step in every if held <= 0.95 * before.memory)
-    assert not [held for held, _ in every if held <= 0.95 * found.front[-1].memory]
+        assert point.step_time == min(step for step, held, _ in few if held <= 0.95 * before.memory)
+    assert not [held for _, held, _ in few if held <= 0.95 * found.front[-1].memory]
 
 
 # --- the command ------------------------------------------------------------------------------------------------------
