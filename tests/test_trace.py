@@ -14,7 +14,7 @@ import sys
 import tracemalloc
 from collections import defaultdict
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -53,7 +53,12 @@ def played(settings: str) -> Result:
 
 
 def events_of(path: Path) -> list[Event]:
-    found: list[Event] = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+    return parsed(path.read_bytes())
+
+
+@lru_cache(maxsize=9)  # the files of one folder, which many tests look at
+def parsed(packed: bytes) -> list[Event]:
+    found: list[Event] = json.loads(gzip.decompress(packed))["traceEvents"]
     return found
 
 
