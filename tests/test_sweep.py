@@ -165,9 +165,9 @@ def killed(folder: Path, count: int, *, times: int) -> None:
         assert count > now >= told, "what was told to be done is on disk"
         before = now
     made = make_sweep(Base("tiny_dp"), seeds(count))
-    swept = run_sweep(made, executor=2, store=store)
+    swept = run_sweep(made, store=store)
     assert swept.played == count - before, "rows that were on disk are not played again"
-    pd.testing.assert_frame_equal(swept.frame(), run_sweep(made, executor=1).frame(), check_exact=True)
+    pd.testing.assert_frame_equal(swept.frame(), run_sweep(made).frame(), check_exact=True)
 
 
 # --- the command ------------------------------------------------------------------------------------------------------
