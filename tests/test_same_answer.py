@@ -105,7 +105,7 @@ def _faults(rank: int, cable: list[str]) -> list[dict[str, Any]]:
     ]
 
 
-@settings(max_examples=12)
+@settings(max_examples=8)
 @given(document=documents())
 def test_every_way_to_play_a_scenario_gives_the_same_spans(tiny: Tiny, document: dict[str, Any]) -> None:
     every_way(tiny(**document, engine="events"))

@@ -23,7 +23,7 @@ from documents.commands import ROOT
 FILE = Path(__file__).with_name("scores.json")
 RESIDUALS = ROOT / "simcluster" / "catalogue" / "residuals.yaml"
 STUDIES = ROOT / "scenarios" / "validation"
-CHEAP = ("korthikanti_memory", "korthikanti_table4", "llama3_table4", "zerobubble_sync")
+CHEAP = ("korthikanti_memory", "korthikanti_table4", "fms_fsdp", "bloom_prequel", "zerobubble_sync")
 _DIGITS = 4  # of an error as a fraction: a tenth of what README shows
 
 NCCL = "NCCL as measured"
