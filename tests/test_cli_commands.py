@@ -363,7 +363,7 @@ HOSTILE: dict[str, Callable[[bytes], bytes]] = {
     "keys twice": lambda good: b'{"name": 1, "name": 2}',
     "a tag": lambda good: b"!!python/object/apply:os.system ['touch pwned']\n",
     "aliases": lambda good: b"a: &a [1, 1, 1]\nb: &b [*a, *a, *a]\nc: [*b, *b, *b]\n",
-    "zeros": lambda good: gzip.compress(bytes(400_000_000), 1) if good[:2] == b"\x1f\x8b" else bytes(3_000_000),
+    "zeros": lambda good: gzip.compress(bytes(4_000_000)) * 100 if good[:2] == b"\x1f\x8b" else bytes(3_000_000),
 }
 MAY_WORK = {("cut in half", kind) for kind in ("nccl log", "raw table", "schedule")}
 """What is whole without its second half: lines."""
