@@ -107,7 +107,7 @@ def faults(draw: st.DrawFn, document: Document) -> list[Document]:
     return draw(st.lists(st.sampled_from(kinds), min_size=1, max_size=3))
 
 
-@settings(max_examples=8)
+@settings(max_examples=6)
 @given(document=documents(), data=st.data())
 def test_folded_is_unfolded_with_faults(tiny: Tiny, table: Table, document: Document, data: st.DataObject) -> None:
     found = data.draw(faults(document))

@@ -92,7 +92,7 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
-@settings(max_examples=16)
+@settings(max_examples=10)
 @given(document=documents())
 def test_folded_is_unfolded_to_the_bit(tiny: Tiny, table: Table, document: dict[str, Any]) -> None:
     scenario = tiny(**document)

@@ -112,7 +112,7 @@ def _faults(rank: int, cable: list[str], *, experts: bool) -> list[dict[str, Any
     ]
 
 
-@settings(max_examples=8)
+@settings(max_examples=6)
 @given(document=documents())
 def test_every_way_to_play_a_scenario_gives_the_same_spans(tiny: Tiny, document: dict[str, Any]) -> None:
     try:

@@ -253,7 +253,7 @@ def test_a_cluster_twice_as_fast_takes_half_the_time(tiny: Tiny) -> None:
     assert fast.times.bubble_fraction == pytest.approx(slow.times.bubble_fraction, rel=10 * rounding)
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(rates=st.lists(st.integers(1, 400), min_size=2, max_size=4, unique=True), dp=st.sampled_from([1, 2, 4]))
 def test_a_faster_network_is_never_slower(tiny: Tiny, rates: list[int], dp: int) -> None:
     """One kind of link, so one bottleneck (MODELLING.md H.31)."""
@@ -271,7 +271,7 @@ def test_a_faster_network_is_never_slower(tiny: Tiny, rates: list[int], dp: int)
     assert found[0] > found[-1]
 
 
-@settings(max_examples=10)
+@settings(max_examples=6)
 @given(rank=st.integers(0, 7), factors=st.lists(st.floats(1, 3), min_size=2, max_size=3, unique=True))
 def test_a_slow_gpu_slows_everyone(tiny: Tiny, rank: int, factors: list[float]) -> None:
     """Monotone and convex in its factor, never faster (MODELLING.md G.2), and waited for."""

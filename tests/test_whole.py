@@ -69,7 +69,7 @@ def op_by_op(scenario: Scenario, folded: bool) -> Program:
         return prepare(scenario, folded=folded).lowered.played
 
 
-@settings(max_examples=9)
+@settings(max_examples=6)
 @given(scenario=scenarios(), folded=st.booleans())
 def test_all_ops_are_as_they_would_be_lowered_and_played(scenario: Scenario, folded: bool) -> None:
     found = replay(scenario, folded=folded)
