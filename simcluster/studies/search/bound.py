@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate, pairwise
+from typing import Any, TypeVar
 
 from simcluster.model import shards
 from simcluster.planning.parallel import Plan
@@ -28,13 +29,24 @@ from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.schedule_plan import schedule_of
 from simcluster.schedules import SCHEDULES, Schedule, play
 from simcluster.schedules.actions import Kind
-from simcluster.studies.search.free_links import Call, Way
-from simcluster.studies.search.outlines import Least, Stage, grid_of, shape_of_layout, slice_times
-from simcluster.studies.search.pass_times import LayerShape, LeastPassTimes, times_of, tp_is_fastest
-from simcluster.studies.search.pipelines import PipelineRoute, pipeline_of
+from simcluster.studies.search.free_links import Call, Least, Way
+from simcluster.studies.search.pass_times import (
+    LeastPassTimes,
+    shape_of_layout,
+    slice_times,
+    times_of,
+    tp_is_fastest,
+)
+from simcluster.studies.search.pipelines import PipelineRoute, Stage, pipeline_of
 from simcluster.studies.search.space import Layout
 
 ROUNDING = 1e-6
+Known = TypeVar("Known")
+
+
+def grid_of(layout: Layout) -> object:
+    """What decides which ranks talk to which."""
+    return layout.gpus, layout.tp, layout.pp, layout.order
 
 
 class Bounds:
@@ -45,15 +57,14 @@ class Bounds:
         self.base = base
         self._shapes = list(dict.fromkeys(map(shape_of_layout, layouts)))
         self._methods = methods_of(base)
-        self._times: dict[object, dict[LayerShape, LeastPassTimes]] = {}
-        self._stages: dict[object, list[Stage] | None] = {}
-        self._ends: dict[object, list[Least]] = {}
-        self._played: dict[object, list[float]] = {}
-        self._pipelines: dict[object, PipelineRoute | None] = {}
-        self._around: dict[object, list[tuple[float, float]]] = {}
-        self._beside: dict[object, list[tuple[float, float]]] = {}
-        self._sending: dict[object, list[float]] = {}
-        self._updates: dict[float, tuple[float, float]] = {}
+        self._known: dict[object, Any] = {}
+
+    def _once(self, name: object, make: Callable[[], Known]) -> Known:
+        """What is known under this name, worked out when it is first asked for."""
+        if name not in self._known:
+            self._known[name] = make()
+        found: Known = self._known[name]
+        return found
 
     # --- the three steps ----------------------------------------------------------------------------------------------
 
@@ -97,18 +108,14 @@ class Bounds:
 
     def times(self, layout: Layout) -> LeastPassTimes:
         """Least times of the layout's passes."""
-        name = (layout.gpus, layout.tp, () if tp_is_fastest(layout) else (layout.pp, layout.order))
-        if name not in self._times:
-            shapes = [shape for shape in self._shapes if layout.tp > 1 or not shape.sequence_parallel]
-            self._times[name] = times_of(self.base, layout, shapes)
-        return self._times[name][shape_of_layout(layout)]
+        name = "times", layout.gpus, layout.tp, () if tp_is_fastest(layout) else (layout.pp, layout.order)
+        shapes = (shape for shape in self._shapes if layout.tp > 1 or not shape.sequence_parallel)
+        return self._once(name, lambda: times_of(self.base, layout, list(shapes)))[shape_of_layout(layout)]
 
     def pipeline(self, layout: Layout) -> PipelineRoute | None:
         """How the model lies on the stages, where the schedule's name tells."""
         name = layout.schedule, layout.pp, layout.chunks
-        if name not in self._pipelines:
-            self._pipelines[name] = pipeline_of(self.base, *name)
-        return self._pipelines[name]
+        return self._once(("pipeline", *name), lambda: pipeline_of(self.base, *name))
 
     def microbatches(self, layout: Layout) -> int:
         """Of each replica."""
@@ -121,13 +128,12 @@ class Bounds:
     def _outlined(self, layout: Layout) -> list[Stage] | None:
         """The stages, None where the cut or the way through them is not known by the name of the schedule."""
         fastest = () if tp_is_fastest(layout) else layout.order
-        name = (*layout[:9], fastest)
-        if name not in self._stages:
-            pipeline = self.pipeline(layout)
-            self._stages[name] = None if pipeline is None else self._stages_of(layout, pipeline)
-        return self._stages[name]
+        return self._once(("stages", *layout[:9], fastest), lambda: self._stages_of(layout))
 
-    def _stages_of(self, layout: Layout, pipeline: PipelineRoute) -> list[Stage]:
+    def _stages_of(self, layout: Layout) -> list[Stage] | None:
+        pipeline = self.pipeline(layout)
+        if pipeline is None:
+            return None
         times, many = self.times(layout), self.microbatches(layout)
         split = SCHEDULES[layout.schedule].splits_backward
         slices = slice_times(pipeline, times)
@@ -168,11 +174,12 @@ class Bounds:
 
     def _update(self, times: LeastPassTimes, parameters: float) -> tuple[float, float]:
         """Seconds of gradient norm and optimizer on so many parameters."""
-        if parameters not in self._updates:
+
+        def seconds() -> tuple[float, float]:
             on_gpu = self.base.memory.offload.optimizer == "none"
-            update = times.data.optimizer_seconds(parameters) if on_gpu else 0.0
-            self._updates[parameters] = times.data.norm_seconds(parameters), update
-        return self._updates[parameters]
+            return times.data.norm_seconds(parameters), times.data.optimizer_seconds(parameters) if on_gpu else 0.0
+
+        return self._once(("update", parameters), seconds)
 
     def _replicas(self, layout: Layout) -> int:
         return self.base.fsdp.shard_group or layout.dp if layout.zero == 3 else layout.dp
@@ -181,14 +188,14 @@ class Bounds:
         self, layout: Layout, stages: Sequence[Stage], least: Sequence[Mapping[Call, float]]
     ) -> list[tuple[float, float]]:
         """Seconds over dp that block each stage behind its passes, and behind the optimizer."""
-        name = grid_of(layout), layout.schedule, layout.chunks, layout.zero
-        if name not in self._around:
-            self._around[name] = []
-            for stage, seconds in zip(stages, least, strict=True):
-                calls = (*self._dp_calls(layout, stage), self._tied_call(layout, stage))
-                reduced, gathered, tied = (seconds[call] if call else 0.0 for call in calls)
-                self._around[name].append((reduced + tied, gathered))
-        return self._around[name]
+
+        def tail(stage: Stage, seconds: Mapping[Call, float]) -> tuple[float, float]:
+            calls = (*self._dp_calls(layout, stage), self._tied_call(layout, stage))
+            reduced, gathered, tied = (seconds[call] if call else 0.0 for call in calls)
+            return reduced + tied, gathered
+
+        name = "tails", grid_of(layout), layout.schedule, layout.chunks, layout.zero
+        return self._once(name, lambda: list(map(tail, stages, least)))
 
     def _dp_calls(self, layout: Layout, stage: Stage) -> tuple[Collective | None, Collective | None]:
         """The reduction and the gather over dp that block, if they do."""
@@ -239,10 +246,8 @@ class Bounds:
 
     def _over_dp(self, layout: Layout, least: Sequence[Mapping[Call, float]]) -> list[tuple[float, float]]:
         """Of every stage."""
-        name = grid_of(layout), layout.schedule, layout.chunks, layout.zero, layout.micro_batch
-        if name not in self._beside:
-            self._beside[name] = [self._over_dp_of(layout, number, each) for number, each in enumerate(least)]
-        return self._beside[name]
+        name = "over dp", grid_of(layout), layout.schedule, layout.chunks, layout.zero, layout.micro_batch
+        return self._once(name, lambda: [self._over_dp_of(layout, number, each) for number, each in enumerate(least)])
 
     def _over_dp_of(self, layout: Layout, number: int, least: Mapping[Call, float]) -> tuple[float, float]:
         """Seconds that a stage's passes are held up by what goes over dp meanwhile, and seconds of its dp lanes.
@@ -273,36 +278,36 @@ class Bounds:
     def _sent(self, layout: Layout, least: Sequence[Mapping[Call, float]]) -> list[float]:
         """Seconds of the sends of every stage, of one microbatch."""
         pipeline, size = self.pipeline(layout), self.times(layout).send_bytes
-        name = grid_of(layout), layout.schedule, layout.chunks, size
-        if name not in self._sending:
-            assert pipeline is not None
+        assert pipeline is not None
+
+        def sums() -> list[float]:
             found = [0.0] * layout.pp
             for (here, _), (there, _) in pairwise(pipeline.route):
                 if here != there:
                     found[here] += least[here][Transfer(there, size)]
                     found[there] += least[there][Transfer(here, size)]
-            self._sending[name] = found
-        return self._sending[name]
+            return found
+
+        return self._once(("sends", grid_of(layout), layout.schedule, layout.chunks, size), sums)
 
     def _least(self, layout: Layout) -> list[Least]:
         """Least seconds of calls over dp and between stages, of all layouts on the same grid of ranks."""
-        grid = grid_of(layout)
-        if grid not in self._ends:
+
+        def stages() -> list[Least]:
             plan = Plan(tp=layout.tp, pp=layout.pp, dp=layout.dp, order=layout.order)
             way = Way(plan, self.base.cluster.built, self._methods)
-            self._ends[grid] = [Least(way, stage) for stage in range(layout.pp)]
-        return self._ends[grid]
+            return [Least(way, stage) for stage in range(layout.pp)]
+
+        return self._once(("least", grid_of(layout)), stages)
 
     def _schedule_ends(
         self, layout: Layout, times: LeastPassTimes, least: Sequence[Mapping[Call, float]]
     ) -> list[float]:
         """When the last action of every stage is over, at the least."""
-        name = (*layout[:9], layout.order)
-        if name not in self._played:
-            schedule = schedule_of(layout.on(self.base))
-            pipeline = self.pipeline(layout)
+
+        def ends() -> list[float]:
+            schedule, pipeline = schedule_of(layout.on(self.base)), self.pipeline(layout)
             assert pipeline is not None
-            costs = self._costs(layout, times, schedule, pipeline, least)
             sends = [
                 least[stage][Transfer(other, times.send_bytes)]
                 for (here, _), (there, _) in pairwise(pipeline.route)
@@ -310,9 +315,10 @@ class Bounds:
                 if here != there
             ]
             latency = 0.0 if self._sends_block else min(sends, default=0.0)
-            timing = play(schedule, costs, latency)
-            self._played[name] = [max(ends, default=0.0) for ends in timing.ends]
-        return self._played[name]
+            timing = play(schedule, self._costs(layout, times, schedule, pipeline, least), latency)
+            return [max(row, default=0.0) for row in timing.ends]
+
+        return self._once(("ends", *layout[:9], layout.order), ends)
 
     def _costs(
         self, layout: Layout, times: LeastPassTimes, schedule: Schedule, pipeline: PipelineRoute,

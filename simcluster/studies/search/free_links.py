@@ -84,6 +84,18 @@ class Way:
         return self._groups[axis, stage]
 
 
+class Least(dict[Call, float]):
+    """Least seconds of a stage's calls over dp and of its sends, worked out when they are asked for."""
+
+    def __init__(self, way: Way, stage: int) -> None:
+        super().__init__()
+        self._way, self._stage = way, stage
+
+    def __missing__(self, call: Call) -> float:
+        self[call] = self._way.seconds(self._stage, call)
+        return self[call]
+
+
 def _alone(traffics: Sequence[Traffic], capacity: Sequence[float]) -> float:
     return sum(
         each.alone_seconds(capacity) if each.round_bytes and each.usage else each.latency_seconds for each in traffics

@@ -25,6 +25,7 @@ from simcluster.scenario.memory_plan import shape_of
 from simcluster.scenario.scenario import Scenario
 from simcluster.schedules.actions import Kind
 from simcluster.studies.search.free_links import least_seconds
+from simcluster.studies.search.pipelines import PipelineRoute
 from simcluster.studies.search.space import Layout
 
 KINDS: tuple[Kind, ...] = ("F", "B", "I", "W")
@@ -64,6 +65,19 @@ class LeastPassTimes:
             parts += [(self.embedding, int(embedding)), (self.lm_head, int(lm_head))]
             self._known[name] = {kind: sum(sums[kind] * count for sums, count in parts if count) for kind in KINDS}
         return self._known[name]
+
+
+def shape_of_layout(layout: Layout) -> LayerShape:
+    """What decides its passes."""
+    return LayerShape(layout.micro_batch, layout.sequence_parallel, layout.recompute)
+
+
+def slice_times(pipeline: PipelineRoute, times: LeastPassTimes) -> list[Sums]:
+    """Least seconds of the passes of every slice."""
+    last = len(pipeline.counts) - 1
+    return [
+        times.of(pipeline.layers(number), embedding=number == 0, lm_head=number == last) for number in range(last + 1)
+    ]
 
 
 def times_of(base: Scenario, layout: Layout, shapes: Sequence[LayerShape]) -> dict[LayerShape, LeastPassTimes]:

@@ -21,6 +21,22 @@ class StageHoldings(NamedTuple):
     last: bool
 
 
+class Stage(NamedTuple):
+    """What a stage does in a step, as the outline has it: seconds before and during its passes and behind, its layers,
+    and whether it holds the ends of the model."""
+
+    fill: float
+    work: float
+    drain: float
+    layers: int
+    first: bool
+    last: bool
+
+    @property
+    def seconds(self) -> float:
+        return self.fill + self.work + self.drain
+
+
 @dataclass(frozen=True)
 class PipelineRoute:
     """A route through the stages and the layers of each slice."""
