@@ -20,6 +20,9 @@ WHOLE = 2**40
 """Fractions of a flow are multiples of 1 / WHOLE, so that sums of thousands of them are exact in any order (as on the
 clock's grid), and what enters a node leaves it to the last bit."""
 
+Spread: TypeAlias = tuple[tuple[int, float], ...]
+"""(link, fraction of the bytes) of a flow; one path has fractions of 1, in order."""
+
 Signature: TypeAlias = tuple[tuple[str, int], ...]
 """Where a GPU is entered from the fabric: (switch, hops from that switch to the GPU), one per switch."""
 

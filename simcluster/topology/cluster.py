@@ -27,13 +27,13 @@ import numpy as np
 from simcluster.base.errors import InputError
 from simcluster.base.link_columns import PerLink
 from simcluster.base.multiset_hash import bits, different, mixed, sums
+from simcluster.topology.access_paths import Spread
 from simcluster.topology.draft import Draft
-from simcluster.topology.host_ways import HostWays
 from simcluster.topology.policies import STATIC, RoutingSpec
-from simcluster.topology.routing import Router, Spread
-from simcluster.topology.switch_trees import SwitchTrees
+from simcluster.topology.regular import Regular
+from simcluster.topology.routing import Router
 from simcluster.topology.turns import LinkImages
-from simcluster.topology.wiring import Drafted, Wired
+from simcluster.topology.wiring import Wiring
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -56,7 +56,7 @@ class Cluster:
     device: Device
     capacity: NDArray[np.float64] = field(repr=False)
     latency: NDArray[np.float64] = field(repr=False)
-    wiring: Wired | Drafted = field(repr=False)
+    wiring: Wiring = field(repr=False)
     nccl: str | None = None
 
     @cached_property
@@ -110,7 +110,7 @@ class Cluster:
         self, src: NDArray[np.int64], dst: NDArray[np.int64], flow: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
         """``spread`` of many flows: (flow, link, fraction) of every link that one crosses, by flow; latencies (s)."""
-        row, link, fraction = self.wiring.paths.rows(src, dst, flow)
+        row, link, fraction = self.wiring.rows(src, dst, flow)
         return row, link, fraction, self.latencies(row, link, fraction, len(src))
 
     def loads(
@@ -126,7 +126,7 @@ class Cluster:
 
         None where flows are split, or not all in closed form.
         """
-        return self.wiring.paths.loads(table, pairs, src, dst, rails, number)
+        return self.wiring.loads(table, pairs, src, dst, rails, number)
 
     def latencies(
         self, row: NDArray[np.int64], link: NDArray[np.int64], fraction: NDArray[np.float64], rows: int
@@ -154,21 +154,18 @@ class Cluster:
 
     def uplinks(self, gpu: int) -> tuple[str, ...]:
         """NICs through which this GPU leaves its machine in the fewest hops (its own name if it has a switch port)."""
-        regular = self.wiring.regular
-        return regular.uplinks(gpu) if regular else self.router.uplinks(gpu)
+        return self.wiring.uplinks(gpu)
 
     def nvswitch(self, gpu: int) -> str:
         """The NVSwitch that this GPU is linked to; "" for none."""
-        regular = self.wiring.regular
-        return regular.nvswitch(gpu) if regular else self._switch_trees.nvswitch(gpu)
+        return self.wiring.nvswitch(gpu)
 
     def seats(self, gpus: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
         """Of many GPUs ``nvswitch`` and ``uplinks`` as numbers, equal for equal nodes; 0 for no NVSwitch.
 
         None where that is not known in closed form.
         """
-        regular = self.wiring.regular
-        return regular.seats(gpus) if regular else None
+        return self.wiring.seats(gpus)
 
     def turned(
         self, steps: Sequence[NDArray[np.integer[Any]]], window: NDArray[np.integer[Any]], count: int
@@ -178,19 +175,16 @@ class Cluster:
         ``window[i]`` is what GPU i becomes in the window, which has one of all ``count`` that take each other's places.
         None where that changes a route, a machine, a link's wired capacity or latency, or is not known (see ``turns``).
         """
-        regular = self.wiring.regular
-        return None if regular is None else regular.turned(steps, window, count, self.wiring.capacity)
+        return self.wiring.turned(steps, window, count)
 
     def leaves_together(self, gpus: NDArray[np.int64]) -> bool:
         """May a step that takes GPU i, of the first few, to GPU ``gpus[i]`` be one that ``turned`` knows?"""
-        regular = self.wiring.regular
-        return regular is not None and regular.leaves_together(gpus)
+        return self.wiring.leaves_together(gpus)
 
-    @cached_property
+    @property
     def hosts(self) -> NDArray[np.int64]:
         """``host_of`` as an array."""
-        regular = self.wiring.regular
-        return regular.hosts if regular else np.array(self.host_of, dtype=np.int64)
+        return self.wiring.hosts
 
     def switch_ways(self, gpus: Sequence[int], turn: int) -> tuple[tuple[Spread, Spread], ...]:
         """For each GPU its way to the switch in which all of them meet, and from there to it.
@@ -198,32 +192,15 @@ class Cluster:
         The NVSwitch of them all, or else the switch of the fabric that is nearest to all: number ``turn`` of those (see
         ``switch_trees``).  InputError when there is none.
         """
-        regular = self.wiring.regular
-        inside = regular.switch_ways(gpus) if regular else None
-        return self._switch_trees.ways(gpus, turn) if inside is None else inside
+        return self.wiring.switch_ways(gpus, turn)
 
     def host_way(self, gpu: int, direction: str) -> Spread:
         """Links from a GPU to its host's memory ("d2h") or back ("h2d"): see ``host_ways``; InputError without any."""
-        regular = self.wiring.regular
-        way = regular.host_way(gpu, direction) if regular else None
-        return self._host_ways.way(self.gpus[gpu], direction) if way is None else way
+        return self.wiring.host_way(gpu, direction)
 
     def box_of(self, gpu: int) -> tuple[int, int]:
         """What has the memory that the GPU copies to: the machine and, in a rack, its tray (0 without trays)."""
-        regular = self.wiring.regular
-        tray = regular.tray(gpu) if regular else int(self.graph.nodes[self.gpus[gpu]].get("tray", 0))
-        return self.host_of[gpu], tray
-
-    @cached_property
-    def _host_ways(self) -> HostWays:
-        return HostWays(self.graph, self.link_index)
-
-    @cached_property
-    def _switch_trees(self) -> SwitchTrees:
-        def route(src: int, dst: int) -> list[str]:
-            return [self.gpus[src], *(self.links[link][1] for link in self.route(src, dst))]
-
-        return SwitchTrees(self.graph, self.gpus, self.host_of, self.link_index, route)
+        return self.host_of[gpu], self.wiring.tray(gpu)
 
     def path_latency(self, links: Iterable[int]) -> float:
         """Seconds that the first byte needs along these links: the exact sum of theirs."""
@@ -288,9 +265,9 @@ def make_cluster(
         raise InputError(f"cluster {name!r} has no GPU; it needs at least one node of kind gpu")
     gpus = tuple(sorted(hosts, key=lambda node: hosts[node]))
     _check_links(name, graph.edges(data=True))
-    wiring = Wired(graph, gpus, routing)
-    wiring.router.check_reachable()
     host_of = tuple(hosts[gpu][0] for gpu in gpus)
+    wiring = Wiring(graph, gpus, host_of, routing)
+    wiring.router.check_reachable()
     return Cluster(name, host_of, device, wiring.capacity, wiring.latency, wiring, nccl)
 
 
@@ -299,10 +276,10 @@ def drafted_cluster(
 ) -> Cluster:
     """``make_cluster`` of what has been drafted; the graph is made only if the cluster is not regular, or is asked."""
     good = all(0 < data["bandwidth"] < math.inf and 0 <= data["latency"] < math.inf for data in draft.sorts)
-    wiring = Drafted(draft, routing) if good else None
-    if wiring is None or wiring.regular is None:
+    wiring = Regular.of(draft, routing) if good else None
+    if wiring is None:
         return make_cluster(name, device, draft.graph(), routing, nccl)
-    return Cluster(name, tuple(wiring.regular.hosts.tolist()), device, wiring.capacity, wiring.latency, wiring, nccl)
+    return Cluster(name, tuple(wiring.hosts.tolist()), device, wiring.capacity, wiring.latency, wiring, nccl)
 
 
 def _check_links(name: str, links: Iterable[tuple[str, str, dict[str, Any]]]) -> None:

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 
 from simcluster.base.arrays import Ints
-from simcluster.base.multiset_hash import mixed, numbered
-from simcluster.topology.alike import Ends
+from simcluster.base.multiset_hash import mixed, numbered, places
+from simcluster.topology.draft import Draft
 
 _ROOM = 1 << 22  # entries of a table that replaces a search
 
 
 @dataclass(frozen=True, eq=False)
 class Hops:
-    """Links between switches (by number): ``code`` of their ends, ascending, and their ``link``.
+    """Links between switches (by number), both ways: ``code`` of their ends, ascending, and their ``link``.
 
-    Those that begin at a switch are from ``first`` on.  ``onto`` and ``whence`` number the sets of switches that come
-    after and before each: ``neighbours`` of that number.
+    Those that begin at a switch are from ``first`` on.  ``onto`` numbers the sets of switches that are next to each:
+    ``neighbours`` of that number.
     """
 
     size: int
@@ -28,46 +28,22 @@ class Hops:
     link: Ints
     first: Ints
     onto: Ints
-    whence: Ints
     neighbours: list[Ints]
-    _known: dict[int, Ints]
+    _known: dict[int, Ints] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, ends: Ends, link_index: Mapping[tuple[str, str], int]) -> Hops:
-        """The links between switches of one network."""
-        number, size = ends.number, len(ends.switches)
-        rows = [
-            (number[a] * size + number[b], link) for (a, b), link in link_index.items() if a in number and b in number
-        ]
-        code, link = np.array(rows, dtype=np.int64).reshape(-1, 2).T
-        return cls.of_links(size, code, link)
-
-    @classmethod
-    def of_links(cls, size: int, code: Ints, link: Ints, *, both_ways: bool = False) -> Hops:
-        """Links by their ends (start x ``size`` + end), in any order; ``both_ways`` if each is known to go back."""
+    def of(cls, draft: Draft, switches: Sequence[int]) -> Hops:
+        """The links between these switches of a draft, which are numbered as they come here."""
+        size, lowest = len(switches), min(switches, default=0)
+        number = places(np.array(switches, dtype=np.int64), draft.size)
+        start, end, _ = draft.came
+        among = np.flatnonzero((start >= lowest) & (end >= lowest))  # few others come after all machines
+        among = among[(number[start[among]] >= 0) & (number[end[among]] >= 0)]
+        code, link = number[start[among]] * size + number[end[among]], draft.number[among]
         order = np.argsort(code, kind="stable")  # they come in runs
         code, link = code[order], link[order]
-        known: dict[bytes, int] = {}
-        neighbours: list[Ints] = []
-        sides = []
-        for side in (code,) if both_ways else (code, np.sort(code % size * size + code // size, kind="stable")):
-            first = np.searchsorted(side, np.arange(size + 1) * size)
-            degrees = np.diff(first)
-            sets = np.empty(size, dtype=np.int64)
-            for degree in np.flatnonzero(np.bincount(degrees)).tolist():  # those with equally many at once
-                switches = np.flatnonzero(degrees == degree)
-                near = side[first[switches][:, None] + np.arange(degree)] % size
-                kind, one = numbered(mixed(near ^ np.arange(degree)).sum(axis=1, dtype=np.uint64))
-                if (near[one][kind] != near).any():  # different ones with equal sums
-                    kind = one = np.arange(len(near))
-                numbers = []
-                for row in near[one]:
-                    numbers.append(known.setdefault(row.tobytes(), len(known)))
-                    neighbours += [row] * (len(known) - len(neighbours))
-                sets[switches] = np.array(numbers)[kind]
-            sides.append(sets)
         first = np.searchsorted(code, np.arange(size + 1) * size)
-        return cls(size, code, link, first, sides[0], sides[-1], neighbours, {})
+        return cls(size, code, link, first, *_sets(code % max(size, 1), first))
 
     def onward(self, here: int, goal: int) -> Ints:
         """The switches after one on shortest ways to another, in order."""
@@ -84,7 +60,7 @@ class Hops:
         while len(frontier):
             found[frontier] = hops
             hops += 1
-            sets = dict.fromkeys(self.whence[frontier].tolist())
+            sets = dict.fromkeys(self.onto[frontier].tolist())
             before = np.zeros(self.size, dtype=bool)
             for each in sets:
                 before[self.neighbours[each]] = True
@@ -119,3 +95,23 @@ class Hops:
         for row, near in zip(found, self.neighbours, strict=True):
             row[near] = np.arange(len(near))
         return found
+
+
+def _sets(near: Ints, first: Ints) -> tuple[Ints, list[Ints]]:
+    """Numbers of the sets of switches ``near[first[i] : first[i + 1]]``, and these."""
+    known: dict[bytes, int] = {}
+    neighbours: list[Ints] = []
+    degrees = np.diff(first)
+    sets = np.empty(len(degrees), dtype=np.int64)
+    for degree in np.flatnonzero(np.bincount(degrees)).tolist():  # those with equally many at once
+        switches = np.flatnonzero(degrees == degree)
+        table = near[first[switches][:, None] + np.arange(degree)]
+        kind, one = numbered(mixed(table ^ np.arange(degree)).sum(axis=1, dtype=np.uint64))
+        if (table[one][kind] != table).any():  # different ones with equal sums
+            kind = one = np.arange(len(table))
+        numbers = []
+        for row in table[one]:
+            numbers.append(known.setdefault(row.tobytes(), len(known)))
+            neighbours += [row] * (len(known) - len(neighbours))
+        sets[switches] = np.array(numbers)[kind]
+    return sets, neighbours

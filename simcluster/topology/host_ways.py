@@ -12,51 +12,37 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import pairwise
 
-import networkx as nx
-
 from simcluster.base.errors import InputError
+from simcluster.topology.access_paths import Spread
+from simcluster.topology.links import Graph
 
-Hops = tuple[tuple[int, float], ...]
-"""(link, fraction of the bytes), as ``routing.Spread``."""
+
+def host_way(graph: Graph, link_index: Mapping[tuple[str, str], int], gpu: str, direction: str) -> Spread:
+    """Links from the GPU to host memory ("d2h") or back ("h2d"), in order; InputError where there is none."""
+    nodes = _nodes(graph, gpu, direction)
+    if direction == "h2d":
+        nodes.reverse()
+    return tuple([(link_index[pair], 1.0) for pair in pairwise(nodes)])
 
 
-class HostWays:
-    """The ways of one graph's GPUs; filled as they are asked for."""
-
-    def __init__(self, graph: nx.DiGraph[str], link_index: Mapping[tuple[str, str], int]) -> None:
-        self._graph = graph
-        self._link_index = link_index
-        self._known: dict[tuple[str, str], Hops] = {}
-
-    def way(self, gpu: str, direction: str) -> Hops:
-        """Links from the GPU to host memory ("d2h") or back ("h2d"), in order; InputError where there is none."""
-        if (gpu, direction) not in self._known:
-            nodes = self._nodes(gpu, direction)
-            if direction == "h2d":
-                nodes.reverse()
-            pairs = pairwise(nodes)
-            self._known[gpu, direction] = tuple([(self._link_index[pair], 1.0) for pair in pairs])
-        return self._known[gpu, direction]
-
-    def _nodes(self, gpu: str, direction: str) -> list[str]:
-        """From the GPU to the host bridge that is the fewest hops away, or over the GPU's own PCIe link."""
-        graph = self._graph
-        near = graph.adj if direction == "d2h" else graph.pred
-        paths = [[gpu]]
-        seen = {gpu: None}
-        for path in paths:
-            for node in near[path[-1]]:
-                if graph.nodes[node]["kind"] == "host":
-                    return [*path, node]
-                if graph.nodes[node]["kind"] == "pcie" and node not in seen:
-                    seen[node] = None
-                    paths.append([*path, node])
-        for kind in ("pcie", "nic"):
-            own = [node for node in near[gpu] if graph.nodes[node]["kind"] == kind]
-            own.sort(key=lambda node: "network" in graph.nodes[node])  # the NIC of the collectives first
-            if own:
-                return [gpu, own[0]]
-        raise InputError(
-            f"GPU {gpu} has no link to host memory: its cluster has neither a host bridge nor a PCIe link to a PCIe "
-            "switch or a NIC; use a topology whose machines have them, such as dgx_h100 or pcie_ethernet"
-        )
+def _nodes(graph: Graph, gpu: str, direction: str) -> list[str]:
+    """From the GPU to the host bridge that is the fewest hops away, or over the GPU's own PCIe link."""
+    near = graph.adj if direction == "d2h" else graph.pred
+    paths = [[gpu]]
+    seen = {gpu: None}
+    for path in paths:
+        for node in near[path[-1]]:
+            if graph.nodes[node]["kind"] == "host":
+                return [*path, node]
+            if graph.nodes[node]["kind"] == "pcie" and node not in seen:
+                seen[node] = None
+                paths.append([*path, node])
+    for kind in ("pcie", "nic"):
+        own = [node for node in near[gpu] if graph.nodes[node]["kind"] == kind]
+        own.sort(key=lambda node: "network" in graph.nodes[node])  # the NIC of the collectives first
+        if own:
+            return [gpu, own[0]]
+    raise InputError(
+        f"GPU {gpu} has no link to host memory: its cluster has neither a host bridge nor a PCIe link to a PCIe "
+        "switch or a NIC; use a topology whose machines have them, such as dgx_h100 or pcie_ethernet"
+    )

@@ -1,28 +1,24 @@
-"""Accelerator: the routes of very many flows in arrays, proved for every policy; what is not regular goes one by one.
+"""Accelerator: the routes of very many flows in arrays, proved for every policy; what has no form goes one by one.
 
-Where all machines are alike, a way inside one is found once for all; from switch to switch flows that are at one switch
-and bound for one switch are looked at together.  What is not so regular is routed one by one.
+A way inside a machine is found once for all; from switch to switch flows that are at one switch and bound for one
+switch are looked at together.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simcluster.base.arrays import Few, Floats, Ints
-from simcluster.base.link_columns import LinkRows, PerLink
+from simcluster.base.link_columns import PerLink
 from simcluster.base.multiset_hash import compact, firsts, numbered
-from simcluster.topology.access_paths import Ways
-from simcluster.topology.alike import Ends, Machines
-from simcluster.topology.hops import Hops
-from simcluster.topology.many import of_equal_keys, shares_of, turns
-from simcluster.topology.policies import RoutingSpec
+from simcluster.topology.access_paths import WHOLE, Spread, split
+from simcluster.topology.policies import Flow, RoutingSpec
+from simcluster.topology.turns import Ground
 
-Spread: TypeAlias = tuple[tuple[int, float], ...]
 Pairs: TypeAlias = Mapping[tuple[int, int], int]
 """How many flows go from column to column."""
 Rows: TypeAlias = tuple[Ints, Ints, Floats]
@@ -37,57 +33,25 @@ class Paths:
 
     def __init__(
         self,
-        machines: Machines | None,
-        ends: Callable[[], Ends],
-        hops: Callable[[], Hops],
-        rows: Callable[[], LinkRows],
+        ground: Ground,
         policy: RoutingSpec,
         spread: Callable[[int, int, int], Spread],
         walk: Callable[[int, int], list[int] | None],
     ) -> None:
-        self._machines = machines
-        self._make_ends, self._make_hops, self._make_rows = ends, hops, rows
+        self._machines, self._ends, self._hops, self._rows = ground.machines, ground.ends, ground.hops, ground.rows
         self._policy, self._spread, self._walk = policy, spread, walk
-        self._shares = shares_of(policy)
-
-    @classmethod
-    def of(
-        cls,
-        ways: Ways,
-        gpus: Sequence[str],
-        link_index: Mapping[tuple[str, str], int],
-        policy: RoutingSpec,
-        spread: Callable[[int, int, int], Spread],
-    ) -> Paths:
-        """Those of a graph."""
-        machines = Machines.of(ways, gpus, link_index)
-
-        def walk(src: int, dst: int) -> list[int] | None:
-            if gpus[src] not in ways.hops_inside(gpus[dst]) or ways.only_walk_inside(gpus[src], gpus[dst]) is None:
-                return None
-            return [link for link, _ in spread(src, dst, 0)]
-
-        def ends() -> Ends:
-            assert machines is not None
-            return Ends.of(machines, ways, gpus, link_index)
-
-        def rows() -> LinkRows:
-            assert machines is not None
-            return LinkRows.of([machines.owned], len(machines.back))
-
-        found = cls(machines, ends, lambda: Hops.of(found._ends, link_index), rows, policy, spread, walk)
-        return found
+        paths = len(policy.picks(Flow(0, 0, 0, 0)))
+        self._shares = [part / WHOLE for part in split(WHOLE, paths)] if paths else []  # none: every path has one
 
     def rows(self, src: Ints, dst: Ints, number: Ints) -> Rows:
         """The links of all flows, by flow."""
         parts: list[Rows] = []
         left = src != dst
-        if self._machines is not None:
-            together = self._machines.machine[src] == self._machines.machine[dst]
-            parts.append(self._inside(np.flatnonzero(left & together), src, dst, left))
-            if not self._policy.pxn:
-                parts.append(self._across(np.flatnonzero(left & ~together), src, dst, number, left))
-        parts.append(self._one_by_one(np.flatnonzero(left), src, dst, number))
+        together = src // self._machines.size == dst // self._machines.size
+        parts.append(self._inside(np.flatnonzero(left & together), src, dst, left))
+        if not self._policy.pxn:
+            parts.append(self._across(np.flatnonzero(left & ~together), src, dst, number, left))
+        parts.append(one_by_one(self._spread, np.flatnonzero(left), src, dst, number))
         return _merged([part for part in parts if len(part[0])], len(src))
 
     def loads(
@@ -102,9 +66,9 @@ class Paths:
         all in closed form.
         """
         machines = self._machines
-        if machines is None or self._shares != [1.0] or self._policy.pxn:
+        if self._shares != [1.0] or self._policy.pxn:
             return None
-        own, places = machines.machine[table[:, 0]], machines.place[table[0]]
+        own, places = table[:, 0] // machines.size, table[0] % machines.size
         there = machines.gpus
         if len(own) < len(there) or (own != np.arange(len(there))).any():
             there = there.take(own, axis=0)
@@ -136,7 +100,6 @@ class Paths:
         """Flows on the links of machines of every kind, and of those that are not used: ``kinds`` send and receive so
         many on each of the rails; ``gpus`` and their places are of one machine."""
         machines, ends, rows = self._machines, self._ends, self._rows
-        assert machines is not None
         columns = rows.tables[0].shape[1]
         found = np.zeros((len(kinds[0]) + 1, columns), dtype=np.int32)
         keys = {(a, b): int(places[a]) * machines.size + int(places[b]) for a, b in pairs}
@@ -161,19 +124,16 @@ class Paths:
     ) -> Ints | None:
         """The links between leaves that flows cross, as often as they do: see ``loads``."""
         machines, ends = self._machines, self._ends
-        assert machines is not None
         (kind, table), (src, dst, number) = ends.leaves, flows
         used = table[np.flatnonzero(np.bincount(kind[own]))]
         at = places[[column for column, _ in rails]]
-        leaves = np.concatenate([used[:, at], used[:, machines.size + at]])
-        if leaves.min(initial=0) < 0 or (ends.part[leaves] != ends.part[leaves[:1]]).any():
+        leaves = used[:, at]
+        if (ends.part[leaves] != ends.part[leaves[:1]]).any():
             return None
-        some = np.arange(len(src))
-        if (table[:, : machines.size] == table[:, machines.size :]).all():  # those of one kind stay below their leaves
-            of_row = kind[own]
-            some = np.flatnonzero(of_row[src] != of_row[dst])
+        of_row = kind[own]
+        some = np.flatnonzero(of_row[src] != of_row[dst])  # those of one kind stay below their leaves
         near, far = own[src[some]], own[dst[some]]
-        leave, enter = table[kind[near]][:, at], table[kind[far]][:, machines.size + at]
+        leave, enter = table[kind[near]][:, at], table[kind[far]][:, at]
         going = leave != enter
         target = machines.gpus[far][:, at][going]
         numbers = number[some][:, None] + np.array([first for _, first in rails])
@@ -182,40 +142,28 @@ class Paths:
             [links for *_, links in self._over_fabric(columns, leave[going], enter[going])] or [src[:0]]
         )
 
-    def _one_by_one(self, flows: Ints, src: Ints, dst: Ints, number: Ints) -> Rows:
-        rows = [
-            (place, link, fraction)
-            for place in flows.tolist()
-            for link, fraction in self._spread(int(src[place]), int(dst[place]), int(number[place]))
-        ]
-        columns = list(zip(*rows, strict=True)) or [(), (), ()]
-        flow, link = (np.array(column, dtype=np.int64) for column in columns[:2])
-        return flow, link, np.array(columns[2], dtype=np.float64)
-
     # --- in a machine ------------------------------------------------------------------------------------------------
 
     def _inside(self, flows: Ints, src: Ints, dst: Ints, left: NDArray[np.bool_]) -> Rows:
         """Flows that stay in their machine; those done are taken from ``left``."""
         machines = self._machines
-        assert machines is not None
-        key = machines.place[src[flows]] * machines.size + machines.place[dst[flows]]
+        key = src[flows] % machines.size * machines.size + dst[flows] % machines.size
         ways = machines.ways_inside(np.flatnonzero(np.bincount(key)), self._walk)
         known = ways[key, 0] >= 0
         if not known.all():
             flows, key = flows[known], key[known]
         left[flows] = False
         way = ways[key]
-        link = machines.links[machines.machine[src[flows]][:, None], way]
+        link = machines.links[(src[flows] // machines.size)[:, None], way]
         return _flat(flows, link, way >= 0, np.ones(way.shape[1]))
 
     # --- over the fabric ---------------------------------------------------------------------------------------------
 
     def _across(self, flows: Ints, src: Ints, dst: Ints, number: Ints, left: NDArray[np.bool_]) -> Rows:
-        """Flows between machines, of GPUs that leave and are entered in one way; those done are taken from ``left``."""
+        """Flows between machines that stay in one part of the fabric; those done are taken from ``left``."""
         ends, count = self._ends, len(src)
-        leave, enter = ends.out_leaf[src[flows]], ends.in_leaf[dst[flows]]
-        plain = (leave >= 0) & (enter >= 0)
-        plain[plain] = ends.part[leave[plain]] == ends.part[enter[plain]]
+        leave, enter = ends.leaf[src[flows]], ends.leaf[dst[flows]]
+        plain = ends.part[leave] == ends.part[enter]
         flows = flows[plain]
         left[flows] = False
         src, dst, number = src[flows], dst[flows], number[flows]
@@ -231,7 +179,7 @@ class Paths:
         found = _flat(flows, table, table >= 0, np.array(fractions))
         if self._shares:
             return found
-        return _merged([found, self._sprayed(flows, src, dst, leave[plain] * len(ends.switches) + enter[plain])], count)
+        return _merged([found, self._sprayed(flows, src, dst, leave[plain] * self._hops.size + enter[plain])], count)
 
     def _sprayed(self, flows: Ints, src: Ints, dst: Ints, key: Ints) -> Rows:
         """The links from leaf to leaf of flows that are split evenly at each switch: alike for all with one ``key``."""
@@ -272,7 +220,7 @@ class Paths:
         if not len(far):
             return links, onward
         over = hops.onto[here[far]]
-        meets = over == hops.whence[goal[far]]  # all neighbours of one are neighbours of the other
+        meets = over == hops.onto[goal[far]]  # all neighbours of one are neighbours of the other
         kinds = np.flatnonzero(np.bincount(over[meets])).tolist()
         for kind in kinds:
             rows = far if meets.all() and len(kinds) == 1 else far[meets & (over == kind)]
@@ -281,7 +229,11 @@ class Paths:
             onward[rows] = table[turn]
             links[rows] = hops.nth(here[rows], turn)
         far = far[~meets]
-        for rows in of_equal_keys(here[far] * len(self._ends.switches) + goal[far]):
+        if not len(far):
+            return links, onward
+        keys = here[far] * hops.size + goal[far]
+        order = np.argsort(keys, kind="stable")
+        for rows in np.split(order, np.flatnonzero(np.diff(keys[order])) + 1):
             some = far[rows]
             table = hops.onward(int(here[some[0]]), int(goal[some[0]]))
             turn = self._turns([column[some] for column in columns], path, here[some], len(table))
@@ -290,19 +242,28 @@ class Paths:
         return links, onward
 
     def _turns(self, columns: Sequence[Ints], path: int, here: Ints, ways: int) -> Ints:
-        return turns(self._policy, columns, path, self._ends.position[here].astype(np.uint64), ways)
+        """Which of the ways each flow goes on from its switch: the policy's arithmetic, on arrays.
 
-    @cached_property
-    def _hops(self) -> Hops:
-        return self._make_hops()
+        ``columns`` are the flows' fields (sender, receiver, order, number).
+        """
+        of_flow: Sequence[Any] = columns
+        if self._policy.by_flow:  # they are hashed
+            of_flow = [each.astype(np.uint64) for each in columns]
+        position: Any = self._ends.position[here].astype(np.uint64)
+        turn: Any = self._policy.picks(Flow(*of_flow))[path](position, ways)
+        return np.broadcast_to(turn, len(here)).astype(np.int64)
 
-    @cached_property
-    def _rows(self) -> LinkRows:
-        return self._make_rows()
 
-    @cached_property
-    def _ends(self) -> Ends:
-        return self._make_ends()
+def one_by_one(spread: Callable[[int, int, int], Spread], flows: Ints, src: Ints, dst: Ints, number: Ints) -> Rows:
+    """The links of some of the flows."""
+    rows = [
+        (place, link, fraction)
+        for place in flows.tolist()
+        for link, fraction in spread(int(src[place]), int(dst[place]), int(number[place]))
+    ]
+    columns = list(zip(*rows, strict=True)) or [(), (), ()]
+    flow, link = (np.array(column, dtype=np.int64) for column in columns[:2])
+    return flow, link, np.array(columns[2], dtype=np.float64)
 
 
 def _flat(flows: Ints, links: Ints, there: NDArray[np.bool_], fractions: Floats) -> Rows:

@@ -1,31 +1,33 @@
 """Clusters of equal machines on a tree of switches, in closed form: routes of many flows without a graph.
 
-What ``alike`` and ``access_paths`` find in a graph follows here from numbers: of machines, their parts and switches.
-One machine with its leaves is a graph, and tells how its GPUs leave and are entered.  The same bits come out; where a
-cluster is not so regular, ``None``, and the graph is asked.
+What is otherwise found in a graph follows here from numbers: of machines, their parts and switches.  One machine with
+its leaves is a graph, and tells how its GPUs leave and are entered.  The same bits come out; where a cluster is not so
+regular, ``None``, and the graph is asked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, TypeAlias
+from typing import Any
 
 import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
-from simcluster.base.arrays import Floats, Ints
+from simcluster.base.arrays import Ints
 from simcluster.base.errors import InputError
+from simcluster.base.link_columns import PerLink
+from simcluster.base.multiset_hash import places
 from simcluster.base.natural import natural
-from simcluster.topology.access_paths import Ways
-from simcluster.topology.alike import Ends, Machines, components
+from simcluster.topology.access_paths import Spread, Ways
+from simcluster.topology.alike import Ends, Machines, parts_of
 from simcluster.topology.draft import Draft
 from simcluster.topology.hops import Hops
-from simcluster.topology.host_ways import HostWays
+from simcluster.topology.host_ways import host_way
 from simcluster.topology.links import Graph, compute_part
-from simcluster.topology.paths import Paths
+from simcluster.topology.paths import Pairs, Paths, Rows
 from simcluster.topology.policies import RoutingSpec
 from simcluster.topology.turns import (
     Automorphism,
@@ -37,63 +39,155 @@ from simcluster.topology.turns import (
     stay_together,
     step_of,
 )
+from simcluster.topology.wiring import Wiring, constant, nvswitch_of
 
-Spread: TypeAlias = tuple[tuple[int, float], ...]
 
+class Regular(Wiring):
+    """The closed form of one draft, whose graph is made when it is needed."""
 
-class Regular:
-    """The closed form of one draft.  ``spread`` routes a single flow, where that takes the graph."""
-
-    def __init__(self, draft: Draft, policy: RoutingSpec, spread: Callable[[int, int, int], Spread]) -> None:
-        self._draft, self._policy = draft, policy
-        pattern = draft.pattern
-        self._locals = [place for place, node in enumerate(pattern) if pattern.nodes[node]["kind"] == "gpu"]
-        self._sample, self._sample_index = self._one_machine()
-        gpus = [node for node in pattern if pattern.nodes[node]["kind"] == "gpu"]
-        self._ways = Ways(compute_part(self._sample), gpus)
-        self._gpus = gpus
-        self.machines = self._machines()
-        self._nics = [list(dict.fromkeys(port.node for port in ports)) for ports in self._ways.near.exits]
-        own = [number for number, (_, data) in draft.switches.items() if "network" not in data]
-        self._switches = sorted(own, key=lambda number: natural(draft.switches[number][0]))
-        self.paths = Paths(
-            self.machines, lambda: self._ends, lambda: self._hops, lambda: self._ground.rows, policy, spread, self._walk
+    def __init__(self, draft: Draft, routing: RoutingSpec) -> None:
+        self._draft, self._routing = draft, routing
+        sort = draft.came[2][draft.order]
+        self.capacity, self.latency = (
+            constant(np.array([data[key] for data in draft.sorts], dtype=np.float64)[sort])
+            for key in ("bandwidth", "latency")
         )
+        self._locals = [node for node, data in draft.pattern.nodes(data=True) if data["kind"] == "gpu"]
+        self.hosts = np.repeat(np.arange(draft.stamped) // draft.per_host, len(self._locals))
+        self._sample, self._sample_index = self._one_machine()
+        self._ways = Ways(compute_part(self._sample), self._locals)
+        self._switch_of = [nvswitch_of(self._sample, gpu) for gpu in self._locals]
 
     @classmethod
-    def of(cls, draft: Draft, policy: RoutingSpec, spread: Callable[[int, int, int], Spread]) -> Regular | None:
-        """The closed form, where every GPU has one way out of its machine and one in, and all reach each other.
+    def of(cls, draft: Draft, routing: RoutingSpec) -> Regular | None:
+        """The closed form, where every GPU has one way out of its machine and back, and all reach each other.
 
         None where machines are linked to each other directly, too: they must leave by switches.
         """
         if not draft.stamped or _linked_directly(draft) or not nx.is_weakly_connected(compute_part(draft.pattern)):
             return None
-        found = cls(draft, policy, spread)
-        near = found._ways.near
-        if any(len(ports) != 1 for ports in (*near.exits, *near.entries)):
+        found = cls(draft, routing)
+        ways = [found._way_out(place) for place in range(len(found._locals))]
+        if not all(ways):
             return None
-        ends = found._ends
-        several = draft.stamped > 1 and len(np.unique(ends.part[ends.out_leaf])) > 1
-        if several or min(ends.out_leaf.min(), ends.in_leaf.min()) < 0:
+        found._settle(ways)
+        return found if found._meet() else None
+
+    def _way_out(self, place: int) -> list[str]:
+        """Nodes from a GPU of machine 0 to its leaf; none where it can choose, or is entered in another way."""
+        near = self._ways.near
+        if len(near.exits[place]) != 1 or near.exits[place] != near.entries[place]:
+            return []
+        gpu, (port,) = self._locals[place], near.exits[place]
+        there, back = (self._ways.only_walk_inside(*ends) for ends in ((gpu, port.node), (port.node, gpu)))
+        return [] if there is None or back is None or there != back[::-1] else [*there, port.switch]
+
+    def _settle(self, ways: Sequence[Sequence[str]]) -> None:
+        """What routes of many flows and turns stand on; of the cluster, and not of who routes first."""
+        draft = self._draft
+        own = [number for number, (_, data) in draft.switches.items() if "network" not in data]
+        switches = sorted(own, key=lambda number: natural(draft.switches[number][0]))
+        inside = natural(f"{draft.domain}0")[0]
+        behind = [natural(draft.switches[switch][0])[0] > inside for switch in switches]  # all machines, by name
+        position = np.arange(len(switches)) + np.array(behind) * draft.stamped * len(compute_part(draft.pattern))
+        self.machines = machines = Machines.of(draft, len(self._locals))
+        links = [[self._sample_index[hop] for hop in pairwise(way)][::-1] for way in ways]
+        self._nics = [way[-2] for way in ways]
+        self._ends = Ends.of(machines, links, self._nics, places(np.array(switches, dtype=np.int64), draft.size),
+                             parts_of(draft, switches), position)  # fmt: skip
+        sorts = [(data["bandwidth"], data["latency"]) for data in draft.sorts]
+        number = {sort: place for place, sort in enumerate(dict.fromkeys(sorts))}
+        kind = np.array([number[sort] for sort in sorts]).astype(np.min_scalar_type(len(number)))
+        self._ground = Ground.of(machines, self._ends, Hops.of(draft, switches), kind[draft.came[2]][draft.order])
+        self._paths = Paths(self._ground, self._routing, lambda *flow: self.router.spread(*flow), self._walk)
+
+    def _meet(self) -> bool:
+        """Do all GPUs reach each other: over one fabric, or handed over by NVLink to a GPU on the other's rail?"""
+        parts = self._ends.part[self._ends.leaf].reshape(self.machines.gpus.shape)
+        self._one_fabric = self.machines.count == 1 or bool((parts == parts[0, 0]).all())
+        mates = self._ways.nvlink_mates(0)
+        together = self._routing.pxn is not False and len(mates) == len(self._locals) - 1
+        return self._one_fabric or (together and bool((parts == parts[0]).all()))
+
+    # --- the graph ---------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def graph(self) -> Graph:  # type: ignore[override]
+        """All nodes and links."""
+        return self._draft.graph()
+
+    @cached_property
+    def gpus(self) -> tuple[str, ...]:  # type: ignore[override]
+        """Names of the GPUs."""
+        return tuple(self._draft.gpu_names())
+
+    @cached_property
+    def links(self) -> tuple[tuple[str, str], ...]:  # type: ignore[override]
+        """The nodes that each link leads from and to."""
+        names, (start, end, _) = list(self._names), self._draft.came
+        order = self._draft.order
+        pairs = zip(start[order].tolist(), end[order].tolist(), strict=True)
+        return tuple([(names[a], names[b]) for a, b in pairs])
+
+    @cached_property
+    def _names(self) -> dict[str, int]:
+        return {name: number for number, name in enumerate(self._draft.names())}
+
+    def has(self, node: str) -> bool:
+        """Is there such a node?"""
+        return node in self._names
+
+    # --- many flows --------------------------------------------------------------------------------------------------
+
+    def rows(self, src: Ints, dst: Ints, number: Ints) -> Rows:
+        """The links of all flows, by flow."""
+        return self._paths.rows(src, dst, number)
+
+    def loads(
+        self, table: Ints, pairs: Pairs, src: Ints, dst: Ints, rails: Sequence[tuple[int, int]], number: Ints
+    ) -> PerLink | None:
+        """``Paths.loads``."""
+        return self._paths.loads(table, pairs, src, dst, rails, number)
+
+    def turned(
+        self, steps: Sequence[NDArray[np.integer[Any]]], window: NDArray[np.integer[Any]], count: int
+    ) -> LinkImages | None:
+        """What becomes of every link."""
+        if not self._one_fabric:
             return None
-        _ = found._ground  # of the cluster, and not of who routes first
-        return found
+        found = [step_of(self.machines, gpus) for gpus in (*steps, window)]
+        known = [step for step in found if step is not None]
+        if len(known) < len(found):
+            return None
+        *those, into = known
+        if not all(stay_together(np.arange(self._draft.stamped) // self._draft.per_host, step) for step in those):
+            return None
+        links = links_turned(
+            self._ways, self._locals, self._sample_index, self.machines, (those, into), self._ground.sort
+        )  # fmt: skip
+        if links is None:
+            return None
+        return counterparts(self._ground, self._routing, Automorphism(tuple(those), into, *links, count), self.capacity)
+
+    def leaves_together(self, gpus: Ints) -> bool:
+        """May a step that takes GPUs there be one that ``turned`` knows?"""
+        return leaves_together(self._ends, gpus)
 
     # --- single GPUs -------------------------------------------------------------------------------------------------
 
     def uplinks(self, gpu: int) -> tuple[str, ...]:
-        """As ``Router.uplinks``."""
-        machine, local = divmod(gpu, len(self._gpus))
-        return tuple([self._named(machine, node) for node in self._nics[local]])
+        """The NIC of a GPU."""
+        return (self._named(gpu, self._nics),)
 
     def nvswitch(self, gpu: int) -> str:
-        """As ``SwitchTrees.nvswitch``."""
-        machine, local = divmod(gpu, len(self._gpus))
-        return self._named(machine, self._switch_of[local]) if self._switch_of[local] else ""
+        """The NVSwitch of a GPU; "" for none."""
+        return self._named(gpu, self._switch_of)
 
-    def _named(self, machine: int, node: str) -> str:
-        """What a node of machine 0 is called in another."""
-        return f"{self._draft.domain}{machine}{node[len(self._draft.domain) + 1 :]}"
+    def _named(self, gpu: int, of_place: Sequence[str]) -> str:
+        """What a GPU's node in machine 0, if there is one, is called in its own."""
+        machine, place = divmod(gpu, len(of_place))
+        domain, node = self._draft.domain, of_place[place]
+        return f"{domain}{machine}{node[len(domain) + 1 :]}" if node else ""
 
     def seats(self, gpus: Ints) -> tuple[Ints, Ints]:
         """Numbers of the NVSwitch (0 for none) and of the NICs of GPUs: those of different nodes are different."""
@@ -103,82 +197,40 @@ class Regular:
     @cached_property
     def _seats(self) -> tuple[Ints, Ints]:
         """``seats`` of all GPUs."""
-        names = list(
-            dict.fromkeys(node for nodes in (*self._nics, [s for s in self._switch_of if s]) for node in nodes)
+        names = list(dict.fromkeys([*self._nics, *(node for node in self._switch_of if node)]))
+        first = 1 + np.arange(self.machines.count)[:, None] * len(names)
+        nics, switches = (
+            first + np.array([names.index(node) if node else 0 for node in nodes], dtype=np.int64)
+            for nodes in (self._nics, self._switch_of)
         )
-        place = {node: number for number, node in enumerate(names)}
-        first = 1 + np.arange(self._draft.stamped)[:, None] * len(names)
-        nics = np.array([[place[node] for node in nodes] for nodes in self._nics], dtype=np.int64)
-        switches = first + np.array([place.get(node, -1) for node in self._switch_of], dtype=np.int64)
         switches[:, [not node for node in self._switch_of]] = 0
-        return switches.ravel(), (first + nics.ravel()).reshape(-1, nics.shape[1])
+        return switches.ravel(), nics.reshape(-1, 1)
 
-    def switch_ways(self, gpus: Sequence[int]) -> tuple[tuple[Spread, Spread], ...] | None:
-        """As ``SwitchTrees.ways``, of GPUs on one NVSwitch; None for others."""
-        pairs = [divmod(gpu, len(self._gpus)) for gpu in gpus]
-        if len({machine for machine, _ in pairs}) > 1 or not all(self._switch_of):
-            return None
-        if len({self._switch_of[local] for _, local in pairs}) > 1:
-            return None
-        found = []
-        for machine, local in pairs:
-            up = self._in_machine(machine, [(self._gpus[local], self._switch_of[local])])
-            found.append((up, tuple((int(self.machines.back[link]), 1.0) for link, _ in up)))
-        return tuple(found)
+    def nvswitch_ways(self, gpu: int) -> tuple[Spread, Spread]:
+        """The way of a GPU to its NVSwitch, and back."""
+        machine, place = divmod(gpu, len(self._locals))
+        up = self._moved(machine, [(self._sample_index[self._locals[place], self._switch_of[place]], 1.0)])
+        return up, tuple((int(self.machines.back[link]), 1.0) for link, _ in up)
 
-    def host_way(self, gpu: int, direction: str) -> Spread | None:
-        """As ``HostWays.way``; None where there is none."""
-        machine, local = divmod(gpu, len(self._gpus))
+    def host_way(self, gpu: int, direction: str) -> Spread:
+        """Links between a GPU and its host's memory."""
+        machine, place = divmod(gpu, len(self._locals))
         try:
-            return self._moved(machine, self._host_ways.way(self._gpus[local], direction))
+            return self._moved(machine, self._host_ways[direction][place])
         except InputError:
-            return None
+            return super().host_way(gpu, direction)  # complains of this GPU
 
-    def turned(
-        self, steps: Sequence[NDArray[np.integer[Any]]], window: NDArray[np.integer[Any]], count: int, wired: Floats
-    ) -> LinkImages | None:
-        """As ``Cluster.turned``; ``wired`` is the capacity of every link."""
-        found = [step_of(self.machines, gpus) for gpus in (*steps, window)]
-        known = [step for step in found if step is not None]
-        if len(known) < len(found):
-            return None
-        *those, into = known
-        if not all(stay_together(np.arange(self._draft.stamped) // self._draft.per_host, step) for step in those):
-            return None
-        links = links_turned(
-            self._ways, self._gpus, self._sample_index, self.machines, (those, into), self._ground.sort
-        )  # fmt: skip
-        if links is None:
-            return None
-        return counterparts(self._ground, self._policy, Automorphism(tuple(those), into, *links, count), wired)
-
-    def leaves_together(self, gpus: Ints) -> bool:
-        """As ``Cluster.leaves_together``."""
-        return leaves_together(self.machines, self._ends, gpus)
-
-    @property
-    def hosts(self) -> Ints:
-        """The host of every GPU."""
-        return np.repeat(np.arange(self._draft.stamped) // self._draft.per_host, self.machines.size)
+    @cached_property
+    def _host_ways(self) -> dict[str, list[Spread]]:
+        """``host_way`` of the GPUs of machine 0."""
+        return {direction: [host_way(self._sample, self._sample_index, gpu, direction) for gpu in self._locals]
+                for direction in ("d2h", "h2d")}  # fmt: skip
 
     def tray(self, gpu: int) -> int:
         """The tray of a GPU in its rack."""
-        return int(self._sample.nodes[self._gpus[gpu % len(self._gpus)]].get("tray", 0))
+        return int(self._sample.nodes[self._locals[gpu % len(self._locals)]].get("tray", 0))
 
-    @cached_property
-    def _host_ways(self) -> HostWays:
-        return HostWays(self._sample, self._sample_index)
-
-    @cached_property
-    def _switch_of(self) -> list[str]:
-        kind = self._sample.nodes
-        return [next((node for node in self._sample.adj[gpu] if kind[node]["kind"] == "nvswitch"), "")
-                for gpu in self._gpus]  # fmt: skip
-
-    def _in_machine(self, machine: int, hops: Sequence[tuple[str, str]]) -> Spread:
-        return self._moved(machine, [(self._sample_index[hop], 1.0) for hop in hops])
-
-    def _moved(self, machine: int, way: Sequence[tuple[int, float]]) -> Spread:
+    def _moved(self, machine: int, way: Spread | Sequence[tuple[int, float]]) -> Spread:
         """A way in machine 0 as it is in another: links that begin there, or that lead back along such."""
         table, place, back = self.machines.links[machine], self.machines.link_place, self.machines.back
         return tuple(
@@ -186,7 +238,7 @@ class Regular:
             for link, part in way
         )
 
-    # --- arrays ------------------------------------------------------------------------------------------------------
+    # --- machine 0 ---------------------------------------------------------------------------------------------------
 
     def _one_machine(self) -> tuple[Graph, dict[tuple[str, str], int]]:
         """Machine 0 with the switches that it is linked to, and the numbers of these links."""
@@ -208,71 +260,15 @@ class Regular:
             index[pair] = int(draft.number[came])
         return sample, index
 
-    def _machines(self) -> Machines:
-        draft = self._draft
-        links = draft.stamped_links()
-        count, size = draft.stamped, len(self._locals)
-        place = np.full(len(draft.order), -1, dtype=np.int64)
-        place[links] = np.arange(links.shape[1])
-        gpu = np.arange(count * size)
-        return Machines(
-            machine=gpu // size,
-            place=gpu % size,
-            gpus=gpu.reshape(count, size),
-            links=links,
-            link_place=place,
-            back=draft.number[draft.order ^ 1],  # the two ways of a link come together
-            end=draft.came[1][draft.order],
-            _known={},
-        )
-
-    @cached_property
-    def _ends(self) -> Ends:
-        draft = self._draft
-        number = np.full(draft.size, -1, dtype=np.int64)
-        number[self._switches] = np.arange(len(self._switches))
-        inside = natural(f"{draft.domain}0")[0]
-        names = [draft.switches[switch][0] for switch in self._switches]
-        behind = np.array([natural(name)[0] > inside for name in names])  # switches after all machines, by name
-        position = np.arange(len(names)) + behind * draft.stamped * len(compute_part(draft.pattern))
-        return Ends.of_machine(
-            self.machines, self._ways, self._gpus, self._sample_index, names, number, self._part(number), position
-        )
-
-    def _part(self, number: Ints) -> Ints:
-        """Numbers of the parts of the fabric that links join, by switch."""
-        start, end, _ = self._draft.came
-        among = (number[start] >= 0) & (number[end] >= 0)
-        return components(number[start[among]], number[end[among]], np.zeros(len(self._switches), dtype=bool))
-
-    @cached_property
-    def _hops(self) -> Hops:
-        draft, ends = self._draft, self._ends
-        number = np.full(draft.size, -1, dtype=np.int64)
-        number[self._switches] = np.arange(len(self._switches))
-        start, end, _ = draft.came
-        lowest = min(self._switches, default=0)
-        among = np.flatnonzero((start >= lowest) & (end >= lowest))  # few others come after all machines
-        among = among[(number[start[among]] >= 0) & (number[end[among]] >= 0)]
-        code = number[start[among]] * len(ends.switches) + number[end[among]]
-        return Hops.of_links(len(ends.switches), code, draft.number[among], both_ways=True)
-
-    @cached_property
-    def _ground(self) -> Ground:
-        sorts = [(data["bandwidth"], data["latency"]) for data in self._draft.sorts]
-        number = {sort: place for place, sort in enumerate(dict.fromkeys(sorts))}
-        kind = np.array([number[sort] for sort in sorts]).astype(np.min_scalar_type(len(number)))
-        return Ground.of(self.machines, self._ends, self._hops, kind[self._draft.came[2]][self._draft.order])
-
     def _walk(self, src: int, dst: int) -> list[int] | None:
         """Links from GPU to GPU of machine 0, if there is one way, which does not leave it."""
         ways = self._ways
-        walk = ways.only_walk_inside(self._gpus[src], self._gpus[dst]) if self._stays(src, dst) else None
+        walk = ways.only_walk_inside(self._locals[src], self._locals[dst]) if self._stays(src, dst) else None
         return None if walk is None else [self._sample_index[hop] for hop in pairwise(walk)]
 
     def _stays(self, src: int, dst: int) -> bool:
         """Is the way inside the machine as short as any over one leaf, or up from one and down to another?"""
-        inside = self._ways.hops_inside(self._gpus[dst]).get(self._gpus[src])
+        inside = self._ways.hops_inside(self._locals[dst]).get(self._locals[src])
         leave, enter = self._ways.near.exits[src][0], self._ways.near.entries[dst][0]
         outside = leave.hops + 1 + enter.hops + 1 + (0 if leave.switch == enter.switch else 2)
         return inside is not None and inside <= outside

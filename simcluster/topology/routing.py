@@ -23,18 +23,12 @@ import itertools
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from functools import cached_property
-from typing import TypeAlias
 
 import networkx as nx
 
 from simcluster.base.errors import InputError
-from simcluster.topology.access_paths import WHOLE, Doors, FabricPort, Signature, Ways, signature_of, split
-from simcluster.topology.paths import Paths
+from simcluster.topology.access_paths import WHOLE, Doors, FabricPort, Signature, Spread, Ways, signature_of, split
 from simcluster.topology.policies import STATIC, Flow, Pick, RoutingSpec
-
-Spread: TypeAlias = tuple[tuple[int, float], ...]
-"""(link, fraction of the bytes) of a flow."""
 
 
 class Router:
@@ -47,10 +41,10 @@ class Router:
         link_index: Mapping[tuple[str, str], int],
         policy: RoutingSpec = STATIC,
     ) -> None:
-        self._gpus = tuple(gpus)
-        self._link_index = link_index
+        self.gpus = tuple(gpus)
+        self.link_index = link_index
         self._policy = policy
-        self._ways = ways = Ways(graph, gpus)
+        self.ways = ways = Ways(graph, gpus)
         self._place = [int(graph.nodes[gpu].get("local", number)) for number, gpu in enumerate(gpus)]
         self._nics = math.lcm(*(max(1, len({port.node for port in ports})) for ports in ways.near.exits))
         self._outsides: dict[tuple[int, Signature], tuple[int | None, list[FabricPort]]] = {}
@@ -87,14 +81,9 @@ class Router:
             self._spray(src, dst, units)
         return tuple([(link, part / WHOLE) for link, part in units.items()])
 
-    @cached_property
-    def paths(self) -> Paths:
-        """The links of very many flows, flow by flow."""
-        return Paths.of(self._ways, self._gpus, self._link_index, self._policy, self.spread)
-
     def uplinks(self, gpu: int) -> tuple[str, ...]:
         """Nodes through which the GPU leaves its machine in the fewest hops, by flow 0, 1, ...; empty if it cannot."""
-        nodes = list(dict.fromkeys(port.node for port in self._ways.near.exits[gpu]))
+        nodes = list(dict.fromkeys(port.node for port in self.ways.near.exits[gpu]))
         turn = self._place[gpu] % len(nodes) if nodes else 0
         return (*nodes[turn:], *nodes[:turn])
 
@@ -104,12 +93,12 @@ class Router:
         Quick when every GPU has ports and the switches reach each other; else one pair of each kind of place is tried,
         and of those without a way but inside the machine every pair.
         """
-        ways = self._ways
+        ways = self.ways
         near, parts = ways.near, ways.parts_of_fabric()
         if all(near.exits) and all(near.entries) and len(set(parts.values())) == 1:
             return
         by_place: dict[tuple[tuple[int, ...], ...], list[int]] = defaultdict(list)
-        for gpu in range(len(self._gpus)):
+        for gpu in range(len(self.gpus)):
             mates = [port for mate in ways.nvlink_mates(gpu) for port in near.exits[mate]]
             ports = (near.exits[gpu], near.entries[gpu], ways.all.exits[gpu], ways.all.entries[gpu], mates)
             by_place[tuple(tuple(sorted({parts[port.switch] for port in some})) for some in ports)].append(gpu)
@@ -122,8 +111,8 @@ class Router:
 
     def _course(self, src: int, dst: int) -> tuple[int, Doors] | None:
         """The GPU by whose ports the way leaves the machine, and the ports of both ends; None: it stays inside."""
-        ways, near, pxn = self._ways, self._ways.near, self._policy.pxn
-        inside = ways.hops_inside(self._gpus[dst]).get(self._gpus[src])
+        ways, near, pxn = self.ways, self.ways.near, self._policy.pxn
+        inside = ways.hops_inside(self.gpus[dst]).get(self.gpus[src])
         outside = self._outside(src, dst, near)[0]
         if inside is not None and (outside is None or inside <= outside):
             return None
@@ -140,37 +129,37 @@ class Router:
     def _outside(self, src: int, dst: int, doors: Doors) -> tuple[int | None, list[FabricPort]]:
         """Hops of the shortest way over the fabric, None if there is none, and the ports by which it can leave."""
         signature = doors.signatures[dst]
-        known = self._outsides.get((src, signature)) if doors is self._ways.near else None
+        known = self._outsides.get((src, signature)) if doors is self.ways.near else None
         if known is not None:
             return known
-        distance = self._ways.hops_across(signature)
+        distance = self.ways.hops_across(signature)
         costs = [(port.hops + 1 + distance[port.switch], port) for port in doors.exits[src] if port.switch in distance]
         best = min((cost for cost, _ in costs), default=None)
         found = best, [port for cost, port in costs if cost == best]
-        if doors is self._ways.near:
+        if doors is self.ways.near:
             self._outsides[src, signature] = found
         return found
 
     def _relay(self, src: int, dst: int) -> tuple[int | None, int]:
         """The GPU joined to the sender by NVLink by whose NICs the destination is nearest, after its hops (or None)."""
-        near = self._ways.near
-        hops = {mate: self._outside(mate, dst, near)[0] for mate in self._ways.nvlink_mates(src)}
+        near = self.ways.near
+        hops = {mate: self._outside(mate, dst, near)[0] for mate in self.ways.nvlink_mates(src)}
         best = min((cost for cost in hops.values() if cost is not None), default=None)
         nearest = [mate for mate, cost in hops.items() if cost == best and cost is not None]
         return best, nearest[dst % len(nearest)] if nearest else src
 
     def _leads_outside(self, src: int, dst: int) -> bool:
-        ways = (self._outside(src, dst, doors)[0] for doors in (self._ways.near, self._ways.all))
+        ways = (self._outside(src, dst, doors)[0] for doors in (self.ways.near, self.ways.all))
         relays = self._policy.pxn is not False and self._relay(src, dst)[0] is not None
         return relays or any(hops is not None for hops in ways)
 
     def _no_way(self, src: int, dst: int) -> str:
-        what = f"GPU {self._gpus[src]} cannot reach GPU {self._gpus[dst]}"
+        what = f"GPU {self.gpus[src]} cannot reach GPU {self.gpus[dst]}"
         hops, relay = self._relay(src, dst)
         if hops is not None:
             return (
                 f"{what}: their NICs are on rails that never meet, and routing.pxn is false; set routing.pxn to true, "
-                f"so that such traffic is handed over by NVLink to the GPU on the other rail ({self._gpus[relay]})"
+                f"so that such traffic is handed over by NVLink to the GPU on the other rail ({self.gpus[relay]})"
             )
         return (
             f"{what}; every GPU must reach every other one through links and switches "
@@ -189,29 +178,29 @@ class Router:
 
     def _walk(self, src: int, dst: int, course: tuple[int, Doors] | None, pick: Pick, number: int) -> list[str]:
         """Nodes from GPU to GPU, both included."""
-        start, end, inside = self._gpus[src], self._gpus[dst], self._ways.walk_inside
+        start, end, inside = self.gpus[src], self.gpus[dst], self.ways.walk_inside
         if course is None:
             return inside(start, end, dst)
         leaving, doors = course
         ports = self._exits(leaving, dst, doors, number)
-        port = ports[pick(self._ways.position[self._gpus[leaving]], len(ports))]
+        port = ports[pick(self.ways.position[self.gpus[leaving]], len(ports))]
         across = self._walk_fabric(port.switch, dst, doors, pick, number)
         return self._way_out(src, leaving, port, dst) + across[:-1] + inside(across[-1], end, dst)
 
     def _way_out(self, src: int, leaving: int, port: FabricPort, dst: int) -> list[str]:
         """Nodes from the GPU, by the one that relays if another does, to the node with the port."""
-        way = self._ways.walk_inside(self._gpus[leaving], port.node, dst)
+        way = self.ways.walk_inside(self.gpus[leaving], port.node, dst)
         if leaving == src:
             return way
-        return self._ways.walk_inside(self._gpus[src], self._gpus[leaving], leaving)[:-1] + way
+        return self.ways.walk_inside(self.gpus[src], self.gpus[leaving], leaving)[:-1] + way
 
     def _walk_fabric(self, switch: str, dst: int, doors: Doors, pick: Pick, number: int) -> list[str]:
         """Switches from ``switch`` on, and the node of the destination's machine that the last one hands over to."""
         key = (switch, dst, number % self._nics)
-        settled = not self._policy.by_flow and doors is self._ways.near  # then the source has no say any more
+        settled = not self._policy.by_flow and doors is self.ways.near  # then the source has no say any more
         if settled and key in self._fabrics:
             return self._fabrics[key]
-        ways, entry, signature = self._ways, "", doors.signatures[dst]
+        ways, entry, signature = self.ways, "", doors.signatures[dst]
         if len(doors.entries[dst]) > 1:
             gates = self._entries(switch, dst, doors)
             entry, signature = gates[(self._place[dst] + number) % len(gates)]
@@ -244,42 +233,42 @@ class Router:
 
     def _order(self, src: int, dst: int, number: int) -> int:
         """The place in tree order of the NIC (or GPU) by which the flow enters the destination's machine."""
-        entries = self._ways.near.entries[dst]
+        entries = self.ways.near.entries[dst]
         if len(entries) < 2:
-            return self._ways.tree_order[entries[0].node] if entries else 0
+            return self.ways.tree_order[entries[0].node] if entries else 0
         course = self._course(src, dst)
         if course is None:
             return 0
         port = self._exits(course[0], dst, course[1], number)[0]
         gates = self._entries(port.switch, dst, course[1])
-        return self._ways.tree_order.get(gates[(self._place[dst] + number) % len(gates)][0], 0)
+        return self.ways.tree_order.get(gates[(self._place[dst] + number) % len(gates)][0], 0)
 
     def _entries(self, switch: str, dst: int, doors: Doors) -> list[tuple[str, Signature]]:
         """The NICs (or the GPU) by which the destination is entered soonest from the switch, each with where it is."""
-        known = self._gates.get((switch, dst)) if doors is self._ways.near else None
+        known = self._gates.get((switch, dst)) if doors is self.ways.near else None
         if known is not None:
             return known
         of_node: dict[str, list[FabricPort]] = {}
         for port in doors.entries[dst]:
             of_node.setdefault(port.node, []).append(port)
-        best = self._ways.hops_across(doors.signatures[dst])[switch]
+        best = self.ways.hops_across(doors.signatures[dst])[switch]
         gates = [(node, signature_of(ports)) for node, ports in of_node.items()]
-        gates = [gate for gate in gates if self._ways.hops_across(gate[1]).get(switch) == best]
-        if doors is self._ways.near:
+        gates = [gate for gate in gates if self.ways.hops_across(gate[1]).get(switch) == best]
+        if doors is self.ways.near:
             self._gates[switch, dst] = gates
         return gates
 
     def _links(self, nodes: Sequence[str]) -> list[int]:
-        index = self._link_index
+        index = self.link_index
         return [index[hop] for hop in itertools.pairwise(nodes)]
 
     # --- all paths ---------------------------------------------------------------------------------------------------
 
     def _spray(self, src: int, dst: int, units: dict[int, int]) -> None:
         """Add to ``units`` what every link carries of a flow that is split evenly wherever it can go two ways."""
-        course, ways, end = self._course(src, dst), self._ways, self._gpus[dst]
+        course, ways, end = self._course(src, dst), self.ways, self.gpus[dst]
         if course is None:
-            units.update(dict.fromkeys(self._links(ways.walk_inside(self._gpus[src], end, dst)), WHOLE))
+            units.update(dict.fromkeys(self._links(ways.walk_inside(self.gpus[src], end, dst)), WHOLE))
             return
         leaving, doors = course
         starts: dict[str, int] = defaultdict(int)
@@ -312,7 +301,7 @@ class Router:
         key = (tuple(starts.items()), doors, signature)
         if key in self._sprays:
             return self._sprays[key]
-        distance = self._ways.hops_across(signature)
+        distance = self.ways.hops_across(signature)
         levels: dict[int, dict[str, int]] = defaultdict(lambda: defaultdict(int))
         for switch, part in starts.items():
             levels[distance[switch]][switch] = part
@@ -320,12 +309,12 @@ class Router:
         arrived: list[tuple[str, int]] = []
         for level in range(max(levels), 0, -1):
             for switch, whole in levels[level].items():
-                ends, onward = len(into.get(switch, ())), self._ways.onward(signature, switch)
+                ends, onward = len(into.get(switch, ())), self.ways.onward(signature, switch)
                 parts = split(whole, ends + len(onward))
                 if ends:
                     arrived.append((switch, sum(parts[:ends])))
                 for node, part in zip(onward, parts[ends:], strict=True):
-                    across.append((self._link_index[switch, node], part))
+                    across.append((self.link_index[switch, node], part))
                     levels[level - 1][node] += part
         self._sprays[key] = tuple(across), tuple(arrived)
         return self._sprays[key]

@@ -88,7 +88,7 @@ class Ground:
         degrees = np.diff(hops.first)
         below = np.zeros(hops.size, dtype=bool)
         below[ends.leaves.table] = True
-        leaves = np.flatnonzero(below & (hops.onto == hops.whence))
+        leaves = np.flatnonzero(below)
         near = np.array([below[neighbours].any() for neighbours in hops.neighbours], dtype=bool)
         leaves = leaves[~near[hops.onto[leaves]]]
         for degree in np.unique(degrees[leaves]).tolist():
@@ -98,8 +98,7 @@ class Ground:
             tables.append(np.concatenate([up, machines.back[up]], axis=1))
         rows = LinkRows.of(tables, len(machines.back))
         _ = rows.ascending, rows.ends  # of the cluster, and not of who turns it first
-        up_from = np.maximum(1, degrees[ends.out_leaf[machines.gpus]])
-        order = ByMachine.of(machines.rows(ends.order) % up_from)
+        order = ByMachine.of((ends.order % np.maximum(1, degrees[ends.leaf])).reshape(machines.gpus.shape))
         return cls(machines, ends, hops, rows, table, row, order, sort,
                    tuple(ByMachine.of(sort[own]).kind for own in rows.tables))  # fmt: skip
 
@@ -124,7 +123,7 @@ class LinkImages:
     @property
     def settled(self) -> bool:
         """Was every way inside a machine found, of those asked for so far, once for all machines?"""
-        return self._ground.machines.settled
+        return all(len(way) for way in self._ground.machines.known.values())
 
     @cached_property
     def owner(self) -> Few:
@@ -134,8 +133,7 @@ class LinkImages:
         used = turn.window.machine >= 0
         gpus = np.where(used[:, None], machines.gpus, -1)
         of_leaf = np.full(ground.hops.size, -1, dtype=np.int64)
-        for leaf in (ends.in_leaf, ends.out_leaf):
-            of_leaf[leaf[gpus[used]]] = gpus[used]
+        of_leaf[ends.leaf[gpus[used]]] = gpus[used]
         kinds, values = [np.arange(len(gpus))], [gpus[:, turn.owner[machines.origin]].astype(np.int32)]
         for number, table in enumerate(ground.rows.tables[1:], start=1):
             own = np.zeros(len(table), dtype=np.int64)
@@ -154,7 +152,7 @@ class LinkImages:
         """
         machines, owner = self._ground.machines, self._turn.owner
         gpus = machines.gpus[np.unique(self._turn.window.machine[self._turn.window.machine >= 0])]
-        pairs = [(*divmod(pair, machines.size), owner[way]) for pair, way in machines.ways_known.items()]
+        pairs = [(*divmod(pair, machines.size), owner[way]) for pair, way in machines.known.items()]
         return all(
             ((times[:, link] == times[:, [one]]) | (times[:, link] == times[:, [other]])).all()
             for times in (each[gpus] for each in turns)
@@ -164,17 +162,9 @@ class LinkImages:
 
 def step_of(machines: Machines, gpus: NDArray[np.integer[Any]]) -> Step | None:
     """What takes GPU i, of those used, to GPU ``gpus[i]``; None if machines or places do not stay together."""
-    own, place = machines.machine[: len(gpus)], machines.place[: len(gpus)]
-    if len(gpus) == machines.gpus.size and machines.in_rows:  # the usual: all of them, machine by machine
-        table = gpus.reshape(machines.gpus.shape)
-        first, places = machines.machine[table[:, 0]], machines.place[table[0]]
-        together = (table == (first * machines.size)[:, None] + places).all()
-        return Step(first, places) if together else None
-    found = []
-    for size, here, there in (
-        (len(machines.gpus), own, machines.machine[gpus]),
-        (machines.size, place, machines.place[gpus]),
-    ):
+    numbers, found = np.arange(len(gpus)), []
+    for size, here, there in zip((machines.count, machines.size), np.divmod(numbers, machines.size),
+                                 np.divmod(gpus, machines.size), strict=True):  # fmt: skip
         to = np.full(size, -1, dtype=np.int64)
         to[here] = there
         if (to[here] != there).any():
@@ -282,12 +272,11 @@ def counterparts(ground: Ground, policy: RoutingSpec, turn: Automorphism, wired:
 
 def _leaves(ground: Ground, turn: Automorphism, used: Ints) -> tuple[Ints, Ints] | None:
     """The leaves of these machines, and those that they become in the window; None if they do not go together."""
-    size = ground.machines.size
     window = np.full(ground.hops.size, -1, dtype=np.int64)
     for step in (*turn.steps, turn.window):
         next_leaf = np.full(ground.hops.size, -1, dtype=np.int64)
         own, there = ground.ends.leaves.moved(used, step.machine[used])
-        onto = there[:, np.concatenate([step.place, size + step.place])]
+        onto = there[:, step.place]
         next_leaf[own] = onto
         if (next_leaf[own] != onto).any():
             return None
@@ -322,12 +311,9 @@ def _become(ground: Ground, turn: Automorphism, used: Ints, leaves: tuple[Ints, 
     return PerLink(rows, tuple(kinds), tuple(values), np.full(len(rows.rest), -1, dtype=np.int32))
 
 
-def leaves_together(machines: Machines, ends: Ends, gpus: Ints) -> bool:
+def leaves_together(ends: Ends, gpus: Ints) -> bool:
     """Do GPUs of one leaf come to GPUs of one leaf, if GPU i, of the first few, comes to GPU ``gpus[i]``?"""
-    for leaf in (ends.out_leaf, ends.in_leaf):
-        own, onto = leaf[: len(gpus)], leaf[gpus]
-        next_leaf = np.zeros(int(own.max()) + 1, dtype=np.int64)
-        next_leaf[own] = onto
-        if (next_leaf[own] != onto).any():
-            return False
-    return True
+    own, onto = ends.leaf[: len(gpus)], ends.leaf[gpus]
+    next_leaf = np.zeros(int(own.max()) + 1, dtype=np.int64)
+    next_leaf[own] = onto
+    return bool((next_leaf[own] == onto).all())

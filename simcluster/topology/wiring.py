@@ -1,87 +1,38 @@
-"""Where a cluster's names, links and routes come from: a graph, or a draft of which a graph is made when needed."""
+"""Names, links and routes of a cluster: what is asked of its graph."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import cached_property
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from simcluster.base.arrays import Floats
-from simcluster.topology.draft import Draft
+from simcluster.base.arrays import Floats, Ints
+from simcluster.base.link_columns import PerLink
+from simcluster.topology.access_paths import Spread
+from simcluster.topology.host_ways import host_way
 from simcluster.topology.links import Graph, compute_part
-from simcluster.topology.paths import Paths
+from simcluster.topology.paths import Rows, one_by_one
 from simcluster.topology.policies import RoutingSpec
-from simcluster.topology.regular import Regular
-from simcluster.topology.routing import Router, Spread
+from simcluster.topology.routing import Router
+from simcluster.topology.switch_trees import meeting_paths, there_and_back
+from simcluster.topology.turns import LinkImages
 
 
-class Wired:
-    """A graph that is there."""
+class Wiring:
+    """A graph that is there.  ``Regular`` answers the same questions without one; each says what ``Cluster`` does."""
 
-    regular: Regular | None = None
-
-    def __init__(self, graph: Graph, gpus: tuple[str, ...], routing: RoutingSpec) -> None:
+    def __init__(self, graph: Graph, gpus: tuple[str, ...], hosts: Sequence[int], routing: RoutingSpec) -> None:
+        self._routing = routing
         self.graph, self.gpus = graph, gpus
+        self.hosts = np.array(hosts, dtype=np.int64)
         self.links = tuple(graph.edges)
-        self.link_index = {link: number for number, link in enumerate(self.links)}
         self.capacity, self.latency = (
-            _constant(np.fromiter((data[key] for *_, data in graph.edges(data=True)), np.float64, len(self.links)))
+            constant(np.fromiter((data[key] for *_, data in graph.edges(data=True)), np.float64, len(self.links)))
             for key in ("bandwidth", "latency")
         )
-        self.router = Router(compute_part(graph), gpus, self.link_index, routing)
-
-    def has(self, node: str) -> bool:
-        """Is there such a node?"""
-        return node in self.graph
-
-    @property
-    def paths(self) -> Paths:
-        """Routes of many flows."""
-        return self.router.paths
-
-
-class Drafted:
-    """What has been drafted; its graph is made when it is needed."""
-
-    def __init__(self, draft: Draft, routing: RoutingSpec) -> None:
-        self._draft, self._routing = draft, routing
-        sort = draft.came[2][draft.order]
-        self.capacity, self.latency = (
-            _constant(np.array([data[key] for data in draft.sorts], dtype=np.float64)[sort])
-            for key in ("bandwidth", "latency")
-        )
-        self.regular = Regular.of(draft, routing, self._spread)
-
-    def _spread(self, src: int, dst: int, number: int) -> Spread:
-        return self.router.spread(src, dst, number)
-
-    @property
-    def paths(self) -> Paths:
-        """Routes of many flows, in closed form."""
-        assert self.regular is not None
-        return self.regular.paths
-
-    def has(self, node: str) -> bool:
-        """Is there such a node?"""
-        return node in self._names
-
-    @cached_property
-    def graph(self) -> Graph:
-        """All nodes and links."""
-        return self._draft.graph()
-
-    @cached_property
-    def gpus(self) -> tuple[str, ...]:
-        """Names of the GPUs."""
-        return tuple(self._draft.gpu_names())
-
-    @cached_property
-    def links(self) -> tuple[tuple[str, str], ...]:
-        """The nodes that each link leads from and to."""
-        names, (start, end, _) = list(self._names), self._draft.came
-        order = self._draft.order
-        pairs = zip(start[order].tolist(), end[order].tolist(), strict=True)
-        return tuple([(names[a], names[b]) for a, b in pairs])
 
     @cached_property
     def link_index(self) -> dict[tuple[str, str], int]:
@@ -90,15 +41,77 @@ class Drafted:
 
     @cached_property
     def router(self) -> Router:
-        """Routes of single flows, on the graph."""
-        return Router(self.graph, self.gpus, self.link_index, self._routing)
+        """Routes of single flows."""
+        return Router(compute_part(self.graph), self.gpus, self.link_index, self._routing)
 
-    @cached_property
-    def _names(self) -> dict[str, int]:
-        return {name: number for number, name in enumerate(self._draft.names())}
+    def has(self, node: str) -> bool:
+        """Is there such a node?"""
+        return node in self.graph
+
+    def rows(self, src: Ints, dst: Ints, number: Ints) -> Rows:
+        """The links of all flows, by flow."""
+        return one_by_one(self.router.spread, np.flatnonzero(src != dst), src, dst, number)
+
+    def loads(
+        self, table: Ints, pairs: Mapping[tuple[int, int], int], src: Ints, dst: Ints,
+        rails: Sequence[tuple[int, int]], number: Ints,
+    ) -> PerLink | None:  # fmt: skip
+        """Unknown."""
+        del table, pairs, src, dst, rails, number
+        return None
+
+    def uplinks(self, gpu: int) -> tuple[str, ...]:
+        """NICs of a GPU."""
+        return self.router.uplinks(gpu)
+
+    def nvswitch(self, gpu: int) -> str:
+        """The NVSwitch of a GPU; "" for none."""
+        return nvswitch_of(self.graph, self.gpus[gpu])
+
+    def seats(self, gpus: Ints) -> tuple[Ints, Ints] | None:
+        """Unknown."""
+        del gpus
+        return None
+
+    def turned(
+        self, steps: Sequence[NDArray[np.integer[Any]]], window: NDArray[np.integer[Any]], count: int
+    ) -> LinkImages | None:
+        """Unknown."""
+        del steps, window, count
+        return None
+
+    def leaves_together(self, gpus: Ints) -> bool:
+        """Not known."""
+        del gpus
+        return False
+
+    def switch_ways(self, gpus: Sequence[int], turn: int) -> tuple[tuple[Spread, Spread], ...]:
+        """For each GPU its way to the switch in which all of them meet, and back."""
+        inside = dict.fromkeys(self.nvswitch(gpu) for gpu in gpus)
+        if len(inside) == 1 and "" not in inside:
+            return tuple(self.nvswitch_ways(gpu) for gpu in gpus)
+        paths = meeting_paths(self.router, self.links, gpus, self.hosts[list(gpus)].tolist(), turn)
+        return tuple(there_and_back(self.router, path) for path in paths)
+
+    def nvswitch_ways(self, gpu: int) -> tuple[Spread, Spread]:
+        """The way of a GPU to its NVSwitch, and back."""
+        return there_and_back(self.router, [self.gpus[gpu], self.nvswitch(gpu)])
+
+    def host_way(self, gpu: int, direction: str) -> Spread:
+        """Links between a GPU and its host's memory."""
+        return host_way(self.graph, self.link_index, self.gpus[gpu], direction)
+
+    def tray(self, gpu: int) -> int:
+        """The tray of a GPU in its rack."""
+        return int(self.graph.nodes[self.gpus[gpu]].get("tray", 0))
 
 
-def _constant(values: Floats) -> Floats:
+def nvswitch_of(graph: Graph, gpu: str) -> str:
+    """The NVSwitch that a GPU is linked to; "" for none."""
+    return next((node for node in graph.adj[gpu] if graph.nodes[node]["kind"] == "nvswitch"), "")
+
+
+def constant(values: Floats) -> Floats:
     """They are shared between variants of a cluster."""
     values.flags.writeable = False
     return values

@@ -81,9 +81,9 @@ def _all_tight(bindings: Any, *_: Any) -> Any:
 
 
 def _one_by_one(self: Any, src: Any, dst: Any, number: Any) -> Any:
-    import numpy as np
+    from simcluster.topology.wiring import Wiring
 
-    return self._one_by_one(np.flatnonzero(src != dst), src, dst, number)
+    return Wiring.rows(self, src, dst, number)
 
 
 def _graphs(name: str, device: Any, draft: Any, routing: Any, nccl: Any = None) -> Any:
@@ -143,7 +143,7 @@ SWITCHES: dict[str, Switch] = {
     "bulk: regular clusters": _all(
         *(_patched(f"topology.{where}", "drafted_cluster", _graphs) for where in ("fabrics", "machines", "uniform"))
     ),
-    "bulk: routes": _patched("topology.paths:Paths", "rows", _one_by_one),
+    "bulk: routes": _patched("topology.regular:Regular", "rows", _one_by_one),
     "bulk: hop columns": _all(
         _patched("symmetry.usage_patterns", "drawn_at_once", _nothing),
         _patched("symmetry.usage_patterns", "drawn", _each),
