@@ -22,11 +22,10 @@ from simcluster.devices.device import (
     memory_seconds,
 )
 from simcluster.devices.updates import (
+    Pass,
     buffer_seconds,
-    gradient_norm_seconds,
-    optimizer_seconds,
+    pass_seconds,
     sharded_copy_seconds,
-    zero_gradients_seconds,
 )
 from simcluster.model.kernels import Kernel
 from simcluster.model.recipes import RECIPES
@@ -192,11 +191,16 @@ def test_memory_kernels_reach_half_their_rate_at_the_half_size() -> None:
 
 def test_adam_moves_thirty_bytes_a_parameter() -> None:
     device = changed("h100", launch="0 s", memory_half_size="1 B")
-    assert optimizer_seconds(device, 1e9, recipe=RECIPES["mixed-18"]) == pytest.approx(10.66098e-3, rel=1e-5)
-    assert optimizer_seconds(device, 1e9, recipe=RECIPES["mixed-16"]) == pytest.approx(10.66098e-3 * 28 / 30, rel=1e-5)
-    for extra in (gradient_norm_seconds, zero_gradients_seconds):
-        assert extra(device, 1e9, recipe=RECIPES["mixed-18"]) == pytest.approx(10.66098e-3 * 4 / 30, rel=1e-5)
-        assert extra(device, 1e9, recipe=RECIPES["mixed-16"]) == pytest.approx(10.66098e-3 * 2 / 30, rel=1e-5)
+
+    def seconds(of: Pass, recipe: str) -> float:
+        return pass_seconds(device, 1e9, of, recipe=RECIPES[recipe])
+
+    assert seconds("optimizer", "mixed-18") == pytest.approx(10.66098e-3, rel=1e-5)
+    assert seconds("optimizer", "mixed-16") == pytest.approx(10.66098e-3 * 28 / 30, rel=1e-5)
+    extras: tuple[Pass, ...] = ("norm", "zero")
+    for extra in extras:
+        assert seconds(extra, "mixed-18") == pytest.approx(10.66098e-3 * 4 / 30, rel=1e-5)
+        assert seconds(extra, "mixed-16") == pytest.approx(10.66098e-3 * 2 / 30, rel=1e-5)
 
 
 @pytest.mark.parametrize("factor", [0.5, 1.0])

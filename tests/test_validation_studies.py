@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from simcluster.devices.device import kernel_seconds, load_device, memory_seconds
-from simcluster.devices.updates import clip_seconds, copy_seconds, unscale_seconds
+from simcluster.devices.updates import pass_seconds
 from simcluster.evidence.validation import load_study, validate_studies
 from simcluster.evidence.validation.reports import Report
 from simcluster.evidence.validation.study import Steps, StudyFile
@@ -186,8 +186,8 @@ def test_the_passes_behind_a_step() -> None:
     """fp16 divides gradients by the loss scale; software that copies and divides in passes of its own pays for each."""
     device, recipe = load_device("a100-80gb"), RECIPES["mixed-18"]
     slow = 1 / (device.memory_bandwidth * device.memory_efficiency)
-    for function, size in ((unscale_seconds, 8), (clip_seconds, 8), (copy_seconds, 4)):
-        longer, shorter = (function(device, many, recipe=recipe) for many in (2e9, 1e9))
+    for kind, size in (("unscale", 8), ("clip", 8), ("copy", 4)):
+        longer, shorter = (pass_seconds(device, many, kind, recipe=recipe) for many in (2e9, 1e9))
         assert longer - shorter == pytest.approx(1e9 * size * slow)
     base = load("tiny_dp").document()
     base["training"]["memory_recipe"] = "mixed-18"

@@ -6,6 +6,8 @@ Pure.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
+from typing import Literal
 
 from simcluster.devices.device import Device, memory_seconds
 from simcluster.devices.software import Gradients, Shards
@@ -15,44 +17,26 @@ _HALF_BYTES = 2  # a weight or gradient in 16 bits
 _MASTER_BYTES = 4  # an fp32 copy of a weight
 
 
-def optimizer_seconds(device: Device, parameters: float, *, recipe: Recipe) -> float:
-    """The Adam update of ``parameters`` on this rank: one fused pass, bound by memory (30 B each under mixed-18)."""
-    return memory_seconds(device, parameters * recipe.update_traffic)
+Pass = Literal["optimizer", "norm", "clip", "copy", "unscale", "zero"]
+_BYTES: Mapping[Pass, Callable[[Recipe], float]] = {
+    "optimizer": lambda recipe: recipe.update_traffic,  # the Adam update: one fused pass (30 B each under mixed-18)
+    "norm": lambda recipe: recipe.gradient,  # that gradient clipping needs
+    # by clip / norm once that is known: read and written (Megatron-LM, clip_grads.py; torch.nn.utils.clip_grad_norm_)
+    "clip": lambda recipe: 2 * recipe.gradient,
+    # fp32 master weights into those of the model, behind an Adam that does not (Megatron-LM, optimizer.py,
+    # _copy_main_params_to_model_params); it wrote the weight already in "optimizer": the master is read again
+    "copy": lambda recipe: _MASTER_BYTES,
+    # division by the loss scale of fp16, and a look for infinities: read and written (Megatron-LM, optimizer.py,
+    # _unscale_main_grads_and_check_for_nan)
+    "unscale": lambda recipe: 2 * recipe.gradient,
+    "zero": lambda recipe: recipe.gradient,  # the gradient buffer set to zero before the next step
+}
+"""What a pass moves for each parameter."""
 
 
-def gradient_norm_seconds(device: Device, parameters: float, *, recipe: Recipe) -> float:
-    """The pass over the rank's gradients that gradient clipping needs."""
-    return memory_seconds(device, parameters * recipe.gradient)
-
-
-def clip_seconds(device: Device, parameters: float, *, recipe: Recipe) -> float:
-    """Multiplying the rank's gradients by clip / norm once that is known: read and written once.
-
-    (Megatron-LM, clip_grads.py; torch.nn.utils.clip_grad_norm_.)
-    """
-    return memory_seconds(device, parameters * 2 * recipe.gradient)
-
-
-def copy_seconds(device: Device, parameters: float, *, recipe: Recipe) -> float:
-    """Copying fp32 master weights into those of the model in a pass of its own, behind an Adam that does not.
-
-    (Megatron-LM, optimizer.py, ``_copy_main_params_to_model_params``.)  Adam wrote the weight already in
-    ``optimizer_seconds``: what is left is to read the master again.
-    """
-    return memory_seconds(device, parameters * _MASTER_BYTES) if recipe.master else 0.0
-
-
-def unscale_seconds(device: Device, parameters: float, *, recipe: Recipe) -> float:
-    """Dividing the rank's gradients by the loss scale of fp16, and looking for infinities: read and written once.
-
-    (Megatron-LM, optimizer.py, ``_unscale_main_grads_and_check_for_nan``.)
-    """
-    return memory_seconds(device, parameters * 2 * recipe.gradient)
-
-
-def zero_gradients_seconds(device: Device, parameters: float, *, recipe: Recipe) -> float:
-    """Setting the rank's gradient buffer to zero before the next step."""
-    return memory_seconds(device, parameters * recipe.gradient)
+def pass_seconds(device: Device, parameters: float, of: Pass, *, recipe: Recipe) -> float:
+    """One pass over ``parameters`` of this rank, or their gradients."""
+    return memory_seconds(device, parameters * _BYTES[of](recipe))
 
 
 def buffer_seconds(device: Device, parameters: float, *, recipe: Recipe, gradients: Gradients) -> float:
@@ -61,8 +45,8 @@ def buffer_seconds(device: Device, parameters: float, *, recipe: Recipe, gradien
     They are scaled, or scaled and checked (Megatron-LM, core/distributed/param_and_grad_buffer.py, start_grad_sync),
     bucket by bucket; here all at once behind it.
     """
-    seconds = unscale_seconds(device, parameters, recipe=recipe) if gradients != "averaged" else 0.0
-    return seconds + (gradient_norm_seconds(device, parameters, recipe=recipe) if gradients == "checked" else 0.0)
+    seconds = pass_seconds(device, parameters, "unscale", recipe=recipe) if gradients != "averaged" else 0.0
+    return seconds + (pass_seconds(device, parameters, "norm", recipe=recipe) if gradients == "checked" else 0.0)
 
 
 def sharded_copy_seconds(device: Device, parameters: float, *, recipe: Recipe, shards: Shards) -> float:

@@ -9,22 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
+from functools import partial, reduce
+from operator import add
 from typing import TYPE_CHECKING
 
 from simcluster.devices.device import Device, kernels_seconds
 from simcluster.devices.sensitivity import interference_on, sensitivity_on
 from simcluster.devices.software import Software, latest_of
-from simcluster.devices.updates import (
-    buffer_seconds,
-    clip_seconds,
-    copy_seconds,
-    gradient_norm_seconds,
-    optimizer_seconds,
-    sharded_copy_seconds,
-    unscale_seconds,
-    zero_gradients_seconds,
-)
+from simcluster.devices.updates import Pass, buffer_seconds, pass_seconds, sharded_copy_seconds
 from simcluster.faults.capacities import capacity_profiles
 from simcluster.faults.ranks import mean_attention, rank_disturbances
 from simcluster.faults.ranks import slowness as slow_ranks
@@ -183,18 +175,19 @@ def data_parallel_of(scenario: Scenario, device: Device, plan: Plan, recipe: Rec
     software, fsdp = scenario.software or Software(), scenario.fsdp
     copies, gradients = software.optimizer == "passes", software.gradients if plan.replicas > 1 else "averaged"
 
+    def passes(parameters: float, *kinds: Pass) -> float:
+        seconds = (pass_seconds(device, parameters, kind, recipe=recipe) for kind in kinds)
+        return reduce(add, seconds)  # in this order: sum() rounds in another way
+
     def update(parameters: float) -> float:
-        zeroed = zero_gradients_seconds(device, parameters, recipe=recipe)
-        clipped = clip_seconds(device, parameters, recipe=recipe)
-        copied = copy_seconds(device, parameters, recipe=recipe) if copies else 0.0
-        return clipped + optimizer_seconds(device, parameters, recipe=recipe) + copied + zeroed
+        copied: tuple[Pass, ...] = ("copy",) if copies and recipe.master else ()
+        return passes(parameters, "clip", "optimizer", *copied, "zero")
 
     def norm(parameters: float) -> float:
-        scaled = scenario.training.precision == "fp16-mixed"
-        unscaled = unscale_seconds(device, parameters, recipe=recipe) if scaled else 0.0
+        scaled: tuple[Pass, ...] = ("unscale",) if scenario.training.precision == "fp16-mixed" else ()
         if copies and plan.replicas > 1:  # the sum over replicas is divided by their number in a pass of its own
-            unscaled += unscale_seconds(device, parameters, recipe=recipe)
-        return unscaled + gradient_norm_seconds(device, parameters, recipe=recipe)
+            scaled += ("unscale",)
+        return passes(parameters, *scaled, "norm")
 
     return DataParallel(
         zero=scenario.parallel.zero,
@@ -212,7 +205,7 @@ def data_parallel_of(scenario: Scenario, device: Device, plan: Plan, recipe: Rec
             two_lanes=fsdp.lanes == "two",
             every_microbatch=fsdp.sync_every_microbatch,
         ),
-        zero_seconds=partial(zero_gradients_seconds, device, recipe=recipe),
+        zero_seconds=lambda parameters: passes(parameters, "zero"),
         buffer_seconds=partial(buffer_seconds, device, recipe=recipe, gradients=gradients),
         copy_seconds=partial(sharded_copy_seconds, device, recipe=recipe, shards=software.shards),
     )
