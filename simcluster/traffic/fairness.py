@@ -226,11 +226,7 @@ class Shares(Generic[AnySharer]):
                     if other != link and level[other] < want:
                         want = level[other]
             wants.append(want)
-        flows = users.values()
-        total = math.fsum(flows)
-        if total == len(wants) and min(flows) == 1.0:
-            return _fill(self.capacity[link], wants)
-        return _fill_weighted(self.capacity[link], wants, flows, total)
+        return _fill(self.capacity[link], wants, users.values(), math.fsum(users.values()))
 
     def _filled(self) -> list[int]:
         """Levels and rates by progressive filling, for all links; those where a last bit may be another.
@@ -273,27 +269,11 @@ class Shares(Generic[AnySharer]):
         return [link for link in left if len(users[link]) > 1]
 
 
-def _fill(capacity: float, wants: list[float]) -> float:
-    """The level at which flows share a link when some want less; infinite when all do."""
-    wants.sort()
-    left, count = capacity, len(wants)
-    share, done = left / count, 0
-    while True:
-        want = wants[done]
-        if want >= share:
-            return share
-        first = done
-        done += 1
-        while done < count and wants[done] == want:
-            done += 1
-        if done == count:
-            return math.inf
-        left -= (done - first) * want
-        share = max(share, left / (count - done))
+def _fill(capacity: float, wants: Iterable[float], flows: Iterable[float], total: float) -> float:
+    """The level at which activities of so many flows share a link when some want less; infinite when all do.
 
-
-def _fill_weighted(capacity: float, wants: Iterable[float], flows: Iterable[float], total: float) -> float:
-    """As ``_fill``, for activities of any number of flows; sums are exact, so it does not matter how they are split."""
+    Sums are exact, so it does not matter how activities are split.
+    """
     rest = sorted(zip(wants, flows, strict=True))
     left, share = capacity, capacity / total
     while rest:
