@@ -15,7 +15,7 @@ import numpy as np
 
 from simcluster.base.arrays import Ints
 from simcluster.base.errors import InputError
-from simcluster.collectives.description import Columns, Hop, Lazy, Phase, Table
+from simcluster.collectives.description import Hop, Lazy, Listed, Phase, Table
 from simcluster.collectives.entry import Parts
 from simcluster.collectives.group import Group
 
@@ -31,12 +31,12 @@ def direct(group: Group, parts: Parts | None = None) -> Sequence[Phase]:
         sizes = np.array([share(i, (i + turn) % ranks) for turn in turns for i in range(ranks)], dtype=np.float64)
         numbers = np.flatnonzero(sizes)
 
-    def columns(asked: Ints) -> Columns:
+    def columns(asked: Ints) -> Listed:
         every = asked if numbers is None else numbers[asked]
         turn, i = every // ranks + 1, every % ranks
         j = (i + turn) % ranks
-        carried = np.broadcast_to(sizes, len(asked)) if numbers is None else sizes[every]
-        return Columns(places[i], places[j], carried, i * ranks + j, turn)
+        carried = sizes if numbers is None else sizes[every]
+        return Listed.of(places[i], places[j], carried, chunk=i * ranks + j, lane=turn)
 
     return (_round(Table(ranks * (ranks - 1) if numbers is None else len(numbers), columns)),)
 

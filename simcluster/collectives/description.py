@@ -6,7 +6,6 @@ every round is a transfer of its own.  Ranks are positions in the group, 0 .. N-
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar, overload
@@ -108,24 +107,34 @@ class Listed(Sequence[Hop]):
     relay: Ints
     channel: Ints
     chunk: Ints
+    lane: Ints
+
+    @classmethod
+    def of(
+        cls, source: Ints, target: Ints, share: Floats | float, *, relay: Ints | int = -1, channel: Ints | int = 0,
+        chunk: Ints | int = 0, lane: Ints | int = 0,
+    ) -> Listed:  # fmt: skip
+        """Those of these columns, of which many have one value."""
+        return cls(*np.broadcast_arrays(source, target, share, relay, channel, chunk, lane))
 
     @classmethod
     def joined(cls, parts: Sequence[Listed]) -> Listed:
         """All hops, part by part."""
-        names = ("source", "target", "share", "relay", "channel", "chunk")
+        names = ("source", "target", "share", "relay", "channel", "chunk", "lane")
         return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
 
     def backwards(self) -> Listed:
         """The same hops the other way, last first, without relays and chunks."""
-        none = np.zeros(len(self), dtype=np.int64)
-        return Listed(self.target[::-1], self.source[::-1], self.share[::-1], none - 1, self.channel[::-1], none)
+        return Listed.of(self.target[::-1], self.source[::-1], self.share[::-1], channel=self.channel[::-1])
 
     def __len__(self) -> int:
         return len(self.source)
 
     def __iter__(self) -> Iterator[Hop]:
-        columns = (self.source, self.target, self.share, self.relay, self.channel, self.chunk)
-        return itertools.starmap(Hop, zip(*(column.tolist() for column in columns), strict=True))
+        columns = (self.source, self.target, self.share, self.relay, self.channel, self.chunk, self.lane)
+        rows = zip(*(column.tolist() for column in columns), strict=True)
+        for source, target, share, relay, channel, chunk, lane in rows:
+            yield Hop(source, target, share, relay, channel, chunk, lane=lane)
 
     @overload
     def __getitem__(self, index: int) -> Hop: ...
@@ -135,7 +144,8 @@ class Listed(Sequence[Hop]):
         if isinstance(index, int):
             return next(iter(self[index : index + 1 or None]))
         source, target, relay = self.source[index], self.target[index], self.relay[index]
-        return Listed(source, target, self.share[index], relay, self.channel[index], self.chunk[index])
+        share, channel = self.share[index], self.channel[index]
+        return Listed(source, target, share, relay, channel, self.chunk[index], self.lane[index])
 
 
 class Columned(Sequence[Hop]):
@@ -162,38 +172,18 @@ class Columned(Sequence[Hop]):
         return next(self.made(numbers, numbers + 1)) if isinstance(numbers, int) else [self[k] for k in numbers]
 
 
-@dataclass(frozen=True, slots=True)
-class Columns:
-    """Hops of one round, column by column: ``source``, ``target``, ``share``, ``chunk`` and ``lane`` of each."""
-
-    source: Ints
-    target: Ints
-    share: Floats
-    chunk: Ints
-    lane: Ints
-
-
 class Table(Lazy[Hop]):
     """``length`` hops, made thousands at a time: ``columns(numbers)`` are those of the hops of these numbers."""
 
-    def __init__(self, length: int, columns: Callable[[Ints], Columns]) -> None:
-        super().__init__(length, self._hop)
+    def __init__(self, length: int, columns: Callable[[Ints], Listed]) -> None:
+        super().__init__(length, lambda number: columns(np.array([number]))[0])
         self.columns = columns
 
-    def parts(self, room: int) -> Iterator[Columns]:
+    def parts(self, room: int) -> Iterator[Listed]:
         """All hops, so many at a time."""
         for first in range(0, len(self), room):
             yield self.columns(np.arange(first, min(first + room, len(self))))
 
     def __iter__(self) -> Iterator[Hop]:
         for part in self.parts(4096):
-            yield from _hops(part)
-
-    def _hop(self, number: int) -> Hop:
-        return next(_hops(self.columns(np.array([number]))))
-
-
-def _hops(part: Columns) -> Iterator[Hop]:
-    columns = (part.source, part.target, part.share, part.chunk, part.lane)
-    for source, target, share, chunk, lane in zip(*(each.tolist() for each in columns), strict=True):
-        yield Hop(source, target, share, chunk=chunk, lane=lane)
+            yield from part

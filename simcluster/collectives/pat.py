@@ -67,11 +67,11 @@ class _Round(Columned):
     def listed(self) -> Listed:
         """In columns."""
         place = self._hop // 2
-        ranks, none = len(self._places), np.zeros(len(place), dtype=np.int64)
+        ranks = len(self._places)
         source, target = self._places[place], self._places[(place + self._distance) % ranks]
         if self._back:
             source, target = target, source
-        return Listed(source, target, self._counts / ranks, none - 1, none, self._lowest(place))
+        return Listed.of(source, target, self._counts / ranks, chunk=self._lowest(place))
 
     def _lowest(self, place: NDArray[np.int64]) -> NDArray[np.int64]:
         """The first chunk of every hop."""

@@ -81,11 +81,6 @@ def _ring(ring: Ring, channel: int, rings: int, first_chunk: int) -> Listed:
     """The hops of one ring."""
     size = len(ring.order)
     order = np.array(ring.order, dtype=np.int64)
-    return Listed(
-        source=order,
-        target=np.roll(order, -1),
-        share=np.full(size, 1.0 / (size * rings)),
-        relay=np.array(ring.relays, dtype=np.int64),
-        channel=np.full(size, channel),
-        chunk=(np.arange(size) + first_chunk) % size,
-    )
+    relays, chunks = np.array(ring.relays, dtype=np.int64), (np.arange(size) + first_chunk) % size
+    share = 1.0 / (size * rings)
+    return Listed.of(order, np.roll(order, -1), share, relay=relays, channel=channel, chunk=chunks)

@@ -100,14 +100,8 @@ def _listed(rails: Sequence[NDArray[np.int64]]) -> Listed:
             source, target = down, np.concatenate([down[:, 1:], chains[above, :1]], axis=1)
             there = np.ones(source.shape, dtype=bool)
             there[above < 0, -1] = False
-            count = int(there.sum())
-            share, none = np.full(count, 0.5 / len(rails)), np.zeros(count, dtype=np.int64)
-            parts.append(
-                (
-                    2 * rail + number,
-                    Listed(source[there], target[there], share, none - 1, none + 2 * rail + number, none),
-                )
-            )
+            channel = 2 * rail + number
+            parts.append((channel, Listed.of(source[there], target[there], 0.5 / len(rails), channel=channel)))
     return Listed.joined([part for _, part in sorted(parts, key=lambda pair: pair[0])])
 
 

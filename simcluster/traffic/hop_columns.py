@@ -35,22 +35,17 @@ class HopColumns:
         """All hops, phase by phase."""
         parts = [cls._listed(phase.hops) for phase in phases]
         hops = parts[0] if len(parts) == 1 else Listed.joined(parts)
-        share = float(hops.share.max())
+        share, flow = float(hops.share.max()), hops.channel + hops.lane
         relay = np.where(hops.relay == hops.source, -1, hops.relay)
-        if all(isinstance(phase.hops, Listed | Columned) for phase in phases):
-            return cls(share, hops.share / share, hops.source, hops.target, relay, hops.channel, hops.channel)
-        lanes = [np.zeros(len(phase.hops), dtype=np.int64) if isinstance(phase.hops, Listed)
-                 else np.array([hop.lane for hop in phase.hops], dtype=np.int64) for phase in phases]  # fmt: skip
-        flow = hops.channel + np.concatenate(lanes)
         return cls(share, hops.share / share, hops.source, hops.target, relay, hops.channel, flow)
 
     @staticmethod
     def _listed(hops: Sequence[Hop]) -> Listed:
         if isinstance(hops, Listed | Columned):
             return hops if isinstance(hops, Listed) else hops.listed
-        whole = [(hop.source, hop.target, hop.relay, hop.channel, hop.chunk) for hop in hops]
-        source, target, relay, channel, chunk = np.array(whole, dtype=np.int64).T
-        return Listed(source, target, np.array([hop.share for hop in hops]), relay, channel, chunk)
+        whole = [(hop.source, hop.target, hop.relay, hop.channel, hop.chunk, hop.lane) for hop in hops]
+        source, target, *others = np.array(whole, dtype=np.int64).T
+        return Listed(source, target, np.array([hop.share for hop in hops]), *others)
 
     @classmethod
     def joined(cls, parts: Sequence[HopColumns]) -> HopColumns:
