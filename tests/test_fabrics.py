@@ -490,12 +490,12 @@ def test_old_kinds_are_capped_too(wrong):
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
 def test_shipped_files_name_a_device_and_draw(path):
-    from simcluster.show.topology_plot import plot_topology
+    from simcluster.show.plots import topology
 
     data = read_document(path).data
     assert data["device"] in device_names()
     assert path.read_text().startswith("# ")
-    figure = plot_topology(load_cluster(path, []))
+    figure = topology(load_cluster(path, []))
     assert sum(len(ax.lines) + len(ax.patches) for ax in figure.axes) < 250
 
 

@@ -13,7 +13,7 @@ import simcluster
 from simcluster import cli, plots
 from simcluster.base.errors import InputError
 from simcluster.results.loads import link_table
-from simcluster.show.link_levels_plot import link_levels
+from simcluster.show.link_levels_plot import levels_of
 from simcluster.simulate import simulate
 from simcluster.studies.roofline import Roofline, roofline
 from simcluster.topology.levels import label
@@ -131,7 +131,7 @@ def test_compare_draws_scaling(tmp_path: Path, capsys: pytest.CaptureFixture[str
 def test_levels_hold_all_links_and_all_bytes(name: str) -> None:
     result = simcluster.simulate(simcluster.load(name))
     cluster, table = result.scenario.cluster.built, link_table(result)
-    levels = link_levels(result)
+    levels = levels_of(result)
     assert sum(level.count for level in levels) == len(cluster.links)
     moved = table.assign(
         ends=[(label(cluster.graph, a), label(cluster.graph, b))
@@ -146,7 +146,7 @@ def test_levels_hold_all_links_and_all_bytes(name: str) -> None:
 
 def test_a_single_gpu_leaves_its_links_idle(tiny: Tiny) -> None:
     result = simulate(tiny())
-    assert [(level.used, level.mean, level.peak) for level in link_levels(result)] == [(0, 0.0, 0.0)] * 2
+    assert [(level.used, level.mean, level.peak) for level in levels_of(result)] == [(0, 0.0, 0.0)] * 2
     (axes, _) = plots.link_levels(result).axes
     assert "↑ idle\n↓ idle\n1 × 50 GB/s" in [text.get_text() for text in axes.texts]
 

@@ -17,7 +17,7 @@ from simcluster.bench.collective_loads import CollectiveLoads, loads_of, utilisa
 from simcluster.results.loads import LINK_COLUMNS, hottest, link_table, utilisation
 from simcluster.results.result import Result
 from simcluster.scenario.files import load_cluster
-from simcluster.show.links_plot import plot_links
+from simcluster.show.links_plot import links
 from simcluster.simulate import simulate
 from simcluster.topology import Cluster
 
@@ -126,7 +126,7 @@ def test_one_gpu_loads_no_link(tiny: Tiny) -> None:
     assert link_table(result).empty
     assert list(hottest(result).columns) == [*LINK_COLUMNS, "links"]
     with pytest.raises(InputError, match="no link carries anything"):
-        plot_links(result)
+        links(result)
 
 
 def test_bad_questions(tiny: Tiny) -> None:
@@ -139,7 +139,7 @@ def test_bad_questions(tiny: Tiny) -> None:
 
 def test_the_picture_shows_the_table(tiny: Tiny, tmp_path: Path) -> None:
     result = simulate(job(tiny, 2, 2, 2))
-    figure = plot_links(result, n=6, bins=50)
+    figure = links(result, n=6, bins=50)
     heat, bars, _ = figure.axes
     top = hottest(result, 6)
     assert [text.get_text().split(" → ")[0] for text in heat.get_yticklabels()] == top["link_from"].tolist()

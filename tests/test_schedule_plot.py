@@ -12,7 +12,7 @@ from simcluster.base.errors import InputError
 from simcluster.schedules import SCHEDULES, chimera, dualpipe, dualpipe_v, gpipe, interleaved, one_f_one_b, zb_h2
 from simcluster.schedules.comparison import PlayedSchedule, StageTimes, play_stages
 from simcluster.show.palette import colour_of
-from simcluster.show.schedule_plot import plot_gallery, plot_schedules
+from simcluster.show.schedule_plot import schedules
 
 TIMES = StageTimes(Fraction(1), Fraction(2), Fraction(1), Fraction(1))
 
@@ -29,7 +29,7 @@ def area(figure: Figure, panel: int) -> float:
 
 
 def drawn(played: PlayedSchedule) -> Figure:
-    figure = plot_schedules([played])
+    figure = schedules([played])
     figure.canvas.draw()
     return figure
 
@@ -37,7 +37,7 @@ def drawn(played: PlayedSchedule) -> Figure:
 @pytest.mark.parametrize("make", [one_f_one_b, zb_h2, interleaved, dualpipe, dualpipe_v, chimera])
 def test_the_boxes_cover_the_busy_time(make) -> None:
     played = play_stages(make(4, 8), TIMES)
-    figure = plot_schedules([played])
+    figure = schedules([played])
     assert area(figure, 0) == pytest.approx(float(sum(played.timing.busy)) * 0.86)
     assert figure.axes[0].get_xlim() == (0, float(played.timing.makespan))
 
@@ -53,7 +53,7 @@ def test_numbers_are_the_microbatches_and_fit() -> None:
 
 def test_panels_share_the_axis_and_say_bubble_and_peak() -> None:
     shown = [play_stages(make(4, 8), TIMES) for make in (one_f_one_b, zb_h2, dualpipe)]
-    figure = plot_schedules(shown)
+    figure = schedules(shown)
     assert [axes.get_title("left") for axes in figure.axes] == ["1f1b", "zb-h2", "dualpipe"]
     assert [axes.get_title("right") for axes in figure.axes] == [
         "time 33 · bubble 27.3 % (of span: 27.3 %) · 4 in flight",
@@ -65,7 +65,7 @@ def test_panels_share_the_axis_and_say_bubble_and_peak() -> None:
 
 def test_the_legend_has_what_is_there_and_nothing_else() -> None:
     def entries(make) -> list[str]:
-        figure = plot_schedules([play_stages(make(4, 8), TIMES)])
+        figure = schedules([play_stages(make(4, 8), TIMES)])
         return [text.get_text().split(",")[0].split(":")[0] for text in figure.legends[0].get_texts()]
 
     assert entries(one_f_one_b) == ["F", "B", "idle", "M (F + B)"]
@@ -75,7 +75,7 @@ def test_the_legend_has_what_is_there_and_nothing_else() -> None:
 
 
 def test_colours_are_kinds_and_shades_chunks() -> None:
-    figure = plot_schedules([play_stages(interleaved(2, 4, 2), TIMES)])
+    figure = schedules([play_stages(interleaved(2, 4, 2), TIMES)])
     seen = {tuple(round(float(part), 6) for part in each.get_facecolor()[0][:3]) for each in figure.axes[0].collections}
     wanted = [colour_of("compute", kind, chunk) for kind in ("forward", "backward") for chunk in (0, 1)]
     assert seen == {tuple(round(part, 6) for part in colour) for colour in wanted}
@@ -83,18 +83,18 @@ def test_colours_are_kinds_and_shades_chunks() -> None:
 
 def test_a_gallery_has_a_panel_for_each() -> None:
     shown = [play_stages(make(2, 4), TIMES) for make in SCHEDULES.values()]
-    figure = plot_gallery(shown)
+    figure = schedules(shown, columns=2)
     assert [axes.get_title("left") for axes in figure.axes[: len(shown)]] == list(SCHEDULES)
     assert [axes.get_visible() for axes in figure.axes] == [True] * len(shown) + [False] * (len(shown) % 2)
 
 
 def test_what_cannot_be_read_is_refused() -> None:
     with pytest.raises(InputError, match="nothing to draw: give at least one"):
-        plot_schedules([])
+        schedules([])
     with pytest.raises(InputError, match=r"51,200 actions on 64 stages cannot be read in one picture"):
-        plot_schedules([play_stages(gpipe(64, 400), TIMES)])
+        schedules([play_stages(gpipe(64, 400), TIMES)])
     with pytest.raises(InputError, match="all times are zero"):
-        plot_schedules([play_stages(gpipe(2, 2), StageTimes(*[Fraction(0)] * 4))])
+        schedules([play_stages(gpipe(2, 2), StageTimes(*[Fraction(0)] * 4))])
 
 
 def test_compared_schedules_do_the_same_work() -> None:

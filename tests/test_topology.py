@@ -492,9 +492,9 @@ def test_a_graph_that_is_no_cluster_is_an_error_when_it_is_built(nodes, edges, m
 def test_the_picture_says_what_the_cluster_is_with_few_marks(cluster, said, tmp_path):
     from matplotlib.text import Text
 
-    from simcluster.show.topology_plot import plot_topology
+    from simcluster.show.plots import topology
 
-    figure = plot_topology(cluster)
+    figure = topology(cluster)
     figure.savefig(tmp_path / "topology.png", dpi=50)
     texts = "\n".join(text.get_text() for text in figure.findobj(Text))
     assert [part for part in said if part not in texts] == []

@@ -228,9 +228,9 @@ def test_the_text_does_not_depend_on_hash_seeds():
 def drawn(cluster, path):
     from matplotlib.text import Text
 
-    from simcluster.show.topology_plot import plot_topology
+    from simcluster.show.plots import topology
 
-    figure = plot_topology(cluster)
+    figure = topology(cluster)
     figure.savefig(path, dpi=50)
     texts = [text for text in figure.findobj(Text) if text.get_text()]
     return figure, "\n".join(text.get_text() for text in texts)

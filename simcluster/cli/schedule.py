@@ -89,11 +89,9 @@ def _write_csv(name: Path, schedule: Schedule) -> None:
 
 def _gallery(args: argparse.Namespace, meant: Meant) -> Figure:
     """A page of all schedules that take the counts, whatever else was named."""
-    from simcluster.show.schedule_plot import plot_gallery
-
     stages, microbatches = args.stages or _GALLERY[0], args.microbatches or _GALLERY[1]
     everything = replace(meant, stages=stages, microbatches=microbatches)
-    return plot_gallery(played(["all"], everything)[0])
+    return plots.schedules(played(["all"], everything)[0], columns=2, width=16.0)
 
 
 # --- what a NAME means: a shipped schedule, all of them, a CSV file, or one's own function ----------------------------

@@ -8,24 +8,29 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from simcluster.base.units import format_seconds
+from simcluster.results.result import Result
 from simcluster.show.palette import QUIET_TEXT, STREAMS, TEXT, Colour, colour_of, rgb
-from simcluster.studies.whatif.free import COMMUNICATION, Free
+from simcluster.studies.whatif.free import COMMUNICATION, Free, what_if_free
 
 _ROW_HEIGHT = 0.36
 
 
-def plot_critical(by_kind: Mapping[str, float], free: Sequence[Free], step_time: float, *, title: str) -> Figure:
-    """Left: seconds per step of the critical path by kind (``CriticalPath.by_kind``).  Right: the step time if a kind
-    were free (``whatif.what_if_free``), played; a tick marks what the path alone says.
+def critical(result: Result, free: Sequence[Free] | None = None, *, title: str | None = None) -> Figure:
+    """Left: seconds per step of the critical path by kind of op.  Right: the step time if a kind were free, played; a
+    tick marks what the path alone says.
 
-    The figure belongs to no window: ``savefig`` it.
+    ``free`` is what `simcluster.what_if_free` found; left out, it is played now.  The figure belongs to no window:
+    ``savefig`` it.
     """
+    free = what_if_free(result) if free is None else free
+    by_kind, step_time = result.critical_path.by_kind(), result.step_time
     rows = max(len(by_kind), len(free) + 1)
     figure = Figure(figsize=(12.0, 1.5 + _ROW_HEIGHT * rows), layout="constrained")
     path, what_if = figure.subplots(1, 2)
     _path(path, by_kind, step_time)
     _what_if(what_if, free, step_time)
-    figure.suptitle(title, fontsize=11, color=TEXT)
+    told = title or f"{result.scenario.name}: what its {format_seconds(step_time)} a step wait for"
+    figure.suptitle(told, fontsize=11, color=TEXT)
     return figure
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import pandas as pd
@@ -40,8 +41,15 @@ _STEP_TIME = 74.0  # points of width, right of compared panels
 _SIDE = 12.0  # points
 
 
+class HasTimeline(Protocol):
+    """A result of a simulation, or anything else that carries a timeline."""
+
+    @property
+    def timeline(self) -> pd.DataFrame: ...
+
+
 def gantt(
-    timeline: pd.DataFrame,
+    timeline: pd.DataFrame | HasTimeline,
     *,
     ranks: Sequence[int] | None = None,
     window: Window | None = None,
@@ -52,7 +60,7 @@ def gantt(
     rows: Rows = "rank",
     num_ranks: int | None = None,
 ) -> Figure:
-    """One timeline as a picture: a row per rank (or per stage), time to the right.
+    """A timeline, or a result's timeline, as a picture: a row per rank (or per stage), time to the right.
 
     `ranks` selects rows and `window` = (from, to) in seconds a part of the time.  With more than `max_rows` ranks
     representatives are drawn and a caption says which; `num_ranks` is the size of the job where the timeline holds one
@@ -60,6 +68,10 @@ def gantt(
     Spans closer than the picture resolves are joined per action; more than 200,000 boxes become a raster; both are said
     in the caption.  Raises InputError for an empty timeline, missing columns, and a selection that it does not have.
     """
+    weights = getattr(timeline, "weights", None)
+    if num_ranks is None and weights is not None:
+        num_ranks = sum(weights.values())
+    timeline = _timeline_of(timeline)
     _check(timeline, width=width, max_rows=max_rows, rows=rows)
     whole = _extent(timeline)
     shown = _checked_window(window, whole)
@@ -72,7 +84,7 @@ def gantt(
 
 
 def compare_gantts(
-    named_timelines: Sequence[tuple[str, pd.DataFrame]],
+    named_timelines: Sequence[tuple[str, pd.DataFrame | HasTimeline]],
     *,
     ranks: Sequence[int] | None = None,
     window: Window | None = None,
@@ -90,21 +102,21 @@ def compare_gantts(
     """
     if not named_timelines:
         raise InputError("nothing to compare: give at least one (name, timeline)")
-    for name, timeline in named_timelines:
+    timelines = [_timeline_of(timeline) for _, timeline in named_timelines]
+    for (name, _), timeline in zip(named_timelines, timelines, strict=True):
         try:
             _check(timeline, width=width, max_rows=max_rows, rows=rows)
         except InputError as error:
             raise InputError(f"{name}: {error}") from None
-    extents = [_extent(timeline) for _, timeline in named_timelines]
+    extents = [_extent(timeline) for timeline in timelines]
     lengths = [end - start for start, end in extents]
     shown = _checked_window(window, (0.0, max(lengths)))
     choices = [
-        choose_rows(timeline, ranks=ranks, rows=rows, max_rows=max_rows, num_ranks=None)
-        for _, timeline in named_timelines
+        choose_rows(timeline, ranks=ranks, rows=rows, max_rows=max_rows, num_ranks=None) for timeline in timelines
     ]
     most = sum(len(choice.ranks) for choice in choices)
     panels = []
-    for (_, timeline), choice, (begin, _) in zip(named_timelines, choices, extents, strict=True):
+    for timeline, choice, (begin, _) in zip(timelines, choices, extents, strict=True):
         lanes = LaneHeights.fitting(streams_of(timeline, choice.ranks), most)
         moved = (shown[0] + begin, shown[1] + begin)
         panels.append(make_panel(timeline, choice, lanes, window=moved, unit=_unit(shown)[1], origin=begin))
@@ -130,6 +142,10 @@ def save_figure(figure: Figure, path: str | Path) -> None:
     undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
     with rc_context({"svg.hashsalt": "simcluster"}):
         figure.savefig(path, format=ending, metadata=undated[ending])
+
+
+def _timeline_of(timeline: pd.DataFrame | HasTimeline) -> pd.DataFrame:
+    return timeline if isinstance(timeline, pd.DataFrame) else timeline.timeline
 
 
 def _figure(

@@ -50,7 +50,7 @@ class LinkLevel:
     peak: float
 
 
-def link_levels(result: Result) -> list[LinkLevel]:
+def levels_of(result: Result) -> list[LinkLevel]:
     """The levels of a result's cluster, in the order of its links; also those on which nothing moves."""
     graph = compute_part(result.scenario.cluster.built.graph)
     table = link_table(result)
@@ -74,12 +74,12 @@ def link_levels(result: Result) -> list[LinkLevel]:
     ]
 
 
-def plot_link_levels(result: Result, *, title: str) -> Figure:
+def link_levels(result: Result, *, title: str | None = None) -> Figure:
     """Each kind of node a box, GPUs at the bottom; each level two arrows, one each way, coloured by its fullest link.
 
     The figure belongs to no window.  InputError for a single GPU.
     """
-    levels = link_levels(result)
+    levels = levels_of(result)
     if not levels:
         raise InputError("there are no links: a single GPU sends nothing")
     graph = compute_part(result.scenario.cluster.built.graph)
@@ -107,7 +107,8 @@ def plot_link_levels(result: Result, *, title: str) -> Figure:
     bar.set_ticks([0.0, 0.05, 0.2, 0.5, 1.0], labels=["idle", "5 %", "20 %", "50 %", "full"], fontsize=8)
     bar.set_label("the level's fullest link, over the step", fontsize=8.5, color=TEXT)
     bar.outline.set_edgecolor(QUIET_TEXT)
-    figure.suptitle(title, fontsize=11, color=TEXT)
+    told = title or f"{result.scenario.name}: how full the links are over a step"
+    figure.suptitle(told, fontsize=11, color=TEXT)
     return figure
 
 

@@ -35,7 +35,7 @@ class LinkRow:
     peak: float
 
 
-def plot_links(result: Result, *, n: int = 20, bins: int = 400, title: str | None = None) -> Figure:
+def links(result: Result, *, n: int = 20, bins: int = 400, title: str | None = None) -> Figure:
     """The ``n`` hottest links of a result, a row each: utilisation over time on the left, mean and peak on the right.
 
     A row stands for all links with equal numbers between equal kinds of node ("x64"), and is named by the first.  The

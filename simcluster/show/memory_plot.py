@@ -21,9 +21,7 @@ _DRAWN = 4  # ranks, where none are named
 _VECTOR_UP_TO = 20_000  # steps of a curve: above, an SVG or PDF holds a picture of them
 
 
-def plot_memory(
-    result: Result, *, ranks: Sequence[int] | None = None, window: tuple[float, float] | None = None
-) -> Figure:
+def memory(result: Result, *, ranks: Sequence[int] | None = None, window: tuple[float, float] | None = None) -> Figure:
     """Memory of some ranks over a run, a panel each on one scale; at most 12.
 
     Left out, ``ranks`` are the one that holds most and, evenly over the pipeline, three others.  ``window`` is in

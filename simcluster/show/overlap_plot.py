@@ -29,7 +29,7 @@ class _Row:
     gap: float = 0.0  # of rows, above it
 
 
-def plot_overlap(named: Sequence[tuple[str, Run]]) -> Figure:
+def overlap(named: Sequence[tuple[str, Run]]) -> Figure:
     """Of one run a bar for every collective; of several a bar for each axis and run, side by side.
 
     Seconds a step, mean over ranks.  The figure belongs to no window: ``savefig`` it.  InputError where nothing

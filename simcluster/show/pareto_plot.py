@@ -17,10 +17,10 @@ _MARGIN = 0.08
 _FAR = 1.6  # times the most that any layout holds: where less may be used, the picture goes up to it
 
 
-def plot_pareto(found: Found, title: str = "") -> Figure:
+def pareto(found: Found, title: str = "") -> Figure:
     """Step time against the bytes of the fullest GPU: what was played as dots, the front as steps, its points numbered
     and named at the side."""
-    front = pareto(found)
+    front = _front(found)
     figure = Figure(figsize=(11.0, 5.2), layout="constrained")
     axes, side = figure.subplots(1, 2, width_ratios=(2.0, 1.05))
     every = list(dict.fromkeys((each.memory, each.step_time) for each in (*found.best, *found.others, *found.front)))
@@ -60,7 +60,7 @@ def plot_pareto(found: Found, title: str = "") -> Figure:
     return figure
 
 
-def pareto(found: Found) -> list[Ranked]:
+def _front(found: Found) -> list[Ranked]:
     """The layouts that were played of which no other is as fast in as little memory, least memory first."""
     kept: list[Ranked] = []
     for each in sorted((*found.best, *found.others, *found.front), key=lambda one: (one.step_time, one.memory)):

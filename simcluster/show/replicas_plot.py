@@ -9,7 +9,7 @@ from simcluster.results.distribution import Distribution
 from simcluster.show.palette import QUIET_TEXT, STREAMS, TEXT, rgb
 
 
-def plot_replicas(distribution: Distribution, *, title: str) -> Figure:
+def replicas(distribution: Distribution, *, title: str = "step time") -> Figure:
     """How many replicas took how long; the mean with its 95 % interval, p5 and p95, and the step without chance.
 
     The figure belongs to no window: ``savefig`` it.

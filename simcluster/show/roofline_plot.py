@@ -11,8 +11,10 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import NullFormatter
 
 from simcluster.base.units import format_bytes_per_second, format_seconds
+from simcluster.results.result import Result
 from simcluster.show.palette import COMPUTE_KINDS, QUIET_TEXT, STREAMS, TEXT, colour_of
 from simcluster.studies.roofline import PHASES, KernelPoint, Roofline
+from simcluster.studies.roofline import roofline as limits
 
 _LABELLED = 6
 _RING = "ring over all machines"
@@ -21,17 +23,18 @@ _NAMES = {"input_grad": "input gradient", "weight_grad": "weight gradient"}
 _MARKERS = {"forward": "o", "recompute": "D", "input_grad": "s", "weight_grad": "^"}
 
 
-def plot_roofline(found: Roofline, *, title: str) -> Figure:
+def roofline(result: Result, *, title: str | None = None) -> Figure:
     """Left: FLOP/s of every kernel against its FLOP for each byte of device memory; an area is its time in the step.
 
     Kernels without products stand at the left edge, as far below the roof as they are below memory's bandwidth.  Right:
     FLOP/s of a GPU if a communication took all the time, against the step's FLOP for each of its bytes, under the roofs
     of the links; communication of less than a thousandth of the step is left out.  The figure belongs to no window.
     """
+    found = limits(result)
     figure = Figure(figsize=(13.0, 6.0), layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=[1.3, 1.0])
     slopes = [_kernels(left, found), _wires(right, found)]
-    figure.suptitle(title, fontsize=11, color=TEXT)
+    figure.suptitle(title or f"{result.scenario.name}: roofline of a step", fontsize=11, color=TEXT)
     figure.draw_without_rendering()  # the slopes' angles are known when the layout is
     for axes, rates in zip((left, right), slopes, strict=True):
         _name_slopes(axes, rates, found.peak)

@@ -25,7 +25,7 @@ _UNITS = (("s", 1.0), ("ms", 1e-3), ("us", 1e-6))
 _SAME = 1e-3  # of the tokens of a step: rounding of a table
 
 
-def plot_scaling(table: pd.DataFrame, *, by: str | None, title: str) -> Figure:
+def scaling(table: pd.DataFrame, *, by: str | None = None, title: str = "scaling") -> Figure:
     """Left: step time; right: tokens/s of a GPU, both over GPUs; a line for each value of the column ``by``.
 
     Dashed is the ideal: the first row's throughput of a GPU at every size.  Strong scaling (the same tokens a step) or

@@ -49,39 +49,30 @@ class _Box:
         return colour_of("compute", _KINDS[self.kind], self.chunk)
 
 
-def plot_schedules(shown: Sequence[PlayedSchedule], *, title: str | None = None, width: float = 14.0) -> Figure:
-    """One schedule under the other on one time axis, each with its makespan, bubbles and most activations alive.
-
-    ``width`` is in inches.  The figure belongs to no window: ``savefig`` it.  InputError for none, and for more than
-    40,000 actions or 64 stages, which nobody can read.
-    """
-    _require_readable(shown)
-    rows = [played.schedule.num_stages for played in shown]
-    heights = [0.34 + 0.23 * count for count in rows]
-    figure = Figure(figsize=(width, sum(heights) + 1.35), layout="constrained")
-    panels = figure.subplots(len(shown), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
-    _draw_all(figure, list(panels), shown, size=7.0, width=(width - 0.8) * 72)
-    panels[-1].set_xlabel("time, in the unit of the given times", fontsize=9, color=TEXT)
-    figure.suptitle(title or _title(shown), fontsize=11, color=TEXT, x=0.01, ha="left")
-    return figure
-
-
-def plot_gallery(
-    shown: Sequence[PlayedSchedule], *, title: str | None = None, columns: int = 2, width: float = 16.0
+def schedules(
+    played: Sequence[PlayedSchedule], *, columns: int = 1, title: str | None = None, width: float = 14.0
 ) -> Figure:
-    """All of them on one page, in columns from left to right; otherwise as ``plot_schedules``."""
-    _require_readable(shown)
-    lines = -(-len(shown) // columns)
-    most = max(played.schedule.num_stages for played in shown)
-    figure = Figure(figsize=(width, lines * (0.42 + 0.24 * most) + 1.3), layout="constrained")
-    panels = list(figure.subplots(lines, columns, sharex=True, squeeze=False).flat)
-    for empty in panels[len(shown) :]:
+    """Schedules with given times (`simcluster.play_schedules`), on one time axis under each other or in columns.
+
+    Each with its makespan, bubbles and most activations alive.  ``width`` is in inches.  The figure belongs to no
+    window: ``savefig`` it.  InputError for none, and for more than 40,000 actions or 64 stages, which nobody can read.
+    """
+    _require_readable(played)
+    counts = [each.schedule.num_stages for each in played]
+    if columns == 1:
+        heights, foot, side, sizes = [0.34 + 0.23 * count for count in counts], 1.35, 0.8, (7.0, 9, 11)
+    else:
+        heights, foot, side, sizes = [0.42 + 0.24 * max(counts)] * -(-len(played) // columns), 1.3, 0.5, (6.2, 8, 12)
+    figure = Figure(figsize=(width, sum(heights) + foot), layout="constrained")
+    grid = figure.subplots(len(heights), columns, sharex=True, squeeze=False, height_ratios=heights)
+    panels = list(grid.flat)
+    for empty in panels[len(played) :]:
         empty.set_visible(False)
-    _draw_all(figure, panels[: len(shown)], shown, size=6.2, width=(width / columns - 0.5) * 72)
-    for panel in panels[max(0, len(shown) - columns) : len(shown)]:
-        panel.set_xlabel("time, in the unit of the given times", fontsize=8, color=TEXT)
+    _draw_all(figure, panels[: len(played)], played, size=sizes[0], width=(width / columns - side) * 72)
+    for panel in panels[max(0, len(played) - columns) : len(played)]:
+        panel.set_xlabel("time, in the unit of the given times", fontsize=sizes[1], color=TEXT)
         panel.tick_params(labelbottom=True)
-    figure.suptitle(title or _title(shown), fontsize=12, color=TEXT, x=0.01, ha="left")
+    figure.suptitle(title or _title(played), fontsize=sizes[2], color=TEXT, x=0.01, ha="left")
     return figure
 
 

@@ -21,7 +21,7 @@ _LOOKS = {
 }
 
 
-def plot_sensitivity(found: Sequence[Sensitivity], title: str = "") -> Figure:
+def sensitivity(found: Sequence[Sensitivity], title: str = "") -> Figure:
     """Percent of the step for each percent of a resource, longest bar first; InputError for nothing.
 
     The thick bar is what more of it saves, the thin one below what less of it costs.

@@ -15,11 +15,24 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from simcluster.results.result import Result
 from simcluster.show.palette import QUIET_TEXT, STREAMS, TEXT, WAITING, rgb, text_on
+from simcluster.studies.whatif.straggling import Stragglers
 
 _FILL = LinearSegmentedColormap.from_list("slowdown", ["#FFFFFF", "#F3C9A5", STREAMS["tp"], "#8F3800"])
 _NUMBERS = 24  # columns up to which every cell has its number
 _LEAST = 0.05  # the scale reaches at least this excess, so that noise stays pale
+
+
+def stragglers(result: Result, found: Stragglers) -> Figure:
+    """The slowdown of a result by each worker over (dp rank, stage), as the trace's estimator has it; `found` is what
+    `simcluster.stragglers(result)` gave."""
+    estimated = found.estimated
+    longer = f"a step takes {found.slowdown - 1:.1%} longer than without faults"
+    return straggler_heatmap(
+        estimated.by_worker, by_replica=estimated.by_replica.tolist(), by_stage=estimated.by_stage.tolist(),
+        title=f"{result.scenario.name}\n{longer}; by worker, from its trace", worst=estimated.worst,
+    )  # fmt: skip
 
 
 def straggler_heatmap(

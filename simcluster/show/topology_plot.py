@@ -21,8 +21,9 @@ _LEGEND_ENTRY = 1.45
 """Inches that an entry of the legend takes."""
 
 
-def plot_topology(cluster: Cluster) -> Figure:
-    """The fabric with its columns on the left, one machine of each kind (two at most) on the right.
+def topology(cluster: Cluster) -> Figure:
+    """A cluster by its hierarchy, readable at thousands of GPUs: the fabric with its columns left, one machine of
+    each kind (two at most) on the right.
 
     Rates are payload per direction; line widths grow with the root of the bandwidth.  The figure belongs to no window:
     ``savefig`` it.

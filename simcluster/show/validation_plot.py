@@ -41,7 +41,7 @@ class _Series:
     hollow: bool
 
 
-def plot_validation(reports: Sequence[Report]) -> Figure:
+def errors(reports: Sequence[Report]) -> Figure:
     """Every point of the reports: a column of panels for every kind of study.
 
     Each study of steps and each set of collectives has its own colour and marker; sets that the study calls degraded

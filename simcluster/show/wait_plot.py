@@ -10,6 +10,7 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
 from simcluster.base.units import format_seconds_round
+from simcluster.results.result import Result
 from simcluster.results.waits import WaitMatrix
 from simcluster.show.palette import QUIET_TEXT, STREAMS, TEXT, WAITING, rgb
 from simcluster.show.straggler_heatmap import frame_margins
@@ -22,6 +23,11 @@ _NAMES = {
     "stage": "stage",
 }
 _GRID = 40  # rows up to which cells have lines between them
+
+
+def waits(result: Result) -> Figure:
+    """Who waited for whom in a result: every rank, or where there are too many every worker, machine or stage."""
+    return plot_waits(result.wait_matrix, title=f"{result.scenario.name}: who waits for whom")
 
 
 def plot_waits(matrix: WaitMatrix, *, title: str) -> Figure:
