@@ -7,7 +7,7 @@ from simcluster.schedules.text import order_lines
 from simcluster.show.report import words
 from simcluster.show.report.colours import HEAT_LEVELS
 from simcluster.show.report.entry import Entry
-from simcluster.show.report.html import Markup, element, joined, table, void
+from simcluster.show.report.html import Markup, element, joined, table
 from simcluster.show.report.ideal import MOST_ACTIONS
 from simcluster.show.report.yaml_text import yaml_text
 from simcluster.studies.whatif.straggling import Stragglers
@@ -186,10 +186,3 @@ def scenario(entry: Entry, number: int) -> Markup:
         element("pre", element("code", yaml_text(document), id=name), class_="scenario", tabindex=0,
                 role="region", aria_label=f"Scenario of {entry.name}"),
     )  # fmt: skip
-
-
-def spacer() -> Markup:
-    """A pattern for bars that wait: defined once on the page."""
-    line = void("path", d="M-1,1 l2,-2 M0,6 l6,-6 M5,7 l2,-2", class_="hatch-line")
-    pattern = element("pattern", line, id="hatch", width=6, height=6, patternUnits="userSpaceOnUse")
-    return element("svg", element("defs", pattern), width=0, height=0, class_="nothing", aria_hidden="true")

@@ -1,6 +1,6 @@
-"""HTML from Python without a template language: everything that is text is escaped, once, here.
+"""HTML from pieces in ``assets/`` and from Python: everything that is text is escaped, once, here.
 
-A ``Markup`` is finished HTML; any other text is data, whatever it contains.  Pure.
+A ``Markup`` is finished HTML; any other text is data, whatever it contains.
 """
 
 from __future__ import annotations
@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
+from importlib.resources import files
+from string import Template
 
 
 class Markup(str):
@@ -17,6 +19,17 @@ class Markup(str):
 
 
 Content = str | Iterable[str]
+
+
+def asset(name: str) -> str:
+    """A file of the page's own."""
+    return (files("simcluster.show.report") / "assets" / name).read_text(encoding="utf-8")
+
+
+def filled(name: str, /, **values: Content) -> Markup:
+    """The HTML of an asset, its lines one after the other without their indents, with values for its $names."""
+    text = "".join(line.strip() for line in asset(name).splitlines())
+    return Markup(Template(text).substitute({key: joined(value) for key, value in values.items()}))
 
 
 def element(tag: str, *content: Content, **attributes: str | float | None) -> Markup:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Sequence
-from importlib.resources import files
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from simcluster.base.errors import InputError
 from simcluster.show.report import colours, details, summary, trust
 from simcluster.show.report.blob import Blob
 from simcluster.show.report.entry import Entry, MemoryCurve
-from simcluster.show.report.html import Markup, element, joined, json_block, void
+from simcluster.show.report.html import Markup, asset, element, filled, joined, json_block
 from simcluster.show.report.ideal import MOST_ACTIONS, ideal_spans
 from simcluster.show.report.packing import TICKS, packed, some_ranks
 
@@ -46,28 +45,14 @@ def page(entries: Sequence[Entry], *, title: str = "") -> str:
         raise InputError(f"{len(entries)} runs are too many for one page; give at most {_MOST_ENTRIES}")
     script, style = _script(), _style()
     data, columns, notes = _data(entries)
-    heading = title or _heading(entries)
-    policy = f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; img-src data:"
-    head = [
-        void("meta", charset="utf-8"),
-        void("meta", http_equiv="Content-Security-Policy", content=policy),
-        void("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        void("meta", name="color-scheme", content="light dark"),
-        element("title", f"{heading}: simcluster report"),
-        element("style", Markup(style)),
-    ]
-    body = [
-        element("a", "To the timeline", href="#timeline", class_="skip"),
-        details.spacer(),
-        _header(entries, heading),
-        element("main", _sections(entries, notes)),
-        element("footer", f"simcluster {entries[0].numbers.get('version', '')}. This page is complete in itself and "
-                "loads nothing."),
-        json_block("data", data),
-        Markup(f'<script type="text/plain" id="columns">{columns}</script>'),
-        element("script", Markup(script)),
-    ]  # fmt: skip
-    return f"<!doctype html>\n{element('html', element('head', head), element('body', body), lang='en')}\n"
+    return "<!doctype html>\n" + filled(
+        "page.html",
+        policy=f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; img-src data:",
+        heading=title or _heading(entries), style=Markup(style), told=_told(entries),
+        contents=(element("a", name, href=f"#{place}") for place, name in _contents(entries)),
+        sections=_sections(entries, notes), version=str(entries[0].numbers.get("version", "")),
+        data=json_block("data", data), columns=Markup(columns), script=Markup(script),
+    ) + "\n"  # fmt: skip
 
 
 def _heading(entries: Sequence[Entry]) -> str:
@@ -82,23 +67,12 @@ def _heading(entries: Sequence[Entry]) -> str:
 # --- sections ---------------------------------------------------------------------------------------------------------
 
 
-def _header(entries: Sequence[Entry], heading: str) -> Markup:
+def _told(entries: Sequence[Entry]) -> list[Markup]:
+    """What was run, under the heading."""
     if len(entries) == 1:
-        lines = [element("p", line) for line in summary.what_was_run(entries[0])]
-    else:
-        told = [summary.what_was_run(entry) for entry in entries]
-        lines = [
-            element("p", element("strong", entry.name), ": ", "; ".join([own[0], *own[2:]]))
-            for entry, own in zip(entries, told, strict=True)
-        ]
-    links = [element("a", name, href=f"#{place}") for place, name in _contents(entries)]
-    return element(
-        "header",
-        element("div", element("h1", heading), element("button", "Dark", type="button", id="theme", hidden=""),
-                class_="title"),
-        lines,
-        element("nav", links, aria_label="Contents"),
-    )  # fmt: skip
+        return [element("p", line) for line in summary.what_was_run(entries[0])]
+    lines = [(entry, summary.what_was_run(entry)) for entry in entries]
+    return [element("p", element("strong", entry.name), ": ", "; ".join([own[0], *own[2:]])) for entry, own in lines]
 
 
 def _contents(entries: Sequence[Entry]) -> list[tuple[str, str]]:
@@ -160,56 +134,13 @@ def _timeline(entries: Sequence[Entry], notes: Sequence[str]) -> Markup:
 
 def _frame(what: str, runs: int = 1) -> Markup:
     """Where a Gantt is drawn: buttons, the canvas in its scroller, and for a timeline search, legend and the table."""
-    whole = what == "timeline"
-    name = "Timeline" if whole else "Schedule"
-    buttons = [
-        element("button", text, type="button", data_do=action, aria_label=label, title=label)
-        for action, text, label in (("left", "←", "Earlier"), ("right", "→", "Later"), ("in", "+", "Zoom in"),
-                                    ("out", "−", "Zoom out"), ("all", "All", "Show all of it"))
-    ]  # fmt: skip
-    search = [
-        void("input", type="search", data_part="search", placeholder="Search: mlp backward  rank:8  mb:3  >5ms",
-             aria_label="Search spans by words, rank:8, stage:1, mb:3, layer:12, or >5ms", spellcheck="false"),
-        element("button", "‹", type="button", data_part="previous", aria_label="Previous match", title="Previous"),
-        element("button", "›", type="button", data_part="next", aria_label="Next match", title="Next"),
-        element("output", data_part="found"),
-    ]  # fmt: skip
-    every = element("option", "every rank", value="all", selected="" if runs == 1 else None)
-    one = element("option", "one rank per stage", value="stage", selected="" if runs > 1 else None)
-    rows = element("label", "Rows ", element("select", every, one, data_part="rows"))
-    canvas = element("canvas", tabindex=0, role="application", aria_label=f"{name}. {_HELP}")
-    stage = element(
-        "div",
-        element("div", element("div", canvas, data_part="sizer"), data_part="scroller", class_="scroller"),
-        element("div", data_part="band", class_="band"),
-        element("div", data_part="tip", class_="tip", hidden="", role="status"),
-        class_="stage",
+    if what != "timeline":
+        return filled("gantt.html", name="Schedule", help=_HELP, search="", table="")
+    chosen = Markup(' selected=""')
+    search = filled("gantt_search.html", every=chosen if runs == 1 else "", one=chosen if runs > 1 else "")
+    return filled(
+        "gantt.html", name="Timeline", help=_HELP, search=search, table=filled("gantt_table.html", help=_HELP)
     )
-    controls = [element("span", buttons, class_="group"), *([element("span", search, class_="group"), rows] * whole)]
-    parts = [
-        element("div", controls, element("output", data_part="view", class_="view"), class_="controls"),
-        stage,
-    ]
-    if whole:
-        parts += [element("ul", data_part="legend", class_="legend"), details.quiet(_HELP), _as_table()]
-    parts.append(element("p", data_part="live", class_="unseen", aria_live="polite"))
-    return joined(parts)
-
-
-def _as_table() -> Markup:
-    header = ["name", "kind", "stream", "layer", "microbatch", "start", "duration", "waited before"]
-    head = [element("th", name, scope="col", class_="number" if at > 2 else None) for at, name in enumerate(header)]
-    caption = "Spans of one row that are in view"
-    return element(
-        "details",
-        element("summary", "The part in view as a table"),
-        element("div", element("label", "Row ", element("select", data_part="table-row")),
-                element("output", data_part="table-count"), class_="controls"),
-        element("div", element("table", element("caption", caption), element("thead", element("tr", head)),
-                               element("tbody", data_part="table-body")),
-                class_="scroll-x tall", tabindex=0, role="region", aria_label=caption),
-        data_part="table",
-    )  # fmt: skip
 
 
 # --- data -------------------------------------------------------------------------------------------------------------
@@ -297,18 +228,14 @@ class _Paints:
 
 
 def _script() -> str:
-    parts = "\n".join(_asset(name) for name in _SCRIPTS)
+    parts = "\n".join(asset(name) for name in _SCRIPTS)
     return f'"use strict";\n(() => {{\n{parts}\n}})();\n'
 
 
 def _style() -> str:
     light, dark = colours.variables()
-    theme = _asset("style.css").replace("/*LIGHT*/", light).replace("/*DARK*/", dark)
+    theme = asset("style.css").replace("/*LIGHT*/", light).replace("/*DARK*/", dark)
     return f"{theme}\n{colours.classes()}\n"
-
-
-def _asset(name: str) -> str:
-    return (files("simcluster.show.report") / "assets" / name).read_text(encoding="utf-8")
 
 
 def _hash(text: str) -> str:
