@@ -24,8 +24,8 @@ from simcluster.base.errors import InputError
 from simcluster.base.units import format_seconds
 from simcluster.show import palette
 from simcluster.show.gantt_legend import draw_footer, footer_of
-from simcluster.show.gantt_panel import LaneHeights, Panel, draw_panel, make_panel, picture_of, streams_of
-from simcluster.show.gantt_rows import Rows, choose_rows
+from simcluster.show.gantt_panel import LaneHeights, Panel, draw_panel, streams_of
+from simcluster.show.gantt_rows import RowChoice, Rows, choose_rows
 from simcluster.show.ruler import Ruler
 
 DPI = 150
@@ -76,11 +76,9 @@ def gantt(
     whole = _extent(timeline)
     shown = _checked_window(window, whole)
     choice = choose_rows(timeline, ranks=ranks, rows=rows, max_rows=max_rows, num_ranks=num_ranks)
-    lanes = LaneHeights.fitting(streams_of(timeline, choice.ranks), len(choice.ranks))
-    panel = make_panel(timeline, choice, lanes, window=shown, unit=_unit(shown)[1], origin=0.0)
     total = max(num_ranks or 0, timeline["rank"].nunique())
     heading = title if title is not None else _title(timeline, whole, shown, total)
-    return _figure([panel], heading, headers=None, labels=labels, width=width)
+    return _figure([(timeline, choice, 0.0)], shown, heading, headers=None, labels=labels, width=width)
 
 
 def compare_gantts(
@@ -111,20 +109,15 @@ def compare_gantts(
     extents = [_extent(timeline) for timeline in timelines]
     lengths = [end - start for start, end in extents]
     shown = _checked_window(window, (0.0, max(lengths)))
-    choices = [
-        choose_rows(timeline, ranks=ranks, rows=rows, max_rows=max_rows, num_ranks=None) for timeline in timelines
+    panels = [
+        (timeline, choose_rows(timeline, ranks=ranks, rows=rows, max_rows=max_rows, num_ranks=None), begin)
+        for timeline, (begin, _) in zip(timelines, extents, strict=True)
     ]
-    most = sum(len(choice.ranks) for choice in choices)
-    panels = []
-    for timeline, choice, (begin, _) in zip(timelines, choices, extents, strict=True):
-        lanes = LaneHeights.fitting(streams_of(timeline, choice.ranks), most)
-        moved = (shown[0] + begin, shown[1] + begin)
-        panels.append(make_panel(timeline, choice, lanes, window=moved, unit=_unit(shown)[1], origin=begin))
     texts = said or [
         (format_seconds(length), _change(length, lengths[0]) if at else "") for at, length in enumerate(lengths)
     ]
     headers = [(name, *both) for (name, _), both in zip(named_timelines, texts, strict=True)]
-    return _figure(panels, title or "", headers=headers, labels=labels, width=width)
+    return _figure(panels, shown, title or "", headers=headers, labels=labels, width=width)
 
 
 def save_figure(figure: Figure, path: str | Path) -> None:
@@ -149,28 +142,34 @@ def _timeline_of(timeline: pd.DataFrame | HasTimeline) -> pd.DataFrame:
 
 
 def _figure(
-    panels: Sequence[Panel], title: str, *, headers: Sequence[tuple[str, str, str]] | None, labels: bool, width: float
-) -> Figure:
-    """Panels, one time axis, one legend and the caption, laid out in points from the top."""
+    shown: Sequence[tuple[pd.DataFrame, RowChoice, float]], window: Window, title: str,
+    *, headers: Sequence[tuple[str, str, str]] | None, labels: bool, width: float,
+) -> Figure:  # fmt: skip
+    """Timelines with their rows and origins: panels, one time axis, one legend, the caption, in points from the top."""
     ruler = Ruler(DPI)
-    left = max(ruler.width(label, 8.0) for panel in panels for label in panel.choice.labels) + _SIDE + 6.0
+    left = max(ruler.width(label, 8.0) for _, choice, _ in shown for label in choice.labels) + _SIDE + 6.0
     right = width * 72 - (_STEP_TIME if headers else _SIDE + 6.0)
+    columns = max(100, round((right - left) / 72 * DPI))
+    name, unit = _unit(window)
+    num_rows = sum(len(choice.ranks) for _, choice, _ in shown)
+    panels = []
+    for timeline, choice, origin in shown:
+        lanes = LaneHeights.fitting(streams_of(timeline, choice.ranks), num_rows)
+        panels.append(Panel(timeline, choice, lanes, (window[0] + origin, window[1] + origin), unit, origin, columns))
     top = _TITLE + _LINE * title.count("\n") if title else 6.0
     header = _HEADER if headers else 0.0
     body = sum(panel.height + header for panel in panels)
-    columns = max(100, round((right - left) / 72 * DPI))
     figure = Figure(dpi=DPI)
     FigureCanvasAgg(figure)
-    pictures = [picture_of(panel, columns) for panel in panels]
-    footer = footer_of(pictures, ruler, width=right - _SIDE, labels=labels)
+    footer = footer_of(panels, ruler, width=right - _SIDE, labels=labels)
     height = top + body + _AXIS + footer.height
     figure.set_size_inches(width, height / 72)
     at = height - top
-    for number, (panel, picture) in enumerate(zip(panels, pictures, strict=True)):
+    for number, panel in enumerate(panels):
         at -= header + panel.height
         axes = figure.add_axes((left / (width * 72), at / height, (right - left) / (width * 72), panel.height / height))
-        draw_panel(axes, picture, ruler, labels=labels)
-        _draw_time(axes, panel, named=number == len(panels) - 1)
+        draw_panel(axes, panel, ruler, labels=labels)
+        _draw_time(axes, name, named=number == len(panels) - 1)
         if headers:
             _draw_header(axes, panel, *headers[number])
     if title:
@@ -179,9 +178,8 @@ def _figure(
     return figure
 
 
-def _draw_time(axes: Axes, panel: Panel, *, named: bool) -> None:
-    """Ticks in the panel's unit; written under the last panel only."""
-    unit = next(name for name, seconds in _UNITS if seconds == panel.unit)
+def _draw_time(axes: Axes, unit: str, *, named: bool) -> None:
+    """Ticks in a unit; written under the last panel only."""
     axes.xaxis.set_major_locator(MaxNLocator(nbins=14, steps=[1, 2, 2.5, 5, 10]))
     formatter = ScalarFormatter(useOffset=False)
     formatter.set_scientific(False)

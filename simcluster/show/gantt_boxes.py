@@ -67,34 +67,30 @@ def boxes_of(
     Row i is `ranks[i]`; `streams` are the streams that have a lane, "compute" first.
     """
     row = pd.Index(ranks).get_indexer(pd.Index(timeline["rank"].to_numpy(np.int64)))
-    lane = _codes(timeline["stream"], streams)
+    lane = pd.Index(streams).get_indexer(pd.Index(timeline["stream"]))
     ready, start, end = (timeline[name].to_numpy(np.float64) for name in ("ready", "start", "end"))
     first = np.minimum(ready, start)
     here = np.flatnonzero((row >= 0) & (lane >= 0) & (end > window[0]) & (first < window[1]))
     here = here[np.lexsort((start[here], lane[here], row[here]))]
     row, lane, first, start, end = row[here], lane[here], first[here], start[here], end[here]
-    paint, paints = _paints(timeline, here, lane)
     # Waiting is drawn only where its lane is free: an early-posted receive waits behind the spans before it.
     waits_from = np.maximum(first, _previous_end(row, lane, end))
     waiting = np.flatnonzero(waits_from < start)
-    wait_paint, paints = _wait_paints(lane[waiting], streams, paints)
-
-    def both(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        return np.concatenate([values, values[waiting]])
-
-    microbatch = timeline["microbatch"].to_numpy(np.int64)[here]
+    both = np.concatenate([np.arange(len(here)), waiting])
+    waits = np.arange(len(both)) >= len(here)
+    paint, paints = _paints(timeline, here[both], lane[both], waits)
     boxes = Boxes(
         paints=paints,
         streams=streams,
-        row=both(row),
-        lane=both(lane),
-        paint=np.concatenate([paint, wait_paint]),
-        microbatch=both(microbatch),
-        start=np.clip(np.concatenate([start, waits_from[waiting]]), *window),
-        end=np.clip(np.concatenate([end, start[waiting]]), *window),
-        share=np.ones(len(here) + len(waiting)),
-        recompute=np.zeros(len(here) + len(waiting)),
-        source=np.concatenate([here, np.full(len(waiting), -1)]),
+        row=row[both],
+        lane=lane[both],
+        paint=paint,
+        microbatch=timeline["microbatch"].to_numpy(np.int64)[here[both]],
+        start=np.clip(np.where(waits, waits_from[both], start[both]), *window),
+        end=np.clip(np.where(waits, start[both], end[both]), *window),
+        share=np.ones(len(both)),
+        recompute=np.zeros(len(both)),
+        source=np.where(waits, -1, here[both]),
     )
     boxes = boxes.kept(boxes.end > boxes.start)
     order = np.lexsort((boxes.start, boxes.lane, boxes.row))
@@ -132,11 +128,6 @@ def joined(boxes: Boxes, seconds_per_pixel: float) -> Boxes:
         recompute=np.where(mixed, 1.0 - rest / work, 0.0),
         source=np.where(single, boxes.source[first], -1),
     )
-
-
-def count_joined(boxes: Boxes, seconds_per_pixel: float) -> int:
-    """How many boxes `joined` leaves."""
-    return int(_splits(boxes, seconds_per_pixel).sum()) + 1 if len(boxes) else 0
 
 
 def column_colours(
@@ -214,31 +205,12 @@ def _previous_end(row: Ints, lane: Ints, end: Floats) -> Floats:
     return np.asarray(previous.to_numpy(), dtype=np.float64)
 
 
-def _codes(column: pd.Series[Any], values: tuple[str, ...]) -> Ints:
-    """Position of each cell in `values`, -1 where it is not one of them."""
-    codes, found = pd.factorize(column)
-    position = {value: at for at, value in enumerate(values)}
-    return np.array([*(position.get(str(value), -1) for value in found), -1], dtype=np.int64)[codes]
-
-
-def _paints(timeline: pd.DataFrame, here: Ints, lane: Ints) -> tuple[Ints, tuple[Paint, ...]]:
-    """The paint of each span at the positions `here`, and the paints, in an order that depends on their names only."""
-    kind, kinds = pd.factorize(timeline["kind"].to_numpy()[here], sort=True)
-    stream, streams = pd.factorize(timeline["stream"].to_numpy()[here], sort=True)
-    chunk = np.where(lane == 0, np.maximum(timeline["chunk"].to_numpy(np.int64)[here], 0), 0)
-    num_chunks = int(chunk.max(initial=0)) + 1
-    found, paint = np.unique((stream * len(kinds) + kind) * num_chunks + chunk, return_inverse=True)
-    names = [
-        (str(streams[code // num_chunks // len(kinds)]), str(kinds[code // num_chunks % len(kinds)]), code % num_chunks)
-        for code in found.tolist()
-    ]
-    return paint.astype(np.int64), tuple(names)
-
-
-def _wait_paints(lane: Ints, streams: tuple[str, ...], paints: tuple[Paint, ...]) -> tuple[Ints, tuple[Paint, ...]]:
-    """Paints for waiting in each lane, appended to `paints`."""
-    added = tuple((streams[at], "waiting", 0) for at in np.unique(lane).tolist())
-    position = np.full(len(streams), -1)
-    for at, (stream, _, _) in enumerate(added):
-        position[streams.index(stream)] = len(paints) + at
-    return position[lane], paints + added
+def _paints(
+    timeline: pd.DataFrame, here: Ints, lane: Ints, waits: npt.NDArray[np.bool_]
+) -> tuple[Ints, tuple[Paint, ...]]:
+    """Paints of boxes of the spans at the positions `here`, or of the waiting before these, in order of their names."""
+    stream, kind, chunk = (timeline[name].to_numpy()[here] for name in ("stream", "kind", "chunk"))
+    chunk = np.where((lane == 0) & ~waits, np.maximum(chunk, 0), 0)
+    looks = pd.DataFrame({"waits": waits, "stream": stream, "kind": np.where(waits, "waiting", kind), "chunk": chunk})
+    alike = looks.groupby(list(looks))
+    return alike.ngroup().to_numpy(np.int64), tuple((str(s), str(k), int(at)) for _, s, k, at in alike.size().index)

@@ -14,7 +14,7 @@ from matplotlib.patches import Patch
 
 from simcluster.show import palette
 from simcluster.show.gantt_boxes import JOIN_GAP
-from simcluster.show.gantt_panel import Picture
+from simcluster.show.gantt_panel import Panel
 from simcluster.show.ruler import Ruler
 
 _FONT, _LINE = 8.0, 13.0  # points
@@ -48,15 +48,15 @@ class Footer:
         return self.legend_height + _CAPTION_LINE * len(self.caption) + 4.0
 
 
-def footer_of(pictures: Sequence[Picture], ruler: Ruler, *, width: float, labels: bool) -> Footer:
+def footer_of(panels: Sequence[Panel], ruler: Ruler, *, width: float, labels: bool) -> Footer:
     """The footer of figures `width` points wide together: an entry for every paint that they show."""
-    entries = _entries(pictures)
+    entries = _entries(panels)
     widths = [ruler.width(name, _FONT) + _HANDLE + _SPACE for name, _ in entries]
     fits = (count for count in range(len(entries), 1, -1) if _width_in_columns(widths, count) <= width)
     characters = int(width / (_CAPTION_FONT * 0.56))
     num_lines = -(-len(entries) // next(fits, 1))
     return Footer(
-        entries, -(-len(entries) // num_lines), tuple(textwrap.wrap(_caption(pictures, labels=labels), characters))
+        entries, -(-len(entries) // num_lines), tuple(textwrap.wrap(_caption(panels, labels=labels), characters))
     )
 
 
@@ -77,29 +77,29 @@ def draw_footer(figure: Figure, footer: Footer, *, left: float) -> None:
         )  # fmt: skip
 
 
-def _caption(pictures: Sequence[Picture], *, labels: bool) -> str:
+def _caption(panels: Sequence[Panel], *, labels: bool) -> str:
     """What the reader must know to trust the picture."""
-    sentences = [picture.panel.choice.caption for picture in pictures]
+    sentences = [panel.choice.caption for panel in panels]
     sentences += [
-        f"Raster of {len(picture.boxes):,} boxes: a pixel column has the mean colour of its time, white is idle."
-        for picture in pictures
-        if picture.raster
+        f"Raster of {len(panel.boxes):,} boxes: a pixel column has the mean colour of its time, white is idle."
+        for panel in panels
+        if panel.raster
     ]
-    if any(picture.joined for picture in pictures):
+    if any(panel.joined for panel in panels):
         sentences.append(
             f"Small spans of one action less than {JOIN_GAP:g} pixels apart are one box; a bar of "
             "communication is as high as the part of its time that is filled."
         )
-    if any(bool((picture.boxes.recompute > 0).any()) for picture in pictures):
+    if any(bool((panel.boxes.recompute > 0).any()) for panel in panels):
         sentences.append("The strip along a backward is recompute's part of its time.")
-    if labels and not all(picture.raster for picture in pictures):
+    if labels and not all(panel.raster for panel in panels):
         sentences.append("Numbers are microbatches.")
     return " ".join(dict.fromkeys(sentence for sentence in sentences if sentence))
 
 
-def _entries(pictures: Sequence[Picture]) -> tuple[Entry, ...]:
+def _entries(panels: Sequence[Panel]) -> tuple[Entry, ...]:
     """Compute kinds with the shades of their chunks, communication by stream and kind, waiting, idle."""
-    seen = {picture.panel.boxes.paints[at] for picture in pictures for at in np.unique(picture.panel.boxes.paint)}
+    seen = {panel.spans.paints[at] for panel in panels for at in np.unique(panel.spans.paint)}
     paints = sorted(seen)
     entries: list[Entry] = []
     for kind in [*palette.COMPUTE_KINDS, *sorted({k for s, k, _ in paints if s == "compute"})]:
@@ -115,7 +115,7 @@ def _entries(pictures: Sequence[Picture]) -> tuple[Entry, ...]:
             if each == stream and kind != "waiting"
         ]
     if any(kind == "waiting" for _, kind, _ in paints):
-        hatch = None if all(picture.raster for picture in pictures) else "//////"
+        hatch = None if all(panel.raster for panel in panels) else "//////"
         hatched = Patch(facecolor=palette.WAITING, hatch=hatch, edgecolor=palette.WAITING_HATCH, linewidth=0)
         entries.append(("waiting for a peer or the network", (hatched,)))
     entries.append(("idle", (Patch(facecolor=palette.IDLE, edgecolor=palette.QUIET_TEXT, linewidth=0.5),)))

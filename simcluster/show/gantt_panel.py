@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from matplotlib.collections import PolyCollection
 from simcluster.base.arrays import Floats
 from simcluster.base.units import format_bytes
 from simcluster.show import palette
-from simcluster.show.gantt_boxes import Boxes, boxes_of, column_colours, count_joined, joined
+from simcluster.show.gantt_boxes import Boxes, boxes_of, column_colours, joined
 from simcluster.show.gantt_rows import RowChoice
 from simcluster.show.ruler import Ruler
 
@@ -64,40 +65,46 @@ class LaneHeights:
         return np.where(lane == 0, self.compute, self.slim - 0.8)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Panel:
-    """A timeline ready to be drawn: its rows, its boxes one per span, and the picture's scale."""
+    """A timeline ready to be drawn: its rows, its boxes, and the picture's scale."""
 
     timeline: pd.DataFrame
     choice: RowChoice
     lanes: LaneHeights
-    boxes: Boxes
-    window: tuple[float, float]
+    window: tuple[float, float]  # seconds on the timeline's own clock
     unit: float  # seconds in one unit of the time axis
     origin: float  # seconds that the time axis calls zero
+    columns: int  # pixels across
 
     @property
     def height(self) -> float:
         """Points."""
         return self.lanes.pitch * len(self.choice.ranks)
 
+    @property
+    def seconds_per_pixel(self) -> float:
+        return (self.window[1] - self.window[0]) / self.columns
 
-@dataclass(frozen=True, slots=True)
-class Picture:
-    """A panel at a resolution: its boxes joined to what can be seen, or as they are where a raster replaces them."""
+    @cached_property
+    def spans(self) -> Boxes:
+        """A box for each span of the chosen ranks."""
+        return boxes_of(self.timeline, self.choice.ranks, self.window, self.lanes.streams)
 
-    panel: Panel
-    boxes: Boxes
-    columns: int  # pixels across
-    raster: bool
+    @cached_property
+    def boxes(self) -> Boxes:
+        """Those that can be seen, with the small ones joined; or all of them where a raster replaces them."""
+        seen = joined(self.spans, self.seconds_per_pixel)
+        return self.spans if len(seen) > RASTER_ABOVE else seen
+
+    @cached_property
+    def raster(self) -> bool:
+        """Are they too many to draw one by one?"""
+        return len(self.boxes) > RASTER_ABOVE
 
     @property
     def joined(self) -> bool:
-        return len(self.boxes) < len(self.panel.boxes)
-
-    @property
-    def seconds_per_pixel(self) -> float:
-        return (self.panel.window[1] - self.panel.window[0]) / self.columns
+        return len(self.boxes) < len(self.spans)
 
 
 def streams_of(timeline: pd.DataFrame, ranks: tuple[int, ...]) -> tuple[str, ...]:
@@ -107,41 +114,15 @@ def streams_of(timeline: pd.DataFrame, ranks: tuple[int, ...]) -> tuple[str, ...
     return ("compute", *known, *sorted(used - {"compute", *known}))
 
 
-def make_panel(
-    timeline: pd.DataFrame,
-    choice: RowChoice,
-    lanes: LaneHeights,
-    *,
-    window: tuple[float, float],
-    unit: float,
-    origin: float,
-) -> Panel:
-    """Spans of the chosen ranks inside `window` (seconds on the timeline's own clock)."""
-    boxes = boxes_of(timeline, choice.ranks, window, lanes.streams)
-    return Panel(timeline, choice, lanes, boxes, window, unit, origin)
-
-
-def picture_of(panel: Panel, columns: int) -> Picture:
-    """`panel` seen `columns` pixels wide."""
-    pixel = (panel.window[1] - panel.window[0]) / columns
-    if count_joined(panel.boxes, pixel) > RASTER_ABOVE:
-        return Picture(panel, panel.boxes, columns, raster=True)
-    return Picture(panel, joined(panel.boxes, pixel), columns, raster=False)
-
-
-def draw_panel(axes: Axes, picture: Picture, ruler: Ruler, *, labels: bool) -> None:
-    """Draw `picture` on `axes`, with microbatch numbers and names where they fit if `labels`."""
-    _draw_rows(axes, picture.panel)
-    if picture.raster:
-        _draw_raster(axes, picture)
+def draw_panel(axes: Axes, panel: Panel, ruler: Ruler, *, labels: bool) -> None:
+    """Draw `panel` on `axes`, with microbatch numbers and names where they fit if `labels`."""
+    _draw_rows(axes, panel)
+    if panel.raster:
+        _draw_raster(axes, panel)
         return
-    _draw_boxes(axes, picture)
+    _draw_boxes(axes, panel)
     if labels:
-        for text in _texts(picture, ruler):
-            axes.text(
-                text.x, text.y, text.words, fontsize=text.size, color=text.colour,
-                ha="center", va="center_baseline", parse_math=False, clip_on=True,
-            )  # fmt: skip
+        _draw_texts(axes, panel, ruler)
 
 
 def _draw_rows(axes: Axes, panel: Panel) -> None:
@@ -165,9 +146,9 @@ def _draw_rows(axes: Axes, panel: Panel) -> None:
         side.set_visible(False)
 
 
-def _draw_boxes(axes: Axes, picture: Picture) -> None:
+def _draw_boxes(axes: Axes, panel: Panel) -> None:
     """Boxes by paint; waiting hatched; dense communication as a low bar; recompute in a joined backward as a strip."""
-    panel, boxes = picture.panel, picture.boxes
+    boxes = panel.boxes
     colours = _colours(boxes)[boxes.paint]
     waiting = np.array([kind == "waiting" for _, kind, _ in boxes.paints], dtype=np.bool_)[boxes.paint]
     start, end = _shown(panel, boxes.start), _shown(panel, boxes.end)
@@ -175,7 +156,7 @@ def _draw_boxes(axes: Axes, picture: Picture) -> None:
     # Dense communication is a bar whose height is the part of the time that it takes.
     fills = np.where((boxes.lane > 0) & ~waiting, np.maximum(boxes.share, _LOWEST_BAR), 1.0)
     top = bottom - (bottom - top) * fills
-    pixel = picture.seconds_per_pixel / panel.unit
+    pixel = panel.seconds_per_pixel / panel.unit
     hatched = waiting & (end - start > _HATCHED * pixel)
     for which in (waiting & ~hatched, hatched, ~waiting):
         collection = _collection(start[which], end[which], top[which], bottom[which], colours[which])
@@ -194,14 +175,13 @@ def _draw_boxes(axes: Axes, picture: Picture) -> None:
     axes.add_collection(edges, autolim=False)
 
 
-def _draw_raster(axes: Axes, picture: Picture) -> None:
+def _draw_raster(axes: Axes, panel: Panel) -> None:
     """Every pixel column of a lane in its mean colour: white is the part of the column without work."""
-    panel, columns = picture.panel, picture.columns
     lanes, num_rows = panel.lanes, len(panel.choice.ranks)
-    colours = column_colours(panel.boxes, _colours(panel.boxes), panel.window, num_rows, columns)
+    colours = column_colours(panel.boxes, _colours(panel.boxes), panel.window, num_rows, panel.columns)
     start, end = _shown(panel, np.array(panel.window)).tolist()
     step = 0.5  # points: every height of a lane is a multiple of it
-    image = np.tile(np.array(palette.rgb(palette.LANE_SURROUND)), (round(panel.height / step), columns, 1))
+    image = np.tile(np.array(palette.rgb(palette.LANE_SURROUND)), (round(panel.height / step), panel.columns, 1))
     image = (image * 255).astype(np.uint8)
     for row in range(num_rows):
         for lane in range(len(lanes.streams)):
@@ -212,19 +192,10 @@ def _draw_raster(axes: Axes, picture: Picture) -> None:
     axes.imshow(image, extent=extent, aspect="auto", interpolation="nearest", origin="upper", zorder=1)
 
 
-@dataclass(frozen=True, slots=True)
-class _Text:
-    x: float
-    y: float
-    words: str
-    size: float
-    colour: str
-
-
-def _texts(picture: Picture, ruler: Ruler) -> Iterator[_Text]:
+def _draw_texts(axes: Axes, panel: Panel, ruler: Ruler) -> None:
     """Texts that fit inside their boxes: microbatch numbers, and names where a box is one span of one layer."""
-    panel, boxes = picture.panel, picture.boxes
-    width = (boxes.end - boxes.start) / picture.seconds_per_pixel * 72 / ruler.dpi - 2 * _PADDING
+    boxes = panel.boxes
+    width = (boxes.end - boxes.start) / panel.seconds_per_pixel * 72 / ruler.dpi - 2 * _PADDING
     colours = _colours(boxes)
     top, bottom = _vertical(panel.lanes, boxes.row, boxes.lane)
     waiting = np.array([kind == "waiting" for _, kind, _ in boxes.paints], dtype=np.bool_)[boxes.paint]
@@ -238,8 +209,12 @@ def _texts(picture: Picture, ruler: Ruler) -> Iterator[_Text]:
         words, size = next(fits, ("", 0.0))
         if words:
             red, green, blue = colours[boxes.paint[at]].tolist()
+            middle = float(top[at] + bottom[at]) / 2
             x = ((boxes.start[at] + boxes.end[at]) / 2 - panel.origin) / panel.unit
-            yield _Text(float(x), float(top[at] + bottom[at]) / 2, words, size, palette.text_on((red, green, blue)))
+            axes.text(
+                float(x), middle, words, fontsize=size, color=palette.text_on((red, green, blue)),
+                ha="center", va="center_baseline", parse_math=False, clip_on=True,
+            )  # fmt: skip
 
 
 def _words(panel: Panel, boxes: Boxes, at: int) -> Iterator[tuple[str, float]]:
