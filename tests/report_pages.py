@@ -10,7 +10,6 @@ from conftest import tiny_scenario
 
 from simcluster.results.timeline import Spans
 from simcluster.show.report import Entry, entry_of_result
-from simcluster.show.report.packing import with_columns
 from simcluster.simulate import simulate
 
 _KINDS = ("forward", "backward", "all_gather", "reduce_scatter")
@@ -66,4 +65,4 @@ def many_spans(ranks: int, spans_of_rank: int) -> Spans:
         "end": begin + length,
     }
     columns["ready"] = np.maximum(columns["ready"], 0.0)
-    return with_columns(words, columns)
+    return Spans(words, **columns)

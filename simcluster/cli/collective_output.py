@@ -224,8 +224,11 @@ def write_links(
         )  # fmt: skip
         write_text(path, table.getvalue())
         return
+    import numpy as np
+    import pandas as pd
+
     from simcluster.show.gantt import save_figure
-    from simcluster.show.links_plot import LinkRow, plot_rows
+    from simcluster.show.links_plot import plot_rows
 
     links = loads.links[:_MOST_DRAWN]
     edges, matrix = utilisation_over_time(cluster, traffics, [load.link for load in links])
@@ -234,18 +237,18 @@ def write_links(
         kind = tuple(label(cluster.graph, end) for end in load.link)
         alike.setdefault((kind, load.capacity, matrix[number].round(6).tobytes()), []).append(number)
     shown = list(alike.values())[:_MOST_ROWS]
-    rows_drawn = [
-        LinkRow(
-            links[same[0]].link,
-            links[same[0]].capacity,
-            len(same),
-            float(matrix[same[0]].mean()),
-            min(1.0, float(matrix[same[0]].max())),
-        )
-        for same in shown
-    ]
-    matrix = matrix[[same[0] for same in shown]]
-    save_figure(plot_rows(rows_drawn, edges, matrix, title=f"{title}: hottest links"), path)
+    first = [same[0] for same in shown]
+    drawn = pd.DataFrame(
+        {
+            "link_from": [links[number].link[0] for number in first],
+            "link_to": [links[number].link[1] for number in first],
+            "capacity": [links[number].capacity for number in first],
+            "links": [len(same) for same in shown],
+            "utilisation": matrix[first].mean(axis=1),
+            "peak_utilisation": np.minimum(1.0, matrix[first].max(axis=1)),
+        }
+    )
+    save_figure(plot_rows(drawn, edges, matrix[first], title=f"{title}: hottest links"), path)
 
 
 def _hottest(loads: CollectiveLoads, uneven: Sequence[LevelLoad]) -> list[LinkLoad]:

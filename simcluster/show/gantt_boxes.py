@@ -213,4 +213,4 @@ def _paints(
     chunk = np.where((lane == 0) & ~waits, np.maximum(chunk, 0), 0)
     looks = pd.DataFrame({"waits": waits, "stream": stream, "kind": np.where(waits, "waiting", kind), "chunk": chunk})
     alike = looks.groupby(list(looks))
-    return alike.ngroup().to_numpy(np.int64), tuple((str(s), str(k), int(at)) for _, s, k, at in alike.size().index)
+    return np.asarray(alike.ngroup(), np.int64), tuple((str(s), str(k), int(at)) for _, s, k, at in alike.size().index)

@@ -5,10 +5,8 @@ Links that are exactly alike are one row.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
@@ -16,23 +14,12 @@ from matplotlib.figure import Figure
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.base.units import format_bytes_per_second
-from simcluster.results.loads import Link, hottest, utilisation
+from simcluster.results.loads import hottest, utilisation
 from simcluster.results.result import Result
 from simcluster.show.palette import COMPUTE_KINDS, LANE_SURROUND, QUIET_TEXT, STREAMS, TEXT
 
 _FILL = LinearSegmentedColormap.from_list("utilisation", ["#FFFFFF", COMPUTE_KINDS["forward"], STREAMS["dp"]])
 _ROW_HEIGHT = 0.26
-
-
-@dataclass(frozen=True, slots=True)
-class LinkRow:
-    """A link of ``capacity`` B/s for all ``alike``; ``mean`` and ``peak`` utilisation."""
-
-    link: Link
-    capacity: float
-    alike: int
-    mean: float
-    peak: float
 
 
 def links(result: Result, *, n: int = 20, bins: int = 400, title: str | None = None) -> Figure:
@@ -44,35 +31,27 @@ def links(result: Result, *, n: int = 20, bins: int = 400, title: str | None = N
     table = hottest(result, n)
     if table.empty:
         raise InputError("no link carries anything in this run: it has no collective or transfer between GPUs")
-    rows = [
-        LinkRow((a, b), *numbers)
-        for a, b, *numbers in zip(
-            *(
-                table[name].tolist()
-                for name in ("link_from", "link_to", "capacity", "links", "utilisation", "peak_utilisation")
-            ),
-            strict=True,
-        )
-    ]
-    edges, matrix = utilisation(result, [row.link for row in rows], bins)
-    return plot_rows(rows, edges, matrix, title=title or f"{result.scenario.name}: hottest links")
+    edges, matrix = utilisation(result, list(zip(table["link_from"], table["link_to"], strict=True)), bins)
+    return plot_rows(table, edges, matrix, title=title or f"{result.scenario.name}: hottest links")
 
 
-def plot_rows(rows: Sequence[LinkRow], edges: Floats, matrix: Floats, *, title: str) -> Figure:
-    """Links, a row each; ``matrix[row, bin]`` is rate / capacity between ``edges`` (s)."""
+def plot_rows(rows: pd.DataFrame, edges: Floats, matrix: Floats, *, title: str) -> Figure:
+    """Links, a row each as in ``hottest``; ``matrix[row, bin]`` is rate / capacity between ``edges`` (s)."""
     figure = Figure(figsize=(13.0, 1.9 + _ROW_HEIGHT * len(rows)), layout="constrained")
     over_time, mean = figure.subplots(1, 2, sharey=True, width_ratios=[4.2, 1.0])
     _draw_heat(figure, over_time, edges, matrix)
     _draw_bars(mean, rows)
-    over_time.set_yticks(np.arange(len(rows)), [_name(row) for row in rows], fontsize=8, color=TEXT)
+    columns = ("link_from", "link_to", "links", "capacity")
+    names = [_name(*row) for row in zip(*(rows[name].tolist() for name in columns), strict=True)]
+    over_time.set_yticks(np.arange(len(rows)), names, fontsize=8, color=TEXT)
     over_time.set_ylim(len(rows) - 0.5, -0.5)
     figure.suptitle(title, fontsize=11, color=TEXT)
     return figure
 
 
-def _name(row: LinkRow) -> str:
-    alike = f"  ×{row.alike:,}" if row.alike > 1 else ""
-    return f"{row.link[0]} → {row.link[1]}{alike}   {format_bytes_per_second(row.capacity)}"
+def _name(a: str, b: str, links: int, capacity: float) -> str:
+    alike = f"  ×{links:,}" if links > 1 else ""
+    return f"{a} → {b}{alike}   {format_bytes_per_second(capacity)}"
 
 
 def _draw_heat(figure: Figure, axes: Axes, edges: Floats, matrix: Floats) -> None:
@@ -90,11 +69,10 @@ def _draw_heat(figure: Figure, axes: Axes, edges: Floats, matrix: Floats) -> Non
     bar.outline.set_edgecolor(QUIET_TEXT)
 
 
-def _draw_bars(axes: Axes, rows: Sequence[LinkRow]) -> None:
+def _draw_bars(axes: Axes, rows: pd.DataFrame) -> None:
     places = np.arange(len(rows))
-    means, peaks = ([100 * value for value in values] for values in zip(*((r.mean, r.peak) for r in rows), strict=True))
-    axes.barh(places, means, height=0.62, color=COMPUTE_KINDS["forward"], label="mean")
-    axes.plot(peaks, places, "|", color=TEXT, markersize=9, markeredgewidth=1.6, label="peak")
+    axes.barh(places, 100 * rows["utilisation"], height=0.62, color=COMPUTE_KINDS["forward"], label="mean")
+    axes.plot(100 * rows["peak_utilisation"], places, "|", color=TEXT, markersize=9, markeredgewidth=1.6, label="peak")
     axes.set_xlim(0, 105)
     axes.set_xlabel("of capacity (%)", fontsize=9, color=TEXT)
     axes.tick_params(axis="x", labelsize=8)

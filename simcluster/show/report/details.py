@@ -77,12 +77,13 @@ def _used(entry: Entry, part: str) -> bool:
 
 def links(entry: Entry, number: int) -> Markup:
     """The hottest links: a strip over the run for each, its mean and its peak."""
-    heat = entry.links
-    if heat is None:
+    if entry.links is None:
         return quiet(
             "No link carries anything in this run." if entry.result else "A saved result has no loads of links."
         )
-    rows = [_link(row, place) for place, row in enumerate(heat.rows)]
+    names = ("link_from", "link_to", "links", "capacity", "bytes", "utilisation", "peak_utilisation")
+    columns = (entry.links[0][name].tolist() for name in names)
+    rows = [_link(row, place) for place, row in enumerate(zip(*columns, strict=True))]
     header = ["link", "alike", "capacity", "over the run", "mean", "peak", "bytes a step"]
     return joined(
         element("div", table(header, rows, caption="The hottest links", class_="links"), id=f"links-{number}"),

@@ -8,8 +8,9 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+import pandas as pd
 
+from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.results.account import Account
 from simcluster.results.loads import hottest, utilisation
@@ -17,7 +18,6 @@ from simcluster.results.result import Result
 from simcluster.results.timeline import COLUMNS, Spans
 from simcluster.scenario.scenario import Scenario
 from simcluster.schedules import Schedule
-from simcluster.show.report.packing import with_columns
 from simcluster.studies.whatif.straggling import Stragglers, stragglers
 
 _LINKS = 24
@@ -38,19 +38,10 @@ class MemoryCurve:
     rank: int
     stage: int
     state: Mapping[str, float]
-    time: npt.NDArray[np.float64]
-    pools: Mapping[str, npt.NDArray[np.float64]]
+    time: Floats
+    pools: Mapping[str, Floats]
     fragmentation: float
     peak: str
-
-
-@dataclass(frozen=True)
-class LinkHeat:
-    """The hottest links: for each its ends, how many are exactly alike, capacity (B/s), bytes a step, mean and peak
-    utilisation; and ``matrix[link, bin]``, rate / capacity over the run."""
-
-    rows: tuple[tuple[str, str, int, float, float, float, float], ...]
-    matrix: npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,17 +78,15 @@ class Entry:
         return tuple(_memory(self.result, rank) for rank in _some(self.result))
 
     @cached_property
-    def links(self) -> LinkHeat | None:
-        """The hottest links; None where nothing crosses any."""
+    def links(self) -> tuple[pd.DataFrame, Floats] | None:
+        """The hottest links, and rate / capacity of each in every bin of the run; None where nothing crosses any."""
         if self.result is None:
             return None
         table = hottest(self.result, _LINKS)
         if not len(table):
             return None
-        names = ("link_from", "link_to", "links", "capacity", "bytes", "utilisation", "peak_utilisation")
-        rows = tuple(zip(*(table[name].tolist() for name in names), strict=True))
-        _, matrix = utilisation(self.result, [(row[0], row[1]) for row in rows], _BINS)
-        return LinkHeat(rows, matrix)
+        ends = list(zip(table["link_from"], table["link_to"], strict=True))
+        return table, utilisation(self.result, ends, _BINS)[1]
 
     @cached_property
     def stragglers(self) -> Stragglers | str:
@@ -156,7 +145,7 @@ def spans_of_ranks(result: Result, ranks: Sequence[int]) -> Spans:
             codes[group] = words.setdefault(own, len(words))
         parts.append(replace(spans, rank=np.full(len(spans), rank), group=codes[spans.group]))
     columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in ("op", *COLUMNS)}
-    return with_columns(tuple(words), columns)
+    return Spans(tuple(words), **columns)
 
 
 def _some(result: Result) -> list[int]:

@@ -7,7 +7,6 @@ import numpy as np
 from simcluster.results.timeline import Spans
 from simcluster.schedules import Schedule
 from simcluster.schedules.timing import EqualCosts, play
-from simcluster.show.report.packing import with_columns
 
 KINDS = {"F": "forward", "B": "backward", "I": "input_grad", "W": "weight_grad"}
 MOST_ACTIONS = 100_000
@@ -24,12 +23,9 @@ def ideal_spans(schedule: Schedule) -> Spans:
     ]
     stage, kind, name, chunk, microbatch, start, end = (np.array(column) for column in zip(*rows, strict=True))
     nothing = np.zeros(len(rows), dtype=np.int64)
-    return with_columns(
+    return Spans(
         words,
-        {
-            "op": nothing, "step": nothing, "rank": stage, "stream": nothing, "kind": kind, "name": name,
-            "layer": nothing - 1, "stage": stage, "chunk": chunk, "microbatch": microbatch, "group": nothing + 1,
-            "bytes": nothing.astype(np.float64), "ready": start.astype(np.float64),
-            "start": start.astype(np.float64), "end": end.astype(np.float64),
-        },
+        op=nothing, step=nothing, rank=stage, stream=nothing, kind=kind, name=name, layer=nothing - 1, stage=stage,
+        chunk=chunk, microbatch=microbatch, group=nothing + 1, bytes=nothing.astype(np.float64),
+        ready=start.astype(np.float64), start=start.astype(np.float64), end=end.astype(np.float64),
     )  # fmt: skip

@@ -89,15 +89,5 @@ def some_ranks(spans: Spans, most: int) -> tuple[Spans, list[int]]:
             break
         keep -= 1
     chosen = np.isin(spans.rank, ranks[places])
-    left_out = np.delete(ranks, places).tolist()
-    return only(spans, chosen), left_out
-
-
-def only(spans: Spans, mask: npt.NDArray[np.bool_]) -> Spans:
-    """The spans where the mask holds."""
-    return Spans(spans.words, *(getattr(spans, name)[mask] for name in ("op", *COLUMNS)))
-
-
-def with_columns(words: tuple[str, ...], columns: Mapping[str, npt.NDArray[Any]]) -> Spans:
-    """Spans with these columns."""
-    return Spans(words, *(columns[name] for name in ("op", *COLUMNS)))
+    kept = Spans(spans.words, *(getattr(spans, name)[chosen] for name in ("op", *COLUMNS)))
+    return kept, np.delete(ranks, places).tolist()

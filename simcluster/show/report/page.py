@@ -158,8 +158,7 @@ def _data(entries: Sequence[Entry]) -> tuple[dict[str, Any], str, list[str]]:
             notes += _notes(entry, len(left_out), several=len(entries) > 1)
         if entry.schedule is not None and sum(map(len, entry.schedule.rows)) <= MOST_ACTIONS:
             grid = paints.on(packed(ideal_spans(entry.schedule), blob, weights={}))
-        heat = entry.links
-        full = np.rint(255 * np.clip(heat.matrix, 0.0, 1.0)).astype(np.int64).ravel() if heat else None
+        full = None if entry.links is None else np.rint(255 * np.clip(entry.links[1], 0.0, 1.0)).astype(np.int64)
         runs.append(
             {
                 "name": entry.name,
@@ -168,8 +167,7 @@ def _data(entries: Sequence[Entry]) -> tuple[dict[str, Any], str, list[str]]:
                 "grid": grid,
                 "memory": [_curve(curve, entry, blob) for curve in entry.memory],
                 "capacity": entry.result.facts.memory if entry.result else 0.0,
-                "links": heat and {"bins": heat.matrix.shape[1], "matrix": blob.integers(full)} if full is not None
-                else None,
+                "links": None if full is None else {"bins": full.shape[1], "matrix": blob.integers(full.ravel())},
             }
         )  # fmt: skip
     return {"runs": runs, "paints": paints.table()}, blob.text(), notes

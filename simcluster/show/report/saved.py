@@ -16,7 +16,6 @@ from simcluster.results.numbers import METRICS
 from simcluster.results.timeline import COLUMNS, Spans
 from simcluster.scenario.scenario import Scenario, from_document
 from simcluster.show.report.entry import Entry
-from simcluster.show.report.packing import with_columns
 from simcluster.show.report.words import MEMORY
 
 TEXTS = ("stream", "kind", "name", "group")
@@ -74,7 +73,7 @@ def spans_of_columns(columns: Mapping[str, npt.NDArray[Any]], where: str) -> Spa
         times = ", ".join(f"{name} {float(found[name][at]):g}" for name in _TIMES)
         raise InputError(f"{where}: row {at} of the timeline has {times}; 0 <= ready <= start <= end is the rule")
     order = np.lexsort((found["end"], found["start"], found["rank"]))
-    return with_columns(tuple(words), {name: values[order] for name, values in found.items()})
+    return Spans(tuple(words), **{name: values[order] for name, values in found.items()})
 
 
 def _numbers(values: npt.NDArray[Any], name: str, where: str) -> npt.NDArray[Any]:
