@@ -19,7 +19,7 @@ from simcluster.base.units import format_bytes_per_second
 from simcluster.results.loads import link_table
 from simcluster.results.result import Result
 from simcluster.show.palette import COMPUTE_KINDS, LANE_SURROUND, QUIET_TEXT, STREAMS, TEXT
-from simcluster.show.topology_parts import Point, box, colour_of_kind
+from simcluster.show.topology_parts import NODES, Point, box
 from simcluster.topology.levels import label
 from simcluster.topology.links import compute_part
 
@@ -99,7 +99,7 @@ def link_levels(result: Result, *, title: str | None = None) -> Figure:
         if back is None or places[level.ends[0]][1] < places[level.ends[1]][1] or back is level:
             _pair(axes, level, back, places, largest)
     for name, place in places.items():
-        box(axes, place, _BOX, colour_of_kind(kinds[name]), f"{counts[name]:,} × {name}")
+        box(axes, place, _BOX, NODES[kinds[name]].colour, f"{counts[name]:,} × {name}")
     axes.set_xlim(first, last)
     axes.set_ylim(-0.5 * _TIER, high - 0.5 * _TIER)
     axes.set_axis_off()

@@ -18,15 +18,15 @@ from matplotlib.patches import Arc
 from simcluster.base.units import format_bytes_per_second
 from simcluster.show.palette import QUIET_TEXT, TEXT, rgb
 from simcluster.show.topology_parts import (
+    NODES,
     Bundle,
     Point,
     WidthScale,
     box,
     bundles,
-    colour_of_kind,
-    colour_of_medium,
     frame,
     line,
+    medium_of,
     note,
     row,
 )
@@ -122,7 +122,10 @@ def draw_fabric(ax: Axes, fabric: FabricColumns, scale: WidthScale) -> None:
     graph, columns = fabric.graph, fabric.columns
     top = [node for part in fabric.top for node in part]
     bands = [_bands(graph, column, top) for column in columns]
-    over = _links_across(fabric) if fabric.across else []
+    over = []
+    if fabric.across:
+        first, *others = ([node for tier in column.tiers for node in tier] for column in columns)
+        over = bundles(graph, first, itertools.chain(*others))
     scale.widest = max([b.total for column in bands for band in column for b in band], default=1.0)
     drawn = fabric.drawn
     for x, number in enumerate(drawn):
@@ -175,7 +178,7 @@ def _draw_machines(ax: Axes, graph: Graph, column: MachineColumn, x: float, name
     word = "rack" if any("tray" in graph.nodes[node] for node in column.machines[0]) else "machine"
     icon = "gpu" if alone else "machine"
     scale.kinds[icon] = None
-    frame(ax, (x, 0.4), (0.9, 1.4), colour_of_kind(icon))
+    frame(ax, (x, 0.4), (0.9, 1.4), NODES[icon].colour)
     count = len(sizes)
     if alone:
         text = f"{count:,} GPU{'s' if count > 1 else ''}"
@@ -186,7 +189,7 @@ def _draw_machines(ax: Axes, graph: Graph, column: MachineColumn, x: float, name
         text = f"{count:,} {word}s\n{sum(sizes):,} GPUs"
     ax.text(x, 0.78, f"{name}:\n{text}" if name else text, ha="center", va="center", fontsize=9.5, color=TEXT, zorder=5)
     icons = min(count, _MOST_ICONS)
-    row(ax, icons, (x, 0.1), (0.8, 0.2), colour_of_kind(icon))
+    row(ax, icons, (x, 0.1), (0.8, 0.2), NODES[icon].colour)
     if count > icons:
         left = f"{icons} of {count:,} {'GPU' if alone else word}s drawn"
         ax.text(x, -0.15, left, ha="center", va="center", fontsize=7.5, color=QUIET_TEXT, zorder=5)
@@ -194,7 +197,7 @@ def _draw_machines(ax: Axes, graph: Graph, column: MachineColumn, x: float, name
 
 def _draw_tier(ax: Axes, graph: Graph, nodes: Sequence[str], at: Point, width: float, scale: WidthScale) -> None:
     x, y = at
-    colour = colour_of_kind("switch")
+    colour = NODES["switch"].colour
     scale.kinds["switch"] = None
     frame(ax, at, (width, 0.5), colour)
     shown = len(nodes) <= _MOST_SWITCH_ICONS
@@ -215,7 +218,7 @@ def _draw_top(ax: Axes, fabric: FabricColumns, at: Point, width: float, scale: W
     if len(parts) == 1:
         _draw_tier(ax, fabric.graph, parts[0], at, width, scale)
         return
-    (x, y), colour = at, colour_of_kind("switch")
+    (x, y), colour = at, NODES["switch"].colour
     scale.kinds["switch"] = None
     frame(ax, at, (width, 0.5), colour)
     each = _switches(fabric.graph, parts[0])
@@ -232,17 +235,10 @@ def _draw_top(ax: Axes, fabric: FabricColumns, at: Point, width: float, scale: W
         box(ax, (centre, y - 0.11), (step * 0.86, 0.19), colour, text, 7.5)
 
 
-def _links_across(fabric: FabricColumns) -> list[Bundle]:
-    """Links from the first column to the others."""
-    first, others = fabric.columns[0], fabric.columns[1:]
-    near = [node for tier in first.tiers for node in tier]
-    return bundles(fabric.graph, near, [node for column in others for tier in column.tiers for node in tier])
-
-
 def _draw_across(ax: Axes, fabric: FabricColumns, over: Sequence[Bundle], y: float, scale: WidthScale) -> None:
     """An arc between every two columns that are drawn."""
     places = [x for x, number in enumerate(fabric.drawn) if number is not None]
-    colour = colour_of_medium(over[0].medium)
+    colour = medium_of(over[0].medium).colour
     scale.media.update(dict.fromkeys(bundle.medium for bundle in over))
     furthest = places[-1] - places[0]
     for a, b in itertools.combinations(places, 2):
@@ -261,8 +257,8 @@ def _band(ax: Axes, start: Point, end: Point, group: Sequence[Bundle], scale: Wi
         return
     total = sum(bundle.total for bundle in group)
     scale.media.update(dict.fromkeys(bundle.medium for bundle in group))
-    line(ax, start, end, colour_of_medium(group[0].medium), scale.width(total, 16.0))
+    line(ax, start, end, medium_of(group[0].medium).colour, scale.width(total, 16.0))
     texts = [bundle.text() for bundle in group[:3]] + (["…"] if len(group) > 3 else [])
-    together = [f"= {format_bytes_per_second(total)}"] if len(group) > 1 or group[0].count > 1 else []
+    together = [f"= {format_bytes_per_second(total)}"] if len(group) > 1 or group[0].number > 1 else []
     middle = (start[0], (start[1] + end[1]) / 2)
     note(ax, middle, "\n".join(texts + together), rgb(TEXT), aside=scale.width(total, 16.0) / 2 + 4)

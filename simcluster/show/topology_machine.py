@@ -6,56 +6,37 @@ Of a rack of trays one tray is drawn.  NICs of networks that collectives do not 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from matplotlib.axes import Axes
 
+from simcluster.base.units import format_bytes_per_second
 from simcluster.show.palette import TEXT, rgb, tinted
-from simcluster.show.topology_parts import (
-    MEDIUM_NAMES,
-    NODE_NAMES,
-    Point,
-    WidthScale,
-    box,
-    bundles,
-    colour_of_kind,
-    colour_of_medium,
-    line,
-    note,
-)
+from simcluster.show.topology_parts import NODES, Point, WidthScale, box, bundles, line, medium_of, note
 from simcluster.topology.links import COMPUTE, Graph
 
 _ROWS = ("nic", "host", "pcie", "gpu", "nvswitch")  # from the fabric down
 _MOST_IN_ROW = 16
 
 
-@dataclass(frozen=True, slots=True)
-class MachineKind:
-    """Machines that are alike: the nodes of one of them, and how many there are."""
-
-    nodes: tuple[str, ...]
-    count: int
-
-
-def machine_kinds(graph: Graph, machines: Iterable[Sequence[str]]) -> list[MachineKind]:
-    """One machine of each kind: alike if they have the same links between the same kinds of node."""
+def machine_kinds(graph: Graph, machines: Iterable[Sequence[str]]) -> list[tuple[Sequence[str], int]]:
+    """One machine of each kind, and how many there are: alike are the links between the same kinds of node."""
     kinds: dict[tuple[object, ...], list[Sequence[str]]] = {}
     nodes = graph.nodes
     for machine in machines:
         links = sorted(
-            [
-                (nodes[a]["kind"], nodes[b]["kind"], data["bandwidth"], data["medium"])
-                for a in machine
-                for b, data in graph.adj[a].items()
-            ]
+            (nodes[a]["kind"], nodes[b]["kind"], data["bandwidth"], data["medium"])
+            for a in machine
+            for b, data in graph.adj[a].items()
         )
         kinds.setdefault(tuple(links), []).append(machine)
-    return [MachineKind(tuple(alike[0]), len(alike)) for alike in kinds.values()]
+    return [(alike[0], len(alike)) for alike in kinds.values()]
 
 
-def draw_machine(ax: Axes, graph: Graph, gpus: Mapping[str, int], kind: MachineKind, scale: WidthScale) -> None:
-    """One machine with a title; ``gpus`` is the place of every GPU in the cluster."""
-    nodes, trays = _one_tray(graph, kind.nodes)
+def draw_machine(
+    ax: Axes, graph: Graph, gpus: Mapping[str, int], machine: Sequence[str], count: int, scale: WidthScale
+) -> None:
+    """One machine of ``count`` alike with a title; ``gpus`` is the place of every GPU in the cluster."""
+    nodes, trays = _one_tray(graph, machine)
     rows = _rows(graph, nodes, gpus)
     height = {name: float(len(rows) - i) for i, name in enumerate(rows)}
     place = _places(graph, rows, height)
@@ -67,7 +48,7 @@ def draw_machine(ax: Axes, graph: Graph, gpus: Mapping[str, int], kind: MachineK
         all_trays = f"\nfor all {trays} trays" if trays > 1 and name == "nvswitch" else ""
         ports = {graph.nodes[node].get("ports", 1) for node in own}
         several = f"\nof {max(ports)} ports" if len(ports) == 1 and max(ports) > 1 else ""
-        text = f"{len(own)} × {NODE_NAMES[name]}{several}{hidden}{all_trays}"
+        text = f"{len(own)} × {NODES[name].name}{several}{hidden}{all_trays}"
         ax.text(-0.04, height[name], text, ha="right", va="center", fontsize=9, color=TEXT)
     _draw_links(ax, graph, place, height, scale)
     for node, at in place.items():
@@ -75,9 +56,9 @@ def draw_machine(ax: Axes, graph: Graph, gpus: Mapping[str, int], kind: MachineK
     _link_notes(ax, graph, nodes, height)
     ax.set_xlim(-0.42, 1.5)
     ax.set_ylim(0.5, len(rows) + 1.0)
-    alike = f"one machine of {kind.count:,} alike" if kind.count > 1 else "the machine"
+    alike = f"one machine of {count:,} alike" if count > 1 else "the machine"
     if trays > 1:
-        alike = f"one tray of the {trays} of {'a' if kind.count > 1 else 'the'} rack"
+        alike = f"one tray of the {trays} of {'a' if count > 1 else 'the'} rack"
     ax.set_title(alike, fontsize=10, color=TEXT)
 
 
@@ -152,18 +133,15 @@ def _beside(graph: Graph, nic: str, place: Mapping[str, Point], height: Mapping[
 
 def _draw_node(ax: Axes, graph: Graph, node: str, at: Point, in_row: int) -> None:
     data = graph.nodes[node]
-    colour = colour_of_kind(data["kind"])
+    colour = NODES[data["kind"]].colour
     if _apart(graph, node):
         name = {"management": "mgmt"}.get(data["network"], str(data["network"])[:7])
         box(ax, at, (0.115, 0.3), tinted(colour, 0.6), name, 5.5)
         return
-    passed = data["kind"] == "host" and not any(graph.nodes[n]["kind"] == "nic" for n in _inner(graph, node))
+    nics = (other for other in graph.adj[node] if graph.nodes[other]["kind"] == "nic" and not _apart(graph, other))
+    passed = data["kind"] == "host" and not any(nics)
     width = 0.11 if passed else min(0.9 / in_row, 0.34)  # narrow: the NICs' links pass by
     box(ax, at, (width, 0.34), colour, node.rsplit(".", 1)[-1] if width > 0.08 else "", 6.0 if passed else 7.0)
-
-
-def _inner(graph: Graph, node: str) -> list[str]:
-    return [other for other in graph.adj[node] if not _apart(graph, other)]
 
 
 def _draw_links(
@@ -181,7 +159,7 @@ def _draw_links(
                 end = (at[0], top)
             if end is not None:
                 scale.media[data["medium"]] = None
-                line(ax, at, end, colour_of_medium(data["medium"]), 0.8 + 3.2 * data["bandwidth"] / widest)
+                line(ax, at, end, medium_of(data["medium"]).colour, 0.8 + 3.2 * data["bandwidth"] / widest)
 
 
 def _link_notes(ax: Axes, graph: Graph, nodes: Sequence[str], height: Mapping[str, float]) -> None:
@@ -193,9 +171,9 @@ def _link_notes(ax: Axes, graph: Graph, nodes: Sequence[str], height: Mapping[st
     for i, upper in enumerate(kinds):
         for lower in kinds[i:]:
             for bundle in bundles(graph, by_kind[lower], by_kind[upper]):
-                count = bundle.count // 2 if lower == upper else bundle.count
-                rate = bundle.text().split(" × ")[1]
-                ends = f"{NODE_NAMES[lower]} – {NODE_NAMES[upper]}"
+                count = bundle.number // 2 if lower == upper else bundle.number
+                rate = format_bytes_per_second(bundle.bandwidth)
+                ends = f"{NODES[lower].name} – {NODES[upper].name}"
                 y = height[upper] if lower == upper else max(height[lower] + 0.5, (height[lower] + height[upper]) / 2)
                 texts.setdefault(y, []).append(f"{count} × {rate} {ends}")
     for kind in kinds:
@@ -203,8 +181,7 @@ def _link_notes(ax: Axes, graph: Graph, nodes: Sequence[str], height: Mapping[st
             for bundle in bundles(graph, *part):
                 y = top if network == COMPUTE else height["host" if "host" in height else kind]
                 where = "to the fabric" if network == COMPUTE else f"to {network}"
-                medium = MEDIUM_NAMES.get(bundle.medium, bundle.medium)
-                texts.setdefault(y, []).append(f"{where}: {bundle.text()} {medium}")
+                texts.setdefault(y, []).append(f"{where}: {bundle.text()} {medium_of(bundle.medium).name}")
     for y, parts in texts.items():
         note(ax, (1.05, y), "\n".join(parts), rgb(TEXT), 8.0)
 

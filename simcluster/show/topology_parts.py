@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from matplotlib.axes import Axes
 from matplotlib.patches import FancyBboxPatch
@@ -16,28 +17,30 @@ from simcluster.topology.links import Graph
 
 Point: TypeAlias = tuple[float, float]
 
-NODE_COLOURS = {
-    "gpu": "#0072B2",
-    "nvswitch": "#009E73",
-    "pcie": "#CC79A7",
-    "host": "#8C8C8C",
-    "nic": "#E69F00",
-    "switch": "#56B4E9",
-    "machine": "#B9C3CC",
+
+class Look(NamedTuple):
+    """What a kind of node or a medium is called, and its colour."""
+
+    name: str
+    colour: Colour
+
+
+NODES: Mapping[str, Look] = {
+    "gpu": Look("GPU", rgb("#0072B2")),
+    "nvswitch": Look("NVSwitch", rgb("#009E73")),
+    "pcie": Look("PCIe switch", rgb("#CC79A7")),
+    "host": Look("host bridge", rgb("#8C8C8C")),
+    "nic": Look("NIC", rgb("#E69F00")),
+    "switch": Look("network switch", rgb("#56B4E9")),
+    "machine": Look("machine", rgb("#B9C3CC")),
 }
 """Hues of Okabe and Ito, "Color Universal Design" (2008)."""
-NODE_NAMES = {
-    "gpu": "GPU",
-    "nvswitch": "NVSwitch",
-    "pcie": "PCIe switch",
-    "host": "host bridge",
-    "nic": "NIC",
-    "switch": "network switch",
-    "machine": "machine",
+_MEDIA = {
+    "nvlink": Look("NVLink", rgb("#009E73")),
+    "pcie": Look("PCIe", rgb("#AA4499")),
+    "infiniband": Look("InfiniBand", rgb("#D55E00")),
+    "ethernet": Look("Ethernet", rgb("#D55E00")),
 }
-MEDIUM_COLOURS = {"nvlink": "#009E73", "pcie": "#AA4499", "infiniband": "#D55E00", "ethernet": "#D55E00"}
-OTHER_MEDIUM = "#4D4D4D"
-MEDIUM_NAMES = {"nvlink": "NVLink", "pcie": "PCIe", "infiniband": "InfiniBand", "ethernet": "Ethernet"}
 
 
 @dataclass
@@ -53,44 +56,38 @@ class WidthScale:
         return 0.6 + (thickest - 0.6) * math.sqrt(bandwidth / self.widest)
 
 
-@dataclass(frozen=True, slots=True)
-class Bundle:
+class Bundle(NamedTuple):
     """Links of one rate between two groups of nodes; ``bandwidth`` of each in B/s, one direction."""
 
     medium: str
     bandwidth: float
-    count: int
+    number: int
 
     @property
     def total(self) -> float:
         """B/s of all together."""
-        return self.count * self.bandwidth
+        return self.number * self.bandwidth
 
     def text(self) -> str:
         """As it stands beside the band: 256 × 48 GB/s."""
-        return f"{self.count:,} × {format_bytes_per_second(self.bandwidth)}"
+        return f"{self.number:,} × {format_bytes_per_second(self.bandwidth)}"
 
 
 def bundles(graph: Graph, lower: Iterable[str], upper: Iterable[str]) -> list[Bundle]:
     """Links from ``lower`` to ``upper``, counted by medium and rate."""
     ends = frozenset(upper)
-    counts: dict[tuple[str, float], int] = {}
-    for node in lower:
-        for other, data in graph.adj[node].items():
-            if other in ends:
-                key = (data["medium"], data["bandwidth"])
-                counts[key] = counts.get(key, 0) + 1
-    return [Bundle(medium, bandwidth, count) for (medium, bandwidth), count in counts.items()]
+    counts = Counter(
+        (data["medium"], data["bandwidth"])
+        for node in lower
+        for other, data in graph.adj[node].items()
+        if other in ends
+    )
+    return [Bundle(*kind, number) for kind, number in counts.items()]
 
 
-def colour_of_kind(kind: str) -> Colour:
-    """Fill of a node."""
-    return rgb(NODE_COLOURS[kind])
-
-
-def colour_of_medium(medium: str) -> Colour:
-    """Colour of a link."""
-    return rgb(MEDIUM_COLOURS.get(medium, OTHER_MEDIUM))
+def medium_of(medium: str) -> Look:
+    """How links of a medium look."""
+    return _MEDIA.get(medium, Look(medium, rgb("#4D4D4D")))
 
 
 def box(ax: Axes, centre: Point, size: Point, colour: Colour, text: str = "", fontsize: float = 8) -> None:

@@ -9,10 +9,10 @@ from matplotlib.patches import Patch
 from simcluster.base.units import format_bytes_per_second, format_seconds
 from simcluster.bench.describe import describe
 from simcluster.bench.report import TopologyReport
-from simcluster.show.palette import QUIET_TEXT, TEXT
+from simcluster.show.palette import QUIET_TEXT, TEXT, Colour
 from simcluster.show.topology_fabric import draw_fabric, fabric_of
 from simcluster.show.topology_machine import draw_machine, machine_kinds
-from simcluster.show.topology_parts import MEDIUM_NAMES, NODE_NAMES, WidthScale, colour_of_kind, colour_of_medium
+from simcluster.show.topology_parts import NODES, WidthScale, medium_of
 from simcluster.topology.cluster import Cluster
 from simcluster.topology.links import compute_part
 
@@ -31,7 +31,7 @@ def topology(cluster: Cluster) -> Figure:
     graph = cluster.graph
     fabric = fabric_of(cluster, compute_part(graph))
     machines = _with_other_nics(cluster, [machine for column in fabric.columns for machine in column.machines])
-    kinds = [kind for kind in machine_kinds(graph, machines) if len(kind.nodes) > 1]
+    kinds = [kind for kind in machine_kinds(graph, machines) if len(kind[0]) > 1]
     panels = min(len(kinds), _MOST_KINDS)
     tall = max(len(column.tiers) for column in fabric.columns) > 1
     fabric_width = max(3.2 + 2.2 * len(fabric.drawn), 0.0 if panels else 8.0)
@@ -40,8 +40,8 @@ def topology(cluster: Cluster) -> Figure:
     scale = WidthScale()
     draw_fabric(axes[0], fabric, scale)
     place = {gpu: i for i, gpu in enumerate(cluster.gpus)}
-    for ax, kind in zip(axes[1:], kinds, strict=False):
-        draw_machine(ax, graph, place, kind, scale)
+    for ax, (machine, alike) in zip(axes[1:], kinds, strict=False):
+        draw_machine(ax, graph, place, machine, alike, scale)
     for ax in axes:
         ax.set_axis_off()
     if len(kinds) > panels:
@@ -95,14 +95,13 @@ def _lines(facts: list[str], width: int) -> list[str]:
 
 
 def _legend(figure: Figure, scale: WidthScale) -> None:
-    kinds = [kind for kind in NODE_NAMES if kind in scale.kinds]
-    nodes = [Patch(facecolor=colour_of_kind(kind), edgecolor=TEXT, label=NODE_NAMES[kind]) for kind in kinds]
-    media: dict[object, list[str]] = {}
-    for medium in scale.media:
-        media.setdefault(colour_of_medium(medium), []).append(MEDIUM_NAMES.get(medium, medium))
+    kinds = [look for kind, look in NODES.items() if kind in scale.kinds]
+    nodes = [Patch(facecolor=look.colour, edgecolor=TEXT, label=look.name) for look in kinds]
+    media: dict[Colour, list[str]] = {}
+    for name, colour in map(medium_of, scale.media):
+        media.setdefault(colour, []).append(name)
     links = [
-        Line2D([], [], color=colour, linewidth=3, label=f"{' or '.join(names)} link")  # type: ignore[arg-type]
-        for colour, names in media.items()
+        Line2D([], [], color=colour, linewidth=3, label=f"{' or '.join(names)} link") for colour, names in media.items()
     ]
     room = max(1, int(figure.get_figwidth() / _LEGEND_ENTRY))
     figure.legend(
