@@ -1,4 +1,4 @@
-"""Metrics as cells of a table in a terminal, written by their unit."""
+"""Metrics as cells of a table in a terminal, written by their unit; and what the parts of a step are called."""
 
 from __future__ import annotations
 
@@ -20,6 +20,21 @@ _WRITTEN: Mapping[Unit, Callable[[float], str]] = {
     "yes or no": lambda value: "yes" if value else "no",
 }
 UNKNOWN = "?"
+PARTS = {
+    "forward": "forward",
+    "backward": "backward",
+    "recompute": "recompute",
+    "exposed_tp": "tensor parallel, exposed",
+    "exposed_pp": "pipeline sends, exposed",
+    "exposed_dp": "data parallel, exposed",
+    "exposed_cp": "context parallel, exposed",
+    "exposed_ep": "expert parallel, exposed",
+    "bubble": "bubble",
+    "straggler_wait": "waiting for stragglers",
+    "optimizer": "optimizer",
+    "other": "other",
+}
+"""Parts of a step, by their key in the breakdown."""
 
 
 def written(unit: Unit, value: float) -> str:

@@ -26,9 +26,8 @@ from simcluster.show import palette
 from simcluster.show.gantt_legend import draw_footer, footer_of
 from simcluster.show.gantt_panel import LaneHeights, Panel, draw_panel, streams_of
 from simcluster.show.gantt_rows import RowChoice, Rows, choose_rows
-from simcluster.show.ruler import Ruler
+from simcluster.show.ruler import DPI, text_width
 
-DPI = 150
 FORMATS = ("png", "svg", "pdf")
 Window = tuple[float, float]
 
@@ -146,8 +145,7 @@ def _figure(
     *, headers: Sequence[tuple[str, str, str]] | None, labels: bool, width: float,
 ) -> Figure:  # fmt: skip
     """Timelines with their rows and origins: panels, one time axis, one legend, the caption, in points from the top."""
-    ruler = Ruler(DPI)
-    left = max(ruler.width(label, 8.0) for _, choice, _ in shown for label in choice.labels) + _SIDE + 6.0
+    left = max(text_width(label, 8.0) for _, choice, _ in shown for label in choice.labels) + _SIDE + 6.0
     right = width * 72 - (_STEP_TIME if headers else _SIDE + 6.0)
     columns = max(100, round((right - left) / 72 * DPI))
     name, unit = _unit(window)
@@ -161,14 +159,14 @@ def _figure(
     body = sum(panel.height + header for panel in panels)
     figure = Figure(dpi=DPI)
     FigureCanvasAgg(figure)
-    footer = footer_of(panels, ruler, width=right - _SIDE, labels=labels)
+    footer = footer_of(panels, width=right - _SIDE, labels=labels)
     height = top + body + _AXIS + footer.height
     figure.set_size_inches(width, height / 72)
     at = height - top
     for number, panel in enumerate(panels):
         at -= header + panel.height
         axes = figure.add_axes((left / (width * 72), at / height, (right - left) / (width * 72), panel.height / height))
-        draw_panel(axes, panel, ruler, labels=labels)
+        draw_panel(axes, panel, labels=labels)
         _draw_time(axes, name, named=number == len(panels) - 1)
         if headers:
             _draw_header(axes, panel, *headers[number])

@@ -15,7 +15,7 @@ from matplotlib.patches import Patch
 from simcluster.show import palette
 from simcluster.show.gantt_boxes import JOIN_GAP
 from simcluster.show.gantt_panel import Panel
-from simcluster.show.ruler import Ruler
+from simcluster.show.ruler import text_width
 
 _FONT, _LINE = 8.0, 13.0  # points
 _CAPTION_FONT, _CAPTION_LINE = 7.0, 10.0
@@ -48,10 +48,10 @@ class Footer:
         return self.legend_height + _CAPTION_LINE * len(self.caption) + 4.0
 
 
-def footer_of(panels: Sequence[Panel], ruler: Ruler, *, width: float, labels: bool) -> Footer:
+def footer_of(panels: Sequence[Panel], *, width: float, labels: bool) -> Footer:
     """The footer of figures `width` points wide together: an entry for every paint that they show."""
     entries = _entries(panels)
-    widths = [ruler.width(name, _FONT) + _HANDLE + _SPACE for name, _ in entries]
+    widths = [text_width(name, _FONT) + _HANDLE + _SPACE for name, _ in entries]
     fits = (count for count in range(len(entries), 1, -1) if _width_in_columns(widths, count) <= width)
     characters = int(width / (_CAPTION_FONT * 0.56))
     num_lines = -(-len(entries) // next(fits, 1))

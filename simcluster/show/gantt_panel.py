@@ -22,7 +22,7 @@ from simcluster.base.units import format_bytes
 from simcluster.show import palette
 from simcluster.show.gantt_boxes import Boxes, boxes_of, column_colours, joined
 from simcluster.show.gantt_rows import RowChoice
-from simcluster.show.ruler import Ruler
+from simcluster.show.ruler import DPI, text_width
 
 RASTER_ABOVE = 200_000  # boxes: drawing 1e6 polygons takes 7 s, a raster of them 0.3 s
 VECTOR_UP_TO = 20_000  # boxes: above, an SVG or PDF holds a picture of them (an SVG of 1e5 boxes is 17 MB)
@@ -114,7 +114,7 @@ def streams_of(timeline: pd.DataFrame, ranks: tuple[int, ...]) -> tuple[str, ...
     return ("compute", *known, *sorted(used - {"compute", *known}))
 
 
-def draw_panel(axes: Axes, panel: Panel, ruler: Ruler, *, labels: bool) -> None:
+def draw_panel(axes: Axes, panel: Panel, *, labels: bool) -> None:
     """Draw `panel` on `axes`, with microbatch numbers and names where they fit if `labels`."""
     _draw_rows(axes, panel)
     if panel.raster:
@@ -122,7 +122,7 @@ def draw_panel(axes: Axes, panel: Panel, ruler: Ruler, *, labels: bool) -> None:
         return
     _draw_boxes(axes, panel)
     if labels:
-        _draw_texts(axes, panel, ruler)
+        _draw_texts(axes, panel)
 
 
 def _draw_rows(axes: Axes, panel: Panel) -> None:
@@ -192,19 +192,19 @@ def _draw_raster(axes: Axes, panel: Panel) -> None:
     axes.imshow(image, extent=extent, aspect="auto", interpolation="nearest", origin="upper", zorder=1)
 
 
-def _draw_texts(axes: Axes, panel: Panel, ruler: Ruler) -> None:
+def _draw_texts(axes: Axes, panel: Panel) -> None:
     """Texts that fit inside their boxes: microbatch numbers, and names where a box is one span of one layer."""
     boxes = panel.boxes
-    width = (boxes.end - boxes.start) / panel.seconds_per_pixel * 72 / ruler.dpi - 2 * _PADDING
+    width = (boxes.end - boxes.start) / panel.seconds_per_pixel * 72 / DPI - 2 * _PADDING
     colours = _colours(boxes)
     top, bottom = _vertical(panel.lanes, boxes.row, boxes.lane)
     waiting = np.array([kind == "waiting" for _, kind, _ in boxes.paints], dtype=np.bool_)[boxes.paint]
-    roomy = (width >= ruler.width("0", _NUMBER_SIZES[-1])) & ~_overlapped(boxes) & ~waiting
+    roomy = (width >= text_width("0", _NUMBER_SIZES[-1])) & ~_overlapped(boxes) & ~waiting
     for at in np.flatnonzero(roomy).tolist():
         fits = (
             (words, size)
             for words, size in _words(panel, boxes, at)
-            if size * 1.05 <= bottom[at] - top[at] and ruler.width(words, size) <= width[at]
+            if size * 1.05 <= bottom[at] - top[at] and text_width(words, size) <= width[at]
         )
         words, size = next(fits, ("", 0.0))
         if words:

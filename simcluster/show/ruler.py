@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
+from functools import cache, lru_cache
 from typing import Any
 
 from matplotlib.backends.backend_agg import RendererAgg
 from matplotlib.font_manager import FontProperties
 
+DPI = 150
 
-class Ruler:
-    """Widths of texts in points, each measured once."""
 
-    def __init__(self, dpi: float) -> None:
-        renderer: Any = RendererAgg  # matplotlib leaves it untyped
-        self._renderer: Any = renderer(8, 8, dpi)
-        self.dpi = dpi
-        self._known: dict[tuple[str, float], float] = {}
+@lru_cache(10_000)
+def text_width(text: str, size: float) -> float:
+    """Points."""
+    width, _, _ = _renderer().get_text_width_height_descent(text, FontProperties(size=size), ismath=False)
+    return float(width) * 72 / DPI
 
-    def width(self, text: str, size: float) -> float:
-        """Points."""
-        if (text, size) not in self._known:
-            properties = FontProperties(size=size)
-            width, _, _ = self._renderer.get_text_width_height_descent(text, properties, ismath=False)
-            self._known[text, size] = float(width) * 72 / self.dpi
-        return self._known[text, size]
+
+@cache
+def _renderer() -> Any:
+    renderer: Any = RendererAgg  # matplotlib leaves it untyped
+    return renderer(8, 8, DPI)

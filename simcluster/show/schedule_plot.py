@@ -20,7 +20,7 @@ from simcluster.base.errors import InputError
 from simcluster.schedules import Schedule
 from simcluster.schedules.comparison import PlayedSchedule
 from simcluster.show.palette import IDLE, QUIET_TEXT, TEXT, Colour, colour_of, text_on
-from simcluster.show.ruler import Ruler
+from simcluster.show.ruler import text_width
 
 _KINDS = {"F": "forward", "B": "backward", "I": "input_grad", "W": "weight_grad"}
 _NAMES = {"F": "F, forward", "B": "B, whole backward", "I": "I, input gradient", "W": "W, weight gradient"}
@@ -81,12 +81,11 @@ def _draw_all(
 ) -> None:
     """Panels and legend; ``size`` of the numbers and ``width`` of the time axis in points."""
     end = max(float(played.timing.makespan) for played in shown)
-    ruler = Ruler(150)
     seen: list[_Box] = []
     for panel, played in zip(panels, shown, strict=True):
         boxes = list(_boxes(played))
         _draw_panel(panel, played, boxes)
-        _number(panel, boxes, ruler, size=size, points=width / end)
+        _number(panel, boxes, size=size, points=width / end)
         seen += boxes
     panels[0].set_xlim(0, end)
     _legend(figure, shown, seen)
@@ -139,12 +138,12 @@ def _goes_up(schedule: Schedule, microbatch: int) -> bool:
     return schedule.route(microbatch)[0][0] != schedule.routes[0][0][0]
 
 
-def _number(axes: Axes, boxes: Sequence[_Box], ruler: Ruler, *, size: float, points: float) -> None:
+def _number(axes: Axes, boxes: Sequence[_Box], *, size: float, points: float) -> None:
     """Microbatch numbers in the boxes that have room for all of theirs; ``points`` is a unit of time."""
     for box in boxes:
         fits = size if box.height > _HEIGHT / 2 else size * 0.8
         text = str(box.microbatch)
-        if ruler.width(text, fits) + 1.0 <= box.length * points:
+        if text_width(text, fits) + 1.0 <= box.length * points:
             number = axes.text(
                 box.begin + box.length / 2, box.stage + 0.5 - box.low - box.height / 2, text, fontsize=fits,
                 color=text_on(box.colour), ha="center", va="center_baseline", clip_on=True,

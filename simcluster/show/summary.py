@@ -9,8 +9,8 @@ from simcluster.faults.words import all_in_words
 from simcluster.results.metrics import BREAKDOWN
 from simcluster.scenario.fits import MOST_CHANGES
 from simcluster.scenario.memory_plan import recipe_words
+from simcluster.show.cells import PARTS
 from simcluster.show.layout import layout
-from simcluster.show.names import PARTS
 
 if TYPE_CHECKING:
     from simcluster.results.distribution import Distribution

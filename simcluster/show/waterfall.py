@@ -11,12 +11,17 @@ from matplotlib.figure import Figure
 from simcluster.base.errors import InputError
 from simcluster.base.units import format_seconds
 from simcluster.results.account import CAUSES
-from simcluster.show.names import INTERFERENCE, PARTS, REASONS
+from simcluster.show.cells import PARTS
 from simcluster.show.palette import COMPUTE_KINDS, QUIET_TEXT, STREAMS, TEXT, WAITING, WAITING_HATCH
 
 _SMALL = 0.005  # of the largest change: what is smaller is drawn together
 _ROW_HEIGHT = 0.34
-_NAMES = {**PARTS, "interference": INTERFERENCE, "rest": "all else"}
+_NAMES = {**PARTS, "interference": "compute slowed by communication", "rest": "all else"}
+_REASONS = {  # why an axis' exposed communication changes (results.account)
+    "traffic": "what it sends, on free links",
+    "hiding": "how much compute hides",
+    "contention": "contention on links",
+}
 
 
 def waterfall(step_times: Mapping[str, float], causes: pd.DataFrame) -> Figure:
@@ -84,7 +89,7 @@ def _signed(seconds: float) -> str:
 
 def _name(cause: str) -> str:
     axis, _, reason = cause.partition("_")
-    return f"{axis}: {REASONS[reason]}" if axis in STREAMS else _NAMES.get(cause, cause)
+    return f"{axis}: {_REASONS[reason]}" if axis in STREAMS else _NAMES.get(cause, cause)
 
 
 def _look(cause: str) -> tuple[str, str]:

@@ -6,11 +6,12 @@ still do.  Starts are differences from the span before.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
 from simcluster.base.arrays import Ints
 from simcluster.results.timeline import COLUMNS, Spans
@@ -36,7 +37,9 @@ def packed(spans: Spans, blob: Blob, *, weights: Mapping[int, int]) -> dict[str,
     rank, stream = spans.rank[order], spans.stream[order]
     first = np.flatnonzero(np.concatenate([[True], (rank[1:] != rank[:-1]) | (stream[1:] != stream[:-1])]))
     ready, start, end = (_ticks(values[order], duration) for values in (spans.ready, spans.start, spans.end))
-    what, examples = _numbered([getattr(spans, name)[order] for name in _WHAT])
+    alike = pd.DataFrame({name: getattr(spans, name)[order] for name in _WHAT})
+    what = np.asarray(alike.groupby(list(_WHAT)).ngroup(), np.int64)
+    examples = alike.drop_duplicates().sort_values(list(_WHAT))
     columns: dict[str, Any] = {
         "start": blob.integers(np.diff(start, prepend=0) % (TICKS + 1)),
         "length": blob.integers(end - start),
@@ -50,7 +53,7 @@ def packed(spans: Spans, blob: Blob, *, weights: Mapping[int, int]) -> dict[str,
         "count": len(spans),
         "words": list(spans.words),
         "lanes": lanes.astype(int).tolist(),
-        "what": {name: getattr(spans, name)[order][examples].tolist() for name in _WHAT},
+        "what": examples.to_dict("list"),
         "columns": columns,
         "weights": {str(number): weights.get(number, 1) for number in np.unique(rank).tolist()},
     }
@@ -66,15 +69,6 @@ def _place_of_stream(spans: Spans) -> Ints:
     names = [*STREAM_ORDER, *sorted(name for name in present if name not in STREAM_ORDER)]
     place = {name: at for at, name in enumerate(names)}
     return np.array([place.get(word, -1) for word in spans.words] or [0], dtype=np.int64)[spans.stream]
-
-
-def _numbered(columns: Sequence[npt.NDArray[Any]]) -> tuple[Ints, Ints]:
-    """Rows of some columns as 0, 1, ...; and the place of an example of each."""
-    code = np.zeros(len(columns[0]), dtype=np.int64)
-    for column in columns:
-        values, number = np.unique(column, return_inverse=True)
-        code = np.unique(code * max(len(values), 1) + number, return_inverse=True)[1]
-    return code, np.unique(code, return_index=True)[1]
 
 
 def some_ranks(spans: Spans, most: int) -> tuple[Spans, list[int]]:

@@ -9,8 +9,8 @@ from simcluster.base.units import format_seconds
 from simcluster.faults.words import all_in_words
 from simcluster.results.metrics import BREAKDOWN
 from simcluster.results.numbers import columns_of
+from simcluster.show.cells import PARTS
 from simcluster.show.layout import layout
-from simcluster.show.names import PARTS
 from simcluster.show.report import words
 from simcluster.show.report.entry import Entry
 from simcluster.show.report.html import Markup, element, joined, table, void

@@ -5,7 +5,6 @@ from __future__ import annotations
 from simcluster.base.units import format_seconds
 from simcluster.results.numbers import Unit
 from simcluster.show.cells import written
-from simcluster.show.names import INTERFERENCE, PARTS, REASONS
 
 MEMORY = {
     "parameters": "parameters",
@@ -14,15 +13,6 @@ MEMORY = {
     "activations": "activations",
     "other": "other, buffers included",
 }
-_AXES = {"tp": "tensor", "pp": "pipeline", "dp": "data", "cp": "context", "ep": "expert"}
-
-
-def cause(name: str) -> str:
-    """A cause of the attribution in words."""
-    axis, _, reason = name.partition("_")
-    if reason in REASONS and axis in _AXES:
-        return f"{_AXES[axis]} parallel: {REASONS[reason]}"
-    return INTERFERENCE if name == "interference" else PARTS.get(name, name)
 
 
 def signed_seconds(seconds: float) -> str:
