@@ -59,7 +59,7 @@ def run(args: argparse.Namespace, steps: Sequence[int] | None) -> None:
 
 
 def _heatmap(job: ProfiledJob, found: Straggling) -> Figure:
-    from simcluster.show.straggler_heatmap import straggler_heatmap
+    from simcluster.show.heatmaps import straggler_heatmap
 
     types = list(found.by_type)[:_ROWS]
     return straggler_heatmap(

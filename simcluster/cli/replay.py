@@ -111,7 +111,7 @@ def _answers(answers: list[ReplayAnswer]) -> list[str]:
 
 
 def _heatmap(job: Recorded, found: Straggling) -> Figure:
-    from simcluster.show.straggler_heatmap import straggler_heatmap
+    from simcluster.show.heatmaps import straggler_heatmap
 
     title = f"{job.name}: a step takes {found.slowdown - 1:.1%} longer; how much by each worker"
     return straggler_heatmap(

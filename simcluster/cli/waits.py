@@ -116,7 +116,7 @@ def draw(
         return plots.gantt(first, title=f"{job.name}, step {job.steps[0]}, replayed", num_ranks=len(job.ranks))
 
     def matrix() -> Figure:
-        from simcluster.show.wait_plot import plot_waits
+        from simcluster.show.heatmaps import plot_waits
 
         return plot_waits(recorded_matrix(job), title=f"{job.name}, replayed: who waits for whom")
 

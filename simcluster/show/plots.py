@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from simcluster.show.gantt import compare_gantts as compare_gantts
     from simcluster.show.gantt import gantt as gantt
     from simcluster.show.gantt import save_figure as save_figure
+    from simcluster.show.heatmaps import stragglers as stragglers
+    from simcluster.show.heatmaps import waits as waits
     from simcluster.show.link_levels_plot import link_levels as link_levels
     from simcluster.show.links_plot import links as links
     from simcluster.show.memory_plot import memory as memory
@@ -22,10 +24,8 @@ if TYPE_CHECKING:
     from simcluster.show.scaling_plot import scaling as scaling
     from simcluster.show.schedule_plot import schedules as schedules
     from simcluster.show.sensitivity_plot import sensitivity as sensitivity
-    from simcluster.show.straggler_heatmap import stragglers as stragglers
     from simcluster.show.topology_plot import topology as topology
     from simcluster.show.validation_plot import errors as errors
-    from simcluster.show.wait_plot import waits as waits
     from simcluster.show.waterfall import waterfall as waterfall
 
 _HOME = {
@@ -34,8 +34,8 @@ _HOME = {
     "gantt": "gantt",
     "save_figure": "gantt",
     "schedules": "schedule_plot",
-    "stragglers": "straggler_heatmap",
-    "waits": "wait_plot",
+    "stragglers": "heatmaps",
+    "waits": "heatmaps",
     "waterfall": "waterfall",
     **{
         name: f"{name}_plot"

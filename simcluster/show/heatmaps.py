@@ -1,0 +1,168 @@
+"""Squares of cells with bars at two sides: how much longer a step takes by each worker, and who waits for whom."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.collections import QuadMesh
+from matplotlib.colors import Colormap, LinearSegmentedColormap
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from simcluster.base.arrays import Floats
+from simcluster.base.units import format_seconds_round
+from simcluster.results.result import Result
+from simcluster.results.waits import WaitMatrix
+from simcluster.show.palette import QUIET_TEXT, STREAMS, TEXT, WAITING, rgb, text_on
+from simcluster.studies.whatif.straggling import Stragglers
+
+_SLOWDOWN = LinearSegmentedColormap.from_list("slowdown", ["#FFFFFF", "#F3C9A5", STREAMS["tp"], "#8F3800"])
+_WAITING = LinearSegmentedColormap.from_list("waiting", ["#FFFFFF", "#F3C9A5", STREAMS["tp"], "#5A2400"])
+_NUMBERS = 24  # columns up to which every cell has its number
+_LEAST = 0.05  # the scale reaches at least this excess, so that noise stays pale
+_GRID = 40  # rows up to which cells of waiting have lines between them
+_NAMES = {
+    "rank": "rank",
+    "worker": "worker (dp rank, stage), stage by stage",
+    "machine": "machine",
+    "stage": "stage",
+}
+
+
+def stragglers(result: Result, found: Stragglers) -> Figure:
+    """The slowdown of a result by each worker over (dp rank, stage), as the trace's estimator has it; `found` is what
+    `simcluster.stragglers(result)` gave."""
+    estimated = found.estimated
+    longer = f"a step takes {found.slowdown - 1:.1%} longer than without faults"
+    return straggler_heatmap(
+        estimated.by_worker, by_replica=estimated.by_replica.tolist(), by_stage=estimated.by_stage.tolist(),
+        title=f"{result.scenario.name}\n{longer}; by worker, from its trace", worst=estimated.worst,
+    )  # fmt: skip
+
+
+def straggler_heatmap(
+    slowdown: Floats,
+    *,
+    by_replica: Sequence[float],
+    by_stage: Sequence[float],
+    title: str,
+    worst: Sequence[tuple[int, int]] = (),
+    column: str = "dp rank",
+    row: str = "stage",
+    rows: Sequence[str] = (),
+) -> Figure:
+    """``slowdown[dp rank, stage]`` (1 is none) as a picture: stages downwards, dp ranks to the right.
+
+    ``column`` and ``row`` say what they are instead, and ``rows`` what each row is.
+
+    The margins show the slowdown of a whole dp rank and of a whole stage; ``worst`` workers get a frame.  The figure
+    belongs to no window: ``savefig`` it.
+    """
+    replicas, stages = slowdown.shape
+    width = min(max(6.5, 2.9 + 0.42 * replicas), 18.0)
+    height = 2.6 + min(max(0.5 * stages, 0.9), 8.0)
+    figure = Figure(figsize=(width, height), layout="constrained")
+    top, main, side = _axes(figure, widths=[width - 2.9, 1.5], heights=[0.9, max(height - 2.6, 0.9)])
+    most = max(_LEAST, float(slowdown.max()) - 1)
+    heat = _cells(main, np.clip(slowdown.T - 1, 0, None), _SLOWDOWN, most, line=0.5)
+    if replicas <= _NUMBERS:
+        _write(main, slowdown, most)
+    for dp, stage in worst:
+        main.add_patch(Rectangle((dp - 0.5, stage - 0.5), 1, 1, fill=False, edgecolor=TEXT, linewidth=2.6))
+    bars = [100 * (value - 1) for value in by_replica], [100 * (value - 1) for value in by_stage]
+    _margins(top, side, bars, (0.7, 0.6), (f"longer by a whole {column} alone", f"by a whole {row} (%)"))
+    top.set_ylabel("%", fontsize=8, color=QUIET_TEXT)
+    main.set_xlabel(column + ("; framed: the workers that M_W is about" if worst else ""), fontsize=9, color=TEXT)
+    main.set_ylabel("" if rows else row, fontsize=9, color=TEXT)
+    step = math.ceil(replicas / 32)
+    main.set_xticks(range(0, replicas, step))
+    if rows:
+        main.set_yticks(range(stages), labels=list(rows))
+    else:
+        main.set_yticks(range(0, stages, math.ceil(stages / 24)))
+    main.tick_params(labelsize=8, length=0)
+    bar = figure.colorbar(heat, ax=[main, side], location="right", aspect=14, pad=0.02, fraction=0.05)
+    ticks = np.linspace(0, most, 4)
+    bar.set_ticks(ticks.tolist(), labels=[f"+{100 * tick:.0f} %" for tick in ticks], fontsize=8)
+    figure.suptitle(title, fontsize=11, color=TEXT)
+    return figure
+
+
+def _axes(figure: Figure, *, widths: list[float], heights: list[float]) -> tuple[Axes, Axes, Axes]:
+    """Above, the cells, beside."""
+    grid = figure.add_gridspec(2, 2, width_ratios=widths, height_ratios=heights)
+    main = figure.add_subplot(grid[1, 0])
+    return figure.add_subplot(grid[0, 0], sharex=main), main, figure.add_subplot(grid[1, 1], sharey=main)
+
+
+def _cells(axes: Axes, values: Floats, fill: Colormap, most: float, *, line: float) -> QuadMesh:
+    """The first row on top; lines between cells, if they have a width."""
+    across, down = (np.arange(count + 1) - 0.5 for count in (values.shape[1], values.shape[0]))
+    axes.set_ylim(down[-1], -0.5)
+    edges = WAITING if line else "face"
+    return axes.pcolormesh(across, down, values, cmap=fill, vmin=0.0, vmax=most, edgecolors=edges, linewidth=line)
+
+
+def _write(axes: Axes, slowdown: Floats, most: float) -> None:
+    """Every cell's excess in %."""
+    for (dp, stage), value in np.ndenumerate(slowdown):
+        shade = _SLOWDOWN(min(max(value - 1, 0.0) / most, 1.0))
+        axes.text(dp, stage, f"{100 * (value - 1):+.1f}", ha="center", va="center", fontsize=8,
+                  color=text_on((shade[0], shade[1], shade[2])))  # fmt: skip
+
+
+def _margins(
+    top: Axes, side: Axes, values: tuple[Sequence[float], Sequence[float]], sizes: tuple[float, float],
+    titles: tuple[str, str],
+) -> None:  # fmt: skip
+    """Bars above and beside the cells: small quiet numbers, and no names, which the cells have."""
+    top.bar(range(len(values[0])), values[0], color=rgb(STREAMS["dp"]), width=sizes[0])
+    side.barh(range(len(values[1])), values[1], color=rgb(STREAMS["dp"]), height=sizes[1])
+    for axes, title in zip((top, side), titles, strict=True):
+        axes.set_title(title, fontsize=8, color=QUIET_TEXT, loc="left")
+        axes.tick_params(labelsize=7, colors=QUIET_TEXT)
+        axes.spines[["top", "right"]].set_visible(False)
+    top.tick_params(axis="x", labelbottom=False, length=0)
+    side.tick_params(axis="y", labelleft=False, length=0)
+
+
+def waits(result: Result) -> Figure:
+    """Who waited for whom in a result: every rank, or where there are too many every worker, machine or stage."""
+    return plot_waits(result.wait_matrix, title=f"{result.scenario.name}: who waits for whom")
+
+
+def plot_waits(matrix: WaitMatrix, *, title: str) -> Figure:
+    """The matrix, with what each row waited in all (right) and what each column was waited for (top).
+
+    The figure belongs to no window: ``savefig`` it.
+    """
+    count = len(matrix.names)
+    figure = Figure(figsize=(9.4, 9.0), layout="constrained")
+    top, main, side = _axes(figure, widths=[6.0, 1.0], heights=[1.0, 6.0])
+    most = float(matrix.seconds.max()) or 1e-9
+    heat = _cells(main, matrix.seconds, _WAITING, most, line=0.4 if count <= _GRID else 0.0)
+    _label(main, matrix)
+    size = 0.8 if count <= _GRID else 1.0
+    above = "waited for, by the mean rank of every row together (s a step)"
+    _margins(top, side, (matrix.awaited.tolist(), matrix.waited.tolist()), (size, size), (above, "waited (s)"))
+    bar = figure.colorbar(heat, ax=[main, side], location="bottom", aspect=50, pad=0.01, fraction=0.03)
+    ticks = np.linspace(0.0, most, 5)
+    labels = [format_seconds_round(tick) if tick else "0" for tick in ticks.tolist()]
+    bar.set_ticks(ticks.tolist(), labels=labels, fontsize=8)
+    figure.suptitle(title, fontsize=11, color=TEXT)
+    return figure
+
+
+def _label(main: Axes, matrix: WaitMatrix) -> None:
+    count, what = len(matrix.names), _NAMES[matrix.unit]
+    main.set_xlabel(f"for this {what}", fontsize=9, color=TEXT)
+    main.set_ylabel(f"this {what} waits", fontsize=9, color=TEXT)
+    step = math.ceil(count / 32)
+    ticks = range(0, count, step)
+    main.set_xticks(ticks, [matrix.names[tick] for tick in ticks], rotation=90 if count > 16 else 0)
+    main.set_yticks(ticks, [matrix.names[tick] for tick in ticks])
+    main.set_xlim(-0.5, count - 0.5)
+    main.tick_params(labelsize=7, length=0)
