@@ -132,16 +132,16 @@ def test_levels_hold_all_links_and_all_bytes(name: str) -> None:
     result = simcluster.simulate(simcluster.load(name))
     cluster, table = result.scenario.cluster.built, link_table(result)
     levels = levels_of(result)
-    assert sum(level.count for level in levels) == len(cluster.links)
+    assert sum(level.links for level in levels) == len(cluster.links)
     moved = table.assign(
         ends=[(label(cluster.graph, a), label(cluster.graph, b))
               for a, b in zip(table["link_from"], table["link_to"], strict=True)]
     ).groupby("ends")["bytes"].sum()  # fmt: skip
     for level in levels:
-        bytes_moved = level.mean * level.count * level.capacity * result.step_time
+        bytes_moved = level.mean * level.links * level.capacity * result.step_time
         assert bytes_moved == pytest.approx(moved.get(level.ends, 0.0), rel=1e-9)
         assert 0 <= level.mean <= level.most <= 1.000001
-        assert level.used <= level.count
+        assert level.used <= level.links
 
 
 def test_a_single_gpu_leaves_its_links_idle(tiny: Tiny) -> None:

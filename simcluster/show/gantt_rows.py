@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from simcluster.base.errors import InputError
@@ -69,14 +68,9 @@ def choose_rows(
 
 def _stages_of_ranks(timeline: pd.DataFrame) -> dict[int, Stages]:
     """The stages (ascending, without -1) that each rank of the timeline works on."""
-    rank = timeline["rank"].to_numpy(np.int64)
-    stage = timeline["stage"].to_numpy(np.int64)
-    base = int(stage.max()) + 2
-    pairs = np.unique(rank * base + stage + 1)
-    result: dict[int, Stages] = {int(number): () for number in np.unique(rank)}
-    for pair in pairs.tolist():
-        if pair % base > 0:
-            result[pair // base] += (pair % base - 1,)
+    result: dict[int, Stages] = {}
+    for rank, stage in sorted(timeline[["rank", "stage"]].drop_duplicates().to_numpy(np.int64).tolist()):
+        result[rank] = (*result.get(rank, ()), *([stage] if stage >= 0 else []))
     return result
 
 
@@ -98,25 +92,16 @@ def _notable(timeline: pd.DataFrame, groups: dict[Stages, list[int]]) -> list[tu
     waited = start - timeline["ready"].to_numpy(np.float64)
     computed = np.where((timeline["stream"] == "compute").to_numpy(), end - start, 0.0)
     number, position = np.unique(timeline["rank"].to_numpy(np.int64), return_inverse=True)
+    ranks = [rank for _, members in sorted(groups.items()) for rank in members]
+    group = np.repeat(np.arange(len(groups)), [len(members) for _, members in sorted(groups.items())])
     found: list[tuple[int, str]] = []
     for seconds, why in ((computed, "computes longest of its stage"), (waited, "waits longest of its stage")):
-        total = np.bincount(position, weights=seconds, minlength=len(number))
-        rank, excess = _largest_excess(dict(zip(number.tolist(), total.tolist(), strict=True)), groups)
-        if excess > _NOTABLE * (end.max() - start.min()) and rank not in [other for other, _ in found]:
+        total = pd.Series(np.bincount(position, weights=seconds)[np.searchsorted(number, ranks)])
+        excess = (total - total.groupby(group).transform("median")).to_numpy()
+        rank = ranks[int(excess.argmax())]
+        if excess.max() > _NOTABLE * (end.max() - start.min()) and rank not in [other for other, _ in found]:
             found.append((rank, why))
     return found
-
-
-def _largest_excess(seconds: dict[int, float], groups: dict[Stages, list[int]]) -> tuple[int, float]:
-    """The rank furthest above the median of its group, and by how much."""
-    best = (-1, -1.0)
-    for _, members in sorted(groups.items()):
-        values: npt.NDArray[np.float64] = np.array([seconds[rank] for rank in members])
-        at = int(values.argmax())
-        excess = float(values[at] - np.median(values))
-        if excess > best[1]:
-            best = (members[at], excess)
-    return best
 
 
 def _evenly(ranks: list[int], count: int) -> list[int]:

@@ -6,9 +6,12 @@ Thousands of links are a few levels: those that join equal kinds of node.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
+import networkx as nx
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LinearSegmentedColormap, PowerNorm
@@ -33,16 +36,15 @@ _ASIDE = 0.1
 _BOX = (1.4, 0.46)
 
 
-@dataclass(frozen=True, slots=True)
-class LinkLevel:
-    """Links from nodes of one kind to nodes of another: ``count`` of ``capacity`` B/s each (the mean).
+class LinkLevel(NamedTuple):
+    """Links from nodes of one kind to nodes of another: ``links`` of ``capacity`` B/s each (the mean).
 
     ``mean`` and ``most`` are utilisation over the step, of all of them and of the fullest, ``peak`` is the highest of
     any instant; ``used`` carry anything.
     """
 
     ends: tuple[str, str]
-    count: int
+    links: int
     used: int
     capacity: float
     mean: float
@@ -53,25 +55,17 @@ class LinkLevel:
 def levels_of(result: Result) -> list[LinkLevel]:
     """The levels of a result's cluster, in the order of its links; also those on which nothing moves."""
     graph = compute_part(result.scenario.cluster.built.graph)
-    table = link_table(result)
-    ends = zip(table["link_from"], table["link_to"], strict=True)
-    load = dict(zip(ends, zip(table["utilisation"], table["peak_utilisation"], strict=True), strict=True))
-    names = {node: label(graph, node) for node in graph}
-    found: dict[tuple[str, str], list[tuple[float, float, float]]] = {}
-    for a, b, data in graph.edges(data=True):
-        found.setdefault((names[a], names[b]), []).append((float(data["bandwidth"]), *load.get((a, b), (0.0, 0.0))))
-    return [
-        LinkLevel(
-            kinds,
-            len(links),
-            sum(part > 0 for _, part, _ in links),
-            sum(rate for rate, _, _ in links) / len(links),
-            sum(part for _, part, _ in links) / len(links),
-            max(part for _, part, _ in links),
-            max(peak for _, _, peak in links),
-        )
-        for kinds, links in found.items()
-    ]
+    load = link_table(result).set_index(["link_from", "link_to"])[["utilisation", "peak_utilisation"]]
+    links = pd.DataFrame(
+        [(label(graph, a), label(graph, b), float(data["bandwidth"])) for a, b, data in graph.edges(data=True)],
+        columns=["from", "to", "capacity"], index=pd.MultiIndex.from_tuples(graph.edges, names=load.index.names),
+    ).join(load).fillna({"utilisation": 0.0, "peak_utilisation": 0.0})  # fmt: skip
+    links["used"] = links["utilisation"] > 0
+    levels = links.groupby(["from", "to"], sort=False).agg(
+        links=("used", "size"), used=("used", "sum"), capacity=("capacity", "mean"), mean=("utilisation", "mean"),
+        most=("utilisation", "max"), peak=("peak_utilisation", "max"),
+    )  # fmt: skip
+    return [LinkLevel(*level) for level in levels.itertuples(name=None)]
 
 
 def link_levels(result: Result, *, title: str | None = None) -> Figure:
@@ -84,15 +78,13 @@ def link_levels(result: Result, *, title: str | None = None) -> Figure:
         raise InputError("there are no links: a single GPU sends nothing")
     graph = compute_part(result.scenario.cluster.built.graph)
     kinds = {label(graph, node): str(data["kind"]) for node, data in graph.nodes(data=True)}
-    counts = dict.fromkeys(kinds, 0)
-    for node in graph:
-        counts[label(graph, node)] += 1
+    counts = Counter(label(graph, node) for node in graph)
     places = _places(levels, kinds)
     first, last = min(x for x, _ in places.values()) - _BOX[0], max(x for x, _ in places.values()) + 1.6 * _BOX[0]
     high = max(y for _, y in places.values()) + _TIER
     figure = Figure(figsize=(1.5 + 1.3 * (last - first), 1.0 + 0.95 * high), layout="constrained")
     axes = figure.subplots()
-    largest = max(level.count * level.capacity for level in levels)
+    largest = max(level.links * level.capacity for level in levels)
     both = {level.ends: level for level in levels}
     for level in levels:
         back = both.get((level.ends[1], level.ends[0]))
@@ -114,18 +106,15 @@ def link_levels(result: Result, *, title: str | None = None) -> Figure:
 
 def _places(levels: Sequence[LinkLevel], kinds: Mapping[str, str]) -> dict[str, Point]:
     """Where each kind of node stands: as high as it is links away from a GPU; what leads no further stands aside."""
-    near: dict[str, list[str]] = {name: [] for name in kinds}
+    near: nx.DiGraph[str] = nx.DiGraph()
+    near.add_nodes_from(kinds)
+    near.add_edges_from(level.ends for level in levels)
     carried = dict.fromkeys(kinds, 0.0)
     for level in levels:
-        near[level.ends[0]].append(level.ends[1])
         for end in level.ends:
-            carried[end] += level.count * level.capacity * level.mean
-    height = {name: 0 for name, kind in kinds.items() if kind == "gpu"}
-    frontier = list(height)
-    while frontier:
-        reached = [other for name in frontier for other in near[name] if other not in height]
-        height |= {other: max(height[name] for name in frontier) + 1 for other in reached}
-        frontier = list(dict.fromkeys(reached))
+            carried[end] += level.links * level.capacity * level.mean
+    gpus = [name for name, kind in kinds.items() if kind == "gpu"]
+    height = {name: tier for tier, layer in enumerate(nx.bfs_layers(near, gpus)) for name in layer}
     onwards = {name for name in height if any(height.get(other, -1) > height[name] for other in near[name])}
     places: dict[str, Point] = {}
     for tier in range(max(height.values()) + 1):
@@ -140,7 +129,7 @@ def _places(levels: Sequence[LinkLevel], kinds: Mapping[str, str]) -> dict[str, 
 def _pair(axes: Axes, there: LinkLevel, back: LinkLevel | None, places: Mapping[str, Point], largest: float) -> None:
     """Both directions of a level as two arrows, with their numbers on the side that is free."""
     start, end = places[there.ends[0]], places[there.ends[1]]
-    links = f"{there.count:,} × {format_bytes_per_second(there.capacity)}"
+    links = f"{there.links:,} × {format_bytes_per_second(there.capacity)}"
     if start == end:
         axes.text(start[0] + 0.6 * _BOX[0], start[1], f"among them {_text(there)}\n{links}", fontsize=8, color=TEXT,
                   va="center")  # fmt: skip
@@ -168,7 +157,7 @@ def _arrow(axes: Axes, level: LinkLevel, start: Point, end: Point, largest: floa
     length = math.hypot(end[0] - start[0], end[1] - start[1])
     left = (-(end[1] - start[1]) / length, (end[0] - start[0]) / length)
     start, end = ((x + _ASIDE * left[0], y + _ASIDE * left[1]) for x, y in _trimmed(start, end))
-    width = 1.5 + 6.0 * math.sqrt(level.count * level.capacity / largest)
+    width = 1.5 + 6.0 * math.sqrt(level.links * level.capacity / largest)
     style = {"arrowstyle": "-|>,head_width=0.35,head_length=0.5", "color": colour, "linewidth": width, "shrinkA": 0,
              "shrinkB": 0, "mutation_scale": 10}  # fmt: skip
     axes.annotate("", xy=end, xytext=start, arrowprops=style, zorder=1)

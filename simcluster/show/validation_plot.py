@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -32,8 +31,7 @@ _LARGEST_HALF_SPAN = 1.0
 _LEGEND_COLUMNS = 2
 
 
-@dataclass(frozen=True, slots=True)
-class _Series:
+class _Series(NamedTuple):
     """Points that are drawn alike, with their name and the mean error for the legend."""
 
     name: str
