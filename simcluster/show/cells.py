@@ -20,6 +20,7 @@ _WRITTEN: Mapping[Unit, Callable[[float], str]] = {
     "yes or no": lambda value: "yes" if value else "no",
 }
 UNKNOWN = "?"
+_SMALL = 0.005  # of the largest change of a step: what is smaller is told together
 PARTS = {
     "forward": "forward",
     "backward": "backward",
@@ -56,3 +57,11 @@ def cells(table: Table, row: Mapping[Any, Any]) -> list[str]:
         text = written(metric.unit, float(value)) if known else UNKNOWN  # type: ignore[arg-type]
         found.append(text + (" !" if known and name == "peak_memory_bytes" and not row["fits"] else ""))
     return found
+
+
+def told(causes: Mapping[str, float]) -> list[tuple[str, float]]:
+    """Causes of a difference that matter, in their order; what is left goes together at the end, as "rest"."""
+    largest = max(abs(seconds) for seconds in causes.values())
+    found = [(name, seconds) for name, seconds in causes.items() if abs(seconds) > _SMALL * largest]
+    rest = sum(causes.values()) - sum(seconds for _, seconds in found)
+    return [*found, ("rest", rest)] if abs(rest) > 1e-3 * _SMALL * largest else found

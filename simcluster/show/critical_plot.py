@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 
 from simcluster.base.units import format_seconds
 from simcluster.results.result import Result
+from simcluster.show.bars import bar_rows
 from simcluster.show.palette import QUIET_TEXT, STREAMS, TEXT, Colour, colour_of, rgb
 from simcluster.studies.whatif.free import COMMUNICATION, Free, what_if_free
 
@@ -41,7 +42,7 @@ def _path(axes: Axes, by_kind: Mapping[str, float], step_time: float) -> None:
         text = f"{format_seconds(seconds)}  {seconds / step_time:.1%}"
         axes.text(seconds + 0.012 * step_time, row, text, va="center", fontsize=8, color=TEXT)
     axes.set_xlim(0, 1.2 * max(by_kind.values(), default=1.0) + 0.1 * step_time)
-    _frame(axes, names, "on the critical path (seconds a step)")
+    bar_rows(axes, names, "on the critical path (seconds a step)")
 
 
 def _what_if(axes: Axes, free: Sequence[Free], step_time: float) -> None:
@@ -57,18 +58,9 @@ def _what_if(axes: Axes, free: Sequence[Free], step_time: float) -> None:
         text = format_seconds(value) + (f"  {value / step_time - 1:+.1%}" if row else "")
         axes.text(max(value, step_time) + 0.015 * step_time, row, text, va="center", fontsize=8, color=TEXT)
     axes.set_xlim(0, 1.3 * step_time)
-    _frame(axes, names, "step time if it cost nothing (seconds), played")
+    bar_rows(axes, names, "step time if it cost nothing (seconds), played")
     axes.legend(marks, ["step less its share of the path"], loc="lower left", bbox_to_anchor=(0, 1.0), fontsize=8,
                 frameon=False)  # fmt: skip
-
-
-def _frame(axes: Axes, names: Sequence[str], label: str) -> None:
-    axes.set_yticks(range(len(names)), names, fontsize=8.5, color=TEXT)
-    axes.set_ylim(len(names) - 0.4, -0.6)
-    axes.set_xlabel(label, fontsize=9, color=TEXT)
-    axes.tick_params(axis="y", length=0)
-    axes.tick_params(axis="x", labelsize=8)
-    axes.spines[["top", "right"]].set_visible(False)
 
 
 def _colour(kind: str) -> Colour:

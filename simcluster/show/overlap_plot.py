@@ -14,6 +14,7 @@ from simcluster.base.units import format_seconds
 from simcluster.results.critical_path import kind_of
 from simcluster.results.overlap import Key, OverlapSeconds
 from simcluster.results.played import Run
+from simcluster.show.bars import bar_rows
 from simcluster.show.palette import COMPUTE_KINDS, QUIET_TEXT, STREAMS, TEXT, WAITING, WAITING_HATCH, rgb, tinted
 
 _ROW_HEIGHT = 0.27
@@ -92,13 +93,8 @@ def _draw(axes: Axes, rows: Sequence[_Row]) -> None:
             left += seconds
         text = f"{format_seconds(row.value.wire)}, {row.value.hidden / row.value.wire:.0%} hidden" if left else "none"
         axes.text(left + 0.008 * longest, place, text, va="center", fontsize=7.5, color=QUIET_TEXT)
-    axes.set_yticks(places, [row.name for row in rows], fontsize=8, color=TEXT)
-    axes.set_ylim(places[-1] + 0.6, -0.6)
+    bar_rows(axes, [row.name for row in rows], "seconds a step", places=places, size=8)
     axes.set_xlim(0, 1.16 * longest)
-    axes.set_xlabel("seconds a step", fontsize=9, color=TEXT)
-    axes.tick_params(axis="y", length=0)
-    axes.tick_params(axis="x", labelsize=8)
-    axes.spines[["top", "right"]].set_visible(False)
 
 
 def _legend(rows: Iterable[_Row]) -> Iterable[Patch]:

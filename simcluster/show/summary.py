@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from simcluster.scenario.scenario import Scenario
 
 _BAR = 36  # characters of the longest bar
+_STATE = ("parameters", "gradients", "optimizer", "activations", "other", "buffers")
 
 
 def summary(result: Result) -> str:
@@ -130,18 +131,8 @@ def _collectives(result: Result) -> list[str]:
 def _state(result: Result) -> list[str]:
     times, memory, capacity = result.times, result.memory, result.facts.memory
     filled = min(_BAR, round(_BAR * memory.total / capacity))
-    parts = [
-        f"{name} {size / 1e9:.1f}"
-        for name, size in (
-            ("parameters", memory.parameters),
-            ("gradients", memory.gradients),
-            ("optimizer", memory.optimizer),
-            ("activations", memory.activations),
-            ("other", memory.other),
-            ("buffers", memory.buffers),
-        )
-        if size or name != "buffers"
-    ]
+    sizes = {name: getattr(memory, name) for name in _STATE}
+    parts = [f"{name} {size / 1e9:.1f}" for name, size in sizes.items() if size or name != "buffers"]
     headroom = capacity - memory.total
     parts.append(f"{'free' if headroom >= 0 else 'short of'} {abs(headroom) / 1e9:.1f}")
     lines = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 
 import pandas as pd
@@ -11,10 +12,10 @@ from matplotlib.figure import Figure
 from simcluster.base.errors import InputError
 from simcluster.base.units import format_seconds
 from simcluster.results.account import CAUSES
-from simcluster.show.cells import PARTS
+from simcluster.show.bars import bar_rows
+from simcluster.show.cells import PARTS, told
 from simcluster.show.palette import COMPUTE_KINDS, QUIET_TEXT, STREAMS, TEXT, WAITING, WAITING_HATCH
 
-_SMALL = 0.005  # of the largest change: what is smaller is drawn together
 _ROW_HEIGHT = 0.34
 _NAMES = {**PARTS, "interference": "compute slowed by communication", "rest": "all else"}
 _REASONS = {  # why an axis' exposed communication changes (results.account)
@@ -34,7 +35,7 @@ def waterfall(step_times: Mapping[str, float], causes: pd.DataFrame) -> Figure:
     if not others:
         raise InputError("nothing to draw: differences need at least two scenarios")
     base = str(causes.index[0])
-    steps = [_steps(causes.loc[name].to_dict()) for name in others]
+    steps = [told(causes.loc[name, list(CAUSES)].to_dict()) for name in others]
     rows = [len(each) + 2 for each in steps]
     figure = Figure(figsize=(9.5, 0.7 + sum(_ROW_HEIGHT * count + 0.75 for count in rows)), layout="constrained")
     panels = figure.subplots(len(others), 1, squeeze=False, height_ratios=rows)[:, 0]
@@ -44,20 +45,8 @@ def waterfall(step_times: Mapping[str, float], causes: pd.DataFrame) -> Figure:
     return figure
 
 
-def _steps(causes: Mapping[str, float]) -> list[tuple[str, float]]:
-    """Causes that matter, in their order; what is left goes together at the end."""
-    largest = max(abs(seconds) for seconds in causes.values())
-    found = [(name, causes[name]) for name in CAUSES if abs(causes[name]) > _SMALL * largest]
-    rest = sum(causes.values()) - sum(seconds for _, seconds in found)
-    return [*found, ("rest", rest)] if abs(rest) > 1e-3 * _SMALL * largest else found
-
-
 def _draw(axes: Axes, base: tuple[str, float], other: tuple[str, float], changes: list[tuple[str, float]]) -> None:
-    level = base[1]
-    levels = [level]
-    for _, seconds in changes:
-        level += seconds
-        levels.append(level)
+    levels = [*itertools.accumulate((seconds for _, seconds in changes), initial=base[1])]
     low, high = min(levels), max(levels)
     room = 0.22 * (high - low) or 0.05 * high
     left, right = max(0.0, low - room), high + room
@@ -72,13 +61,8 @@ def _draw(axes: Axes, base: tuple[str, float], other: tuple[str, float], changes
         axes.text(end + 0.01 * (right - left), row, text, va="center", fontsize=8, color=TEXT)
         if row <= len(changes):
             axes.plot([levels[row]] * 2, [row - 0.33, row + 1.33], color=QUIET_TEXT, linewidth=0.6)
-    names = [base[0], *(_name(name) for name, _ in changes), other[0]]
-    axes.set_yticks(range(len(names)), names, fontsize=8.5, color=TEXT)
-    axes.set_ylim(len(names) - 0.4, -0.6)
+    bar_rows(axes, [base[0], *(_name(name) for name, _ in changes), other[0]])
     axes.set_xlim(left, right + 0.1 * (right - left))
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.tick_params(axis="y", length=0)
-    axes.tick_params(axis="x", labelsize=8)
     difference = other[1] - base[1]
     axes.set_title(f"{_signed(difference)} ({difference / base[1]:+.1%})", fontsize=10, color=TEXT, loc="left")
 

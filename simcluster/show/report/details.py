@@ -178,12 +178,11 @@ def schedule(entry: Entry, number: int, gantt: Markup) -> Markup:
 
 def scenario(entry: Entry, number: int) -> Markup:
     """The scenario as resolved, to copy into a file and run."""
-    document = entry.scenario.document() if entry.scenario else dict(entry.numbers["scenario"])
     name = f"scenario-{number}"
     return joined(
         element("p", f"Named: {entry.origin}. " if entry.origin else "",
                 "Everything resolved, defaults included. Save it as a .yaml file and give it to simcluster run."),
         element("button", "Copy", type="button", data_copy=name, hidden=""),
-        element("pre", element("code", yaml_text(document), id=name), class_="scenario", tabindex=0,
+        element("pre", element("code", yaml_text(entry.document), id=name), class_="scenario", tabindex=0,
                 role="region", aria_label=f"Scenario of {entry.name}"),
     )  # fmt: skip

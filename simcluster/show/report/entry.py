@@ -64,6 +64,11 @@ class Entry:
     lacks: tuple[str, ...] = ()
 
     @cached_property
+    def document(self) -> dict[str, Any]:
+        """Its scenario as resolved; of a saved result as it stands there."""
+        return self.scenario.document() if self.scenario else dict(self.numbers["scenario"])
+
+    @cached_property
     def schedule(self) -> Schedule | None:
         """The order of the pipeline's microbatches; None without a pipeline or for a saved result."""
         if self.result is None or self.result.scenario.parallel.pp == 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,14 +10,13 @@ from simcluster.base.units import format_seconds
 from simcluster.faults.words import all_in_words
 from simcluster.results.metrics import BREAKDOWN
 from simcluster.results.numbers import columns_of
-from simcluster.show.cells import PARTS
+from simcluster.show.cells import PARTS, told
 from simcluster.show.layout import layout
 from simcluster.show.report import words
 from simcluster.show.report.entry import Entry
 from simcluster.show.report.html import Markup, element, joined, table, void
 from simcluster.studies.whatif.difference import Difference, phrase, settings_between
 
-_SMALL = 0.005  # of the largest change: what is smaller is told together
 _MOST_SETTINGS = 20
 _FIGURES = ("tokens_per_s_per_gpu", "mfu", "bubble_fraction", "exposed_communication_s", "peak_memory_bytes")
 """Metrics that are shown large with a note of their own."""
@@ -41,22 +41,17 @@ def what_was_run(entry: Entry) -> list[str]:
 def answer(entries: Sequence[Entry]) -> Markup:
     """The numbers that people ask for, large for one run, side by side for several; and what to beware of."""
     shown = _figures(entries[0]) if len(entries) == 1 else _side_by_side(entries)
-    warnings = [
-        element("li", element("strong", "Warning: "), f"{entry.name}: {text}" if len(entries) > 1 else str(text))
+    said = [
+        element("li", element("strong", f"{kind}: "), f"{entry.name}: {text}" if len(entries) > 1 else text)
+        for kind, texts_of in (("Warning", _warnings), ("Note", _notes))
         for entry in entries
-        for text in _texts(entry.numbers.get("warnings"))
+        for text in texts_of(entry)
     ]
-    notes = [
-        element("li", element("strong", "Note: "), f"{entry.name}: {text}" if len(entries) > 1 else text)
-        for entry in entries
-        for text in _notes(entry.numbers.get("notes"))
-    ]
-    lacks = [
+    said += [
         element("li", f"{entry.origin or entry.name} is a saved result and lacks {' and '.join(entry.lacks)}.")
         for entry in entries
         if entry.lacks
     ]
-    said = [*warnings, *notes, *lacks]
     return joined(shown, element("ul", said, class_="notes") if said else "")
 
 
@@ -177,13 +172,17 @@ def _bar(entry: Entry, longest: float) -> Markup:
         says = f"{PARTS[name]}: {format_seconds(seconds)}, {words.percent(share)}"
         width = 1000 * seconds / longest
         parts.append(element("rect", element("title", says), x=at, y=0, width=width, height=24, class_=f"k-{name}"))
-        if name == "straggler_wait":
-            parts.append(void("rect", x=at, y=0, width=width, height=24, fill="url(#hatch)"))
+        parts += _hatched(f"k-{name}", x=at, y=0, width=width, height=24)
         at += width
     return element(
         "svg", parts, viewBox="0 0 1000 24", preserveAspectRatio="none", role="img",
         aria_label=f"{entry.name}: {format_seconds(entry.account.step_time)}; the table below has the parts",
     )  # fmt: skip
+
+
+def _hatched(class_: str, **place: float) -> list[Markup]:
+    """Over a bar of waiting, its hatch."""
+    return [void("rect", **place, fill="url(#hatch)")] if class_ == "k-straggler_wait" else []
 
 
 def _swatch(class_: str) -> Markup:
@@ -201,22 +200,16 @@ def differences(entries: Sequence[Entry]) -> Markup:
 
 def _difference(first: Entry, other: Entry) -> Markup:
     names = (first.name, other.name) if first.name != other.name else ("the first run", "the other run")
-    settings = tuple(settings_between(_document(first), _document(other)))
+    settings = tuple(settings_between(first.document, other.document))
     found = Difference(names, first.account, other.account, settings)
     parts: list[Markup] = [element("h3", f"{names[1]} against {names[0]}"), element("p", found.in_words())]
     if settings:
-        told = [_setting(each.path, each.before, each.after) for each in settings[:_MOST_SETTINGS]]
-        told += [f"and {len(settings) - _MOST_SETTINGS} more"] if len(settings) > _MOST_SETTINGS else []
-        parts.append(element("p", f"What differs in the scenario: {'; '.join(told)}.", class_="quiet"))
+        changed = [_setting(each.path, each.before, each.after) for each in settings[:_MOST_SETTINGS]]
+        changed += [f"and {len(settings) - _MOST_SETTINGS} more"] if len(settings) > _MOST_SETTINGS else []
+        parts.append(element("p", f"What differs in the scenario: {'; '.join(changed)}.", class_="quiet"))
     if any(abs(seconds) > 1e-12 for seconds in found.causes.values()):
         parts.append(_waterfall(found))
     return element("article", parts)
-
-
-def _document(entry: Entry) -> dict[str, object]:
-    if entry.scenario is not None:
-        return entry.scenario.document()
-    return dict(entry.numbers["scenario"])
 
 
 def _setting(path: str, before: object, after: object) -> str:
@@ -229,11 +222,8 @@ def _setting(path: str, before: object, after: object) -> str:
 
 def _waterfall(found: Difference) -> Markup:
     """From the first step time, cause by cause, to the other: a bar for each; they sum exactly."""
-    changes = _changes(found)
-    level, levels = found.base.step_time, [found.base.step_time]
-    for _, _, seconds in changes:
-        level += seconds
-        levels.append(level)
+    changes = [(name, "all else" if name == "rest" else phrase(name), seconds) for name, seconds in told(found.causes)]
+    levels = [*itertools.accumulate((seconds for *_, seconds in changes), initial=found.base.step_time)]
     low, high = min(*levels, found.other.step_time), max(*levels, found.other.step_time)
     low, high = max(0.0, low - 0.25 * (high - low)), high + 0.02 * (high - low)
 
@@ -253,15 +243,6 @@ def _waterfall(found: Difference) -> Markup:
     return table(header, rows, caption=caption, class_="waterfall", left=2)
 
 
-def _changes(found: Difference) -> list[tuple[str, str, float]]:
-    """Causes that matter, in their order, as (name, words, seconds); what is left goes together at the end."""
-    causes = found.causes
-    largest = max(abs(seconds) for seconds in causes.values())
-    shown = [(name, phrase(name), seconds) for name, seconds in causes.items() if abs(seconds) > _SMALL * largest]
-    rest = found.seconds - sum(seconds for *_, seconds in shown)
-    return [*shown, ("rest", "all else", rest)] if abs(rest) > 1e-3 * _SMALL * largest else shown
-
-
 def _class_of(cause: str) -> str:
     axis = cause.partition("_")[0]
     if f"exposed_{axis}" in BREAKDOWN:
@@ -272,16 +253,17 @@ def _class_of(cause: str) -> str:
 def _step(name: str, class_: str, begin: float, end: float, value: str, share: str) -> list[str]:
     left, width = min(begin, end), max(abs(end - begin), 1.5)
     drawn = [void("rect", x=left, y=2, width=width, height=12, class_=class_)]
-    if class_ == "k-straggler_wait":
-        drawn.append(void("rect", x=left, y=2, width=width, height=12, fill="url(#hatch)"))
+    drawn += _hatched(class_, x=left, y=2, width=width, height=12)
     bar = element("svg", drawn, viewBox="0 0 1000 16", preserveAspectRatio="none", aria_hidden="true")
     return [name, bar, value, share]
 
 
-def _texts(values: object) -> list[str]:
+def _warnings(entry: Entry) -> list[str]:
+    values = entry.numbers.get("warnings")
     return [str(value) for value in values] if isinstance(values, list) else []
 
 
-def _notes(values: object) -> list[str]:
+def _notes(entry: Entry) -> list[str]:
+    values = entry.numbers.get("notes")
     found = values if isinstance(values, list) else []
     return [str(each["text"]) for each in found if isinstance(each, Mapping) and "text" in each]
