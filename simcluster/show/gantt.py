@@ -19,11 +19,12 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, ScalarFormatter
+from matplotlib.transforms import ScaledTranslation
 
 from simcluster.base.errors import InputError
 from simcluster.base.units import format_seconds
 from simcluster.show import palette
-from simcluster.show.gantt_legend import draw_footer, footer_of
+from simcluster.show.gantt_legend import draw_footer
 from simcluster.show.gantt_panel import LaneHeights, Panel, draw_panel, streams_of
 from simcluster.show.gantt_rows import RowChoice, Rows, choose_rows
 from simcluster.show.ruler import DPI, text_width
@@ -159,8 +160,11 @@ def _figure(
     body = sum(panel.height + header for panel in panels)
     figure = Figure(dpi=DPI)
     FigureCanvasAgg(figure)
-    footer = footer_of(panels, width=right - _SIDE, labels=labels)
-    height = top + body + _AXIS + footer.height
+    if title:
+        corner = figure.transFigure + ScaledTranslation(left / 72, -8.0 / 72, figure.dpi_scale_trans)
+        figure.text(0, 1, title, transform=corner, fontsize=11, va="top", color=palette.TEXT)
+    foot = draw_footer(figure, panels, left=_SIDE, width=right - _SIDE, labels=labels)
+    height = top + body + _AXIS + foot
     figure.set_size_inches(width, height / 72)
     at = height - top
     for number, panel in enumerate(panels):
@@ -170,9 +174,6 @@ def _figure(
         _draw_time(axes, name, named=number == len(panels) - 1)
         if headers:
             _draw_header(axes, panel, *headers[number])
-    if title:
-        figure.text(left / (width * 72), 1 - 8.0 / height, title, fontsize=11, va="top", color=palette.TEXT)
-    draw_footer(figure, footer, left=_SIDE / (width * 72))
     return figure
 
 

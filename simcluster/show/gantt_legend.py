@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.legend_handler import HandlerTuple
 from matplotlib.patches import Patch
+from matplotlib.transforms import Affine2D
 
 from simcluster.show import palette
 from simcluster.show.gantt_boxes import JOIN_GAP
@@ -31,50 +31,33 @@ _SPACE = 16.0  # points between two entries, with the gap between handle and tex
 Entry = tuple[str, tuple[Patch, ...]]
 
 
-@dataclass(frozen=True, slots=True)
-class Footer:
-    """Entries of the legend in order, in how many columns they fit, the caption's lines, and heights in points."""
+def draw_footer(figure: Figure, panels: Sequence[Panel], *, left: float, width: float, labels: bool) -> float:
+    """Legend and caption at the figure's foot, an entry for every paint of the panels; all sizes in points.
 
-    entries: tuple[Entry, ...]
-    num_columns: int
-    caption: tuple[str, ...]
-
-    @property
-    def legend_height(self) -> float:
-        return _LINE * -(-len(self.entries) // self.num_columns) + 6.0
-
-    @property
-    def height(self) -> float:
-        return self.legend_height + _CAPTION_LINE * len(self.caption) + 4.0
-
-
-def footer_of(panels: Sequence[Panel], *, width: float, labels: bool) -> Footer:
-    """The footer of figures `width` points wide together: an entry for every paint that they show."""
+    Returns how high they are, from which the figure's own height follows.
+    """
     entries = _entries(panels)
     widths = [text_width(name, _FONT) + _HANDLE + _SPACE for name, _ in entries]
     fits = (count for count in range(len(entries), 1, -1) if _width_in_columns(widths, count) <= width)
-    characters = int(width / (_CAPTION_FONT * 0.56))
     num_lines = -(-len(entries) // next(fits, 1))
-    return Footer(
-        entries, -(-len(entries) // num_lines), tuple(textwrap.wrap(_caption(panels, labels=labels), characters))
-    )
-
-
-def draw_footer(figure: Figure, footer: Footer, *, left: float) -> None:
-    """Write legend and caption into the space kept for them at the figure's foot; `left` is a part of its width."""
-    height = figure.get_size_inches()[1] * 72
-    handles: list[Any] = [patches for _, patches in footer.entries]  # tuples of patches, which HandlerTuple draws
+    num_columns = -(-len(entries) // num_lines)
+    caption = textwrap.wrap(_caption(panels, labels=labels), int(width / (_CAPTION_FONT * 0.56)))
+    foot = _CAPTION_LINE * len(caption) + 4.0
+    height = _LINE * -(-len(entries) // num_columns) + 6.0 + foot
+    points = Affine2D().scale(1 / 72) + figure.dpi_scale_trans
+    handles: list[Any] = [patches for _, patches in entries]  # tuples of patches, which HandlerTuple draws
     figure.legend(
-        handles, [name for name, _ in footer.entries],
-        handler_map={tuple: HandlerTuple(ndivide=None, pad=0.0)}, ncols=footer.num_columns, loc="upper left",
-        bbox_to_anchor=(left, footer.height / height), borderaxespad=0.0, borderpad=0.0, frameon=False,
+        handles, [name for name, _ in entries],
+        handler_map={tuple: HandlerTuple(ndivide=None, pad=0.0)}, ncols=num_columns, loc="upper left",
+        bbox_to_anchor=(left, height), bbox_transform=points, borderaxespad=0.0, borderpad=0.0, frameon=False,
         fontsize=_FONT, handlelength=_HANDLE / _FONT, columnspacing=1.2, labelspacing=0.45, handletextpad=0.6,
     )  # fmt: skip
-    if footer.caption:
+    if caption:
         figure.text(
-            left, (footer.height - footer.legend_height) / height, "\n".join(footer.caption),
+            left, foot, "\n".join(caption), transform=points,
             fontsize=_CAPTION_FONT, color=palette.QUIET_TEXT, va="top", linespacing=1.25,
         )  # fmt: skip
+    return height
 
 
 def _caption(panels: Sequence[Panel], *, labels: bool) -> str:

@@ -7,17 +7,17 @@ the two halves of a row are a fused pair.  All panels of a picture share one tim
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from matplotlib import rc_context
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.patheffects import withStroke
 
 from simcluster.base.errors import InputError
-from simcluster.schedules import Schedule
 from simcluster.schedules.comparison import PlayedSchedule
 from simcluster.show.palette import IDLE, QUIET_TEXT, TEXT, Colour, colour_of, text_on
 from simcluster.show.ruler import text_width
@@ -30,14 +30,12 @@ _HEIGHT = 0.86  # of a row
 _HATCH = "/////"
 
 
-@dataclass(frozen=True, slots=True)
-class _Box:
-    """An action in time: row, begin and length, lower edge and height within the row (from below), and its look."""
+class _Box(NamedTuple):
+    """An action in time: begin, upper edge (rows go down), length and height, and its look."""
 
-    stage: int
     begin: float
+    top: float
     length: float
-    low: float
     height: float
     kind: str
     chunk: int
@@ -95,12 +93,12 @@ def _draw_panel(axes: Axes, played: PlayedSchedule, boxes: Sequence[_Box]) -> No
     schedule = played.schedule
     looks: dict[tuple[Any, ...], list[_Box]] = {}
     for box in boxes:
-        looks.setdefault((box.stage, box.low, box.height, box.colour, box.upward), []).append(box)
-    for (stage, low, height, colour, upward), alike in looks.items():
+        looks.setdefault((box.top, box.height, box.colour, box.upward), []).append(box)
+    for (top, height, colour, upward), alike in looks.items():
         spans = [(box.begin, box.length) for box in alike]
         with rc_context({"hatch.linewidth": 0.5, "hatch.color": "#FFFFFF"}):
             axes.broken_barh(
-                spans, (stage + 0.5 - low - height, height), facecolor=colour, edgecolor="#FFFFFF", linewidth=0.5,
+                spans, (top, height), facecolor=colour, edgecolor="#FFFFFF", linewidth=0.5,
                 hatch=_HATCH if upward else None,
             )  # fmt: skip
     axes.axvline(float(played.ideal), color=TEXT, linewidth=0.9, linestyle=(0, (3, 2)), zorder=0.5)
@@ -125,17 +123,13 @@ def _boxes(played: PlayedSchedule) -> Iterator[_Box]:
         ):
             upper, lower = position in fused, position - 1 in fused
             height = _HEIGHT / 2 if upper or lower else _HEIGHT
-            upward = _goes_up(schedule, action.microbatch)
+            low = (1 - _HEIGHT) / 2 + (_HEIGHT / 2 if upper else 0.0)
+            entry = schedule.route(action.microbatch)[0][0]
             yield _Box(
-                stage=stage, begin=float(start), length=float(end - start),
-                low=(1 - _HEIGHT) / 2 + (_HEIGHT / 2 if upper else 0.0), height=height, kind=action.kind,
-                chunk=0 if len(schedule.routes) > 1 else action.chunk, upward=upward, microbatch=action.microbatch,
+                float(start), stage + 0.5 - low - height, float(end - start), height, action.kind,
+                chunk=0 if len(schedule.routes) > 1 else action.chunk, upward=entry != schedule.routes[0][0][0],
+                microbatch=action.microbatch,
             )  # fmt: skip
-
-
-def _goes_up(schedule: Schedule, microbatch: int) -> bool:
-    """Does the microbatch enter at another stage than microbatch 0?"""
-    return schedule.route(microbatch)[0][0] != schedule.routes[0][0][0]
 
 
 def _number(axes: Axes, boxes: Sequence[_Box], *, size: float, points: float) -> None:
@@ -145,7 +139,7 @@ def _number(axes: Axes, boxes: Sequence[_Box], *, size: float, points: float) ->
         text = str(box.microbatch)
         if text_width(text, fits) + 1.0 <= box.length * points:
             number = axes.text(
-                box.begin + box.length / 2, box.stage + 0.5 - box.low - box.height / 2, text, fontsize=fits,
+                box.begin + box.length / 2, box.top + box.height / 2, text, fontsize=fits,
                 color=text_on(box.colour), ha="center", va="center_baseline", clip_on=True,
             )  # fmt: skip
             if box.upward:  # keep the hatching off the digits
@@ -179,36 +173,31 @@ def _title(shown: Sequence[PlayedSchedule]) -> str:
 
 def _legend(figure: Figure, shown: Sequence[PlayedSchedule], boxes: Sequence[_Box]) -> None:
     """What colours, shades, hatching, halves and the dashed line mean; only what is there."""
-    from matplotlib.lines import Line2D
-
     kinds = {box.kind for box in boxes}
-    entries: list[tuple[Any, str]] = []
-    for kind, name in _NAMES.items():
-        if kind in kinds:
-            entries.append((Patch(facecolor=colour_of("compute", _KINDS[kind])), name))
+    entries: list[Artist] = [
+        Patch(facecolor=colour_of("compute", _KINDS[kind]), label=name)
+        for kind, name in _NAMES.items()
+        if kind in kinds
+    ]
     if any(box.chunk for box in boxes):
-        lighter = colour_of("compute", "forward", 1)
-        entries.append((Patch(facecolor=lighter), "lighter: a later chunk of the stage"))
+        entries.append(Patch(facecolor=colour_of("compute", "forward", 1), label="lighter: a later chunk of the stage"))
     if any(box.upward for box in boxes):
         with rc_context({"hatch.linewidth": 0.5, "hatch.color": "#FFFFFF"}):
-            up = Patch(facecolor=colour_of("compute", "forward"), hatch=_HATCH, edgecolor="#FFFFFF", linewidth=0)
-        entries.append((up, "hatched: enters at the last stage"))
-    entries.append((Patch(facecolor=IDLE, edgecolor=QUIET_TEXT, linewidth=0.5), "idle"))
-    line = Line2D([], [], color=TEXT, linewidth=0.9, linestyle=(0, (3, 2)))
-    entries.append((line, "M (F + B), no bubble"))
-    figure.legend(
-        [handle for handle, _ in entries], [name for _, name in entries], loc="outside lower left", ncols=len(entries),
-        fontsize=8, frameon=False, handlelength=1.6, columnspacing=1.4,
-        title=_caption(shown), title_fontsize=8, alignment="left",
-    )  # fmt: skip
-
-
-def _caption(shown: Sequence[PlayedSchedule]) -> str:
+            up = Patch(facecolor=colour_of("compute", "forward"), hatch=_HATCH, edgecolor="#FFFFFF", linewidth=0,
+                       label="hatched: enters at the last stage")  # fmt: skip
+        entries.append(up)
+    entries.append(Patch(facecolor=IDLE, edgecolor=QUIET_TEXT, linewidth=0.5, label="idle"))
+    line = Line2D([], [], color=TEXT, linewidth=0.9, linestyle=(0, (3, 2)), label="M (F + B), no bubble")
+    entries.append(line)
     halves = "  Two halves of a row: a fused pair, F above B." if any(played.schedule.fused for played in shown) else ""
-    return (
+    caption = (
         "Numbers are microbatches.  bubble: idle part of the time; of span: of the longest time from first start to "
         f"last end of a stage.  in flight: most activations alive, in microbatches of a whole stage.{halves}"
     )
+    figure.legend(
+        handles=entries, loc="outside lower left", ncols=len(entries), fontsize=8, frameon=False, handlelength=1.6,
+        columnspacing=1.4, title=caption, title_fontsize=8, alignment="left",
+    )  # fmt: skip
 
 
 def _require_readable(shown: Sequence[PlayedSchedule]) -> None:
