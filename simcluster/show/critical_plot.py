@@ -20,8 +20,7 @@ def critical(result: Result, free: Sequence[Free] | None = None, *, title: str |
     """Left: seconds per step of the critical path by kind of op.  Right: the step time if a kind were free, played; a
     tick marks what the path alone says.
 
-    ``free`` is what `simcluster.what_if_free` found; left out, it is played now.  The figure belongs to no window:
-    ``savefig`` it.
+    ``free`` is what `simcluster.what_if_free` found; left out, it is played now.
     """
     free = what_if_free(result) if free is None else free
     by_kind, step_time = result.critical_path.by_kind(), result.step_time

@@ -17,7 +17,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 
-from simcluster.base.arrays import Floats
+from simcluster.base.arrays import Floats, Ints
 from simcluster.base.units import format_bytes
 from simcluster.show import palette
 from simcluster.show.gantt_boxes import Boxes, boxes_of, column_colours, joined
@@ -56,13 +56,11 @@ class LaneHeights:
     def pitch(self) -> float:
         return self.gap + self.compute + self.slim * (len(self.streams) - 1)
 
-    def top(self, lane: npt.NDArray[np.int64]) -> Floats:
-        """Distance of a lane's top from the top of its row."""
-        return self.gap / 2 + np.where(lane == 0, 0.0, self.compute + self.slim * (lane - 1))
-
-    def height(self, lane: npt.NDArray[np.int64]) -> Floats:
-        """Height of a lane without the hairline that parts it from the next."""
-        return np.where(lane == 0, self.compute, self.slim - 0.8)
+    def edges(self, row: Ints, lane: Ints) -> tuple[Floats, Floats]:
+        """Top and bottom of lanes from the top of the picture, without the hairline that parts a lane from the next."""
+        below = np.where(lane == 0, 0.0, self.compute + self.slim * (lane - 1))
+        top: Floats = row * self.pitch + (self.gap / 2 + below)
+        return top, top + np.where(lane == 0, self.compute, self.slim - 0.8)
 
 
 @dataclass(frozen=True)
@@ -85,6 +83,10 @@ class Panel:
     @property
     def seconds_per_pixel(self) -> float:
         return (self.window[1] - self.window[0]) / self.columns
+
+    def shown(self, seconds: Floats) -> Floats:
+        """Seconds as the time axis counts them."""
+        return (seconds - self.origin) / self.unit
 
     @cached_property
     def spans(self) -> Boxes:
@@ -127,10 +129,10 @@ def draw_panel(axes: Axes, panel: Panel, *, labels: bool) -> None:
 
 def _draw_rows(axes: Axes, panel: Panel) -> None:
     """White lanes on a tinted ground: what stays white is idle."""
-    start, end = (_shown(panel, np.array(panel.window))).tolist()
+    start, end = panel.shown(np.array(panel.window)).tolist()
     lane = np.tile(np.arange(len(panel.lanes.streams)), len(panel.choice.ranks))
     row = np.repeat(np.arange(len(panel.choice.ranks)), len(panel.lanes.streams))
-    top, bottom = _vertical(panel.lanes, row, lane)
+    top, bottom = panel.lanes.edges(row, lane)
     axes.set_facecolor(palette.LANE_SURROUND)
     spread = np.full(len(lane), start), np.full(len(lane), end)
     ground = _collection(*spread, top, bottom, palette.IDLE)
@@ -151,8 +153,8 @@ def _draw_boxes(axes: Axes, panel: Panel) -> None:
     boxes = panel.boxes
     colours = _colours(boxes)[boxes.paint]
     waiting = np.array([kind == "waiting" for _, kind, _ in boxes.paints], dtype=np.bool_)[boxes.paint]
-    start, end = _shown(panel, boxes.start), _shown(panel, boxes.end)
-    top, bottom = _vertical(panel.lanes, boxes.row, boxes.lane)
+    start, end = panel.shown(boxes.start), panel.shown(boxes.end)
+    top, bottom = panel.lanes.edges(boxes.row, boxes.lane)
     # Dense communication is a bar whose height is the part of the time that it takes.
     fills = np.where((boxes.lane > 0) & ~waiting, np.maximum(boxes.share, _LOWEST_BAR), 1.0)
     top = bottom - (bottom - top) * fills
@@ -179,14 +181,14 @@ def _draw_raster(axes: Axes, panel: Panel) -> None:
     """Every pixel column of a lane in its mean colour: white is the part of the column without work."""
     lanes, num_rows = panel.lanes, len(panel.choice.ranks)
     colours = column_colours(panel.boxes, _colours(panel.boxes), panel.window, num_rows, panel.columns)
-    start, end = _shown(panel, np.array(panel.window)).tolist()
+    start, end = panel.shown(np.array(panel.window)).tolist()
     step = 0.5  # points: every height of a lane is a multiple of it
     image = np.tile(np.array(palette.rgb(palette.LANE_SURROUND)), (round(panel.height / step), panel.columns, 1))
     image = (image * 255).astype(np.uint8)
     for row in range(num_rows):
         for lane in range(len(lanes.streams)):
-            top = row * lanes.pitch + float(lanes.top(np.array(lane)))
-            at, height = round(top / step), round(float(lanes.height(np.array(lane))) / step)
+            top, bottom = (float(edge) for edge in lanes.edges(np.array(row), np.array(lane)))
+            at, height = round(top / step), round((bottom - top) / step)
             image[at : at + height] = (colours[row, lane] * 255).astype(np.uint8)
     extent = (start, end, panel.height, 0.0)
     axes.imshow(image, extent=extent, aspect="auto", interpolation="nearest", origin="upper", zorder=1)
@@ -197,7 +199,7 @@ def _draw_texts(axes: Axes, panel: Panel) -> None:
     boxes = panel.boxes
     width = (boxes.end - boxes.start) / panel.seconds_per_pixel * 72 / DPI - 2 * _PADDING
     colours = _colours(boxes)
-    top, bottom = _vertical(panel.lanes, boxes.row, boxes.lane)
+    top, bottom = panel.lanes.edges(boxes.row, boxes.lane)
     waiting = np.array([kind == "waiting" for _, kind, _ in boxes.paints], dtype=np.bool_)[boxes.paint]
     roomy = (width >= text_width("0", _NUMBER_SIZES[-1])) & ~_overlapped(boxes) & ~waiting
     for at in np.flatnonzero(roomy).tolist():
@@ -245,17 +247,6 @@ def _overlapped(boxes: Boxes) -> npt.NDArray[np.bool_]:
 
 def _colours(boxes: Boxes) -> Floats:
     return np.array([palette.colour_of(*paint) for paint in boxes.paints]).reshape(-1, 3)
-
-
-def _vertical(lanes: LaneHeights, row: npt.NDArray[np.int64], lane: npt.NDArray[np.int64]) -> tuple[Floats, Floats]:
-    """Top and bottom in points."""
-    top = row * lanes.pitch + lanes.top(lane)
-    return top, top + lanes.height(lane)
-
-
-def _shown(panel: Panel, seconds: Floats) -> Floats:
-    """Seconds as the time axis counts them."""
-    return (seconds - panel.origin) / panel.unit
 
 
 def _collection(start: Floats, end: Floats, top: Floats, bottom: Floats, colour: str | Floats) -> PolyCollection:

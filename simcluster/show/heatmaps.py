@@ -58,8 +58,7 @@ def straggler_heatmap(
 
     ``column`` and ``row`` say what they are instead, and ``rows`` what each row is.
 
-    The margins show the slowdown of a whole dp rank and of a whole stage; ``worst`` workers get a frame.  The figure
-    belongs to no window: ``savefig`` it.
+    The margins show the slowdown of a whole dp rank and of a whole stage; ``worst`` workers get a frame.
     """
     replicas, stages = slowdown.shape
     width = min(max(6.5, 2.9 + 0.42 * replicas), 18.0)
@@ -135,10 +134,7 @@ def waits(result: Result) -> Figure:
 
 
 def plot_waits(matrix: WaitMatrix, *, title: str) -> Figure:
-    """The matrix, with what each row waited in all (right) and what each column was waited for (top).
-
-    The figure belongs to no window: ``savefig`` it.
-    """
+    """The matrix, with what each row waited in all (right) and what each column was waited for (top)."""
     count = len(matrix.names)
     figure = Figure(figsize=(9.4, 9.0), layout="constrained")
     top, main, side = _axes(figure, widths=[6.0, 1.0], heights=[1.0, 6.0])

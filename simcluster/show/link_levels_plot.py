@@ -71,7 +71,7 @@ def levels_of(result: Result) -> list[LinkLevel]:
 def link_levels(result: Result, *, title: str | None = None) -> Figure:
     """Each kind of node a box, GPUs at the bottom; each level two arrows, one each way, coloured by its fullest link.
 
-    The figure belongs to no window.  InputError for a single GPU.
+    InputError for a single GPU.
     """
     levels = levels_of(result)
     if not levels:

@@ -25,8 +25,7 @@ def memory(result: Result, *, ranks: Sequence[int] | None = None, window: tuple[
     """Memory of some ranks over a run, a panel each on one scale; at most 12.
 
     Left out, ``ranks`` are the one that holds most and, evenly over the pipeline, three others.  ``window`` is in
-    seconds.  The figure belongs to no window: ``savefig`` it.  InputError for too many ranks and for a run in which
-    nothing is allocated.
+    seconds.  InputError for too many ranks and for a run in which nothing is allocated.
     """
     if not len(result.memory_timeline):
         raise InputError("nothing is allocated or freed in this run, so there is no memory to draw")

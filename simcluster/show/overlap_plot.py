@@ -33,8 +33,7 @@ class _Row:
 def overlap(named: Sequence[tuple[str, Run]]) -> Figure:
     """Of one run a bar for every collective; of several a bar for each axis and run, side by side.
 
-    Seconds a step, mean over ranks.  The figure belongs to no window: ``savefig`` it.  InputError where nothing
-    communicates, and for no run.
+    Seconds a step, mean over ranks.  InputError where nothing communicates, and for no run.
     """
     rows = _collectives(named[0][1]) if len(named) == 1 else _axes_of(named)
     if not rows:

@@ -7,41 +7,34 @@ Hues are those of Okabe and Ito, "Color Universal Design" (2008), completed by f
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 
 Colour = tuple[float, float, float]
 
-COMPUTE_KINDS: Mapping[str, str] = MappingProxyType(
-    {
-        "forward": "#0072B2",
-        "backward": "#E69F00",
-        "input_grad": "#F0E442",
-        "weight_grad": "#009E73",
-        "recompute": "#CC79A7",
-        "optimizer": "#4D4D4D",
-        "other": "#7B5B3A",
-    }
-)
+COMPUTE_KINDS: Mapping[str, str] = {
+    "forward": "#0072B2",
+    "backward": "#E69F00",
+    "input_grad": "#F0E442",
+    "weight_grad": "#009E73",
+    "recompute": "#CC79A7",
+    "optimizer": "#4D4D4D",
+    "other": "#7B5B3A",
+}
 """Fill of each kind of work on the compute stream, chunk 0."""
 
-STREAMS: Mapping[str, str] = MappingProxyType(
-    {"tp": "#D55E00", "cp": "#882255", "ep": "#AA4499", "pp": "#117733", "dp": "#332288"}
-)
+STREAMS: Mapping[str, str] = {"tp": "#D55E00", "cp": "#882255", "ep": "#AA4499", "pp": "#117733", "dp": "#332288"}
 """Fill of each communication stream, from the most frequent traffic to the rarest: also the order of lanes."""
 
-MEMORY: Mapping[str, str] = MappingProxyType(
-    {
-        "parameters": "#6E7276",
-        "gradients": "#9CA0A4",
-        "optimizer": "#C9CCCF",
-        "buffers": "#E3E5E8",
-        "activations": "#0072B2",
-        "gathered": "#332288",
-        "unsharded": "#009E73",
-        "other": "#D55E00",
-        "lost": "#E69F00",
-    }
-)
+MEMORY: Mapping[str, str] = {
+    "parameters": "#6E7276",
+    "gradients": "#9CA0A4",
+    "optimizer": "#C9CCCF",
+    "buffers": "#E3E5E8",
+    "activations": "#0072B2",
+    "gathered": "#332288",
+    "unsharded": "#009E73",
+    "other": "#D55E00",
+    "lost": "#E69F00",
+}
 """Fill of each part of a rank's memory: greys stay, colours come and go."""
 
 WAITING = "#D9D9D9"

@@ -1,4 +1,7 @@
-"""The pictures that users draw from results.  matplotlib is imported when the first one is drawn, not before."""
+"""The pictures that users draw from results, as figures that belong to no window: ``savefig`` them.
+
+matplotlib is imported when the first one is drawn, not before.
+"""
 
 from __future__ import annotations
 

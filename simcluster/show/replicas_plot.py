@@ -10,10 +10,7 @@ from simcluster.show.palette import QUIET_TEXT, STREAMS, TEXT, rgb
 
 
 def replicas(distribution: Distribution, *, title: str = "step time") -> Figure:
-    """How many replicas took how long; the mean with its 95 % interval, p5 and p95, and the step without chance.
-
-    The figure belongs to no window: ``savefig`` it.
-    """
+    """How many replicas took how long; the mean with its 95 % interval, p5 and p95, and the step without chance."""
     times = distribution.step_times
     figure = Figure(figsize=(8.0, 4.2), layout="constrained")
     axes = figure.subplots()

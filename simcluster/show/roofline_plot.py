@@ -28,7 +28,7 @@ def roofline(result: Result, *, title: str | None = None) -> Figure:
 
     Kernels without products stand at the left edge, as far below the roof as they are below memory's bandwidth.  Right:
     FLOP/s of a GPU if a communication took all the time, against the step's FLOP for each of its bytes, under the roofs
-    of the links; communication of less than a thousandth of the step is left out.  The figure belongs to no window.
+    of the links; communication of less than a thousandth of the step is left out.
     """
     found = limits(result)
     figure = Figure(figsize=(13.0, 6.0), layout="constrained")

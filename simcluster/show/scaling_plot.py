@@ -29,7 +29,7 @@ def scaling(table: pd.DataFrame, *, by: str | None = None, title: str = "scaling
     """Left: step time; right: tokens/s of a GPU, both over GPUs; a line for each value of the column ``by``.
 
     Dashed is the ideal: the first row's throughput of a GPU at every size.  Strong scaling (the same tokens a step) or
-    weak (the same tokens a step and GPU) is read off the rows and said.  The figure belongs to no window.
+    weak (the same tokens a step and GPU) is read off the rows and said.
     """
     rows = _rows(table, by)
     series = [(str(name), part) for name, part in rows.groupby(by, sort=False)] if by else [("", rows)]

@@ -52,8 +52,8 @@ def schedules(
 ) -> Figure:
     """Schedules with given times (`simcluster.play_schedules`), on one time axis under each other or in columns.
 
-    Each with its makespan, bubbles and most activations alive.  ``width`` is in inches.  The figure belongs to no
-    window: ``savefig`` it.  InputError for none, and for more than 40,000 actions or 64 stages, which nobody can read.
+    Each with its makespan, bubbles and most activations alive.  ``width`` is in inches.  InputError for none, and for
+    more than 40,000 actions or 64 stages, which nobody can read.
     """
     _require_readable(played)
     counts = [each.schedule.num_stages for each in played]

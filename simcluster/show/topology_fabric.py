@@ -257,8 +257,8 @@ def _band(ax: Axes, start: Point, end: Point, group: Sequence[Bundle], scale: Wi
         return
     total = sum(bundle.total for bundle in group)
     scale.media.update(dict.fromkeys(bundle.medium for bundle in group))
-    line(ax, start, end, medium_of(group[0].medium).colour, scale.width(total, 16.0))
+    line(ax, start, end, medium_of(group[0].medium).colour, scale.width(total))
     texts = [bundle.text() for bundle in group[:3]] + (["…"] if len(group) > 3 else [])
     together = [f"= {format_bytes_per_second(total)}"] if len(group) > 1 or group[0].number > 1 else []
     middle = (start[0], (start[1] + end[1]) / 2)
-    note(ax, middle, "\n".join(texts + together), rgb(TEXT), aside=scale.width(total, 16.0) / 2 + 4)
+    note(ax, middle, "\n".join(texts + together), rgb(TEXT), aside=scale.width(total) / 2 + 4)

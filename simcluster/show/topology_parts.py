@@ -15,6 +15,7 @@ from simcluster.base.units import format_bytes_per_second
 from simcluster.show.palette import TEXT, Colour, rgb, text_on, tinted
 from simcluster.topology.links import Graph
 
+_THICKEST = 16.0  # points
 Point: TypeAlias = tuple[float, float]
 
 
@@ -51,9 +52,9 @@ class WidthScale:
     media: dict[str, None] = field(default_factory=dict)
     kinds: dict[str, None] = field(default_factory=dict)
 
-    def width(self, bandwidth: float, thickest: float) -> float:
+    def width(self, bandwidth: float) -> float:
         """Points; the root keeps 12 GB/s visible beside 10 TB/s."""
-        return 0.6 + (thickest - 0.6) * math.sqrt(bandwidth / self.widest)
+        return 0.6 + (_THICKEST - 0.6) * math.sqrt(bandwidth / self.widest)
 
 
 class Bundle(NamedTuple):

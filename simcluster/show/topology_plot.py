@@ -25,8 +25,7 @@ def topology(cluster: Cluster) -> Figure:
     """A cluster by its hierarchy, readable at thousands of GPUs: the fabric with its columns left, one machine of
     each kind (two at most) on the right.
 
-    Rates are payload per direction; line widths grow with the root of the bandwidth.  The figure belongs to no window:
-    ``savefig`` it.
+    Rates are payload per direction; line widths grow with the root of the bandwidth.
     """
     graph = cluster.graph
     fabric = fabric_of(cluster, compute_part(graph))

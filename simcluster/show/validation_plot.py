@@ -43,7 +43,7 @@ def errors(reports: Sequence[Report]) -> Figure:
     """Every point of the reports: a column of panels for every kind of study.
 
     Each study of steps and each set of collectives has its own colour and marker; sets that the study calls degraded
-    are hollow.  The grey band is +-10 %.  The figure belongs to no window: ``savefig`` it.  InputError without a point.
+    are hollow.  The grey band is +-10 %.  InputError without a point.
     """
     columns = {kind: _series(reports, kind) for kind in _TITLES}
     columns = {kind: series for kind, series in columns.items() if series}

@@ -29,7 +29,7 @@ def waterfall(step_times: Mapping[str, float], causes: pd.DataFrame) -> Figure:
     """A panel for every variant but the first: its step time reached from the first one's, a bar for every cause.
 
     ``step_times`` are in seconds by variant; ``causes`` is the table of `simcluster.differences`.  The time axis does
-    not begin at 0.  The figure belongs to no window: ``savefig`` it.  InputError without two variants.
+    not begin at 0.  InputError without two variants.
     """
     others = list(causes.index[1:])
     if not others:

@@ -148,16 +148,16 @@ def _frame(what: str, runs: int = 1) -> Markup:
 
 def _data(entries: Sequence[Entry]) -> tuple[dict[str, Any], str, list[str]]:
     """What the script reads: JSON, columns of numbers, and remarks on what was left out of the timelines."""
-    blob, paints = Blob(), _Paints()
-    runs, notes = [], []
+    blob, runs, notes = Blob(), [], []
+    paints: dict[tuple[str, str, int], int] = {}
     for entry in entries:
         timeline = grid = None
         if entry.spans is not None:
             spans, left_out = some_ranks(entry.spans, _MOST_SPANS // len(entries))
-            timeline = paints.on(packed(spans, blob, weights=entry.weights))
+            timeline = _painted(packed(spans, blob, weights=entry.weights), paints)
             notes += _notes(entry, len(left_out), several=len(entries) > 1)
         if entry.schedule is not None and sum(map(len, entry.schedule.rows)) <= MOST_ACTIONS:
-            grid = paints.on(packed(ideal_spans(entry.schedule), blob, weights={}))
+            grid = _painted(packed(ideal_spans(entry.schedule), blob, weights={}), paints)
         full = None if entry.links is None else np.rint(255 * np.clip(entry.links[1], 0.0, 1.0)).astype(np.int64)
         runs.append(
             {
@@ -170,7 +170,8 @@ def _data(entries: Sequence[Entry]) -> tuple[dict[str, Any], str, list[str]]:
                 "links": None if full is None else {"bins": full.shape[1], "matrix": blob.integers(full.ravel())},
             }
         )  # fmt: skip
-    return {"runs": runs, "paints": paints.table()}, blob.text(), notes
+    painted = {**colours.paints(list(paints)), "memory": colours.memory_paints()}
+    return {"runs": runs, "paints": painted}, blob.text(), notes
 
 
 def _notes(entry: Entry, left_out: int, *, several: bool) -> list[str]:
@@ -201,25 +202,14 @@ def _curve(curve: MemoryCurve, entry: Entry, blob: Blob) -> dict[str, Any]:
     }
 
 
-class _Paints:
-    """Colours of all spans on the page, each once."""
-
-    def __init__(self) -> None:
-        self._places: dict[tuple[str, str, int], int] = {}
-
-    def on(self, timeline: dict[str, Any]) -> dict[str, Any]:
-        """The timeline, each of its kinds of span with the place of its colour."""
-        what, texts = timeline["what"], timeline["words"]
-        timeline["what"]["paint"] = [
-            self._places.setdefault(
-                (texts[stream], texts[kind], max(chunk, 0) if texts[stream] == "compute" else 0), len(self._places)
-            )
-            for stream, kind, chunk in zip(what["stream"], what["kind"], what["chunk"], strict=True)
-        ]
-        return timeline
-
-    def table(self) -> dict[str, Any]:
-        return {**colours.paints(list(self._places)), "memory": colours.memory_paints()}
+def _painted(timeline: dict[str, Any], places: dict[tuple[str, str, int], int]) -> dict[str, Any]:
+    """The timeline, each of its kinds of span with the place of its colour among those of the page."""
+    what, texts = timeline["what"], timeline["words"]
+    what["paint"] = [
+        places.setdefault((texts[stream], texts[kind], max(chunk, 0) if texts[stream] == "compute" else 0), len(places))
+        for stream, kind, chunk in zip(what["stream"], what["kind"], what["chunk"], strict=True)
+    ]
+    return timeline
 
 
 # --- assets -----------------------------------------------------------------------------------------------------------
