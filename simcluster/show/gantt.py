@@ -113,9 +113,8 @@ def compare_gantts(
         (timeline, choose_rows(timeline, ranks=ranks, rows=rows, max_rows=max_rows, num_ranks=None), begin)
         for timeline, (begin, _) in zip(timelines, extents, strict=True)
     ]
-    texts = said or [
-        (format_seconds(length), _change(length, lengths[0]) if at else "") for at, length in enumerate(lengths)
-    ]
+    changes = ["", *(f"{(length / lengths[0] - 1) * 100:+.1f} %".replace("-", "−") for length in lengths[1:])]
+    texts = said or list(zip(map(format_seconds, lengths), changes, strict=True))
     headers = [(name, *both) for (name, _), both in zip(named_timelines, texts, strict=True)]
     return _figure(panels, shown, title or "", headers=headers, labels=labels, width=width)
 
@@ -256,7 +255,3 @@ def _title(timeline: pd.DataFrame, whole: Window, shown: Window, num_ranks: int)
     ranks = f"{num_ranks:,} rank{'s' if num_ranks != 1 else ''}"
     part = "" if shown == whole else f" · from {format_seconds(shown[0])} to {format_seconds(shown[1])}"
     return f"{what} · {ranks} · {format_seconds(whole[1] - whole[0])}{part}"
-
-
-def _change(length: float, first: float) -> str:
-    return f"{(length / first - 1) * 100:+.1f} %".replace("-", "−")

@@ -5,7 +5,7 @@ Pure: arrays in, arrays out, nothing is drawn.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -50,14 +50,6 @@ class Boxes:
     def __len__(self) -> int:
         return len(self.start)
 
-    def kept(self, mask: npt.NDArray[np.bool_]) -> Boxes:
-        """The boxes where `mask` holds."""
-        arrays = {name: getattr(self, name)[mask] for name in _ARRAYS}
-        return replace(self, **arrays)
-
-
-_ARRAYS = ("row", "lane", "paint", "microbatch", "start", "end", "share", "recompute", "source")
-
 
 def boxes_of(
     timeline: pd.DataFrame, ranks: tuple[int, ...], window: tuple[float, float], streams: tuple[str, ...]
@@ -92,9 +84,10 @@ def boxes_of(
         recompute=np.zeros(len(both)),
         source=np.where(waits, -1, here[both]),
     )
-    boxes = boxes.kept(boxes.end > boxes.start)
     order = np.lexsort((boxes.start, boxes.lane, boxes.row))
-    return replace(boxes, **{name: getattr(boxes, name)[order] for name in _ARRAYS})
+    order = order[(boxes.end > boxes.start)[order]]
+    arrays = [each.name for each in fields(Boxes) if each.name not in ("paints", "streams")]
+    return replace(boxes, **{name: getattr(boxes, name)[order] for name in arrays})
 
 
 def joined(boxes: Boxes, seconds_per_pixel: float) -> Boxes:

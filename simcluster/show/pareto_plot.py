@@ -69,10 +69,6 @@ def _front(found: Found) -> list[Ranked]:
     return kept[::-1]
 
 
-def _digits(gigabytes: float) -> int:
-    return 1 if gigabytes >= 10 else 2
-
-
 def _name(axes: Axes, side: Axes, front: Sequence[Ranked], places: tuple[Sequence[float], Sequence[float]]) -> None:
     """Numbers beside some points of the front, evenly chosen, and what they are in a list; the winner is the last."""
     side.axis("off")
@@ -83,7 +79,7 @@ def _name(axes: Axes, side: Axes, front: Sequence[Ranked], places: tuple[Sequenc
             str(line + 1), at, xytext=(5, 5), textcoords="offset points", fontsize=8.5, color=TEXT, fontweight="bold"
         )  # fmt: skip
         parts = name_of(front[place]).split(", ")
-        head = f"{line + 1}   {format_seconds(at[1])}, {at[0]:.{_digits(at[0])}f} GB: {', '.join(parts[:4])}"
+        head = f"{line + 1}   {format_seconds(at[1])}, {at[0]:.{1 if at[0] >= 10 else 2}f} GB: {', '.join(parts[:4])}"
         text = f"{head}\n      {', '.join(parts[4:])}"
         side.text(
             0.0, 1.0 - line / _MOST_NAMED, text, transform=side.transAxes, fontsize=8, color=TEXT, va="top",

@@ -121,7 +121,9 @@ def draw_fabric(ax: Axes, fabric: FabricColumns, scale: WidthScale) -> None:
     """All of it on one axes; sets the scale of the bands."""
     graph, columns = fabric.graph, fabric.columns
     top = [node for part in fabric.top for node in part]
-    bands = [_bands(graph, column, top) for column in columns]
+    rows = ([[node for machine in column.machines for node in machine], *column.tiers, top] for column in columns)
+    # links from the machines up to the first tier, from there to the next, ..., and to the top
+    bands = [[bundles(graph, lower, upper) for lower, upper in itertools.pairwise(each)] for each in rows]
     over = []
     if fabric.across:
         first, *others = ([node for tier in column.tiers for node in tier] for column in columns)
@@ -145,12 +147,6 @@ def draw_fabric(ax: Axes, fabric: FabricColumns, scale: WidthScale) -> None:
     ax.set_ylim(-0.35, highest + (0.35 if top or over else 0.35 - _STEP))
     switches = any(column.tiers for column in columns)
     ax.set_title("fabric" if switches else "machines", fontsize=10, color=TEXT)
-
-
-def _bands(graph: Graph, column: MachineColumn, top: Sequence[str]) -> list[list[Bundle]]:
-    """Links from the machines up to the first tier, from there to the next, ..., and to the top."""
-    rows = [[node for machine in column.machines for node in machine], *column.tiers, top]
-    return [bundles(graph, lower, upper) for lower, upper in itertools.pairwise(rows)]
 
 
 def _draw_column(
@@ -196,15 +192,17 @@ def _draw_machines(ax: Axes, graph: Graph, column: MachineColumn, x: float, name
 
 
 def _draw_tier(ax: Axes, graph: Graph, nodes: Sequence[str], at: Point, width: float, scale: WidthScale) -> None:
-    x, y = at
-    colour = NODES["switch"].colour
-    scale.kinds["switch"] = None
-    frame(ax, at, (width, 0.5), colour)
     shown = len(nodes) <= _MOST_SWITCH_ICONS
-    text = _switches(graph, nodes)
-    ax.text(x, y + (0.1 if shown else 0.0), text, ha="center", va="center", fontsize=9.5, color=TEXT, zorder=5)
+    _draw_switches(ax, at, width, _switches(graph, nodes), 0.1 if shown else 0.0, scale)
     if shown:
-        row(ax, len(nodes), (x, y - 0.12), (width * 0.9, 0.13), colour)
+        row(ax, len(nodes), (at[0], at[1] - 0.12), (width * 0.9, 0.13), NODES["switch"].colour)
+
+
+def _draw_switches(ax: Axes, at: Point, width: float, text: str, above: float, scale: WidthScale) -> None:
+    """A pale box for switches, and what they are."""
+    scale.kinds["switch"] = None
+    frame(ax, at, (width, 0.5), NODES["switch"].colour)
+    ax.text(at[0], at[1] + above, text, ha="center", va="center", fontsize=9.5, color=TEXT, zorder=5)
 
 
 def _switches(graph: Graph, nodes: Sequence[str]) -> str:
@@ -218,21 +216,18 @@ def _draw_top(ax: Axes, fabric: FabricColumns, at: Point, width: float, scale: W
     if len(parts) == 1:
         _draw_tier(ax, fabric.graph, parts[0], at, width, scale)
         return
-    (x, y), colour = at, NODES["switch"].colour
-    scale.kinds["switch"] = None
-    frame(ax, at, (width, 0.5), colour)
     each = _switches(fabric.graph, parts[0])
     same = len({len(part) for part in parts}) == 1
     what = (
         f"{len(parts)} rails apart, {each} each: no switch joins two" if same else f"{len(parts)} parts that never meet"
     )
-    ax.text(x, y + 0.11, what, ha="center", va="center", fontsize=9.5, color=TEXT, zorder=5)
+    _draw_switches(ax, at, width, what, 0.11, scale)
     shown = min(len(parts), 2 * _MOST_ICONS)
     step = width * 0.94 / shown
     for i in range(shown):
-        centre = x + (i - (shown - 1) / 2) * step
+        centre = at[0] + (i - (shown - 1) / 2) * step
         text = f"{len(parts[i])}" if step > 0.1 else ""
-        box(ax, (centre, y - 0.11), (step * 0.86, 0.19), colour, text, 7.5)
+        box(ax, (centre, at[1] - 0.11), (step * 0.86, 0.19), NODES["switch"].colour, text, 7.5)
 
 
 def _draw_across(ax: Axes, fabric: FabricColumns, over: Sequence[Bundle], y: float, scale: WidthScale) -> None:

@@ -37,7 +37,9 @@ def draw_machine(
 ) -> None:
     """One machine of ``count`` alike with a title; ``gpus`` is the place of every GPU in the cluster."""
     nodes, trays = _one_tray(graph, machine)
-    rows = _rows(graph, nodes, gpus)
+    rows = {kind: [node for node in nodes if graph.nodes[node]["kind"] == kind] for kind in _ROWS}
+    rows["gpu"].sort(key=gpus.__getitem__)
+    rows = {kind: members for kind, members in rows.items() if members}
     height = {name: float(len(rows) - i) for i, name in enumerate(rows)}
     place = _places(graph, rows, height)
     for name, members in rows.items():
@@ -78,13 +80,6 @@ def _one_tray(graph: Graph, machine: Sequence[str]) -> tuple[list[str], int]:
                 if kind != "nvswitch":
                     stack.append(other)
     return [node for node in machine if node in wanted], len(trays)
-
-
-def _rows(graph: Graph, nodes: Sequence[str], gpus: Mapping[str, int]) -> dict[str, list[str]]:
-    """Nodes by kind, from the fabric down."""
-    by_kind = {kind: [n for n in nodes if graph.nodes[n]["kind"] == kind] for kind in _ROWS}
-    by_kind["gpu"].sort(key=gpus.__getitem__)
-    return {kind: members for kind, members in by_kind.items() if members}
 
 
 def _apart(graph: Graph, node: str) -> bool:
