@@ -7,7 +7,7 @@ from simcluster.schedules.text import order_lines
 from simcluster.show.report import words
 from simcluster.show.report.colours import HEAT_LEVELS
 from simcluster.show.report.entry import Entry
-from simcluster.show.report.html import Markup, element, joined, table
+from simcluster.show.report.html import Markup, element, filled, joined, table
 from simcluster.show.report.ideal import MOST_ACTIONS
 from simcluster.show.report.yaml_text import yaml_text
 from simcluster.studies.whatif.straggling import Stragglers
@@ -53,15 +53,7 @@ def memory(entry: Entry, number: int) -> Markup:
         )
         if _used(entry, name)
     ]  # fmt: skip
-    chart = element(
-        "div",
-        element("div", element("label", "Memory of ", element("select", options)), class_="controls"),
-        element("div", element("canvas", role="img", aria_label="Memory over time, on the time axis of the timeline; "
-                "its peak is said below, its parts are in the table"), class_="chart"),
-        element("p", data_part="readout", class_="quiet", aria_live="off"),
-        element("ul", swatches, class_="legend"),
-        id=f"memory-{number}",
-    )  # fmt: skip
+    chart = filled("memory.html", number=str(number), options=options, swatches=swatches)
     return joined(chart, figures)
 
 
@@ -178,11 +170,7 @@ def schedule(entry: Entry, number: int, gantt: Markup) -> Markup:
 
 def scenario(entry: Entry, number: int) -> Markup:
     """The scenario as resolved, to copy into a file and run."""
-    name = f"scenario-{number}"
-    return joined(
-        element("p", f"Named: {entry.origin}. " if entry.origin else "",
-                "Everything resolved, defaults included. Save it as a .yaml file and give it to simcluster run."),
-        element("button", "Copy", type="button", data_copy=name, hidden=""),
-        element("pre", element("code", yaml_text(entry.document), id=name), class_="scenario", tabindex=0,
-                role="region", aria_label=f"Scenario of {entry.name}"),
+    return filled(
+        "scenario.html", named=f"Named: {entry.origin}. " if entry.origin else "", place=f"scenario-{number}",
+        name=entry.name, text=yaml_text(entry.document),
     )  # fmt: skip
