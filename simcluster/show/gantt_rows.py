@@ -1,4 +1,4 @@
-"""Which ranks a Gantt picture shows when it cannot show all, and what its rows are called.
+"""Which ranks a picture shows when it cannot show all, and what the rows of a Gantt picture are called.
 
 Pure: reads a timeline, draws nothing.
 """
@@ -49,13 +49,13 @@ def choose_rows(
         groups.setdefault(stages_of[rank], []).append(rank)
     lowest = [members[0] for _, members in sorted(groups.items())]
     if rows == "stage":
-        chosen = _evenly(lowest, max_rows)
+        chosen = evenly(lowest, max_rows)
         reason = "" if len(chosen) == len(wanted) == total else _lowest_of(len(chosen), len(lowest))
     elif len(wanted) <= max_rows:
         chosen, reason = wanted, "" if ranks is not None or total == len(wanted) else "the others equal one of these"
     else:
         notable = _notable(timeline, groups)
-        chosen = _evenly(lowest, max(1, max_rows - len(notable)))
+        chosen = evenly(lowest, max(1, max_rows - len(notable)))
         reason = _lowest_of(len(chosen), len(lowest))
         for rank, why in notable:
             if rank not in chosen and len(chosen) < max_rows:
@@ -104,7 +104,7 @@ def _notable(timeline: pd.DataFrame, groups: dict[Stages, list[int]]) -> list[tu
     return found
 
 
-def _evenly(ranks: list[int], count: int) -> list[int]:
+def evenly(ranks: list[int], count: int) -> list[int]:
     """At most `count` of `ranks`, the first and the last among them."""
     if len(ranks) <= count:
         return list(ranks)

@@ -13,6 +13,7 @@ from simcluster.base.errors import InputError
 from simcluster.base.units import format_seconds
 from simcluster.results.memory_timeline import POOLS, MemoryPeak
 from simcluster.results.result import Result
+from simcluster.show.gantt_rows import evenly
 from simcluster.show.palette import LANE_SURROUND, MEMORY, QUIET_TEXT, TEXT
 
 _GB = 1e9
@@ -50,13 +51,9 @@ def memory(result: Result, *, ranks: Sequence[int] | None = None, window: tuple[
 
 def _some(result: Result) -> list[int]:
     """The fullest of the simulated ranks and others evenly between the first and the last, in order."""
-    simulated = sorted(result.weights)
-    if len(simulated) <= _DRAWN:
-        return simulated
-    places = np.linspace(0, len(simulated) - 1, _DRAWN).round().astype(int).tolist()
-    evenly = [simulated[place] for place in places]
+    chosen = evenly(sorted(result.weights), _DRAWN)
     fullest = result.memory_peak.rank
-    return evenly if fullest in evenly else sorted([fullest, *(rank for rank in evenly[1:])])
+    return chosen if fullest in chosen else sorted([fullest, *chosen[1:]])
 
 
 def _draw(axes: Axes, result: Result, rank: int, scale: float) -> None:

@@ -18,6 +18,7 @@ from simcluster.results.result import Result
 from simcluster.results.timeline import COLUMNS, Spans
 from simcluster.scenario.scenario import Scenario
 from simcluster.schedules import Schedule
+from simcluster.show.gantt_rows import evenly
 from simcluster.studies.whatif.straggling import Stragglers, stragglers
 
 _LINKS = 24
@@ -80,7 +81,10 @@ class Entry:
         """Memory over time of the fullest rank and of others, evenly over the simulated ones."""
         if self.result is None or not len(self.result.memory_timeline):
             return ()
-        return tuple(_memory(self.result, rank) for rank in _some(self.result))
+        ranks = sorted(self.result.weights)
+        if len(ranks) > _MEMORY_RANKS:
+            ranks = sorted({self.result.memory_peak.rank, *evenly(ranks, _MEMORY_RANKS - 1)})
+        return tuple(_memory(self.result, rank) for rank in ranks)
 
     @cached_property
     def links(self) -> tuple[pd.DataFrame, Floats] | None:
@@ -151,15 +155,6 @@ def spans_of_ranks(result: Result, ranks: Sequence[int]) -> Spans:
         parts.append(replace(spans, rank=np.full(len(spans), rank), group=codes[spans.group]))
     columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in ("op", *COLUMNS)}
     return Spans(tuple(words), **columns)
-
-
-def _some(result: Result) -> list[int]:
-    """The fullest of the simulated ranks and others, evenly between the first and the last."""
-    simulated = sorted(result.weights)
-    if len(simulated) <= _MEMORY_RANKS:
-        return simulated
-    places = np.linspace(0, len(simulated) - 1, _MEMORY_RANKS - 1).round().astype(int).tolist()
-    return sorted({result.memory_peak.rank, *(simulated[place] for place in places)})
 
 
 def _memory(result: Result, rank: int) -> MemoryCurve:
