@@ -85,12 +85,11 @@ def _entries(panels: Sequence[Panel]) -> tuple[Entry, ...]:
     seen = {panel.spans.paints[at] for panel in panels for at in np.unique(panel.spans.paint)}
     paints = sorted(seen)
     entries: list[Entry] = []
-    for kind in [*palette.COMPUTE_KINDS, *sorted({k for s, k, _ in paints if s == "compute"})]:
+    for kind in dict.fromkeys([*palette.COMPUTE_KINDS, *(kind for stream, kind, _ in paints if stream == "compute")]):
         chunks = [chunk for stream, each, chunk in paints if (stream, each) == ("compute", kind)]
-        if chunks and kind != "waiting" and _name(kind) not in [name.split(", ")[0] for name, _ in entries]:
-            entries.append(
-                (_name(kind) + _chunk_words(chunks), tuple(_patch("compute", kind, at) for at in chunks[:4]))
-            )
+        if chunks and kind != "waiting":
+            name = _COMPUTE_NAMES.get(kind, kind.replace("_", " ")) + _chunk_words(chunks)
+            entries.append((name, tuple(_patch("compute", kind, at) for at in chunks[:4])))
     for stream in [*palette.STREAMS, *sorted({s for s, _, _ in paints} - {"compute", *palette.STREAMS})]:
         entries += [
             (f"{stream} {kind.replace('_', '-')}", (_patch(stream, kind, 0),))
@@ -103,10 +102,6 @@ def _entries(panels: Sequence[Panel]) -> tuple[Entry, ...]:
         entries.append(("waiting for a peer or the network", (hatched,)))
     entries.append(("idle", (Patch(facecolor=palette.IDLE, edgecolor=palette.QUIET_TEXT, linewidth=0.5),)))
     return tuple(entries)
-
-
-def _name(kind: str) -> str:
-    return _COMPUTE_NAMES.get(kind, kind.replace("_", " "))
 
 
 def _chunk_words(chunks: list[int]) -> str:
