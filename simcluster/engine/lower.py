@@ -22,6 +22,7 @@ from simcluster.engine.templates import StageOps, Template, taken
 from simcluster.planning.ops import StageProgram
 from simcluster.planning.parallel import RankLayout
 from simcluster.planning.perturbations import UNDISTURBED, Disturbances
+from simcluster.programs.collapse import form_of
 from simcluster.programs.expand import whole
 from simcluster.programs.lockstep_regions import Members, Stretches
 from simcluster.programs.program import Program
@@ -131,13 +132,10 @@ class _Lowering:
             ranks, communicators, classes, self._capacity, capacity, self._program, interference,
             in_steps=choices.steps,
         )  # fmt: skip
+        drags = interference is not None and interference.drag > 0
+        form = form_of(collapsed=choices.collapsed, in_steps=choices.steps, drags=drags, varying=bool(speeds))
         self._segments = Segments(
-            self._between,
-            lambda rank: interference is not None or rank in speeds,
-            dragging=interference is not None and interference.drag > 0,
-            varying=bool(speeds),
-            collapsed=choices.collapsed,
-            in_steps=choices.steps,
+            self._between, lambda rank: interference is not None or rank in speeds, form, in_steps=choices.steps
         )
         self._templates = {id(program): Template(program) for program in programs}
         self._added: dict[int, _Added] = {}  # by rank class

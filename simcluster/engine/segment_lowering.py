@@ -10,8 +10,7 @@ from typing import NamedTuple, TypeVar
 
 from simcluster.engine.communication import CommunicationLowering
 from simcluster.planning.ops import Op, Segment, Work
-from simcluster.programs.collapse import ChainPiece, pieces, singly
-from simcluster.programs.lockstep_regions import may_go_in_step, with_lead
+from simcluster.programs.collapse import ChainPiece, Collapsed, Form, collapse
 from simcluster.programs.program import LockstepRegion, Meeting, SpanRow
 
 NOBODY, ITSELF, SENDER = -1, -2, -3
@@ -65,36 +64,20 @@ class _Works(NamedTuple):
     places: tuple[int, ...]
 
 
-class _Pattern(NamedTuple):
-    """How a segment goes wherever its ops take as long and press as hard on computation beside them.
-
-    Rows that move something have 0 for what.  From piece ``first`` on ranks go in step if they do all ``works`` in one
-    group, -1: never.
-    """
-
-    pieces: tuple[ChainPiece, ...]
-    first: int
-    works: tuple[Work, ...]
-
-
 class Segments:
     """The segments of a job as its ranks play them.
 
-    ``feels`` says whether a rank's computation may be slowed down as time goes on, ``dragging`` whether computation
-    slows down communication, ``varying`` whether a rank changes its own speed; ``collapsed``: in few pieces;
+    ``feels`` says whether a rank's computation may be slowed down as time goes on, ``form`` what is one event;
     ``in_steps``: collectives are played step by step.
     """
 
     def __init__(
-        self, between: CommunicationLowering, feels: Callable[[int], bool], *,
-        dragging: bool, varying: bool, collapsed: bool, in_steps: bool,
-    ) -> None:  # fmt: skip
-        self._between, self._feels, self._varying, self._in_steps = between, feels, varying, in_steps
-        self._pieces = pieces if collapsed else singly
-        self._goes_in_step = collapsed and not in_steps and not dragging
+        self, between: CommunicationLowering, feels: Callable[[int], bool], form: Form, *, in_steps: bool
+    ) -> None:
+        self._between, self._feels, self._form, self._in_steps = between, feels, form, in_steps
         self._works: dict[Segment, _Works] = {}
         self._known: dict[Hashable, LoweredSegment] = {}
-        self._patterns: dict[Hashable, _Pattern] = {}
+        self._patterns: dict[Hashable, Collapsed] = {}
         self._shapes: dict[SegmentShape, SegmentShape] = {}
         self._seconds: dict[Hashable, float | None] = {}  # what is done with others takes, by what it is and the group
         self._pressure: dict[Hashable, float] = {}
@@ -149,7 +132,7 @@ class Segments:
             steady[0] if part else -1, part,
         )  # fmt: skip
 
-    def _pattern(self, rank: int, segment: Segment, groups: Sequence[int]) -> tuple[_Pattern, Iterator[int]]:
+    def _pattern(self, rank: int, segment: Segment, groups: Sequence[int]) -> tuple[Collapsed, Iterator[int]]:
         """How the segment goes on a rank, and what those of its rows move that move something."""
         between, ops, feels, own = self._between, segment.ops, self._feels(rank), segment.ops[0].lane
         places = self._works[segment].places
@@ -161,15 +144,7 @@ class Segments:
         name = segment, feels, tuple(seconds), tuple(pressure), tuple(moves)
         known = self._patterns.get(name)
         if known is None:
-            place = {id(op): place for place, op in enumerate(ops)}
-            found = self._pieces(
-                segment,
-                lambda op: seconds[place[id(op)]],
-                lambda op: moves[place[id(op)]],
-                (lambda op: pressure[place[id(op)]]) if feels else None,
-            )
-            first, works = may_go_in_step(segment, found) if self._goes_in_step else (-1, ())
-            known = self._patterns[name] = _Pattern(found, first if self._varying else with_lead(found, first), works)
+            known = self._patterns[name] = collapse(segment, seconds, moves, pressure, self._form)
         return known, iter([number for number in moved if number >= 0])
 
     def _groups(

@@ -1,25 +1,25 @@
-"""Accelerator: consecutive ops that wait for nothing outside collapse to one event, proved for every op.
+"""Accelerator: the ops of a segment collapse to few events, proved for every op that answers what ``Work`` asks.
 
-Such a chain has offsets, to expand it afterwards.
-
-Exact, because durations lie on the clock's grid, where addition is associative.  Pure.
+Consecutive ops that wait for nothing outside are one event, a chain with offsets, to expand it afterwards: exact,
+because durations lie on the clock's grid, where addition is associative.  Ranks that meet again and again go in
+lockstep from their first meeting on, which is one chain of all of them: proved for groups of one stage on links of
+their own, in flow, without drag (``form_of``).  Pure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
-from simcluster.planning.ops import Op, Segment
+from simcluster.planning.ops import MAIN, Segment, Work
+from simcluster.programs.blocks import Before, blocks_of
 from simcluster.programs.chain import Chain
 from simcluster.programs.program import ChainPace, SpanRow
 
-Duration = Callable[[Op], float | None]
-"""Seconds of an op that depends on nothing but its lane; None for one that others have a say in."""
-Numbered = Callable[[Op], int]
-"""The number of what an op moves over links; -1 for nothing."""
-Pressure = Callable[[Op], float]
-"""What an op does to the computation beside it; 0 for what does nothing."""
+Form = Literal["ops", "chains", "lockstep", "lockstep with its lead"]
+"""What is one event: an op; a chain of them; of ranks that go in step all from where they first meet; or that with the
+computation that leads there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,114 +37,147 @@ class ChainPiece:
     after: tuple[int, ...] = ()
 
 
-def pieces(
-    segment: Segment, duration: Duration, traffic: Numbered = lambda op: -1, pressure: Pressure | None = None
-) -> tuple[ChainPiece, ...]:
-    """The fewest events that play a segment exactly.
+class Collapsed(NamedTuple):
+    """A segment in pieces.
 
-    With a ``pressure`` computation feels the communication beside it, in the segment and outside: what does something
-    to it is then either in one event with all else or meets others.
+    From piece ``first`` on ranks go in step if they do all ``works`` in one group; -1: they never do.
     """
-    known = [duration(op) for op in segment.ops]
-    if all(seconds is not None for seconds in known):
-        seconds = [seconds or 0.0 for seconds in known]
-        return (_whole(segment, seconds, traffic) if pressure is None else _paced(segment, seconds, traffic, pressure),)
-    if pressure is not None:
-        known = [None if pressure(op) else seconds for op, seconds in zip(segment.ops, known, strict=True)]
-    return _split(segment, known, traffic, paced=pressure is not None)
+
+    pieces: tuple[ChainPiece, ...]
+    first: int = -1
+    works: tuple[Work, ...] = ()
 
 
-def singly(
-    segment: Segment, duration: Duration, traffic: Numbered = lambda op: -1, pressure: Pressure | None = None
-) -> tuple[ChainPiece, ...]:
-    """Every op an event of its own: the plain run that ``pieces`` must equal."""
-    found = []
-    for index, op in enumerate(segment.ops):
-        seconds = None if pressure is not None and pressure(op) else duration(op)
-        pace = None if pressure is None else _pace(op, seconds or 0.0)
-        row = _row(op, 0.0, seconds or 0.0, traffic, pace=pace)
-        rows = () if op.work.joins else (row,)
-        found.append(ChainPiece(op.lane, index, seconds, rows, op.after))
-    return tuple(found)
+def form_of(*, collapsed: bool, in_steps: bool, drags: bool, varying: bool) -> Form:
+    """What is one event where collectives are played in flow or ``in_steps``, computation ``drags`` communication or
+    not, and ranks' own speeds are ``varying`` or not; a rank whose speed changes is not waited for with what leads to a
+    meeting."""
+    if not collapsed:
+        return "ops"
+    if in_steps or drags:
+        return "chains"
+    return "lockstep" if varying else "lockstep with its lead"
 
 
-def _pace(op: Op, seconds: float) -> ChainPace:
-    """How a row goes on that has no other lane beside it in its chain."""
-    return ChainPace(seconds, op.work.sensitivity)
+def collapse(
+    segment: Segment, seconds: Sequence[float | None], moved: Sequence[int], pressure: Sequence[float], form: Form
+) -> Collapsed:
+    """The events that play a segment exactly, the fewest of this form.
+
+    Of every op ``seconds`` are known where it depends on nothing but its lane, None where others have a say in it;
+    ``moved`` is the number of what it moves over links, -1 for nothing.  ``pressure`` is what it does to the
+    computation beside it, in the segment and outside: what does something to it is then either in one event with all
+    else or meets others.  Empty: computation feels nothing.
+    """
+    rows = _Rows(segment, moved, pressure)
+    if form != "ops" and None not in seconds:
+        return Collapsed((_whole(rows, [each or 0.0 for each in seconds]),))
+    if pressure:
+        seconds = [None if own else each for own, each in zip(pressure, seconds, strict=True)]
+    pieces = _split(rows, seconds, singly=form == "ops")
+    if form in ("ops", "chains"):
+        return Collapsed(pieces)
+    first, works = _in_step(segment, pieces)
+    return Collapsed(pieces, _with_lead(pieces, first) if form == "lockstep with its lead" else first, works)
 
 
-def _paced(segment: Segment, seconds: Sequence[float], traffic: Numbered, pressure: Pressure) -> ChainPiece:
-    """Everything in one event, with the segment's own communication slowing down the computation beside it."""
+class _Rows(NamedTuple):
+    """The rows of a segment's ops in the making."""
+
+    segment: Segment
+    moved: Sequence[int]
+    pressure: Sequence[float]
+
+    def row(self, index: int, start: float, end: float, pace: ChainPace | None = None) -> SpanRow:
+        """An op's; in a chain of several lanes with a ``pace`` of its own."""
+        op, work = self.segment.ops[index], self.segment.ops[index].work
+        lane, after = (op.lane, op.after) if pace else ("", ())
+        if not self.pressure:
+            pace = None
+        elif pace is None:
+            pace = ChainPace(end - start, work.sensitivity)
+        return SpanRow(
+            op.stream, op.kind, op.name, op.layer, work.axis, work.size * work.load, start, end, self.moved[index],
+            op.memory, pace, lane, after,
+        )  # fmt: skip
+
+
+def _whole(rows: _Rows, seconds: Sequence[float]) -> ChainPiece:
+    """Everything in one event: the longest path through the segment, lane by lane, in which its own communication slows
+    down the computation beside it."""
+    ops = rows.segment.ops
     paces = [
-        ChainPace(length, op.work.sensitivity, pressure(op), op.lane, op.after)
-        for op, length in zip(segment.ops, seconds, strict=True)
+        ChainPace(length, op.work.sensitivity, own, op.lane, op.after)
+        for op, length, own in zip(ops, seconds, rows.pressure or [0.0] * len(ops), strict=True)
     ]
     alone = Chain(paces).under(0.0)
-    rows = [
-        _row(op, start, end, traffic, op.lane, op.after, pace)
-        for op, start, end, pace in zip(segment.ops, alone.start, alone.end, paces, strict=True)
-    ]
-    return ChainPiece(segment.ops[0].lane, 0, alone.last, tuple(rows))
+    times = zip(alone.start, alone.end, paces, strict=True)
+    return ChainPiece(ops[0].lane, 0, alone.last, tuple([rows.row(at, *each) for at, each in enumerate(times)]))
 
 
-def _whole(segment: Segment, seconds: Sequence[float], traffic: Numbered) -> ChainPiece:
-    """Everything in one event: the longest path through the segment, lane by lane."""
-    free: dict[str, float] = {}
-    ends: list[float] = []
-    rows = []
-    for op, length in zip(segment.ops, seconds, strict=True):
-        start = max([free.get(op.lane, 0.0), *(ends[index] for index in op.after)])
-        ends.append(start + length)
-        free[op.lane] = start + length
-        rows.append(_row(op, start, start + length, traffic, op.lane, op.after))
-    return ChainPiece(segment.ops[0].lane, 0, ends[-1], tuple(rows))
-
-
-def _split(
-    segment: Segment, known: Sequence[float | None], traffic: Numbered, *, paced: bool
-) -> tuple[ChainPiece, ...]:  # fmt: skip
-    """A piece ends at an op that meets others, that another lane's op waits for, or before one that waits itself."""
-    awaited = {index for op in segment.ops for index in op.after}
+def _split(rows: _Rows, seconds: Sequence[float | None], *, singly: bool) -> tuple[ChainPiece, ...]:
+    """A piece ends at an op that meets others, that another lane's op waits for, or before one that waits itself; or,
+    ``singly``, at every op."""
+    ops = rows.segment.ops
+    awaited = {index for op in ops for index in op.after}
     found: list[ChainPiece] = []
     piece_of: list[int] = []
-    run: list[tuple[int, Op, float]] = []
+    run: list[tuple[int, float]] = []
 
     def close() -> None:
         if not run:
             return
-        first, opening, _ = run[0]
-        rows, at = [], 0.0
-        for _, op, length in run:
-            rows.append(_row(op, at, at + length, traffic, pace=_pace(op, length) if paced else None))
+        first, at, own = run[0][0], 0.0, []
+        for index, length in run:
+            own.append(rows.row(index, at, at + length))
             at += length
-        found.append(
-            ChainPiece(opening.lane, first, at, tuple(rows), tuple(piece_of[index] for index in opening.after))
-        )
+        after = tuple([piece_of[index] for index in ops[first].after])
+        found.append(ChainPiece(ops[first].lane, first, at, tuple(own), after))
         run.clear()
 
-    for index, (op, seconds) in enumerate(zip(segment.ops, known, strict=True)):
-        if run and (seconds is None or op.after or op.lane != run[0][1].lane):
+    for index, (op, length) in enumerate(zip(ops, seconds, strict=True)):
+        if run and (singly or length is None or op.after or op.lane != ops[run[0][0]].lane):
             close()
         piece_of.append(len(found))
-        if seconds is None:
-            after = tuple(piece_of[earlier] for earlier in op.after)
-            pace = _pace(op, 0.0) if paced else None
-            rows = () if op.work.joins else (_row(op, 0.0, 0.0, traffic, pace=pace),)
-            found.append(ChainPiece(op.lane, index, None, rows, after))
+        if length is None:
+            after = tuple([piece_of[earlier] for earlier in op.after])
+            own = () if op.work.joins else (rows.row(index, 0.0, 0.0),)
+            found.append(ChainPiece(op.lane, index, None, own, after))
             continue
-        run.append((index, op, seconds))
+        run.append((index, length))
         if index in awaited:
             close()
     close()
     return tuple(found)
 
 
-def _row(
-    op: Op, start: float, end: float, traffic: Numbered, lane: str = "", after: tuple[int, ...] = (),
-    pace: ChainPace | None = None,
-) -> SpanRow:  # fmt: skip
-    work = op.work
-    return SpanRow(
-        op.stream, op.kind, op.name, op.layer, work.axis, work.size * work.load, start, end, traffic(op), op.memory,
-        pace, lane, after,
-    )  # fmt: skip
+def _in_step(segment: Segment, pieces: Sequence[ChainPiece]) -> tuple[int, tuple[Work, ...]]:
+    """From which piece of a segment on its ranks go in step if they do all of these works in one group; -1: never."""
+    meets = [index for index, piece in enumerate(pieces) if piece.seconds is None]
+    if len(meets) < 2 or segment.ops[0].lane != MAIN:
+        return -1, ()
+    begins = blocks_of(_before(pieces))
+    first = next((index for index in meets[:-1] if index in begins), -1)
+    works = [segment.ops[pieces[index].first].work for index in meets if index >= first]
+    return (first, tuple(dict.fromkeys(works))) if first >= 0 and all(work.axis for work in works) else (-1, ())
+
+
+def _before(pieces: Sequence[ChainPiece]) -> Before:
+    """What pieces wait for."""
+    before: Before = []
+    lanes: dict[str, int] = {}
+    for index, piece in enumerate(pieces):
+        own = (lanes[piece.lane], *piece.after) if piece.lane in lanes else piece.after
+        before.append(tuple(dict.fromkeys(own)))
+        lanes[piece.lane] = index
+    return before
+
+
+def _with_lead(pieces: Sequence[ChainPiece], first: int) -> int:
+    """From which piece on ranks that go in step from ``first`` on are played as one: from the begin if nothing but
+    computation, on one lane, leads to where they first meet.
+
+    That saves every third op of Llama 3 405B on 512 ranks, each played by itself, and a quarter of its time.
+    """
+    leads = first > 0 and all(piece.seconds is not None and piece.lane == MAIN for piece in pieces[:first])
+    return 0 if leads else first

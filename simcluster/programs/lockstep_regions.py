@@ -1,6 +1,4 @@
-"""Accelerator: lockstep regions, proved for groups of one stage on links of their own, in flow, without drag.
-
-Ranks that meet again and again go in step, so that their ops can be played as one chain.  Pure.
+"""Lockstep regions: ranks that meet again and again go in step, so that their ops can be played as one chain.  Pure.
 
 A stretch in step begins with a meeting of a segment that all before it lead to and all behind it wait for, or with the
 computation that leads to that, and goes to the segment's end; all its meetings are of one group, of ranks of one stage,
@@ -12,43 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Sequence
 from typing import NamedTuple
 
-from simcluster.planning.ops import MAIN, Segment, Work
-from simcluster.programs.blocks import Before, blocks_of
-from simcluster.programs.collapse import ChainPiece
 from simcluster.programs.program import InStep, LockstepRegion
-
-
-def may_go_in_step(segment: Segment, parts: Sequence[ChainPiece]) -> tuple[int, tuple[Work, ...]]:
-    """From which piece of a segment on its ranks go in step if they do all of these works in one group; -1: never."""
-    meets = [index for index, part in enumerate(parts) if part.seconds is None]
-    if len(meets) < 2 or segment.ops[0].lane != MAIN:
-        return -1, ()
-    begins = blocks_of(_before(parts))
-    first = next((index for index in meets[:-1] if index in begins), -1)
-    works = [segment.ops[parts[index].first].work for index in meets if index >= first]
-    return (first, tuple(dict.fromkeys(works))) if first >= 0 and all(work.axis for work in works) else (-1, ())
-
-
-def _before(parts: Sequence[ChainPiece]) -> Before:
-    """What pieces wait for."""
-    before: Before = []
-    lanes: dict[str, int] = {}
-    for index, part in enumerate(parts):
-        own = (lanes[part.lane], *part.after) if part.lane in lanes else part.after
-        before.append(tuple(dict.fromkeys(own)))
-        lanes[part.lane] = index
-    return before
-
-
-def with_lead(parts: Sequence[ChainPiece], first: int) -> int:
-    """From which piece of a segment on ranks that go in step from ``first`` on are played as one: from its begin if
-    nothing but computation, on one lane, leads to where they first meet.
-
-    That saves every third op of Llama 3 405B on 512 ranks, each played by itself, and a quarter of its time; a rank
-    that changes its speed as time goes on is not waited for in this way.
-    """
-    leads = first > 0 and all(part.seconds is not None and part.lane == MAIN for part in parts[:first])
-    return 0 if leads else first
 
 
 class Members(NamedTuple):

@@ -68,10 +68,9 @@ def _not_alike(*_: Any, **__: Any) -> None:
     raise NotAlikeError
 
 
-def _singly(*arguments: Any) -> Any:
-    from simcluster.programs.collapse import singly
-
-    return singly(*arguments)
+def _form(form: str) -> Switch:
+    """Events of this form at the most."""
+    return _patched("engine.lower", "form_of", lambda collapsed, **_: form if collapsed else "ops")
 
 
 def _all_tight(bindings: Any, *_: Any) -> Any:
@@ -131,14 +130,14 @@ SWITCHES: dict[str, Switch] = {
     "symmetry: tight links": _patched("symmetry.communicators", "tight_rows", _all_tight),
     "symmetry: barriers": _patched("symmetry.communicators", "lone_axes", lambda programs, axes: ()),
     "symmetry: felt links": _patched("engine.communication", "felt", lambda *_: {}),
-    "chains": _patched("engine.segment_lowering", "pieces", _singly),
-    "chains: lockstep": _patched("engine.segment_lowering", "may_go_in_step", lambda *_: (-1, ())),
-    "chains: lead to lockstep": _patched("engine.segment_lowering", "with_lead", lambda _, first: first),
+    "chains": _form("ops"),
+    "chains: lockstep": _form("chains"),
+    "chains: lead to lockstep": _form("lockstep"),
     "chains: courses shared": _patched("engine.trajectories:Course", "after", _after),
     "chains: looked at late": _all(
         _patched("engine.interference", "Single", _followed_alone),
         _patched("engine.interference", "LockstepTask", _followed),
-        _patched("engine.segment_lowering", "with_lead", lambda _, first: first),
+        _form("lockstep"),
     ),
     "bulk: regular clusters": _all(
         *(_patched(f"topology.{where}", "drafted_cluster", _graphs) for where in ("fabrics", "machines", "uniform"))

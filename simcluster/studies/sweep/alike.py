@@ -20,7 +20,7 @@ from simcluster.engine.communication import Ranks as Where
 from simcluster.planning.ops import MAIN, Item, Need, Op, Segment, StageProgram
 from simcluster.planning.parallel import Plan, Ranks
 from simcluster.planning.works import Collective, Compute, Transfer
-from simcluster.programs.collapse import ChainPiece, pieces
+from simcluster.programs.collapse import ChainPiece, collapse
 from simcluster.programs.program import Meeting, Program
 from simcluster.symmetry.communicators import Communicators
 from simcluster.symmetry.folding import classes_in_whole
@@ -67,13 +67,10 @@ class RepresentativeCalls:
 
     def pieces(self, stage: int, segment: Segment) -> tuple[ChainPiece, ...]:
         """A segment as the stage's ranks play it."""
-        rank, between, own = self.ranks[stage], self._between, segment.ops[0].lane
-        return pieces(
-            segment,
-            lambda op: between.seconds(rank, op, own),
-            lambda op: between.moved(rank, op),
-            (lambda op: between.pressure(rank, op)) if self._interference else None,
-        )
+        rank, between, ops = self.ranks[stage], self._between, segment.ops
+        seconds = [between.seconds(rank, op, ops[0].lane) for op in ops]
+        pressure = [between.pressure(rank, op) for op in ops] if self._interference else []
+        return collapse(segment, seconds, [between.moved(rank, op) for op in ops], pressure, "chains").pieces
 
     def alone(self, works: tuple[Collective, ...]) -> list[tuple[tuple[float | None, float], ...]]:
         """Of every stage, of collectives over tp on the main lane and beside: the seconds, None if others have a say,
