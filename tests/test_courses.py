@@ -11,7 +11,7 @@ from test_in_step import TICKS, chains
 
 from simcluster.base.profiles import STEADY
 from simcluster.engine.calendar import Agenda, Instant, Lane, Lanes, Timer, at_end_of_instant
-from simcluster.engine.compute_tasks import LockstepMember, LockstepTask, RankState, Single, Task
+from simcluster.engine.compute_tasks import LateTask, RankState, Task, comes
 from simcluster.engine.trajectories import Courses
 from simcluster.engine.varying_speed import Followed
 from simcluster.programs.chain import Chain, Playing
@@ -82,19 +82,14 @@ def test_a_task_that_looks_late_is_one_that_follows_every_change(
     chain: list[ChainPace], first: float, changes: list[tuple[float, float]], before: bool
 ) -> None:
     found, slowed = [], []
-    for kind in (Single, LockstepTask, Followed):
+    for late in (True, False):
         place = RankState(STEADY)
         place.press(1.0, first)
-        task: Task
-        if kind is Single:
-            task = Single(0, place, LANE, 2.0, Courses(Chain(chain)))
-        elif kind is LockstepTask:
-            task = LockstepTask(0, [LockstepMember(LANE, place, 2.0, place.enter(2.0))], 2.0, Courses(Chain(chain)))
-        else:
-            task = Followed(0, [place], [LANE], 2.0, Chain(chain))
+        rank = 0, [comes(LANE, place, 2.0)], lambda task: None, 2.0
+        task: Task = LateTask(*rank, Courses(Chain(chain))) if late else Followed(*rank, Chain(chain))
         found.append(play(task, place, 2.0, changes, before=before))
         slowed.append(task.slowed)
-    assert found[0] == found[1] == found[2]
+    assert found[0] == found[1]
     assert len(set(slowed)) == 1
 
 
@@ -110,11 +105,11 @@ def test_a_place_keeps_no_more_of_its_log_than_somebody_needs() -> None:
     place = RankState(STEADY)
     for now in range(9):
         place.press(float(now), float(1 + now % 2))
-    task = Single(0, place, LANE, 9.0, Courses(Chain([ChainPace(1.0, 0.5)])))
+    task = LateTask(0, [comes(LANE, place, 9.0)], lambda task: None, 9.0, Courses(Chain([ChainPace(1.0, 0.5)])))
     assert len(place.log) == 2
     for now in range(10, 20):
         place.press(float(now), float(1 + now % 2))
-    Single(1, place, LANE, 20.0, Courses(Chain([ChainPace(1.0, 0.5)])))
+    LateTask(1, [comes(LANE, place, 20.0)], lambda task: None, 20.0, Courses(Chain([ChainPace(1.0, 0.5)])))
     assert len(place.log) == 12  # the first one has not been looked at
     place.leave(task)
 

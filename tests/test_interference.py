@@ -25,7 +25,7 @@ from simcluster.engine.record import Record
 from simcluster.model.kernels import Kernel
 from simcluster.planning.ops import MAIN, Op, Segment
 from simcluster.planning.works import Compute, Timed
-from simcluster.programs.collapse import pieces
+from simcluster.programs.collapse import collapse
 from simcluster.programs.program import ChainPace, Meeting, Program, SpanRow
 from simcluster.results.timeline import expand
 from simcluster.simulate import simulate
@@ -186,7 +186,9 @@ def played(segment: Segment, side: list[tuple[float, float]], inner: float, x: f
         assert isinstance(op.work, Compute | Timed)
         return op.work.seconds if whole or op.lane == MAIN else None
 
-    found = pieces(segment, duration, pressure=lambda op: inner if op.lane != MAIN else 0.0)
+    pressure = [inner if op.lane != MAIN else 0.0 for op in segment.ops]
+    seconds = [duration(op) for op in segment.ops]
+    found = collapse(segment, seconds, [-1] * len(seconds), pressure, "chains").pieces
     assert (len(found) == 1) == (whole or all(op.lane == MAIN for op in segment.ops))
     made = program([], side, x, 0.0)
     lanes = {"main": 0, "tp": made.add_lane(0, 0, "tp")}

@@ -9,7 +9,7 @@ needs to be told of the others).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from simcluster.base.profiles import Profile
@@ -76,23 +76,42 @@ class Flight:
         self.dragged = False
 
 
+class Member(NamedTuple):
+    """A rank whose ops are at work (None: nothing slows them down): the lane that waits for their end, since when, and
+    the rank's place then in the log of changes."""
+
+    lane: Lane
+    place: RankState | None
+    instant: float
+    at: int
+
+
+def comes(lane: Lane, place: RankState | None, now: float) -> Member:
+    """A rank that begins now."""
+    return Member(lane, place, now, 0 if place is None else place.enter(now))
+
+
 class Task:
-    """An op at work, or a stretch of several ranks (by its number), of ranks at these places (None: nothing slows it
-    down), with the lanes that wait for their ends.
+    """An op at work, or a stretch of several ranks (by its number), with its members; ``over`` is told when all are
+    over.
 
     ``due`` is when somebody will look at it again, ``next_look`` when that will be worth it: infinite once all is over.
     ``watches``: does it want to know of changes at once?
     """
 
-    __slots__ = ("begin", "due", "lanes", "next_look", "number", "places", "watches")
+    __slots__ = ("_at", "_since", "begin", "due", "lanes", "next_look", "number", "over", "places", "watches")
 
-    number: int
-    places: Sequence[RankState | None]
     lanes: Sequence[Lane]
-    begin: float
-    due: float
+    places: Sequence[RankState | None]
     next_look: float
     watches: bool
+
+    def __init__(self, number: int, members: Sequence[Member], over: Callable[[Task], None]) -> None:
+        self.number, self.over = number, over
+        self.lanes, self.places, self._since, at = zip(*members, strict=True)
+        self._at = list(at)
+        self.begin = min(self._since)
+        self.due = math.inf
 
     @property
     def slowed(self) -> bool:
@@ -122,13 +141,25 @@ class Task:
             place.leave(self)
 
 
-class _Steady(Task):
-    """A task whose ranks keep their speed: it goes through a course, once somebody has looked."""
+class LateTask(Task):
+    """Ops of ranks that keep their speed, of one or of several that go in step, which need not begin at once before
+    they first meet: a course, once somebody has looked."""
 
-    __slots__ = ("_course", "_courses")
+    __slots__ = ("_course", "_courses", "_felt", "_late", "_pressures", "_under_way")
 
-    _course: Course | None
-    _courses: Courses
+    def __init__(
+        self, number: int, members: Sequence[Member], over: Callable[[Task], None], now: float, courses: Courses
+    ) -> None:
+        super().__init__(number, members, over)
+        begin = self.begin
+        self._late = tuple([instant - begin for instant in self._since]) if begin < now else ()
+        self.next_look = max(begin + courses.least, now)
+        self.watches = False
+        self._courses = courses
+        self._course: Course | None = None
+        self._felt = [(member, place) for member, place in enumerate(self.places) if place is not None]  # under way
+        self._pressures = [0.0] * len(members)
+        self._under_way: Sequence[int] = range(len(members))
 
     @property
     def slowed(self) -> bool:
@@ -140,103 +171,18 @@ class _Steady(Task):
         assert self._course is not None
         return self._course
 
-
-class Single(_Steady):
-    """An op of one rank that keeps its speed."""
-
-    __slots__ = ("_at", "_log")
-
-    places: tuple[RankState]
-
-    def __init__(self, op: int, place: RankState, lane: Lane, now: float, courses: Courses) -> None:
-        self.number, self.places, self.lanes, self.begin = op, (place,), (lane,), now
-        self.next_look = now + courses.least
-        self.due = math.inf
-        self.watches = False
-        self._courses = courses
-        self._course = None
-        self._log = place.log
-        self._at = place.enter(now)
-
-    def end(self, now: float) -> Sequence[Lane]:
-        """The lane, if the rank has come to its end by now."""
-        end = self.begin + self._look(now).ends[0]
-        if end > now:
-            self.next_look = end
-            return ()
-        self.next_look = math.inf
-        self.places[0].leave(self)
-        return self.lanes
-
-    def watch(self) -> Iterable[RankState]:
-        """Want to know of changes at once."""
-        self.watches = True
-        self.places[0].watching[self] = None
-        return self.places
-
-    def settle(self, now: float) -> None:
-        """Go on under the pressure that is now."""
-        course = self._look(now)
-        instant, pressure = self._log[-1]
-        if instant == now:
-            course = course.after(((now - self.begin, (pressure,)),))
-        self.next_look = self.begin + course.ends[0]
-        if self.next_look <= now:
-            self._course, self._at = course, len(self._log)
-
-    def _look(self, now: float) -> Course:
-        """Its course by all changes before this instant."""
-        log, at, begin, course = self._log, self._at, self.begin, self._course
-        last = len(log) - (log[-1][0] == now)
-        if course is None:
-            if at < last and log[at][0] == begin:
-                at += 1
-            course = self._courses.under((log[at - 1][1],))
-        if at < last:
-            course = course.after(tuple([(instant - begin, (pressure,)) for instant, pressure in log[at:last]]))
-            at = last
-        self._at, self._course = at, course
-        return course
-
-
-class LockstepMember(NamedTuple):
-    """A rank in lockstep with others: since when, and its place then in the log of changes (``RankState.enter``)."""
-
-    lane: Lane
-    place: RankState | None
-    instant: float
-    at: int
-
-
-class LockstepTask(_Steady):
-    """Ops that ranks do in step, all of which keep their speed; before they first meet they need not begin at once."""
-
-    __slots__ = ("_at", "_felt", "_late", "_pressures", "_under_way")
-
-    def __init__(self, number: int, members: Sequence[LockstepMember], now: float, courses: Courses) -> None:
-        self.number = number
-        self.lanes, self.places, instants, self._at = map(list, zip(*members, strict=True))
-        self.begin = begin = min(instants)
-        self._late = tuple([instant - begin for instant in instants]) if begin < now else ()
-        self.next_look = max(begin + courses.least, now)
-        self.due = math.inf
-        self.watches = False
-        self._courses = courses
-        self._course = None
-        self._felt = [(member, place) for member, place in enumerate(self.places) if place is not None]  # under way
-        self._pressures = [0.0] * len(members)
-        self._under_way = list(range(len(members)))
-
     def end(self, now: float) -> Sequence[Lane]:
         """Those whose ranks have come to their end by now."""
-        begin, ends = self.begin, self._look(now).ends
-        ended = [member for member in self._under_way if begin + ends[member] <= now]
-        if ended:
-            self._under_way = left = [member for member in self._under_way if begin + ends[member] > now]
-            self._felt = [each for each in self._felt if each[0] in left] if left else []
-            for member in ended:
-                self._left(member)
-        self._next_look(ends)
+        ends, after, under_way = self._look(now).ends, now - self.begin, self._under_way
+        left = [member for member in under_way if ends[member] > after]
+        self._next_look(ends, left)
+        if len(left) == len(under_way):
+            return ()
+        self._under_way = left
+        self._felt = [each for each in self._felt if each[0] in left] if left else []
+        ended = [member for member in under_way if member not in left]
+        for member in ended:
+            self._left(member)
         return [self.lanes[member] for member in ended]
 
     def watch(self) -> Iterable[RankState]:
@@ -254,34 +200,33 @@ class LockstepTask(_Steady):
             pressures[member] = place.pressure
         if pressures != self._pressures:
             course = course.after(((now - self.begin, tuple(pressures)),))
-        self._next_look(course.ends)
+        self._next_look(course.ends, self._under_way)
         if self.next_look <= now:
             self._course, self._pressures = course, pressures
             for member, place in self._felt:
                 self._at[member] = len(place.log)
 
-    def _next_look(self, ends: Sequence[float]) -> None:
-        left = [ends[member] for member in self._under_way]
-        self.next_look = self.begin + min(left) if left else math.inf
+    def _next_look(self, ends: Sequence[float], left: Sequence[int]) -> None:
+        self.next_look = self.begin + min([ends[member] for member in left]) if left else math.inf
 
     def _look(self, now: float) -> Course:
         """Their course by all changes before this instant."""
-        begin, late, pressures, course = self.begin, self._late, self._pressures, self._course
-        reached, news = self._at, []
+        since, pressures, course = self._since, self._pressures, self._course
+        reached = self._at
+        news: list[tuple[float, int, float]] = []
         for member, place in self._felt:
             log, at = place.log, reached[member]
             last = len(log) - (log[-1][0] == now)
             if course is None:
-                if at < last and log[at][0] == (begin + late[member] if late else begin):
+                if at < last and log[at][0] == since[member]:
                     at += 1
                 pressures[member] = log[at - 1][1]
             if at < last:
-                for instant, pressure in log[at:last]:
-                    news.append((instant, member, pressure))
+                news += [(instant, member, pressure) for instant, pressure in log[at:last]]
                 at = last
             reached[member] = at
         if course is None:
-            course = self._courses.under(tuple(pressures), late)
+            course = self._courses.under(tuple(pressures), self._late)
         if news:
             course = course.after(self._changes(news))
         self._course = course
@@ -289,8 +234,11 @@ class LockstepTask(_Steady):
 
     def _changes(self, news: list[tuple[float, int, float]]) -> tuple[Change, ...]:
         """The pressures after each instant at which some became others."""
-        news.sort()
         pressures, found = self._pressures, []
+        if len(pressures) == 1:
+            pressures[0] = news[-1][2]
+            return tuple([(instant - self.begin, (pressure,)) for instant, _, pressure in news])
+        news.sort()
         for (instant, member, pressure), (following, _, _) in zip(news, [*news[1:], (math.inf, 0, 0.0)], strict=True):
             pressures[member] = pressure
             if following > instant:

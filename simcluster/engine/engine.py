@@ -15,8 +15,9 @@ import simpy
 
 from simcluster.base.errors import DeadlockError
 from simcluster.engine.calendar import Lane, Lanes, Timer
-from simcluster.engine.compute_tasks import Flight
+from simcluster.engine.compute_tasks import Flight, RankState
 from simcluster.engine.interference import Pacing
+from simcluster.engine.lockstep import Lockstep
 from simcluster.engine.mutual_interference import Dragging
 from simcluster.engine.network import Network
 from simcluster.engine.record import Record, Told, when_over
@@ -43,9 +44,10 @@ class _Engine:
         self._network = Network(self._env, capacity, program.capacities)
         self._lanes = Lanes()
         if any(meeting.drag for meeting in program.meetings):
-            self._pacing: Pacing = Dragging(self._env, self._network, program, self._lanes, capacity)
+            self._pacing: Pacing = Dragging(self._env, self._network, program, self._lanes)
         else:
-            self._pacing = Pacing(self._env, program, self._lanes, capacity)
+            self._pacing = Pacing(self._env, program, self._lanes)
+        self._lockstep = Lockstep(program, capacity, self._pacing)
         self._steps = steps
         count = len(program.seconds)
         self._ready, self._start, self._end = (array("d", bytes(8 * count)) for _ in range(3))  # starts: of who meets
@@ -65,7 +67,7 @@ class _Engine:
         events = next(self._env._eid)  # all that were scheduled have been played: the queue is empty
         ready, start, end = (np.frombuffer(times) for times in (self._ready, self._start, self._end))
         columns = OpTimes(ready, np.maximum(ready, start, out=start), end, self._last)
-        told = Told(self._program, self._pacing, columns)
+        told = Told(self._program, self._lockstep, self._pacing.slowed, columns)
         return Record(when_over(self._program, self._end), told.columns, events, SlowedRows(told.slowed))
 
     def _lane(self, ops: Sequence[int], rank: int, lanes: Sequence[Lane], own: int) -> Lane:
@@ -87,10 +89,8 @@ class _Engine:
                     yield
             ready[op] = env._now
             number = meeting[op]
-            if number >= 0:
-                self._meet(number, op, me)
-            elif number < -1:
-                self._pacing.arrive(-2 - number, op, me, place, self._all_there)
+            if number != -1:
+                self._meet(number, op, me, place)
             elif place is None or not self._pacing.compute(op, place, rows[op], me):
                 timer.wait(seconds[op])
             yield
@@ -99,8 +99,13 @@ class _Engine:
             if others:
                 go_on(others)
 
-    def _meet(self, number: int, op: int, lane: Lane) -> None:
-        """Arrive at a meeting; the lane goes on when the op's part in it is over."""
+    def _meet(self, number: int, op: int, lane: Lane, place: RankState | None) -> None:
+        """Arrive at a meeting, or where ranks begin to go in step; the lane goes on when the op's part is over."""
+        if number < -1:
+            ops = self._lockstep.arrive(-2 - number, op, lane, place)
+            if ops:
+                self._all_there(ops)
+            return
         meeting = self._program.meetings[number]
         if meeting.steps >= 0:
             self._step_by_step(number, meeting, op, lane)
@@ -163,7 +168,7 @@ class _Engine:
                 what = "for " + " and ".join(program.describe(other) for other in missing[:3])
             else:
                 number = program.meeting[stuck]
-                arrived = len(self._arrivals.get(number, ())) + self._pacing.arrived(-2 - number)
+                arrived = len(self._arrivals.get(number, ())) + self._lockstep.arrived(-2 - number)
                 parties = program.meetings[number].parties if number >= 0 else len(program.in_step[-2 - number].ops)
                 what = f"for the other members of its group ({arrived} of {parties} have arrived)"
             lines.append(f"  {program.describe(stuck)} waits {what}")

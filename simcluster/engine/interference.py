@@ -10,15 +10,14 @@ instant, after all else of that instant; of that, only who computes past the tim
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import simpy
 
 from simcluster.base.profiles import STEADY
 from simcluster.engine.calendar import Agenda, Instant, Lane, Lanes, at_end_of_instant
-from simcluster.engine.compute_tasks import Flight, LockstepMember, LockstepTask, RankState, Single, Task
-from simcluster.engine.lockstep import Gone, LockstepPlans
+from simcluster.engine.compute_tasks import Flight, LateTask, Member, RankState, Task, comes
 from simcluster.engine.trajectories import Courses, TimedChain
 from simcluster.engine.varying_speed import Followed
 from simcluster.programs.chain import Chain
@@ -35,7 +34,7 @@ class Pacing:
 
     _drags = False  # does computation slow down communication?
 
-    def __init__(self, env: simpy.Environment, program: Program, lanes: Lanes, capacity: Sequence[float]) -> None:
+    def __init__(self, env: simpy.Environment, program: Program, lanes: Lanes) -> None:
         self._env = env
         self._lanes = lanes
         speeds = program.speeds
@@ -43,7 +42,7 @@ class Pacing:
         ranks = dict.fromkeys(rank for meeting in meetings.values() for rank in meeting.ranks)
         ranks |= dict.fromkeys(speeds)
         self._places = {rank: RankState(speeds.get(rank, STEADY)) for rank in ranks}
-        self._varying = bool(speeds)
+        self._follows = self._drags or bool(speeds)
         self._row_sets = program.row_sets
         self._courses: dict[int, Courses | None] = {}  # by the number of their rows; None for what computes nothing
         self._known: dict[tuple[ChainPace, ...], Courses] = {}
@@ -52,10 +51,11 @@ class Pacing:
         self._touched: dict[RankState, None] = {}
         self._settle_due = False
         self.slowed: dict[int, TimedChain] = {}
-        self._in_step = program.in_step
-        self._members: dict[int, dict[int, LockstepMember]] = {}  # by the number of the stretch: who is there
-        self.plans = LockstepPlans(capacity)
-        self.gone = Gone(len(program.in_step))
+
+    @property
+    def now(self) -> float:
+        """The present instant."""
+        return self._env._now
 
     def place(self, rank: int) -> RankState | None:
         """The rank, if communication or its own speed may slow down its computation at all."""
@@ -74,49 +74,22 @@ class Pacing:
             courses = self._courses[rows] = self._courses_of(rows)
         if courses is None:
             return False
-        if self._drags or place.speed is not STEADY:
-            self._follow(Followed(op, (place,), (lane,), self._env._now, courses.chain))
-        else:
-            task = Single(op, place, lane, self._env._now, courses)
-            self._wake(task, task.next_look)
+        self.start(op, (comes(lane, place, self._env._now),), courses, self._over)
         return True
 
-    def arrive(
-        self, number: int, op: int, lane: Lane, place: RankState | None, all_there: Callable[[Iterable[int]], None]
-    ) -> None:
-        """Arrive where ranks begin to go in step; the lane goes on when the op's rank has come to the end.
-
-        What leads to where they first meet begins at once, if there is anything; if not, they meet when all have come.
-        """
-        (ops, parts), now = self._in_step[number], self._env._now
-        begun = parts[0].meetings[0] is None
-        members = self._members.setdefault(number, {})
-        members[op] = LockstepMember(lane, place, now, place.enter(now) if begun and place else 0)
-        if len(members) == len(ops):
-            del self._members[number]
-            if not begun:
-                all_there(ops)
-            self._together(number, [members[each] for each in ops], self.plans.of(parts).courses, begun=begun)
-
-    def arrived(self, number: int) -> int:
-        """How many wait where they begin to go in step."""
-        return len(self._members.get(number, ()))
-
-    def _together(self, number: int, members: Sequence[LockstepMember], courses: Courses, *, begun: bool) -> None:
-        """All are there to go through a stretch in step, as one chain, if they have not ``begun`` it when they came;
-        their lanes go on at their ends."""
-        self.gone.order.append(number)
+    def start(self, number: int, members: Sequence[Member], courses: Courses, over: Callable[[Task], None]) -> None:
+        """Ops of these ranks are at work, of several if they go in step; the lanes go on at their ends."""
         now = self._env._now
-        if self._varying and any(place is not None and place.speed is not STEADY for _, place, _, _ in members):
-            lanes, places, _, _ = zip(*members, strict=True)
-            self._follow(Followed(number, places, lanes, now, courses.chain))
-            return
-        if not begun:
-            members = [
-                LockstepMember(lane, place, now, place.enter(now) if place else 0) for lane, place, _, _ in members
-            ]
-        task = LockstepTask(number, members, now, courses)
-        self._wake(task, task.next_look)
+        if self._follows and (self._drags or any(place and place.speed is not STEADY for _, place, _, _ in members)):
+            self._follow(Followed(number, members, over, now, courses.chain))
+        else:
+            task = LateTask(number, members, over, now, courses)
+            self._wake(task, task.next_look)
+
+    def _over(self, task: Task) -> None:
+        """All of an op is over."""
+        if task.slowed:
+            self.slowed[task.number] = task.kept()
 
     def _follow(self, task: Followed) -> None:
         self._wake(task, task.next_look)
@@ -150,10 +123,8 @@ class Pacing:
             self._wake(task, task.next_look)
             if not task.watches:
                 self._watch(task, now)
-        elif len(task.places) > 1:
-            self.gone.over(task.number, task.begin, task.kept(), slowed=task.slowed)
-        elif task.slowed:
-            self.slowed[task.number] = task.kept()
+        else:
+            task.over(task)
 
     def _watch(self, task: Task, now: float) -> None:
         for place in task.watch():

@@ -16,6 +16,9 @@ from typing import NamedTuple
 import numpy as np
 
 from simcluster.base.arrays import Floats, Ints
+from simcluster.engine.calendar import Lane
+from simcluster.engine.compute_tasks import Member, RankState, Task, comes
+from simcluster.engine.interference import Pacing
 from simcluster.engine.trajectories import Courses, TimedChain
 from simcluster.programs.chain import Chain
 from simcluster.programs.expand import first_ops
@@ -168,26 +171,57 @@ class _InMaking:
         self._lanes[member][lane] = last
 
 
-class Gone:
-    """The stretches of a program as they were gone through: when each began, what knows the times of its rows, and
-    whether something was slowed; ``order`` has their numbers as they began.  Columns: a large run has a million."""
+class Lockstep:
+    """The stretches of a program as ranks come to them and go through them, each as one chain at the pace of its ranks.
 
-    def __init__(self, count: int) -> None:
+    Of each stretch, by its number: when it ``begin``s, what knows the ``times`` of its rows, and whether something was
+    ``slowed``; ``order`` has the numbers as they began.  Columns: a large run has a million.
+    """
+
+    def __init__(self, program: Program, capacity: Sequence[float], pacing: Pacing) -> None:
+        self.in_step, self._pacing = program.in_step, pacing
+        self.plans = LockstepPlans(capacity)
+        self._there: dict[int, dict[int, Member]] = {}  # by stretch and op
+        count = len(program.in_step)
         self.order = array("q")
         self.begin = array("d", bytes(8 * count))
         self.times: list[TimedChain | None] = [None] * count
         self.slowed = bytearray(count)
 
-    def over(self, number: int, begin: float, times: TimedChain, *, slowed: bool) -> None:
-        """All members have come to the end of this one."""
-        self.begin[number], self.times[number], self.slowed[number] = begin, times, slowed
+    def arrive(self, number: int, op: int, lane: Lane, place: RankState | None) -> Sequence[int]:
+        """Arrive at a stretch, whose lanes go on at their ends: all of its ops, if with this one they meet.
+
+        What leads to where they first meet begins at once, if there is anything; if not, they meet when all have come.
+        """
+        ops, parts = self.in_step[number]
+        there = self._there.setdefault(number, {})
+        begun, now = parts[0].meetings[0] is None, self._pacing.now
+        there[op] = comes(lane, place, now) if begun else Member(lane, place, now, 0)
+        if len(there) < len(ops):
+            return ()
+        del self._there[number]
+        self.order.append(number)
+        members = [there[each] for each in ops]
+        if not begun:
+            members = [comes(lane, place, now) for lane, place, _, _ in members]
+        self._pacing.start(number, members, self.plans.of(parts).courses, self._over)
+        return () if begun else ops
+
+    def arrived(self, number: int) -> int:
+        """How many wait where they begin to go in step."""
+        return len(self._there.get(number, ()))
+
+    def _over(self, task: Task) -> None:
+        """All members have come to the end of a stretch."""
+        number = task.number
+        self.begin[number], self.times[number], self.slowed[number] = task.begin, task.kept(), task.slowed
 
 
 class Expanded:
     """When the ops of stretches were done one by one, from what was recorded of what is ``played`` and ``gone``."""
 
-    def __init__(self, program: Program, forms: LockstepPlans, gone: Gone, played: OpTimes) -> None:
-        self._in_step, self._forms, self._gone = program.in_step, forms, gone
+    def __init__(self, program: Program, gone: Lockstep, played: OpTimes) -> None:
+        self._in_step, self._forms, self._gone = program.in_step, gone.plans, gone
         self._slowed: list[_Slowed] = []
         self.first = first_ops(program)
         first, last = self.first[:-1], self.first[1:] - 1

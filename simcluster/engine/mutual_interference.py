@@ -23,10 +23,8 @@ class Dragging(Pacing):
 
     _drags = True
 
-    def __init__(
-        self, env: simpy.Environment, network: Network, program: Program, lanes: Lanes, capacity: Sequence[float]
-    ) -> None:
-        super().__init__(env, program, lanes, capacity)
+    def __init__(self, env: simpy.Environment, network: Network, program: Program, lanes: Lanes) -> None:
+        super().__init__(env, program, lanes)
         self._network = network
 
     def begin(self, meeting: Meeting, lanes: Sequence[Lane]) -> Flight:

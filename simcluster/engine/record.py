@@ -14,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from simcluster.base.arrays import Floats
-from simcluster.engine.interference import Pacing, rows_of
-from simcluster.engine.lockstep import Expanded
+from simcluster.engine.interference import rows_of
+from simcluster.engine.lockstep import Expanded, Lockstep
+from simcluster.engine.trajectories import TimedChain
 from simcluster.programs.program import OpTimes, Program, RowTimes
 from simcluster.programs.slowed import RowColumns, joined
 
@@ -63,16 +64,15 @@ class Record:
 
 
 class Told:
-    """What is told of all ops one by one: from the times of what a program ``played``, and what its pacing knows of the
-    stretches in it that are gone, and of the ops played by one rank that were slowed."""
+    """What is told of all ops one by one: from the times of what a program ``played``, what is known of the stretches
+    in it that are ``gone``, and of the ops played by one rank that were ``slowed``."""
 
-    def __init__(self, program: Program, pacing: Pacing, played: OpTimes) -> None:
-        self._program, self._played = program, played
-        self._plans, self._gone, self._slowed = pacing.plans, pacing.gone, pacing.slowed
+    def __init__(self, program: Program, gone: Lockstep, slowed: Mapping[int, TimedChain], played: OpTimes) -> None:
+        self._program, self._gone, self._slowed, self._played = program, gone, slowed, played
 
     @cached_property
     def _expanded(self) -> Expanded:
-        return Expanded(self._program, self._plans, self._gone, self._played)
+        return Expanded(self._program, self._gone, self._played)
 
     def columns(self) -> OpTimes:
         """Times per op."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from simcluster.base.profiles import STEADY
 from simcluster.engine.calendar import Lane
-from simcluster.engine.compute_tasks import RankState, Task
+from simcluster.engine.compute_tasks import Member, RankState, Task
 from simcluster.engine.trajectories import RowEnds, TimedChain
 from simcluster.programs.chain import Chain, Playing
 
@@ -19,10 +19,10 @@ class Followed(Task):
     __slots__ = ("_ends", "_playing", "_pressures", "_slowed", "_varies")
 
     def __init__(
-        self, number: int, places: Sequence[RankState | None], lanes: Sequence[Lane], now: float, chain: Chain
+        self, number: int, members: Sequence[Member], over: Callable[[Task], None], now: float, chain: Chain
     ) -> None:
-        self.number, self.places, self.lanes, self.begin = number, places, lanes, now
-        self.due = math.inf
+        super().__init__(number, members, over)
+        places = self.places
         self.watches = True
         speeds = [STEADY if place is None else place.speed for place in places]
         self._pressures = [0.0 if place is None else place.pressure for place in places]
@@ -33,7 +33,6 @@ class Followed(Task):
         self.next_look = min(self._ends)
         for place in places:
             if place is not None:
-                place.enter(now)
                 place.watching[self] = None
 
     def end(self, now: float) -> Sequence[Lane]:

@@ -91,17 +91,10 @@ def _graphs(name: str, device: Any, draft: Any, routing: Any, nccl: Any = None) 
     return make_cluster(name, device, draft.graph(), routing, nccl)
 
 
-def _followed(number: int, members: Any, now: float, courses: Any) -> Any:
+def _followed(number: int, members: Any, over: Any, now: float, courses: Any) -> Any:
     from simcluster.engine.varying_speed import Followed
 
-    lanes, places, _, _ = zip(*members, strict=True)
-    return Followed(number, places, lanes, now, courses.chain)
-
-
-def _followed_alone(op: int, place: Any, lane: Any, now: float, courses: Any) -> Any:
-    from simcluster.engine.varying_speed import Followed
-
-    return Followed(op, (place,), (lane,), now, courses.chain)
+    return Followed(number, members, over, now, courses.chain)
 
 
 def _after(self: Any, changes: Any) -> Any:
@@ -132,13 +125,9 @@ SWITCHES: dict[str, Switch] = {
     "symmetry: felt links": _patched("engine.communication", "felt", lambda *_: {}),
     "chains": _form("ops"),
     "chains: lockstep": _form("chains"),
-    "chains: lead to lockstep": _form("lockstep"),
     "chains: courses shared": _patched("engine.trajectories:Course", "after", _after),
-    "chains: looked at late": _all(
-        _patched("engine.interference", "Single", _followed_alone),
-        _patched("engine.interference", "LockstepTask", _followed),
-        _form("lockstep"),
-    ),
+    "chains: lead to lockstep": _form("lockstep"),
+    "chains: looked at late": _all(_form("lockstep"), _patched("engine.interference", "LateTask", _followed)),
     "bulk: regular clusters": _all(
         *(_patched(f"topology.{where}", "drafted_cluster", _graphs) for where in ("fabrics", "machines", "uniform"))
     ),
