@@ -16,11 +16,12 @@ from simcluster.planning.works import WORKS
 from simcluster.programs.program import Meeting, Program
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.scope import Limited, Scope, fields
+from simcluster.step.proved_for import CHAINS, FOLDING
 from simcluster.studies.search.plan_scope import PLAN
 from simcluster.studies.sweep.quick_scope import QUICK
 from simcluster.studies.whatif.chance_scope import REPLICAS
 
-SCOPES = {"quick": QUICK, "plan": PLAN, "replicas": REPLICAS}
+SCOPES = {"quick": QUICK, "plan": PLAN, "replicas": REPLICAS, "folding": FOLDING, "chains": CHAINS}
 each = pytest.mark.parametrize("scope", SCOPES.values(), ids=SCOPES)
 
 

@@ -36,7 +36,8 @@ from simcluster.traffic.traffic import Fabric
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """How a job is played: by which methods, in flow or in steps; ranks folded, chains of ops collapsed, or all apart.
+    """How a job is played: by which methods, in flow or in steps; ranks folded (in flow only), chains of ops collapsed,
+    or all apart.
 
     ``interference`` is what communication beside computation does to it, None for nothing.
     """
@@ -85,7 +86,7 @@ def lower(
     """
     rates = np.asarray(capacity, dtype=float)
     symmetry = symmetry or Symmetry(programs, plan, fabric, choices.methods)
-    if choices.folded and not choices.steps:
+    if choices.folded:
         communicators, classes = symmetry.folding(rates, slowness, disturbances, trust)
     else:
         communicators, classes = symmetry.unfolded(len(rates))

@@ -86,6 +86,43 @@ def paths(text: str) -> frozenset[str]:
     return frozenset(found)
 
 
+EVERYWHERE = paths(
+    """
+    name gpus seed
+    cluster: topology
+    cluster.scale: flops memory memory_bandwidth launch nvlink network pcie between_machines latency
+    model: name layers hidden_size heads vocab_size sequence_length gated_mlp kv_heads head_dim ffn_hidden_size
+    model: tied_embeddings norm position bias causal vocab_multiple position_rows qk_norm layer_norms embedding_norm
+    model: parallel_residual attention_window full_attention_every attention_sinks
+    model.mla: kv_lora_rank q_lora_rank qk_nope_head_dim qk_rope_head_dim v_head_dim
+    parallel: tp pp dp cp_comm ep etp sequence_parallel order
+    pipeline: chunks scatter_gather
+    training: global_batch micro_batch precision recompute recompute_every optimizer attention dropout memory_recipe
+    memory: fragmentation communication_buffers workspace library logits backward_temporaries
+    overlap: tensor tensor_pieces pipeline experts bucket_size interference
+    fsdp: unit_layers prefetch reshard_after_forward lanes shard_group sync_every_microbatch
+    software: name kernel collective microbatch gap late loss kernels checkpoint accumulate optimizer gradients shards
+    software: selective source
+    collectives: all_reduce reduce_scatter all_gather nccl
+    measured: step_time source
+    """
+)
+"""Fields that may have any value in every short way there is; some are asked for only with what a scope limits."""
+
+ANY_JOB = paths(
+    """
+    engine steps replicas
+    model.moe: experts top_k expert_ffn_hidden_size shared_experts shared_ffn_hidden_size shared_gate
+    model.moe: first_dense_layers every offset router_bias
+    parallel: cp zero
+    pipeline: schedule layers_per_stage p2p
+    memory.offload: activations ahead optimizer bucket buffers host_update source
+    overlap: grad_reduce param_gather pairs
+    """
+)
+"""Fields that may, beside those, in what takes the ops of any job: folding, chains, a sweep of replicas."""
+
+
 def fields() -> tuple[str, ...]:
     """Every field of a scenario by its dotted path, through its sections; faults have a list of their own.
 

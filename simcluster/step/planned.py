@@ -20,6 +20,7 @@ from simcluster.scenario.job import disturbances_of, facts_with_memory, job_of, 
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.schedule_plan import goes_by_own_times, schedule_of
 from simcluster.step.planning_by_times import OwnTimes
+from simcluster.step.proved_for import CHAINS, FOLDING
 from simcluster.symmetry.folding import Symmetry
 from simcluster.symmetry.optimistic import OptimisticFold
 from simcluster.topology import Cluster
@@ -84,7 +85,7 @@ def prepare(
         cluster,
         cluster.capacity,
         slowness=slowness(scenario),
-        choices=replace(planned.choices, folded=folded, collapsed=collapsed),
+        choices=where_proved(planned.choices, [scenario], folded=folded, collapsed=collapsed),
         disturbances=disturbances_of(scenario, job.plan, cluster, watched),
         trust=trust,
         symmetry=planned.symmetry,
@@ -111,12 +112,22 @@ def by_own_times(scenario: Scenario, job: Job) -> Job:
     return job
 
 
-def choices_of(scenario: Scenario, *, folded: bool = True) -> Choices:
+def choices_of(scenario: Scenario) -> Choices:
     """How the scenario wants its collectives played."""
     in_steps = scenario.collectives.detail == "steps"
     return Choices(
         methods=methods_of(scenario),
         steps=in_steps,
-        folded=folded,
         interference=None if in_steps else interference_on(scenario.cluster.device, scenario.overlap.interference),
+    )
+
+
+def where_proved(
+    choices: Choices, scenarios: Sequence[Scenario], *, folded: bool = True, collapsed: bool = True
+) -> Choices:
+    """The choices for scenarios that are played together: folded, and collapsed, if that is proved for all."""
+    return replace(
+        choices,
+        folded=folded and not any(map(FOLDING.obstacle, scenarios)),
+        collapsed=collapsed and not any(map(CHAINS.obstacle, scenarios)),
     )

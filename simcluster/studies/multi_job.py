@@ -29,7 +29,7 @@ from simcluster.results.result import Result
 from simcluster.results.timeline import mean_step, step_ends
 from simcluster.scenario.job import batch_of
 from simcluster.scenario.scenario import Scenario
-from simcluster.step.planned import choices_of, plan_job
+from simcluster.step.planned import choices_of, plan_job, where_proved
 from simcluster.topology import Cluster
 
 _MEASURED = 8
@@ -173,7 +173,7 @@ def _play(
         fabric,
         cluster.capacity.tolist(),
         slowness=slow,
-        choices=choices_of(scenarios[0], folded=folded),
+        choices=where_proved(choices_of(scenarios[0]), scenarios, folded=folded),
         disturbances=joint_disturbances(disturbed, plan, varying),
     )
     if lowered.steps:

@@ -4,37 +4,9 @@ from __future__ import annotations
 
 from simcluster.faults import FAULTS
 from simcluster.scenario.scenario import Scenario
-from simcluster.scenario.scope import Limited, Scope, paths
+from simcluster.scenario.scope import EVERYWHERE, Limited, Scope
 from simcluster.scenario.sections import HostMemory
 from simcluster.schedules import SCHEDULES
-
-_FREE = paths(
-    """
-    name gpus seed replicas
-    cluster: topology
-    cluster.scale: flops memory memory_bandwidth launch nvlink network pcie between_machines latency
-    model: name layers hidden_size heads vocab_size sequence_length gated_mlp kv_heads head_dim ffn_hidden_size
-    model: tied_embeddings norm position bias causal vocab_multiple position_rows qk_norm layer_norms embedding_norm
-    model: parallel_residual attention_window full_attention_every attention_sinks
-    model.mla: kv_lora_rank q_lora_rank qk_nope_head_dim qk_rope_head_dim v_head_dim
-    parallel: tp pp dp sequence_parallel order
-    pipeline: chunks scatter_gather
-    training: global_batch micro_batch precision recompute recompute_every optimizer attention dropout memory_recipe
-    overlap: tensor tensor_pieces pipeline bucket_size interference
-    software: name kernel collective microbatch gap late loss kernels checkpoint accumulate optimizer gradients shards
-    software: selective source
-    collectives: all_reduce reduce_scatter all_gather nccl
-    measured: step_time source
-    """
-) | paths(
-    # what takes memory and no time; what is asked for only with what is limited below (experts, cp, ZeRO 3, pairs)
-    """
-    memory: fragmentation communication_buffers workspace library logits backward_temporaries
-    parallel: cp_comm ep etp
-    overlap: experts pairs
-    fsdp: unit_layers prefetch reshard_after_forward lanes shard_group sync_every_microbatch
-    """
-)
 
 
 def _by_name(scenario: Scenario) -> bool:
@@ -50,7 +22,7 @@ def _alone(scenario: Scenario) -> bool:
 
 QUICK = Scope(
     "the quick way",
-    free=_FREE,
+    free=EVERYWHERE | {"replicas", "overlap.pairs"},
     limited={
         "steps": Limited("several steps are played", (1,)),
         "collectives.detail": Limited("collectives are played step by step", ("flow",)),

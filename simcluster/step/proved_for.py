@@ -1,0 +1,20 @@
+"""What of a scenario folding and chains are proved for (tests/test_reference.py): all else is played op by op of every
+rank, which is slower and as right."""
+
+from __future__ import annotations
+
+from simcluster.scenario.scope import ANY_JOB, EVERYWHERE, Limited, Scope
+
+_FAULTS = dict.fromkeys(
+    ("slow_gpu", "jitter", "host_stall", "slow_link", "link_flap", "background_load", "sequence_lengths",
+     "expert_imbalance"),
+    lambda fault: "",
+)  # fmt: skip
+
+FOLDING = Scope(
+    "folding",
+    free=EVERYWHERE | ANY_JOB,
+    limited={"collectives.detail": Limited("ranks are not alike in steps of collectives", ("flow",))},
+    faults=_FAULTS,
+)
+CHAINS = Scope("chains", free=EVERYWHERE | ANY_JOB | {"collectives.detail"}, limited={}, faults=_FAULTS)
