@@ -14,10 +14,10 @@ import networkx as nx
 import numpy as np
 import numpy.typing as npt
 
-from simcluster.base.arrays import Hashes, Ints
+from simcluster.base.arrays import Ints
+from simcluster.base.multiset_hash import mixed, numbered
 from simcluster.topology.links import Graph
 
-_APART = np.uint64(1 << 40)  # keeps the hashes of two kinds of small numbers from meeting
 LINK_KEYS = ("medium", "line_rate", "efficiency", "bandwidth", "latency", "source")
 
 
@@ -71,16 +71,15 @@ def node_classes(table: LinkTable, colour: Mapping[str, Hashable]) -> Ints:
     other = np.concatenate([table.end, table.start])
     way = np.concatenate([2 * kind, 2 * kind + 1])
     order = np.argsort(here, kind="stable")
-    here, other, way = here[order], other[order], _mixed(way[order].astype(np.uint64) + _APART)
+    here, other, way = here[order], other[order], mixed(way[order], 1)
     first = np.flatnonzero(np.diff(here, prepend=-1))
     count = _count(classes)
     while True:
-        # The multiset of (link, class at its end) as a sum of 64-bit hashes.  Two of 10^5 different ones are taken for
-        # one with a probability of 10^5 squared / 2 / 2^64 = 3e-10.
+        # the multiset of (link, class at its end)
         around = np.zeros(len(table.nodes), dtype=np.uint64)
         if len(first):
-            around[here[first]] = np.add.reduceat(_mixed(way ^ _mixed(classes[other].astype(np.uint64))), first)
-        finer = _renumbered(_mixed(around) ^ _mixed(classes.astype(np.uint64) + _APART))
+            around[here[first]] = np.add.reduceat(mixed(way ^ mixed(classes[other])), first)
+        finer, _ = numbered(mixed(around) ^ mixed(classes, 1))
         finer_count = _count(finer)
         if finer_count == count:
             return classes
@@ -126,18 +125,3 @@ def _numbered(labels: Iterable[Hashable]) -> Ints:
     """Numbers of labels, by first appearance."""
     numbers: dict[Hashable, int] = {}
     return np.array([numbers.setdefault(label, len(numbers)) for label in labels], dtype=np.int64)
-
-
-def _renumbered(labels: Hashes) -> Ints:
-    _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
-    rank = np.empty(len(first), dtype=np.int64)
-    rank[np.argsort(first)] = np.arange(len(first))
-    return rank[inverse]
-
-
-def _mixed(values: Hashes) -> Hashes:
-    """Well-spread 64-bit numbers from small ones (the finaliser of splitmix64: Steele et al., OOPSLA 2014)."""
-    mixed = values + np.uint64(0x9E3779B97F4A7C15)
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return mixed ^ (mixed >> np.uint64(31))
