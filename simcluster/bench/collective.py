@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
-from typing import Literal
+from typing import Any, Literal, cast
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -26,7 +26,7 @@ from simcluster.collectives.entry import Parts
 from simcluster.documents.diagnostics import did_you_mean
 from simcluster.engine.network import Network
 from simcluster.engine.stepwise import Stepwise
-from simcluster.nccl import load_platform
+from simcluster.nccl import bus_factor, load_platform
 from simcluster.topology import Cluster
 from simcluster.traffic.link_usage import drawn_at_once, patterns_of
 from simcluster.traffic.methods import Method, Methods, activities, phases_of, round_of
@@ -37,16 +37,7 @@ Detail = Literal["flow", "steps"]
 _FEW = 64  # ranks of a group that are gone through hop by hop
 _MOST_KNOWN = 1024  # groups whose patterns are kept
 
-BUS_FACTOR: Mapping[str, Callable[[int], float]] = {
-    "all_reduce": lambda ranks: 2 * (ranks - 1) / ranks,
-    "reduce_scatter": lambda ranks: (ranks - 1) / ranks,
-    "all_gather": lambda ranks: (ranks - 1) / ranks,
-    "broadcast": lambda ranks: 1.0,
-    "reduce": lambda ranks: 1.0,
-    "all_to_all": lambda ranks: (ranks - 1) / ranks,
-    "send_recv": lambda ranks: 1.0,
-    "send": lambda ranks: 1.0,
-}
+BUS_FACTOR: Mapping[str, Callable[[int], float]] = {kind: partial(bus_factor, cast(Any, kind)) for kind in ALGORITHMS}
 """busbw / algbw by collective and number of ranks (nccl-tests, doc/PERFORMANCE.md)."""
 
 

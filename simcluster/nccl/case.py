@@ -45,7 +45,8 @@ class Prediction:
 
 def bus_factor(collective: Collective, ranks: int) -> float:
     """Bus bandwidth over algorithm bandwidth (nccl-tests, doc/PERFORMANCE.md)."""
-    factors = {"all_reduce": 2 * (ranks - 1) / ranks, "broadcast": 1.0, "reduce": 1.0, "send_recv": 1.0}
+    factors = {"all_reduce": 2 * (ranks - 1) / ranks}
+    factors |= dict.fromkeys(("broadcast", "reduce", "send_recv", "send"), 1.0)
     return factors.get(collective, (ranks - 1) / ranks)
 
 
