@@ -12,6 +12,7 @@ import numpy as np
 
 from simcluster.base.arrays import Bools, Floats, Ints
 from simcluster.engine.lower import Lowered
+from simcluster.engine.overlaps import on_links
 from simcluster.engine.record import Record
 from simcluster.symmetry.optimistic import Crowd
 from simcluster.traffic.traffic import Traffic
@@ -28,29 +29,18 @@ def crowded(lowered: Lowered, record: Record) -> list[Crowd]:
     begin, end = np.full(len(program.meetings), np.inf), np.full(len(program.meetings), -np.inf)
     np.minimum.at(begin, meeting[ops], record.start[ops])
     np.maximum.at(end, meeting[ops], record.end[ops])
-    numbers: dict[int, list[int]] = {}  # of the meetings by the identity of the traffics that they share
-    for number, each in enumerate(program.meetings):
-        numbers.setdefault(id(each.traffics), []).append(number)
-    users: list[tuple[Traffic, ...]] = []
-    columns = []
-    for alike in numbers.values():
-        traffics = program.meetings[alike[0]].traffics
-        parts = np.array(_parts(traffics, lowered.capacity)).reshape(-1, 2)
-        those = np.repeat(np.array(alike, dtype=np.int64), len(parts))
-        links, part = np.tile(parts, (len(alike), 1)).T
-        columns.append((links.astype(np.int64), part, begin[those], end[those], np.full(len(those), len(users))))
-        users.append(traffics)
-    if not columns:
-        return []
-    link, part, begin, end, user = (np.concatenate(column) for column in zip(*columns, strict=True))
+    table, user = on_links(program, lambda traffics: _parts(traffics, lowered.capacity), 2)
+    link, part = table[:, 0].astype(np.int64), table[:, 1]
     full = (np.bincount(link, part) > 1.0 - _ROOM) & (np.bincount(link) > 1)
     some = np.flatnonzero(full[link])
-    held = some[_held_back(link[some], begin[some], end[some], part[some])]
-    pairs = dict.fromkeys(zip(user[held].tolist(), link[held].tolist(), strict=True))
+    those = user[some]
+    held = some[_held_back(link[some], begin[those], end[those], part[some])]
+    users = [program.meetings[number].traffics for number in user[held].tolist()]
+    pairs = {(id(own), place): own for own, place in zip(users, link[held].tolist(), strict=True)}
     return [
         (traffic.usage, place)
-        for number, place in pairs
-        for traffic in users[number]
+        for (_, place), traffics in pairs.items()
+        for traffic in traffics
         if any(place == other for other, _ in traffic.usage)
     ]
 

@@ -9,7 +9,7 @@ Zero bytes count as an encounter with whatever is under way.  Pure.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -29,22 +29,13 @@ class Encounters:
     """The transfers of a program on the links that more than one of them may load beyond what they carry."""
 
     def __init__(self, program: Program, capacity: Sequence[float]) -> None:
-        parts: list[Floats] = [np.zeros((0, 5))]  # link, begin and end in the meeting, part of the link, meeting
-        numbers: dict[int, list[int]] = {}  # of the meetings by the identity of the traffics that they share
-        for number, meeting in enumerate(program.meetings):
-            numbers.setdefault(id(meeting.traffics), []).append(number)
-        for alike in numbers.values():
-            uses = np.array(_uses(program.meetings[alike[0]].traffics, capacity)).reshape(-1, 4)
-            each = np.repeat(np.array(alike, dtype=np.float64), len(uses))[:, None]
-            parts.append(np.concatenate([np.tile(uses, (len(alike), 1)), each], axis=1))
-        table = np.concatenate(parts)
+        table, meeting = on_links(program, lambda traffics: _uses(traffics, capacity), 4)
         link = table[:, 0].astype(np.int64)
         crowded = np.bincount(link, table[:, 3], minlength=1) > 1.0 - _ROOM
         several = np.bincount(link, minlength=1) > 1
-        table = table[(crowded & several)[link]]
-        self._link: Ints = table[:, 0].astype(np.int64)
-        self._begin, self._end, self._part = table[:, 1], table[:, 2], table[:, 3]
-        self._meeting: Ints = table[:, 4].astype(np.int64)
+        some = (crowded & several)[link]
+        self._link, self._meeting = link[some], meeting[some]
+        self._begin, self._end, self._part = table[some, 1:].T
 
     def first(self, starts: Floats) -> float:
         """Seconds at which a transfer is first held back, infinite for never; ``starts`` [meeting]."""
@@ -67,6 +58,21 @@ class Encounters:
         points = np.cumsum(sign * np.concatenate([point, point])[order])
         held = (count > 1.5) & ((load > 1.0 - _ROOM) | (points > 0.5))
         return float(instant[order][held].min(initial=math.inf))
+
+
+def on_links(
+    program: Program, uses: Callable[[tuple[Traffic, ...]], Sequence[tuple[float, ...]]], width: int
+) -> tuple[Floats, Ints]:
+    """What meetings' traffics do on links, rows of so many columns, and the meeting of every row."""
+    rows, meetings = [np.zeros((0, width))], [np.zeros(0, dtype=np.int64)]
+    numbers: dict[int, list[int]] = {}  # of the meetings by the identity of the traffics that they share
+    for number, meeting in enumerate(program.meetings):
+        numbers.setdefault(id(meeting.traffics), []).append(number)
+    for alike in numbers.values():
+        own = np.array(uses(program.meetings[alike[0]].traffics), dtype=np.float64).reshape(-1, width)
+        rows.append(np.tile(own, (len(alike), 1)))
+        meetings.append(np.repeat(np.array(alike, dtype=np.int64), len(own)))
+    return np.concatenate(rows), np.concatenate(meetings)
 
 
 def _uses(traffics: Sequence[Traffic], capacity: Sequence[float]) -> list[tuple[int, float, float, float]]:
