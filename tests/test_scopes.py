@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
+from conftest import Tiny
 
 from simcluster import load
 from simcluster.engine.longest_path import NeedsEventsError, meeting_seconds
@@ -16,6 +17,7 @@ from simcluster.planning.works import WORKS
 from simcluster.programs.program import Meeting, Program
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.scope import Limited, Scope, fields
+from simcluster.step.planned import prepare
 from simcluster.step.proved_for import CHAINS, FOLDING
 from simcluster.studies.search.plan_scope import PLAN
 from simcluster.studies.sweep.quick_scope import QUICK
@@ -99,6 +101,15 @@ def test_a_kind_of_fault_on_no_list_is_an_obstacle_by_its_name(scope: Scope) -> 
 def test_a_list_that_is_longer_than_the_scenario_says_so() -> None:
     more = replace(QUICK, free=QUICK.free | {"model.taste"}, limited={**QUICK.limited, "spice": Limited("none", (0,))})
     assert gone(more) == ["model.taste", "spice"]
+
+
+def test_what_folding_does_not_know_is_played_rank_by_rank(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("simcluster.step.planned.FOLDING", without(FOLDING, "training.dropout"))
+    monkeypatch.setattr("simcluster.step.planned.CHAINS", without(CHAINS, "training.dropout"))
+    replicas = {"gpus": 4, "parallel": {"dp": 4}, "cluster": {"topology": "flat", "gpus": 4}}
+    known, unknown = (prepare(tiny(training={"dropout": more}, **replicas)).lowered for more in (False, True))
+    assert len(known.classes.rank_representatives) < len(unknown.classes.rank_representatives)
+    assert max(map(len, known.played.row_sets)) > 1 == max(map(len, unknown.played.row_sets))
 
 
 # --- programs: what a longest path knows of them ----------------------------------------------------------------------

@@ -1,8 +1,9 @@
 """What every accelerator buys: rows of the table of benchmarks with one of them switched off alone.
 
 ``python tests/benchmarks/ablation.py [ROW [SWITCH ...]]`` prints factors of processor time over the row with all on
-(cluster, planning, simulation), the least of several runs that take turns; "wrong" if the answer is another.  A switch
-that says nothing of any row (1.0) is one to delete.
+(cluster, planning, simulation); "wrong" if the answer is another.  ``--table FILE`` writes them into FILE, row by row
+as they are found, between its lines ``<!-- factors -->`` and ``<!-- end of factors -->``.  What buys less than 1.5 on
+every row is one to delete.
 """
 # ruff: noqa: T201
 
@@ -21,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from table_cases import CASES
 
-RUNS, LIMIT, LONG = 3, 100, 4.0  # the least of so many; wall seconds of one; processor seconds of what runs once
+RUNS, MOST, SAME = 3, 8.0, 1.15  # the least of so many; given up at so many times the row's; below that run once
 Switch = Callable[[], AbstractContextManager[None]]
 
 
@@ -146,18 +147,6 @@ SWITCHES: dict[str, Switch] = {
 }
 
 
-def some_configurations() -> Any:
-    """Fifty of the 1,000 of the table."""
-    from table_cases import configurations
-
-    from simcluster.scenario.scenario import Base, Variant
-    from simcluster.studies.sweep.quick_rows import quickly
-
-    document, grid = configurations()
-    base = Base(document)
-    return [quickly(Variant(base, tuple(changes.items())))["step_time_s"] for changes in grid[::20]]
-
-
 def searched() -> Any:
     """Layouts on leaves that replicas do not fill, as a search plays them."""
     from simcluster import load
@@ -185,14 +174,12 @@ def scenario_case(name: str) -> Callable[[], Any]:
 
 ROWS: dict[str, Callable[[], Any]] = {
     **{name: (lambda name=name: CASES[name]().more.partition("step")[2]) for name in (  # type: ignore[misc]
-        "16,384 GPUs", "131,072 GPUs", "one slow GPU", "one slow link", "16 slow GPUs", "512 ranks unfolded",
-        "fast path, P=16, M=16", "P=64, M=512, v=4", "ring of 1,024 in flow", "ring of 1,024 in steps",
+        "16,384 GPUs", "131,072 GPUs", "one slow GPU", "16 slow GPUs", "one slow link", "512 ranks unfolded",
+        "fast path, P=16, M=16", "P=64, M=512, v=4", "1,000 configurations", "ring of 1,024 in flow",
+        "ring of 1,024 in steps",
     )},
-    "50 configurations": some_configurations,
     "2 layouts of 1,024 GPUs": searched,
-    **{name: scenario_case(name) for name in (
-        "gpt3_175b_64xa100", "mixtral_8x7b_128xh100", "hsdp_7b_128xa100", "slow_gpu", "tiny_3d"
-    )},
+    **{path.stem: scenario_case(path.stem) for path in sorted(Path("scenarios").glob("*.yaml"))},
 }  # fmt: skip
 
 
@@ -200,14 +187,14 @@ Found = tuple[float, str]
 """Processor seconds and the answer; infinitely many for what takes too long."""
 
 
-def run(row: str, switch: str) -> Found:
-    """A row with this switched off."""
+def run(row: str, switch: str, limit: float = 0.0) -> Found:
+    """A row with this switched off, given up after so many processor seconds (0: never)."""
 
     def late(*_: Any) -> None:
         raise TimeoutError
 
-    signal.signal(signal.SIGALRM, late)
-    signal.alarm(LIMIT)
+    signal.signal(signal.SIGPROF, late)
+    signal.setitimer(signal.ITIMER_PROF, limit)
     try:
         with SWITCHES[switch]():
             begun = time.process_time()
@@ -216,30 +203,55 @@ def run(row: str, switch: str) -> Found:
     except TimeoutError:
         return float("inf"), ""
     finally:
-        signal.alarm(0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
 
 
-def measured(row: str, switches: list[str]) -> dict[str, Found]:
-    """The least of several runs of each; one after the other, so that all suffer alike from who shares the machine."""
-    found: dict[str, Found] = {}
-    for number in range(RUNS):
-        for switch in switches:
-            if not number or found[switch][0] < LONG:
-                found[switch] = min(run(row, switch), found.get(switch, (float("inf"), "")))
-    return found
+def factors(row: str, switches: list[str]) -> Iterator[tuple[str, str]]:
+    """The seconds of a row with all on, and by switch what it takes times as long with that off."""
+    run(row, "all on")  # what is imported and kept
+    seconds, answer = min(run(row, "all on") for _ in range(RUNS))
+    yield "all on", f"{seconds:.3g} s"
+    for switch in switches:
+        least = 0.0
+        for number in range(RUNS):
+            found, other = run(row, switch, max(1.0, MOST * seconds))
+            least = min(found, least) if number else found
+            seconds = min(seconds, run(row, "all on")[0]) if SAME < found / seconds < MOST and not number else seconds
+            if found == float("inf") or least < SAME * seconds:
+                break
+        factor = f"> {MOST:.0f}" if least == float("inf") else f"{least / seconds:.2f}"
+        yield switch, factor + (" wrong" if other not in ("", answer) else "")
 
 
-def main(rows: list[str], switches: list[str]) -> None:
-    """Print row by row the seconds with all on, and the factors of what is switched off."""
-    scenario_case("tiny_dp")()  # what is imported
+def table(found: dict[str, dict[str, str]]) -> str:
+    """Rows as columns, by letters, and a line for every switch."""
+    letters = {row: chr(ord("A") + place) for place, row in enumerate(found)}
+    legend = "; ".join(f"{letter}: {row}, {found[row]['all on']}" for row, letter in letters.items())
+    lines = [f"{legend}.", "", f"| switched off | {' | '.join(letters.values())} |", "|---" * (len(found) + 1) + "|"]
+    for switch in list(SWITCHES)[1:]:
+        told = [found[row].get(switch, "") for row in found]
+        shown = ["" if each and each[0] in "01" and float(each.split()[0]) < SAME else each for each in told]
+        lines.append(f"| {switch} | {' | '.join(shown)} |")
+    return "\n".join(lines)
+
+
+def main(rows: list[str], switches: list[str], file: Path | None) -> None:
+    """Print row by row the seconds with all on and the factors of what is switched off; into the ``file``, too."""
+    scenario_case("tiny_dp")()
+    every: dict[str, dict[str, str]] = {}
     for row in rows:
-        found = measured(row, ["all on", *switches])
-        seconds, answer = found["all on"]
-        print(f"\n{row}: {seconds:.3g} s\n", flush=True)
-        for switch in switches:
-            factor = f"> {LIMIT} s" if found[switch][0] == float("inf") else f"{found[switch][0] / seconds:.2f}"
-            print(f"| {switch} | {factor}{'' if found[switch][1] in ('', answer) else ' wrong'} |", flush=True)
+        every[row] = {}
+        for switch, factor in factors(row, switches):
+            every[row][switch] = factor
+            print(f"| {row} | {switch} | {factor} |", flush=True)
+        if file:
+            begin, end = "<!-- factors -->\n", "\n<!-- end of factors -->"
+            before, _, rest = file.read_text().partition(begin)
+            file.write_text(f"{before}{begin}{table(every)}{end}{rest.partition(end)[2]}")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:2] or list(ROWS), sys.argv[2:] or list(SWITCHES)[1:])
+    asked = sys.argv[1:]
+    into = Path(asked[1]) if asked[:1] == ["--table"] else None
+    asked = asked[2:] if into else asked
+    main(asked[:1] or list(ROWS), asked[1:] or list(SWITCHES)[1:], into)
