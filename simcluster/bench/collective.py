@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from typing import Any, Literal, cast
@@ -30,7 +30,6 @@ from simcluster.nccl import bus_factor, load_platform
 from simcluster.topology import Cluster
 from simcluster.traffic.link_usage import drawn_at_once, patterns_of
 from simcluster.traffic.methods import Method, Methods, activities, phases_of, round_of
-from simcluster.traffic.redundant_links import narrowest
 from simcluster.traffic.traffic import Pattern, Traffic, group_of, patterns
 
 Detail = Literal["flow", "steps"]
@@ -127,8 +126,7 @@ def concurrent_times(
     check(cluster, groups, kind, total, detail, root)
     starts = arrivals_of(groups, arrivals)
     env = simpy.Environment(0.0)
-    rates = cluster.capacity.tolist()
-    network = Network(env, rates)
+    network = Network(env, cluster.capacity.tolist())
     finishes = [[math.nan] * len(group) for group in groups]
     done = []
     for given, arrived, finished in zip(groups, starts, finishes, strict=True):
@@ -144,8 +142,6 @@ def concurrent_times(
             _start_steps(env, play, turn, arrived, finished)
         else:
             traffics = activities(_patterns(cluster, gpus, kind, method, parts), total, method)
-            if len(groups) == 1:  # nothing is beside it
-                traffics = tuple(replace(each, felt=narrowest(each.usage, rates)) for each in traffics)
             _start_flow(env, network, traffics, arrived, finished)
     env.run()
     return tuple(

@@ -19,7 +19,6 @@ from simcluster.programs.program import Meeting, Program
 from simcluster.symmetry.communicators import Communicators
 from simcluster.symmetry.equitable_partition import Classes
 from simcluster.traffic.methods import Pace, round_of
-from simcluster.traffic.redundant_links import felt
 from simcluster.traffic.traffic import Traffic
 
 
@@ -69,8 +68,6 @@ class CommunicationLowering:
             shared or any(link in program.capacities for usage in usages for link, _ in usage)
             for shared, usages in zip(classes.shared, classes.quotient, strict=True)
         ]
-        lone = dict.fromkeys(classes.of_communicator[number] for number in communicators.lone)
-        self._felt = {} if program.capacities or in_steps else felt(classes.quotient, capacity, lone)
         self._traffic: dict[Hashable, int] = {}  # -> the number in the program's traffics
         self._alone: dict[int, float] = {}  # by that number
         self._sent: dict[Hashable, float] = {}  # B/s of a GPU, by class of its group and what that does
@@ -179,10 +176,7 @@ class CommunicationLowering:
         known = self._traffic.get((group, kind, work.size, load))
         if known is None:
             found = self._communicators.traffics(number, kind, work.size, self._classes.quotient[group])
-            found = tuple(
-                replace(each, round_bytes=load * each.round_bytes, felt=self._felt.get((group, each.usage)))
-                for each in found
-            )
+            found = tuple(replace(each, round_bytes=load * each.round_bytes) for each in found)
             known = self._traffic[group, kind, work.size, load] = len(self._program.traffics)
             self._program.traffics.append(found)
         return known

@@ -28,7 +28,7 @@ class Activity(Sharer):
     __slots__ = ("drag", "end", "over", "remaining", "round_seconds", "then", "traffic", "updated")
 
     def __init__(self, traffic: Traffic, then: Callable[[], object], drag: float) -> None:
-        self.usage = traffic.usage if traffic.felt is None else traffic.felt
+        self.usage = traffic.usage
         self.bound = traffic.bound
         self.rate = -1.0
         self.free = False

@@ -52,8 +52,7 @@ _ROOM = 1 << 16  # hops at a time: some hundred MB
 class Traffic:
     """What one activity moves: per flow ``rounds`` times ``round_bytes``; ``usage`` counts its flows on each link.
 
-    ``bound`` is the most B/s that a flow reaches whatever the links allow (the protocol's limit).  ``felt`` is what of
-    the usage may decide its rate, if that is known (``traffic.redundant_links``).
+    ``bound`` is the most B/s that a flow reaches whatever the links allow (the protocol's limit).
     ``latency`` (s) is paid in every round, ``latency_seconds`` is that of all rounds on the clock's grid.  On links of
     its own the activity takes rounds x (latency + round_bytes / rate), to the bit what the same rounds take one by one.
     """
@@ -63,7 +62,6 @@ class Traffic:
     rounds: int
     latency: float
     bound: float = math.inf
-    felt: Usage | None = field(default=None, repr=False, compare=False)
     latency_seconds: float = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
