@@ -77,8 +77,8 @@ class Flight:
 
 
 class Member(NamedTuple):
-    """A rank whose ops are at work (None: nothing slows them down): the lane that waits for their end, since when, and
-    the rank's place then in the log of changes."""
+    """A rank at work: the lane that waits for its end, its state (None: nothing slows it down), since when it is, and
+    where in the log of changes that was."""
 
     lane: Lane
     place: RankState | None

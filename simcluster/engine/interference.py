@@ -2,7 +2,7 @@
 
 A computation takes (1 + sensitivity x pressure) times as long while communication is under way on its rank
 (MODELLING.md C.5; ``interference.py`` says where the numbers come from).  A GPU whose own speed changes as time goes on
-is played here, too.  A chain of ops is one event still (``rhythm.py``).  What communication presses is in line once an
+is played here, too.  A chain of ops is one event still (``programs.chain``).  What communication presses is in line once an
 instant, after all else of that instant; of that, only who computes past the time it takes undisturbed needs to be told
 (``compute_tasks``).  Where computation slows communication down as well, that is ``mutual_interference``.
 """
