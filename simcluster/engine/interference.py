@@ -1,10 +1,11 @@
 """Interference: communication slows down computation on its ranks while it is under way.
 
 A computation takes (1 + sensitivity x pressure) times as long while communication is under way on its rank
-(MODELLING.md C.5; ``interference.py`` says where the numbers come from).  A GPU whose own speed changes as time goes on
-is played here, too.  A chain of ops is one event still (``programs.chain``).  What communication presses is in line once an
-instant, after all else of that instant; of that, only who computes past the time it takes undisturbed needs to be told
-(``compute_tasks``).  Where computation slows communication down as well, that is ``mutual_interference``.
+(MODELLING.md C.5; ``devices.interference`` says where the numbers come from).  A GPU whose own speed changes as time
+goes on is played here, too.  A chain of ops is one event still (``programs.chain``).  What communication presses is in
+line once an instant, after all else of that instant; of that, only who computes past the time it takes undisturbed
+needs to be told (``compute_tasks``).  Where computation slows communication down as well, that is
+``mutual_interference``.
 """
 
 from __future__ import annotations
