@@ -5,13 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from simcluster.model.layers import RankShape
-from simcluster.model.memory import activation_parts, is_kept, tensors
+from simcluster.model.memory import activation_bytes_per_layer, is_kept, tensors
 from simcluster.model.transformer import Model
-
-
-def activation_bytes_per_layer(model: Model, shape: RankShape, layer: int = 0) -> float:
-    """The sum of ``activation_parts``."""
-    return sum(activation_parts(model, shape, layer).values())
 
 
 def working_bytes(model: Model, shape: RankShape, layer: int = 0) -> float:

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from activation_bytes import activation_bytes_per_layer
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,6 +11,7 @@ from simcluster.base.errors import InputError
 from simcluster.importers.hugging_face import assumptions_of_config, model_from_config, parameters_of_config
 from simcluster.model.flops import layer_flops
 from simcluster.model.layers import RankShape, attention_block, embedding_block, mlp_block
+from simcluster.model.memory import activation_bytes_per_layer
 from simcluster.model.shards import stage_parameters_per_tp_rank
 from simcluster.model.transformer import Model, parameters
 from simcluster.scenario.scenario import from_document

@@ -173,12 +173,12 @@ def draw(
     | tuple[Path | None, Callable[[], Figure], Callable[[], pd.DataFrame]],
 ) -> None:
     """Draw each picture that has a path, or write the table behind it, where there is one and the path ends so."""
-    from simcluster.show.plots import save_figure
-
     for path, picture, *table in wanted:
         if path and table and path.suffix in _TABLES:
             write_table(path, table[0]())
         elif path:
+            from simcluster.show.plots import save_figure  # matplotlib, only if there is a picture
+
             save_figure(picture(), path)
 
 

@@ -72,6 +72,11 @@ def activation_parts(model: Model, shape: RankShape, layer: int = 0) -> dict[str
     return {tensor.name: tensor.bytes for tensor in _layer(model, shape, layer) if is_kept(tensor, shape)}
 
 
+def activation_bytes_per_layer(model: Model, shape: RankShape, layer: int = 0) -> float:
+    """The sum of ``activation_parts``."""
+    return sum(activation_parts(model, shape, layer).values())
+
+
 def head_working_bytes(model: Model, shape: RankShape) -> float:
     """Logits in the precision of the product, alive only until the loss has copied them to fp32.
 

@@ -135,6 +135,10 @@ class MemoryTimeline:
             microbatch=int(self.microbatch[at]),
         )
 
+    def pool_peak(self, rank: int, pool: str) -> float:
+        """The most bytes that one pool alone ever holds on a simulated rank."""
+        return float(self.curve(rank)[1][pool].max(initial=0.0))
+
     @cached_property
     def held(self) -> Floats:
         """Bytes in the change's own pool on its rank, behind the change."""
