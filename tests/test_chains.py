@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 
 import numpy as np
 import pytest
+from collapsed import pieces
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,7 +14,7 @@ from simcluster.base.clock import TICK, on_grid
 from simcluster.engine.engine import play
 from simcluster.planning.ops import MAIN, Op, Segment
 from simcluster.planning.works import Compute, Timed
-from simcluster.programs.collapse import ChainPiece, collapse
+from simcluster.programs.collapse import ChainPiece
 from simcluster.programs.program import Meeting, Program, SpanRow
 from simcluster.results.timeline import expand
 from simcluster.traffic.traffic import Traffic
@@ -34,12 +34,6 @@ def seconds_of(one: Op) -> float:
 def known(one: Op) -> float | None:
     """A duration, unless others have a say in it."""
     return None if isinstance(one.work, Timed) else seconds_of(one)
-
-
-def pieces(segment: Segment, duration: Callable[[Op], float | None]) -> tuple[ChainPiece, ...]:
-    """The segment collapsed, where nothing moves over links and nothing presses on computation."""
-    seconds = [duration(one) for one in segment.ops]
-    return collapse(segment, seconds, [-1] * len(seconds), (), "chains").pieces
 
 
 @st.composite

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from collapsed import pieces
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,7 +13,6 @@ from simcluster.model.kernels import Kernel
 from simcluster.planning.ops import Op
 from simcluster.planning.segment_ops import Issue, OpsInMaking
 from simcluster.planning.works import Collective, Compute, Host
-from simcluster.programs.collapse import pieces
 from simcluster.scenario.scenario import from_document, load
 from simcluster.simulate import simulate
 

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 import pytest
+from collapsed import pieces as events
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,7 +17,6 @@ from simcluster.planning.ops import Op, Segment
 from simcluster.planning.segment_ops import OpsInMaking
 from simcluster.planning.segments import Pass, Passes
 from simcluster.planning.works import Collective, Compute
-from simcluster.programs.collapse import pieces as events
 from simcluster.scenario.scenario import load
 from simcluster.simulate import simulate
 

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simcluster import simulate
-from simcluster.engine import segment_lowering as played
 from simcluster.engine.engine import play
 from simcluster.engine.lockstep import Expanded
+from simcluster.programs import collapse as collapsing
 from simcluster.programs.expand import first_ops, whole
 from simcluster.programs.program import Program
 from simcluster.results.played import Run
@@ -65,7 +65,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
 def op_by_op(scenario: Scenario, folded: bool) -> Program:
     """The program as it is lowered where nobody goes in step."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(played, "may_go_in_step", lambda segment, parts: (-1, ()))
+        patch.setattr(collapsing, "_in_step", lambda segment, parts: (-1, ()))
         return prepare(scenario, folded=folded).lowered.played
 
 
