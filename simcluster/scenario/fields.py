@@ -14,6 +14,7 @@ from simcluster.devices.device import Device, load_device
 from simcluster.devices.software import SoftwareChoice
 from simcluster.documents.spec import Spec
 from simcluster.faults import Fault
+from simcluster.longrun.spec import RunSpec
 from simcluster.model.transformer import Model
 from simcluster.scenario.scale import Scale
 from simcluster.scenario.sections import (
@@ -83,6 +84,7 @@ class ScenarioFields(Spec):
     replicas: Annotated[int, Field(strict=True, ge=1, le=100_000)] = 1
     engine: Engine = "auto"
     measured: Measured | None = None
+    run: RunSpec | None = None
 
     @property
     def dp(self) -> int:

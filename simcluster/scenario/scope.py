@@ -124,7 +124,7 @@ ANY_JOB = paths(
 
 
 def fields() -> tuple[str, ...]:
-    """Every field of a scenario by its dotted path, through its sections; faults have a list of their own.
+    """Every field that says something of a step by its dotted path, through sections; faults have a list of their own.
 
     A field that takes one of several kinds of a thing (a topology, a schedule) is one field.
     """
@@ -158,4 +158,7 @@ def _value(scenario: Scenario, path: str) -> Any:
     return found
 
 
-_FIELDS: Mapping[str, FieldInfo] = {path: info for path, info in _walked(Scenario, "") if path != "faults"}
+_BESIDE = ("faults", "run")  # a run of weeks asks for steps, and changes none
+_FIELDS: Mapping[str, FieldInfo] = {
+    path: info for path, info in _walked(Scenario, "") if path.partition(".")[0] not in _BESIDE
+}

@@ -1,0 +1,220 @@
+"""What is known of a run without playing it: closed forms, each with what it holds for.  Seconds and 1/s throughout.
+
+C: a checkpoint that stops training; mu = 1/rate: mean time between failures of the job; R: a recovery in which it may
+fail again; D: a downtime in which it cannot; work: seconds of training between two checkpoints.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """Mean and variance of a time (s, s^2), and the failures expected in it."""
+
+    mean: float
+    variance: float
+    failures: float
+
+
+def young(checkpoint: float, mu: float) -> float:
+    """Work between two checkpoints that loses least, to first order; for C much below mu.  Young 1974."""
+    return math.sqrt(2 * checkpoint * mu)
+
+
+def daly_first(checkpoint: float, mu: float, recovery: float = 0.0) -> float:
+    """sqrt(2 C (mu + R)) - C.  Daly 2006, first order."""
+    return math.sqrt(2 * checkpoint * (mu + recovery)) - checkpoint
+
+
+def daly(checkpoint: float, mu: float) -> float:
+    """The higher order of Daly 2006 (eq. 37), for C < 2 mu; mu beyond."""
+    if checkpoint >= 2 * mu:
+        return mu
+    half = checkpoint / (2 * mu)
+    return math.sqrt(2 * checkpoint * mu) * (1 + math.sqrt(half) / 3 + half / 9) - checkpoint
+
+
+def best_interval(checkpoint: float, mu: float) -> float:
+    """The exact optimum for exponential failures: mu (1 + W0(-exp(-C/mu - 1))); neither R nor D matters."""
+    from scipy.special import lambertw
+
+    return mu * (1 + float(lambertw(-math.exp(-checkpoint / mu - 1)).real))
+
+
+def segment(work: float, checkpoint: float, recovery: float, down: float, rate: float) -> float:
+    """Mean time of work and its checkpoint: (mu + D) e^(rate R) (e^(rate (w + C)) - 1).  Exact, exponential."""
+    return (1 / rate + down) * math.exp(rate * recovery) * math.expm1(rate * (work + checkpoint))
+
+
+def efficiency(work: float, checkpoint: float, recovery: float, down: float, rate: float) -> float:
+    """The share of time that is work which is kept.  Exact for exponential failures."""
+    if not rate:
+        return work / (work + checkpoint)
+    return work / segment(work, checkpoint, recovery, down, rate)
+
+
+def first_order_efficiency(work: float, checkpoint: float, restart: float, mu: float) -> float:
+    """1 - C/w - (w/2 + R + D)/mu: for all of them much below mu."""
+    return 1 - checkpoint / work - (work / 2 + restart) / mu
+
+
+def _lost(length: float, rate: float) -> tuple[float, float]:
+    """Mean and variance of the time to a failure, given that it comes within the length."""
+    kept, failed = math.exp(-rate * length), -math.expm1(-rate * length)
+    mean = 1 / rate - length * kept / failed
+    return mean, 2 / rate**2 - kept * (length**2 + 2 * length / rate) / failed - mean**2
+
+
+def _until(length: float, extra: tuple[float, float], rate: float) -> Moments:
+    """Until a length without a failure: each costs what was lost and something extra (mean, variance), then anew."""
+    kept = math.exp(-rate * length)
+    times, spread = (1 - kept) / kept, (1 - kept) / kept**2
+    mean, variance = _lost(length, rate)
+    mean, variance = mean + extra[0], variance + extra[1]
+    return Moments(length + times * mean, times * variance + spread * mean**2, times)
+
+
+def segment_moments(work: float, checkpoint: float, recovery: float, down: float, rate: float) -> Moments:
+    """Mean, variance and failures of a segment, those in recoveries included.  Exact for exponential failures.
+
+    Of a run of K segments all three are K times as much.
+    """
+    again = _until(recovery, (down, 0.0), rate) if recovery else Moments(0.0, 0.0, 0.0)
+    whole = _until(work + checkpoint, (down + again.mean, again.variance), rate)
+    return Moments(whole.mean, whole.variance, whole.failures * (1 + again.failures))
+
+
+def ettr(rate: float, restart: float, interval: float, queue: float = 0.0, runtime: float = math.inf) -> float:
+    """Meta's effective training time ratio (arXiv:2410.21680), to first order in rate (restart + interval / 2).
+
+    ``queue`` is the wait before each start, ``runtime`` that of the whole job, which pays for the first start as well.
+    Negative where it does not hold any more.
+    """
+    kept = 1 - rate * (restart + interval / 2)
+    return kept / ((1 + restart / runtime) * (1 + rate * queue) + queue / runtime * kept)
+
+
+@dataclass(frozen=True, slots=True)
+class TwoLevels:
+    """Checkpoints in memory and on storage: overhead (share), memory ones for each on storage, seconds of a pattern."""
+
+    overhead: float
+    cycles: float
+    pattern: float
+
+
+def two_levels(memory: float, storage: float, memory_rate: float, storage_rate: float) -> TwoLevels:
+    """The best pattern where failures at ``memory_rate`` are survived by copies in memory, at ``storage_rate`` not.
+
+    First order (Benoit, Cavelan, Robert and Sun): overhead sqrt(2 l1 C1) + sqrt(2 l2 C2).
+    """
+    overhead = math.sqrt(2 * memory_rate * memory) + math.sqrt(2 * storage_rate * storage)
+    cycles = math.sqrt(memory_rate / storage_rate * storage / memory)
+    pattern = math.sqrt(2 * (cycles * memory + storage) / (memory_rate / cycles + storage_rate))
+    return TwoLevels(overhead, cycles, pattern)
+
+
+def behind_interval(stall: float, write: float, slowed: float, mu: float) -> float:
+    """The best interval of checkpoints written behind training: max(B, sqrt(2 (S + x B) mu)).  First order."""
+    return max(write, math.sqrt(2 * (stall + slowed * write) * mu))
+
+
+def behind_efficiency(work: float, stall: float, write: float, slowed: float, mu: float, restart: float) -> float:
+    """The share of work that is kept with such checkpoints.  Exact for exponential failures; none in restarts."""
+    survived = math.exp(-(work + stall + slowed * write) / mu)
+    return work * survived * math.exp(-write / mu) / (1 - survived) / (mu + restart)
+
+
+def behind_waste(work: float, stall: float, write: float, slowed: float, mu: float, restart: float) -> float:
+    """The share lost with them, to first order: (S + x B)/w + (U + w/2 + B)/mu."""
+    return (stall + slowed * write) / work + (restart + work / 2 + write) / mu
+
+
+def verified_interval(verify: float, checkpoint: float, silent_rate: float, rate: float) -> float:
+    """The best interval where a verification precedes each checkpoint: sqrt((V + C)/(ls + lf/2)).  First order.
+
+    What is silent loses the whole segment, hence no half.
+    """
+    return math.sqrt((verify + checkpoint) / (silent_rate + rate / 2))
+
+
+def verified_overhead(verify: float, checkpoint: float, silent_rate: float, rate: float) -> float:
+    """What it costs at best: 2 sqrt((V + C)(ls + lf/2)).  First order."""
+    return 2 * math.sqrt((verify + checkpoint) * (silent_rate + rate / 2))
+
+
+def erlang_b(servers: int, load: float) -> float:
+    """The share of time in which all servers are busy; insensitive to the law of service.  Erlang 1917."""
+    blocked = 1.0
+    for server in range(1, servers + 1):
+        blocked = load * blocked / (server + load * blocked)
+    return blocked
+
+
+def stalled(spares: int, rate: float, repair: float, crews: int | None = None) -> float:
+    """The share of time for which a job is short of machines, which stops it and its failures.
+
+    ``rate`` is that of the whole job, ``repair`` the mean.  Exact with as many crews as it takes (Erlang B with one
+    server more than spares) for any law, with fewer for exponential ones (a birth-death chain).
+    """
+    if crews is None:
+        return erlang_b(spares + 1, rate * repair)
+    weights = [1.0]
+    for out in range(spares + 1):
+        weights.append(weights[-1] * rate * repair / min(out + 1, crews))
+    return weights[-1] / sum(weights)
+
+
+def spares_for(share: float, rate: float, repair: float, most: int = 100_000) -> int:
+    """The fewest spares with which the job is short of machines for less than that share of time."""
+    blocked, load = 1.0, rate * repair
+    for server in range(1, most + 2):
+        blocked = load * blocked / (server + load * blocked)
+        if blocked < share:
+            return server - 1
+    return most
+
+
+def none_left(spares: int, load: float) -> float:
+    """The probability of more failures than spares, of a Poisson number with that mean: no repair in the meantime."""
+    from scipy.stats import poisson
+
+    return float(poisson.sf(spares, load))
+
+
+def poisson_interval(count: int, level: float = 0.95) -> tuple[float, float]:
+    """The means with which so many events are not unlikely: the exact (Garwood) interval."""
+    from scipy.stats import chi2
+
+    tail = (1 - level) / 2
+    low = float(chi2.ppf(tail, 2 * count)) / 2 if count else 0.0
+    return low, float(chi2.ppf(1 - tail, 2 * (count + 1))) / 2
+
+
+def largest_normal(count: int) -> float:
+    """The mean of the largest of so many standard normal numbers: what one barrier makes of jitter."""
+    from scipy.integrate import quad
+    from scipy.stats import norm
+
+    def density(value: float) -> float:
+        return float(value * count * norm.pdf(value) * math.exp((count - 1) * norm.logcdf(value)))
+
+    return float(quad(density, -8 if count < 8 else -2, 9, limit=400)[0])
+
+
+def first_end(count: int, mean: float, shape: float) -> float:
+    """When the first of so many new parts ends, lives being Weibull: mean N^(-1/k).  Exact."""
+    return mean * count ** (-1 / shape)
+
+
+def renewal_error(count: int, shape: float) -> float:
+    """By what factor too often it fails who renews all parts at each failure: N^(1/k - 1)."""
+    return count ** (1 / shape - 1)
+
+
+def elastic_share(replicas: int, rate: float, down: float) -> float:
+    """The mean share of replicas that are up, each down by itself for ``down`` at a failure; rate of the whole job."""
+    return 1 / (1 + rate / replicas * down)

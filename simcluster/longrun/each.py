@@ -1,0 +1,46 @@
+"""The causes of a run in columns: what many runs, each stopped by another cause, look up at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from simcluster.longrun.run import NOW, LongRun
+from simcluster.longrun.times import TimeSpec
+
+
+class LawOfEach:
+    """A law for every cause: ``fixed[cause]`` where it is always as long (s); those in ``drawn`` are drawn.
+
+    ``what`` names the stream of the draws.
+    """
+
+    def __init__(self, what: str, laws: Sequence[TimeSpec]) -> None:
+        self.what, self.of = what, laws
+        self.fixed = np.array([law.mean if not law.draws else 0.0 for law in laws])
+        self.drawn = [number for number, law in enumerate(laws) if law.draws]
+
+
+class Laws:
+    """What stops a run, what survives it, how long it takes, by cause; outages that have none come last."""
+
+    def __init__(self, run: LongRun) -> None:
+        causes, others = run.causes, 2
+        names = len(causes) + others
+        self.stops = np.array([cause.stops for cause in causes] + [True] * others)
+        self.survives = np.array([cause.survives for cause in causes] + [0] * others)
+        self.detect = LawOfEach("detect", [cause.detect for cause in causes] + [NOW] * others)
+        self.restart = [
+            tuple(
+                LawOfEach(f"restart.{part.name}", [law] * names) for law in self._both(run, part.memory, part.storage)
+            )
+            for part in run.restart
+        ]
+        self.repaired = [number for number, cause in enumerate(causes) if cause.repair is not None]
+        self.slows = any(cause.effect == "slow" for cause in causes)
+        self.silent = any(cause.effect == "silent" for cause in causes)
+
+    @staticmethod
+    def _both(run: LongRun, memory: TimeSpec, storage: TimeSpec) -> tuple[TimeSpec, ...]:
+        return (storage,) if run.pattern.memory is None else (memory, storage)

@@ -1,0 +1,164 @@
+"""The checkpoint pattern of a run: work, snapshots and writes on the run's nominal clock, again and again.
+
+The nominal clock counts the seconds that the healthy cluster takes from the first step on, snapshots included; a
+failure turns it back to the end of a snapshot, and a slow cluster makes it run slower.  So what has been done, what is
+safe and what it has cost are functions of the nominal time alone (Benoit, Cavelan, Robert and Sun call one period a
+pattern).  All times are seconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from simcluster.base.arrays import Floats, Ints
+from simcluster.base.errors import InputError
+
+MEMORY, STORAGE = 0, 1
+"""Where a snapshot is safe: in the memory of peers, or on storage."""
+
+_GRID = 2.0**20  # of a second: sums of so many weeks are exact, so that a cycle ends when it ends
+
+
+@dataclass(frozen=True, slots=True)
+class Saving:
+    """One snapshot: training stops for ``stall``; for ``write`` after it the write takes a share ``slowed`` of the work.
+
+    A blocking checkpoint is all stall.  It is safe once the write is done.
+    """
+
+    stall: float
+    write: float = 0.0
+    slowed: float = 0.0
+
+
+@dataclass(frozen=True)
+class CheckpointPattern:
+    """Every ``steps`` steps (of ``step`` seconds) a snapshot; every ``cycles``-th goes to ``storage``, others to
+    ``memory``.  Before each, a verification takes ``verify``; ``keep`` snapshots on storage are kept.
+
+    The pattern begins with the write of what the run was begun or restored from, which is made safe again.
+    InputError if a write takes longer than the work until the next snapshot: it would never keep up.
+    """
+
+    step: float
+    steps: int
+    storage: Saving
+    memory: Saving | None = None
+    cycles: int = 1
+    verify: float = 0.0
+    keep: int = 1
+
+    def __post_init__(self) -> None:
+        for saving in self._savings:
+            work = self.steps * self.step + saving.slowed * saving.write
+            if saving.write > work * (1 + 1e-12):
+                raise InputError(
+                    f"run.checkpoint: a write takes {saving.write:.4g} s, the work between two snapshots {work:.4g} s; "
+                    f"write less often (every {int(np.ceil(saving.write / self.step))} steps) or faster (to)"
+                )
+
+    @cached_property
+    def _savings(self) -> list[Saving]:
+        """The snapshot at the end of each cycle."""
+        between = self.memory or self.storage
+        return [between] * (self.cycles - 1) + [self.storage]
+
+    @cached_property
+    def phases(self) -> list[list[tuple[str, float, float]]]:
+        """(what, seconds, steps) of each cycle, in order: write (work beside a write), work, verify, stall."""
+        rows = []
+
+        def on_grid(seconds: float) -> float:
+            return round(seconds * _GRID) / _GRID
+
+        for saving, before in zip(self._savings, [self._savings[-1], *self._savings[:-1]], strict=True):
+            beside = before.write * (1 - before.slowed) / self.step
+            work = (self.steps - beside) * self.step
+            cycle = [("write", before.write, beside), ("work", work, self.steps - beside)]
+            cycle += [("verify", self.verify, 0.0), ("stall", saving.stall, 0.0)]
+            rows.append([(what, on_grid(seconds), steps) for what, seconds, steps in cycle])
+        return rows
+
+    @cached_property
+    def _table(self) -> dict[str, Floats]:
+        """What has been spent at every change of phase of one period."""
+        known = {what: [0.0] for what in ("at", "steps", "write", "verify", "stall")}
+        for what, seconds, steps in (phase for cycle in self.phases for phase in cycle):
+            more = {"at": seconds, "steps": steps, what: seconds - steps * self.step if what == "write" else seconds}
+            for name, values in known.items():
+                values.append(values[-1] + more.get(name, 0.0))
+        return {name: np.array(values) for name, values in known.items()}
+
+    @cached_property
+    def ends(self) -> Floats:
+        """Seconds of a period at the begin of each cycle, and at its end."""
+        return self._table["at"][::4]
+
+    @property
+    def period(self) -> float:
+        """Seconds of a whole pattern."""
+        return float(self.ends[-1])
+
+    def end(self, snapshot: Ints) -> Floats:
+        """When the n-th snapshot has been taken; the 0th is the run's begin."""
+        return snapshot // self.cycles * self.period + self.ends[snapshot % self.cycles]
+
+    def _split(self, at: Floats) -> tuple[Ints, Floats]:
+        """Whole periods, and seconds in the one that is going on."""
+        whole = np.floor(at / self.period).astype(np.int64)
+        rest = at - whole * self.period
+        early = rest < 0  # rounding
+        return np.where(early, whole - 1, whole), np.where(early, rest + self.period, rest)
+
+    def spent(self, what: str, at: Floats) -> Floats:
+        """Seconds of ``write`` (what writes take from the work), ``verify`` or ``stall`` until then; or ``steps``."""
+        whole, rest = self._split(at)
+        return whole * self._table[what][-1] + np.interp(rest, self._table["at"], self._table[what])
+
+    def at_steps(self, steps: float) -> float:
+        """When so many steps have been done."""
+        each = self.steps * self.cycles
+        whole = int(np.ceil(steps / each)) - 1 if steps else 0
+        known, rest = self._table["steps"], steps - whole * each
+        place = max(1, int(np.searchsorted(known, rest * (1 - 1e-15))))
+        share = (rest - known[place - 1]) / (known[place] - known[place - 1])
+        begun = self._table["at"]
+        return whole * self.period + float(begun[place - 1] + share * (begun[place] - begun[place - 1]))
+
+    def safe(self, at: Floats, level: int) -> Ints:
+        """The latest snapshot that is safe then: at ``MEMORY`` any, at ``STORAGE`` one that is there."""
+        whole, rest = self._split(at)
+        begun = whole * self.cycles - 1 + (rest >= self.phases[0][0][1])
+        if level == STORAGE and self.memory is not None:
+            return np.maximum(0, (begun // self.cycles) * self.cycles)
+        more = np.searchsorted(self._safe_within, rest, side="right")
+        return np.maximum(0, np.where(more > 0, whole * self.cycles + more, begun))
+
+    @cached_property
+    def _safe_within(self) -> Floats:
+        """When the snapshots of a period are safe, but for its last."""
+        return np.array([end + cycle[0][1] for end, cycle in zip(self.ends[1:-1], self.phases[1:], strict=True)])
+
+    def taken(self, at: Floats) -> Ints:
+        """Snapshots that have been taken until then, safe or not."""
+        whole, rest = self._split(at)
+        return whole * self.cycles + np.searchsorted(self.ends[1:-1], rest, side="right")
+
+    def next_end(self, at: Floats) -> Floats:
+        """When the snapshot after the cycle that is going on will have been taken."""
+        return self.end(self.taken(at) + 1)
+
+    def next_verified(self, at: Floats) -> Floats:
+        """When the verification of that cycle will be done, or that of the next if it is over."""
+        stalls = np.array([cycle[-1][1] for cycle in self.phases])
+        snapshot = self.taken(at) + 1
+        found = self.end(snapshot) - stalls[(snapshot - 1) % self.cycles]
+        later = self.end(snapshot + 1) - stalls[snapshot % self.cycles]
+        return np.where(found >= at, found, later)
+
+    def begun(self, at: Floats) -> Floats:
+        """When the cycle that is going on then began: what strikes while a snapshot is taken is not in it."""
+        return self.end(self.taken(at))

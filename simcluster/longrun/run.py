@@ -1,0 +1,166 @@
+"""A run in numbers: all that a player needs, in seconds, counts and laws; made from a scenario by ``studies/long_run``.
+
+The meaning of a run, which both players have (``events`` plainly, ``replicas`` for many runs at once):
+
+* Training goes through the checkpoint pattern on a *nominal clock* (``pattern``), which runs slower by the *pace* of the
+  worst that slows the cluster just then (a spell, replicas that are missing).
+* A *cause* strikes after an exponential amount of hazard (or when the life of a part ends), which is used up while the
+  job trains or loads (*exposed*), not while it stands.
+* What stops the job is an *outage*: detection, the wrong diagnoses, machines to repair, the wait for spares, and the
+  parts of a restart, one after the other; then training goes on from the latest snapshot that survives, and what was
+  done since is *lost*.  A stop during an exposed part begins a new outage.
+* The run ends when the last step is done and its checkpoint is safe, or when its time is over.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from simcluster.base.arrays import Floats, Ints
+from simcluster.longrun.lives import Lives
+from simcluster.longrun.pattern import MEMORY, STORAGE, CheckpointPattern
+from simcluster.longrun.times import FixedTime, TimeSpec
+
+Effect = Literal["stop", "slow", "pause", "silent", "alarm"]
+NOW = FixedTime(seconds="0 s")
+SOON = 1e-6
+"""Seconds within which a machine that comes back is there: of sums of weeks no more is exact."""
+
+FATES = ("lost", "slow", "detection", "diagnosis", "waiting", "restart", "pause", "maintenance")
+"""What becomes of the seconds of a run by a cause; those by none are productive, checkpoint, write and verification."""
+
+
+@dataclass(frozen=True)
+class Bad:
+    """A bad batch: ``machines`` of the job fail ``times`` as often as others, until a repair cures one.
+
+    ``cured`` is the probability of that; after ``retire`` failures a machine is replaced for good.
+    """
+
+    machines: int
+    times: float
+    cured: float = 1.0
+    retire: int = 0
+
+
+@dataclass(frozen=True)
+class FailureMode:
+    """One thing that goes wrong, again and again.
+
+    ``rate`` is that of all its ``devices`` together, 1/s of exposed time; with ``lives`` it follows from their ages
+    instead.  ``machines`` leave for ``repair`` at each (none: the job restarts on the same).  ``survives`` is where the
+    snapshots must be that survive it.  A ``slow`` one lasts for ``lasts`` at one of ``paces`` (row by drawn level with
+    probabilities ``shares``, column by the class of the device); a ``pause`` stops the job for that time, and becomes a
+    stop where that is longer than the timeout.  A ``silent`` one is found after ``lasts`` where nothing verifies.
+    """
+
+    name: str
+    effect: Effect
+    rate: float
+    devices: int = 1
+    lives: Lives | None = None
+    bad: Bad | None = None
+    detect: TimeSpec = NOW
+    repair: TimeSpec | None = None
+    machines: int = 1
+    survives: int = MEMORY
+    lasts: TimeSpec = NOW
+    shares: tuple[float, ...] = (1.0,)
+    paces: Floats | None = None
+    column: Callable[[Ints], Ints] | None = None
+    label: Callable[[int], str] = str
+
+    @property
+    def stops(self) -> bool:
+        """Does it stop the job when it strikes?"""
+        return self.effect == "stop"
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of every restart, one after the other: how long, by where the snapshot is that is loaded.
+
+    In an ``exposed`` part causes strike.
+    """
+
+    name: str
+    memory: TimeSpec
+    storage: TimeSpec
+    exposed: bool = True
+
+    def law(self, level: int) -> TimeSpec:
+        """That for a snapshot there."""
+        return self.storage if level == STORAGE else self.memory
+
+
+@dataclass(frozen=True)
+class Spares:
+    """RepairShop that stand by: those first in use are ``hot``, then ``warm``, then ``cold``, ready after ``ready``.
+
+    RepairShop in repair come back as the last of them.  ``crews`` repair one machine each (None: as many as it takes).
+    """
+
+    hot: int = 0
+    warm: int = 0
+    cold: int = 0
+    ready: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    crews: int | None = None
+    unlimited: bool = False
+
+    @property
+    def count(self) -> int:
+        """All of them."""
+        return self.hot + self.warm + self.cold
+
+
+@dataclass(frozen=True)
+class Maintenance:
+    """A planned interruption, ``every`` so many seconds of wall time, after a snapshot; the restart comes on top."""
+
+    every: float
+    lasts: float
+
+
+@dataclass(frozen=True)
+class LongRun:
+    """A run, complete.  ``goal`` is in steps, ``until`` in seconds of wall time; the run ends at what comes first.
+
+    ``short`` are the paces with 1, 2, ... replicas missing: the job goes on with fewer for as many; beyond, and where
+    there are none, it waits.  ``straggler`` says what is done about a slow device, ``noticed`` after it began:
+    nothing, replaced at once (as a stop) or after the next snapshot.  ``wrong`` is the probability that a diagnosis
+    blames the wrong machine, so that detection and restart are gone through again.
+    """
+
+    pattern: CheckpointPattern
+    causes: tuple[FailureMode, ...]
+    machines: int = 1
+    gpus: int = 8
+    goal: float = math.inf
+    until: float = math.inf
+    restart: tuple[Part, ...] = ()
+    spares: Spares = field(default_factory=lambda: Spares(unlimited=True))
+    short: tuple[float, ...] = ()
+    straggler: Literal["leave", "replace", "checkpoint"] = "leave"
+    noticed: TimeSpec = NOW
+    wrong: float = 0.0
+    timeout: float = math.inf
+    maintenance: Maintenance | None = None
+    week: float = 7 * 86400.0
+
+    @property
+    def goal_at(self) -> float:
+        """When, on the nominal clock, the last step is done."""
+        return self.pattern.at_steps(self.goal) if math.isfinite(self.goal) else math.inf
+
+    @property
+    def end_at(self) -> float:
+        """When its checkpoint is safe as well."""
+        saving = self.pattern.storage
+        return self.goal_at + self.pattern.verify + saving.stall + saving.write
+
+    def stop_cause(self, name: str) -> int:
+        """The number of a cause."""
+        return [cause.name for cause in self.causes].index(name)

@@ -1,0 +1,271 @@
+"""The ``run:`` section of a scenario: how long it trains, what fails, and what is done about that, as a document.
+
+Laws of durations are written "5 min" or as a mapping with a ``kind`` (``times``); rates one of four ways.  What a run
+makes of the cluster's states is asked of the step simulator (``studies/long_run``).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, StrictBool, model_validator
+
+from simcluster.base.errors import InputError
+from simcluster.base.units import BytesPerSecond, Seconds
+from simcluster.documents.spec import Spec
+from simcluster.longrun.times import FixedTime, Fraction, Shape, Time
+
+DAY, YEAR = 86400.0, 365.25 * 86400.0
+
+Of = Literal["gpu", "memory", "host", "nic", "cable", "switch", "job"]
+"""What of the cluster's graph fails; ``memory`` is a GPU's, ``job`` is none of them: software, the data, a person."""
+
+Positive = Annotated[float, Field(strict=False, gt=0)]
+Share = Annotated[Fraction, BeforeValidator(lambda value: _percent(value))]
+Whole = Annotated[int, Field(strict=True, ge=0, le=10**7)]
+
+_COUNT = re.compile(r"\s*(\d+(?:\.\d+)?(?:e\d+)?)\s*([kMBT]?)\s*(steps|tokens)?\s*")
+
+
+def _percent(value: object) -> object:
+    """ "2 %" is 0.02."""
+    if isinstance(value, str) and value.strip().endswith("%"):
+        return float(value.strip().removesuffix("%")) / 100
+    return value
+
+
+def _tokens(value: object) -> object:
+    """ "15.6T" is 15.6e12."""
+    if isinstance(value, str) and (found := _COUNT.fullmatch(value)):
+        return float(found[1]) * {"": 1.0, "k": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}[found[2]]
+    return value
+
+
+class ExponentialLaw(Spec):
+    """Failures without memory."""
+
+    kind: Literal["exponential"] = "exponential"
+
+
+class WeibullLaw(Spec):
+    """Lives of parts by their age: a ``shape`` below 1 dies early, above 1 wears out.
+
+    Parts are from ``youngest`` to ``oldest`` old when the run begins, evenly; one that fails is replaced by a new one.
+    """
+
+    kind: Literal["weibull"]
+    shape: Shape
+    youngest: Seconds = 0.0
+    oldest: Seconds = 0.0
+
+
+class BadBatch(Spec):
+    """A share of the machines fails ``times`` as often; a repair has ``cured`` one with that probability.
+
+    ``retire``: after so many failures a machine is replaced for good (0: never).
+    """
+
+    share: Share
+    times: Positive
+    cured: Share = 1.0
+    retire: Whole = 0
+
+
+class FailureSpec(Spec):
+    """One way in which things fail.
+
+    How often: ``mtbf`` of one device, or ``per_1000_node_days`` (of a machine), ``per_year`` (a share of the devices
+    fails in a year), or ``times_in`` (so many in the whole job in ``in``): one of them.  ``effect``: ``stop`` the job;
+    a device is ``slow`` (``by`` one of these factors, as likely as ``shares``) or a link has only ``left`` of its
+    bandwidth, for ``lasts``; a ``pause`` of the job; a ``silent`` error, found by a verification or after ``lasts``; a
+    false ``alarm``, for which a machine is replaced after the next checkpoint.  ``machines`` leave for ``repair``; left
+    out, the job restarts on the same ones.  ``survives``: copies in peers' memory, or only those on storage.
+    """
+
+    name: str
+    of: Of = "gpu"
+    effect: Literal["stop", "slow", "pause", "silent", "alarm"] = "stop"
+    mtbf: Seconds | None = None
+    per_1000_node_days: Positive | None = None
+    per_year: Share | None = None
+    count: Positive | None = None
+    within: Seconds | None = None
+    gpus: Whole | None = None
+    law: Annotated[ExponentialLaw | WeibullLaw, Field(discriminator="kind")] = ExponentialLaw()
+    bad: BadBatch | None = None
+    detect: Time | None = None
+    repair: Time | None = None
+    machines: Annotated[int, Field(strict=True, ge=1, le=10_000)] = 1
+    survives: Literal["memory", "storage"] = "memory"
+    by: tuple[Annotated[float, Field(strict=False, ge=1, le=100)], ...] = ()
+    left: tuple[Share, ...] = ()
+    shares: tuple[Positive, ...] = ()
+    lasts: Time | None = None
+    source: str = ""
+
+    @model_validator(mode="after")
+    def _whole(self) -> FailureSpec:
+        rates = {
+            "mtbf": self.mtbf,
+            "per_1000_node_days": self.per_1000_node_days,
+            "per_year": self.per_year,
+            "count": self.count,
+        }
+        given = [name for name, value in rates.items() if value is not None]
+        if len(given) != 1:
+            raise InputError(f"failures.{self.name}: how often? give one of {', '.join(rates)}; got {given or 'none'}")
+        if (self.count is None) != (self.within is None):
+            raise InputError(f"failures.{self.name}: count and within go together, as in count: 419, within: 54 d")
+        if self.mtbf == 0 or self.within == 0:
+            raise InputError(f"failures.{self.name}: mtbf and within must be longer than zero")
+        self._check_effect()
+        return self
+
+    def _check_effect(self) -> None:
+        levels = self.by or self.left
+        if self.effect == "slow" and not levels:
+            raise InputError(f"failures.{self.name}: how slow? by: [1.05, 1.2] of a GPU, left: [0.5] of a link")
+        if self.by and self.of not in ("gpu", "memory", "host") or self.left and self.of not in ("nic", "cable", "switch"):
+            raise InputError(f"failures.{self.name}: by is for of: gpu, memory, host; left for nic, cable, switch")
+        if self.shares and len(self.shares) != len(levels):
+            raise InputError(f"failures.{self.name}: {len(self.shares)} shares for {len(levels)} levels; one each")
+        if self.effect in ("slow", "pause", "silent") and self.lasts is None:
+            raise InputError(f"failures.{self.name}: how long does a {self.effect} one last? lasts: 10 min")
+
+    def rate(self, devices: int, machines: int, gpus: int) -> float:
+        """Of all devices together, 1/s."""
+        if self.mtbf is not None:
+            return devices / self.mtbf
+        if self.per_1000_node_days is not None:
+            return machines * self.per_1000_node_days / 1000 / DAY
+        if self.per_year is not None:
+            return devices * self.per_year / YEAR
+        assert self.count is not None and self.within is not None
+        return self.count / self.within * (gpus / self.gpus if self.gpus else 1.0)
+
+
+class FailuresSpec(Spec):
+    """Failures: those of the catalogue by name (``of``), all ``times`` as often, and one's own in ``also``."""
+
+    of: str | None = None
+    times: Positive = 1.0
+    also: tuple[FailureSpec, ...] = ()
+    only: tuple[str, ...] = ()
+
+
+def _failures(value: object) -> object:
+    """A name, or a list of one's own."""
+    if isinstance(value, str):
+        return {"of": value}
+    return {"also": value} if isinstance(value, list | tuple) else value
+
+
+class MemoryCopies(Spec):
+    """Snapshots that peers keep in their memory: ``every`` so often, of which each ``storage_every``-th goes on to
+    storage; ``stall`` and ``write`` left out follow from the bytes, PCIe and the network."""
+
+    storage_every: Annotated[int, Field(strict=True, ge=2, le=100_000)]
+    stall: Seconds | None = None
+    write: Seconds | None = None
+
+
+class CheckpointSpec(Spec):
+    """Checkpoints.
+
+    ``every``: ``auto`` (what loses least), "83 steps" or "20 min".  ``blocking``: training stops until all is written;
+    ``snapshot``: it stops for the copy to host memory over PCIe, and the write goes on beside it.  ``to`` and ``read``
+    are what storage takes and gives for the whole job; ``bytes_per_parameter`` left out is weights and optimizer state
+    of the job's memory recipe.  ``stall`` and ``write`` stand for times that were measured.  ``verify``: a check of the
+    weights before each.  ``keep``: how many on storage.
+    """
+
+    every: Annotated[str, BeforeValidator(lambda value: str(value))] = "auto"
+    mode: Literal["blocking", "snapshot"] = "blocking"
+    to: BytesPerSecond | None = None
+    read: BytesPerSecond | None = None
+    bytes_per_parameter: Positive | None = None
+    stall: Seconds | None = None
+    write: Seconds | None = None
+    slowed: Share | None = None
+    memory: MemoryCopies | None = None
+    verify: Seconds = 0.0
+    keep: Annotated[int, Field(strict=True, ge=1, le=1000)] = 3
+
+
+class RestartPart(Spec):
+    """A part of a restart: how long it ``takes``; in an ``exposed`` one the job can fail again.
+
+    ``load`` may take ``auto``: the bytes of a checkpoint, as fast as storage (or the network, from peers) gives them.
+    """
+
+    part: str
+    takes: Annotated[Literal["auto"] | Time, BeforeValidator(lambda value: value)] = "auto"
+    exposed: StrictBool = True
+
+
+class SparesSpec(Spec):
+    """Machines that stand by, how long until one is ready by kind, and how many ``crews`` repair (left out: enough)."""
+
+    hot: Whole = 0
+    warm: Whole = 0
+    cold: Whole = 0
+    hot_ready: Seconds = 0.0
+    warm_ready: Seconds = 120.0
+    cold_ready: Seconds = 1200.0
+    crews: Annotated[int, Field(strict=True, ge=1, le=10_000)] | None = None
+    unlimited: StrictBool = False
+
+
+class MaintenanceSpec(Spec):
+    """A planned interruption ``every`` so often, after a checkpoint, that ``lasts`` so long; the restart comes on top."""
+
+    every: Seconds
+    lasts: Seconds
+
+
+class PowerSpec(Spec):
+    """What the cluster draws: a GPU ``idle`` and at its limit (``full``), the rest of a ``node``, and ``pue`` (W)."""
+
+    idle: Positive | None = None
+    full: Positive | None = None
+    node: Positive | None = None
+    pue: Annotated[float, Field(strict=False, ge=1, le=3)] = 1.0
+
+
+class RunSpec(Spec):
+    """A run of weeks: one of ``days`` (wall time: "54 d"), ``steps`` or ``tokens`` says when it ends.
+
+    ``short``: without spares the job ``wait``s for a machine, or goes on with ``shrink``: fewer replicas.
+    ``straggler``: a slow device is left, replaced at once or after the next checkpoint, ``noticed`` after it began.
+    ``price`` in dollars a GPU and hour is asked for, never assumed.  ``played`` runs are played.
+    """
+
+    days: Seconds | None = None
+    steps: Annotated[int, Field(strict=True, ge=1, le=10**10)] | None = None
+    tokens: Annotated[Positive, BeforeValidator(_tokens)] | None = None
+    failures: Annotated[FailuresSpec, BeforeValidator(_failures)] = FailuresSpec()
+    checkpoint: CheckpointSpec = CheckpointSpec()
+    detection: Time = FixedTime(seconds="2 min")
+    restart: tuple[RestartPart, ...] = ()
+    spares: SparesSpec = SparesSpec(unlimited=True)
+    short: Literal["wait", "shrink"] = "wait"
+    shrink_to: Annotated[int, Field(strict=True, ge=1, le=1000)] = 4
+    straggler: Literal["leave", "replace", "checkpoint"] = "leave"
+    noticed: Time = FixedTime(seconds="30 min")
+    wrong_diagnosis: Share = 0.0
+    timeout: Seconds = 600.0
+    maintenance: MaintenanceSpec | None = None
+    price: Positive | None = None
+    power: PowerSpec = PowerSpec()
+    played: Annotated[int, Field(strict=True, ge=1, le=1_000_000)] = 1000
+
+    @model_validator(mode="before")
+    @classmethod
+    def _ends(cls, document: Any) -> Any:
+        if isinstance(document, Mapping):
+            ends = [name for name in ("days", "steps", "tokens") if document.get(name) is not None]
+            if len(ends) != 1:
+                raise InputError(f"run: when does it end? give one of days, steps, tokens; got {ends or 'none'}")
+        return document

@@ -1,0 +1,261 @@
+"""How long something takes or lives, as documents: laws of durations, each a quantile function of uniform draws.
+
+A law gets as many uniform numbers as it asks for (``draws``) and gives seconds: no state, so that the numbers of one
+occurrence never shift those of another (common random numbers, ``streams``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
+
+import numpy as np
+from pydantic import BeforeValidator, Field, model_validator
+
+from simcluster.base.arrays import Floats
+from simcluster.base.errors import InputError
+from simcluster.base.units import Seconds, parse_seconds
+from simcluster.documents.kinds import OneOf
+from simcluster.documents.spec import Spec
+
+Fraction = Annotated[float, Field(strict=False, ge=0, le=1)]
+Shape = Annotated[float, Field(strict=False, gt=0, le=100)]
+
+
+class TimeSpec(Spec):
+    """A law of durations: ``quantile`` maps uniform numbers (..., ``draws``) to seconds, ``mean`` is its mean."""
+
+    EXAMPLE: ClassVar[Mapping[str, Any]]
+
+    @property
+    def draws(self) -> int:
+        """Uniform numbers that a duration takes."""
+        return 1
+
+    def quantile(self, uniform: Floats) -> Floats:
+        """Seconds for numbers in (0, 1), shape (..., draws)."""
+        raise NotImplementedError
+
+    @property
+    def mean(self) -> float:
+        """Seconds."""
+        raise NotImplementedError
+
+    def on(self, gpus: int) -> TimeSpec:
+        """The law in a job of so many GPUs."""
+        return self
+
+
+class FixedTime(TimeSpec):
+    """Always as long: ``seconds``, and ``per_gpu`` for every GPU of the job, as a handshake with all of them takes."""
+
+    EXAMPLE: ClassVar = {"kind": "fixed", "seconds": "5 min"}
+
+    kind: Literal["fixed"] = "fixed"
+    seconds: Seconds
+    per_gpu: Seconds = 0.0
+
+    @property
+    def draws(self) -> int:
+        """None: nothing is drawn."""
+        return 0
+
+    def quantile(self, uniform: Floats) -> Floats:
+        """The same for all."""
+        return np.full(uniform.shape[:-1], self.seconds)
+
+    @property
+    def mean(self) -> float:
+        """Seconds."""
+        return self.seconds
+
+    def on(self, gpus: int) -> TimeSpec:
+        """With the part of every GPU added."""
+        return FixedTime(seconds=_text(self.seconds + gpus * self.per_gpu))
+
+
+class ExponentialTime(TimeSpec):
+    """Memoryless, with a ``mean``."""
+
+    EXAMPLE: ClassVar = {"kind": "exponential", "mean": "2 h"}
+
+    kind: Literal["exponential"]
+    average: Seconds = Field(alias="mean")
+
+    def quantile(self, uniform: Floats) -> Floats:
+        """-mean ln u."""
+        return -self.average * np.log(uniform[..., 0])
+
+    @property
+    def mean(self) -> float:
+        """Seconds."""
+        return self.average
+
+
+class LognormalTime(TimeSpec):
+    """exp of a normal: half are shorter than the ``median``, and ``sigma`` is the spread of the logarithm."""
+
+    EXAMPLE: ClassVar = {"kind": "lognormal", "median": "4 min", "sigma": 0.5}
+
+    kind: Literal["lognormal"]
+    median: Seconds
+    sigma: Annotated[float, Field(strict=False, ge=0, le=5)]
+
+    def quantile(self, uniform: Floats) -> Floats:
+        """median exp(sigma z)."""
+        from scipy.special import ndtri
+
+        return self.median * np.exp(self.sigma * ndtri(uniform[..., 0]))
+
+    @property
+    def mean(self) -> float:
+        """Seconds."""
+        return self.median * math.exp(self.sigma**2 / 2)
+
+
+class WeibullTime(TimeSpec):
+    """Weibull with a ``mean``: a ``shape`` below 1 has early deaths, above 1 wear."""
+
+    EXAMPLE: ClassVar = {"kind": "weibull", "mean": "100 d", "shape": 0.7}
+
+    kind: Literal["weibull"]
+    average: Seconds = Field(alias="mean")
+    shape: Shape
+
+    @property
+    def scale(self) -> float:
+        """Seconds: 63 % are shorter."""
+        return self.average / math.gamma(1 + 1 / self.shape)
+
+    def quantile(self, uniform: Floats) -> Floats:
+        """scale (-ln u)^(1/shape)."""
+        return self.scale * (-np.log(uniform[..., 0])) ** (1 / self.shape)
+
+    @property
+    def mean(self) -> float:
+        """Seconds."""
+        return self.average
+
+
+class UniformTime(TimeSpec):
+    """Anything from ``low`` to ``high`` alike, as a watchdog that looks every so often finds it."""
+
+    EXAMPLE: ClassVar = {"kind": "uniform", "low": "0 s", "high": "10 min"}
+
+    kind: Literal["uniform"]
+    low: Seconds
+    high: Seconds
+
+    @model_validator(mode="after")
+    def _ordered(self) -> UniformTime:
+        if self.high < self.low:
+            raise InputError(f"high ({self.high:g} s) is below low ({self.low:g} s)")
+        return self
+
+    def quantile(self, uniform: Floats) -> Floats:
+        """low + (high - low) u."""
+        return self.low + (self.high - self.low) * uniform[..., 0]
+
+    @property
+    def mean(self) -> float:
+        """Seconds."""
+        return (self.low + self.high) / 2
+
+
+class ChoiceTime(TimeSpec):
+    """One of ``times``, with probabilities in proportion to ``weights`` (left out: all alike)."""
+
+    EXAMPLE: ClassVar = {"kind": "choice", "times": ["15 s", "3 min", "30 min"], "weights": [0.7, 0.2, 0.1]}
+
+    kind: Literal["choice"]
+    times: Annotated[tuple[Seconds, ...], Field(min_length=1)]
+    weights: tuple[Annotated[float, Field(strict=False, ge=0)], ...] | None = None
+
+    @model_validator(mode="after")
+    def _as_many(self) -> ChoiceTime:
+        weights = self.weights
+        if weights is not None and (len(weights) != len(self.times) or not sum(weights)):
+            raise InputError(f"weights: {len(weights)} for {len(self.times)} times; one each, not all zero")
+        return self
+
+    @property
+    def _shares(self) -> Floats:
+        weights = np.array(self.weights or [1.0] * len(self.times))
+        return np.asarray(weights / weights.sum())
+
+    def quantile(self, uniform: Floats) -> Floats:
+        """The time in whose share u falls."""
+        place = np.searchsorted(np.cumsum(self._shares)[:-1], uniform[..., 0], side="right")
+        return np.array(self.times)[place]
+
+    @property
+    def mean(self) -> float:
+        """Seconds."""
+        return float(self._shares @ np.array(self.times))
+
+
+class StagedTime(TimeSpec):
+    """``first``, and in a share ``probability`` of cases ``second`` after it: an automatic repair, then a technician."""
+
+    EXAMPLE: ClassVar = {
+        "kind": "staged",
+        "first": {"kind": "exponential", "mean": "2 h"},
+        "second": {"kind": "exponential", "mean": "2 d"},
+        "probability": 0.8,
+    }
+
+    kind: Literal["staged"]
+    first: Time
+    second: Time
+    probability: Fraction
+
+    @property
+    def draws(self) -> int:
+        """Those of both, and whether there is a second."""
+        return 1 + self.first.draws + self.second.draws
+
+    def quantile(self, uniform: Floats) -> Floats:
+        """first, or first + second."""
+        cut = 1 + self.first.draws
+        more = np.where(uniform[..., 0] < self.probability, self.second.quantile(uniform[..., cut:]), 0.0)
+        return self.first.quantile(uniform[..., 1:cut]) + more
+
+    @property
+    def mean(self) -> float:
+        """Seconds."""
+        return self.first.mean + self.probability * self.second.mean
+
+    def on(self, gpus: int) -> TimeSpec:
+        """With both in such a job."""
+        return self.model_copy(update={"first": self.first.on(gpus), "second": self.second.on(gpus)})
+
+
+TIMES: dict[str, type[TimeSpec]] = {
+    "fixed": FixedTime,
+    "exponential": ExponentialTime,
+    "lognormal": LognormalTime,
+    "weibull": WeibullTime,
+    "uniform": UniformTime,
+    "choice": ChoiceTime,
+    "staged": StagedTime,
+}
+"""Laws of durations by the word of a document: a class and a line here."""
+
+
+def _as_document(value: object) -> object:
+    """ "5 min" is a fixed time; so is what only says seconds or per_gpu."""
+    if isinstance(value, Mapping) and "kind" not in value:
+        return {"kind": "fixed", "seconds": "0 s", **value}
+    if isinstance(value, Mapping | TimeSpec):
+        return value
+    return {"kind": "fixed", "seconds": _text(parse_seconds(value))}
+
+
+def _text(seconds: float) -> str:
+    return f"{seconds!r} s"
+
+
+Time = Annotated[Any, OneOf(TIMES), BeforeValidator(_as_document)]
+"""A field of a document that is a law of durations, or a duration: "5 min"."""
+StagedTime.model_rebuild()

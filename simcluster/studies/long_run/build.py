@@ -1,0 +1,183 @@
+"""A scenario with a ``run:`` section as a run in numbers: what its states take, what its checkpoints weigh, what fails."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from simcluster.base.errors import InputError
+from simcluster.longrun import closed_forms
+from simcluster.longrun.catalogue import failures_of
+from simcluster.longrun.lives import Lives
+from simcluster.longrun.pattern import MEMORY, STORAGE, CheckpointPattern, Saving
+from simcluster.longrun.run import Bad, FailureMode, LongRun, Maintenance, Part, Spares
+from simcluster.longrun.spec import FailureSpec, RunSpec, WeibullLaw
+from simcluster.longrun.times import FixedTime, TimeSpec, WeibullTime
+from simcluster.scenario.scenario import Scenario
+from simcluster.studies.long_run.checkpoints import Weight, weight_of
+from simcluster.studies.long_run.parts_of import Devices, devices_of
+from simcluster.studies.long_run.states import StepStates
+
+
+def section_of(scenario: Scenario) -> RunSpec:
+    """The scenario's run; InputError if it has none."""
+    if scenario.run is None:
+        raise InputError(
+            f"{scenario.name}: there is no run: section, so nothing says how long it trains and what fails; "
+            "add one, as in --run.days '54 d' --run.failures llama3"
+        )
+    return scenario.run
+
+
+def long_run_of(scenario: Scenario, states: StepStates) -> LongRun:
+    """The run of a scenario in numbers; its states are played where they are not yet."""
+    section = section_of(scenario)
+    weight = weight_of(scenario, section.checkpoint)
+    causes = tuple(_causes(scenario, section, states))
+    pattern = _pattern(section, states, weight, causes)
+    hosts = len(set(scenario.cluster.built.host_of[: scenario.gpus]))
+    step = states.healthy
+    return LongRun(
+        pattern=pattern,
+        causes=causes,
+        machines=hosts,
+        gpus=scenario.gpus,
+        goal=_goal(scenario, section),
+        until=section.days if section.days is not None else math.inf,
+        restart=_restart(section, weight, scenario.gpus, step),
+        spares=_spares(section),
+        short=_short(section, states, step),
+        straggler=section.straggler,
+        noticed=section.noticed,
+        wrong=section.wrong_diagnosis,
+        timeout=section.timeout,
+        maintenance=None if section.maintenance is None else Maintenance(section.maintenance.every, section.maintenance.lasts),
+    )
+
+
+def _goal(scenario: Scenario, section: RunSpec) -> float:
+    if section.steps is not None:
+        return section.steps
+    if section.tokens is not None:
+        return math.ceil(section.tokens / scenario.tokens_per_step)
+    return math.inf
+
+
+def _spares(section: RunSpec) -> Spares:
+    spares = section.spares
+    ready = spares.hot_ready, spares.warm_ready, spares.cold_ready
+    return Spares(spares.hot, spares.warm, spares.cold, ready, spares.crews, spares.unlimited)
+
+
+def _short(section: RunSpec, states: StepStates, step: float) -> tuple[float, ...]:
+    """The pace with 1, 2, ... replicas missing: seconds for the samples of a whole step, over those of a whole job."""
+    if section.short == "wait" or section.spares.unlimited:
+        return ()
+    found = [states.fewer_replicas(missing) for missing in range(1, section.shrink_to + 1)]
+    return tuple(seconds / share / step for seconds, share in found)
+
+
+def _restart(section: RunSpec, weight: Weight, gpus: int, step: float) -> tuple[Part, ...]:
+    """The parts of a restart, loading by what the checkpoint weighs."""
+    parts = []
+    for part in section.restart:
+        if part.takes == "auto":
+            memory, storage = FixedTime(seconds=f"{weight.load_memory!r} s"), FixedTime(seconds=f"{weight.load_storage!r} s")
+            parts.append(Part(part.part, memory, storage, part.exposed))
+        else:
+            law: TimeSpec = part.takes.on(gpus)
+            parts.append(Part(part.part, law, law, part.exposed))
+    return tuple(parts)
+
+
+# --- what fails -------------------------------------------------------------------------------------------------------
+
+
+def _causes(scenario: Scenario, section: RunSpec, states: StepStates) -> Iterator[FailureMode]:
+    for spec in failures_of(section.failures):
+        devices = devices_of(scenario, spec.of)
+        yield _cause(spec, devices, section, scenario, states)
+
+
+def _cause(
+    spec: FailureSpec, devices: Devices, section: RunSpec, scenario: Scenario, states: StepStates
+) -> FailureMode:
+    rate = spec.rate(devices.count, devices.machines, scenario.gpus) * section.failures.times
+    lives = None
+    if isinstance(spec.law, WeibullLaw):
+        mean = devices.count / rate
+        law = WeibullTime(kind="weibull", mean=f"{mean!r} s", shape=spec.law.shape)
+        lives = Lives(devices.count, law, spec.law.youngest, spec.law.oldest)
+    bad = None
+    if spec.bad is not None:
+        bad = Bad(round(spec.bad.share * devices.machines), spec.bad.times, spec.bad.cured, spec.bad.retire)
+    shares, paces = _paces(spec, devices, states)
+    return FailureMode(
+        name=spec.name,
+        effect=spec.effect,
+        rate=rate,
+        devices=devices.count,
+        lives=lives,
+        bad=bad,
+        detect=spec.detect or section.detection,
+        repair=spec.repair,
+        machines=spec.machines,
+        survives=STORAGE if spec.survives == "storage" or section.checkpoint.memory is None else MEMORY,
+        lasts=spec.lasts or FixedTime(seconds="0 s"),
+        shares=shares,
+        paces=paces,
+        column=devices.column,
+        label=devices.label,
+    )
+
+
+def _paces(spec: FailureSpec, devices: Devices, states: StepStates) -> tuple[tuple[float, ...], np.ndarray | None]:
+    """(shares of the levels, pace by level and class of the device): each a state that is played."""
+    if spec.effect != "slow":
+        return (1.0,), None
+    levels = spec.by or spec.left
+    weights = np.array(spec.shares or [1.0] * len(levels))
+    play = states.slow_gpu if spec.by else states.slow_nic
+    rows = [[max(1.0, play(rank, level) / states.healthy) for rank in devices.stand_for] for level in levels]
+    return tuple((weights / weights.sum()).tolist()), np.array(rows)
+
+
+# --- checkpoints ------------------------------------------------------------------------------------------------------
+
+
+def _pattern(
+    section: RunSpec, states: StepStates, weight: Weight, causes: tuple[FailureMode, ...]
+) -> CheckpointPattern:
+    """The checkpoint pattern; an ``auto`` interval is the one that loses least, to first order (``closed_forms``)."""
+    spec, step = section.checkpoint, states.healthy
+    storage = Saving(weight.stall, weight.write, weight.slowed)
+    memory = None if spec.memory is None else Saving(weight.memory_stall, weight.memory_write, weight.slowed)
+    steps = _steps(section, step, weight, causes)
+    cycles = 1 if spec.memory is None else spec.memory.storage_every
+    return CheckpointPattern(step, steps, storage, memory, cycles, spec.verify, spec.keep)
+
+
+def _steps(section: RunSpec, step: float, weight: Weight, causes: tuple[FailureMode, ...]) -> int:
+    """Steps between two checkpoints."""
+    every = section.checkpoint.every.strip()
+    if every == "auto":
+        rate = sum(cause.rate for cause in causes if cause.effect == "stop")
+        if not rate:
+            raise InputError("run.checkpoint.every: auto: nothing fails, so never; say how often: 83 steps or 20 min")
+        return max(1, round(_best(section, weight, 1 / rate) / step))
+    number, _, unit = every.partition(" ")
+    if unit.strip() in ("step", "steps") and number.isdigit() and int(number):
+        return int(number)
+    return max(1, round(FixedTime(seconds=every).seconds / step))
+
+
+def _best(section: RunSpec, weight: Weight, mu: float) -> float:
+    """Seconds of work between two checkpoints that lose least."""
+    spec = section.checkpoint
+    if spec.memory is not None:
+        return max(weight.write, closed_forms.best_interval(weight.memory_stall or 1e-3, mu))
+    if weight.write:
+        return closed_forms.behind_interval(weight.stall + spec.verify, weight.write, weight.slowed, mu)
+    return closed_forms.best_interval(weight.stall + spec.verify, mu)
