@@ -164,9 +164,9 @@ def _failures(value: object) -> object:
 
 class MemoryCopies(Spec):
     """Snapshots that peers keep in their memory: ``every`` so often, of which each ``storage_every``-th goes on to
-    storage; ``stall`` and ``write`` left out follow from the bytes, PCIe and the network."""
+    storage (``auto``: what loses least); ``stall`` and ``write`` left out follow from the bytes, PCIe, the network."""
 
-    storage_every: Annotated[int, Field(strict=True, ge=2, le=100_000)]
+    storage_every: Literal["auto"] | Annotated[int, Field(strict=True, ge=2, le=100_000)] = "auto"
     stall: Seconds | None = None
     write: Seconds | None = None
 

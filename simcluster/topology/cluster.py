@@ -82,6 +82,11 @@ class Cluster:
         return self.wiring.links
 
     @property
+    def switches(self) -> tuple[str, ...]:
+        """Switches of the collectives' network; no graph is made for them."""
+        return self.wiring.switches
+
+    @property
     def link_index(self) -> dict[tuple[str, str], int]:
         """The number of a link by its nodes."""
         return self.wiring.link_index

@@ -39,7 +39,7 @@ from simcluster.topology.turns import (
     stay_together,
     step_of,
 )
-from simcluster.topology.wiring import Wiring, constant, nvswitch_of
+from simcluster.topology.wiring import Wiring, constant, has_storage_nics, nvswitch_of
 
 
 class Regular(Wiring):
@@ -120,6 +120,16 @@ class Regular(Wiring):
     def gpus(self) -> tuple[str, ...]:  # type: ignore[override]
         """Names of the GPUs."""
         return tuple(self._draft.gpu_names())
+
+    @cached_property
+    def switches(self) -> tuple[str, ...]:
+        """Switches of the collectives' network, by name."""
+        return tuple(name for name, data in self._draft.switches.values() if "network" not in data)
+
+    @cached_property
+    def storage_nics(self) -> bool:
+        """Have machines NICs on a network for storage?"""
+        return has_storage_nics(self._draft.pattern)
 
     @cached_property
     def links(self) -> tuple[tuple[str, str], ...]:  # type: ignore[override]

@@ -40,6 +40,17 @@ class Wiring:
         return {link: number for number, link in enumerate(self.links)}
 
     @cached_property
+    def switches(self) -> tuple[str, ...]:
+        """Switches of the collectives' network, by name."""
+        nodes = self.graph.nodes(data=True)
+        return tuple(node for node, data in nodes if data["kind"] == "switch" and "network" not in data)
+
+    @cached_property
+    def storage_nics(self) -> bool:
+        """Have machines NICs on a network for storage?"""
+        return has_storage_nics(self.graph)
+
+    @cached_property
     def router(self) -> Router:
         """Routes of single flows."""
         return Router(compute_part(self.graph), self.gpus, self.link_index, self._routing)
@@ -109,6 +120,11 @@ class Wiring:
 def nvswitch_of(graph: Graph, gpu: str) -> str:
     """The NVSwitch that a GPU is linked to; "" for none."""
     return next((node for node in graph.adj[gpu] if graph.nodes[node]["kind"] == "nvswitch"), "")
+
+
+def has_storage_nics(graph: Graph) -> bool:
+    """Are there NICs on a network called storage?"""
+    return any(data["kind"] == "nic" and data.get("network") == "storage" for _, data in graph.nodes(data=True))
 
 
 def constant(values: Floats) -> Floats:

@@ -1,14 +1,14 @@
-"""A scenario with a ``run:`` section as a run in numbers: what its states take, what its checkpoints weigh, what fails."""
+"""A scenario with a ``run:`` section as a run in numbers: what states take, what checkpoints weigh, what fails."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
 from simcluster.base.errors import InputError
-from simcluster.longrun import closed_forms
 from simcluster.longrun.catalogue import failures_of
 from simcluster.longrun.lives import Lives
 from simcluster.longrun.pattern import MEMORY, STORAGE, CheckpointPattern, Saving
@@ -17,7 +17,8 @@ from simcluster.longrun.spec import FailureSpec, RunSpec, WeibullLaw
 from simcluster.longrun.times import FixedTime, TimeSpec, WeibullTime
 from simcluster.scenario.scenario import Scenario
 from simcluster.studies.long_run.checkpoints import Weight, weight_of
-from simcluster.studies.long_run.parts_of import Devices, devices_of
+from simcluster.studies.long_run.intervals import Savings, interval_of
+from simcluster.studies.long_run.parts_of import Devices
 from simcluster.studies.long_run.states import StepStates
 
 
@@ -34,7 +35,7 @@ def section_of(scenario: Scenario) -> RunSpec:
 def long_run_of(scenario: Scenario, states: StepStates) -> LongRun:
     """The run of a scenario in numbers; its states are played where they are not yet."""
     section = section_of(scenario)
-    weight = weight_of(scenario, section.checkpoint)
+    weight = _weighed(section, states)
     causes = tuple(_causes(scenario, section, states))
     pattern = _pattern(section, states, weight, causes)
     hosts = len(set(scenario.cluster.built.host_of[: scenario.gpus]))
@@ -53,7 +54,9 @@ def long_run_of(scenario: Scenario, states: StepStates) -> LongRun:
         noticed=section.noticed,
         wrong=section.wrong_diagnosis,
         timeout=section.timeout,
-        maintenance=None if section.maintenance is None else Maintenance(section.maintenance.every, section.maintenance.lasts),
+        maintenance=None
+        if section.maintenance is None
+        else Maintenance(section.maintenance.every, section.maintenance.lasts),
     )
 
 
@@ -75,7 +78,10 @@ def _short(section: RunSpec, states: StepStates, step: float) -> tuple[float, ..
     """The pace with 1, 2, ... replicas missing: seconds for the samples of a whole step, over those of a whole job."""
     if section.short == "wait" or section.spares.unlimited:
         return ()
-    found = [states.fewer_replicas(missing) for missing in range(1, section.shrink_to + 1)]
+    most = min(section.shrink_to, states.scenario.dp - 1)
+    if not most:
+        raise InputError("run.short: shrink: the job has a single replica (dp 1), so none can be missing; use wait")
+    found = [states.fewer_replicas(missing) for missing in range(1, most + 1)]
     return tuple(seconds / share / step for seconds, share in found)
 
 
@@ -84,7 +90,10 @@ def _restart(section: RunSpec, weight: Weight, gpus: int, step: float) -> tuple[
     parts = []
     for part in section.restart:
         if part.takes == "auto":
-            memory, storage = FixedTime(seconds=f"{weight.load_memory!r} s"), FixedTime(seconds=f"{weight.load_storage!r} s")
+            memory, storage = (
+                FixedTime(seconds=f"{weight.load_memory!r} s"),
+                FixedTime(seconds=f"{weight.load_storage!r} s"),
+            )
             parts.append(Part(part.part, memory, storage, part.exposed))
         else:
             law: TimeSpec = part.takes.on(gpus)
@@ -97,7 +106,10 @@ def _restart(section: RunSpec, weight: Weight, gpus: int, step: float) -> tuple[
 
 def _causes(scenario: Scenario, section: RunSpec, states: StepStates) -> Iterator[FailureMode]:
     for spec in failures_of(section.failures):
-        devices = devices_of(scenario, spec.of)
+        devices = states.parts.of(spec.of)
+        if not devices.count:
+            states.notes.append(f"{spec.name} does not occur: the job's machines have no {spec.of}")
+            continue
         yield _cause(spec, devices, section, scenario, states)
 
 
@@ -139,45 +151,40 @@ def _paces(spec: FailureSpec, devices: Devices, states: StepStates) -> tuple[tup
         return (1.0,), None
     levels = spec.by or spec.left
     weights = np.array(spec.shares or [1.0] * len(levels))
-    play = states.slow_gpu if spec.by else states.slow_nic
-    rows = [[max(1.0, play(rank, level) / states.healthy) for rank in devices.stand_for] for level in levels]
+    rows = [[max(1.0, states.slow(device, level) / states.healthy) for device in devices.stand_for] for level in levels]
+    if len(devices.stand_for) < devices.count:
+        named = ", ".join(device.words for device in devices.stand_for)
+        states.notes.append(f"{spec.name}: played on {named}, which stand for the nearest of {devices.count:,}")
     return tuple((weights / weights.sum()).tolist()), np.array(rows)
 
 
 # --- checkpoints ------------------------------------------------------------------------------------------------------
 
 
+def _weighed(section: RunSpec, states: StepStates) -> Weight:
+    """The checkpoint, with what its writes behind training take of the work: played, unless the run says it."""
+    spec = section.checkpoint
+    weight = weight_of(states.scenario, spec, states.parts.fabric)
+    states.notes += weight.notes
+    if spec.slowed is not None:
+        return weight
+    slowed = memory_slowed = 0.0
+    if spec.mode == "snapshot" and weight.write:
+        slowed = 1 - states.healthy / max(states.healthy, states.writing("write", dict(weight.shares)))
+    if spec.memory is not None and weight.memory_write:
+        copying = states.writing("copies to peers", dict(weight.memory_shares))
+        memory_slowed = 1 - states.healthy / max(states.healthy, copying)
+    return replace(weight, slowed=slowed, memory_slowed=memory_slowed)
+
+
 def _pattern(
     section: RunSpec, states: StepStates, weight: Weight, causes: tuple[FailureMode, ...]
 ) -> CheckpointPattern:
-    """The checkpoint pattern; an ``auto`` interval is the one that loses least, to first order (``closed_forms``)."""
-    spec, step = section.checkpoint, states.healthy
-    storage = Saving(weight.stall, weight.write, weight.slowed)
-    memory = None if spec.memory is None else Saving(weight.memory_stall, weight.memory_write, weight.slowed)
-    steps = _steps(section, step, weight, causes)
-    cycles = 1 if spec.memory is None else spec.memory.storage_every
-    return CheckpointPattern(step, steps, storage, memory, cycles, spec.verify, spec.keep)
-
-
-def _steps(section: RunSpec, step: float, weight: Weight, causes: tuple[FailureMode, ...]) -> int:
-    """Steps between two checkpoints."""
-    every = section.checkpoint.every.strip()
-    if every == "auto":
-        rate = sum(cause.rate for cause in causes if cause.effect == "stop")
-        if not rate:
-            raise InputError("run.checkpoint.every: auto: nothing fails, so never; say how often: 83 steps or 20 min")
-        return max(1, round(_best(section, weight, 1 / rate) / step))
-    number, _, unit = every.partition(" ")
-    if unit.strip() in ("step", "steps") and number.isdigit() and int(number):
-        return int(number)
-    return max(1, round(FixedTime(seconds=every).seconds / step))
-
-
-def _best(section: RunSpec, weight: Weight, mu: float) -> float:
-    """Seconds of work between two checkpoints that lose least."""
+    """The checkpoint pattern; an ``auto`` interval is the one that loses least (``intervals``)."""
     spec = section.checkpoint
-    if spec.memory is not None:
-        return max(weight.write, closed_forms.best_interval(weight.memory_stall or 1e-3, mu))
-    if weight.write:
-        return closed_forms.behind_interval(weight.stall + spec.verify, weight.write, weight.slowed, mu)
-    return closed_forms.best_interval(weight.stall + spec.verify, mu)
+    storage = Saving(weight.stall, weight.write, weight.slowed)
+    memory = None if spec.memory is None else Saving(weight.memory_stall, weight.memory_write, weight.memory_slowed)
+    cycles = 1 if spec.memory is None else spec.memory.storage_every
+    found = interval_of(spec.every, states.healthy, Savings(storage, memory, spec.verify, cycles), causes)
+    states.notes += found.notes
+    return CheckpointPattern(states.healthy, found.steps, storage, memory, found.cycles, spec.verify, spec.keep)

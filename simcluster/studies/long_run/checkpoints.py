@@ -1,20 +1,42 @@
-"""What a checkpoint of a job weighs, and how long its parts take on the job's PCIe, network and storage."""
+"""What a checkpoint of a job weighs, and how long its parts take on the job's PCIe, network and storage.
+
+Who writes what: where the optimizer is sharded (ZeRO 1 and above) each rank writes its shard of weights and optimizer
+state; without, the first replica writes all.  A rank holds what the memory model says: its part of tp and pp, the
+embedding and the head on the ends of the pipeline, its experts.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
+from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.longrun.spec import CheckpointSpec
 from simcluster.model.transformer import parameters
+from simcluster.planning.job import Slices
+from simcluster.planning.owned_parameters import of_stage
+from simcluster.planning.parallel import Plan
 from simcluster.scenario.memory_plan import recipe_of
 from simcluster.scenario.scenario import Scenario
+from simcluster.scenario.schedule_plan import plan_of, schedule_of, slices_of
+from simcluster.studies.long_run.fabric import Fabric
+
+HOST_LINK = 24e9
+"""B/s between a GPU and its host where the topology has no link for it: what PCIe 4.0 x16 gives in practice."""
+BEHIND = 0.5
+"""The share of its NICs that a machine's write takes at most while it trains: flows of both share a link evenly."""
 
 
 @dataclass(frozen=True, slots=True)
 class Weight:
     """Bytes of the whole job's checkpoint, and seconds: training stops for ``stall``, the ``write`` behind it takes a
-    share ``slowed`` of the work; the same for copies in peers' memory; loading from either."""
+    share ``slowed`` of the work; the same for copies in peers' memory; loading from either.
+
+    ``rank`` and ``host`` are the bytes of the fullest rank and machine; ``shares`` of each machine's NICs are what the
+    write behind training takes, ``memory_shares`` what copies to peers do; ``notes`` what is to be said of it.
+    """
 
     size: float
     stall: float
@@ -24,35 +46,165 @@ class Weight:
     memory_write: float
     load_memory: float
     load_storage: float
+    memory_slowed: float = 0.0
+    rank: float = 0.0
+    host: float = 0.0
+    shares: tuple[tuple[int, float], ...] = ()
+    memory_shares: tuple[tuple[int, float], ...] = ()
+    notes: tuple[str, ...] = ()
 
 
-def weight_of(scenario: Scenario, spec: CheckpointSpec) -> Weight:
+def weight_of(scenario: Scenario, spec: CheckpointSpec, fabric: Fabric) -> Weight:
     """The checkpoint of a scenario; InputError where nothing says how long one takes."""
-    recipe = recipe_of(scenario)
-    each = spec.bytes_per_parameter or recipe.weight + recipe.optimizer
-    size = each * parameters(scenario.model).total
     if spec.to is None and spec.stall is None:
         raise InputError("run.checkpoint: how long does one take? to: 100 GB/s is what storage takes, or stall: 5 s")
-    whole = size / spec.to if spec.to else 0.0
-    stall, write = (whole, 0.0) if spec.mode == "blocking" else (snapshot_seconds(scenario, size), whole)
+    each = bytes_per_parameter(scenario, spec)
+    size = each * parameters(scenario.model).total
+    by_rank = bytes_by_rank(scenario, each)
+    hosts, by_host = _by_host(scenario, by_rank)
+    nics = nic_rates(scenario, fabric, hosts)
+    copy, linked = snapshot_seconds(scenario, by_rank)
+    away = _seconds(by_host, nics)
+    stored = size / spec.to if spec.to else 0.0
+    blocking = spec.mode == "blocking"
+    apart = _storage_network(scenario)
+    wire = 0.0 if apart else away / (1.0 if blocking else BEHIND)
+    whole = max(stored, wire)
+    stall, write = (whole, 0.0) if blocking else (copy, whole)
     stall = spec.stall if spec.stall is not None else stall
     write = spec.write if spec.write is not None else write
-    read = spec.read or spec.to
-    load = size / read if read else 0.0
-    memory = spec.memory
-    copy = snapshot_seconds(scenario, size)
+    memory, read = spec.memory, spec.read or spec.to
+    peers = memory.write if memory and memory.write is not None else away / BEHIND
     return Weight(
         size,
         stall,
         write,
         spec.slowed or 0.0,
         memory.stall if memory and memory.stall is not None else copy,
-        memory.write if memory and memory.write is not None else copy,
-        copy,
-        load,
+        peers,
+        load_memory=max(copy, away),
+        load_storage=max(size / read, 0.0 if apart else away) if read else 0.0,
+        memory_slowed=spec.slowed or 0.0,
+        rank=float(by_rank.max()),
+        host=float(by_host.max()),
+        shares=() if apart else _shares(hosts, by_host, nics, write),
+        memory_shares=_shares(hosts, by_host, nics, peers) if memory else (),
+        notes=tuple(_notes(spec, size, by_host, linked=linked, wired=wire > stored, apart=apart)),
     )
 
 
-def snapshot_seconds(scenario: Scenario, size: float) -> float:
-    """A GPU's share over its PCIe."""
-    return size / scenario.gpus / 24e9
+# --- bytes ------------------------------------------------------------------------------------------------------------
+
+
+def bytes_per_parameter(scenario: Scenario, spec: CheckpointSpec) -> float:
+    """As given, else weights and optimizer state of the memory recipe (copies that are made again not counted)."""
+    recipe = recipe_of(scenario)
+    return spec.bytes_per_parameter or recipe.gathered + recipe.optimizer
+
+
+def bytes_by_rank(scenario: Scenario, each: float) -> Floats:
+    """What every rank writes of a checkpoint with ``each`` bytes a parameter.
+
+    Tensor-parallel ranks all write what they all hold (norms, padding), as programs that save shards do.
+    """
+    schedule = schedule_of(scenario)
+    plan = plan_of(scenario, schedule)
+    slices = slices_of(scenario, schedule) or Slices.nearly_even(scenario.model.layers, len(schedule.routes[0]))
+    common, experts = np.zeros(plan.num_ranks), np.zeros(plan.num_ranks)
+    for stage in range(plan.pp):
+        held = [schedule.slice_of(stage, chunk) for chunk in range(schedule.num_chunks)]
+        layers = [layer for number in held for layer in slices.of(number)]
+        ends = {"first": 0 in held, "last": len(slices.counts) - 1 in held}
+        owned = of_stage(scenario.model, plan, layers, **ends)
+        common[plan.grid[stage].ravel()], experts[plan.grid[stage].ravel()] = owned.common, owned.experts
+    sharded = scenario.parallel.zero >= 1
+    parts = _written(plan, "dp", plan.shard_size if sharded else 1)
+    apart = _written(plan, "edp", plan.expert_replicas if sharded else 1) if plan.experts_apart else parts
+    return np.asarray(each * (common * parts + experts * apart))
+
+
+def _written(plan: Plan, axis: str, shard: int) -> Floats:
+    """The part that each rank writes of what the ranks of its group all hold: the first ``shard`` share it."""
+    part = np.zeros(plan.num_ranks)
+    part[plan.groups(axis)[:, :shard]] = 1.0 / shard
+    return part
+
+
+def _by_host(scenario: Scenario, by_rank: Floats) -> tuple[list[int], Floats]:
+    """(numbers of the job's machines, bytes that each writes)."""
+    hosts, place = np.unique(scenario.cluster.built.hosts[: scenario.gpus], return_inverse=True)
+    size = np.zeros(len(hosts))
+    np.add.at(size, place.ravel(), by_rank)
+    return hosts.tolist(), size
+
+
+# --- links ------------------------------------------------------------------------------------------------------------
+
+
+def nic_rates(scenario: Scenario, fabric: Fabric, hosts: list[int]) -> Floats:
+    """B/s with which each machine leaves for the fabric; infinite where there is none: all is on one machine."""
+    cluster = scenario.cluster.built
+    found = dict.fromkeys(hosts, 0.0)
+    for port, switch in fabric.edges:
+        host = int(cluster.hosts[fabric.ports[port]])
+        found[host] += float(cluster.capacity[cluster.link_index[port, switch]])
+    return np.array([rate or np.inf for rate in found.values()])
+
+
+def _seconds(size: Floats, rate: Floats) -> float:
+    return float((size / rate).max())
+
+
+def _shares(hosts: list[int], size: Floats, rate: Floats, seconds: float) -> tuple[tuple[int, float], ...]:
+    """(machine, share of its NICs that bytes take if they take that long), at most what they may."""
+    if not seconds:
+        return ()
+    return tuple(zip(hosts, np.minimum(BEHIND, size / rate / seconds).tolist(), strict=True))
+
+
+def snapshot_seconds(scenario: Scenario, by_rank: Floats) -> tuple[float, bool]:
+    """(seconds until every rank's bytes are in its host's memory, does the topology have links for it).
+
+    GPUs that share a link on the way share its capacity.  Without such links (a topology of GPUs and switches alone)
+    each GPU has ``HOST_LINK``.
+    """
+    cluster = scenario.cluster.built
+    loads: dict[int, float] = {}
+    for rank, size in enumerate(by_rank.tolist()):
+        try:
+            way = cluster.host_way(rank, "d2h") if size else ()
+        except InputError:
+            return float(by_rank.max()) / HOST_LINK, False
+        for link, part in way:
+            loads[link] = loads.get(link, 0.0) + part * size
+    return max((size / float(cluster.capacity[link]) for link, size in loads.items()), default=0.0), True
+
+
+def _storage_network(scenario: Scenario) -> bool:
+    """Do machines have NICs for storage of their own, so that a write takes nothing from training?"""
+    return bool(scenario.cluster.built.wiring.storage_nics)
+
+
+# --- words ------------------------------------------------------------------------------------------------------------
+
+
+def _notes(spec: CheckpointSpec, size: float, by_host: Floats, *, linked: bool, wired: bool, apart: bool) -> list[str]:
+    """What was taken for granted."""
+    fullest = float(by_host.max())
+    copies = 2 if spec.mode == "snapshot" else 0  # the one that is written, and the next
+    copies += 4 if spec.memory else 0  # one's own and a peer's, each with the next
+    found = [f"a checkpoint is {size / 1e12:.3g} TB, {fullest / 1e9:.3g} GB on the fullest machine"]
+    if copies:
+        found.append(
+            f"the fullest machine needs {copies * fullest / 1e9:.4g} GB of host memory for {copies} snapshots; "
+            "no catalogue says how much it has: see that it does"
+        )
+    if spec.to:
+        found.append(f"{spec.keep} are kept on storage: {spec.keep * size / 1e12:.3g} TB")
+    if copies and not linked:
+        found.append(f"the topology has no link to host memory: {HOST_LINK / 1e9:g} GB/s a GPU are taken for it")
+    if wired:
+        found.append("the write is bound by the machines' NICs, not by storage")
+    if apart:
+        found.append("machines have NICs for storage: the write takes nothing from training")
+    return found

@@ -1,65 +1,125 @@
-"""What of a job's cluster can fail, by name, and which of it stand for others in a step."""
+"""What of a job's cluster can fail, by name, and which of it stand for others in a step that is played."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from simcluster.base.arrays import Ints
 from simcluster.scenario.scenario import Scenario
+from simcluster.scenario.schedule_plan import plan_of, schedule_of
+from simcluster.studies.long_run.fabric import Cable, Fabric, fabric_of
 
 CLASSES = 4
-"""Places in the pipeline whose devices are played: others are taken for the nearest of them."""
+"""Places along the pipeline whose devices are played: others are taken for the nearest of them."""
+
+
+@dataclass(frozen=True)
+class StandIn:
+    """A device that is played for all of its class: ``words`` name it, ``faults`` are its documents but for ``factor``,
+    which is added when it is slow."""
+
+    words: str
+    faults: tuple[Mapping[str, Any], ...]
+
+    def slow(self, factor: float) -> list[dict[str, Any]]:
+        """The faults of a step in which it takes that many times as long (GPUs), or carries that share (links)."""
+        return [{**fault, "factor": factor} for fault in self.faults]
 
 
 @dataclass(frozen=True)
 class Devices:
     """Devices of a kind: ``label`` names one on the graph, ``column`` is the class that it belongs to, and
-    ``stand_for`` the ranks that are played for the classes."""
+    ``stand_for`` those that are played for the classes.  ``count`` may be 0: the cluster has none."""
 
     count: int
     machines: int
     label: Callable[[int], str]
     column: Callable[[Ints], Ints]
-    stand_for: tuple[int, ...]
+    stand_for: tuple[StandIn, ...]
 
 
-def devices_of(scenario: Scenario, of: str) -> Devices:
-    """Those of a job that a failure of that kind can hit."""
-    cluster, gpus = scenario.cluster.built, scenario.gpus
-    hosts = sorted(set(cluster.host_of[:gpus]))
-    first_of = {host: rank for rank, host in reversed(list(enumerate(cluster.host_of[:gpus])))}
-    stage_of, stand_for = _stages(scenario)
-    if of in ("gpu", "memory"):
-        names = cluster.gpus
-        return Devices(gpus, len(hosts), lambda place: names[place], lambda places: stage_of[places], stand_for)
-    if of == "job":
-        return Devices(1, len(hosts), lambda place: "job", lambda places: np.zeros(len(places), np.int64), stand_for[:1])
-    ranks = np.array([first_of[host] for host in hosts])
-    count = {"host": len(hosts), "switch": max(1, len(hosts) // 32)}.get(of, gpus)
-    each = count / len(hosts)
+class Parts:
+    """All devices of a scenario's job."""
 
-    def rank_of(places: Ints) -> Ints:
-        return ranks[np.minimum((np.asarray(places) / each).astype(np.int64), len(hosts) - 1)]
+    def __init__(self, scenario: Scenario) -> None:
+        self._cluster, self._gpus = scenario.cluster.built, scenario.gpus
+        plan = plan_of(scenario, schedule_of(scenario))
+        stages = plan.pp
+        self.chosen = np.unique(np.linspace(0, stages - 1, min(CLASSES, stages)).round().astype(np.int64))
+        nearest = np.abs(self.chosen[None, :] - np.arange(stages)[:, None]).argmin(axis=1)
+        self._class_of = nearest[plan.stages()]
+        """Of every rank."""
+        self._first = [int(plan.grid[stage].ravel()[0]) for stage in self.chosen]
+        hosts = self._cluster.hosts[: self._gpus]
+        self.hosts, self._first_of = np.unique(hosts, return_index=True)
+        self._fabric: Fabric | None = None
 
-    def label(place: int) -> str:
-        return f"{of} of {cluster.gpus[int(rank_of(np.array([place]))[0])]}" if of != "host" else f"host {hosts[place]}"
+    @property
+    def fabric(self) -> Fabric:
+        """NICs, switches and cables; looked up when somebody asks."""
+        self._fabric = self._fabric or fabric_of(self._cluster, self._gpus)
+        return self._fabric
 
-    return Devices(count, len(hosts), label, lambda places: stage_of[rank_of(places)], stand_for)
+    def of(self, kind: str) -> Devices:
+        """Those of a kind (``spec.Of``)."""
+        if kind in ("gpu", "memory"):
+            names = self._cluster.gpus
+            gpus = tuple(StandIn(f"GPU {names[rank]}", ({"kind": "slow_gpu", "rank": rank},)) for rank in self._first)
+            return self._devices([f"{name}" for name in names[: self._gpus]], self._class_of, gpus)
+        if kind == "host":
+            labels = [f"machine {host}" for host in self.hosts]
+            columns, members = self._classes(self._class_of[self._first_of])
+            hosts = tuple(
+                StandIn(labels[place], ({"kind": "slow_gpu", "node": int(self.hosts[place])},)) for place in members
+            )
+            return self._devices(labels, columns, hosts)
+        if kind == "job":
+            return self._devices(["job"], np.zeros(1, dtype=np.int64), ())
+        return {"nic": self._nics, "cable": self._cables, "switch": self._switches}[kind]()
+
+    def _devices(self, labels: Sequence[str], columns: Ints, stand_for: tuple[StandIn, ...]) -> Devices:
+        return Devices(
+            len(labels), len(self.hosts), lambda place: labels[place], lambda places: columns[places], stand_for
+        )
+
+    @staticmethod
+    def _classes(of_device: Ints) -> tuple[Ints, list[int]]:
+        """(number of each device's class, first device of each class) without classes that have no device."""
+        _, first, number = np.unique(of_device, return_index=True, return_inverse=True)
+        return number.astype(np.int64).ravel(), first.tolist()
+
+    def _nics(self) -> Devices:
+        """Each with all of its cables; a class is a place along the pipeline of the first rank that leaves by it."""
+        ports = list(self.fabric.ports)
+        ranks = np.array(list(self.fabric.ports.values()), dtype=np.int64)
+        columns, members = self._classes(self._class_of[ranks])
+        stand_for = [StandIn(f"NIC {ports[place]}", _links(self.fabric.cables_of(ports[place]))) for place in members]
+        return self._devices(ports, columns, tuple(stand_for))
+
+    def _cables(self) -> Devices:
+        """Those of NICs by place along the pipeline, those between switches by level."""
+        fabric = self.fabric
+        cables = [*fabric.edges, *fabric.trunks]
+        ports = [int(self._class_of[fabric.ports[port]]) for port, _ in fabric.edges]
+        between = [CLASSES + fabric.level[switch] for switch, _ in fabric.trunks]
+        columns, members = self._classes(np.array(ports + between, dtype=np.int64))
+        labels = [f"{a} - {b}" for a, b in cables]
+        stand_for = [StandIn(f"cable {labels[place]}", _links([cables[place]])) for place in members]
+        return self._devices(labels, columns, tuple(stand_for))
+
+    def _switches(self) -> Devices:
+        """By level: each with all of the job's cables on it."""
+        switches = list(self.fabric.level)
+        columns, members = self._classes(np.array(list(self.fabric.level.values()), dtype=np.int64))
+        stand_for = [
+            StandIn(f"switch {switches[place]}", _links(self.fabric.cables_of(switches[place]))) for place in members
+        ]
+        return self._devices(switches, columns, tuple(stand_for))
 
 
-def _stages(scenario: Scenario) -> tuple[Ints, tuple[int, ...]]:
-    """(class of every rank, rank that is played for each class): places along the pipeline."""
-    from simcluster.planning.parallel import Plan  # noqa: F401
-    from simcluster.scenario.schedule_plan import plan_of, schedule_of
-
-    plan = plan_of(scenario, schedule_of(scenario))
-    stages = plan.grid.shape[0]
-    stage = np.empty(plan.num_ranks, dtype=np.int64)
-    for number in range(stages):
-        stage[plan.grid[number].ravel()] = number
-    chosen = np.unique(np.linspace(0, stages - 1, min(CLASSES, stages)).round().astype(np.int64))
-    nearest = np.abs(chosen[None, :] - np.arange(stages)[:, None]).argmin(axis=1)
-    return nearest[stage], tuple(int(plan.grid[number].ravel()[0]) for number in chosen)
+def _links(cables: Sequence[Cable]) -> tuple[Mapping[str, Any], ...]:
+    return tuple({"kind": "slow_link", "between": list(cable)} for cable in cables)

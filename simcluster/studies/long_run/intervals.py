@@ -1,0 +1,131 @@
+"""How often a run takes checkpoints: as it says, or as loses least where it says ``auto``.
+
+Blocking: the exact optimum for exponential failures.  Written behind training: to first order.  With copies in peers'
+memory: how often, and how many of them for each on storage, together, to first order.  Verified: to first order, with
+the errors that only a verification finds.  Never more often than a write is done.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from simcluster.base.errors import InputError
+from simcluster.longrun import closed_forms
+from simcluster.longrun.pattern import STORAGE, Saving
+from simcluster.longrun.run import FailureMode
+from simcluster.longrun.times import FixedTime
+
+
+@dataclass(frozen=True)
+class Savings:
+    """What there is to choose an interval for: a checkpoint on storage, copies in memory between, a verification before
+    each, and how many cycles a pattern has."""
+
+    storage: Saving
+    memory: Saving | None
+    verify: float
+    cycles: int | Literal["auto"]
+
+
+@dataclass(frozen=True)
+class Interval:
+    """Steps between two checkpoints, cycles of a pattern, and where they come from, in words."""
+
+    steps: int
+    cycles: int
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Of what turns a run back, 1/s: what copies in memory survive, what needs storage, what is silent."""
+
+    memory: float
+    storage: float
+    silent: float
+
+    @classmethod
+    def of(cls, causes: Sequence[FailureMode]) -> Rates:
+        """Those of causes."""
+        stops = [cause for cause in causes if cause.effect == "stop"]
+        deep = sum(cause.rate for cause in stops if cause.survives == STORAGE)
+        silent = sum(cause.rate for cause in causes if cause.effect == "silent")
+        return cls(sum(cause.rate for cause in stops) - deep, deep, silent)
+
+
+def interval_of(every: str, step: float, savings: Savings, causes: Sequence[FailureMode]) -> Interval:
+    """Of steps of so many seconds; InputError for ``auto`` where nothing fails."""
+    every, rates = every.strip(), Rates.of(causes)
+    if every == "auto":
+        return _best(step, savings, rates)
+    number, _, unit = every.partition(" ")
+    if unit.strip() in ("step", "steps") and number.isdigit() and int(number):
+        steps = int(number)
+    else:
+        steps = max(1, round(FixedTime(seconds=every).seconds / step))
+    return Interval(steps, _cycles(savings, rates))
+
+
+def _cost(saving: Saving) -> float:
+    """Seconds of work that one takes."""
+    return saving.stall + saving.slowed * saving.write
+
+
+def _cycles(savings: Savings, rates: Rates) -> int:
+    """As given, else sqrt(l1/l2 C2/C1) (``closed_forms.two_levels``)."""
+    if savings.memory is None:
+        return 1
+    if savings.cycles != "auto":
+        return savings.cycles
+    if not rates.storage:
+        raise InputError(
+            "run.checkpoint.memory.storage_every: auto: no failure needs a checkpoint on storage (survives: storage); "
+            "say how often one is written all the same: 12"
+        )
+    if not rates.memory:
+        return 2
+    memory, storage = (max(1e-6, savings.verify + _cost(saving)) for saving in (savings.memory, savings.storage))
+    found = closed_forms.two_levels(memory, storage, rates.memory, rates.storage)
+    return min(100_000, max(2, round(found.cycles)))
+
+
+def _best(step: float, savings: Savings, rates: Rates) -> Interval:
+    rate = rates.memory + rates.storage
+    if not rate + rates.silent:
+        raise InputError("run.checkpoint.every: auto: nothing fails, so never; say how often: 83 steps or 20 min")
+    storage, memory, verify = savings.storage, savings.memory, savings.verify
+    cycles = _cycles(savings, rates)
+    if memory is not None:
+        # n copies and one checkpoint on storage in n cycles; a failure costs half a cycle, or half a pattern
+        spent = (cycles - 1) * (verify + _cost(memory)) + verify + _cost(storage)
+        wanted = math.sqrt(2 * spent / (rates.memory / cycles + rates.storage)) / cycles
+        how = f"copies in memory, each {cycles}th on storage"
+    elif rates.silent and verify:
+        wanted = closed_forms.verified_interval(verify, _cost(storage), rates.silent, rate)
+        how = "a verification before each"
+    elif storage.write:
+        wanted = closed_forms.behind_interval(verify + storage.stall, storage.write, storage.slowed, 1 / rate)
+        how = "written behind training"
+    else:
+        wanted = closed_forms.best_interval(verify + storage.stall, 1 / rate)
+        how = "training waits for it"
+    return _whole(step, savings, cycles, wanted, how)
+
+
+def _whole(step: float, savings: Savings, cycles: int, wanted: float, how: str) -> Interval:
+    """In steps: the nearest, but at least one, and as many as a write takes."""
+    storage, memory = savings.storage, savings.memory
+    writes = [saving.write * (1 - saving.slowed) for saving in (storage, memory) if saving is not None]
+    least = max(1, math.ceil(max(writes) / step * (1 - 1e-12)))
+    steps = max(least, round(wanted / step))
+    if steps > least:
+        why = f"what loses least is {wanted:.4g} s ({how})"
+    elif least > 1 or max(writes) > wanted:
+        why = f"bound by the write, {max(writes):.4g} s; alone {wanted:.4g} s would lose least ({how})"
+    else:
+        why = f"bound by the step; {wanted:.4g} s would lose least ({how})"
+    counted = f"{steps} step{'s' * (steps > 1)}"
+    return Interval(steps, cycles, (f"a checkpoint every {counted}, {steps * step:.4g} s: {why}",))
