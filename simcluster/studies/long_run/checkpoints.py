@@ -14,6 +14,7 @@ import numpy as np
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.longrun.spec import CheckpointSpec
+from simcluster.model.shards import lm_head_parameters_per_tp_rank
 from simcluster.model.transformer import parameters
 from simcluster.planning.job import Slices
 from simcluster.planning.owned_parameters import of_stage
@@ -21,7 +22,7 @@ from simcluster.planning.parallel import Plan
 from simcluster.scenario.memory_plan import recipe_of
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.schedule_plan import plan_of, schedule_of, slices_of
-from simcluster.studies.long_run.fabric import Fabric
+from simcluster.studies.long_run.fabric import JobFabric
 
 HOST_LINK = 24e9
 """B/s between a GPU and its host where the topology has no link for it: what PCIe 4.0 x16 gives in practice."""
@@ -54,7 +55,7 @@ class Weight:
     notes: tuple[str, ...] = ()
 
 
-def weight_of(scenario: Scenario, spec: CheckpointSpec, fabric: Fabric) -> Weight:
+def weight_of(scenario: Scenario, spec: CheckpointSpec, fabric: JobFabric) -> Weight:
     """The checkpoint of a scenario; InputError where nothing says how long one takes."""
     if spec.to is None and spec.stall is None:
         raise InputError("run.checkpoint: how long does one take? to: 100 GB/s is what storage takes, or stall: 5 s")
@@ -114,9 +115,12 @@ def bytes_by_rank(scenario: Scenario, each: float) -> Floats:
     for stage in range(plan.pp):
         held = [schedule.slice_of(stage, chunk) for chunk in range(schedule.num_chunks)]
         layers = [layer for number in held for layer in slices.of(number)]
-        ends = {"first": 0 in held, "last": len(slices.counts) - 1 in held}
-        owned = of_stage(scenario.model, plan, layers, **ends)
-        common[plan.grid[stage].ravel()], experts[plan.grid[stage].ravel()] = owned.common, owned.experts
+        first, last = 0 in held, len(slices.counts) - 1 in held
+        owned = of_stage(scenario.model, plan, layers, first=first, last=last)
+        again = scenario.model.tied_embeddings and last and not first  # the first stage writes the table
+        ranks = plan.grid[stage].ravel()
+        common[ranks] = owned.common - again * lm_head_parameters_per_tp_rank(scenario.model, plan.tp)
+        experts[ranks] = owned.experts
     sharded = scenario.parallel.zero >= 1
     parts = _written(plan, "dp", plan.shard_size if sharded else 1)
     apart = _written(plan, "edp", plan.expert_replicas if sharded else 1) if plan.experts_apart else parts
@@ -141,7 +145,7 @@ def _by_host(scenario: Scenario, by_rank: Floats) -> tuple[list[int], Floats]:
 # --- links ------------------------------------------------------------------------------------------------------------
 
 
-def nic_rates(scenario: Scenario, fabric: Fabric, hosts: list[int]) -> Floats:
+def nic_rates(scenario: Scenario, fabric: JobFabric, hosts: list[int]) -> Floats:
     """B/s with which each machine leaves for the fabric; infinite where there is none: all is on one machine."""
     cluster = scenario.cluster.built
     found = dict.fromkeys(hosts, 0.0)

@@ -13,7 +13,7 @@ Cable = tuple[str, str]
 
 
 @dataclass(frozen=True)
-class Fabric:
+class JobFabric:
     """``ports`` are the job's NICs (GPUs, where those have switch ports of their own), each with the first rank that
     leaves by it; ``edges`` their cables; ``level`` of each switch that the job can use (1: next to GPUs), in the order
     of levels; ``trunks`` the cables between those.  All of them may be empty: a single machine."""
@@ -28,7 +28,7 @@ class Fabric:
         return [cable for cable in (*self.edges, *self.trunks) if node in cable]
 
 
-def fabric_of(cluster: Cluster, gpus: int) -> Fabric:
+def fabric_of(cluster: Cluster, gpus: int) -> JobFabric:
     """What the first ``gpus`` GPUs can use: their leaves, and all that lies above those."""
     switches = set(cluster.switches)
     ports: dict[str, int] = {}
@@ -56,7 +56,7 @@ def fabric_of(cluster: Cluster, gpus: int) -> Fabric:
             reached += more
     trunks = tuple((a, b) for a in used for b in above[a] if b in used and (levels[a], a) < (levels[b], b))
     ordered = sorted(used, key=lambda switch: levels[switch])
-    return Fabric(ports, tuple(edges), {switch: levels[switch] for switch in ordered}, trunks)
+    return JobFabric(ports, tuple(edges), {switch: levels[switch] for switch in ordered}, trunks)
 
 
 def _levels(leaves: list[str], above: dict[str, list[str]]) -> dict[str, int]:

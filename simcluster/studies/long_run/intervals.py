@@ -93,10 +93,11 @@ def _cycles(savings: Savings, rates: Rates) -> int:
 
 
 def _best(step: float, savings: Savings, rates: Rates) -> Interval:
-    rate = rates.memory + rates.storage
+    verify = savings.verify
+    rate = rates.memory + rates.storage + (0.0 if verify else rates.silent)
     if not rate + rates.silent:
         raise InputError("run.checkpoint.every: auto: nothing fails, so never; say how often: 83 steps or 20 min")
-    storage, memory, verify = savings.storage, savings.memory, savings.verify
+    storage, memory = savings.storage, savings.memory
     cycles = _cycles(savings, rates)
     if memory is not None:
         # n copies and one checkpoint on storage in n cycles; a failure costs half a cycle, or half a pattern
@@ -107,12 +108,19 @@ def _best(step: float, savings: Savings, rates: Rates) -> Interval:
         wanted = closed_forms.verified_interval(verify, _cost(storage), rates.silent, rate)
         how = "a verification before each"
     elif storage.write:
-        wanted = closed_forms.behind_interval(verify + storage.stall, storage.write, storage.slowed, 1 / rate)
+        wanted = closed_forms.behind_interval(verify + _cost(storage), 0.0, 0.0, 1 / rate)  # the bound: ``_whole``
         how = "written behind training"
     else:
-        wanted = closed_forms.best_interval(verify + storage.stall, 1 / rate)
+        wanted = _nearby(step, verify + storage.stall, rate)
         how = "training waits for it"
     return _whole(step, savings, cycles, wanted, how)
+
+
+def _nearby(step: float, checkpoint: float, rate: float) -> float:
+    """The exact optimum, in whole steps: the better of the two beside it."""
+    steps = closed_forms.best_interval(checkpoint, 1 / rate) / step
+    near = [max(1, math.floor(steps)) * step, max(1, math.ceil(steps)) * step]
+    return max(near, key=lambda work: closed_forms.efficiency(work, checkpoint, 0.0, 0.0, rate))
 
 
 def _whole(step: float, savings: Savings, cycles: int, wanted: float, how: str) -> Interval:
@@ -121,9 +129,9 @@ def _whole(step: float, savings: Savings, cycles: int, wanted: float, how: str) 
     writes = [saving.write * (1 - saving.slowed) for saving in (storage, memory) if saving is not None]
     least = max(1, math.ceil(max(writes) / step * (1 - 1e-12)))
     steps = max(least, round(wanted / step))
-    if steps > least:
+    if round(wanted / step) >= least:
         why = f"what loses least is {wanted:.4g} s ({how})"
-    elif least > 1 or max(writes) > wanted:
+    elif least > 1:
         why = f"bound by the write, {max(writes):.4g} s; alone {wanted:.4g} s would lose least ({how})"
     else:
         why = f"bound by the step; {wanted:.4g} s would lose least ({how})"

@@ -11,7 +11,7 @@ import numpy as np
 from simcluster.base.arrays import Ints
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.schedule_plan import plan_of, schedule_of
-from simcluster.studies.long_run.fabric import Cable, Fabric, fabric_of
+from simcluster.studies.long_run.fabric import Cable, JobFabric, fabric_of
 
 CLASSES = 4
 """Places along the pipeline whose devices are played: others are taken for the nearest of them."""
@@ -56,10 +56,10 @@ class Parts:
         self._first = [int(plan.grid[stage].ravel()[0]) for stage in self.chosen]
         hosts = self._cluster.hosts[: self._gpus]
         self.hosts, self._first_of = np.unique(hosts, return_index=True)
-        self._fabric: Fabric | None = None
+        self._fabric: JobFabric | None = None
 
     @property
-    def fabric(self) -> Fabric:
+    def fabric(self) -> JobFabric:
         """NICs, switches and cables; looked up when somebody asks."""
         self._fabric = self._fabric or fabric_of(self._cluster, self._gpus)
         return self._fabric

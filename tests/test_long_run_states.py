@@ -1,0 +1,313 @@
+"""What a long run asks of the step simulator: states, devices by name, checkpoints, intervals."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import networkx as nx
+import numpy as np
+import pytest
+
+from simcluster.base.errors import InputError
+from simcluster.longrun.pattern import CheckpointPattern, Saving
+from simcluster.longrun.replicas import play_replicas
+from simcluster.longrun.run import FailureMode, LongRun, Part
+from simcluster.longrun.spec import CheckpointSpec
+from simcluster.longrun.times import FixedTime
+from simcluster.model.transformer import parameters
+from simcluster.scenario.scenario import Scenario, load
+from simcluster.simulate import simulate
+from simcluster.studies.long_run import states as states_module
+from simcluster.studies.long_run.build import long_run_of
+from simcluster.studies.long_run.checkpoints import HOST_LINK, Weight, bytes_by_rank, weight_of
+from simcluster.studies.long_run.fabric import fabric_of
+from simcluster.studies.long_run.intervals import Interval, Savings, interval_of
+from simcluster.studies.long_run.parts_of import Parts
+from simcluster.studies.long_run.states import StepStates
+from simcluster.topology import Cluster
+from simcluster.topology.cluster import make_cluster
+
+
+def tiny(run: dict[str, Any] | None = None, **changes: Any) -> Scenario:
+    given = {"days": "1 d", "failures": [FAILURE], "checkpoint": {"to": "100 GB/s"}} | (run or {})
+    return load("tiny_3d", {"run": given, **{key.replace("__", "."): value for key, value in changes.items()}})
+
+
+FAILURE = {"name": "GPU", "of": "gpu", "mtbf": "10 d"}
+
+
+def weighed(scenario: Scenario, **checkpoint: Any) -> Weight:
+    spec = CheckpointSpec.model_validate(checkpoint)
+    return weight_of(scenario, spec, fabric_of(scenario.cluster.built, scenario.gpus))
+
+
+def step_of(**changes: Any) -> float:
+    return simulate(load("tiny_3d", changes)).step_time
+
+
+# --- devices ----------------------------------------------------------------------------------------------------------
+
+
+def from_graph(cluster: Cluster) -> Cluster:
+    """The same cluster without closed forms."""
+    return make_cluster(cluster.name, cluster.device, nx.DiGraph(cluster.graph))
+
+
+@pytest.mark.parametrize("name", ["tiny_3d", "mixtral_8x7b_128xh100"])
+def test_devices_are_those_of_the_graph(name: str) -> None:
+    scenario = load(name)
+    cluster, parts = scenario.cluster.built, Parts(scenario)
+    assert "graph" not in cluster.wiring.__dict__
+    found = {of: parts.of(of) for of in ("gpu", "memory", "host", "nic", "cable", "switch", "job")}
+    assert "graph" not in cluster.wiring.__dict__  # none is made for names and counts
+    kinds = cluster.graph.nodes(data="kind")
+    for of in ("gpu", "nic", "switch"):
+        named = [found[of].label(place) for place in range(found[of].count)]
+        assert sorted(named) == sorted(node for node, kind in kinds if kind == of)
+    cables = [tuple(found["cable"].label(place).split(" - ")) for place in range(found["cable"].count)]
+    wanted = {frozenset(link) for link in cluster.graph.edges if any(kinds[node] == "switch" for node in link)}
+    assert {frozenset(cable) for cable in cables} == wanted
+    assert len(cables) == len(wanted)
+    assert found["host"].count == len(set(cluster.host_of))
+    assert found["memory"].count == scenario.gpus
+    assert fabric_of(from_graph(cluster), scenario.gpus).level == parts.fabric.level
+    for devices in found.values():
+        columns = devices.column(np.arange(devices.count))
+        assert set(columns) <= set(range(max(1, len(devices.stand_for))))
+
+
+def test_a_job_on_a_part_of_the_cluster_has_only_what_it_can_use() -> None:
+    whole = load("mixtral_8x7b_128xh100")
+    less = fabric_of(whole.cluster.built, 8)
+    assert set(less.ports.values()) == set(range(8))
+    assert len(less.edges) == 8
+    one = fabric_of(whole.cluster.built, 1)
+    assert len(one.level) == 1  # all meet in the leaf
+    assert not one.trunks
+
+
+# --- states -----------------------------------------------------------------------------------------------------------
+
+SLOW = [
+    {"name": "slow GPU", "of": "gpu", "effect": "slow", "mtbf": "10 d", "by": [1.5], "lasts": "1 h"},
+    {"name": "slow machine", "of": "host", "effect": "slow", "mtbf": "10 d", "by": [1.5], "lasts": "1 h"},
+    {"name": "slow NIC", "of": "nic", "effect": "slow", "mtbf": "10 d", "left": [0.1], "lasts": "1 h"},
+    {"name": "slow cable", "of": "cable", "effect": "slow", "mtbf": "10 d", "left": [0.1], "lasts": "1 h"},
+    {"name": "slow switch", "of": "switch", "effect": "slow", "mtbf": "10 d", "left": [0.1], "lasts": "1 h"},
+]
+
+
+def test_states_equal_scenarios_with_the_fault_written_by_hand() -> None:
+    scenario = tiny({"failures": [FAILURE, *SLOW]})
+    states = StepStates(scenario)
+    paces = {cause.name: cause.paces for cause in long_run_of(scenario, states).causes}
+    plan_first = [0, 4]  # the first rank of each stage: tp 2, dp 2
+    healthy = step_of()
+    assert states.healthy == healthy
+
+    def by_hand(*faults: dict[str, Any]) -> float:
+        return step_of(faults=list(faults)) / healthy
+
+    assert paces["slow GPU"][0].tolist() == [
+        by_hand({"kind": "slow_gpu", "rank": rank, "factor": 1.5}) for rank in plan_first
+    ]
+    assert paces["slow NIC"][0].tolist() == [
+        by_hand({"kind": "slow_link", "nic_of": rank, "factor": 0.1}) for rank in plan_first
+    ]
+    assert paces["slow machine"][0].tolist() == [
+        by_hand({"kind": "slow_gpu", "node": n, "factor": 1.5}) for n in (0, 2)
+    ]
+    leaf = load("tiny_3d").cluster.built.switches[0]
+    links = [a for a, b in load("tiny_3d").cluster.built.links if b == leaf]
+    slow = [{"kind": "slow_link", "between": [a, leaf], "factor": 0.1} for a in links]
+    assert paces["slow switch"][0, 0] == by_hand(*slow)
+    assert paces["slow cable"][0, 0] == paces["slow NIC"][0, 0] > 1
+
+
+def test_a_state_is_played_once_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    played: list[Scenario] = []
+
+    def counted(scenario: Scenario) -> Any:
+        played.append(scenario)
+        return simulate(scenario)
+
+    monkeypatch.setattr(states_module, "replay", counted)
+    scenario = tiny(
+        {
+            "failures": [*SLOW[:1], SLOW[0] | {"name": "again", "by": [1.5, 2.0]}],
+            "checkpoint": {"stall": "1 s", "every": "10 min"},
+        }
+    )
+    states = StepStates(scenario)
+    long_run_of(scenario, states)
+    assert len(played) == 4  # two stages x (1.5, 2); healthy is simulated
+    assert list(states.asked) == list(states.took)
+    assert states.told().splitlines()[0] == "5 states of the cluster, each played once:"
+    long_run_of(scenario, states)
+    assert len(played) == 4
+    assert any("stand for the nearest of 8" in note for note in states.notes)
+
+
+def test_more_than_fifty_states_are_refused() -> None:
+    states = StepStates(tiny())
+    assert states.healthy
+    states.asked |= {f"state {number}": 1.0 for number in range(49)}
+    with pytest.raises(InputError, match="more than 50 states"):
+        states.fewer_replicas(1)
+
+
+def test_a_write_takes_its_part_of_the_nics() -> None:
+    scenario = tiny({"checkpoint": {"to": "20 GB/s", "mode": "snapshot", "every": "10 min"}})
+    states = StepStates(scenario)
+    run = long_run_of(scenario, states)
+    weight = weighed(scenario, to="20 GB/s", mode="snapshot")
+    faults = [{"kind": "background_load", "uplinks_of": host, "share": share} for host, share in weight.shares]
+    assert len(faults) == 4
+    assert run.pattern.storage.slowed == 1 - step_of() / step_of(faults=faults) > 0
+    assert any(words.startswith("write in flight") for words in states.asked)
+    rates = np.array([share for _, share in weight.shares]) * 2 * 48e9 * weight.write
+    by_rank = bytes_by_rank(scenario, 14)
+    assert rates == pytest.approx(by_rank.reshape(4, 2).sum(axis=1), rel=1e-9)
+
+
+def test_fewer_replicas_are_the_smaller_job() -> None:
+    scenario = tiny({"short": "shrink", "spares": {"warm": 1}})
+    run = long_run_of(scenario, StepStates(scenario))
+    smaller = simulate(load("tiny_3d", {"gpus": 4, "parallel.dp": 1})).step_time
+    assert run.short == (smaller / step_of(),)  # dp 2: one can be missing, though shrink_to says 4
+    single = tiny({"short": "shrink", "spares": {"warm": 1}}, gpus=4, parallel__dp=1)
+    with pytest.raises(InputError, match="a single replica"):
+        long_run_of(single, StepStates(single))
+
+
+# --- checkpoints ------------------------------------------------------------------------------------------------------
+
+
+def test_ranks_write_all_of_the_job_between_them() -> None:
+    scenario = load("tiny_3d")
+    with_zero = bytes_by_rank(scenario, 14)
+    without = bytes_by_rank(load("tiny_3d", {"parallel.zero": 0}), 14)
+    assert (without > 0).tolist() == [True, True, False, False] * 2  # the first replica
+    assert with_zero.sum() == pytest.approx(without.sum(), rel=1e-12)
+    whole = 14 * parameters(scenario.model).total
+    assert whole < with_zero.sum() < 1.02 * whole  # both ranks of tp hold the positions and norms
+    split = {"parallel": {"tp": 1, "pp": 2, "dp": 4, "zero": 1}, "overlap.tensor": False}
+    assert bytes_by_rank(load("tiny_3d", split), 14).sum() == pytest.approx(whole, rel=1e-12)
+
+
+def test_published_checkpoints() -> None:
+    llama = weighed(load("llama3_405b_16384xh100"), to="2 TB/s", bytes_per_parameter=14)
+    assert llama.size == pytest.approx(5.67e12, rel=3e-3)
+    assert llama.stall == pytest.approx(2.84, rel=3e-3)
+    flat = {"kind": "flat", "gpus": 256, "gpus_per_host": 8, "link": {"line_rate": "25 GB/s"}, "path_latency": "5 us"}
+    gpt = load("tiny_3d", {
+        "cluster": {"topology": flat, "device": "a100-80gb"}, "model": {"preset": "gpt3-175b"},
+        "parallel": {"tp": 1, "pp": 1, "dp": 256, "zero": 1}, "training": {"global_batch": 256, "micro_batch": 1},
+        "overlap": {"tensor": False},
+    })  # fmt: skip
+    each = 1.75e12 / parameters(gpt.model).total
+    found = weighed(gpt, to="100 GB/s", bytes_per_parameter=each, mode="snapshot")
+    assert each == pytest.approx(10, rel=0.01)
+    assert found.size == pytest.approx(1.75e12)
+    assert found.write == pytest.approx(17.5)
+    assert found.rank == pytest.approx(6.836e9, rel=2e-3)  # with the rows that pad the vocabulary
+    assert found.stall == found.rank / HOST_LINK == pytest.approx(0.285, rel=2e-3)
+    assert any("no link to host memory" in note for note in found.notes)
+
+
+def test_links_bound_what_storage_does_not() -> None:
+    scenario = load("tiny_3d")
+    by_rank = bytes_by_rank(scenario, 14)
+    machine = by_rank.reshape(4, 2).sum(axis=1).max()
+    cluster = scenario.cluster.built
+    pcie = cluster.path_bandwidth([link for link, _ in cluster.host_way(0, "d2h")])
+    nics = 2 * cluster.capacity[cluster.link_index["node0.nic0", cluster.switches[0]]]
+    fast = weighed(scenario, to="100 TB/s", mode="snapshot")
+    assert fast.stall == pytest.approx(by_rank.max() / pcie)
+    assert fast.write == pytest.approx(2 * machine / nics)  # half of a link beside training
+    assert {round(share, 9) for _, share in fast.shares} >= {0.5}
+    assert weighed(scenario, to="100 TB/s").stall == pytest.approx(machine / nics)
+    assert any("NICs, not by storage" in note for note in fast.notes)
+    slow = weighed(scenario, to="1 GB/s", read="2 GB/s")
+    assert slow.stall == pytest.approx(slow.size / 1e9)
+    assert slow.load_storage == pytest.approx(slow.size / 2e9)
+    assert slow.load_memory == pytest.approx(max(by_rank.max() / pcie, machine / nics))
+
+
+# --- how often --------------------------------------------------------------------------------------------------------
+
+
+def stopping(rate: float, survives: int = 0) -> FailureMode:
+    return FailureMode(name=f"stop {survives}", effect="stop", rate=rate, survives=survives)
+
+
+def efficiency(savings: Savings, causes: tuple[FailureMode, ...], found: Interval) -> float:
+    """The share of time that is kept, played on the same failures for every interval."""
+    pattern = CheckpointPattern(10.0, found.steps, savings.storage, savings.memory, found.cycles, savings.verify)
+    now = FixedTime(seconds="60 s")
+    run = LongRun(pattern, causes, until=20 * 86400.0, restart=(Part("all", now, now),))
+    outcomes = play_replicas(run, 0, 40)
+    return float(outcomes.steps.mean()) * 10.0 / run.until
+
+
+@pytest.mark.parametrize(
+    ("savings", "causes"),
+    [
+        (Savings(Saving(60.0), None, 0.0, 1), (stopping(1 / 10800),)),
+        (Savings(Saving(3.0, 120.0, 0.02), None, 0.0, 1), (stopping(1 / 10800),)),
+        (Savings(Saving(60.0), Saving(2.0), 0.0, "auto"), (stopping(1 / 14400), stopping(1 / 86400, 1))),
+    ],
+    ids=["blocking", "behind", "two levels"],
+)
+def test_the_automatic_interval_is_as_good_as_a_search(savings: Savings, causes: tuple[FailureMode, ...]) -> None:
+    chosen = interval_of("auto", 10.0, savings, causes)
+    least = max(saving.write for saving in (savings.storage, savings.memory) if saving) / 10
+    tried = {
+        (steps, cycles): efficiency(savings, causes, Interval(steps, cycles))
+        for steps in sorted({max(1, round(chosen.steps * factor)) for factor in (0.4, 0.8, 1.25)})
+        for cycles in sorted({max(1, round(chosen.cycles * factor)) for factor in (0.4, 2)})
+        if steps >= least and (cycles > 1) == (savings.memory is not None)
+    }
+    assert len(tried) > 2
+    ours = efficiency(savings, causes, chosen)
+    assert ours > max(tried.values()) - 5e-4
+    assert ours - min(tried.values()) > 0.005  # the search can tell
+
+
+def test_the_automatic_interval_is_never_below_the_write() -> None:
+    causes = (stopping(1 / 10800),)
+    bound = interval_of("auto", 10.0, Savings(Saving(0.0, 155.0), None, 0.0, 1), causes)
+    assert bound.steps == 16
+    assert "bound by the write" in bound.notes[0]
+    free = interval_of("auto", 10.0, Savings(Saving(1e-6, 1.0), None, 0.0, 1), causes)
+    assert free.steps == 1
+    assert "bound by the step" in free.notes[0]
+    wide = interval_of("auto", 10.0, Savings(Saving(60.0, 1.0), None, 0.0, 1), causes)
+    assert wide.steps == round((2 * 60 * 10800) ** 0.5 / 10)
+    assert interval_of("20 min", 10.0, Savings(Saving(60.0), None, 0.0, 1), ()).steps == 120
+    assert interval_of("83 steps", 10.0, Savings(Saving(60.0), None, 0.0, 1), ()).steps == 83
+
+
+def test_what_cannot_be_chosen_is_said() -> None:
+    savings = Savings(Saving(60.0), Saving(2.0), 0.0, "auto")
+    with pytest.raises(InputError, match="nothing fails"):
+        interval_of("auto", 10.0, replace(savings, memory=None), ())
+    with pytest.raises(InputError, match="no failure needs a checkpoint on storage"):
+        interval_of("auto", 10.0, savings, (stopping(1e-4),))
+    with pytest.raises(InputError, match="how long does one take"):
+        weighed(load("tiny_3d"))
+
+
+def test_what_a_machine_does_not_have_does_not_fail() -> None:
+    gpus = [{"name": f"gpu{place}", "kind": "gpu", "host": 0} for place in range(2)]
+    edges = [{"between": [gpu["name"], "box"], "line_rate": "300 GB/s", "latency": "1 us"} for gpu in gpus]
+    box = {"kind": "graph", "name": "box", "nodes": [*gpus, {"name": "box", "kind": "nvswitch"}], "edges": edges}
+    run = {"failures": [FAILURE, SLOW[2]], "checkpoint": {"to": "100 GB/s", "mode": "snapshot", "every": "10 min"}}
+    alone = {"cluster": {"topology": box, "device": "a100-80gb"}, "parallel": {"tp": 2, "pp": 1, "dp": 1}}
+    states = StepStates(tiny(run, **alone))
+    found = long_run_of(states.scenario, states)
+    assert [cause.name for cause in found.causes] == ["GPU"]
+    assert "slow NIC does not occur: the job's machines have no nic" in states.notes
+    assert list(states.asked) == ["healthy"]  # what is written takes no link
+    assert found.pattern.storage.slowed == 0
