@@ -196,6 +196,33 @@ def test_ranks_write_all_of_the_job_between_them() -> None:
     assert bytes_by_rank(load("tiny_3d", split), 14).sum() == pytest.approx(whole, rel=1e-12)
 
 
+@pytest.mark.parametrize(("name", "writers"), [("mixtral_8x7b_128xh100", 128), ("hsdp_7b_128xa100", 8), ("tiny_dp", 1)])
+def test_each_parameter_is_written_once(name: str, writers: int) -> None:
+    scenario = load(name)  # experts on ranks of their own, shards within a machine, replicas without shards
+    found = bytes_by_rank(scenario, 14)
+    assert found.sum() == pytest.approx(14 * parameters(scenario.model).total, rel=1e-12)
+    assert np.count_nonzero(found) == writers
+
+
+def test_copies_in_peers_memory_follow_from_pcie_and_the_network() -> None:
+    switch = {"name": "rack", "of": "switch", "mtbf": "100 d", "survives": "storage"}
+    checkpoint = {"to": "1 GB/s", "mode": "snapshot", "memory": {}}
+    states = StepStates(tiny({"failures": [FAILURE, switch], "checkpoint": checkpoint, "restart": [{"part": "load"}]}))
+    run = long_run_of(states.scenario, states)
+    weight = weighed(states.scenario, **checkpoint)
+    memory = run.pattern.memory
+    assert memory is not None
+    assert (memory.stall, memory.write) == (weight.memory_stall, weight.memory_write)
+    share = dict(weight.memory_shares)
+    assert max(share.values()) == 0.5
+    faults = [{"kind": "background_load", "uplinks_of": host, "share": part} for host, part in share.items()]
+    assert memory.slowed == 1 - step_of() / step_of(faults=faults) > run.pattern.storage.slowed
+    assert run.pattern.cycles > 1
+    times = [law.seconds for law in (run.restart[0].memory, run.restart[0].storage) if isinstance(law, FixedTime)]
+    assert times == [weight.load_memory, weight.load_storage]
+    assert any("host memory for 6 snapshots" in note for note in states.notes)
+
+
 def test_published_checkpoints() -> None:
     llama = weighed(load("llama3_405b_16384xh100"), to="2 TB/s", bytes_per_parameter=14)
     assert llama.size == pytest.approx(5.67e12, rel=3e-3)
@@ -265,11 +292,11 @@ def test_the_automatic_interval_is_as_good_as_a_search(savings: Savings, causes:
     least = max(saving.write for saving in (savings.storage, savings.memory) if saving) / 10
     tried = {
         (steps, cycles): efficiency(savings, causes, Interval(steps, cycles))
-        for steps in sorted({max(1, round(chosen.steps * factor)) for factor in (0.4, 0.8, 1.25)})
+        for steps in sorted({max(1, round(chosen.steps * factor)) for factor in (0.5, 1.5)})
         for cycles in sorted({max(1, round(chosen.cycles * factor)) for factor in (0.4, 2)})
         if steps >= least and (cycles > 1) == (savings.memory is not None)
     }
-    assert len(tried) > 2
+    assert len(tried) >= 2
     ours = efficiency(savings, causes, chosen)
     assert ours > max(tried.values()) - 5e-4
     assert ours - min(tried.values()) > 0.005  # the search can tell

@@ -33,8 +33,9 @@ def section_of(scenario: Scenario) -> RunSpec:
 
 
 def long_run_of(scenario: Scenario, states: StepStates) -> LongRun:
-    """The run of a scenario in numbers; its states are played where they are not yet."""
+    """The run of a scenario in numbers; its states are played where they are not yet, and ``states.notes`` say how."""
     section = section_of(scenario)
+    states.notes.clear()
     weight = _weighed(section, states)
     causes = tuple(_causes(scenario, section, states))
     pattern = _pattern(section, states, weight, causes)

@@ -103,7 +103,7 @@ def _best(step: float, savings: Savings, rates: Rates) -> Interval:
         # n copies and one checkpoint on storage in n cycles; a failure costs half a cycle, or half a pattern
         spent = (cycles - 1) * (verify + _cost(memory)) + verify + _cost(storage)
         wanted = math.sqrt(2 * spent / (rates.memory / cycles + rates.storage)) / cycles
-        how = f"copies in memory, each {cycles}th on storage"
+        how = f"copies in memory, one in {cycles} on storage"
     elif rates.silent and verify:
         wanted = closed_forms.verified_interval(verify, _cost(storage), rates.silent, rate)
         how = "a verification before each"

@@ -14,17 +14,12 @@ from simcluster.base.errors import InputError
 from simcluster.faults import Fault, FaultSpec, placed
 from simcluster.results.result import Result
 from simcluster.scenario.scenario import Scenario
-from simcluster.scenario.schedule_plan import plan_of, schedule_of
 from simcluster.simulate import replay, simulate
 from simcluster.studies.long_run.parts_of import Parts, StandIn
 from simcluster.studies.whatif.mitigations import without_machine
 
 MOST = 50
 """Steps that a run may ask for."""
-MANY = 64
-"""With more machines those of one replica stand for all where a checkpoint is written: replicas are alike, and their
-rings are as slow as their slowest link (16,384 GPUs, 10 % of every NIC: 8.772 s in place of 8.771 s, in a third of the
-time)."""
 
 _FAULT: TypeAdapter[FaultSpec] = TypeAdapter(Fault)
 
@@ -89,21 +84,16 @@ class StepStates:
         return self.with_faults(f"{device.words} {how}", device.slow(level))
 
     def writing(self, words: str, shares: Mapping[int, float]) -> float:
-        """With a share of the NICs' links of machines taken by what they write; in words: all at the largest."""
-        loaded = {host: share for host, share in shares.items() if share > 0}
-        if not loaded:
+        """With a share of the cables of every machine's NICs taken by what it writes, all through the step.
+
+        The step of a ``background_load`` of that share on the uplinks of each, to the bit, without a graph.
+        """
+        fabric, hosts = self.parts.fabric, self.scenario.cluster.built.hosts
+        taken = [(cable, shares.get(int(hosts[fabric.ports[cable[0]]]), 0.0)) for cable in fabric.edges]
+        faults = [{"kind": "slow_link", "between": cable, "factor": 1 - share} for cable, share in taken if share]
+        if not faults:
             return self.healthy
-        whole = len(loaded)
-        if whole > MANY:
-            plan = plan_of(self.scenario, schedule_of(self.scenario))
-            hosts = self.scenario.cluster.built.hosts[plan.grid[:, 0].ravel()]
-            loaded = {host: loaded[host] for host in dict.fromkeys(hosts.tolist()) if host in loaded}
-        faults = [
-            {"kind": "background_load", "uplinks_of": host, "share": share} for host, share in sorted(loaded.items())
-        ]
-        stands = f", {len(loaded)} machines for all {whole}" if len(loaded) < whole else ""
-        most = max(loaded.values())
-        return self.with_faults(f"{words} in flight ({most:.2%} of NICs{stands})", faults)
+        return self.with_faults(f"{words} in flight (up to {max(shares.values()):.2%} of NICs)", faults)
 
     def fewer_replicas(self, missing: int) -> tuple[float, float]:
         """(seconds of a step with so many replicas fewer, samples of it over those of a whole step)."""
