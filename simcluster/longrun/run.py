@@ -98,9 +98,9 @@ class Part:
 
 @dataclass(frozen=True)
 class Spares:
-    """RepairShop that stand by: those first in use are ``hot``, then ``warm``, then ``cold``, ready after ``ready``.
+    """Machines that stand by: those first in use are ``hot``, then ``warm``, then ``cold``, ready after ``ready``.
 
-    RepairShop in repair come back as the last of them.  ``crews`` repair one machine each (None: as many as it takes).
+    Machines in repair come back as the last of them.  ``crews`` repair one machine each (None: as many as it takes).
     """
 
     hot: int = 0

@@ -28,7 +28,7 @@ class CounterStreams:
     seed: int
     first: int
     count: int
-    _known: dict[tuple[str, int, int], Floats] = field(default_factory=dict, repr=False)
+    _known: dict[tuple[str, int], Window] = field(default_factory=dict, repr=False)
 
     def uniform(self, what: str, occurrence: Ints, draws: int = 1, replicas: Ints | None = None) -> Floats:
         """Numbers of the given occurrence of each replica, shape (replicas, draws).
@@ -38,23 +38,52 @@ class CounterStreams:
         places = np.arange(self.count) if replicas is None else replicas
         if not draws or not len(places):
             return np.empty((len(places), draws))
-        blocks = occurrence // BLOCK
-        low, high = int(blocks.min()), int(blocks.max())
-        if low == high:
-            return self._block(what, draws, low)[places, occurrence % BLOCK]
-        found = np.empty((len(places), draws))
-        for block in range(low, high + 1):
-            chosen = blocks == block
-            found[chosen] = self._block(what, draws, block)[places[chosen], occurrence[chosen] % BLOCK]
-        return found
+        window = self._known.get((what, draws))
+        if window is None:
+            window = self._known[what, draws] = Window(self, what, draws)
+        return window.at(places, occurrence)
 
-    def _block(self, what: str, draws: int, block: int) -> Floats:
-        """Numbers of ``BLOCK`` occurrences, shape (replicas, BLOCK, draws)."""
-        key = what, draws, block
-        if key not in self._known:
-            drawn = [numbers_of(self.seed, what, block, draw, self.first, self.count) for draw in range(draws)]
-            self._known[key] = np.stack(drawn, axis=-1)
-        return self._known[key]
+
+class Window:
+    """The blocks of a stream that are in use: numbers (replicas x occurrences from ``begin`` to ``end``, draws).
+
+    Blocks that all replicas have passed are dropped; one that is asked for all the same is drawn again.
+    """
+
+    def __init__(self, streams: CounterStreams, what: str, draws: int) -> None:
+        self.streams, self.what, self.draws = streams, what, draws
+        self.begin = self.end = 0
+        self.latest = np.zeros(streams.count, dtype=np.int64)
+        self.numbers = np.empty((streams.count, 0, draws))
+
+    def at(self, places: Ints, occurrence: Ints) -> Floats:
+        """The numbers of the given occurrences."""
+        self.latest[places] = occurrence
+        low, high = int(occurrence.min()), int(occurrence.max())
+        if low < self.begin or high >= self.end:
+            self._move(low, high)
+        width = self.end - self.begin
+        flat = self.numbers.reshape(-1, self.draws)
+        return flat.take(places * width + (occurrence - self.begin), axis=0)
+
+    def _move(self, low: int, high: int) -> None:
+        """To all blocks from the earliest that a replica still needs."""
+        begin, end = min(low, int(self.latest.min())) // BLOCK, high // BLOCK + 1
+        known = range(self.begin // BLOCK, self.end // BLOCK)
+        blocks = [
+            self.numbers[:, (block - known.start) * BLOCK :][:, :BLOCK] if block in known else self._drawn(block)
+            for block in range(begin, max(end, known.stop))
+        ]
+        self.numbers = np.concatenate(blocks, axis=1)
+        self.begin, self.end = begin * BLOCK, max(end, known.stop) * BLOCK
+
+    def _drawn(self, block: int) -> Floats:
+        streams = self.streams
+        drawn = [
+            numbers_of(streams.seed, self.what, block, draw, streams.first, streams.count)
+            for draw in range(self.draws)
+        ]
+        return np.stack(drawn, axis=-1)
 
 
 def numbers_of(seed: int, what: str, block: int, draw: int, first: int, count: int) -> Floats:

@@ -13,13 +13,14 @@ from simcluster.longrun.times import TimeSpec
 class LawOfEach:
     """A law for every cause: ``fixed[cause]`` where it is always as long (s); those in ``drawn`` are drawn.
 
-    ``what`` names the stream of the draws.
+    ``what`` names the stream of the draws; ``one`` is the law of all of them where they have the same.
     """
 
     def __init__(self, what: str, laws: Sequence[TimeSpec]) -> None:
         self.what, self.of = what, laws
         self.fixed = np.array([law.mean if not law.draws else 0.0 for law in laws])
         self.drawn = [number for number, law in enumerate(laws) if law.draws]
+        self.one = laws[0] if all(law is laws[0] for law in laws) else None
 
 
 class Laws:
@@ -33,14 +34,11 @@ class Laws:
         self.detect = LawOfEach("detect", [cause.detect for cause in causes] + [NOW] * others)
         self.restart = [
             tuple(
-                LawOfEach(f"restart.{part.name}", [law] * names) for law in self._both(run, part.memory, part.storage)
+                LawOfEach(f"restart.{part.name}", [law] * names)
+                for law in ((part.storage,) if run.pattern.memory is None else (part.memory, part.storage))
             )
             for part in run.restart
         ]
         self.repaired = [number for number, cause in enumerate(causes) if cause.repair is not None]
         self.slows = any(cause.effect == "slow" for cause in causes)
         self.silent = any(cause.effect == "silent" for cause in causes)
-
-    @staticmethod
-    def _both(run: LongRun, memory: TimeSpec, storage: TimeSpec) -> tuple[TimeSpec, ...]:
-        return (storage,) if run.pattern.memory is None else (memory, storage)

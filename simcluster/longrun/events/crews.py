@@ -19,7 +19,7 @@ class RepairShop:
 
     @property
     def out(self) -> int:
-        """RepairShop in repair."""
+        """Machines that are in repair now."""
         self.back = [back for back in self.back if back > self.env.now + SOON]
         return len(self.back)
 

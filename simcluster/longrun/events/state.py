@@ -1,0 +1,145 @@
+"""The job as the processes of a run see it: where it is, what it is exposed to, what is wrong, what is due."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import simpy
+
+from simcluster.base.arrays import Floats
+from simcluster.longrun.events.crews import RepairShop
+from simcluster.longrun.events.record import RunRecord
+from simcluster.longrun.events.walk import PatternWalk
+from simcluster.longrun.outcome import names_of
+from simcluster.longrun.run import LongRun
+from simcluster.longrun.streams import CounterStreams
+from simcluster.longrun.times import TimeSpec
+
+Doing = Generator[simpy.Event, Any, None]
+
+
+@dataclass
+class SlowDevice:
+    """A device in a spell: at which pace the job runs with it, whose it is, and whether it has been noticed."""
+
+    number: int
+    pace: float
+    which: str
+    noticed: bool = False
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Training that goes on: from ``at`` on the nominal clock and ``begun`` on the wall's, at a pace of that cause."""
+
+    at: float
+    begun: float
+    pace: float
+    number: int
+    which: str
+
+
+@dataclass
+class Planned:
+    """The outage after the next snapshot: when (nominal), under which cause, whose machines leave, and maintenance."""
+
+    at: float = math.inf
+    number: int = -1
+    replaces: int = -1
+    maintains: bool = False
+
+
+@dataclass
+class Wrong:
+    """Weights that are wrong: ``since`` when (nominal), by which cause, and when a verification sees it (nominal).
+
+    ``count`` is how often they have been.
+    """
+
+    since: float = math.inf
+    number: int = -1
+    verified_at: float = math.inf
+    count: int = 0
+
+    def gone(self) -> None:
+        """They are right again."""
+        self.since = self.verified_at = math.inf
+
+
+class JobState:
+    """``at`` on the nominal clock, ``safe[level]`` the latest snapshot there; ``exposed`` to nothing (""), to what stops
+    it while it loads ("stop"), or to "all" while it trains.
+
+    ``struck`` are causes (number, occurrence) that the job has to deal with, ``due`` what else falls due.
+    """
+
+    def __init__(self, run: LongRun, streams: CounterStreams, *, detail: bool) -> None:
+        self.run, self.streams = run, streams
+        self.names = names_of(run)
+        self.env = simpy.Environment()
+        self.record = RunRecord(self.env, self.names, [part.name for part in run.restart])
+        self.machines = RepairShop(self.env, run.spares)
+        self.walk = PatternWalk(run.pattern, run.goal, detail=detail)
+        self.at, self.safe = 0.0, [0, 0]
+        self.stretch: Stretch | None = None
+        self.exposed = ""
+        self.changed = self.env.event()
+        self.process: simpy.Process | None = None
+        self.slow: list[SlowDevice] = []
+        self.missing, self.watched = 0, math.inf
+        self.planned, self.wrong = Planned(), Wrong()
+        self.due: list[tuple[str, int]] = []
+        self.struck: list[tuple[int, int]] = []
+        self.strikes = np.zeros(len(self.names), dtype=np.int64)
+        self.outages = np.zeros(len(self.names), dtype=np.int64)
+        self.repairs = np.zeros(len(self.names), dtype=np.int64)
+
+    def uniform(self, name: str, what: str, occurrence: int, draws: int) -> Floats:
+        """Numbers for that occurrence, shape (1, draws)."""
+        return self.streams.uniform(f"{name}.{what}", np.array([occurrence]), draws)
+
+    def draw(self, law: TimeSpec, name: str, what: str, occurrence: int) -> float:
+        """Seconds by a law."""
+        return float(law.quantile(self.uniform(name, what, occurrence, law.draws))[0])
+
+    def now_at(self) -> float:
+        """Where the job is on the nominal clock, in the middle of a phase too."""
+        if self.stretch is None:
+            return self.at
+        return self.stretch.at + (self.env.now - self.stretch.begun) / self.stretch.pace
+
+    def kept(self, at: float) -> float:
+        """Steps that are done there."""
+        steps = self.run.pattern.spent("steps", np.array([min(at, self.run.goal_at)]))
+        return min(float(steps[0]), self.run.goal)
+
+    def expose(self, to: str) -> None:
+        """From now on to what can strike while it trains, loads or stands."""
+        if to != self.exposed:
+            self.exposed = to
+            self.tell()
+
+    def tell(self) -> None:
+        """Who waits for a change of what the job is exposed to, or of a rate, goes on."""
+        changed, self.changed = self.changed, self.env.event()
+        changed.succeed()
+
+    def wake(self) -> None:
+        """Training is looked at anew; what falls due while the job stands is dealt with when it goes on."""
+        assert self.process is not None
+        trains = self.exposed == "all" or (self.exposed and self.struck)
+        if trains and self.process.is_alive and self.process is not self.env.active_process:
+            self.process.interrupt()
+
+    def fall_due(self, what: str, number: int = -1) -> None:
+        """Something that the job deals with once it trains."""
+        self.due.append((what, number))
+        self.wake()
+
+    def forget(self, what: str) -> None:
+        """That is not due any more."""
+        self.due = [due for due in self.due if due[0] != what]

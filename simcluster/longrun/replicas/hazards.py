@@ -1,0 +1,189 @@
+"""What will strike next, and when, in many runs at once.
+
+A cause strikes when the hazard that its occurrence was given (exponential, mean 1) has been used up, at its rate, while
+the job is exposed.  Rates stand still but where a bad machine is cured, so that each column strikes at a known second of
+exposure, and only what has struck is looked at anew.  Policies that expose the job to the same seconds see the same
+failures.  Causes with lives have theirs from the ages of their parts (``lives``).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from simcluster.base.arrays import Bools, Floats, Ints
+from simcluster.longrun.replicas.state import RunsState
+from simcluster.longrun.run import Bad, FailureMode
+from simcluster.longrun.streams import CounterStreams
+
+LOADED, TRAINED = 0, 1
+"""Exposure to what stops a job, which goes on while it loads, and to what needs training to strike."""
+
+
+class Hazards:
+    """A column for every cause, then one for what the bad batch of a cause has beyond the others'.
+
+    ``clock[kind]`` is each run's exposure so far (s), ``when[column]`` that at which a column strikes, and ``next[kind]``
+    the earliest of a kind, which is ``column[kind]``.
+    """
+
+    def __init__(self, state: RunsState) -> None:
+        self.causes, self.machines = state.run.causes, state.run.machines
+        self.streams, count = state.streams, state.count
+        bad = {number: cause.bad for number, cause in enumerate(self.causes) if cause.bad is not None}
+        self.cause = np.array([*range(len(self.causes)), *bad], dtype=np.int64)
+        self.kind = np.array([LOADED if self.causes[number].stops else TRAINED for number in self.cause], dtype=np.int64)
+        self._of = [np.flatnonzero(self.kind == kind) for kind in (LOADED, TRAINED)]
+        self._names = [
+            f"{self.causes[number].name}{'.bad' if column >= len(self.causes) else ''}.hazard"
+            for column, number in enumerate(self.cause)
+        ]
+        self._batches = {number: BadBatches(batch, self, number, count) for number, batch in bad.items()}
+        self._lives = {number: PartLives(cause, self.streams) for number, cause in enumerate(self.causes) if cause.lives}
+        self.seen = np.zeros((len(self.cause), count), dtype=np.int64)
+        self.clock = np.zeros((2, count))
+        self.when = np.full((len(self.cause), count), np.inf)
+        self.next = np.full((2, count), np.inf)
+        self.column = np.zeros((2, count), dtype=np.int64)
+        everyone = np.arange(count)
+        for column in range(len(self.cause)):
+            self._give(everyone, column)
+        for kind in (LOADED, TRAINED):
+            self._look(everyone, kind)
+
+    def _give(self, who: Ints, column: int) -> None:
+        """The hazard of the next occurrence of a column in these runs."""
+        units = -np.log(self.streams.uniform(self._names[column], self.seen[column][who], 1, who)[:, 0])
+        number = int(self.cause[column])
+        if column in self._lives:
+            seconds = self._lives[column].next(who, units)
+        elif column >= len(self.causes):
+            with np.errstate(divide="ignore"):
+                seconds = units / self._batches[number].rate(who)
+        else:
+            rate = self.causes[number].rate
+            seconds = units / rate if rate else np.full(len(who), np.inf)
+        self.when[column][who] = self.clock[self.kind[column]][who] + seconds
+
+    def _look(self, who: Ints, kind: int) -> None:
+        """Which column of a kind is next there."""
+        columns = self._of[kind]
+        if len(columns):
+            when = self.when[columns[0]][who]
+            column = np.full(len(who), columns[0])
+            for other in columns[1:]:
+                later = self.when[other][who]
+                sooner = later < when
+                when = np.where(sooner, later, when)
+                column = np.where(sooner, other, column)
+            self.next[kind][who], self.column[kind][who] = when, column
+
+    def until(self) -> Floats:
+        """Seconds of training until something strikes."""
+        return np.maximum(0.0, (self.next - self.clock).min(axis=0))
+
+    def strikes(self, who: Ints) -> Ints:
+        """The columns that strike there, now; what comes next is drawn."""
+        left = self.next[:, who] - self.clock[:, who]
+        column = np.where(left[LOADED] <= left[TRAINED], self.column[LOADED][who], self.column[TRAINED][who])
+        for each in np.flatnonzero(np.bincount(column)):
+            self._strike(who[column == each], int(each))
+        for kind in (LOADED, TRAINED):
+            chosen = who[self.kind[column] == kind]
+            if len(chosen):
+                self._look(chosen, kind)
+        return column
+
+    def _strike(self, who: Ints, column: int) -> None:
+        if column in self._lives:
+            self._lives[column].ended(who, self.seen[column][who])
+        self.seen[column][who] += 1
+        self._give(who, column)
+
+    def left_to_load(self, who: Ints) -> Floats:
+        """Seconds of loading until something strikes."""
+        return np.maximum(0.0, self.next[LOADED][who] - self.clock[LOADED][who])
+
+    def load(self, who: Ints, seconds: Floats) -> None:
+        """They have been exposed while they loaded."""
+        self.clock[LOADED][who] += seconds
+
+    def on_bad(self, who: Ints, column: int, uniform: Floats) -> None:
+        """A strike may have hit a machine of the bad batch, which the repair may cure; ``uniform`` is (runs, 3)."""
+        number = int(self.cause[column])
+        batch, kind = self._batches[number], int(self.kind[column])
+        before = batch.rate(who)
+        batch.hit(who, uniform, extra=column >= len(self.causes))
+        mine = self.when[batch.column]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            slower = np.where(before > 0, before / batch.rate(who), 1.0)
+            left = (mine[who] - self.clock[kind][who]) * slower
+        mine[who] = np.where(slower == 1.0, mine[who], np.where(np.isinf(slower), np.inf, self.clock[kind][who] + left))
+        self._look(who, kind)
+
+
+class BadBatches:
+    """The bad machines of a cause that are left in many runs, and how often each has failed."""
+
+    def __init__(self, batch: Bad, hazards: Hazards, number: int, count: int) -> None:
+        self.batch, self.machines = batch, hazards.machines
+        self.column = len(hazards.causes) + int(np.flatnonzero(hazards.cause[len(hazards.causes) :] == number)[0])
+        self.each = hazards.causes[number].rate / hazards.machines * (batch.times - 1)
+        self.left = np.full(count, batch.machines)
+        self.times = np.zeros((batch.machines, count), dtype=np.int64)
+
+    def rate(self, who: Ints) -> Floats:
+        """How often they fail beyond what others do, 1/s."""
+        return np.asarray(self.left[who] * self.each)
+
+    def hit(self, who: Ints, uniform: Floats, *, extra: bool) -> None:
+        """A strike, among all machines or (``extra``) among them, may hit one, which then may be gone."""
+        bad = self.left[who]
+        hit: Bools = (bad > 0) & (extra | (uniform[:, 0] < bad / self.machines))
+        who, bad, uniform = who[hit], bad[hit], uniform[hit]
+        which = np.minimum((uniform[:, 1] * bad).astype(np.int64), bad - 1)
+        self.times[which, who] += 1
+        gone = uniform[:, 2] < self.batch.cured
+        if self.batch.retire:
+            gone |= self.times[which, who] >= self.batch.retire
+        who, bad, which = who[gone], bad[gone], which[gone]
+        self.times[which, who] = self.times[bad - 1, who]
+        self.left[who] = bad - 1
+
+
+class PartLives:
+    """The lives of a cause's parts in many runs: those there from the begin, and the new ones in their places."""
+
+    def __init__(self, cause: FailureMode, streams: CounterStreams) -> None:
+        assert cause.lives is not None
+        self.lives, self.name, self.streams = cause.lives, cause.name, streams
+        self.failed = np.zeros(streams.count)
+        self.at = np.zeros(streams.count)  # exposed seconds at the last end
+        self.first = np.full(streams.count, np.nan)  # when the next of the first parts ends
+        self.young = np.full((8, streams.count), np.inf)
+        self.was_first = np.zeros(streams.count, dtype=bool)
+
+    def next(self, who: Ints, units: Floats) -> Floats:
+        """Exposed seconds from the last end to the next; ``units`` are exponential with mean 1."""
+        fresh = np.isnan(self.first[who])
+        chosen = who[fresh]
+        self.first[chosen] = self.lives.first(self.at[chosen], self.failed[chosen], units[fresh])
+        young = self.young[:, who].min(axis=0)
+        first = self.first[who]
+        found = np.minimum(first, young)
+        self.was_first[who] = first <= young
+        gap = found - self.at[who]
+        self.at[who] = found
+        return np.asarray(gap)
+
+    def ended(self, who: Ints, occurrence: Ints) -> None:
+        """One has ended, now, in each of these runs; a new one is in its place."""
+        first = self.was_first[who]
+        self.failed[who[first]] += 1
+        self.first[who[first]] = np.nan
+        other = who[~first]
+        self.young[self.young[:, other].argmin(axis=0), other] = np.inf
+        if not np.isinf(self.young[:, who]).any(axis=0).all():
+            self.young = np.concatenate([self.young, np.full_like(self.young, np.inf)])
+        place = self.young[:, who].argmax(axis=0)
+        uniform = self.streams.uniform(f"{self.name}.life", occurrence, 1, who)
+        self.young[place, who] = self.at[who] + self.lives.law.quantile(uniform)

@@ -1,0 +1,143 @@
+"""Outages of many runs at once: training is set back; detection, diagnosis, machines, and the parts of a restart."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from simcluster.base.arrays import Bools, Floats, Ints
+from simcluster.longrun.pattern import MEMORY, STORAGE
+from simcluster.longrun.replicas.hazards import Hazards
+from simcluster.longrun.replicas.planned import PlannedOutages
+from simcluster.longrun.replicas.pool import Pool
+from simcluster.longrun.replicas.silent import SilentErrors
+from simcluster.longrun.replicas.spells import Spells
+from simcluster.longrun.replicas.state import FATE, RunsState, Standing
+
+
+class OutagesOfRuns:
+    """What an outage changes: the state of the runs, and what is slow, silent, planned, in repair or about to strike."""
+
+    def __init__(self, state: RunsState) -> None:
+        self.state, self.run, self.laws = state, state.run, state.laws
+        self.hazards, self.pool = Hazards(state), Pool(state.run.spares, state.count)
+        self.spells, self.silent, self.planned = Spells(state), SilentErrors(state), PlannedOutages(state)
+
+    def begin(self, who: Ints, number: Ints, target: Floats, planned: Bools | None = None) -> None:
+        """The jobs stop, each for a cause, and go on from their targets (nominal seconds); some as ``planned``."""
+        if not len(who):
+            return
+        job = Standing(self.state, who, number)
+        occurrence = self.state.outages[job.place]
+        self.state.outages[job.place] += 1
+        level = self._go_back(job, target, planned)
+        detected = job.draws(self.laws.detect, occurrence)
+        if planned is not None:
+            detected[planned] = 0.0
+        job.spend(detected, "detection")
+        parts = self._parts(job, occurrence, level)
+        if self.run.wrong:
+            uniform = job.uniform("wrong", occurrence, 1)[:, 0]
+            again = np.floor(np.log(uniform) / np.log(self.run.wrong))
+            if planned is not None:
+                again[planned] = 0.0
+            job.spend(again * (detected + np.sum(parts, axis=0)), "diagnosis")
+        self._replace(job, number if planned is None else np.where(planned, self.planned.replaces[who], number))
+        self._after(job, planned)
+        self._restart(job, parts)
+        job.go_on()
+        if self.laws.slows or self.run.short:
+            self.spells.look(who)
+
+    def _parts(self, job: Standing, occurrence: Ints, level: Ints) -> list[Floats]:
+        """Seconds of each part of the restart."""
+        parts = []
+        for laws in self.laws.restart:
+            seconds = job.draws(laws[0], occurrence)
+            if len(laws) > 1:
+                seconds = np.where(level == STORAGE, job.draws(laws[1], occurrence), seconds)
+            parts.append(seconds)
+        return parts
+
+    def _go_back(self, job: Standing, target: Floats, planned: Bools | None) -> Ints:
+        """Training is set back; returns where the snapshots are that are loaded."""
+        state, who = self.state, job.who
+        state.fates[FATE["lost"]][job.place] += state.at[who] - target
+        stored = target
+        if self.run.pattern.memory is None:
+            level = np.full(len(who), STORAGE)
+        else:
+            level = self.laws.survives[job.number]
+            stays = level != STORAGE
+            if planned is not None:
+                level, stays = np.where(planned, MEMORY, level), stays & ~planned
+            stored = np.where(stays, np.minimum(target, state.target(who, STORAGE)), target)
+        state.at[who] = state.held[MEMORY][who] = target
+        state.held[STORAGE][who] = stored
+        if self.laws.silent:
+            self.silent.gone_back(who, target)
+        return level
+
+    def _replace(self, job: Standing, leaves: Ints) -> None:
+        """Machines leave for repair, those of the causes that ``leaves`` says; spares take their places, or jobs wait."""
+        if self.run.spares.unlimited:
+            return
+        for each in self.laws.repaired:
+            chosen = np.flatnonzero(leaves == each)
+            if len(chosen):
+                self._send(job, each, chosen)
+        self._wait(job)
+
+    def _send(self, job: Standing, leaves: int, chosen: Ints) -> None:
+        """The machines of a cause go to repair, and spares are made ready."""
+        state, cause = self.state, self.run.causes[leaves]
+        assert cause.repair is not None
+        who, now = job.who[chosen], job.now[chosen]
+        place = state.place(who, leaves)
+        occurrence = state.repairs[place]
+        state.repairs[place] += 1
+        ready = self.pool.ready(who, now, cause.machines)
+        for machine in range(cause.machines):
+            self.pool.send(who, now, state.draw(cause.repair, cause.name, f"repair.{machine}", occurrence, who))
+        job.spend(ready, "waiting", chosen)
+
+    def _wait(self, job: Standing) -> None:
+        """Until there are machines enough, or few enough missing."""
+        state, short = self.state, len(self.run.short)
+        lacks = np.flatnonzero(self.pool.out(job.who, job.now) > self.run.spares.count)
+        if short:
+            state.missing[job.who], self.planned.back_at[job.who] = 0, np.inf
+        if not len(lacks):
+            return
+        who = job.who[lacks]
+        job.spend(self.pool.enough(who, job.now[lacks], short) - job.now[lacks], "waiting", lacks)
+        if short:
+            now = job.now[lacks]
+            state.missing[who] = missing = np.minimum(self.pool.missing(who, now), short)
+            self.planned.back_at[who] = np.where(missing > 0, self.pool.next_back(who, now), np.inf)
+
+    def _after(self, job: Standing, planned: Bools | None) -> None:
+        """Planned work is done, or put off; slow ones that were found are gone."""
+        if planned is None:
+            self.planned.put_off(job.who)
+        else:
+            if self.run.maintenance is not None:
+                maintained = np.flatnonzero(planned & self.planned.maintains[job.who])
+                job.spend(np.full(len(maintained), self.run.maintenance.lasts), "maintenance", maintained)
+            self.planned.done(job.who[planned])
+            self.planned.put_off(job.who[~planned])
+        if self.laws.slows and self.run.straggler != "leave":
+            self.spells.repaired(job.who, job.now)
+
+    def _restart(self, job: Standing, seconds: list[Floats]) -> None:
+        """The parts of a restart; where a cause strikes in an exposed one, it ends there."""
+        left = self.hazards.left_to_load(job.who)
+        used, goes_on = np.zeros(len(left)), np.ones(len(left), dtype=bool)
+        for place, part in enumerate(self.run.restart):
+            wanted = np.where(goes_on, seconds[place], 0.0)
+            spent = job.spend(np.minimum(wanted, left - used) if part.exposed else wanted, "restart")
+            self.state.parts[place][job.who] += spent
+            if part.exposed:
+                used += spent
+                goes_on &= spent >= wanted
+        if used.any():
+            self.hazards.load(job.who, used)
