@@ -1,1 +1,1 @@
-"""A run of weeks: what fails, what that costs, and two players of it.  Pure: knows the seconds of a step, no scenario."""
+"""A run of weeks: what fails, what that costs, and two players of it; knows seconds of a step, no scenario."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from simcluster.base.errors import InputError
 from simcluster.catalogue import presets
 from simcluster.documents.diagnostics import did_you_mean
-from simcluster.longrun.spec import FailuresSpec, FailureSpec
+from simcluster.longrun.spec import FailureSpec, FailuresSpec
 
 
 def failures_of(spec: FailuresSpec) -> tuple[FailureSpec, ...]:
@@ -22,9 +22,10 @@ def failures_of(spec: FailuresSpec) -> tuple[FailureSpec, ...]:
         known = tuple(FailureSpec.model_validate({"source": entry["source"], **mode}) for mode in entry["modes"])
     found = (*known, *spec.also)
     if spec.only:
-        missing = [name for name in spec.only if name not in [each.name for each in found]]
+        names = [each.name for each in found]
+        missing = [name for name in spec.only if name not in names]
         if missing:
-            raise InputError(f"run.failures.only: there is no {', '.join(missing)}; there are {[e.name for e in found]}")
+            raise InputError(f"run.failures.only: there is no {', '.join(missing)}; there are {', '.join(names)}")
         found = tuple(each for each in found if each.name in spec.only)
     names = [each.name for each in found]
     twice = sorted({name for name in names if names.count(name) > 1})

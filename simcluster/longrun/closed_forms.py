@@ -207,12 +207,12 @@ def largest_normal(count: int) -> float:
 
 def first_end(count: int, mean: float, shape: float) -> float:
     """When the first of so many new parts ends, lives being Weibull: mean N^(-1/k).  Exact."""
-    return mean * count ** (-1 / shape)
+    return float(mean * count ** (-1 / shape))
 
 
 def renewal_error(count: int, shape: float) -> float:
     """By what factor too often it fails who renews all parts at each failure: N^(1/k - 1)."""
-    return count ** (1 / shape - 1)
+    return float(count ** (1 / shape - 1))
 
 
 def elastic_share(replicas: int, rate: float, down: float) -> float:

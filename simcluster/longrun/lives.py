@@ -19,9 +19,9 @@ _AGES, _GRID = 64, 4096
 
 @dataclass(frozen=True)
 class Lives:
-    """``count`` parts with lives of a Weibull ``law``; their ages at the begin lie evenly from ``youngest`` to ``oldest``.
+    """``count`` parts with independent lives of a Weibull ``law``, in seconds of exposed time.
 
-    Seconds of exposed time.  Those of one part of each ``machines``... are independent.
+    Their ages when the run begins lie evenly from ``youngest`` to ``oldest`` (s).
     """
 
     count: int

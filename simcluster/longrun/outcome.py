@@ -20,9 +20,12 @@ def names_of(run: LongRun) -> list[str]:
 
 @dataclass
 class Outcomes:
-    """Runs, one a row: ``wall`` seconds, ``at`` on the nominal clock, ``steps`` that are kept, ``fates[run, fate, cause]``
-    in seconds, ``parts[run, part]`` of restarts, ``strikes[run, cause]``, ``outages`` by cause, and ``weekly[run, week]``
-    steps kept at the end of each week that was begun."""
+    """What came of runs, one a row: ``wall`` seconds, ``at`` on the nominal clock, ``steps`` that are kept.
+
+    ``fates[run, fate, cause]`` and ``parts[run, part]`` of restarts are seconds; ``strikes`` and ``outages`` are counts
+    by cause (outages also by ``MAINTENANCE`` and ``REGROWTH``, last); ``weekly[run, week]`` are the steps kept at the
+    end of each week that the run has reached (nan: it has not).
+    """
 
     run: LongRun
     wall: Floats

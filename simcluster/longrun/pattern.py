@@ -24,7 +24,7 @@ _GRID = 2.0**20  # of a second: sums of so many weeks are exact, so that a cycle
 
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """One snapshot: training stops for ``stall``; for ``write`` after it the write takes a share ``slowed`` of the work.
+    """One snapshot: training stops for ``stall``, and for ``write`` after it goes on slower by a share ``slowed``.
 
     A blocking checkpoint is all stall.  It is safe once the write is done.
     """
@@ -36,8 +36,9 @@ class Saving:
 
 @dataclass(frozen=True)
 class CheckpointPattern:
-    """Every ``steps`` steps (of ``step`` seconds) a snapshot; every ``cycles``-th goes to ``storage``, others to
-    ``memory``.  Before each, a verification takes ``verify``; ``keep`` snapshots on storage are kept.
+    """A snapshot every ``steps`` steps (of ``step`` seconds): each ``cycles``-th to ``storage``, others to ``memory``.
+
+    Before each, a verification takes ``verify``; ``keep`` snapshots on storage are kept.
 
     The pattern begins with the write of what the run was begun or restored from, which is made safe again.
     InputError if a write takes longer than the work until the next snapshot: it would never keep up.
@@ -104,7 +105,7 @@ class CheckpointPattern:
 
     def end(self, snapshot: Ints) -> Floats:
         """When the n-th snapshot has been taken; the 0th is the run's begin."""
-        return snapshot // self.cycles * self.period + self.ends[snapshot % self.cycles]
+        return np.asarray(snapshot // self.cycles * self.period + self.ends[snapshot % self.cycles])
 
     def _split(self, at: Floats) -> tuple[Ints, Floats]:
         """Whole periods, and seconds in the one that is going on."""
@@ -157,7 +158,7 @@ class CheckpointPattern:
         snapshot = self.taken(at) + 1
         found = self.end(snapshot) - stalls[(snapshot - 1) % self.cycles]
         later = self.end(snapshot + 1) - stalls[snapshot % self.cycles]
-        return np.where(found >= at, found, later)
+        return np.asarray(np.where(found >= at, found, later))
 
     def begun(self, at: Floats) -> Floats:
         """When the cycle that is going on then began: what strikes while a snapshot is taken is not in it."""

@@ -2,8 +2,8 @@
 
 The meaning of a run, which both players have (``events`` plainly, ``replicas`` for many runs at once):
 
-* Training goes through the checkpoint pattern on a *nominal clock* (``pattern``), which runs slower by the *pace* of the
-  worst that slows the cluster just then (a spell, replicas that are missing).
+* Training goes through the checkpoint pattern on a *nominal clock* (``pattern``), which runs slower by the *pace* of
+  the worst that slows the cluster just then (a spell, replicas that are missing).
 * A *cause* strikes after an exponential amount of hazard (or when the life of a part ends), which is used up while the
   job trains or loads (*exposed*), not while it stands.
 * What stops the job is an *outage*: detection, the wrong diagnoses, machines to repair, the wait for spares, and the

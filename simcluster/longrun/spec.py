@@ -127,7 +127,8 @@ class FailureSpec(Spec):
         levels = self.by or self.left
         if self.effect == "slow" and not levels:
             raise InputError(f"failures.{self.name}: how slow? by: [1.05, 1.2] of a GPU, left: [0.5] of a link")
-        if self.by and self.of not in ("gpu", "memory", "host") or self.left and self.of not in ("nic", "cable", "switch"):
+        of_device, of_link = self.of in ("gpu", "memory", "host"), self.of in ("nic", "cable", "switch")
+        if (self.by and not of_device) or (self.left and not of_link):
             raise InputError(f"failures.{self.name}: by is for of: gpu, memory, host; left for nic, cable, switch")
         if self.shares and len(self.shares) != len(levels):
             raise InputError(f"failures.{self.name}: {len(self.shares)} shares for {len(levels)} levels; one each")
@@ -142,7 +143,8 @@ class FailureSpec(Spec):
             return machines * self.per_1000_node_days / 1000 / DAY
         if self.per_year is not None:
             return devices * self.per_year / YEAR
-        assert self.count is not None and self.within is not None
+        assert self.count is not None
+        assert self.within is not None
         return self.count / self.within * (gpus / self.gpus if self.gpus else 1.0)
 
 
@@ -219,7 +221,7 @@ class SparesSpec(Spec):
 
 
 class MaintenanceSpec(Spec):
-    """A planned interruption ``every`` so often, after a checkpoint, that ``lasts`` so long; the restart comes on top."""
+    """A planned interruption ``every`` so often, after a checkpoint; it ``lasts`` so long, the restart comes on top."""
 
     every: Seconds
     lasts: Seconds

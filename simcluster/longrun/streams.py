@@ -80,8 +80,7 @@ class Window:
     def _drawn(self, block: int) -> Floats:
         streams = self.streams
         drawn = [
-            numbers_of(streams.seed, self.what, block, draw, streams.first, streams.count)
-            for draw in range(self.draws)
+            numbers_of(streams.seed, self.what, block, draw, streams.first, streams.count) for draw in range(self.draws)
         ]
         return np.stack(drawn, axis=-1)
 

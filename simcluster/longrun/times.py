@@ -106,7 +106,7 @@ class LognormalTime(TimeSpec):
         """median exp(sigma z)."""
         from scipy.special import ndtri
 
-        return self.median * np.exp(self.sigma * ndtri(uniform[..., 0]))
+        return np.asarray(self.median * np.exp(self.sigma * ndtri(uniform[..., 0])))
 
     @property
     def mean(self) -> float:
@@ -196,7 +196,7 @@ class ChoiceTime(TimeSpec):
 
 
 class StagedTime(TimeSpec):
-    """``first``, and in a share ``probability`` of cases ``second`` after it: an automatic repair, then a technician."""
+    """``first``, and with ``probability`` ``second`` after it: an automatic repair, then a technician."""
 
     EXAMPLE: ClassVar = {
         "kind": "staged",
@@ -213,18 +213,18 @@ class StagedTime(TimeSpec):
     @property
     def draws(self) -> int:
         """Those of both, and whether there is a second."""
-        return 1 + self.first.draws + self.second.draws
+        return int(1 + self.first.draws + self.second.draws)
 
     def quantile(self, uniform: Floats) -> Floats:
         """first, or first + second."""
         cut = 1 + self.first.draws
         more = np.where(uniform[..., 0] < self.probability, self.second.quantile(uniform[..., cut:]), 0.0)
-        return self.first.quantile(uniform[..., 1:cut]) + more
+        return np.asarray(self.first.quantile(uniform[..., 1:cut]) + more)
 
     @property
     def mean(self) -> float:
         """Seconds."""
-        return self.first.mean + self.probability * self.second.mean
+        return float(self.first.mean + self.probability * self.second.mean)
 
     def on(self, gpus: int) -> TimeSpec:
         """With both in such a job."""

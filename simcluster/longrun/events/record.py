@@ -69,8 +69,6 @@ class RunRecord:
         """A piece of training; where nothing has come between, it goes on what was written down before."""
         last = self.log[-1] if self.log else None
         if last is not None and last.what == row.what == TRAINING and last[3:5] == row[3:5] and last.end == row.begin:
-            row = row._replace(
-                begin=last.begin, steps=last.steps + row.steps, snapshots=last.snapshots + row.snapshots
-            )
+            row = row._replace(begin=last.begin, steps=last.steps + row.steps, snapshots=last.snapshots + row.snapshots)
             self.log.pop()
         self.log.append(row)

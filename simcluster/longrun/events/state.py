@@ -71,8 +71,8 @@ class Wrong:
 
 
 class JobState:
-    """``at`` on the nominal clock, ``safe[level]`` the latest snapshot there; ``exposed`` to nothing (""), to what stops
-    it while it loads ("stop"), or to "all" while it trains.
+    """``at`` on the nominal clock, ``safe[level]`` the latest snapshot there; what the job is ``exposed`` to: nothing
+    (""), what stops it while it loads ("stop"), or "all" while it trains.
 
     ``struck`` are causes (number, occurrence) that the job has to deal with, ``due`` what else falls due.
     """

@@ -1,7 +1,7 @@
 """What will strike next, and when, in many runs at once.
 
 A cause strikes when the hazard that its occurrence was given (exponential, mean 1) has been used up, at its rate, while
-the job is exposed.  Rates stand still but where a bad machine is cured, so that each column strikes at a known second of
+the job is exposed.  Rates change only where a bad machine is cured, so that each column strikes at a known second of
 exposure, and only what has struck is looked at anew.  Policies that expose the job to the same seconds see the same
 failures.  Causes with lives have theirs from the ages of their parts (``lives``).
 """
@@ -22,7 +22,7 @@ LOADED, TRAINED = 0, 1
 class Hazards:
     """A column for every cause, then one for what the bad batch of a cause has beyond the others'.
 
-    ``clock[kind]`` is each run's exposure so far (s), ``when[column]`` that at which a column strikes, and ``next[kind]``
+    ``clock[kind]`` is each run's exposure so far (s), ``when[column]`` that at which a column strikes, ``next[kind]``
     the earliest of a kind, which is ``column[kind]``.
     """
 
@@ -31,14 +31,16 @@ class Hazards:
         self.streams, count = state.streams, state.count
         bad = {number: cause.bad for number, cause in enumerate(self.causes) if cause.bad is not None}
         self.cause = np.array([*range(len(self.causes)), *bad], dtype=np.int64)
-        self.kind = np.array([LOADED if self.causes[number].stops else TRAINED for number in self.cause], dtype=np.int64)
+        kinds = [LOADED if self.causes[number].stops else TRAINED for number in self.cause]
+        self.kind = np.array(kinds, dtype=np.int64)
         self._of = [np.flatnonzero(self.kind == kind) for kind in (LOADED, TRAINED)]
         self._names = [
             f"{self.causes[number].name}{'.bad' if column >= len(self.causes) else ''}.hazard"
             for column, number in enumerate(self.cause)
         ]
         self._batches = {number: BadBatches(batch, self, number, count) for number, batch in bad.items()}
-        self._lives = {number: PartLives(cause, self.streams) for number, cause in enumerate(self.causes) if cause.lives}
+        lives = [number for number, cause in enumerate(self.causes) if cause.lives is not None]
+        self._lives = {number: PartLives(self.causes[number], self.streams) for number in lives}
         self.seen = np.zeros((len(self.cause), count), dtype=np.int64)
         self.clock = np.zeros((2, count))
         self.when = np.full((len(self.cause), count), np.inf)
@@ -79,12 +81,13 @@ class Hazards:
 
     def until(self) -> Floats:
         """Seconds of training until something strikes."""
-        return np.maximum(0.0, (self.next - self.clock).min(axis=0))
+        left = np.minimum(self.next[LOADED] - self.clock[LOADED], self.next[TRAINED] - self.clock[TRAINED])
+        return np.asarray(np.maximum(0.0, left))
 
     def strikes(self, who: Ints) -> Ints:
         """The columns that strike there, now; what comes next is drawn."""
-        left = self.next[:, who] - self.clock[:, who]
-        column = np.where(left[LOADED] <= left[TRAINED], self.column[LOADED][who], self.column[TRAINED][who])
+        load, train = (self.next[kind][who] - self.clock[kind][who] for kind in (LOADED, TRAINED))
+        column: Ints = np.where(load <= train, self.column[LOADED][who], self.column[TRAINED][who])
         for each in np.flatnonzero(np.bincount(column)):
             self._strike(who[column == each], int(each))
         for kind in (LOADED, TRAINED):
@@ -101,7 +104,7 @@ class Hazards:
 
     def left_to_load(self, who: Ints) -> Floats:
         """Seconds of loading until something strikes."""
-        return np.maximum(0.0, self.next[LOADED][who] - self.clock[LOADED][who])
+        return np.asarray(np.maximum(0.0, self.next[LOADED][who] - self.clock[LOADED][who]))
 
     def load(self, who: Ints, seconds: Floats) -> None:
         """They have been exposed while they loaded."""

@@ -15,7 +15,7 @@ from simcluster.longrun.replicas.state import FATE, RunsState, Standing
 
 
 class OutagesOfRuns:
-    """What an outage changes: the state of the runs, and what is slow, silent, planned, in repair or about to strike."""
+    """What an outage changes: the runs, and what is slow, silent, planned, in repair or about to strike."""
 
     def __init__(self, state: RunsState) -> None:
         self.state, self.run, self.laws = state, state.run, state.laws
@@ -45,7 +45,7 @@ class OutagesOfRuns:
         self._after(job, planned)
         self._restart(job, parts)
         job.go_on()
-        if self.laws.slows or self.run.short:
+        if self.run.short or (self.laws.slows and self.run.straggler != "leave"):
             self.spells.look(who)
 
     def _parts(self, job: Standing, occurrence: Ints, level: Ints) -> list[Floats]:
@@ -78,37 +78,34 @@ class OutagesOfRuns:
         return level
 
     def _replace(self, job: Standing, leaves: Ints) -> None:
-        """Machines leave for repair, those of the causes that ``leaves`` says; spares take their places, or jobs wait."""
+        """Machines leave for repair, those of the causes ``leaves``; spares take their places, or the jobs wait."""
         if self.run.spares.unlimited:
             return
+        lacks = self.state.missing[job.who] > 0
         for each in self.laws.repaired:
             chosen = np.flatnonzero(leaves == each)
             if len(chosen):
-                self._send(job, each, chosen)
-        self._wait(job)
+                lacks[chosen] |= self._send(job, each, chosen) > self.run.spares.count
+        if lacks.any():
+            self._wait(job, np.flatnonzero(lacks))
 
-    def _send(self, job: Standing, leaves: int, chosen: Ints) -> None:
-        """The machines of a cause go to repair, and spares are made ready."""
+    def _send(self, job: Standing, leaves: int, chosen: Ints) -> Ints:
+        """The machines of a cause go to repair, and spares are made ready; returns how many are out."""
         state, cause = self.state, self.run.causes[leaves]
         assert cause.repair is not None
         who, now = job.who[chosen], job.now[chosen]
         place = state.place(who, leaves)
         occurrence = state.repairs[place]
         state.repairs[place] += 1
-        ready = self.pool.ready(who, now, cause.machines)
-        for machine in range(cause.machines):
-            self.pool.send(who, now, state.draw(cause.repair, cause.name, f"repair.{machine}", occurrence, who))
-        job.spend(ready, "waiting", chosen)
+        streams = [f"repair.{machine}" for machine in range(cause.machines)]
+        repairs = [state.draw(cause.repair, cause.name, stream, occurrence, who) for stream in streams]
+        out = self.pool.send(who, now, repairs)
+        job.spend(self.pool.ready(out), "waiting", chosen)
+        return out
 
-    def _wait(self, job: Standing) -> None:
+    def _wait(self, job: Standing, lacks: Ints) -> None:
         """Until there are machines enough, or few enough missing."""
-        state, short = self.state, len(self.run.short)
-        lacks = np.flatnonzero(self.pool.out(job.who, job.now) > self.run.spares.count)
-        if short:
-            state.missing[job.who], self.planned.back_at[job.who] = 0, np.inf
-        if not len(lacks):
-            return
-        who = job.who[lacks]
+        state, short, who = self.state, len(self.run.short), job.who[lacks]
         job.spend(self.pool.enough(who, job.now[lacks], short) - job.now[lacks], "waiting", lacks)
         if short:
             now = job.now[lacks]

@@ -72,7 +72,7 @@ class _Runs:
         ):
             if is_there:
                 found = np.minimum(found, more)
-        return found
+        return np.asarray(found)
 
     def _advance(self, passed: Floats, at: Floats) -> None:
         """They train for so long, and come to there."""

@@ -10,7 +10,7 @@ from simcluster.longrun.replicas.state import RunsState
 
 
 class SilentErrors:
-    """Weights that are wrong ``since`` (nominal) by a cause; ``found_at`` by somebody (wall), ``verified_at`` (nominal)."""
+    """Weights wrong ``since`` (nominal) by a ``cause``; somebody finds out (wall), or a verification (nominal)."""
 
     def __init__(self, state: RunsState) -> None:
         self.state, count = state, state.count

@@ -18,8 +18,8 @@ FATE = {name: number for number, name in enumerate(FATES)}
 class RunsState:
     """``now`` wall seconds, ``at`` on the nominal clock, ``held[level]`` where each run would go back to at least.
 
-    ``who`` is everywhere the places of some runs.  ``fates[fate]``, ``strikes``, ``outages`` and ``repairs`` are flat, by
-    cause and run (``place``).
+    ``who`` is everywhere the places of some runs.  ``fates[fate]``, ``strikes``, ``outages`` and ``repairs`` are flat,
+    by cause and run (``place``).
     """
 
     def __init__(self, run: LongRun, streams: CounterStreams) -> None:
@@ -55,7 +55,7 @@ class RunsState:
         snapshot = pattern.safe(self.at[who], level)
         if self.last is not None:
             snapshot = np.minimum(snapshot, self.last)
-        return np.maximum(pattern.end(snapshot), self.held[level][who])
+        return np.asarray(np.maximum(pattern.end(snapshot), self.held[level][who]))
 
     def survivor(self, who: Ints, number: Ints) -> Floats:
         """The end of the latest snapshot that survives a cause."""
