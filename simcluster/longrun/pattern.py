@@ -117,7 +117,8 @@ class CheckpointPattern:
     def spent(self, what: str, at: Floats) -> Floats:
         """Seconds of ``write`` (what writes take from the work), ``verify`` or ``stall`` until then; or ``steps``."""
         whole, rest = self._split(at)
-        return whole * self._table[what][-1] + np.interp(rest, self._table["at"], self._table[what])
+        more: Floats = np.interp(rest, self._table["at"], self._table[what])
+        return whole * float(self._table[what][-1]) + more
 
     def at_steps(self, steps: float) -> float:
         """When so many steps have been done."""

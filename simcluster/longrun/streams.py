@@ -45,37 +45,40 @@ class CounterStreams:
 
 
 class Window:
-    """The blocks of a stream that are in use: numbers (replicas x occurrences from ``begin`` to ``end``, draws).
+    """The blocks of a stream that are in use, in a ring: numbers (replicas x ``width`` occurrences, draws).
 
-    Blocks that all replicas have passed are dropped; one that is asked for all the same is drawn again.
+    Blocks that all replicas have passed make room; one that is asked for all the same is drawn again.
     """
 
     def __init__(self, streams: CounterStreams, what: str, draws: int) -> None:
         self.streams, self.what, self.draws = streams, what, draws
-        self.begin = self.end = 0
+        self.begin = self.end = 0  # blocks
+        self.width = 0
         self.latest = np.zeros(streams.count, dtype=np.int64)
-        self.numbers = np.empty((streams.count, 0, draws))
+        self.ring = np.empty((streams.count, 0, draws))
 
     def at(self, places: Ints, occurrence: Ints) -> Floats:
         """The numbers of the given occurrences."""
         self.latest[places] = occurrence
-        low, high = int(occurrence.min()), int(occurrence.max())
+        low, high = int(occurrence.min()) // BLOCK, int(occurrence.max()) // BLOCK
         if low < self.begin or high >= self.end:
-            self._move(low, high)
-        width = self.end - self.begin
-        flat = self.numbers.reshape(-1, self.draws)
-        return flat.take(places * width + (occurrence - self.begin), axis=0)
+            self._move(low, high + 1)
+        flat = self.ring.reshape(-1, self.draws)
+        return flat.take(places * self.width + occurrence % self.width, axis=0)
 
-    def _move(self, low: int, high: int) -> None:
+    def _move(self, begin: int, end: int) -> None:
         """To all blocks from the earliest that a replica still needs."""
-        begin, end = min(low, int(self.latest.min())) // BLOCK, high // BLOCK + 1
-        known = range(self.begin // BLOCK, self.end // BLOCK)
-        blocks = [
-            self.numbers[:, (block - known.start) * BLOCK :][:, :BLOCK] if block in known else self._drawn(block)
-            for block in range(begin, max(end, known.stop))
-        ]
-        self.numbers = np.concatenate(blocks, axis=1)
-        self.begin, self.end = begin * BLOCK, max(end, known.stop) * BLOCK
+        begin, end = min(begin, int(self.latest.min()) // BLOCK), max(end, self.end)
+        known = range(self.begin, self.end)
+        if (end - begin) * BLOCK > self.width:
+            known = range(0)
+            self.width = (end - begin + (end > 1)) * BLOCK
+            self.ring = np.empty((self.streams.count, self.width, self.draws))
+        for block in range(begin, end):
+            if block not in known:
+                place = block * BLOCK % self.width
+                self.ring[:, place : place + BLOCK] = self._drawn(block)
+        self.begin, self.end = begin, end
 
     def _drawn(self, block: int) -> Floats:
         streams = self.streams
