@@ -28,7 +28,7 @@ class CounterStreams:
     seed: int
     first: int
     count: int
-    _known: dict[tuple[str, int], Window] = field(default_factory=dict, repr=False)
+    _known: dict[tuple[str, int], StreamBlocks] = field(default_factory=dict, repr=False)
 
     def uniform(self, what: str, occurrence: Ints, draws: int = 1, replicas: Ints | None = None) -> Floats:
         """Numbers of the given occurrence of each replica, shape (replicas, draws).
@@ -40,11 +40,11 @@ class CounterStreams:
             return np.empty((len(places), draws))
         window = self._known.get((what, draws))
         if window is None:
-            window = self._known[what, draws] = Window(self, what, draws)
+            window = self._known[what, draws] = StreamBlocks(self, what, draws)
         return window.at(places, occurrence)
 
 
-class Window:
+class StreamBlocks:
     """The blocks of a stream that are in use, in a ring: numbers (replicas x ``width`` occurrences, draws).
 
     Blocks that all replicas have passed make room; one that is asked for all the same is drawn again.

@@ -12,10 +12,10 @@ import simpy
 
 from simcluster.longrun.events.outages import outage, pause
 from simcluster.longrun.events.planned import calendar, plan
-from simcluster.longrun.events.record import TRAINING, LogRow
+from simcluster.longrun.events.record import TRAINING, RunRow
 from simcluster.longrun.events.silent import clean_snapshot
 from simcluster.longrun.events.spells import pace_of
-from simcluster.longrun.events.state import Doing, JobState, Stretch
+from simcluster.longrun.events.state import Doing, JobState, TrainingStretch
 from simcluster.longrun.events.strikes import start_causes
 from simcluster.longrun.outcome import MAINTENANCE, REGROWTH, Outcomes
 from simcluster.longrun.pattern import MEMORY
@@ -26,7 +26,7 @@ _ORDER = (MAINTENANCE, REGROWTH, "noticed", "found")
 """What falls due at one instant is dealt with in this order."""
 
 
-def play_events(run: LongRun, seed: int, number: int = 0, *, detail: bool = False) -> tuple[Outcomes, list[LogRow]]:
+def play_events(run: LongRun, seed: int, number: int = 0, *, detail: bool = False) -> tuple[Outcomes, list[RunRow]]:
     """The run of that number of a seed, and its log: training a row a stretch, or (``detail``) a row a phase."""
     job = JobState(run, CounterStreams(seed, number, 1), detail=detail)
     weekly: list[float] = []
@@ -60,7 +60,7 @@ def _job(job: JobState) -> Doing:
 
 def _train(job: JobState) -> Doing:
     """Along the pattern until something happens."""
-    job.stretch = Stretch(job.at, job.env.now, *pace_of(job))
+    job.stretch = TrainingStretch(job.at, job.env.now, *pace_of(job))
     job.expose("all")
     target = max(job.at, min(job.planned.at, job.wrong.verified_at, job.run.end_at))
     try:
@@ -85,10 +85,10 @@ def _trained(job: JobState, at: float) -> None:
         for what, start, end in phases:
             ended = stretch.begun + (end - stretch.at) * stretch.pace if end < at else now
             begun = stretch.begun + (start - stretch.at) * stretch.pace
-            job.record.log.append(LogRow(begun, ended, what, cause, stretch.which, end))
+            job.record.log.append(RunRow(begun, ended, what, cause, stretch.which, end))
     elif now > stretch.begun:
         steps = job.kept(at) - job.kept(stretch.at)
-        row = LogRow(stretch.begun, now, TRAINING, cause, stretch.which, at, steps, job.walk.snapshot - before)
+        row = RunRow(stretch.begun, now, TRAINING, cause, stretch.which, at, steps, job.walk.snapshot - before)
         job.record.trained(row)
     job.safe = [max(known, new) for known, new in zip(job.safe, job.walk.safe, strict=True)]
     job.at = at

@@ -8,7 +8,7 @@ import math
 import simpy
 
 from simcluster.longrun.events.planned import replan, watch
-from simcluster.longrun.events.state import Doing, JobState, Planned
+from simcluster.longrun.events.state import Doing, JobState, PlannedOutage
 from simcluster.longrun.outcome import REGROWTH
 from simcluster.longrun.pattern import MEMORY, STORAGE
 from simcluster.longrun.run import FailureMode
@@ -113,7 +113,7 @@ def _maintain(job: JobState, number: int) -> Doing:
     if job.planned.maintains:
         assert job.run.maintenance is not None
         yield from spend(job, job.run.maintenance.lasts, "maintenance", number)
-    job.planned = Planned()
+    job.planned = PlannedOutage()
 
 
 def _restart(job: JobState, number: int, seconds: list[float]) -> Doing:

@@ -13,7 +13,7 @@ from simcluster.longrun.run import FATES
 TRAINING = "training"
 
 
-class LogRow(NamedTuple):
+class RunRow(NamedTuple):
     """What the job did from ``begin`` to ``end`` (wall seconds), by which ``cause``, on ``which`` named part.
 
     ``at`` is where on the nominal clock it was at the end; a row of training has the ``steps`` and ``snapshots`` in it.
@@ -37,7 +37,7 @@ class RunRecord:
         self.env, self.names, self.part_names = env, names, list(parts)
         self.fates = np.zeros((1, len(FATES), len(names)))
         self.parts = np.zeros((1, len(self.part_names)))
-        self.log: list[LogRow] = []
+        self.log: list[RunRow] = []
         self._begun, self._doing = 0.0, ("", -1, "")
 
     def add(self, fate: str, number: int, seconds: float) -> None:
@@ -48,7 +48,7 @@ class RunRecord:
         """So much training has been undone by a cause."""
         self.add("lost", number, seconds)
         if seconds > 0:
-            self.log.append(LogRow(self.env.now, self.env.now, "lost", self.names[number], "", at))
+            self.log.append(RunRow(self.env.now, self.env.now, "lost", self.names[number], "", at))
 
     def begin(self, fate: str, number: int, which: str) -> None:
         """The job stands from now on."""
@@ -63,9 +63,9 @@ class RunRecord:
         self.add(fate, number, seconds)
         if fate == "restart":
             self.parts[0, self.part_names.index(which)] += seconds
-        self.log.append(LogRow(self._begun, self.env.now, fate, self.names[number], which, at))
+        self.log.append(RunRow(self._begun, self.env.now, fate, self.names[number], which, at))
 
-    def trained(self, row: LogRow) -> None:
+    def trained(self, row: RunRow) -> None:
         """A piece of training; where nothing has come between, it goes on what was written down before."""
         last = self.log[-1] if self.log else None
         if last is not None and last.what == row.what == TRAINING and last[3:5] == row[3:5] and last.end == row.begin:

@@ -33,7 +33,7 @@ class SlowDevice:
 
 
 @dataclass(frozen=True)
-class Stretch:
+class TrainingStretch:
     """Training that goes on: from ``at`` on the nominal clock and ``begun`` on the wall's, at a pace of that cause."""
 
     at: float
@@ -44,7 +44,7 @@ class Stretch:
 
 
 @dataclass
-class Planned:
+class PlannedOutage:
     """The outage after the next snapshot: when (nominal), under which cause, whose machines leave, and maintenance."""
 
     at: float = math.inf
@@ -80,18 +80,18 @@ class JobState:
     def __init__(self, run: LongRun, streams: CounterStreams, *, detail: bool) -> None:
         self.run, self.streams = run, streams
         self.names = names_of(run)
-        self.env = simpy.Environment()
+        self.env = simpy.Environment(0.0)
         self.record = RunRecord(self.env, self.names, [part.name for part in run.restart])
         self.machines = RepairShop(self.env, run.spares)
         self.walk = PatternWalk(run.pattern, run.goal, detail=detail)
         self.at, self.safe = 0.0, [0, 0]
-        self.stretch: Stretch | None = None
+        self.stretch: TrainingStretch | None = None
         self.exposed = ""
         self.changed = self.env.event()
         self.process: simpy.Process | None = None
         self.slow: list[SlowDevice] = []
         self.missing, self.watched = 0, math.inf
-        self.planned, self.wrong = Planned(), Wrong()
+        self.planned, self.wrong = PlannedOutage(), Wrong()
         self.due: list[tuple[str, int]] = []
         self.struck: list[tuple[int, int]] = []
         self.strikes = np.zeros(len(self.names), dtype=np.int64)

@@ -10,7 +10,7 @@ from simcluster.longrun.replicas.hazards import Hazards
 from simcluster.longrun.replicas.planned import PlannedOutages
 from simcluster.longrun.replicas.pool import Pool
 from simcluster.longrun.replicas.silent import SilentErrors
-from simcluster.longrun.replicas.spells import Spells
+from simcluster.longrun.replicas.spells import SpellsOfRuns
 from simcluster.longrun.replicas.state import FATE, RunsState, Standing
 
 
@@ -20,7 +20,7 @@ class OutagesOfRuns:
     def __init__(self, state: RunsState) -> None:
         self.state, self.run, self.laws = state, state.run, state.laws
         self.hazards, self.pool = Hazards(state), Pool(state.run.spares, state.count)
-        self.spells, self.silent, self.planned = Spells(state), SilentErrors(state), PlannedOutages(state)
+        self.spells, self.silent, self.planned = SpellsOfRuns(state), SilentErrors(state), PlannedOutages(state)
 
     def begin(self, who: Ints, number: Ints, target: Floats, planned: Bools | None = None) -> None:
         """The jobs stop, each for a cause, and go on from their targets (nominal seconds); some as ``planned``."""

@@ -8,7 +8,7 @@ from simcluster.base.arrays import Bools, Floats, Ints
 from simcluster.longrun.replicas.state import RunsState
 
 
-class Spells:
+class SpellsOfRuns:
     """``[slot, run]``: until when a device is slow, at which pace, noticed when, under which cause (-1: none).
 
     ``worst`` is the pace of the job, ``by`` its cause, ``next`` the next end or notice of any (s).

@@ -1,0 +1,311 @@
+"""The two players of a long run agree run by run, and what must hold of any run holds."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from pydantic import TypeAdapter
+
+from simcluster.base.errors import InputError
+from simcluster.longrun.events import play_events
+from simcluster.longrun.events.walk import PatternWalk
+from simcluster.longrun.lives import Lives
+from simcluster.longrun.outcome import Outcomes
+from simcluster.longrun.pattern import MEMORY, STORAGE, CheckpointPattern, Saving
+from simcluster.longrun.replicas import play_replicas
+from simcluster.longrun.run import Bad, FailureMode, LongRun, Maintenance, Part, Spares
+from simcluster.longrun.streams import BLOCK, CounterStreams, numbers_of
+from simcluster.longrun.times import TIMES, ExponentialTime, FixedTime, LognormalTime, Time, TimeSpec, WeibullTime
+
+DAY = 86400.0
+
+
+def fixed(seconds: float) -> FixedTime:
+    return FixedTime(seconds=f"{seconds!r} s")
+
+
+def exponential(seconds: float) -> ExponentialTime:
+    return ExponentialTime(kind="exponential", mean=f"{seconds!r} s")
+
+
+def weibull(seconds: float, shape: float) -> WeibullTime:
+    return WeibullTime(kind="weibull", mean=f"{seconds!r} s", shape=shape)
+
+
+# --- runs drawn by chance ---------------------------------------------------------------------------------------------
+
+
+def drawn_pattern(rng: random.Random) -> CheckpointPattern:
+    memory = None
+    if rng.random() < 0.4:
+        memory = Saving(rng.choice([1.0, 3.0]), rng.choice([0.0, 5.0]), rng.choice([0.0, 0.1]))
+    return CheckpointPattern(
+        step=rng.choice([1.0, 13.7]),
+        steps=rng.choice([150, 400]),
+        storage=Saving(rng.choice([5.0, 60.0]), rng.choice([0.0, 0.0, 40.0, 100.0]), rng.choice([0.0, 0.02, 0.3])),
+        memory=memory,
+        cycles=rng.choice([2, 3, 7]) if memory else 1,
+        verify=rng.choice([0.0, 0.0, 10.0]),
+        keep=rng.choice([1, 2, 5]),
+    )
+
+
+def drawn_causes(rng: random.Random, mu: float) -> tuple[FailureMode, ...]:
+    """A cause that stops the job every ``mu`` seconds, and perhaps one of each other effect."""
+    bad = Bad(5, rng.choice([3.0, 10.0]), rng.choice([0.3, 1.0]), rng.choice([0, 2])) if rng.random() < 0.3 else None
+    detect = rng.choice([fixed(0.0), fixed(120.0), exponential(100.0)])
+    repair = rng.choice([None, exponential(20000.0), fixed(5000.0)])
+    machines, survives = rng.choice([1, 1, 2]), rng.choice([MEMORY, STORAGE])
+    causes = [
+        FailureMode("gpu", "stop", 1 / mu, 64, bad=bad, detect=detect, repair=repair, machines=machines,
+                    survives=survives)
+    ]  # fmt: skip
+    if rng.random() < 0.4:
+        lives = Lives(16, weibull(16 * mu, rng.choice([0.7, 2.0])), 0.0, rng.choice([0.0, 1e6]))
+        causes.append(
+            FailureMode("host", "stop", 0.0, lives=lives, detect=fixed(30.0), repair=exponential(1e4), survives=STORAGE)
+        )
+    if rng.random() < 0.5:
+        paces = np.array([[1.1], [1.5]])
+        rate = 1 / rng.choice([5000.0, 50000.0])
+        causes.append(FailureMode("heat", "slow", rate, 8, lasts=exponential(6e3), shares=(0.5, 0.5), paces=paces))
+    if rng.random() < 0.4:
+        causes.append(FailureMode("flap", "pause", 1 / 20000, lasts=exponential(50.0)))
+    if rng.random() < 0.4:
+        causes.append(FailureMode("sdc", "silent", 1 / 90000, lasts=exponential(8000.0), detect=fixed(10.0)))
+    if rng.random() < 0.3:
+        causes.append(FailureMode("false", "alarm", 1 / 30000, repair=fixed(600.0)))
+    return tuple(causes)
+
+
+def drawn_run(seed: int) -> LongRun:
+    """A run with anything in it that a run may have; InputError where its writes never keep up."""
+    rng = random.Random(seed)
+    pattern = drawn_pattern(rng)
+    causes = drawn_causes(rng, rng.choice([4.0, 20.0]) * pattern.period + rng.choice([0, 300.0, 5000.0]))
+    spares = Spares(unlimited=True)
+    if rng.random() < 0.7:
+        kinds = rng.choice([0, 1, 2]), rng.choice([0, 1]), rng.choice([0, 3])
+        spares = Spares(*kinds, (0.0, 100.0, 1000.0), rng.choice([None, None, 1, 2]))
+    goal: float = rng.choice([pattern.steps * 8, pattern.steps * 8 + 37, 2777])
+    until = rng.choice([1e5, 3e5]) if rng.random() < 0.4 else math.inf
+    if until < math.inf and rng.random() < 0.5:
+        goal = math.inf
+    parts = (
+        Part("stop", fixed(30.0), fixed(30.0), False),
+        Part("load", exponential(20.0), exponential(200.0)),
+        Part("warm", fixed(5.0), fixed(5.0)),
+    )
+    return LongRun(
+        pattern,
+        causes,
+        machines=16,
+        gpus=128,
+        goal=goal,
+        until=until,
+        restart=parts[: rng.choice([0, 1, 2, 3])],
+        spares=spares,
+        short=() if spares.unlimited else rng.choice([(), (1.1, 1.25)]),
+        straggler=rng.choice(["leave", "replace", "checkpoint"]),
+        noticed=rng.choice([fixed(1000.0), exponential(3000.0)]),
+        wrong=rng.choice([0.0, 0.2]),
+        timeout=rng.choice([math.inf, 100.0]),
+        maintenance=Maintenance(DAY / 4, 600.0) if rng.random() < 0.4 else None,
+        week=20000.0,
+    )
+
+
+def assert_same(one: Outcomes, many: Outcomes, number: int) -> None:
+    for name in ("wall", "at", "steps", "fates", "parts"):
+        expected, found = getattr(one, name)[0], getattr(many, name)[number]
+        np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-6, err_msg=name)
+    for name in ("strikes", "outages"):
+        np.testing.assert_array_equal(getattr(many, name)[number], getattr(one, name)[0], err_msg=name)
+    weeks = many.weekly[number][~np.isnan(many.weekly[number])]
+    np.testing.assert_allclose(weeks, one.weekly[0], rtol=1e-9, atol=1e-6)
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_both_players_agree_run_by_run(block: int) -> None:
+    played = 0
+    for seed in range(20 * block, 20 * block + 20):
+        try:
+            run = drawn_run(seed)
+        except InputError as error:
+            assert "a write takes" in str(error)  # noqa: PT017
+            continue
+        many = play_replicas(run, seed, 2)
+        np.testing.assert_allclose(sum(many.spent().values()), many.wall, rtol=1e-9)
+        for number in range(2):
+            one, _ = play_events(run, seed, number)
+            assert_same(one, many, number)
+            assert sum(one.spent().values())[0] == pytest.approx(one.wall[0], rel=1e-9)
+            played += 1
+    assert played > 20
+
+
+def test_the_log_says_the_same_in_stretches_and_in_phases() -> None:
+    """And is the whole of the run, without gaps."""
+    for seed in (1, 2, 5, 11, 12, 15):
+        run = drawn_run(seed)
+        (short, stretches), (long, phases) = play_events(run, seed), play_events(run, seed, detail=True)
+        assert_same(short, long, 0)
+        assert len(stretches) < len(phases)
+        for log in (stretches, phases):
+            assert [row.begin for row in log[1:]] == pytest.approx([row.end for row in log[:-1]], rel=1e-12)
+            assert log[-1].end == pytest.approx(short.wall[0])
+
+
+def test_a_stretch_tells_its_steps_and_snapshots() -> None:
+    (row,) = play_events(with_rate(PLAIN, 0.0), 1)[1]
+    assert row == (0.0, 63_000.0, "training", "", "", 63_000.0, 6000.0, 100)
+    played, log = play_events(PLAIN, 1)
+    lost = [(row.at, log[place + 1].at) for place, row in enumerate(log) if row.what == "lost"]
+    before, after = PATTERN.spent("steps", np.array(lost).T)
+    assert len(lost) > 5
+    assert sum(row.steps for row in log) - (before - after).sum() == pytest.approx(played.steps[0])
+
+
+def test_a_walk_that_jumps_is_where_one_is_that_goes_phase_by_phase() -> None:
+    rng = random.Random(0)
+    for _ in range(30):
+        try:
+            pattern = drawn_pattern(rng)
+        except InputError:
+            continue
+        goal = rng.choice([math.inf, pattern.steps * 40 + 37])
+        jumps, steps = PatternWalk(pattern, goal), PatternWalk(pattern, goal, detail=True)
+        at = 0.0
+        for _ in range(12):
+            at += rng.choice([0.0, 1.0, 0.3 * pattern.period, pattern.period, 9.1 * pattern.period])
+            jumps.to(at)
+            assert sum(end - begin for _, begin, end in steps.to(at)) >= 0
+            for name in ("at", "snapshot", "phase", "until", "safe"):
+                assert getattr(jumps, name) == getattr(steps, name), name
+            if rng.random() < 0.3 and jumps.safe[MEMORY]:
+                at = jumps.back(jumps.safe[MEMORY])
+                assert steps.back(steps.safe[MEMORY]) == at
+
+
+# --- what must hold ---------------------------------------------------------------------------------------------------
+
+PATTERN = CheckpointPattern(step=10.0, steps=60, storage=Saving(30.0))
+PLAIN = LongRun(
+    PATTERN,
+    (FailureMode("gpu", "stop", 1 / 7200, detect=exponential(60.0), survives=STORAGE),),
+    goal=6000,
+    restart=(Part("load", fixed(200.0), fixed(200.0)),),
+)
+
+
+def with_rate(run: LongRun, rate: float) -> LongRun:
+    return replace(run, causes=(replace(run.causes[0], rate=rate),))
+
+
+def with_stall(run: LongRun, stall: float) -> LongRun:
+    return replace(run, pattern=replace(PATTERN, storage=Saving(stall)))
+
+
+def with_restart(run: LongRun, seconds: float) -> LongRun:
+    return replace(run, restart=(Part("load", fixed(seconds), fixed(seconds)),))
+
+
+def goodput(run: LongRun, count: int = 60) -> float:
+    played = play_replicas(run, 3, count)
+    return float((played.spent()["productive"] / played.wall).mean())
+
+
+def test_nothing_is_lost_without_failures_and_with_free_checkpoints() -> None:
+    played = play_replicas(with_rate(with_stall(PLAIN, 0.0), 0.0), 1, 3)
+    assert played.wall == pytest.approx(60_000.0, rel=1e-9)
+    assert played.spent()["productive"] == pytest.approx(played.wall, rel=1e-12)
+    assert played.strikes.sum() == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "values"),
+    [
+        (with_rate, [1 / 40000, 1 / 7200, 1 / 2000]),
+        (with_stall, [0.0, 30.0, 200.0]),
+        (with_restart, [0.0, 200.0, 900.0]),
+    ],
+)
+def test_goodput_falls(change: object, values: list[float]) -> None:
+    """With the rate, the stall and the restart, on common random numbers."""
+    assert callable(change)
+    found = [goodput(change(PLAIN, value)) for value in values]
+    assert found == sorted(found, reverse=True)
+    assert found[0] > found[1] + 0.005 > found[2] + 0.01
+
+
+def test_the_best_interval_does_not_depend_on_the_restart() -> None:
+    every = [20, 60, 180]
+    patterns = [replace(PATTERN, steps=steps) for steps in every]
+    for restart in (0.0, 300.0, 1200.0):
+        found = [goodput(with_restart(replace(PLAIN, pattern=pattern), restart), 200) for pattern in patterns]
+        assert found.index(max(found)) == 1, restart
+
+
+def test_numbers_do_not_depend_on_how_many_are_played_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = drawn_run(1)
+    whole = play_replicas(run, 7, 9)
+    later = play_replicas(run, 7, 4, first=5)
+    np.testing.assert_array_equal(later.fates, whole.fates[5:])
+    monkeypatch.setattr("simcluster.longrun.replicas.runs._TOGETHER", 4)
+    parts = play_replicas(run, 7, 9)
+    for name in ("wall", "at", "steps", "fates", "parts", "strikes", "outages", "weekly"):
+        np.testing.assert_array_equal(getattr(parts, name), getattr(whole, name), err_msg=name)
+
+
+def test_a_changed_policy_leaves_other_draws_alone() -> None:
+    """Failures strike after the same seconds of exposure, whatever becomes of slow devices."""
+    heat = FailureMode("heat", "slow", 1 / 3000, lasts=exponential(900.0), paces=np.array([[1.3]]))
+    both = replace(PLAIN, causes=(*PLAIN.causes, heat), restart=())
+    left, gone = (play_replicas(replace(both, straggler=what), 5, 40) for what in ("leave", "checkpoint"))
+    alone = play_replicas(replace(PLAIN, restart=()), 5, 40)
+    assert (left.wall > alone.wall).all()
+    detected = [each.fates[:, 2, 0] for each in (left, gone, alone)]
+    for each, strikes in ((detected[0], left.strikes), (detected[1], gone.strikes)):
+        same = strikes[:, 0] == alone.strikes[:, 0]
+        assert same.sum() > 0
+        np.testing.assert_allclose(each[same], detected[2][same], rtol=1e-9)
+
+
+def test_blocks_that_all_have_passed_are_dropped() -> None:
+    streams = CounterStreams(1, 0, 3)
+    for occurrence in range(40 * BLOCK):
+        found = streams.uniform("gpu.hazard", np.full(3, occurrence))
+        if occurrence % 501 == 0:
+            block = numbers_of(1, "gpu.hazard", occurrence // BLOCK, 0, 0, 3)
+            np.testing.assert_array_equal(found[:, 0], block[:, occurrence % BLOCK])
+    assert sum(window.ring.size for window in streams._known.values()) <= 3 * 3 * BLOCK
+    early = streams.uniform("gpu.hazard", np.array([2, 5 * BLOCK, 39 * BLOCK]))
+    assert early[0, 0] == numbers_of(1, "gpu.hazard", 0, 0, 0, 3)[0, 2]
+    assert early[2, 0] == numbers_of(1, "gpu.hazard", 39, 0, 0, 3)[2, 0]
+
+
+# --- laws of durations ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", TIMES)
+def test_the_mean_of_a_law_is_that_of_its_quantiles(kind: str) -> None:
+    law: TimeSpec = TypeAdapter(Time).validate_python(TIMES[kind].EXAMPLE)
+    assert type(law) is TIMES[kind]
+    grid = (np.arange(200_000) + 0.5) / 200_000
+    uniform = np.stack([np.random.default_rng(draw).permutation(grid) for draw in range(law.draws)] or [grid], axis=-1)
+    assert law.quantile(uniform[..., : law.draws]).mean() == pytest.approx(law.mean, rel=2e-3)
+
+
+def test_a_duration_alone_is_a_fixed_time() -> None:
+    law = TypeAdapter(Time).validate_python("5 min")
+    assert law == FixedTime(seconds="300.0 s")
+    assert TypeAdapter(Time).validate_python({"per_gpu": "1 ms"}).on(16384).mean == pytest.approx(16.384)
+
+
+def test_half_of_lognormal_times_are_below_the_median() -> None:
+    law = LognormalTime(kind="lognormal", median="4 min", sigma=0.5)
+    assert law.quantile(np.array([[0.5]]))[0] == pytest.approx(240.0)
