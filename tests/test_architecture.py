@@ -106,13 +106,13 @@ def within(module: str, *parts: str) -> bool:
 # --- libraries behind fences ------------------------------------------------------------------------------------------
 
 FENCES = {
-    "simpy": ("engine", "reference", "bench.collective"),
+    "simpy": ("engine", "reference", "bench.collective", "longrun.events"),
     "matplotlib": ("show",),
     "pandas": ("results", "interop.recorded.written", "studies", "show", "cli"),
     "ruamel": ("documents.reading",),
     "networkx": ("topology", "bench", "importers", "show"),
     "torch": ("evidence.calibration",),
-    "scipy": ("evidence.calibration",),
+    "scipy": ("evidence.calibration", "longrun"),
 }
 
 

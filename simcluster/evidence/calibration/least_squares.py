@@ -151,5 +151,5 @@ def _scipy() -> Any:
         import scipy.interpolate
         import scipy.optimize
     except ImportError:
-        raise InputError("fitting needs scipy; pip install 'simcluster[fit]'") from None
+        raise InputError("fitting needs scipy; pip install 'scipy>=1.11'") from None
     return scipy
