@@ -51,7 +51,11 @@ class StreamBlocks:
     """
 
     def __init__(self, streams: CounterStreams, what: str, draws: int) -> None:
-        self.streams, self.what, self.draws = streams, what, draws
+        self.seed, self.first = (
+            streams.seed,
+            streams.first,
+        )  # not the streams: a circle would keep all of them in memory
+        self.what, self.draws = what, draws
         self.begin = self.end = 0  # blocks
         self.width = 0
         self.latest = np.zeros(streams.count, dtype=np.int64)
@@ -73,7 +77,7 @@ class StreamBlocks:
         if (end - begin) * BLOCK > self.width:
             known = range(0)
             self.width = (end - begin + (end > 1)) * BLOCK
-            self.ring = np.empty((self.streams.count, self.width, self.draws))
+            self.ring = np.empty((len(self.ring), self.width, self.draws))
         for block in range(begin, end):
             if block not in known:
                 place = block * BLOCK % self.width
@@ -81,9 +85,8 @@ class StreamBlocks:
         self.begin, self.end = begin, end
 
     def _drawn(self, block: int) -> Floats:
-        streams = self.streams
         drawn = [
-            numbers_of(streams.seed, self.what, block, draw, streams.first, streams.count) for draw in range(self.draws)
+            numbers_of(self.seed, self.what, block, draw, self.first, len(self.ring)) for draw in range(self.draws)
         ]
         return np.stack(drawn, axis=-1)
 
