@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from simcluster.schedules.comparison import play_schedules as play_schedules
     from simcluster.show import plots as plots
     from simcluster.simulate import simulate as simulate
+    from simcluster.studies.long_run.train import train as train
     from simcluster.studies.multi_job import simulate_together as simulate_together
     from simcluster.studies.search.plan import plan as plan
     from simcluster.studies.sweep.sweep import sweep as sweep
@@ -66,6 +67,7 @@ _HOME = {
     "simulate_together": "simcluster.studies.multi_job",
     "stragglers": "simcluster.studies.whatif.straggling",
     "sweep": "simcluster.studies.sweep.sweep",
+    "train": "simcluster.studies.long_run.train",
     "what_if_free": "simcluster.studies.whatif.free",
     "what_pays": "simcluster.studies.whatif.mitigations",
 }

@@ -1,0 +1,152 @@
+"""What became of the seconds of many runs, by fate, cause and week: outcomes in, tables out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from simcluster.base.arrays import Floats
+from simcluster.base.errors import InputError
+from simcluster.longrun import closed_forms
+from simcluster.longrun.outcome import Outcomes, names_of
+from simcluster.longrun.pattern import STORAGE
+from simcluster.longrun.run import FATES, LongRun
+from simcluster.results.distribution import half_width
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+BY_NONE = ("productive", "checkpoint", "write", "verification")
+"""Fates that no cause has."""
+
+_LEAST = 1e-3
+_DAY = 86400.0
+
+
+def check_end(run: LongRun) -> None:
+    """InputError for a run that would hardly ever come to its last step."""
+    rate, pattern = stop_rate(run), run.pattern
+    if math.isfinite(run.until) or not rate:
+        return
+    down, exposed = restart_seconds(run)
+    # a length of which e^-50 comes through without a failure is out of reach, whatever the rest is
+    longest = max(exposed, pattern.storage.stall + pattern.storage.write)
+    if rate * longest > 50 or closed_forms.efficiency(pattern.step, pattern.storage.stall, exposed, down, rate) < _LEAST:
+        raise InputError(
+            f"run: it would hardly ever end: something fails every {1 / rate:.4g} s, a restart takes "
+            f"{down + exposed:.4g} s, a checkpoint {pattern.storage.stall + pattern.storage.write:.4g} s; "
+            "give days, or mend failures, restart or checkpoint"
+        )
+
+
+def stop_rate(run: LongRun) -> float:
+    """Of all causes that stop the job, 1/s."""
+    return sum(cause.rate for cause in run.causes if cause.stops)
+
+
+def restart_seconds(run: LongRun) -> tuple[float, float]:
+    """(mean seconds in which nothing strikes, mean seconds of the exposed parts) from a strike to training on.
+
+    Detection by the causes' rates; without wrong diagnoses and without waiting for machines.
+    """
+    rate = stop_rate(run)
+    stops = [cause for cause in run.causes if cause.stops]
+    detect = sum(cause.rate * cause.detect.mean for cause in stops) / rate if rate else 0.0
+    shares = [(cause.rate / rate, cause.survives) for cause in stops] if rate else [(1.0, STORAGE)]
+    each = [(sum(share * part.law(level).mean for share, level in shares), part.exposed) for part in run.restart]
+    return detect + sum(s for s, exposed in each if not exposed), sum(s for s, exposed in each if exposed)
+
+
+def interval(values: Floats) -> tuple[float, float, float]:
+    """(mean, low, high): the 95 % interval of the mean, Student's; of a single run it is the mean alone."""
+    mean = float(values.mean())
+    half = half_width(values) if len(values) > 1 else 0.0
+    return mean, mean - half, mean + half
+
+
+def numbers(outcomes: Outcomes, shares: Mapping[str, Floats]) -> pd.DataFrame:
+    """Of the runs: mean, low, high, p5, p50, p95; indexed by what."""
+    import pandas as pd
+
+    measured = {
+        "days": outcomes.wall / _DAY,
+        "steps": outcomes.steps,
+        "goodput": shares["productive"],
+        "strikes": outcomes.strikes.sum(axis=1).astype(np.float64),
+        "outages": outcomes.outages.sum(axis=1).astype(np.float64),
+    }
+    rows = [[*interval(values), *np.quantile(values, (0.05, 0.5, 0.95))] for values in measured.values()]
+    index = pd.Index(list(measured), name="what")
+    return pd.DataFrame(rows, index=index, columns=["mean", "low", "high", "p5", "p50", "p95"])
+
+
+def breakdown(outcomes: Outcomes, shares: Mapping[str, Floats]) -> pd.DataFrame:
+    """By fate: mean_s, share, low, high, p10, p90."""
+    import pandas as pd
+
+    spent = outcomes.spent()
+    rows = [
+        [float(spent[fate].mean()), *interval(share), *np.quantile(share, (0.1, 0.9))] for fate, share in shares.items()
+    ]
+    columns = ["mean_s", "share", "low", "high", "p10", "p90"]
+    return pd.DataFrame(rows, index=pd.Index(list(shares), name="fate"), columns=columns)
+
+
+def causes(outcomes: Outcomes) -> pd.DataFrame:
+    """By cause, those that took most first: strikes, outages, seconds by fate, all of them, share of the wall."""
+    import pandas as pd
+
+    names = names_of(outcomes.run)
+    seconds = outcomes.fates.mean(axis=0)  # [fate, cause]
+    strikes = np.zeros(len(names))
+    strikes[: outcomes.strikes.shape[1]] = outcomes.strikes.mean(axis=0)
+    table = {
+        "strikes": strikes,
+        "outages": outcomes.outages.mean(axis=0),
+        **{f"{fate}_s": seconds[number] for number, fate in enumerate(FATES)},
+        "all_s": seconds.sum(axis=0),
+        "share": seconds.sum(axis=0) / outcomes.wall.mean(),
+    }
+    frame = pd.DataFrame(table, index=pd.Index(names, name="cause"))
+    return frame.sort_values("all_s", ascending=False, kind="stable")
+
+
+def parts(outcomes: Outcomes) -> pd.DataFrame:
+    """By part of a restart: mean_s of a run, each_s of an outage."""
+    import pandas as pd
+
+    names = [part.name for part in outcomes.run.restart]
+    seconds = outcomes.parts.mean(axis=0)
+    count = max(float(outcomes.outages.sum(axis=1).mean()), 1e-12)
+    return pd.DataFrame({"mean_s": seconds, "each_s": seconds / count}, index=pd.Index(names, name="part"))
+
+
+def weeks(outcomes: Outcomes) -> pd.DataFrame:
+    """By week: goodput, p10, p90, runs; the last week of a run is as long as the run still goes on in it."""
+    import pandas as pd
+
+    rows = [
+        [number, float(good.mean()), *np.quantile(good, (0.1, 0.9)), len(good)]
+        for number, good in enumerate(_by_week(outcomes), 1)
+        if len(good)
+    ]
+    frame = pd.DataFrame(rows, columns=["week", "goodput", "p10", "p90", "runs"])
+    return frame.astype({"week": int, "runs": int})
+
+
+def _by_week(outcomes: Outcomes) -> Iterator[Floats]:
+    """The goodput of each run that began a week, week by week."""
+    week, step = outcomes.run.week, outcomes.run.pattern.step
+    before = np.zeros(len(outcomes.wall))
+    for number in range(outcomes.weekly.shape[1] + 1):
+        ends = number < outcomes.weekly.shape[1]
+        at_end = outcomes.weekly[:, number] if ends else np.full(len(before), np.nan)
+        last = np.isnan(at_end)
+        kept = np.where(last, outcomes.steps, at_end)
+        length = np.where(last, outcomes.wall - number * week, week)
+        begun = length > 1e-6 * week
+        yield (kept - before)[begun] * step / length[begun]
+        before = np.where(begun, kept, before)
