@@ -2,17 +2,248 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from simcluster.base.units import format_bytes, format_seconds
+from simcluster.results.result import VERSION
+from simcluster.studies.long_run.accounts import restart_seconds, stop_rate
+from simcluster.studies.long_run.build import section_of
+from simcluster.studies.long_run.checkpoints import weight_of
+
 if TYPE_CHECKING:
+    import pandas as pd
+
     from simcluster.studies.long_run.train import Training
+
+_BAR = 30  # characters of the longest bar
+_CAUSES = 8
+_WORDS = {
+    "productive": "productive",
+    "checkpoint": "checkpoints, stopped",
+    "write": "checkpoints, slower",
+    "verification": "verification",
+    "lost": "lost and done again",
+    "slow": "slow devices",
+    "detection": "detection",
+    "diagnosis": "wrong diagnoses",
+    "waiting": "waiting for machines",
+    "restart": "restarts",
+    "pause": "pauses",
+    "maintenance": "maintenance",
+}
 
 
 def summary(training: Training) -> str:
-    """A run in half a minute of reading."""
-    return training.scenario.name
+    """What a person needs: what comes of the run, where the wall went, what it is by closed form, what was played."""
+    head = [*_job(training), *_time(training), *_checkpoint(training), *_failures(training), *_goodput(training)]
+    blocks = [head, _where(training), _causes(training), _parts(training), _expected(training), _states(training)]
+    return "\n\n".join("\n".join(lines) for lines in blocks if lines)
+
+
+# --- the answer -------------------------------------------------------------------------------------------------------
+
+
+def _job(training: Training) -> Iterator[str]:
+    scenario, training_of = training.scenario, training.scenario.training
+    yield scenario.name
+    yield f"{scenario.gpus:,} GPUs of {scenario.cluster.built.name}; {training.played:,} runs played, seed {scenario.seed}"
+    yield (
+        f"  batch        {scenario.tokens_per_step:,} tokens a step ({training_of.global_batch:,} = micro batch "
+        f"{training_of.micro_batch} x {scenario.microbatches:,} x dp {scenario.dp}); "
+        f"{training.numbers.loc['steps', 'mean']:,.0f} steps, {_tokens(training.tokens)} tokens"
+    )
+
+
+def _tokens(count: float) -> str:
+    """Tokens as people count them: 15.60T, 300.0B."""
+    for letter, scale in (("T", 1e12), ("B", 1e9), ("M", 1e6)):
+        if count >= scale:
+            return f"{count / scale:#.4g}{letter}".replace(".T", "T")
+    return f"{count:,.0f}"
+
+
+def _time(training: Training) -> Iterator[str]:
+    steps, step = training.numbers.loc["steps", "mean"] * training.run.pattern.step / 86400, training.run.pattern.step
+    row = training.numbers.loc["days"]
+    days = f"{row['mean']:.4g} days"
+    if row["p95"] - row["p5"] > 1e-6 * row["mean"]:
+        days += f" ({row['p5']:.4g} to {row['p95']:.4g} in nine runs of ten)"
+    yield f"  time         {days}, of which {steps:.4g} days of steps at {format_seconds(step)}"
+    hours = f"{training.gpu_hours:,.0f} GPU-hours"
+    if training.spare_gpu_hours:
+        hours += f", {training.spare_gpu_hours:,.0f} of spares beside"
+    if training.dollars is None:
+        yield f"  money        {hours}; for dollars say what one costs: run.price"
+    else:
+        yield f"  money        ${training.dollars:,.0f} at ${training.price:.2f} a GPU-hour ({hours})"
+
+
+def _checkpoint(training: Training) -> Iterator[str]:
+    pattern, scenario = training.run.pattern, training.scenario
+    size = weight_of(scenario, section_of(scenario).checkpoint).size
+    saving = pattern.storage
+    takes = f"stops training for {format_seconds(saving.stall)}"
+    if saving.write:
+        takes += f", is written in {format_seconds(saving.write)} behind it"
+    every = f"every {pattern.steps:,} step{'s' * (pattern.steps > 1)} = {format_seconds(pattern.steps * pattern.step)}"
+    if pattern.memory is not None:
+        every = f"{every} to peers' memory, each {pattern.cycles}th to storage"
+    yield f"  checkpoint   {format_bytes(size)}, {takes}; {every}"
+    best = training.expected.query("unit == 's'")
+    if len(best):
+        said = (f"{name.removeprefix('best interval, ')} {format_seconds(value)}" for name, value in _pairs(best))
+        yield f"               best interval by closed form: {', '.join(said)}"
+
+
+def _pairs(rows: pd.DataFrame) -> Iterator[tuple[str, float]]:
+    return zip(rows["closed_form"], rows["value"], strict=True)
+
+
+def _failures(training: Training) -> Iterator[str]:
+    run, rate = training.run, stop_rate(training.run)
+    if not rate:
+        yield "  failures     nothing stops the job"
+        return
+    strikes, outages = (training.numbers.loc[name] for name in ("strikes", "outages"))
+    stops = [cause.name for cause in run.causes if cause.stops]
+    lost = float(training.causes.loc[stops, "lost_s"].sum() / max(training.causes.loc[stops, "outages"].sum(), 1e-12))
+    yield (
+        f"  failures     MTBF {1 / rate / 3600:.4g} h ({run.gpus / rate / 3600:,.0f} h a GPU): {strikes['mean']:,.1f} "
+        f"({strikes['p5']:,.0f} to {strikes['p95']:,.0f}), {outages['mean']:,.1f} outages with what is planned"
+    )
+    yield f"               each loses {lost / 60:.3g} min of work and {sum(restart_seconds(run)) / 60:.3g} min to restart"
+
+
+def _goodput(training: Training) -> Iterator[str]:
+    row = training.numbers.loc["goodput"]
+    half = row["high"] - row["mean"]
+    yield (
+        f"  goodput      {row['mean']:.2%} (+- {100 * half:.2g} points; {row['p5']:.2%} to {row['p95']:.2%} in nine runs of "
+        f"ten); ETTR {training.ettr:.2%}"
+    )
+    yield f"               effective MFU {training.effective_mfu:.1%} = {training.step_mfu:.1%} of the healthy step x goodput"
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+
+def _where(training: Training) -> list[str]:
+    table = training.breakdown
+    shown = table[table["share"] > 0]
+    most = max(shown["share"].drop("productive", errors="ignore"), default=1.0)
+    lines = ["  where the wall went (mean of the runs; bars: what is not productive)"]
+    for fate, row in shown.iterrows():
+        bar = "" if fate == "productive" else "█" * round(_BAR * row["share"] / most) or "▏"
+        hours = f"{row['mean_s'] / 3600:,.2f} h"
+        lines.append(f"    {_WORDS[str(fate)]:<20} {hours:>12} {row['share']:>8.2%}  {bar}".rstrip())
+    return lines
+
+
+def _causes(training: Training) -> list[str]:
+    table = training.causes[training.causes["all_s"] > 0]
+    if not len(table):
+        return []
+    rows = []
+    for cause, row in table.head(_CAUSES).iterrows():
+        hours = [f"{row[name] / 3600:.2f}" for name in ("lost_s", "detection_s", "waiting_s", "restart_s", "all_s")]
+        rows.append([str(cause), f"{row['strikes']:.1f}", f"{row['outages']:.1f}", *hours, f"{row['share']:.2%}"])
+    rest = table.iloc[_CAUSES:]
+    if len(rest):
+        hours = [f"{rest[name].sum() / 3600:.2f}" for name in ("lost_s", "detection_s", "waiting_s", "restart_s", "all_s")]
+        counts = [f"{rest[name].sum():.1f}" for name in ("strikes", "outages")]
+        rows.append([f"{len(rest)} others", *counts, *hours, f"{rest['share'].sum():.2%}"])
+    header = ["cause", "strikes", "outages", "lost h", "detection h", "waiting h", "restart h", "all h", "of the wall"]
+    return _table(header, rows)
+
+
+def _parts(training: Training) -> list[str]:
+    if not len(training.parts):
+        return []
+    each = ", ".join(f"{part} {format_seconds(row['each_s'])}" for part, row in training.parts.iterrows())
+    return [f"  a restart: {each}"]
+
+
+def _expected(training: Training) -> list[str]:
+    table = training.expected[training.expected["unit"] != "s"]
+    rows = []
+    for row in table.itertuples():
+        percent = row.unit == "fraction"
+        value, simulated = (f"{x:.2%}" if percent else f"{x:.4g} {row.unit}".rstrip() for x in (row.value, row.simulated))
+        half = row.half_width * (100 if percent else 1)
+        noise = f"+- {half:.2g}" if math.isfinite(half) else "one run"
+        rows.append([row.closed_form, value, simulated, noise, row.why])
+    return _table(["by closed form", "value", "simulated", "", "why it differs"], rows) if rows else []
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Aligned columns: the first, and a last of words, to the left."""
+    widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]
+    words = header[-1].startswith("why")
+    lines = []
+    for row in (header, *rows):
+        cells = [
+            cell.ljust(width) if not column or (words and column == len(row) - 1) else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  " + "  ".join(cells).rstrip())
+    return lines
+
+
+def _states(training: Training) -> list[str]:
+    count = len(training.states)
+    each = "; ".join(f"{words} {format_seconds(seconds)}" for words, seconds in training.states.items())
+    return [f"  {count} state{'s' * (count > 1)} of the cluster played, a step each: {each}"]
+
+
+# --- JSON -------------------------------------------------------------------------------------------------------------
 
 
 def document(training: Training) -> dict[str, Any]:
-    """For JSON."""
-    return {"name": training.scenario.name}
+    """For JSON: CONTRACT.md, "A run of weeks"."""
+    pattern, section = training.run.pattern, section_of(training.scenario)
+    found = {
+        "name": training.scenario.name,
+        "gpus": training.run.gpus,
+        "played": training.played,
+        "seed": training.scenario.seed,
+        "days": training.days,
+        "goodput": training.goodput,
+        "ettr": training.ettr,
+        "step_time_s": pattern.step,
+        "step_mfu": training.step_mfu,
+        "effective_mfu": training.effective_mfu,
+        "tokens": training.tokens,
+        "gpu_hours": training.gpu_hours,
+        "spare_gpu_hours": training.spare_gpu_hours,
+        "price_per_gpu_hour": training.price,
+        "dollars": training.dollars,
+        "mtbf_s": 1 / stop_rate(training.run) if stop_rate(training.run) else None,
+        "checkpoint": {
+            "size_bytes": weight_of(training.scenario, section.checkpoint).size,
+            "stall_s": pattern.storage.stall,
+            "write_s": pattern.storage.write,
+            "steps": pattern.steps,
+            "interval_s": pattern.steps * pattern.step,
+        },
+        "numbers": training.numbers.to_dict(orient="index"),
+        "breakdown": training.breakdown.to_dict(orient="index"),
+        "causes": training.causes.reset_index().to_dict(orient="records"),
+        "restart_parts": training.parts.reset_index().to_dict(orient="records"),
+        "weeks": training.weeks.to_dict(orient="records"),
+        "expected": training.expected.to_dict(orient="records"),
+        "states_s": dict(training.states),
+        "scenario": training.scenario.document(),
+        "version": VERSION,
+    }
+    return {name: _plain(value) for name, value in found.items()}
+
+
+def _plain(value: Any) -> Any:
+    """Numbers as JSON has them: what is not finite (the interval of one run) is none."""
+    if isinstance(value, dict):
+        return {name: _plain(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
