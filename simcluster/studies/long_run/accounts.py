@@ -34,7 +34,10 @@ def check_end(run: LongRun) -> None:
     down, exposed = restart_seconds(run)
     # a length of which e^-50 comes through without a failure is out of reach, whatever the rest is
     longest = max(exposed, pattern.storage.stall + pattern.storage.write)
-    if rate * longest > 50 or closed_forms.efficiency(pattern.step, pattern.storage.stall, exposed, down, rate) < _LEAST:
+    if (
+        rate * longest > 50
+        or closed_forms.efficiency(pattern.step, pattern.storage.stall, exposed, down, rate) < _LEAST
+    ):
         raise InputError(
             f"run: it would hardly ever end: something fails every {1 / rate:.4g} s, a restart takes "
             f"{down + exposed:.4g} s, a checkpoint {pattern.storage.stall + pattern.storage.write:.4g} s; "
@@ -71,10 +74,12 @@ def numbers(outcomes: Outcomes, shares: Mapping[str, Floats]) -> pd.DataFrame:
     """Of the runs: mean, low, high, p5, p50, p95; indexed by what."""
     import pandas as pd
 
+    stops = [number for number, cause in enumerate(outcomes.run.causes) if cause.stops]
     measured = {
         "days": outcomes.wall / _DAY,
         "steps": outcomes.steps,
         "goodput": shares["productive"],
+        "failures": outcomes.strikes[:, stops].sum(axis=1).astype(np.float64),
         "strikes": outcomes.strikes.sum(axis=1).astype(np.float64),
         "outages": outcomes.outages.sum(axis=1).astype(np.float64),
     }

@@ -167,7 +167,8 @@ class _Beside:
         yield self._share("goodput, exact", exact, exact, holds)
         yield self._share("goodput, first order", first, exact, "checkpoint, interval and restart << mu")
         ettr = closed_forms.ettr(rate, down + exposed, self.work) / (1 + self.stall / self.work)
-        yield self._share("ETTR, Meta (arXiv:2410.21680)", ettr, exact, "first order in rate x (restart + interval / 2)")
+        holds = "first order in rate x (restart + interval / 2); what is slow counts as training"
+        yield self._share("ETTR, Meta (arXiv:2410.21680)", ettr, exact, holds, slow_counts=True)
 
     def _two_levels(self) -> ClosedForm:
         pattern, (down, exposed) = self.run.pattern, self.restart
@@ -179,11 +180,15 @@ class _Beside:
         holds = "first order: stalls, half of what lies between two snapshots of a level, and restarts << mu"
         return self._share("goodput, two levels", value, None, holds)
 
-    def _share(self, name: str, value: float, exact: float | None, holds: str) -> ClosedForm:
+    def _share(
+        self, name: str, value: float, exact: float | None, holds: str, slow_counts: bool = False
+    ) -> ClosedForm:  # fmt: skip
         """Beside the productive share; ``exact`` is the best known without what ``_extras`` has."""
         good = self.shares["productive"]
+        if slow_counts:
+            good = good + self.shares["slow"] + self.shares["write"]
         mean, half = float(good.mean()), _half(good)
-        extras = self._extras()
+        extras = self._extras(slow_counts)
         known = value if exact is None else exact
         said = [f"{words} {-100 * known * share:+.2f}" for words, share in extras if share >= _NAMED]
         if abs(known - value) >= _NAMED:
@@ -205,10 +210,12 @@ class _Beside:
             return "work of snapshots whose write was cut off, and the run's begin and end"
         return "NOT EXPLAINED"
 
-    def _extras(self) -> list[tuple[str, float]]:
+    def _extras(self, slow_counts: bool = False) -> list[tuple[str, float]]:
         """What takes time and is in no closed form, as shares of the wall, each second once."""
         names, wall = names_of(self.run), self.outcomes.wall
         fates = self.outcomes.fates / wall[:, None, None]
+        if slow_counts:
+            fates[:, FATES.index("slow")] = 0.0
         left = np.ones(len(names), dtype=bool)
         found = []
 
@@ -218,7 +225,8 @@ class _Beside:
 
         take("maintenance and its restarts", [names.index(MAINTENANCE)])
         take("machines missing", [names.index(REGROWTH)])
-        for effect, words in (("slow", "slow devices"), ("silent", "silent errors"), ("alarm", "false alarms"), ("pause", "pauses")):
+        effects = {"slow": "slow devices", "silent": "silent errors", "alarm": "false alarms", "pause": "pauses"}
+        for effect, words in effects.items():
             take(words, [number for number, cause in enumerate(self.run.causes) if cause.effect == effect])
         for fate, words in (("waiting", "waiting for machines"), ("diagnosis", "wrong diagnoses")):
             found.append((words, float(fates[:, FATES.index(fate)][:, left].sum(axis=1).mean())))
@@ -247,7 +255,9 @@ class _Beside:
         value = math.sqrt(count * moments.variance) / _DAY
         explained = abs(deviation - value) <= _NOISE * half
         why = "the same up to noise" if explained else "restarts and waits that are drawn, or what else takes time"
-        yield ClosedForm("standard deviation of days", "d", value, deviation, half, holds, why, explained or share >= _NAMED)
+        yield ClosedForm(
+            "standard deviation of days", "d", value, deviation, half, holds, why, explained or share >= _NAMED
+        )
 
     # --- spares ---------------------------------------------------------------------------------------------------
 
@@ -258,23 +268,22 @@ class _Beside:
         if spares.unlimited or not leaving or self.run.short:
             return
         rate = sum(cause.rate * cause.machines for cause in leaving)
-        repair = sum(cause.rate * cause.machines * _mean(cause.repair) for cause in leaving) / rate
+        repair = sum(cause.rate * cause.machines * cause.repair.mean for cause in leaving if cause.repair) / rate
         value = closed_forms.stalled(spares.count, rate, repair, spares.crews)
         waiting = self.shares["waiting"]
         mean, half = float(waiting.mean()), _half(waiting)
         said = []
-        if any(spares.ready):
-            said.append(f"spares take up to {max(spares.ready):.4g} s to be ready, which is waiting as well")
+        kinds = zip((spares.hot, spares.warm, spares.cold), spares.ready, strict=True)
+        if ready := max((seconds for count, seconds in kinds if count), default=0.0):
+            said.append(f"a spare takes up to {ready:.4g} s to be ready, which is waiting as well")
         if self.outcomes.wall.mean() < 20 * repair:
             said.append("the run begins with all spares there")
         explained = abs(mean - value) <= _NOISE * half
         why = "the same up to noise" if explained else "; ".join(said) or "failures only while exposed: fewer are out"
         holds = f"{rate * repair:.4g} machines in repair on average, {spares.count} spares, in the long run"
-        yield ClosedForm("waiting for machines, Erlang", "fraction", value, mean, half, holds, why, explained or bool(said))
-
-
-def _mean(law: object) -> float:
-    return float(getattr(law, "mean"))
+        yield ClosedForm(
+            "waiting for machines, Erlang", "fraction", value, mean, half, holds, why, explained or bool(said)
+        )
 
 
 def _half(values: Floats) -> float:

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from simcluster.base.arrays import Floats
+from simcluster.base.errors import InputError
 from simcluster.longrun.events import play_events
 from simcluster.longrun.outcome import Outcomes
 from simcluster.longrun.run import LongRun
@@ -130,7 +129,7 @@ class Training:
 
     @cached_property
     def numbers(self) -> pd.DataFrame:
-        """Days, steps, goodput, strikes and outages: mean, its 95 % interval (low, high), p5, p50, p95 of the runs."""
+        """Days, steps, goodput, failures, strikes, outages: mean, its 95 % interval (low, high), p5, p50, p95 of the runs."""
         return accounts.numbers(self.outcomes, self.shares)
 
     @cached_property
@@ -167,6 +166,20 @@ class Training:
         import pandas as pd
 
         return pd.DataFrame(play_events(self.run, self.scenario.seed)[1], columns=LOG)
+
+    def restart_for(self, ettr: float) -> float:
+        """Seconds from a strike to training on, detection included, that an effective training time ratio asks for.
+
+        All outages are as much longer (or shorter) than they are, by time in which nothing strikes; may be negative.
+        """
+        fates = ("detection", "diagnosis", "restart", "waiting")
+        outages = float(self.outcomes.outages.sum(axis=1).mean())
+        if not outages:
+            raise InputError(
+                f"{self.scenario.name}: nothing stopped the job in {self.played} runs; no restart to ask for"
+            )
+        now = float(self.breakdown.loc[list(fates), "mean_s"].sum()) / outages
+        return now + (self.ettr / ettr - 1) * float(self.outcomes.wall.mean()) / outages
 
     def summary(self) -> str:
         """A run in half a minute of reading."""

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 _BAR = 30  # characters of the longest bar
 _CAUSES = 8
+_BOTH = ("value", "simulated")
+_HOURS = ("lost_s", "detection_s", "waiting_s", "restart_s", "all_s")
 _WORDS = {
     "productive": "productive",
     "checkpoint": "checkpoints, stopped",
@@ -52,7 +54,7 @@ def _job(training: Training) -> Iterator[str]:
     yield (
         f"  batch        {scenario.tokens_per_step:,} tokens a step ({training_of.global_batch:,} = micro batch "
         f"{training_of.micro_batch} x {scenario.microbatches:,} x dp {scenario.dp}); "
-        f"{training.numbers.loc['steps', 'mean']:,.0f} steps, {_tokens(training.tokens)} tokens"
+        f"{_row(training.numbers, 'steps')['mean']:,.0f} steps, {_tokens(training.tokens)} tokens"
     )
 
 
@@ -65,8 +67,8 @@ def _tokens(count: float) -> str:
 
 
 def _time(training: Training) -> Iterator[str]:
-    steps, step = training.numbers.loc["steps", "mean"] * training.run.pattern.step / 86400, training.run.pattern.step
-    row = training.numbers.loc["days"]
+    step, row = training.run.pattern.step, _row(training.numbers, "days")
+    steps = _row(training.numbers, "steps")["mean"] * step / 86400
     days = f"{row['mean']:.4g} days"
     if row["p95"] - row["p5"] > 1e-6 * row["mean"]:
         days += f" ({row['p5']:.4g} to {row['p95']:.4g} in nine runs of ten)"
@@ -89,12 +91,17 @@ def _checkpoint(training: Training) -> Iterator[str]:
         takes += f", is written in {format_seconds(saving.write)} behind it"
     every = f"every {pattern.steps:,} step{'s' * (pattern.steps > 1)} = {format_seconds(pattern.steps * pattern.step)}"
     if pattern.memory is not None:
-        every = f"{every} to peers' memory, each {pattern.cycles}th to storage"
+        every = f"{every} to peers' memory, one in {pattern.cycles} to storage"
     yield f"  checkpoint   {format_bytes(size)}, {takes}; {every}"
     best = training.expected.query("unit == 's'")
     if len(best):
         said = (f"{name.removeprefix('best interval, ')} {format_seconds(value)}" for name, value in _pairs(best))
         yield f"               best interval by closed form: {', '.join(said)}"
+
+
+def _row(table: pd.DataFrame, name: str) -> dict[str, float]:
+    """A row of a table of numbers."""
+    return {str(column): float(value) for column, value in table.loc[name].items()}
 
 
 def _pairs(rows: pd.DataFrame) -> Iterator[tuple[str, float]]:
@@ -106,24 +113,26 @@ def _failures(training: Training) -> Iterator[str]:
     if not rate:
         yield "  failures     nothing stops the job"
         return
-    strikes, outages = (training.numbers.loc[name] for name in ("strikes", "outages"))
+    failures, outages = (_row(training.numbers, name) for name in ("failures", "outages"))
     stops = [cause.name for cause in run.causes if cause.stops]
-    lost = float(training.causes.loc[stops, "lost_s"].sum() / max(training.causes.loc[stops, "outages"].sum(), 1e-12))
+    own = training.causes.loc[stops]
+    lost = float(own["lost_s"].sum()) / max(float(own["outages"].sum()), 1e-12)
     yield (
-        f"  failures     MTBF {1 / rate / 3600:.4g} h ({run.gpus / rate / 3600:,.0f} h a GPU): {strikes['mean']:,.1f} "
-        f"({strikes['p5']:,.0f} to {strikes['p95']:,.0f}), {outages['mean']:,.1f} outages with what is planned"
+        f"  failures     MTBF {1 / rate / 3600:.4g} h ({run.gpus / rate / 3600:,.0f} h a GPU): {failures['mean']:,.1f} "
+        f"({failures['p5']:,.0f} to {failures['p95']:,.0f} in nine runs of ten); "
+        f"{outages['mean']:,.1f} outages with what is planned"
     )
     yield f"               each loses {lost / 60:.3g} min of work and {sum(restart_seconds(run)) / 60:.3g} min to restart"
 
 
 def _goodput(training: Training) -> Iterator[str]:
-    row = training.numbers.loc["goodput"]
+    row = _row(training.numbers, "goodput")
     half = row["high"] - row["mean"]
     yield (
         f"  goodput      {row['mean']:.2%} (+- {100 * half:.2g} points; {row['p5']:.2%} to {row['p95']:.2%} in nine runs of "
         f"ten); ETTR {training.ettr:.2%}"
     )
-    yield f"               effective MFU {training.effective_mfu:.1%} = {training.step_mfu:.1%} of the healthy step x goodput"
+    yield f"               effective MFU {training.effective_mfu:.1%}: the healthy step's {training.step_mfu:.1%} x goodput"
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------
@@ -131,13 +140,14 @@ def _goodput(training: Training) -> Iterator[str]:
 
 def _where(training: Training) -> list[str]:
     table = training.breakdown
-    shown = table[table["share"] > 0]
+    shown = table[table["share"] > 1e-9]
     most = max(shown["share"].drop("productive", errors="ignore"), default=1.0)
     lines = ["  where the wall went (mean of the runs; bars: what is not productive)"]
-    for fate, row in shown.iterrows():
+    for fate in shown.index:
+        row = _row(shown, fate)
         bar = "" if fate == "productive" else "█" * round(_BAR * row["share"] / most) or "▏"
         hours = f"{row['mean_s'] / 3600:,.2f} h"
-        lines.append(f"    {_WORDS[str(fate)]:<20} {hours:>12} {row['share']:>8.2%}  {bar}".rstrip())
+        lines.append(f"    {_WORDS[fate]:<20} {hours:>12} {row['share']:>8.2%}  {bar}".rstrip())
     return lines
 
 
@@ -146,12 +156,13 @@ def _causes(training: Training) -> list[str]:
     if not len(table):
         return []
     rows = []
-    for cause, row in table.head(_CAUSES).iterrows():
-        hours = [f"{row[name] / 3600:.2f}" for name in ("lost_s", "detection_s", "waiting_s", "restart_s", "all_s")]
+    for cause in table.index[:_CAUSES]:
+        row = _row(table, cause)
+        hours = [f"{row[name] / 3600:.2f}" for name in _HOURS]
         rows.append([str(cause), f"{row['strikes']:.1f}", f"{row['outages']:.1f}", *hours, f"{row['share']:.2%}"])
     rest = table.iloc[_CAUSES:]
     if len(rest):
-        hours = [f"{rest[name].sum() / 3600:.2f}" for name in ("lost_s", "detection_s", "waiting_s", "restart_s", "all_s")]
+        hours = [f"{rest[name].sum() / 3600:.2f}" for name in _HOURS]
         counts = [f"{rest[name].sum():.1f}" for name in ("strikes", "outages")]
         rows.append([f"{len(rest)} others", *counts, *hours, f"{rest['share'].sum():.2%}"])
     header = ["cause", "strikes", "outages", "lost h", "detection h", "waiting h", "restart h", "all h", "of the wall"]
@@ -161,19 +172,20 @@ def _causes(training: Training) -> list[str]:
 def _parts(training: Training) -> list[str]:
     if not len(training.parts):
         return []
-    each = ", ".join(f"{part} {format_seconds(row['each_s'])}" for part, row in training.parts.iterrows())
+    known = zip(training.parts.index, training.parts["each_s"], strict=True)
+    each = ", ".join(f"{part} {format_seconds(seconds)}" for part, seconds in known)
     return [f"  a restart: {each}"]
 
 
 def _expected(training: Training) -> list[str]:
     table = training.expected[training.expected["unit"] != "s"]
     rows = []
-    for row in table.itertuples():
-        percent = row.unit == "fraction"
-        value, simulated = (f"{x:.2%}" if percent else f"{x:.4g} {row.unit}".rstrip() for x in (row.value, row.simulated))
-        half = row.half_width * (100 if percent else 1)
+    for row in table.to_dict(orient="records"):
+        percent = row["unit"] == "fraction"
+        both = (f"{row[name]:.2%}" if percent else f"{row[name]:.4g} {row['unit']}".rstrip() for name in _BOTH)
+        half = float(row["half_width"]) * (100 if percent else 1)
         noise = f"+- {half:.2g}" if math.isfinite(half) else "one run"
-        rows.append([row.closed_form, value, simulated, noise, row.why])
+        rows.append([row["closed_form"], *both, noise, row["why"]])
     return _table(["by closed form", "value", "simulated", "", "why it differs"], rows) if rows else []
 
 
