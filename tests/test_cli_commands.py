@@ -23,6 +23,9 @@ ROOT = HERE.parent
 
 # --- an example of each that works, in a folder with these files ---------------------------------------------------
 
+RUN = [
+    "--run.days", "7 d", "--run.failures", "rsc-1", "--run.checkpoint.stall", "5 s", "--run.checkpoint.every", "2 h",
+]  # fmt: skip
 WORKING = {
     "run": ["run", "tiny_dp"],
     "compare": ["compare", "tiny_dp", "--vary", "overlap.grad_reduce=true,false"],
@@ -33,6 +36,7 @@ WORKING = {
     "validate": ["validate", "study.yaml"],
     "replay": ["replay", "kineto"],
     "stragglers": ["stragglers", "slow.yaml"],
+    "train": ["train", "tiny_dp", *RUN, "--played", "3"],
     "diff": ["diff", "tiny_dp", "--set", "overlap.grad_reduce=false"],
     "report": ["report", "tiny_dp", "-o", "out.html"],
     "sensitivity": ["sensitivity", "tiny_dp", "--resources", "flops"],
@@ -57,8 +61,8 @@ WORKING = {
     "completion": ["completion", "bash"],
 }
 READ_A_SCENARIO = [
-    "run", "compare", "share", "validate", "stragglers", "diff", "report", "sensitivity", "check", "sweep", "plan",
-    "import", "chakra",
+    "run", "compare", "share", "validate", "stragglers", "train", "diff", "report", "sensitivity", "check", "sweep",
+    "plan",     "import", "chakra",
 ]  # fmt: skip
 
 STUDY = """kind: steps

@@ -30,8 +30,8 @@ ROOT = Path(__file__).parent.parent
 # --- words.txt --------------------------------------------------------------------------------------------------------
 
 
-def paths_of(annotation: Any, path: str) -> Iterator[tuple[str, list[str]]]:
-    """Every dotted path below one, with the words that stand there."""
+def paths_of(annotation: Any, path: str, inside: tuple[type, ...] = ()) -> Iterator[tuple[str, list[str]]]:
+    """Every dotted path below one, with the words that stand there; what is a part of itself is entered once."""
     from pydantic import BaseModel
 
     from simcluster.documents.kinds import OneOf
@@ -39,10 +39,12 @@ def paths_of(annotation: Any, path: str) -> Iterator[tuple[str, list[str]]]:
     words: list[str] = []
     for part in parts_of(annotation):
         if isinstance(part, type) and issubclass(part, BaseModel):
+            if part in inside:
+                continue
             for name, field in part.model_fields.items():
                 kinds = [kind for each in field.metadata if isinstance(each, OneOf) for kind in each.models]
                 for inner in kinds or [field.annotation]:
-                    yield from paths_of(inner, f"{path}.{name}" if path else name)
+                    yield from paths_of(inner, f"{path}.{name}" if path else name, (*inside, part))
         elif get_origin(part) is Literal:
             words += [str(value).lower() if value is True else str(value) for value in get_args(part)]
         elif part is bool:

@@ -1,4 +1,4 @@
-"""simcluster train: play a scenario's run of weeks, say what comes of it and what it costs, write what a program needs."""
+"""simcluster train: play a scenario's run of weeks, say what comes of it, write what a program needs."""
 
 from __future__ import annotations
 

@@ -32,12 +32,9 @@ def check_end(run: LongRun) -> None:
     if math.isfinite(run.until) or not rate:
         return
     down, exposed = restart_seconds(run)
-    # a length of which e^-50 comes through without a failure is out of reach, whatever the rest is
-    longest = max(exposed, pattern.storage.stall + pattern.storage.write)
-    if (
-        rate * longest > 50
-        or closed_forms.efficiency(pattern.step, pattern.storage.stall, exposed, down, rate) < _LEAST
-    ):
+    work = pattern.steps * pattern.step
+    longest = max(exposed, work + pattern.storage.stall)  # e^-50 of such come through without a failure
+    if rate * longest > 50 or closed_forms.efficiency(work, pattern.storage.stall, exposed, down, rate) < _LEAST:
         raise InputError(
             f"run: it would hardly ever end: something fails every {1 / rate:.4g} s, a restart takes "
             f"{down + exposed:.4g} s, a checkpoint {pattern.storage.stall + pattern.storage.write:.4g} s; "

@@ -173,7 +173,7 @@ class _Beside:
     def _two_levels(self) -> ClosedForm:
         pattern, (down, exposed) = self.run.pattern, self.restart
         memory = sum(cause.rate for cause in self.run.causes if cause.stops and not cause.survives)
-        stalls = sum(dict((what, s) for what, s, _ in cycle)["stall"] + pattern.verify for cycle in pattern.phases)
+        stalls = sum({what: s for what, s, _ in cycle}["stall"] + pattern.verify for cycle in pattern.phases)
         whole = self.work * pattern.cycles
         lost = memory * self.work / 2 + (self.rate - memory) * whole / 2
         value = 1 - stalls / whole - lost - self.rate * (down + exposed)

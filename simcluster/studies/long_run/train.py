@@ -55,8 +55,8 @@ class _Step:
 
 @dataclass(frozen=True)
 class Training:
-    """Runs that were played: of ``scenario``, which is ``run`` in numbers; ``states`` are the states of the cluster that
-    the step simulator played for it (by words, seconds a step), ``outcomes`` what came of each run.
+    """Runs that were played: of ``scenario``, which is ``run`` in numbers; ``states`` are the states of the cluster
+    that the step simulator played for it (by words, seconds a step), ``outcomes`` what came of each run.
 
     Days, goodput and dollars are means over the runs; ``numbers`` has their 95 % intervals and percentiles.
     """
@@ -78,7 +78,7 @@ class Training:
 
     @property
     def goodput(self) -> float:
-        """The share of the wall that is productive: the time that the steps which are kept take on the healthy cluster."""
+        """The productive share of the wall: what the steps that are kept take on the healthy cluster."""
         return float(self.shares["productive"].mean())
 
     @property
@@ -129,7 +129,7 @@ class Training:
 
     @cached_property
     def numbers(self) -> pd.DataFrame:
-        """Days, steps, goodput, failures, strikes, outages: mean, its 95 % interval (low, high), p5, p50, p95 of the runs."""
+        """Days, steps, goodput, failures, strikes, outages: mean, low and high (95 %), p5, p50, p95 of the runs."""
         return accounts.numbers(self.outcomes, self.shares)
 
     @cached_property
@@ -157,7 +157,7 @@ class Training:
 
     @cached_property
     def expected(self) -> pd.DataFrame:
-        """Closed forms: value, what was simulated, half_width of its 95 % interval, holds (for what), why (it differs)."""
+        """Closed forms: value, simulated, half_width of its 95 % interval, holds (for what), why (it differs)."""
         return expected.closed_forms_of(self.run, self.outcomes)
 
     @cached_property

@@ -50,7 +50,9 @@ def summary(training: Training) -> str:
 def _job(training: Training) -> Iterator[str]:
     scenario, training_of = training.scenario, training.scenario.training
     yield scenario.name
-    yield f"{scenario.gpus:,} GPUs of {scenario.cluster.built.name}; {training.played:,} runs played, seed {scenario.seed}"
+    cluster, count = scenario.cluster.built.name, training.played
+    runs = f"{count:,} run{'s' * (count > 1)}"
+    yield f"{scenario.gpus:,} GPUs of {cluster}; {runs} played, seed {scenario.seed}"
     yield (
         f"  batch        {scenario.tokens_per_step:,} tokens a step ({training_of.global_batch:,} = micro batch "
         f"{training_of.micro_batch} x {scenario.microbatches:,} x dp {scenario.dp}); "
@@ -101,7 +103,8 @@ def _checkpoint(training: Training) -> Iterator[str]:
 
 def _row(table: pd.DataFrame, name: str) -> dict[str, float]:
     """A row of a table of numbers."""
-    return {str(column): float(value) for column, value in table.loc[name].items()}
+    values = table.loc[name].to_numpy(dtype=float).tolist()
+    return dict(zip(table.columns, values, strict=True))
 
 
 def _pairs(rows: pd.DataFrame) -> Iterator[tuple[str, float]]:
@@ -122,17 +125,19 @@ def _failures(training: Training) -> Iterator[str]:
         f"({failures['p5']:,.0f} to {failures['p95']:,.0f} in nine runs of ten); "
         f"{outages['mean']:,.1f} outages with what is planned"
     )
-    yield f"               each loses {lost / 60:.3g} min of work and {sum(restart_seconds(run)) / 60:.3g} min to restart"
+    back = sum(restart_seconds(run)) / 60
+    yield f"               each loses {lost / 60:.3g} min of work and takes {back:.3g} min to detect and restart"
 
 
 def _goodput(training: Training) -> Iterator[str]:
     row = _row(training.numbers, "goodput")
     half = row["high"] - row["mean"]
     yield (
-        f"  goodput      {row['mean']:.2%} (+- {100 * half:.2g} points; {row['p5']:.2%} to {row['p95']:.2%} in nine runs of "
-        f"ten); ETTR {training.ettr:.2%}"
+        f"  goodput      {row['mean']:.2%} (+- {100 * half:.2g} points; {row['p5']:.2%} to {row['p95']:.2%} in nine runs "
+        f"of ten); ETTR {training.ettr:.2%}"
     )
-    yield f"               effective MFU {training.effective_mfu:.1%}: the healthy step's {training.step_mfu:.1%} x goodput"
+    effective, healthy = training.effective_mfu, training.step_mfu
+    yield f"               effective MFU {effective:.1%}: the healthy step's {healthy:.1%} x goodput"
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------
@@ -245,7 +250,7 @@ def document(training: Training) -> dict[str, Any]:
         "restart_parts": training.parts.reset_index().to_dict(orient="records"),
         "weeks": training.weeks.to_dict(orient="records"),
         "expected": training.expected.to_dict(orient="records"),
-        "states_s": dict(training.states),
+        "states": [{"state": words, "step_time_s": seconds} for words, seconds in training.states.items()],
         "scenario": training.scenario.document(),
         "version": VERSION,
     }
