@@ -131,11 +131,9 @@ def _failures(training: Training) -> Iterator[str]:
 
 def _goodput(training: Training) -> Iterator[str]:
     row = _row(training.numbers, "goodput")
-    half = row["high"] - row["mean"]
-    yield (
-        f"  goodput      {row['mean']:.2%} (+- {100 * half:.2g} points; {row['p5']:.2%} to {row['p95']:.2%} in nine runs "
-        f"of ten); ETTR {training.ettr:.2%}"
-    )
+    half, low, high = 100 * (row["high"] - row["mean"]), row["p5"], row["p95"]
+    spread = f"+- {half:.2g} points; {low:.2%} to {high:.2%} in nine runs of ten"
+    yield f"  goodput      {row['mean']:.2%} ({spread}); ETTR {training.ettr:.2%}"
     effective, healthy = training.effective_mfu, training.step_mfu
     yield f"               effective MFU {effective:.1%}: the healthy step's {healthy:.1%} x goodput"
 
