@@ -91,8 +91,8 @@ SENTENCES = (
         lambda: _steps(f"{RUN} --set collectives.nccl=none", f"{RUN} --set overlap.interference=none"),
     ),
     Sentence(
-        "200 times: {} failures (419 were seen), a goodput of {} % (published: above 90 %), with {} min from a failure to "
-        "training on, of which the restart is stated, not published; 90 % would leave {} min.",
+        "200 times: {} failures (419 were seen), a goodput of {} % (published: above 90 %), with {} min from a failure "
+        "to training on, of which the restart is stated, not published; 90 % would leave {} min.",
         _weeks,
     ),
     Sentence("All {} rows of steps together: {} % mean error, {} % bias.", _together),

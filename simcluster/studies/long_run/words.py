@@ -15,7 +15,7 @@ from simcluster.studies.long_run.checkpoints import weight_of
 if TYPE_CHECKING:
     import pandas as pd
 
-    from simcluster.studies.long_run.train import Training
+    from simcluster.studies.long_run.played import PlayedRuns
 
 _BAR = 30  # characters of the longest bar
 _CAUSES = 8
@@ -37,7 +37,7 @@ _WORDS = {
 }
 
 
-def summary(training: Training) -> str:
+def summary(training: PlayedRuns) -> str:
     """What a person needs: what comes of the run, where the wall went, what it is by closed form, what was played."""
     head = [*_job(training), *_time(training), *_checkpoint(training), *_failures(training), *_goodput(training)]
     blocks = [head, _where(training), _causes(training), _parts(training), _expected(training), _states(training)]
@@ -47,7 +47,7 @@ def summary(training: Training) -> str:
 # --- the answer -------------------------------------------------------------------------------------------------------
 
 
-def _job(training: Training) -> Iterator[str]:
+def _job(training: PlayedRuns) -> Iterator[str]:
     scenario, training_of = training.scenario, training.scenario.training
     yield scenario.name
     cluster, count = scenario.cluster.built.name, training.played
@@ -68,7 +68,7 @@ def _tokens(count: float) -> str:
     return f"{count:,.0f}"
 
 
-def _time(training: Training) -> Iterator[str]:
+def _time(training: PlayedRuns) -> Iterator[str]:
     step, row = training.run.pattern.step, _row(training.numbers, "days")
     steps = _row(training.numbers, "steps")["mean"] * step / 86400
     days = f"{row['mean']:.4g} days"
@@ -84,7 +84,7 @@ def _time(training: Training) -> Iterator[str]:
         yield f"  money        ${training.dollars:,.0f} at ${training.price:.2f} a GPU-hour ({hours})"
 
 
-def _checkpoint(training: Training) -> Iterator[str]:
+def _checkpoint(training: PlayedRuns) -> Iterator[str]:
     pattern, scenario = training.run.pattern, training.scenario
     size = weight_of(scenario, section_of(scenario).checkpoint).size
     saving = pattern.storage
@@ -111,7 +111,7 @@ def _pairs(rows: pd.DataFrame) -> Iterator[tuple[str, float]]:
     return zip(rows["closed_form"], rows["value"], strict=True)
 
 
-def _failures(training: Training) -> Iterator[str]:
+def _failures(training: PlayedRuns) -> Iterator[str]:
     run, rate = training.run, stop_rate(training.run)
     if not rate:
         yield "  failures     nothing stops the job"
@@ -129,7 +129,7 @@ def _failures(training: Training) -> Iterator[str]:
     yield f"               each loses {lost / 60:.3g} min of work and takes {back:.3g} min to detect and restart"
 
 
-def _goodput(training: Training) -> Iterator[str]:
+def _goodput(training: PlayedRuns) -> Iterator[str]:
     row = _row(training.numbers, "goodput")
     half, low, high = 100 * (row["high"] - row["mean"]), row["p5"], row["p95"]
     spread = f"+- {half:.2g} points; {low:.2%} to {high:.2%} in nine runs of ten"
@@ -141,7 +141,7 @@ def _goodput(training: Training) -> Iterator[str]:
 # --- tables -----------------------------------------------------------------------------------------------------------
 
 
-def _where(training: Training) -> list[str]:
+def _where(training: PlayedRuns) -> list[str]:
     table = training.breakdown
     shown = table[table["share"] > 1e-9]
     most = max(shown["share"].drop("productive", errors="ignore"), default=1.0)
@@ -154,7 +154,7 @@ def _where(training: Training) -> list[str]:
     return lines
 
 
-def _causes(training: Training) -> list[str]:
+def _causes(training: PlayedRuns) -> list[str]:
     table = training.causes[training.causes["all_s"] > 0]
     if not len(table):
         return []
@@ -172,7 +172,7 @@ def _causes(training: Training) -> list[str]:
     return _table(header, rows)
 
 
-def _parts(training: Training) -> list[str]:
+def _parts(training: PlayedRuns) -> list[str]:
     if not len(training.parts):
         return []
     known = zip(training.parts.index, training.parts["each_s"], strict=True)
@@ -180,7 +180,7 @@ def _parts(training: Training) -> list[str]:
     return [f"  a restart: {each}"]
 
 
-def _expected(training: Training) -> list[str]:
+def _expected(training: PlayedRuns) -> list[str]:
     table = training.expected[training.expected["unit"] != "s"]
     rows = []
     for row in table.to_dict(orient="records"):
@@ -206,7 +206,7 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     return lines
 
 
-def _states(training: Training) -> list[str]:
+def _states(training: PlayedRuns) -> list[str]:
     count = len(training.states)
     each = "; ".join(f"{words} {format_seconds(seconds)}" for words, seconds in training.states.items())
     return [f"  {count} state{'s' * (count > 1)} of the cluster played, a step each: {each}"]
@@ -215,7 +215,7 @@ def _states(training: Training) -> list[str]:
 # --- JSON -------------------------------------------------------------------------------------------------------------
 
 
-def document(training: Training) -> dict[str, Any]:
+def document(training: PlayedRuns) -> dict[str, Any]:
     """For JSON: CONTRACT.md, "A run of weeks"."""
     pattern, section = training.run.pattern, section_of(training.scenario)
     found = {

@@ -1,0 +1,164 @@
+"""Runs of weeks that were played, in numbers: what a person asks of them, as means with their noise."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from simcluster.base.arrays import Floats
+from simcluster.base.errors import InputError
+from simcluster.longrun.events import play_events
+from simcluster.longrun.outcome import Outcomes
+from simcluster.longrun.run import LongRun
+from simcluster.results.numbers import mfu
+from simcluster.scenario.job import facts_of
+from simcluster.scenario.scenario import Scenario
+from simcluster.studies.long_run import accounts, expected
+from simcluster.studies.long_run.build import section_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from simcluster.planning.footprint import Facts
+
+LOG = ["begin_s", "end_s", "what", "cause", "which", "at_s"]
+DAY = 86400.0
+
+
+@dataclass(frozen=True)
+class _Step:
+    """The healthy step, as far as its MFU asks."""
+
+    step_time: float
+    facts: Facts
+
+
+@dataclass(frozen=True)
+class PlayedRuns:
+    """Runs that were played: of ``scenario``, which is ``run`` in numbers; ``states`` are the states of the cluster
+    that the step simulator played for it (by words, seconds a step), ``outcomes`` what came of each run.
+
+    Days, goodput and dollars are means over the runs; ``numbers`` has their 95 % intervals and percentiles.
+    """
+
+    scenario: Scenario
+    run: LongRun
+    states: Mapping[str, float]
+    outcomes: Outcomes
+
+    @property
+    def played(self) -> int:
+        """Runs."""
+        return len(self.outcomes.wall)
+
+    @property
+    def days(self) -> float:
+        """Wall time."""
+        return float(self.outcomes.wall.mean()) / DAY
+
+    @property
+    def goodput(self) -> float:
+        """The productive share of the wall: what the steps that are kept take on the healthy cluster."""
+        return float(self.shares["productive"].mean())
+
+    @property
+    def ettr(self) -> float:
+        """The effective training time ratio: of the wall, what goes into steps that are kept, however slow they are."""
+        return float(sum(self.shares[fate].mean() for fate in ("productive", "slow", "write")))
+
+    @cached_property
+    def shares(self) -> dict[str, Floats]:
+        """By fate, the share of each run's wall."""
+        return {fate: seconds / self.outcomes.wall for fate, seconds in self.outcomes.spent().items()}
+
+    @cached_property
+    def step_mfu(self) -> float:
+        """MFU of the healthy step."""
+        return mfu(_Step(self.run.pattern.step, facts_of(self.scenario, self.scenario.cluster.device)))
+
+    @property
+    def effective_mfu(self) -> float:
+        """Of the whole run: that of the healthy step x goodput."""
+        return self.step_mfu * self.goodput
+
+    @property
+    def tokens(self) -> float:
+        """Tokens of the steps that are kept."""
+        return float(self.outcomes.steps.mean()) * self.scenario.tokens_per_step
+
+    @property
+    def gpu_hours(self) -> float:
+        """Of the job's GPUs; those of spare machines are not in it."""
+        return self.days * 24 * self.run.gpus
+
+    @property
+    def spare_gpu_hours(self) -> float:
+        """Of the machines that stand by."""
+        each = self.run.gpus / self.run.machines
+        return 0.0 if self.run.spares.unlimited else self.run.spares.count * each * self.days * 24
+
+    @property
+    def price(self) -> float | None:
+        """Dollars a GPU and hour, where the scenario says it."""
+        return section_of(self.scenario).price
+
+    @property
+    def dollars(self) -> float | None:
+        """Of the job's GPUs and its spares; None without a price."""
+        return None if self.price is None else self.price * (self.gpu_hours + self.spare_gpu_hours)
+
+    @cached_property
+    def numbers(self) -> pd.DataFrame:
+        """Days, steps, goodput, failures, strikes, outages: mean, low and high (95 %), p5, p50, p95 of the runs."""
+        return accounts.numbers(self.outcomes, self.shares)
+
+    @cached_property
+    def breakdown(self) -> pd.DataFrame:
+        """By fate: mean_s (which sum to the mean wall), share, low and high of its 95 % interval, p10, p90."""
+        return accounts.breakdown(self.outcomes, self.shares)
+
+    @cached_property
+    def causes(self) -> pd.DataFrame:
+        """By cause: strikes, outages, seconds of each fate (``lost_s``, ...), ``all_s``, ``share`` of the wall."""
+        return accounts.causes(self.outcomes)
+
+    @cached_property
+    def parts(self) -> pd.DataFrame:
+        """By part of a restart: mean_s of a run, and a restart's."""
+        return accounts.parts(self.outcomes)
+
+    @cached_property
+    def weeks(self) -> pd.DataFrame:
+        """By week: goodput (mean), p10, p90, and how many of the runs began it.
+
+        What is lost to a failure counts against the week in which it strikes.
+        """
+        return accounts.weeks(self.outcomes)
+
+    @cached_property
+    def expected(self) -> pd.DataFrame:
+        """Closed forms: value, simulated, half_width of its 95 % interval, holds (for what), why (it differs)."""
+        return expected.closed_forms_of(self.run, self.outcomes)
+
+    @cached_property
+    def log(self) -> pd.DataFrame:
+        """Run 0, event by event: begin_s, end_s, what, cause, which (part, by name), at_s (on the nominal clock)."""
+        import pandas as pd
+
+        return pd.DataFrame(play_events(self.run, self.scenario.seed)[1], columns=LOG)
+
+    def restart_for(self, ettr: float) -> float:
+        """Seconds from a strike to training on, detection included, that an effective training time ratio asks for.
+
+        All outages are as much longer (or shorter) than they are, by time in which nothing strikes; may be negative.
+        """
+        fates = ("detection", "diagnosis", "restart", "waiting")
+        outages = float(self.outcomes.outages.sum(axis=1).mean())
+        if not outages:
+            raise InputError(
+                f"{self.scenario.name}: nothing stopped the job in {self.played} runs; no restart to ask for"
+            )
+        now = float(self.breakdown.loc[list(fates), "mean_s"].sum()) / outages
+        return now + (self.ettr / ettr - 1) * float(self.outcomes.wall.mean()) / outages
