@@ -22,6 +22,7 @@ from typing import Literal
 from simcluster.base.arrays import Floats, Ints
 from simcluster.longrun.lives import Lives
 from simcluster.longrun.pattern import MEMORY, STORAGE, CheckpointPattern
+from simcluster.longrun.struck import StrikeTimes
 from simcluster.longrun.times import FixedTime, TimeSpec
 
 Effect = Literal["stop", "slow", "pause", "silent", "alarm"]
@@ -51,8 +52,8 @@ class FailureMode:
     """One thing that goes wrong, again and again.
 
     ``rate`` is that of all its ``devices`` together, 1/s of exposed time; with ``lives`` it follows from their ages
-    instead.  ``machines`` leave for ``repair`` at each (none: the job restarts on the same).  ``survives`` is where the
-    snapshots must be that survive it.  A ``slow`` one lasts for ``lasts`` at one of ``paces`` (row by drawn level with
+    instead; with ``struck`` it strikes when a log says.  ``machines`` leave for ``repair`` at each (none: the job
+    restarts on the same).  ``survives`` is where the snapshots must be that survive it.  A ``slow`` one lasts for ``lasts`` at one of ``paces`` (row by drawn level with
     probabilities ``shares``, column by the class of the device); a ``pause`` stops the job for that time, and becomes a
     stop where that is longer than the timeout.  A ``silent`` one is found after ``lasts`` where nothing verifies.
     """
@@ -62,6 +63,7 @@ class FailureMode:
     rate: float
     devices: int = 1
     lives: Lives | None = None
+    struck: StrikeTimes | None = None
     bad: Bad | None = None
     detect: TimeSpec = NOW
     repair: TimeSpec | None = None

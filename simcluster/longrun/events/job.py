@@ -41,7 +41,7 @@ def play_events(run: LongRun, seed: int, number: int = 0, *, detail: bool = Fals
         job.env.run(until=job.process)
     _trained(job, job.now_at())
     job.record.end(job.now_at())
-    return _outcomes(job, weekly), job.record.log
+    return _outcomes(job, weekly), sorted(job.record.log + job.record.strikes, key=lambda row: row.begin)
 
 
 def _weeks(job: JobState, weekly: list[float]) -> Doing:
@@ -105,7 +105,7 @@ def _next(job: JobState) -> Doing | None:
         number, occurrence = job.struck.pop(0)
         cause = job.run.causes[number]
         if cause.effect == "pause":
-            return pause(job, number, job.draw(cause.lasts, cause.name, "lasts", occurrence))
+            return pause(job, number, job.lasts(cause, occurrence))
         return outage(job, number, job.safe[cause.survives])
     if job.at >= job.wrong.verified_at:
         return outage(job, job.wrong.number, job.safe[MEMORY])

@@ -10,14 +10,14 @@ import simpy
 
 from simcluster.longrun.run import FATES
 
-TRAINING = "training"
+TRAINING, STRIKE = "training", "strike"
 
 
 class RunRow(NamedTuple):
     """What the job did from ``begin`` to ``end`` (wall seconds), by which ``cause``, on ``which`` named part.
 
     ``at`` is where on the nominal clock it was at the end; a row of training has the ``steps`` and ``snapshots`` in it.
-    What is lost is a row without length.
+    Rows without length are instants: a cause strikes, work is lost.
     """
 
     begin: float
@@ -38,6 +38,7 @@ class RunRecord:
         self.fates = np.zeros((1, len(FATES), len(names)))
         self.parts = np.zeros((1, len(self.part_names)))
         self.log: list[RunRow] = []
+        self.strikes: list[RunRow] = []
         self._begun, self._doing = 0.0, ("", -1, "")
 
     def add(self, fate: str, number: int, seconds: float) -> None:
@@ -49,6 +50,10 @@ class RunRecord:
         self.add("lost", number, seconds)
         if seconds > 0:
             self.log.append(RunRow(self.env.now, self.env.now, "lost", self.names[number], "", at))
+
+    def struck(self, cause: str, at: float) -> None:
+        """A cause has struck."""
+        self.strikes.append(RunRow(self.env.now, self.env.now, STRIKE, cause, "", at))
 
     def begin(self, fate: str, number: int, which: str) -> None:
         """The job stands from now on."""

@@ -23,7 +23,7 @@ def corrupt(job: JobState, number: int, cause: FailureMode, occurrence: int) -> 
         wrong.verified_at = float(verified[0])
         wrong.since = max(wrong.since, float(pattern.begun(verified)[0]))
     else:
-        job.env.process(_find(job, number, wrong.count, job.draw(cause.lasts, cause.name, "lasts", occurrence)))
+        job.env.process(_find(job, number, wrong.count, job.lasts(cause, occurrence)))
 
 
 def _find(job: JobState, number: int, count: int, lasts: float) -> Doing:

@@ -13,7 +13,7 @@ def spell(job: JobState, number: int, cause: FailureMode, occurrence: int) -> Do
     slow = _device(job, number, cause, occurrence)
     job.slow.append(slow)
     job.wake()
-    lasts = job.draw(cause.lasts, cause.name, "lasts", occurrence)
+    lasts = job.lasts(cause, occurrence)
     if job.run.straggler != "leave":
         noticed = job.draw(job.run.noticed, cause.name, "noticed", occurrence)
         if noticed < lasts:

@@ -15,7 +15,7 @@ from simcluster.longrun.events.crews import RepairShop
 from simcluster.longrun.events.record import RunRecord
 from simcluster.longrun.events.walk import PatternWalk
 from simcluster.longrun.outcome import names_of
-from simcluster.longrun.run import LongRun
+from simcluster.longrun.run import FailureMode, LongRun
 from simcluster.longrun.streams import CounterStreams
 from simcluster.longrun.times import TimeSpec
 
@@ -105,6 +105,11 @@ class JobState:
     def draw(self, law: TimeSpec, name: str, what: str, occurrence: int) -> float:
         """Seconds by a law."""
         return float(law.quantile(self.uniform(name, what, occurrence, law.draws))[0])
+
+    def lasts(self, cause: FailureMode, occurrence: int) -> float:
+        """How long that strike lasts (s), as a log says or by the law."""
+        known = math.nan if cause.struck is None else cause.struck.lasted(occurrence)
+        return self.draw(cause.lasts, cause.name, "lasts", occurrence) if math.isnan(known) else known
 
     def now_at(self) -> float:
         """Where the job is on the nominal clock, in the middle of a phase too."""

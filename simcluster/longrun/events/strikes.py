@@ -30,10 +30,13 @@ def _cause(job: JobState, number: int, cause: FailureMode, batch: BadMachines | 
     name = f"{cause.name}{'.bad' if extra else ''}"
     occurrence = 0
     while True:
-        left = -math.log(float(job.uniform(name, "hazard", occurrence, 1)[0, 0]))
-        left = left if parts is None else parts.next(left)
+        if cause.struck is not None:
+            left = cause.struck.gap(occurrence)
+        else:
+            left = -math.log(float(job.uniform(name, "hazard", occurrence, 1)[0, 0]))
+            left = left if parts is None else parts.next(left)
         while left > 0:
-            rate = cause.rate if parts is None else 1.0
+            rate = cause.rate if parts is None and cause.struck is None else 1.0
             if extra and batch is not None:
                 rate = batch.rate
             if not rate or not (job.exposed == "all" or (job.exposed == "stop" and cause.stops)):
@@ -54,6 +57,7 @@ def _strike(job: JobState, number: int, cause: FailureMode, batch: BadMachines |
     """What a strike does, by the effect of its cause."""
     occurrence = int(job.strikes[number])
     job.strikes[number] += 1
+    job.record.struck(cause.name, job.now_at())
     if batch is not None and batch.hit(job.uniform(cause.name, "bad", occurrence, 3)[0], extra):
         job.tell()
     if cause.effect == "slow":

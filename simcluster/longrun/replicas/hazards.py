@@ -54,6 +54,11 @@ class Hazards:
 
     def _give(self, who: Ints, column: int) -> None:
         """The hazard of the next occurrence of a column in these runs."""
+        struck = self.causes[self.cause[column]].struck
+        if struck is not None:
+            seconds = np.array([struck.gap(int(occurrence)) for occurrence in self.seen[column][who]])
+            self.when[column][who] = self.clock[self.kind[column]][who] + seconds
+            return
         units = -np.log(self.streams.uniform(self._names[column], self.seen[column][who], 1, who)[:, 0])
         number = int(self.cause[column])
         if column in self._lives:

@@ -163,7 +163,7 @@ class _Runs:
     def _pause(self, who: Ints, number: int, occurrence: Ints) -> None:
         """The job stands for a while; where that is longer than the timeout, it is a stop."""
         cause = self.run.causes[number]
-        lasts = self.state.draw(cause.lasts, cause.name, "lasts", occurrence, who)
+        lasts = self.state.lasts(cause, occurrence, who)
         job = Standing(self.state, who, np.full(len(who), number))
         job.spend(np.minimum(lasts, self.run.timeout), "pause")
         job.go_on()

@@ -30,7 +30,7 @@ class SilentErrors:
             self.since[who] = np.maximum(at, pattern.begun(verified))
         else:
             self.since[who] = at
-            self.found_at[who] = state.now[who] + state.draw(cause.lasts, cause.name, "lasts", occurrence, who)
+            self.found_at[who] = state.now[who] + state.lasts(cause, occurrence, who)
 
     def gone_back(self, who: Ints, target: Floats) -> None:
         """What is wrong since later than there is undone."""

@@ -32,7 +32,7 @@ class SpellsOfRuns:
         device = np.minimum((uniform[:, 1] * cause.devices).astype(np.int64), cause.devices - 1)
         slot = self._free(who)
         now = state.now[who]
-        self.end[slot, who] = now + state.draw(cause.lasts, cause.name, "lasts", occurrence, who)
+        self.end[slot, who] = now + state.lasts(cause, occurrence, who)
         self.pace[slot, who] = cause.paces[level, cause.column(device) if cause.column else 0]
         self.cause[slot, who] = number
         if state.run.straggler != "leave":

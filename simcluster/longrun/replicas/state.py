@@ -8,7 +8,7 @@ from simcluster.base.arrays import Bools, Floats, Ints
 from simcluster.longrun.outcome import Outcomes, names_of
 from simcluster.longrun.pattern import MEMORY, STORAGE
 from simcluster.longrun.replicas.each import LawOfEach, Laws
-from simcluster.longrun.run import FATES, LongRun
+from simcluster.longrun.run import FATES, FailureMode, LongRun
 from simcluster.longrun.streams import CounterStreams
 from simcluster.longrun.times import TimeSpec
 
@@ -48,6 +48,14 @@ class RunsState:
     def draw(self, law: TimeSpec, name: str, what: str, occurrence: Ints, who: Ints) -> Floats:
         """Seconds of that occurrence in each of these runs."""
         return law.quantile(self.uniform(name, what, occurrence, law.draws, who))
+
+    def lasts(self, cause: FailureMode, occurrence: Ints, who: Ints) -> Floats:
+        """How long those strikes last (s), as a log says or by the law."""
+        drawn = self.draw(cause.lasts, cause.name, "lasts", occurrence, who)
+        if cause.struck is None:
+            return drawn
+        known = np.array([cause.struck.lasted(int(each)) for each in occurrence])
+        return np.where(np.isnan(known), drawn, known)
 
     def target(self, who: Ints, level: int) -> Floats:
         """The end of the latest snapshot that survives."""
