@@ -56,6 +56,7 @@ WORKING = {
     ],
     "calibrate": ["calibrate", "--from", "raw.jsonl", "-o", "gpu.yaml"],
     "fit": ["fit", "--only", "host-times", "--no-cross-validation"],
+    "failures": ["failures", "failures.csv", "--gpus", "16", "--days", "9"],
     "import": ["import", "megatron", "args.txt", "--cluster", "dgx_h100", "--gpus", "8"],
     "chakra": ["chakra", "write", "tiny_dp", "-o", "traces"],
     "completion": ["completion", "bash"],
@@ -110,6 +111,7 @@ def write_files(folder: Path) -> None:
     (folder / "swept.yaml").write_text("scenario: tiny_dp\nvary: {training.micro_batch: [2, 4]}\n")
     (folder / "topology.yaml").write_text((ROOT / "topologies" / "flat.yaml").read_text())
     shutil.copytree(HERE / "inputs" / "kineto", folder / "kineto")
+    (folder / "failures.csv").write_text("cause,count\nNIC,3\n")
     (folder / "args.txt").write_text(ARGUMENTS)
     (folder / "titan.toml").write_text(TORCHTITAN)
     (folder / "config.json").write_text(json.dumps(CONFIG, indent=2))

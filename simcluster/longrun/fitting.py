@@ -1,0 +1,351 @@
+"""Rates and shapes of one's own failures: what a log says, how sure that is, and the ``failures`` of a run from it.
+
+A log has a row for each failure (``cause``, ``time``), or a cause and its ``count``, or a row for each life of a part:
+``age`` at its ``end`` (failed, or censored: still alive when the watch ended), ``since`` which age it was watched.
+Rates have exact Poisson intervals; lives a Weibull by maximum likelihood, taken where it beats the exponential.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from simcluster.base.arrays import Bools, Floats
+from simcluster.base.errors import InputError
+from simcluster.documents.diagnostics import did_you_mean
+from simcluster.documents.rows import Row
+from simcluster.longrun.closed_forms import poisson_interval
+from simcluster.longrun.eventlog import seconds_of
+
+DAY = 86400.0
+FEW = 10
+"""Below so many failures a rate is little more than its order of magnitude."""
+_BEATS = 6.635 / 2  # log-likelihood: chi-squared of one degree of freedom, 1 %
+_ENDS = {**dict.fromkeys(("failed", "dead", "true", "1", "yes"), True),
+         **dict.fromkeys(("censored", "alive", "false", "0", "no"), False)}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class WeibullFit:
+    """A Weibull law of lives by maximum likelihood: ``shape``, ``scale`` (s), their standard errors (observed
+    information), and ``gain``: by how much its log-likelihood is above the exponential's."""
+
+    shape: float
+    scale: float
+    shape_error: float
+    scale_error: float
+    gain: float
+
+    @property
+    def mean(self) -> float:
+        """Mean life, s."""
+        return self.scale * math.gamma(1 + 1 / self.shape)
+
+
+@dataclass(frozen=True)
+class WatchedLives:
+    """Lives, one an entry: watched from age ``since`` to ``age`` (s), where it ``ended`` or only the watch did.
+
+    ``weight`` are as many alike.
+    """
+
+    age: Floats
+    ended: Bools
+    since: Floats
+    weight: Floats
+
+    @property
+    def failures(self) -> float:
+        """How many ended."""
+        return float(self.weight[self.ended].sum())
+
+    @property
+    def watched(self) -> float:
+        """Seconds of all of them together."""
+        return float((self.weight * (self.age - self.since)).sum())
+
+    def weibull(self) -> WeibullFit:
+        """The law; InputError for fewer than two failures, or all at one age, which say nothing of a shape."""
+        from scipy.optimize import brentq
+
+        died = self.age[self.ended]
+        if self.failures < 2 or not died.max() > died.min() > 0:
+            raise InputError(
+                f"{self.failures:g} failures at {len(set(died.tolist()))} ages: no shape follows from that"
+            )
+        unit = float(self.age.max())
+        with np.errstate(divide="ignore"):
+            logs, before = np.log(self.age / unit), np.log(self.since / unit)
+        mean_log = float((self.weight[self.ended] * logs[self.ended]).sum()) / self.failures
+
+        def moments(shape: float) -> tuple[float, float, float]:
+            """Sums of z, u z and u^2 z over the lives, z = age^k less since^k and u = ln age."""
+            old, young = self.weight * np.exp(shape * logs), self.weight * np.exp(shape * before)
+            early = np.where(np.isfinite(before), before, 0.0)
+            return tuple(float((logs**n * old - early**n * young).sum()) for n in range(3))  # type: ignore[return-value]
+
+        def slope(shape: float) -> float:
+            whole, first, _ = moments(shape)
+            return 1 / shape + mean_log - first / whole
+
+        shape = float(brentq(slope, 1e-3, 1e3))
+        whole, first, second = moments(shape)
+        log_scale = math.log(whole / self.failures) / shape  # of ages in ``unit``
+        deaths = self.failures
+        first, second = first - log_scale * whole, second - 2 * log_scale * first + log_scale**2 * whole
+        norm = math.exp(-shape * log_scale)
+        information = np.array(
+            [[deaths / shape**2 + norm * second, -shape * norm * first], [-shape * norm * first, shape**2 * deaths]]
+        )
+        errors = np.sqrt(np.diag(np.linalg.inv(information)))
+        likelihood = deaths * (math.log(shape) - shape * log_scale + (shape - 1) * mean_log - 1)
+        plain = deaths * (math.log(deaths * unit / self.watched) - 1)
+        scale = unit * math.exp(log_scale)
+        return WeibullFit(shape, scale, float(errors[0]), float(errors[1]) * scale, likelihood - plain)
+
+
+@dataclass(frozen=True)
+class CauseFit:
+    """What a log says of one cause, in a batch: ``count`` in ``watched`` seconds (of the job, or of all parts), the
+    interval ``low`` to ``high`` of the count (95 %), and the Weibull law of its lives where there are ages."""
+
+    cause: str
+    batch: str
+    of: str
+    count: float
+    watched: float
+    low: float
+    high: float
+    lives: WeibullFit | None
+    oldest: tuple[float, float]
+    notes: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """The cause, and the batch."""
+        return f"{self.cause}, {self.batch}" if self.batch else self.cause
+
+    @property
+    def rate(self) -> float:
+        """1/s."""
+        return self.count / self.watched
+
+    @property
+    def law(self) -> str:
+        """Which of both laws it is."""
+        return "weibull" if self.lives is not None and self.lives.gain > _BEATS else "exponential"
+
+
+@dataclass(frozen=True)
+class FailureFits:
+    """A log, fitted: its causes, most frequent first, and ``total`` of all of them; ``gpus`` for ``seconds``, or None
+    where all follows from ages."""
+
+    causes: tuple[CauseFit, ...]
+    total: CauseFit
+    gpus: int | None
+    seconds: float | None
+    source: str
+    notes: tuple[str, ...]
+
+    def section(self) -> list[dict[str, Any]]:
+        """The ``failures`` of a run; causes that were never seen are left out."""
+        return [self._mode(each) for each in self.causes if each.count]
+
+    def _mode(self, fit: CauseFit) -> dict[str, Any]:
+        mode: dict[str, Any] = {"name": fit.name, "of": fit.of}
+        if self.gpus is not None and self.seconds is not None and fit.lives is None:
+            mode |= {"count": _plain(fit.count), "within": f"{self.seconds / DAY:.12g} d", "gpus": self.gpus}
+        elif fit.law == "weibull" and fit.lives is not None:
+            young, old = fit.oldest
+            ages = {"youngest": f"{young / 3600:.6g} h", "oldest": f"{old / 3600:.6g} h"}
+            law = {"kind": "weibull", "shape": round(fit.lives.shape, 4), **ages}
+            mode |= {"mtbf": f"{fit.lives.mean / 3600:.6g} h", "law": law}
+        else:
+            mode["mtbf"] = f"{1 / fit.rate / 3600:.6g} h"
+        return mode | {"source": self.source}
+
+
+def fit_failures(
+    rows: Sequence[Row], source: str, *, gpus: int | None = None, days: float | None = None, by: str | None = None
+) -> FailureFits:
+    """Rates and shapes of a log's rows; ``by`` is a column that tells batches apart.
+
+    InputError for rows that are none, and where ``gpus`` and ``days`` are needed and not given.
+    """
+    columns = rows[0].texts
+    _check(columns, gpus, days, by)
+    seconds = None if days is None else days * DAY
+    if "age" in columns:
+        lives, causes, batches = _lives_of(rows, by)
+        failed = [name for name in dict.fromkeys(causes) if name]
+        kinds = [(cause, batch) for cause in failed for batch in dict.fromkeys(batches)]
+        cells = [_of_lives(_chosen(lives, causes, batches, *kind), *kind, _of(rows, kind[0], "gpu")) for kind in kinds]
+        total = _of_lives(lives, "all", "", "gpu")
+        notes = [_LIVES]
+    else:
+        assert gpus is not None
+        assert seconds is not None
+        counted = _counts(rows, by)
+        cells = [_of_counts(found, kind, gpus, seconds, _of(rows, kind[0], "job")) for kind, found in counted.items()]
+        everything = [each for found in counted.values() for each in found]
+        total = _of_counts(everything, ("all", ""), gpus, seconds, "job")
+        notes = [_watched(gpus, days)] if days else []
+    if by is not None and "age" in columns:
+        notes.append(f"Each {by} has a law of its own: a run takes those of the {by} that its machines are of.")
+    ranked = sorted(cells, key=lambda each: -each.count)
+    return FailureFits(tuple(ranked), total, gpus, seconds, source, tuple(notes))
+
+
+def _check(columns: Mapping[str, str], gpus: int | None, days: float | None, by: str | None) -> None:
+    for column in ("cause", *([by] if by else [])):
+        if column not in columns:
+            raise InputError(
+                f"the log has no column {column!r}{did_you_mean(column, columns)}; it has {', '.join(columns)}; "
+                "needed are cause and time, or cause and count, or cause, age and end"
+            )
+    if "age" not in columns and (gpus is None or days is None):
+        raise InputError("how much was watched? --gpus and --days say it; a log of lives (age, end) has it in itself")
+    if days is not None and not (math.isfinite(days) and days > 0):
+        raise InputError(f"--days {days:g}: a watch takes longer than no time")
+
+
+# --- counts -----------------------------------------------------------------------------------------------------------
+
+Seen = tuple[float, float, str]
+"""Failures of a row: how many, when (s; nan: unknown), on which device."""
+
+
+def _counts(rows: Sequence[Row], by: str | None) -> dict[tuple[str, str], list[Seen]]:
+    found: dict[tuple[str, str], list[Seen]] = {}
+    for row in rows:
+        cause = row.texts["cause"].strip()
+        if not cause:
+            raise InputError(f"row {row.number}: has no cause; every failure has one, if only 'unknown'")
+        time = row.cells.get("time")
+        when = math.nan if time is None else seconds_of(time, f"row {row.number}: time")
+        seen = _many(row), when, row.texts.get("device", "").strip()
+        found.setdefault((cause, row.texts[by] if by else ""), []).append(seen)
+    return found
+
+
+def _many(row: Row) -> float:
+    count = row.cells.get("count", 1)
+    if not isinstance(count, int | float) or not (math.isfinite(count) and count >= 0):
+        raise InputError(f"row {row.number}: count: {row.texts['count']!r} is no number of failures; it is 0 or more")
+    return float(count)
+
+
+def _of_counts(found: Sequence[Seen], kind: tuple[str, str], gpus: int, seconds: float, of: str) -> CauseFit:
+    count = sum(many for many, _, _ in found)
+    low, high = poisson_interval(round(count))
+    times = [when for many, when, _ in found for _ in range(round(many)) if not math.isnan(when)]
+    if times and max(times) > seconds:
+        raise InputError(f"{kind[0]} at {max(times) / DAY:.4g} d is after the watch of {seconds / DAY:g} d; see --days")
+    notes = [*_few(count, low, high, seconds), *_trend(times, seconds), *_lemon(found, count, gpus)]
+    return CauseFit(*kind, of, count, seconds, low, high, None, (0.0, 0.0), tuple(notes))
+
+
+def _few(count: float, low: float, high: float, seconds: float) -> list[str]:
+    if not count:
+        return [f"never seen: with 95 % it comes at most every {seconds / high / DAY:.3g} d"]
+    if count < FEW:
+        return [f"few: with {count:g} the rate may be {low / count:.2f} to {high / count:.2f} times as high"]
+    return []
+
+
+def _trend(times: Sequence[float], seconds: float) -> list[str]:
+    """Laplace's test of whether failures come more often with time: a standard normal number if they do not."""
+    if len(times) < FEW:
+        return []
+    score = (float(np.mean(times)) / seconds - 0.5) * math.sqrt(12 * len(times))
+    how = "more" if score > 0 else "less"
+    return [f"came {how} and {how} often (Laplace {score:+.1f}): one rate does not say it"] if abs(score) > 2.58 else []
+
+
+def _lemon(found: Sequence[Seen], count: float, gpus: int) -> list[str]:
+    """A device that has more than chance gives any of so many."""
+    from scipy.stats import poisson
+
+    devices: dict[str, float] = {}
+    for many, _, device in found:
+        devices[device] = devices.get(device, 0.0) + many
+    devices.pop("", None)
+    worst = max(devices, key=lambda name: devices[name], default="")
+    if not worst or gpus * float(poisson.sf(devices[worst] - 1, count / gpus)) > 0.01:
+        return []
+    return [f"{devices[worst]:g} of {count:g} on {worst}: a bad one, or a repair that did not help (bad: in failures)"]
+
+
+def _watched(gpus: int, days: float | None) -> str:
+    return (
+        f"{gpus:,} GPUs are taken as watched for all of {days:g} d.  Hours in which the job stood count as exposed: "
+        "if it trained 90 % of them, each rate is 1/0.9 as high.  A count says nothing of ages: without them no shape."
+    )
+
+
+_LIVES = (
+    "Lives are taken as independent; censored ones count up to the end of their watch.  Parts that left before the log "
+    "began are not in it: give since, or early deaths are missed."
+)
+
+
+# --- lives ------------------------------------------------------------------------------------------------------------
+
+
+def _lives_of(rows: Sequence[Row], by: str | None) -> tuple[WatchedLives, list[str], list[str]]:
+    """(lives, the cause of each or nothing, the batch of each)."""
+    ages, since, ended, weight = [], [], [], []
+    for row in rows:
+        where = f"row {row.number}"
+        begun = row.cells.get("since")
+        age = seconds_of(row.cells["age"], f"{where}: age")
+        since.append(0.0 if begun is None else seconds_of(begun, f"{where}: since"))
+        if age <= since[-1]:
+            raise InputError(f"{where}: age: {row.texts['age']!r} is no life; it ends after its begin (0, or since)")
+        text = row.texts.get("end", "failed").strip().lower()
+        if text not in _ENDS:
+            raise InputError(f"{where}: end: {text!r} is neither failed nor censored")
+        if _ENDS[text] and not row.texts["cause"].strip():
+            raise InputError(f"{where}: has no cause; every failure has one, if only 'unknown'")
+        ages.append(age)
+        ended.append(_ENDS[text])
+        weight.append(_many(row))
+    lives = WatchedLives(np.array(ages), np.array(ended), np.array(since), np.array(weight))
+    causes = [row.texts["cause"].strip() if end else "" for row, end in zip(rows, ended, strict=True)]
+    return lives, causes, [row.texts[by] if by else "" for row in rows]
+
+
+def _chosen(lives: WatchedLives, causes: Sequence[str], batches: Sequence[str], cause: str, batch: str) -> WatchedLives:
+    """Those of a batch; what ended by another cause was watched for this one until then."""
+    own = np.array([each == batch for each in batches])
+    ended = lives.ended & np.array([each == cause for each in causes])
+    return WatchedLives(lives.age[own], ended[own], lives.since[own], lives.weight[own])
+
+
+def _of_lives(lives: WatchedLives, cause: str, batch: str, of: str) -> CauseFit:
+    count, watched = lives.failures, lives.watched
+    low, high = poisson_interval(round(count))
+    alive = lives.age[~lives.ended]
+    oldest = (float(alive.min()), float(alive.max())) if len(alive) else (0.0, 0.0)
+    notes, law = _few(count, low, high, watched), None
+    try:
+        law = lives.weibull()
+    except InputError as problem:
+        notes.append(f"no shape: {problem}")
+    return CauseFit(cause, batch, of, count, watched, low, high, law, oldest, tuple(notes))
+
+
+def _of(rows: Sequence[Row], cause: str, default: str) -> str:
+    """What of the cluster fails, if a column says so."""
+    return next(
+        (row.texts["of"] for row in rows if row.texts["cause"].strip() == cause and row.texts.get("of")), default
+    )
+
+
+def _plain(count: float) -> float | int:
+    return int(count) if count == int(count) else count

@@ -1,0 +1,163 @@
+"""Fitting one's own failures: laws that were drawn come back, batches are told apart, published counts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from simcluster import cli
+from simcluster.base.errors import InputError
+from simcluster.catalogue import presets
+from simcluster.documents.reading import parse_document
+from simcluster.documents.rows import Row, read_csv
+from simcluster.longrun.fitting import WatchedLives, fit_failures
+from simcluster.longrun.spec import RunSpec
+
+YEAR = 365.25 * 86400
+
+
+def lives(rng: np.random.Generator, count: int, shape: float, scale: float, watch: tuple[float, float]) -> WatchedLives:
+    """Drawn lives (years) of parts that are watched for the same time or less."""
+    life, stop = scale * rng.weibull(shape, count), rng.uniform(*watch, count)
+    return WatchedLives(np.minimum(life, stop) * YEAR, life < stop, np.zeros(count), np.ones(count))
+
+
+def rows_of(table: list[dict[str, object]]) -> list[Row]:
+    """Rows as a CSV file has them."""
+    return [Row(n, row, {name: str(value) for name, value in row.items()}) for n, row in enumerate(table, 1)]  # type: ignore[arg-type]
+
+
+def test_drawn_lives_give_back_their_law_within_its_errors() -> None:
+    """Over 60 draws the deviations are standard normal: the errors are right, too, with and without late entry."""
+    rng = np.random.default_rng(1)
+    deviations = []
+    for late in (0.0, 0.5):
+        for _ in range(30):
+            life, since = 3 * rng.weibull(1.7, 1000), rng.uniform(0, late + 1e-12, 1000)
+            stop = since + rng.uniform(0.5, 3, 1000)
+            seen = life > since
+            drawn = WatchedLives(
+                np.minimum(life, stop)[seen], (life < stop)[seen], since[seen], np.ones(int(seen.sum()))
+            )
+            fit = drawn.weibull()
+            deviations.append([(fit.shape - 1.7) / fit.shape_error, (fit.scale - 3) / fit.scale_error])
+    found = np.array(deviations)
+    assert np.abs(found.mean(axis=0)).max() < 4 / 60**0.5
+    assert np.abs(found.std(axis=0) - 1).max() < 4 / 120**0.5
+
+
+def test_the_gain_is_the_likelihood_that_scipy_has() -> None:
+    from scipy.stats import expon, weibull_min
+
+    drawn = lives(np.random.default_rng(2), 500, 0.7, 2.0, (0.5, 4.0))
+    fit, age, ended = drawn.weibull(), drawn.age, drawn.ended
+    both = [
+        law.logpdf(age[ended]).sum() + law.logsf(age[~ended]).sum()
+        for law in (weibull_min(fit.shape, scale=fit.scale), expon(scale=drawn.watched / drawn.failures))
+    ]
+    assert fit.gain == pytest.approx(both[0] - both[1], rel=1e-9)
+    assert fit.gain > 3.3
+
+
+def test_two_batches_are_told_apart_by_their_column() -> None:
+    """As Titan's GPUs: an old batch that wears out, and a new one that hardly fails; together they are neither."""
+    rng = np.random.default_rng(3)
+    old = lives(rng, 18_837, 2.64, 7.1, (3.0, 6.0))
+    new = lives(rng, 11_370, 1.02, 0.0025 ** (-1 / 1.02), (1.0, 4.0))
+    table: list[dict[str, object]] = [
+        {"cause": "GPU", "age": float(age), "end": "failed" if ended else "censored", "batch": batch}
+        for batch, drawn in (("old", old), ("new", new))
+        for age, ended in zip(drawn.age, drawn.ended, strict=True)
+    ]
+    fits = fit_failures(rows_of(table), "drawn", by="batch")
+    by_batch = {fit.batch: fit for fit in fits.causes}
+    assert by_batch["old"].law == "weibull"
+    assert by_batch["new"].law == "exponential"
+    for batch, shape in (("old", 2.64), ("new", 1.02)):
+        law = by_batch[batch].lives
+        assert law is not None
+        assert law.shape == pytest.approx(shape, abs=3 * law.shape_error)
+    assert by_batch["old"].rate / by_batch["new"].rate > 10
+    pooled = fits.total.lives
+    assert pooled is not None
+    assert abs(pooled.shape - 2.64) > 3 * pooled.shape_error
+    modes = {mode["name"]: mode for mode in fits.section()}
+    assert modes["GPU, old"]["law"]["shape"] == pytest.approx(2.64, abs=0.1)
+    assert 3 * 8766 <= float(modes["GPU, old"]["law"]["youngest"].split()[0]) < 3.1 * 8766
+    assert "law" not in modes["GPU, new"]
+
+
+@pytest.fixture
+def llama(tmp_path: Path) -> Path:
+    """Llama 3's table 5 as counts."""
+    path = tmp_path / "llama3.csv"
+    modes = presets("failures.yaml")["llama3"]["modes"]
+    path.write_text("cause,of,count\n" + "".join(f"{mode['name']},{mode['of']},{mode['count']}\n" for mode in modes))
+    return path
+
+
+def test_llama_3_as_counts(llama: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    total = fit_failures(read_csv(llama), "table 5", gpus=16384, days=54).total
+    assert total.count == 419
+    assert (round(total.low), round(total.high)) == (380, 461)
+    assert 1 / total.rate / 3600 == pytest.approx(3.093, abs=5e-4)
+    cli.main(
+        ["failures", str(llama), "--gpus", "16384", "--days", "54", "-o", str(tmp_path / "own.yaml"), "--json", "-"]
+    )
+    document = json.loads(capsys.readouterr().out)
+    assert document["causes"][0]["cause"] == "faulty GPU"
+    assert "never seen" not in str(document["notes"])
+    section = parse_document((tmp_path / "own.yaml").read_text(), source="own.yaml").data
+    run = RunSpec.model_validate({"days": "54 d", **section})  # as it would be pasted
+    assert sum(each.rate(1, 1, 16384) for each in run.failures.also) == pytest.approx(total.rate, rel=1e-12)
+
+
+def test_what_a_person_must_know_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    times = np.sort(10 * np.random.default_rng(4).random(60) ** 0.4)
+    log = tmp_path / "log.csv"
+    log.write_text(
+        "cause,time,device\n" + "".join(f"NIC,{time * 24!r} h,host{n % 50}\n" for n, time in enumerate(times.tolist()))
+    )
+    log.write_text(log.read_text() + "SSD,1 h,host7\n" * 4)
+    cli.main(["failures", str(log), "--gpus", "800", "--days", "10"])
+    said = capsys.readouterr().out
+    assert "NIC: came more and more often" in said
+    assert "SSD: 4 of 4 on host7: a bad one" in said
+    assert "SSD: few: with 4 the rate may be 0.27 to 2.56 times as high" in said
+    assert "800 GPUs are taken as watched for all of 10 d" in said
+    assert '{"name": "NIC", "of": "job", "count": 60, "within": "10 d", "gpus": 800' in said
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("cuase,time\nx,1 h\n", "no column 'cause'; did you mean 'cuase'"),
+        ("cause,time\n,1 h\n", "row 1: has no cause"),
+        ("cause,time\nx,99 d\n", "after the watch of 54 d"),
+        ("cause,time\nx,yesterday\n", "row 1: time"),
+        ("cause,count\nx,-3\n", "row 1: count: '-3'"),
+        ("cause,age,end\nx,1 h,maybe\n", "row 1: end: 'maybe'"),
+        ("cause,age,end\n,1 h,failed\n", "row 1: has no cause"),
+        ("cause,age,since\nx,1 h,2 h\n", "row 1: age: '1 h' is no life"),
+        ("cause,age\nx,\n", "row 1: age"),
+        ("cause,time\n", "has no rows"),
+    ],
+)
+def test_bad_logs_are_one_message(text: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_text(text)
+    with pytest.raises(InputError) as raised:
+        fit_failures(read_csv(tmp_path / "log.csv"), "log", gpus=8, days=54)
+    assert words in str(raised.value)
+
+
+def test_what_was_watched_must_be_known(llama: Path) -> None:
+    with pytest.raises(InputError, match="how much was watched"):
+        fit_failures(read_csv(llama), "log", gpus=8)
+    with pytest.raises(InputError, match="no column 'batch'"):
+        fit_failures(read_csv(llama), "log", gpus=8, days=1, by="batch")
+    assert WatchedLives(np.array([1.0]), np.array([True]), np.zeros(1), np.ones(1)).failures == 1
+    with pytest.raises(InputError, match="no shape"):
+        WatchedLives(np.ones(3), np.array([True] * 3), np.zeros(3), np.ones(3)).weibull()
