@@ -211,7 +211,7 @@ def _stood(cause: FailureMode, restart: float) -> float:
 
 
 def _exposed(instants: Floats, stands: Sequence[tuple[float, float]]) -> Floats:
-    """Exposed seconds at ascending instants, strictly ascending too: what struck while it stood strikes as it goes on."""
+    """Exposed seconds at ascending instants, strictly ascending too: what struck a job that stood comes later."""
     passed, until, joined = 0.0, 0.0, []
     for begin, end in sorted(stands):
         if end > until:

@@ -1,0 +1,154 @@
+"""What a job draws: power of a GPU by its utilisation, of the whole job over one step, and the energy of a run by fate.
+
+A GPU draws idle + (full - idle) x u, where u is its share of what it does when it draws ``full``; a machine its
+``node`` beside them; the building ``pue`` times all of it.  Seconds, watts, joules; kWh where the name says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+from pydantic import Field
+
+from simcluster.base.arrays import Floats, Ints
+from simcluster.base.errors import InputError
+from simcluster.catalogue import presets
+from simcluster.documents.diagnostics import did_you_mean
+from simcluster.documents.spec import Spec
+from simcluster.longrun.spec import PowerSpec
+
+Watts = Annotated[float, Field(strict=False, ge=0)]
+
+KWH = 3.6e6
+"""Joules."""
+
+_TRAINS = ("productive", "write", "lost")
+_WAITS = ("checkpoint", "verification", "slow", "detection", "pause")  # all or most GPUs wait in a collective
+
+
+class DrawSpec(Spec):
+    """What an accelerator draws, W: ``idle``, at its limit (``full``), and the rest of a machine of ``gpus`` of them
+    (``node``; None: not known, and not counted).  ``communication``, and waiting for it, take that share of the way from
+    idle to full."""
+
+    idle: Watts
+    full: Watts
+    node: Watts | None = None
+    gpus: Annotated[int, Field(strict=True, ge=1)] = 8
+    communication: Annotated[float, Field(strict=False, ge=0, le=1)] = 0.2
+    source: str = ""
+
+    def watts(self, utilisation: float | Floats) -> Floats:
+        """Of a GPU; utilisation from 0 to 1."""
+        return np.asarray(self.idle + (self.full - self.idle) * np.clip(utilisation, 0.0, 1.0), dtype=np.float64)
+
+    @property
+    def beside(self) -> float:
+        """A GPU's part of the rest of its machine, W."""
+        return (self.node or 0.0) / self.gpus
+
+
+def draw_of(device: str) -> DrawSpec:
+    """What an accelerator of the catalogue draws; InputError for one whose figures are not known."""
+    known = presets("power.yaml")
+    if device not in known:
+        raise InputError(
+            f"run.power: what {device!r} draws is not known{did_you_mean(device, known)}; known are "
+            f"{', '.join(known)}; or give idle and full, in W"
+        )
+    return DrawSpec.model_validate(known[device])
+
+
+def draw_with(device: str, own: PowerSpec) -> DrawSpec:
+    """The same with what a run's ``power`` says in place of the catalogue's."""
+    given = {name: value for name in ("idle", "full", "node") if (value := getattr(own, name)) is not None}
+    known = {} if {"idle", "full"} <= given.keys() and device not in presets("power.yaml") else dict(draw_of(device))
+    found = DrawSpec.model_validate(known | given)
+    if found.full < found.idle:
+        raise InputError(f"run.power: full ({found.full:g} W) is below idle ({found.idle:g} W)")
+    return found
+
+
+@dataclass(frozen=True)
+class PowerCurve:
+    """P(t) of a whole job over a step: ``watts[i]`` from ``instants[i]`` to the next; the last instant is the end."""
+
+    instants: Floats
+    watts: Floats
+
+    @property
+    def joules(self) -> float:
+        """Of the step."""
+        return float(self.watts @ np.diff(self.instants))
+
+    @property
+    def mean(self) -> float:
+        """W."""
+        return self.joules / float(self.instants[-1] - self.instants[0])
+
+    def smoothed(self, window: float) -> Floats:
+        """The mean over a sliding window of so many seconds, in W, at its every change of slope."""
+        energy = np.concatenate([[0.0], np.cumsum(self.watts * np.diff(self.instants))])
+        begin, end = float(self.instants[0]), float(self.instants[-1])
+        if window >= end - begin:
+            return np.array([self.mean])
+        starts = np.unique(np.clip(np.concatenate([self.instants, self.instants - window]), begin, end - window))
+        passed = np.interp(starts + window, self.instants, energy) - np.interp(starts, self.instants, energy)
+        return np.asarray(passed / window)
+
+    def swing(self, window: float = 0.0) -> float:
+        """Peak to peak, W; of means over a window (the supplies' capacitors hide what is shorter)."""
+        watts = self.smoothed(window) if window else self.watts
+        return float(watts.max() - watts.min())
+
+
+def power_curve(
+    draw: DrawSpec,
+    rank: Ints,
+    start: Floats,
+    end: Floats,
+    utilisation: Floats,
+    weights: Mapping[int, float],
+    *,
+    step: float | None = None,
+) -> PowerCurve:
+    """The curve of spans, one an entry: rank, seconds, share of what draws ``full``; a rank's add up, to 1 at most.
+
+    ``weights`` are how many GPUs each rank stands for (all ranks that there are: those without spans idle); ``step``
+    the seconds of the step (left out: until the last span's end).
+    """
+    until = float(end.max()) if step is None else step
+    who, at = np.concatenate([rank, rank]), np.concatenate([start, end])
+    change = np.concatenate([utilisation, -utilisation])
+    order = np.lexsort((at, who))
+    who, at, change = who[order], at[order], change[order]
+    first = np.concatenate([[True], who[1:] != who[:-1]])
+    total = np.cumsum(change)
+    before = np.where(first, total - change, 0.0)[np.maximum.accumulate(np.where(first, np.arange(len(who)), 0))]
+    busy = np.clip(total - before, 0.0, 1.0)
+    weight = np.array([weights[int(each)] for each in np.unique(who)])[np.cumsum(first) - 1]
+    step_up = weight * np.diff(busy, prepend=0.0)
+    step_up[first] = (weight * busy)[first]
+    order = np.argsort(at, kind="stable")
+    instants, place = np.unique(np.concatenate([[0.0, until], at[order]]), return_inverse=True)
+    level = np.cumsum(np.bincount(place[2:], step_up[order], minlength=len(instants)))
+    gpus = sum(weights.values())
+    watts = gpus * (draw.idle + draw.beside) + (draw.full - draw.idle) * level
+    inside = instants < until
+    return PowerCurve(np.append(instants[inside], until), np.asarray(watts[inside], dtype=np.float64))
+
+
+def energy_kwh(
+    spent: Mapping[str, Floats], draw: DrawSpec, step: float, *, gpus: int, pue: float = 1.0
+) -> dict[str, Floats]:
+    """kWh of each run by fate, from its seconds by fate (``Outcomes.spent``).
+
+    Where a job trains, or does again what it lost, it draws ``step`` watts (of all, ``PowerCurve.mean``); where all
+    wait in a collective, as for a hung peer or a snapshot, what communication takes; where it is stopped, idle.
+    """
+    waits, idle = (gpus * (float(draw.watts(share)) + draw.beside) for share in (draw.communication, 0.0))
+    watts = dict.fromkeys(_TRAINS, step) | dict.fromkeys(_WAITS, waits)
+    return {fate: pue * watts.get(fate, idle) * np.asarray(seconds) / KWH for fate, seconds in spent.items()}
