@@ -13,8 +13,9 @@ from simcluster.base.errors import InputError
 from simcluster.catalogue import presets
 from simcluster.documents.reading import parse_document
 from simcluster.documents.rows import Row, read_csv
-from simcluster.longrun.fitting import WatchedLives, fit_failures
+from simcluster.longrun.fitting import fit_failures
 from simcluster.longrun.spec import RunSpec
+from simcluster.longrun.weibull import WatchedLives
 
 YEAR = 365.25 * 86400
 

@@ -31,8 +31,8 @@ _WAITS = ("checkpoint", "verification", "slow", "detection", "pause")  # all or 
 
 class DrawSpec(Spec):
     """What an accelerator draws, W: ``idle``, at its limit (``full``), and the rest of a machine of ``gpus`` of them
-    (``node``; None: not known, and not counted).  ``communication``, and waiting for it, take that share of the way from
-    idle to full."""
+    (``node``; None: not known, and not counted).  ``communication``, and waiting for it, take that share of the way
+    from idle to full."""
 
     idle: Watts
     full: Watts
