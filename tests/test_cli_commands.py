@@ -41,6 +41,7 @@ WORKING = {
     "report": ["report", "tiny_dp", "-o", "out.html"],
     "sensitivity": ["sensitivity", "tiny_dp", "--resources", "flops"],
     "check": ["check", "tiny_dp"],
+    "advise": ["advise", "nine", "tiny_dp", "--set", RUN, "--played", "4"],
     "sweep": ["sweep", "tiny_dp", "--vary", "training.micro_batch=2,4", "-o", "out.csv", "--executor", "1"],
     "plan": [
         "plan",

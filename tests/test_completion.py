@@ -72,6 +72,7 @@ def words_text() -> str:
     from simcluster.nccl import platform_names
     from simcluster.scenario.scenario import Scenario
     from simcluster.schedules import SCHEDULES
+    from simcluster.studies.long_run.advice import ADVICE
     from simcluster.studies.whatif.sensitivities import RESOURCES
     from simcluster.topology import TOPOLOGIES
 
@@ -110,6 +111,7 @@ def words_text() -> str:
         "+imports": list(IMPORTS),
         "+chakra": ["play", "write"],
         "+details": ["flow", "steps"],
+        "+advice": list(ADVICE),
     }
     rows = [*sorted(paths.items()), *sorted(lists.items())]
     return "".join(" ".join([name, *dict.fromkeys(words)]) + "\n" for name, words in rows)

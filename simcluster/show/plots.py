@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Figure  # whom it is drawn for need not know matplotlib
 
+    from simcluster.show.advice_plot import advice as advice
     from simcluster.show.critical_plot import critical as critical
     from simcluster.show.gantt import compare_gantts as compare_gantts
     from simcluster.show.gantt import gantt as gantt
@@ -42,8 +43,8 @@ _HOME = {
     "waterfall": "waterfall",
     **{
         name: f"{name}_plot"
-        for name in ("critical", "link_levels", "links", "memory", "overlap", "pareto", "replicas", "roofline",
-                     "scaling", "sensitivity", "topology")
+        for name in ("advice", "critical", "link_levels", "links", "memory", "overlap", "pareto", "replicas",
+                     "roofline", "scaling", "sensitivity", "topology")
     },
 }  # fmt: skip
 

@@ -1,0 +1,77 @@
+"""simcluster advise: what to decide for a run of weeks, as one sentence, a table and a picture."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from typing import TYPE_CHECKING, Any
+
+from simcluster.base.errors import InputError
+from simcluster.cli import common
+from simcluster.scenario.scenario import load
+from simcluster.show import plots
+from simcluster.studies.long_run.advice import advise
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def run(args: argparse.Namespace) -> None:
+    """Play what the question asks for; print the answer and what it rests on."""
+    options: dict[str, Any] = {
+        name: _share(name, text) for name in ("slower", "target") if (text := getattr(args, name)) is not None
+    }
+    scenario = load(args.scenario, common.overrides_of(args, args.scenario))
+    found = advise(args.question, scenario, played=args.played, **options)
+    tables = [found.table] if found.second is None else [found.table, found.second]
+    blocks = [
+        [f"{found.name}: {found.question}, {found.played:,} runs each"],
+        [found.sentence],
+        *([common.format_table(*_cells(table))] for table in tables),
+        [f"note: {note}" for note in found.notes],
+    ]
+    common.answer(args, lambda: common.in_blocks(blocks), found.to_dict)
+    common.draw((args.plot, lambda: plots.advice(found)))
+
+
+def _share(name: str, text: str) -> float:
+    """ "1%", "1 %" or "0.01"."""
+    try:
+        value = float(text.strip().removesuffix("%"))
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise InputError(f"--{name} {text!r} must be a share, as in 1% or 0.01")
+    return value / 100 if text.strip().endswith("%") else value
+
+
+def _cells(table: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
+    """A table for people: half an interval stands with its mean."""
+    wide = {column: half for column in table for half in _halves(column) if half in table}
+    kept = [str(column) for column in table if column not in wide.values()]
+    header = [column.replace("_", " ") for column in kept]
+    rows = table.to_dict("records")
+    return header, [[_cell(column, row[column], row.get(wide.get(column))) for column in kept] for row in rows]
+
+
+def _halves(column: object) -> tuple[str, ...]:
+    """The column of half the interval of a mean."""
+    name = str(column)
+    found = (f"{name}_half_width", f"{name.removesuffix('_simulated')}_half_width")
+    return (*found, "half_width") if name == "goodput" else found
+
+
+_SHARES = ("goodput", "closed_form", "difference", "short", "erlang_b", "gain", "blocking", "snapshot")
+
+
+def _cell(column: str, value: Any, half: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if not math.isfinite(value):
+        return "-"
+    share = column in _SHARES or column.endswith("_closed_form")
+    digits, scale = (3, 100) if share else (0 if isinstance(value, int) else 1 if abs(value) >= 100 else 3, 1)
+    text = f"{scale * value:,.{digits}f}"
+    if half is not None and math.isfinite(half):
+        text += f" +- {scale * half:,.{digits}f}"
+    return text + (" %" if share else "")

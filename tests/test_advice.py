@@ -1,0 +1,275 @@
+"""Advice on runs of weeks: closed forms beside the simulation, golden numbers, and what every question has to keep to."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from simcluster import cli
+from simcluster.base.errors import InputError
+from simcluster.longrun import closed_forms
+from simcluster.scenario.scenario import Scenario, load
+from simcluster.show import plots
+from simcluster.studies.long_run.advice import ADVICE, advise
+from simcluster.studies.long_run.advice_checkpoints import GRID, interval
+from simcluster.studies.long_run.advice_parts import SHORT, nine, spares
+from simcluster.studies.long_run.advice_restarts import restart, straggler
+from simcluster.studies.long_run.advised import Advice
+from simcluster.studies.long_run.build import long_run_of
+from simcluster.studies.long_run.in_theory import break_even_hours, efficiency_of, interruption_of, slow_cost
+from simcluster.studies.long_run.policies import compare_policies, difference_table, paired
+from simcluster.studies.long_run.states import StepStates
+
+GPU = {"name": "gpu", "of": "gpu", "mtbf": "12 h"}
+REPAIR = {"kind": "exponential", "mean": "12 h"}
+RUN: dict[str, Any] = {
+    "days": "5 d",
+    "price": 2.0,
+    "failures": [{**GPU, "repair": REPAIR}],
+    "detection": "2 min",
+    "checkpoint": {"every": "60 min", "to": "20 MB/s"},
+    "restart": [{"part": "load", "takes": "2 min"}, {"part": "warm up", "takes": "6 min", "exposed": False}],
+    "spares": {"hot": 6},
+}
+PLAYED = 30
+
+
+def scenario_of(**changes: Any) -> Scenario:
+    """Four GPUs of which one fails every three hours."""
+    return load("tiny_dp", {"run": {**RUN, **changes}})
+
+
+@pytest.fixture(scope="module")
+def states() -> StepStates:
+    """Steps, played once for all tests here."""
+    return StepStates(scenario_of())
+
+
+@pytest.fixture(scope="module")
+def answers(states: StepStates) -> Mapping[str, Advice]:
+    """Every question, asked once."""
+    return {question: advise(question, scenario_of(), states=states, played=PLAYED) for question in ADVICE}
+
+
+# --- what every question keeps to: a new entry of ADVICE is tested by these --------------------------------------------
+
+
+@pytest.mark.parametrize("question", ADVICE)
+def test_an_answer_is_a_sentence_on_a_table(question: str, answers: Mapping[str, Advice]) -> None:
+    found = answers[question]
+    assert (found.question, found.name, found.played) == (question, scenario_of().name, PLAYED)
+    assert found.sentence[0].isupper() or found.sentence[0].isdigit()
+    assert found.sentence.endswith(".")
+    assert ". " not in found.sentence
+    assert len(found.table) > 1
+    assert found.table[found.picture.x].is_monotonic_increasing
+
+
+@pytest.mark.parametrize("question", ADVICE)
+def test_what_is_drawn_stands_in_the_table(question: str, answers: Mapping[str, Advice]) -> None:
+    found, columns = answers[question], set(answers[question].table)
+    simulated = [line for line in found.picture.lines if not line.theory]
+    theory = [line for line in found.picture.lines if line.theory]
+    assert theory
+    assert all(line.wide for line in simulated)
+    assert {line.column for line in found.picture.lines} | {line.wide for line in simulated} <= columns
+    x = found.table[found.picture.x]
+    assert all(x.min() <= mark.x <= x.max() for mark in found.picture.marks)
+    assert found.picture.marks
+    figure = plots.advice(found)
+    assert [text.get_text() for text in figure.axes[0].get_legend().get_texts()] == [
+        line.label for line in found.picture.lines
+    ]
+    assert figure.axes[0].get_xlabel() == found.picture.x_label
+
+
+@pytest.mark.parametrize("question", ADVICE)
+def test_json_says_the_same(question: str, answers: Mapping[str, Advice]) -> None:
+    found = answers[question]
+    document = json.loads(json.dumps(found.to_dict(), allow_nan=False))
+    assert document["answer"] == found.sentence
+    assert len(document["table"]) == len(found.table)
+    assert set(document["table"][0]) == set(found.table)
+
+
+@pytest.mark.parametrize("question", ["interval", "nine"])
+def test_the_same_again_to_the_bit(question: str, answers: Mapping[str, Advice], states: StepStates) -> None:
+    again = advise(question, scenario_of(), states=states, played=PLAYED)
+    pd.testing.assert_frame_equal(again.table, answers[question].table, check_exact=True)
+
+
+def test_steps_are_played_once_for_all(states: StepStates, answers: Mapping[str, Advice]) -> None:
+    """The healthy step, and one with a slow node for each place in the pipeline, of which there is one."""
+    assert len(answers) == len(ADVICE)
+    assert len(states.asked) == 2
+
+
+@pytest.mark.parametrize("question", ADVICE)
+def test_without_a_run_there_is_no_advice(question: str) -> None:
+    with pytest.raises(InputError, match="there is no run: section"):
+        advise(question, "tiny_dp")
+
+
+@pytest.mark.parametrize("question", ADVICE)
+def test_one_run_has_no_interval(question: str, states: StepStates) -> None:
+    with pytest.raises(InputError, match="play at least 2"):
+        advise(question, scenario_of(), states=states, played=1)
+
+
+# --- each question against what is known -------------------------------------------------------------------------------
+
+
+def test_the_best_interval_is_that_of_the_closed_form(states: StepStates) -> None:
+    scenario = scenario_of(spares={"unlimited": True})
+    found = interval(scenario, states=states, played=100)
+    run = long_run_of(scenario, states)
+    known = closed_forms.best_interval(run.pattern.storage.stall, 1 / interruption_of(run).rate)
+    best = found.table.loc[found.table["goodput"].idxmax(), "interval_s"]
+    assert known / GRID * 0.999 <= best <= known * GRID * 1.001
+    gap = (found.table["goodput"] - found.table["closed_form"]).abs()
+    assert (gap < 2 * found.table["half_width"] + 1e-3).all()  # 4 standard errors; what is not saved at the end counts
+
+
+def test_spares_equal_erlang_b(states: StepStates) -> None:
+    """Nothing but the wait stops the failures, and repairs are short against the run: Erlang B is exact."""
+    quick = {"kind": "exponential", "mean": "1 h"}
+    scenario = scenario_of(
+        days="8 d", failures=[{**GPU, "mtbf": "4 h", "repair": quick}], detection="0 s", restart=[], spares={"hot": 1}
+    )
+    table = spares(scenario, states=states, played=100).table
+    error = table["short_half_width"] / 1.984  # Student's t of 100 runs
+    assert closed_forms.erlang_b(2, 1.0) == pytest.approx(0.2)
+    assert table.set_index("spares").loc[1, "erlang_b"] == pytest.approx(0.2)
+    often = table["erlang_b"] > 0.01
+    assert often.sum() >= 3
+    assert ((table["short"] - table["erlang_b"]).abs()[often] < 4 * error[often]).all()
+
+
+def test_the_fewest_spares_are_enough_and_one_less_is_not(answers: Mapping[str, Advice]) -> None:
+    found = answers["spares"]
+    short = found.table.set_index("spares")["short"]
+    fewest = int(found.sentence.split()[0])
+    assert short[fewest] < SHORT <= short[fewest - 1]
+
+
+def test_making_spares_ready_is_not_being_short(states: StepStates) -> None:
+    ready = scenario_of(spares={"warm": 40, "warm_ready": "10 min"})
+    table = spares(ready, states=states, played=4).table
+    assert table["short"].iloc[-1] == pytest.approx(0, abs=1e-4)
+    plenty = spares(scenario_of(spares={"hot": 40}), states=states, played=4).table
+    assert table["goodput"].iloc[-1] < plenty["goodput"].iloc[-1] - 0.02
+
+
+def test_the_budget_of_a_restart_gives_the_target(states: StepStates) -> None:
+    scenario = scenario_of(spares={"unlimited": True}, checkpoint={"every": "10 min", "stall": "5 s"})
+    found = restart(scenario, target=0.85, states=states, played=60)
+    budget = next(mark for mark in found.picture.marks if mark.chosen)
+    run = long_run_of(scenario, states)
+    parts = budget.x - interruption_of(run).detect
+    assert parts > 0
+    there = closed_forms.efficiency(run.pattern.steps * run.pattern.step, 5, parts / 4, 120 + parts * 3 / 4, 1 / 10800)
+    assert there == pytest.approx(0.85, abs=4e-3)
+    assert list(found.second["part"]) == ["warm up", "load", "detection"] or found.second["gain"].is_monotonic_decreasing
+    with pytest.raises(InputError, match="between 0 and 1"):
+        restart(scenario, target=90, states=states, played=2)
+
+
+def test_one_percent_for_thirty_days() -> None:
+    """16,384 GPUs at 2.35 $/h; a restart of 10 min is paid back in 1,000 min."""
+    assert slow_cost(0.01, 720, 16_384) * 2.35 == pytest.approx(277_217, abs=1)
+    assert break_even_hours(600, 0.01) == pytest.approx(16.67, abs=0.005)
+    assert math.isinf(break_even_hours(600, 0.0))
+
+
+def test_a_slow_node_costs_what_it_comes_to_by_hand(states: StepStates) -> None:
+    found = straggler(scenario_of(checkpoint={"every": "30 min", "stall": "20 s"}), slower=0.5, states=states, played=300)
+    row = found.table.set_index("hours").loc[4.0]
+    for way in ("left", "at_once", "checkpoint"):
+        assert abs(row[f"{way}_simulated"] - row[way]) < 2 * row[f"{way}_half_width"], way
+        assert row[f"{way}_half_width"] < 0.25 * row[way], way
+        assert row[f"{way}_dollars"] == pytest.approx(2 * row[way])
+
+
+def test_one_more_nine_is_worth_the_gpus_that_make_up_for_it(answers: Mapping[str, Advice]) -> None:
+    table = answers["nine"].table.set_index("times")
+    assert (table["gpus"].diff().dropna() > 0).all()
+    assert table.loc[10.0, "gpus_plain"] == pytest.approx(4 * (table.loc[10.0, "goodput"] / table.loc[1.0, "goodput"] - 1))
+    assert table.loc[10.0, "gpus"] > table.loc[10.0, "gpus_plain"]  # what is bought fails as well
+
+
+def test_a_run_in_which_nothing_fails_is_refused(states: StepStates) -> None:
+    with pytest.raises(InputError, match="nothing stops the job"):
+        nine(scenario_of(failures=[]), states=states, played=2)
+    with pytest.raises(InputError, match="nothing fails that stops"):
+        interval(scenario_of(failures=[]), states=states, played=2)
+    with pytest.raises(InputError, match="no failure takes a machine away"):
+        spares(scenario_of(failures=[GPU]), states=states, played=2)
+
+
+# --- policies ----------------------------------------------------------------------------------------------------------
+
+
+def test_common_numbers_make_the_interval_of_a_difference_narrow() -> None:
+    found = compare_policies({"60 min": scenario_of(), "40 min": {"run.checkpoint.every": "40 min"}}, played=60)
+    row = found.table.loc["40 min"]
+    apart = np.hypot(*found.table["half_width"])
+    assert row["variance_gained"] > 4
+    assert row["difference_half_width"] < apart / 2
+    assert row["variance_gained"] == pytest.approx((apart / row["difference_half_width"]) ** 2)
+    assert f"{100 * row['difference']:+.3f}" in found.sentence
+    assert json.dumps(found.to_dict(), allow_nan=False)
+
+
+def test_a_difference_of_runs_that_are_known() -> None:
+    first, second = np.array([1.0, 2.0, 3.0]), np.array([2.0, 3.0, 4.5])
+    gap = paired(first, second)
+    assert gap.mean == pytest.approx(7 / 6)
+    assert gap.half_width == pytest.approx(4.302653 * np.std([1, 1, 1.5], ddof=1) / math.sqrt(3))
+    assert gap.gained == pytest.approx((1.0 + np.var(second, ddof=1)) / np.var([1, 1, 1.5], ddof=1))
+    assert list(difference_table({"a": first, "b": second})["mean"]) == [2.0, pytest.approx(19 / 6)]
+
+
+def test_policies_that_cannot_be_compared() -> None:
+    with pytest.raises(InputError, match="two policies or more"):
+        compare_policies({"one": scenario_of()})
+    with pytest.raises(InputError, match="must be a scenario"):
+        compare_policies({"one": {"run.spares.hot": 1}, "other": scenario_of()})
+
+
+def test_the_closed_form_knows_where_there_is_none(states: StepStates) -> None:
+    two = {"every": "20 min", "stall": "5 s", "memory": {"storage_every": 4, "stall": "1 s", "write": "2 s"}}
+    assert math.isnan(efficiency_of(long_run_of(scenario_of(checkpoint=two), states)))
+
+
+# --- the command -------------------------------------------------------------------------------------------------------
+
+
+def test_the_command_answers_and_draws(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    picture, run = tmp_path / "nine.png", f"run={json.dumps(RUN)}"
+    assert cli.main(["advise", "nine", "tiny_dp", "--set", run, "--played", "5", "--plot", str(picture)]) == 0
+    text = capsys.readouterr().out
+    assert "One more nine" in text
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["intervl", "tiny_dp"], "did you mean 'interval'"),
+        (["nine", "tiny_dp"], "there is no run: section"),
+        (["nine", "tiny_dp", "--slower", "1%"], "nine takes no slower; it belongs to straggler"),
+        (["straggler", "tiny_dp", "--slower", "much"], "must be a share, as in 1% or 0.01"),
+    ],
+)
+def test_a_bad_question_is_one_message(argv: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["advise", *argv]) == 2
+    error = capsys.readouterr().err
+    assert words in error
+    assert len(error.strip().splitlines()) == 1
