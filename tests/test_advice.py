@@ -1,4 +1,4 @@
-"""Advice on runs of weeks: closed forms beside the simulation, golden numbers, and what every question has to keep to."""
+"""Advice on runs of weeks: closed forms beside the simulation, golden numbers, and what every question keeps to."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def answers(states: StepStates) -> Mapping[str, Advice]:
     return {question: advise(question, scenario_of(), states=states, played=PLAYED) for question in ADVICE}
 
 
-# --- what every question keeps to: a new entry of ADVICE is tested by these --------------------------------------------
+# --- what every question keeps to: a new entry of ADVICE is tested by these -------------------------------------------
 
 
 @pytest.mark.parametrize("question", ADVICE)
@@ -123,7 +123,7 @@ def test_one_run_has_no_interval(question: str, states: StepStates) -> None:
         advise(question, scenario_of(), states=states, played=1)
 
 
-# --- each question against what is known -------------------------------------------------------------------------------
+# --- each question against what is known ------------------------------------------------------------------------------
 
 
 def test_the_best_interval_is_that_of_the_closed_form(states: StepStates) -> None:
@@ -176,7 +176,9 @@ def test_the_budget_of_a_restart_gives_the_target(states: StepStates) -> None:
     assert parts > 0
     there = closed_forms.efficiency(run.pattern.steps * run.pattern.step, 5, parts / 4, 120 + parts * 3 / 4, 1 / 10800)
     assert there == pytest.approx(0.85, abs=4e-3)
-    assert list(found.second["part"]) == ["warm up", "load", "detection"] or found.second["gain"].is_monotonic_decreasing
+    assert (
+        list(found.second["part"]) == ["warm up", "load", "detection"] or found.second["gain"].is_monotonic_decreasing
+    )
     with pytest.raises(InputError, match="between 0 and 1"):
         restart(scenario, target=90, states=states, played=2)
 
@@ -189,8 +191,10 @@ def test_one_percent_for_thirty_days() -> None:
 
 
 def test_a_slow_node_costs_what_it_comes_to_by_hand(states: StepStates) -> None:
-    found = straggler(scenario_of(checkpoint={"every": "30 min", "stall": "20 s"}), slower=0.5, states=states, played=300)
-    row = found.table.set_index("hours").loc[4.0]
+    """Failures are rare here: by hand is first order, without those that strike because the work takes longer."""
+    rare = scenario_of(days="20 d", failures=[{**GPU, "mtbf": "8 d"}], checkpoint={"every": "30 min", "stall": "20 s"})
+    found = straggler(rare, slower=0.5, states=states, played=300)
+    row = found.table.set_index("hours").loc[8.0]
     for way in ("left", "at_once", "checkpoint"):
         assert abs(row[f"{way}_simulated"] - row[way]) < 2 * row[f"{way}_half_width"], way
         assert row[f"{way}_half_width"] < 0.25 * row[way], way
@@ -200,7 +204,9 @@ def test_a_slow_node_costs_what_it_comes_to_by_hand(states: StepStates) -> None:
 def test_one_more_nine_is_worth_the_gpus_that_make_up_for_it(answers: Mapping[str, Advice]) -> None:
     table = answers["nine"].table.set_index("times")
     assert (table["gpus"].diff().dropna() > 0).all()
-    assert table.loc[10.0, "gpus_plain"] == pytest.approx(4 * (table.loc[10.0, "goodput"] / table.loc[1.0, "goodput"] - 1))
+    assert table.loc[10.0, "gpus_plain"] == pytest.approx(
+        4 * (table.loc[10.0, "goodput"] / table.loc[1.0, "goodput"] - 1)
+    )
     assert table.loc[10.0, "gpus"] > table.loc[10.0, "gpus_plain"]  # what is bought fails as well
 
 
@@ -213,7 +219,7 @@ def test_a_run_in_which_nothing_fails_is_refused(states: StepStates) -> None:
         spares(scenario_of(failures=[GPU]), states=states, played=2)
 
 
-# --- policies ----------------------------------------------------------------------------------------------------------
+# --- policies ---------------------------------------------------------------------------------------------------------
 
 
 def test_common_numbers_make_the_interval_of_a_difference_narrow() -> None:
@@ -248,7 +254,7 @@ def test_the_closed_form_knows_where_there_is_none(states: StepStates) -> None:
     assert math.isnan(efficiency_of(long_run_of(scenario_of(checkpoint=two), states)))
 
 
-# --- the command -------------------------------------------------------------------------------------------------------
+# --- the command ------------------------------------------------------------------------------------------------------
 
 
 def test_the_command_answers_and_draws(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

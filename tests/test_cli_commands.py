@@ -26,6 +26,7 @@ ROOT = HERE.parent
 RUN = [
     "--run.days", "7 d", "--run.failures", "rsc-1", "--run.checkpoint.stall", "5 s", "--run.checkpoint.every", "2 h",
 ]  # fmt: skip
+ADVISED = "run={days: 5 d, failures: [{name: gpu, mtbf: 5 d}], checkpoint: {stall: 5 s}}"
 WORKING = {
     "run": ["run", "tiny_dp"],
     "compare": ["compare", "tiny_dp", "--vary", "overlap.grad_reduce=true,false"],
@@ -40,8 +41,8 @@ WORKING = {
     "diff": ["diff", "tiny_dp", "--set", "overlap.grad_reduce=false"],
     "report": ["report", "tiny_dp", "-o", "out.html"],
     "sensitivity": ["sensitivity", "tiny_dp", "--resources", "flops"],
+    "advise": ["advise", "nine", "tiny_dp", "--set", ADVISED, "--played", "4"],
     "check": ["check", "tiny_dp"],
-    "advise": ["advise", "nine", "tiny_dp", "--set", RUN, "--played", "4"],
     "sweep": ["sweep", "tiny_dp", "--vary", "training.micro_batch=2,4", "-o", "out.csv", "--executor", "1"],
     "plan": [
         "plan",
@@ -64,7 +65,7 @@ WORKING = {
 }
 READ_A_SCENARIO = [
     "run", "compare", "share", "validate", "stragglers", "train", "diff", "report", "sensitivity", "check", "sweep",
-    "plan",     "import", "chakra",
+    "plan", "import", "chakra", "advise",
 ]  # fmt: skip
 
 STUDY = """kind: steps

@@ -16,6 +16,7 @@ from simcluster.studies.long_run.advised import Advice, AdviceMark
 _LOOKS = ((COMPUTE_KINDS["forward"], "o"), (STREAMS["tp"], "s"), (COMPUTE_KINDS["weight_grad"], "^"))
 _WIDE = 92
 """Letters of the sentence in a line."""
+_RIGHT = 0.8
 
 
 def advice(found: Advice) -> Figure:
@@ -29,7 +30,9 @@ def advice(found: Advice) -> Figure:
         _mark(axes, found, mark)
     _axes(axes, found)
     axes.legend(frameon=False, fontsize=9, loc="best")
-    axes.set_title(fill(found.sentence, _WIDE), fontsize=10, color=TEXT, loc="left")
+    axes.set_title(
+        fill(found.sentence.replace(" %", "\N{NO-BREAK SPACE}%"), _WIDE), fontsize=10, color=TEXT, loc="left"
+    )
     words = f"{found.name}; mean of {found.played:,} runs and its 95 % interval"
     figure.supxlabel(words, fontsize=8.5, color=QUIET_TEXT)
     return figure
@@ -42,16 +45,16 @@ def _lines(axes: Axes, found: Advice) -> None:
     x = found.table[picture.x].to_numpy(dtype=float) / picture.x_unit
     for line in picture.lines:
         y = found.table[line.column].to_numpy(dtype=float) / picture.y_unit
+        half = found.table[line.wide].to_numpy(dtype=float) / picture.y_unit if line.wide else np.zeros(len(y))
         known = np.isfinite(y)
-        if not known.any():
-            continue
+        if "y" in picture.log:  # which has no place for what may as well be zero
+            known &= np.isnan(half) | (y > half)
         if line.theory:
             axes.plot(x[known], y[known], "--", color=colour, linewidth=1.2, alpha=0.8, label=line.label)
             continue
         colour, marker = next(looks)
         axes.plot(x[known], y[known], marker=marker, color=colour, linewidth=1.6, markersize=4.5, label=line.label)
         if line.wide:
-            half = found.table[line.wide].to_numpy(dtype=float) / picture.y_unit
             axes.fill_between(x[known], (y - half)[known], (y + half)[known], color=colour, alpha=0.18, linewidth=0)
 
 
@@ -60,8 +63,11 @@ def _mark(axes: Axes, found: Advice, mark: AdviceMark) -> None:
     at = mark.x / found.picture.x_unit, mark.y / found.picture.y_unit
     face = COMPUTE_KINDS["backward"] if mark.chosen else "white"
     axes.scatter(*at, s=90, facecolor=face, edgecolor=TEXT, linewidth=1.2, zorder=5)
+    last = float(found.table[found.picture.x].max()) / found.picture.x_unit
+    left = at[0] > _RIGHT * last  # so that the label stays within the axes
     axes.annotate(
-        mark.label, at, xytext=(8, -16), textcoords="offset points", fontsize=9.5, color=TEXT,
+        mark.label, at, xytext=(-9 if left else 9, 9 if mark.chosen else -17), textcoords="offset points",
+        ha="right" if left else "left", fontsize=9.5, color=TEXT,
         fontweight="bold" if mark.chosen else "normal", zorder=6,
         bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 1.0},
     )  # fmt: skip

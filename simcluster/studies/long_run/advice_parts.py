@@ -73,7 +73,9 @@ def spares(scenario: Scenario | str, *, states: StepStates | None = None, played
     if own is not None and own != fewest:
         marks.append(AdviceMark(own, _short(table, own), "the scenario's own", chosen=False))
     lines = AdviceLine("short", "simulated", wide="short_half_width"), AdviceLine("erlang_b", "Erlang B", theory=True)
-    picture = AdvicePicture("spares", "spare machines", "short of machines, % of the time", lines, tuple(marks))
+    picture = AdvicePicture(
+        "spares", "spare machines", "short of machines, % of the time", lines, tuple(marks), log="y"
+    )
     notes: tuple[str, ...] = ("runs begin with all spares there; Erlang B is what a long run comes to",)
     if any(run.causes[number].machines > 1 for number in repairs.causes):
         notes += ("some failures take several machines at once, which Erlang B does not know",)
@@ -172,7 +174,7 @@ def nine(scenario: Scenario | str, *, states: StepStates | None = None, played: 
         f"an interruption comes every {duration(1 / interruption_of(runs[1.0]).rate)} of training now."
     )
     lines = AdviceLine("goodput", "simulated", wide="half_width"), AdviceLine("closed_form", "closed form", theory=True)
-    mark = AdviceMark(10.0, float(last["goodput"]), f"one more nine: worth {last['gpus']:,.3g} GPUs")
+    mark = AdviceMark(10.0, float(last["goodput"]), f"one more nine: worth {value}")
     picture = AdvicePicture("times", "parts last so many times as long", "goodput, %", lines, (mark,), log="x")
     notes = left_out_note(left_out(runs[1.0]))
     return Advice("nine", bench.scenario.name, sentence, table, picture, bench.played, notes)

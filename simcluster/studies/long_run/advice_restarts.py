@@ -181,7 +181,8 @@ def straggler(
     """What a node that is slower by a share costs, in GPU-hours (and dollars, with a price) over how long it is slow:
     left alone, replaced at once, or after the next checkpoint; each simulated beside what it comes to by hand.
 
-    Hours are hours of work: what the job would get done without it.  What a step loses is played by the step simulator, by place in the pipeline; a node is as likely at each.
+    Hours are hours of work: what the job would get done without it.  What a step loses is played by the step simulator,
+    by place in the pipeline; a node is as likely at each.
     """
     if not 0 < slower <= 10:
         raise InputError(f"slower: a share above 0 and at most 10 (1000 %), as in 0.01; got {slower:g}")
@@ -192,7 +193,10 @@ def straggler(
     gpus, price = bench.scenario.gpus, section_of(bench.scenario).price
     even = {way: break_even_hours(_replacing(run, way, pace), pace - 1) for way in ("at_once", "checkpoint")}
     back = interruption_of(run).restart
-    notes = (f"a restart alone ({duration(back)}) is paid back after {break_even_hours(back, pace - 1):,.4g} h",)
+    notes = (
+        f"a restart alone ({duration(back)}) is paid back after {break_even_hours(back, pace - 1):,.4g} h",
+        "by hand is first order: it leaves out the failures that strike because slow work takes longer",
+    )
     sentence = _slow_sentence(slower, (pace, worst), even, (float(table["left"].iloc[-1]), price))
     picture = _slow_picture(table, even, gpus)
     return Advice("straggler", bench.scenario.name, sentence, table, picture, bench.played, notes)
@@ -226,7 +230,9 @@ def _slow_picture(table: pd.DataFrame, even: dict[str, float], gpus: int) -> Adv
         if _HOURS[0] <= hours <= _HOURS[-1]
     ]
     unit = f"GPU-hours lost, of {gpus:,} GPUs"
-    return AdvicePicture("hours", "slow for so many hours of work", unit, tuple(lines), tuple(marks), y_unit=1.0, log="xy")
+    return AdvicePicture(
+        "hours", "slow for so many hours of work", unit, tuple(lines), tuple(marks), y_unit=1.0, log="xy"
+    )
 
 
 def _with_slow_node(bench: PolicyBench, slower: float) -> tuple[LongRun, FailureMode, Floats]:
