@@ -84,9 +84,9 @@ def test_what_is_drawn_stands_in_the_table(question: str, answers: Mapping[str, 
     assert all(x.min() <= mark.x <= x.max() for mark in found.picture.marks)
     assert found.picture.marks
     figure = plots.advice(found)
-    assert [text.get_text() for text in figure.axes[0].get_legend().get_texts()] == [
-        line.label for line in found.picture.lines
-    ]
+    drawn = {text.get_text() for text in figure.axes[0].get_legend().get_texts()}
+    assert drawn <= {line.label for line in found.picture.lines}
+    assert {line.label for line in theory} <= drawn
     assert figure.axes[0].get_xlabel() == found.picture.x_label
 
 

@@ -48,14 +48,17 @@ def _lines(axes: Axes, found: Advice) -> None:
         half = found.table[line.wide].to_numpy(dtype=float) / picture.y_unit if line.wide else np.zeros(len(y))
         known = np.isfinite(y)
         if "y" in picture.log:  # which has no place for what may as well be zero
-            known &= np.isnan(half) | (y > half)
+            known &= np.isnan(half) | (y > half / 2)
+        if not known.any():
+            continue
+        low = np.maximum(y - half, y / 5) if "y" in picture.log else y - half
         if line.theory:
             axes.plot(x[known], y[known], "--", color=colour, linewidth=1.2, alpha=0.8, label=line.label)
             continue
         colour, marker = next(looks)
         axes.plot(x[known], y[known], marker=marker, color=colour, linewidth=1.6, markersize=4.5, label=line.label)
         if line.wide:
-            axes.fill_between(x[known], (y - half)[known], (y + half)[known], color=colour, alpha=0.18, linewidth=0)
+            axes.fill_between(x[known], low[known], (y + half)[known], color=colour, alpha=0.18, linewidth=0)
 
 
 def _mark(axes: Axes, found: Advice, mark: AdviceMark) -> None:

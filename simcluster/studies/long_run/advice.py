@@ -16,7 +16,7 @@ from simcluster.studies.long_run.advised import Advice
 from simcluster.studies.long_run.states import StepStates
 
 
-class Question(Protocol):
+class Advisor(Protocol):
     """What answers a question: a function of a scenario with a ``run:`` section, or its name or file."""
 
     def __call__(
@@ -24,7 +24,7 @@ class Question(Protocol):
     ) -> Advice: ...
 
 
-ADVICE: Mapping[str, Question] = {
+ADVICE: Mapping[str, Advisor] = {
     "interval": interval,
     "spares": spares,
     "restart": restart,
