@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
@@ -25,8 +25,11 @@ from simcluster.studies.long_run.advised import (
 )
 from simcluster.studies.long_run.build import section_of
 from simcluster.studies.long_run.in_theory import best_steps, efficiency_of, left_out
-from simcluster.studies.long_run.policies import PolicyBench, bench_of, half_width, paired
+from simcluster.studies.long_run.policies import PolicyBench, bench_of, half_width, paired, table_of
 from simcluster.studies.long_run.states import StepStates
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 GRID = math.sqrt(2)
 """From an interval to the next that is tried."""
@@ -103,7 +106,7 @@ def _over_intervals(own: LongRun, runs: dict[int, LongRun], goodput: dict[int, F
                 "difference_half_width": gap.half_width,
             }
         )
-    return pd.DataFrame(rows)
+    return table_of(rows)
 
 
 def behind(scenario: Scenario | str, *, states: StepStates | None = None, played: int | None = None) -> Advice:
@@ -184,4 +187,4 @@ def _both_over_intervals(autos: dict[str, LongRun], goodput: dict[str, dict[int,
             there = math.nan if values is None else efficiency_of(_runs(run, [steps])[steps])
             row[f"{name}_closed_form"] = there
         rows.append(row)
-    return pd.DataFrame(rows)
+    return table_of(rows)

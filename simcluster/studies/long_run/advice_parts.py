@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
@@ -32,8 +32,11 @@ from simcluster.studies.long_run.in_theory import (
     ready_of,
     short_share,
 )
-from simcluster.studies.long_run.policies import PolicyBench, bench_of, half_width, paired, share_of
+from simcluster.studies.long_run.policies import PolicyBench, bench_of, half_width, paired, share_of, table_of
 from simcluster.studies.long_run.states import StepStates
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SHORT = 0.001
 """The share of time for which a job may be short of machines: the fewest spares are those for less."""
@@ -143,7 +146,7 @@ def _over_counts(run: LongRun, repairs: Repairs, played_at: dict[int, Outcomes])
                 "half_width": half_width(goodput),
             }
         )
-    return pd.DataFrame(rows)
+    return table_of(rows)
 
 
 def nine(scenario: Scenario | str, *, states: StepStates | None = None, played: int | None = None) -> Advice:
@@ -200,4 +203,4 @@ def _over_reliability(
                 "gpus_half_width": gap.half_width * worth / marginal if marginal > 0 else math.nan,
             }
         )
-    return pd.DataFrame(rows)
+    return table_of(rows)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
@@ -34,8 +33,11 @@ from simcluster.studies.long_run.in_theory import (
     left_out,
     slow_cost,
 )
-from simcluster.studies.long_run.policies import PolicyBench, bench_of, half_width, paired, share_of
+from simcluster.studies.long_run.policies import PolicyBench, bench_of, half_width, paired, share_of, table_of
 from simcluster.studies.long_run.states import StepStates
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _TIMES = (0.0, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0)
 _FAR = 20.0  # times the restart as it is: beyond, a target is no question of restarts
@@ -142,7 +144,7 @@ def _over_restarts(run: LongRun, goodput: dict[float, Floats]) -> pd.DataFrame:
                 "difference_half_width": gap.half_width,
             }
         )
-    return pd.DataFrame(rows)
+    return table_of(rows)
 
 
 def _budget(table: pd.DataFrame, target: float) -> float | None:
@@ -169,7 +171,7 @@ def _parts(bench: PolicyBench, run: LongRun, now: Floats) -> pd.DataFrame:
         gap = paired(now, bench.goodput(variant))
         row = {"part": name, "mean_s": mean, "gain": gap.mean, "gain_half_width": gap.half_width}
         rows.append(row | {"gain_per_min": gap.mean / (mean / 60) if mean else 0.0})
-    return pd.DataFrame(rows).sort_values("gain", ascending=False, kind="stable", ignore_index=True)
+    return table_of(rows).sort_values("gain", ascending=False, kind="stable", ignore_index=True)
 
 
 # --- a slow node ------------------------------------------------------------------------------------------------------
@@ -273,7 +275,7 @@ def _slow_table(bench: PolicyBench, run: LongRun, slow: FailureMode, pace: float
         if price is not None:
             row |= {f"{way}_dollars": row[way] * price for way in ("left", *replaced)}
         rows.append(row)
-    return pd.DataFrame(rows)
+    return table_of(rows)
 
 
 def _cost_of(

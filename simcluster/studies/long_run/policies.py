@@ -9,10 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import pandas as pd
 
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
@@ -22,6 +21,9 @@ from simcluster.longrun.run import LongRun
 from simcluster.scenario.scenario import Scenario, from_document, load
 from simcluster.studies.long_run.build import long_run_of, section_of
 from simcluster.studies.long_run.states import StepStates
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SEED = 0
 LEAST = 2
@@ -159,6 +161,8 @@ def difference_table(values: Mapping[str, Floats]) -> pd.DataFrame:
         gap = paired(first, each) if number else PairedDifference(0.0, 0.0, math.nan)
         rows.append((float(each.mean()), half_width(each), gap.mean, gap.half_width, gap.gained))
     columns = ["mean", "half_width", "difference", "difference_half_width", "variance_gained"]
+    import pandas as pd
+
     return pd.DataFrame(rows, index=pd.Index(list(values), name="policy"), columns=columns)
 
 
@@ -201,3 +205,10 @@ def bench_of(scenario: Scenario | str, states: StepStates | None, played: int | 
     scenario = load(scenario) if isinstance(scenario, str) else scenario
     count = played_of(scenario, played)
     return PolicyBench(scenario, states or StepStates(scenario), count)
+
+
+def table_of(rows: list[dict[str, Any]]) -> pd.DataFrame:
+    """Rows as a table."""
+    import pandas as pd
+
+    return pd.DataFrame(rows)
