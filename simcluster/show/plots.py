@@ -13,9 +13,11 @@ if TYPE_CHECKING:
 
     from simcluster.show.advice_plot import advice as advice
     from simcluster.show.critical_plot import critical as critical
+    from simcluster.show.fates_plot import fates as fates
     from simcluster.show.gantt import compare_gantts as compare_gantts
     from simcluster.show.gantt import gantt as gantt
     from simcluster.show.gantt import save_figure as save_figure
+    from simcluster.show.goodput_plot import goodput as goodput
     from simcluster.show.heatmaps import stragglers as stragglers
     from simcluster.show.heatmaps import waits as waits
     from simcluster.show.link_levels_plot import link_levels as link_levels
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from simcluster.show.topology_plot import topology as topology
     from simcluster.show.validation_plot import errors as errors
     from simcluster.show.waterfall import waterfall as waterfall
+    from simcluster.show.weeks_plot import weeks as weeks
 
 _HOME = {
     "compare_gantts": "gantt",
@@ -43,8 +46,8 @@ _HOME = {
     "waterfall": "waterfall",
     **{
         name: f"{name}_plot"
-        for name in ("advice", "critical", "link_levels", "links", "memory", "overlap", "pareto", "replicas",
-                     "roofline", "scaling", "sensitivity", "topology")
+        for name in ("advice", "critical", "fates", "goodput", "link_levels", "links", "memory", "overlap", "pareto",
+                     "replicas", "roofline", "scaling", "sensitivity", "topology", "weeks")
     },
 }  # fmt: skip
 
