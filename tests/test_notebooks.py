@@ -62,6 +62,7 @@ def test_there_are_notebooks() -> None:
         "04_stragglers",
         "05_accuracy",
         "06_planning",
+        "07_long_run",
     ]
 
 

@@ -174,11 +174,9 @@ def _title(training: PlayedRun, boxes: pd.DataFrame, outages: pd.DataFrame) -> s
     wall = float(boxes["end_s"].max())
     length = f"{wall / DAY:.3g} days" if wall > 2 * DAY else f"{wall / 3600:.3g} hours"
     goodput = float(training.outcomes.steps[0]) * training.run.pattern.step / wall
-    seconds = (boxes["end_s"] - boxes["begin_s"]).groupby(boxes["what"]).sum().drop("productive", errors="ignore")
-    most = ""
-    if len(seconds):
-        fate = str(seconds.idxmax())
-        most = f"; of the rest most was {LOOKS[fate][0]} ({percent(seconds[fate] / wall)})"
+    spent = {fate: float(each[0]) for fate, each in training.outcomes.spent().items() if fate != "productive"}
+    fate = max(spent, key=lambda name: spent[name])
+    most = f"; most of the rest: {LOOKS[fate][0]}, {percent(spent[fate] / wall)}" if spent[fate] > 0 else ""
     words = f"{len(outages):,} outage{'s' * (len(outages) != 1)}"
     kept = f"goodput {percent(goodput)}"
     return f"{training.scenario.name}: {length} of {training.run.gpus:,} GPUs, {words}; {kept}{most}"
