@@ -105,7 +105,7 @@ class Scenario(ScenarioFields):
 
     def document(self) -> dict[str, Any]:
         """The scenario as a self-contained file says it: JSON-able, units as text; reading it gives an equal one."""
-        return self.model_dump(mode="json", exclude_none=True, by_alias=True)
+        return self.model_dump(mode="json", exclude_none=True)
 
 
 Changes = Mapping[str, Any] | Iterable[str | tuple[str, Any]]

@@ -34,8 +34,8 @@ LOOKS: Mapping[str, tuple[str, Colour]] = {
 """Words and colour of each fate, in the order of legends."""
 
 
-class Named(Protocol):
-    """What has a name."""
+class NamedScenario(Protocol):
+    """A scenario, as far as a title asks."""
 
     @property
     def name(self) -> str: ...
@@ -48,7 +48,7 @@ class PlayedRun(Protocol):
     """
 
     @property
-    def scenario(self) -> Named: ...
+    def scenario(self) -> NamedScenario: ...
     @property
     def run(self) -> LongRun: ...
     @property
