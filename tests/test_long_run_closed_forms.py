@@ -1,0 +1,212 @@
+"""Closed forms of the long run against values that were found by formulas and integration outside this project.
+
+Lengths in seconds unless a name says otherwise; where a value is not of a paper or a public project, it is that of the
+formula itself, worked out once by other hands, most of them checked there by Monte Carlo.
+"""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from simcluster.base.errors import InputError
+from simcluster.longrun import closed_forms as known
+
+MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
+C, MU, R, D = 60.0, 3 * HOUR, 300.0, 120.0  # a checkpoint, the mean time between failures, recovery, downtime
+LLAMA, LLAMA_ALL = 419 / (54 * DAY), 466 / (54 * DAY)  # Llama 3 405B, Table 5: interruptions of 16,384 GPUs in 54 days
+RSC_1, RSC_2 = 6.50e-3 / DAY, 2.34e-3 / DAY  # of a node, Meta's research clusters (arXiv:2410.21680)
+NODES, REPAIR = 2048, 2 * DAY
+
+BEST = known.best_interval(C, MU)
+TWO = known.two_levels(2.0, 60.0, 1 / (4 * HOUR), 1 / (24 * HOUR))
+BEHIND = known.behind_interval(3.0, 120.0, 0.02, MU)
+SEGMENT = known.segment_moments(1800.0, C, R, D, 1 / MU)
+NETCAP = DAY / (NODES * 5e-3)
+AT_98304 = DAY / (98304 / 8 * 419 / (54 * NODES))
+SILENT = 6 / (54 * DAY)  # Llama 3: six silent errors in 54 days
+
+PEER_NODES, PEER_JOB = 128 / (3000 * HOUR), 1 / (40 * HOUR)  # 12-gpu-goodput-mtbi's baseline
+PEER_DETECTS = (
+    PEER_NODES * (0.25 * 3 + 0.2 * 3 + 0.15 * 30 + 0.1 * 5 + 0.3 * 30) + PEER_JOB * (0.6 * 1 + 0.4 * 30)
+) / (PEER_NODES + PEER_JOB)
+PEER_DOWN = (PEER_DETECTS + 20) * MINUTE
+PEER_RATE = PEER_NODES + PEER_JOB
+PEER_ALONE = known.efficiency(30 * MINUTE, 5 * MINUTE, 0.0, PEER_DOWN, PEER_RATE)
+PEER_WAITS = known.erlang_b(5, PEER_NODES * 0.7 * 48 * HOUR / (1 + PEER_RATE * PEER_DOWN))
+
+
+def _best(checkpoint: float, mu: float, down: float, recovery: float = 0.0) -> float:
+    """The efficiency at the best interval."""
+    return known.efficiency(known.best_interval(checkpoint, mu), checkpoint, recovery, down, 1 / mu)
+
+
+def _ettr(
+    nodes: int, rate: float, restart: float, interval: float, queue: float = 0.0, runtime: float = math.inf
+) -> float:
+    """Of so many nodes; minutes, but for the runtime."""
+    return known.ettr(nodes * rate, restart * MINUTE, interval * MINUTE, queue * MINUTE, runtime)
+
+
+VALUES = {
+    "one level: Young's interval": (known.young(C, MU), 1138.419958),
+    "one level: Daly's interval, higher order": (known.daly(C, MU), 1098.771322),
+    "one level: Daly's interval, first order with the recovery": (known.daly_first(C, MU, R), 1094.123044),
+    "one level: exact interval (Lambert W)": (BEST, 1098.776292),
+    "one level: efficiency at it": (known.efficiency(BEST, C, R, D, 1 / MU), 0.8640525286),
+    "one level: efficiency at Young's": (known.efficiency(known.young(C, MU), C, R, D, 1 / MU), 0.86399724),
+    "one level: efficiency at 30 min": (known.efficiency(1800.0, C, R, D, 1 / MU), 0.8530269851),
+    "one level: efficiency at 5 min": (known.efficiency(300.0, C, R, D, 1 / MU), 0.7883113655),
+    "one level: first order at Young's": (
+        known.first_order_efficiency(known.young(C, MU), C, R + D, MU),
+        0.8557018558,
+    ),
+    "MLSysIM's goodput, which leaves out lost work": (
+        known.goodput_without_lost_work(known.young(C, MU), C, R, MU),
+        0.9195175946,
+    ),
+    "segment of 30 min: mean": (SEGMENT.mean, 2110.132541),
+    "segment of 30 min: standard deviation": (math.sqrt(SEGMENT.variance), 670.825295),
+    "segment of 30 min: failures": (SEGMENT.failures, 0.1932355807),
+    "1,200 segments: mean, days": (1200 * SEGMENT.mean / DAY, 29.30739641),
+    "1,200 segments: standard deviation, days": (math.sqrt(1200 * SEGMENT.variance) / DAY, 0.2689591421),
+    "1,200 segments: failures": (1200 * SEGMENT.failures, 231.8826969),
+    "Llama 3, all interruptions: best efficiency, restart 5 min": (_best(5, 1 / LLAMA_ALL, 0, 300), 0.9401318648),
+    "Llama 3, all interruptions: best efficiency, restart 10 min": (_best(5, 1 / LLAMA_ALL, 0, 600), 0.9123796218),
+    "Llama 3, all interruptions: best efficiency, restart 15 min": (_best(5, 1 / LLAMA_ALL, 0, 900), 0.8854466116),
+    "Llama 3: 95 % interval of 419, low": (known.poisson_interval(419)[0], 379.835925),
+    "Llama 3: 95 % interval of 419, high": (known.poisson_interval(419)[1], 461.1059127),
+    "Meta: 2,048 nodes, RSC-1, u0 5, dt 60 min": (_ettr(2048, RSC_1, 5, 60), 0.6764444444),
+    "Meta: and a queue of 1 min, 7 days": (_ettr(2048, RSC_1, 5, 60, 1, 7 * DAY), 0.6698715514),
+    "Meta: 12,500 nodes, RSC-1, 2 and 2 min": (_ettr(12500, RSC_1, 2, 2), 0.8307291667),
+    "Meta: 12,500 nodes, RSC-2, 5 and 30 min": (_ettr(12500, RSC_2, 5, 30), 0.59375),
+    "Meta: 12,500 nodes, RSC-2, 2 and 2 min": (_ettr(12500, RSC_2, 2, 2), 0.9390625),
+    "Meta: 512 nodes, RSC-1, 5 and 60 min": (_ettr(512, RSC_1, 5, 60), 0.9191111111),
+    "Meta: 512 nodes, RSC-1, 20 and 60 min": (_ettr(512, RSC_1, 20, 60), 0.8844444444),
+    "Meta: minutes between checkpoints for 0.9, 2,048 nodes of RSC-1": (
+        known.interval_for(0.9, NODES * RSC_1, 300.0) / MINUTE,
+        11.63461538,
+    ),
+    "two levels: overhead": (TWO.overhead, 0.05393446629),
+    "two levels: checkpoints in memory for each on storage": (TWO.cycles, 13.41640786),
+    "two levels: pattern": (TWO.pattern, 3219.937888),
+    "one level instead of two: overhead": (
+        known.verified_overhead(0.0, 60.0, 0.0, 1 / (4 * HOUR) + 1 / (24 * HOUR)),
+        0.09860132972,
+    ),
+    "behind training: interval": (BEHIND, 341.5259873),
+    "behind training: waste there, first order": (
+        known.behind_waste(BEHIND, 3.0, 120.0, 0.02, MU, 600.0),
+        0.09828944327,
+    ),
+    "behind training: efficiency there, exact": (
+        known.behind_efficiency(BEHIND, 3.0, 120.0, 0.02, MU, 600.0),
+        0.9075828652,
+    ),
+    "behind training: efficiency at the exact best": (
+        known.behind_efficiency(337.9354948, 3.0, 120.0, 0.02, MU, 600.0),
+        0.9075844514,
+    ),
+    "verified: interval": (known.verified_interval(10.0, 60.0, SILENT, 1 / MU), 1212.903597),
+    "verified: overhead": (known.verified_overhead(10.0, 60.0, SILENT, 1 / MU), 0.1154254966),
+    "no silent error in 54 days": (1 - known.none_left(0, SILENT * 54 * DAY), 0.002478752177),
+    "Weibull 0.7: first of 2,048 new nodes, days": (known.first_end(2048, 100.0, 0.7), 0.001860067221),
+    "Weibull 0.7: all renewed, 2,048": (known.renewal_error(2048, 0.7), 26.25073139),
+    "Weibull 0.7: all renewed, 4,096": (known.renewal_error(4096, 0.7), 35.33086444),
+    "Weibull 0.7: hazard on day 1 over day 100": (known.hazard_ratio(1.0, 100.0, 0.7), 3.981071706),
+    "Weibull 0.7: failures of 2,048 new nodes in 54 days": (known.renewals(2048, 100.0, 0.7, 54.0), 1761.906184),
+    "spares: no more than 20 of 26.624 at once": (1 - known.none_left(20, 26.624), 0.1143936233),
+    "spares: no more than 30": (1 - known.none_left(30, 26.624), 0.7780626007),
+    "spares: no more than 40": (1 - known.none_left(40, 26.624), 0.9942215242),
+    "spares: stalled with 20": (known.stalled(20, NODES * RSC_1, REPAIR), 0.2853748421),
+    "spares: stalled with 26": (known.stalled(26, NODES * RSC_1, REPAIR), 0.1316859292),
+    "spares: stalled with 30": (known.stalled(30, NODES * RSC_1, REPAIR), 0.06127962406),
+    "spares: stalled with 35": (known.stalled(35, NODES * RSC_1, REPAIR), 0.01552804025),
+    "spares: stalled with 40": (known.stalled(40, NODES * RSC_1, REPAIR), 0.002242137672),
+    "spares: so many for less than 0.1 %": (known.spares_for(1e-3, NODES * RSC_1, REPAIR), 42),
+    "spares: 30, and 10 crews": (known.stalled(30, NODES * RSC_1, REPAIR, 10), 0.6243990385),
+    "spares: 30, and 15 crews": (known.stalled(30, NODES * RSC_1, REPAIR, 15), 0.4366020755),
+    "spares: 30, and 30 crews": (known.stalled(30, NODES * RSC_1, REPAIR, 30), 0.06319319635),
+    "largest of 8 normals": (known.largest_normal(8), 1.423600306),
+    "largest of 128": (known.largest_normal(128), 2.594597369),
+    "largest of 2,048": (known.largest_normal(2048), 3.441799099),
+    "largest of 16,384": (known.largest_normal(16384), 3.97135057),
+    "a slow node among 2,048, one of 1,000": (known.some_of(1e-3, 2048), 0.8711394778),
+    "1 % slower: hours after which a restart of 10 min pays": (known.pays_back(600.0, 0.01) / HOUR, 16.66666667),
+    "elastic: days that all may wait for a spare, 16 replicas, 2 days": (known.worth_waiting(16, 2.0), 0.125),
+    "AIReSim, 2,048 servers as Llama 3, hours": (
+        known.duration_without_lost_work(54 * 0.9 * DAY, LLAMA, 900.0, 180.0) / HOUR,
+        1279.58,
+    ),
+    "12-gpu-goodput-mtbi: efficiency without waiting": (PEER_ALONE, 0.8090116474),
+    "12-gpu-goodput-mtbi: waiting": (PEER_WAITS, 0.01052853532),
+    "12-gpu-goodput-mtbi: efficiency (it reports 0.796 of 20 seeds)": (
+        known.efficiency_with_spares(PEER_ALONE, PEER_WAITS),
+        0.8004939397,
+    ),
+    "netcap's reference: Daly's interval, first order": (known.daly_first(20.0, NETCAP), 560.9475019),
+    "netcap's reference: efficiency (it reports 0.88848668609)": (
+        known.efficiency(known.daly_first(20.0, NETCAP), 20.0, 0.0, 420.0, 1 / NETCAP),
+        0.8884866861,
+    ),
+    "netcap's reference: best efficiency": (_best(20.0, NETCAP, 420.0), 0.8884909537),
+    "98,304 GPUs: best efficiency, restart 5 min": (_best(5.0, AT_98304, 300.0), 0.7991895106),
+    "98,304 GPUs: best efficiency, restart 10 min": (_best(5.0, AT_98304, 600.0), 0.7015625704),
+    "98,304 GPUs: best efficiency, restart 15 min": (_best(5.0, AT_98304, 900.0), 0.625190859),
+    "98,304 GPUs: restart that gives 0.44, minutes": (known.restart_for(0.44, 5.0, AT_98304) / MINUTE, 34.33173184),
+    "98,304 GPUs: 12 replicas, down 10 min": (known.elastic_share(12, 1 / AT_98304, 600.0), 0.973764949),
+    "98,304 GPUs: 12 replicas, down 30 min": (known.elastic_share(12, 1 / AT_98304, 1800.0), 0.9252186329),
+    "98,304 GPUs: 12 replicas, down 60 min": (known.elastic_share(12, 1 / AT_98304, 3600.0), 0.8608435736),
+}
+"""Of what: (the closed form, its value)."""
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_value(name: str) -> None:
+    found, value = VALUES[name]
+    assert found == pytest.approx(value, rel=2e-9)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "ettr"),
+    NETCAP_TABLE := [
+        (1024, 0.980),
+        (2048, 0.970),
+        (4096, 0.954),
+        (8192, 0.929),
+        (16384, 0.888),
+        (32768, 0.824),
+        (65536, 0.724),
+    ],
+)
+def test_netcap_table(gpus: int, ettr: float) -> None:
+    """Its published table by scale: three digits of ETTR, checkpoints of 20 s, 420 s to detect and restart."""
+    mu = DAY / (gpus / 8 * 5e-3)
+    assert known.efficiency(known.daly_first(20.0, mu), 20.0, 0.0, 420.0, 1 / mu) == pytest.approx(ettr, abs=5e-4)
+
+
+def test_exact_forms_become_first_order_ones() -> None:
+    """With failures a hundredth as often and checkpoints a hundredth as long, what is left out is 1e-4 or so."""
+    rate, checkpoint = 1 / (100 * MU), C / 100
+    interval = known.verified_interval(0.1, checkpoint, SILENT / 100, rate)
+    overhead = known.verified_segment(interval, 0.1, checkpoint, SILENT / 100, rate) / interval - 1
+    assert overhead == pytest.approx(known.verified_overhead(0.1, checkpoint, SILENT / 100, rate), rel=2e-3)
+    assert known.verified_segment(1800.0, 0.0, C, 1e-30, 1 / MU) == pytest.approx(
+        known.segment(1800.0, C, 0, 0, 1 / MU)
+    )
+
+
+def test_a_bad_batch_fails_until_it_is_cured() -> None:
+    """AIReSim's published case: 15 % of 4,160, six times the rate, cured in 76 % of cases, 256 days of work."""
+    assert known.batch_failures(624, 6.0, 0.76, 0.01 / DAY, 256 * DAY) == pytest.approx(624 * 5 / 6 / 0.76, rel=1e-4)
+    assert known.batch_failures(10, 3.0, 1e-9, 1e-6, 1e5) == pytest.approx(10 * 2 * 1e-6 * 1e5, rel=1e-6)
+
+
+def test_renewals_of_exponential_lives_are_poisson() -> None:
+    assert known.renewals(2048, 100.0, 1.0, 54.0) == pytest.approx(2048 * 0.54, rel=1e-6)
+
+
+def test_a_share_out_of_reach() -> None:
+    with pytest.raises(InputError, match="out of reach"):
+        known.restart_for(0.99, 60.0, 3600.0)
