@@ -142,7 +142,7 @@ VALUES = {
     "12-gpu-goodput-mtbi: efficiency without waiting": (PEER_ALONE, 0.8090116474),
     "12-gpu-goodput-mtbi: waiting": (PEER_WAITS, 0.01052853532),
     "12-gpu-goodput-mtbi: efficiency (it reports 0.796 of 20 seeds)": (
-        known.efficiency_with_spares(PEER_ALONE, PEER_WAITS),
+        PEER_ALONE * (1 - PEER_WAITS),
         0.8004939397,
     ),
     "netcap's reference: Daly's interval, first order": (known.daly_first(20.0, NETCAP), 560.9475019),
@@ -192,6 +192,15 @@ def test_exact_forms_become_first_order_ones() -> None:
     interval = known.verified_interval(0.1, checkpoint, SILENT / 100, rate)
     overhead = known.verified_segment(interval, 0.1, checkpoint, SILENT / 100, rate) / interval - 1
     assert overhead == pytest.approx(known.verified_overhead(0.1, checkpoint, SILENT / 100, rate), rel=2e-3)
+    soft, hard = 1 / (400 * HOUR), 1 / (2400 * HOUR)
+    best = known.two_levels(0.02, 0.6, soft, hard)
+    work = (best.pattern - 13 * 0.02 - 0.6) / 13
+    assert known.two_level_pattern(work, 13, 0.02, 0.6, soft, hard) / work / 13 - 1 == pytest.approx(
+        best.overhead, rel=2e-3
+    )
+    assert known.two_level_pattern(1800.0, 1, 0.0, C, 1e-30, 1 / MU) == pytest.approx(
+        known.segment(1800.0, C, 0, 0, 1 / MU)
+    )
     assert known.verified_segment(1800.0, 0.0, C, 1e-30, 1 / MU) == pytest.approx(
         known.segment(1800.0, C, 0, 0, 1 / MU)
     )

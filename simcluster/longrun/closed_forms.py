@@ -165,6 +165,23 @@ def two_levels(memory: float, storage: float, memory_rate: float, storage_rate: 
     return TwoLevels(overhead, cycles, pattern)
 
 
+def two_level_pattern(
+    work: float, cycles: int, memory: float, storage: float, memory_rate: float, storage_rate: float
+) -> float:
+    """Mean time of a pattern: so often work and a checkpoint in memory, the last of them on storage as well.
+
+    Exact for exponential failures, and no restarts: the equations of the mean times from each checkpoint to the end.
+    """
+    rate = memory_rate + storage_rate
+    own, again = 0.0, 0.0  # from a checkpoint on: own + again * (mean time from the begin)
+    for cycle in reversed(range(cycles)):
+        kept = math.exp(-rate * (work + memory + (storage if cycle == cycles - 1 else 0.0)))
+        stays = 1 - (1 - kept) * memory_rate / rate
+        own = ((1 - kept) / rate + kept * own) / stays
+        again = (kept * again + (1 - kept) * storage_rate / rate) / stays
+    return own / (1 - again)
+
+
 def behind_interval(stall: float, write: float, slowed: float, mu: float) -> float:
     """The best interval of checkpoints written behind training: max(B, sqrt(2 (S + x B) mu)).  First order."""
     return max(write, math.sqrt(2 * (stall + slowed * write) * mu))
@@ -317,15 +334,6 @@ def worth_waiting(replicas: int, down: float) -> float:
     Where a step of fewer takes as long as one of all, and neither way costs a restart more than the other.
     """
     return down / replicas
-
-
-def efficiency_with_spares(alone: float, waiting: float) -> float:
-    """The efficiency of a job that is short of machines for a share ``waiting`` of its time: E (1 - waiting).
-
-    Exact if failures stop meanwhile and both do not depend on each other; so for ``stalled`` if the load is that of
-    the share of time in which the job runs, to first order in what the restarts themselves take from it.
-    """
-    return alone * (1 - waiting)
 
 
 def elastic_share(replicas: int, rate: float, down: float) -> float:
