@@ -1,4 +1,4 @@
-"""Both players of a run against what is known of it: closed forms, exact or first order, and what peers publish.
+"""Many runs at once against what is known of them: closed forms, exact or first order, and what peers publish.
 
 Means lie within 4 standard errors of what they should be; runs are few or long, so that all take seconds together.
 """
@@ -15,6 +15,7 @@ import pytest
 
 from simcluster.base.arrays import Floats
 from simcluster.longrun import closed_forms as known
+from simcluster.longrun.events import play_events
 from simcluster.longrun.lives import Lives
 from simcluster.longrun.outcome import Outcomes
 from simcluster.longrun.pattern import STORAGE, CheckpointPattern, Saving
@@ -254,7 +255,7 @@ def hours_of(work: float) -> tuple[float, float]:
 
 
 def test_airesim_as_published() -> None:
-    """4,096 servers, a bad batch that is cured bit by bit, spares, two-stage repairs: an eighth of its 256 days.
+    """4,096 servers, a bad batch that is cured bit by bit, spares, two-stage repairs: a sixteenth of its 256 days.
 
     The whole, of which its two reports say the same, takes longer to play: ``tests/benchmarks/test_long_run_peers.py``.
     """
@@ -263,8 +264,8 @@ def test_airesim_as_published() -> None:
         assert abs(hours - published) < half
         assert failures == pytest.approx(count, rel=0.003)
     run = published_case()
-    outcomes = play_replicas(replace(run, goal=run.goal / 8), 1, 60)
-    hours, failures = hours_of(WORK / 8)
+    outcomes = play_replicas(replace(run, goal=run.goal / 16), 1, 100)
+    hours, failures = hours_of(WORK / 16)
     near(outcomes.wall / HOUR, hours)
     near(outcomes.strikes[:, 0].astype(float), failures)
     assert outcomes.spent()["waiting"].max() == 0
@@ -279,3 +280,11 @@ def test_airesim_with_lost_work() -> None:
     near(outcomes.wall, 8 * 180 * known.segment(480.0, 60.0, 0.0, 1200.0, rate))
     theirs = known.duration_without_lost_work(8 * DAY, rate, 1200.0)
     assert outcomes.wall.mean() / theirs == pytest.approx(1.282, abs=0.01)
+
+
+def test_airesim_by_the_other_player() -> None:
+    """Four days of work with its bad servers, repairs and lost work: the plain player sees the same run."""
+    run = replace(published_case(saved(60.0, 480.0), priced=True), goal=64.0 * 4 * 180)
+    many, (one, _) = play_replicas(run, 3, 2), play_events(run, 3, 1)
+    assert many.strikes[1].tolist() == one.strikes[0].tolist()
+    assert many.wall[1] == pytest.approx(one.wall[0], rel=1e-9)
