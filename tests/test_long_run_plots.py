@@ -140,7 +140,7 @@ def test_a_short_run_is_drawn_in_hours() -> None:
 
 
 def test_too_many_weeks_are_refused(played: Training) -> None:
-    log = pd.DataFrame([(0.0, 1000 * 7 * DAY, "work", "", "", 1000 * 7 * DAY)], columns=played.log.columns)
+    log = pd.DataFrame([(0.0, 1000 * 7 * DAY, "training", "", "", 1000 * 7 * DAY, 1.0, 0)], columns=played.log.columns)
 
     years = SimpleNamespace(scenario=played.scenario, run=played.run, outcomes=played.outcomes, log=log)
     with pytest.raises(InputError, match="at most 120"):

@@ -112,7 +112,7 @@ def test_a_week_that_is_not_whole_counts_as_long_as_it_is(plain: Training) -> No
 
 def test_the_log_of_the_first_run_is_the_first_run(training: Training) -> None:
     log = training.log
-    assert list(log.columns) == ["begin_s", "end_s", "what", "cause", "which", "at_s"]
+    assert list(log.columns) == ["begin_s", "end_s", "what", "cause", "which", "at_s", "steps", "snapshots"]
     assert log["end_s"].max() == pytest.approx(training.outcomes.wall[0])
     seconds = (log["end_s"] - log["begin_s"]).groupby(log["what"]).sum()
     for fate in ("detection", "restart", "waiting", "maintenance", "pause"):
@@ -221,7 +221,7 @@ def test_the_command_writes_what_it_says(tmp_path: Path, capsys: pytest.CaptureF
     found = json.loads((tmp_path / "run.json").read_text())
     assert found["played"] == 5
     assert f"{found['goodput']:.2%}" in text
-    assert files["log"].read_text().startswith("begin_s,end_s,what,cause,which,at_s\n")
+    assert files["log"].read_text().startswith("begin_s,end_s,what,cause,which,at_s,steps,snapshots\n")
     assert files["weeks"].read_text().count("\n") == 3
 
 

@@ -9,6 +9,7 @@ import time
 from simcluster.base.errors import InputError
 from simcluster.cli import common
 from simcluster.scenario.scenario import load
+from simcluster.show import plots
 from simcluster.studies.long_run.train import train
 
 
@@ -20,6 +21,11 @@ def run(args: argparse.Namespace) -> None:
     scenario = load(args.scenario, common.overrides_of(args, args.scenario))
     training = train(scenario, played=args.played, workers=args.workers)
     common.answer(args, training.summary, training.to_dict)
+    common.draw(
+        (args.gantt, lambda: plots.weeks(training)),
+        (args.fates, lambda: plots.fates({scenario.name: training})),
+        (args.plot, lambda: plots.goodput(training)),
+    )
     if args.log:
         common.write_table(args.log, training.log)
     if args.weeks:

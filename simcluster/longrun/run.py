@@ -53,8 +53,9 @@ class FailureMode:
 
     ``rate`` is that of all its ``devices`` together, 1/s of exposed time; with ``lives`` it follows from their ages
     instead; with ``struck`` it strikes when a log says.  ``machines`` leave for ``repair`` at each (none: the job
-    restarts on the same).  ``survives`` is where the snapshots must be that survive it.  A ``slow`` one lasts for ``lasts`` at one of ``paces`` (row by drawn level with
-    probabilities ``shares``, column by the class of the device); a ``pause`` stops the job for that time, and becomes a
+    restarts on the same).  ``survives`` is where the snapshots must be that survive it.  A ``slow`` one lasts for
+    ``lasts`` at one of ``paces`` (row by drawn level with probabilities ``shares``, column by the device's class); a
+    ``pause`` stops the job for that time, and becomes a
     stop where that is longer than the timeout.  A ``silent`` one is found after ``lasts`` where nothing verifies.
     """
 

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 
 from simcluster.base.arrays import Bools, Floats
+from simcluster.longrun.events.record import STRIKE
 from simcluster.longrun.run import FATES, LongRun
 
 SHORT = 1 / 2000
@@ -22,6 +23,7 @@ def boxes_of(log: pd.DataFrame, run: LongRun) -> pd.DataFrame:
     ``what`` is a fate; training is "slow" while something slows it, and "lost" if it was done again later, the first
     time.  Boxes are contiguous: they sum to the wall time.
     """
+    log = _stretches(log)
     begin, end = log["begin_s"].to_numpy(np.float64), log["end_s"].to_numpy(np.float64)
     what = _whats(log, run)
     lost = _lost_seconds(log)
@@ -38,6 +40,7 @@ def boxes_of(log: pd.DataFrame, run: LongRun) -> pd.DataFrame:
 
 def outages_of(log: pd.DataFrame, run: LongRun) -> pd.DataFrame:
     """(at_s, cause) of every time the job was stopped, pauses among them."""
+    log = _stretches(log)
     parts = {part.name: number for number, part in enumerate(run.restart)}
     rows = log[~log["what"].isin(_TRAINING)]
     what, which = rows["what"].to_numpy(object), rows["which"].to_numpy(object)
@@ -53,6 +56,11 @@ def outages_of(log: pd.DataFrame, run: LongRun) -> pd.DataFrame:
     again = (place[1:] < place[:-1]) | ((place[1:] == place[:-1]) & (what[1:] != "waiting"))
     new[1:] = ~follows | again | (cause[1:] != cause[:-1])
     return pd.DataFrame({"at_s": rows["begin_s"].to_numpy(np.float64)[new], "cause": cause[new]})
+
+
+def _stretches(log: pd.DataFrame) -> pd.DataFrame:
+    """What the job did, without the instants at which causes strike."""
+    return log[log["what"] != STRIKE].reset_index(drop=True)
 
 
 def _trains(log: pd.DataFrame) -> Bools:

@@ -55,12 +55,17 @@ class Weight:
     notes: tuple[str, ...] = ()
 
 
+def checkpoint_bytes(scenario: Scenario, spec: CheckpointSpec) -> float:
+    """Bytes of the whole job's checkpoint, each parameter once."""
+    return bytes_per_parameter(scenario, spec) * parameters(scenario.model).total
+
+
 def weight_of(scenario: Scenario, spec: CheckpointSpec, fabric: JobFabric) -> Weight:
     """The checkpoint of a scenario; InputError where nothing says how long one takes."""
     if spec.to is None and spec.stall is None:
         raise InputError("run.checkpoint: how long does one take? to: 100 GB/s is what storage takes, or stall: 5 s")
     each = bytes_per_parameter(scenario, spec)
-    size = each * parameters(scenario.model).total
+    size = checkpoint_bytes(scenario, spec)
     by_rank = bytes_by_rank(scenario, each)
     hosts, by_host = _by_host(scenario, by_rank)
     nics = nic_rates(scenario, fabric, hosts)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
+from simcluster.longrun.eventlog import COLUMNS
 from simcluster.longrun.events import play_events
 from simcluster.longrun.outcome import Outcomes
 from simcluster.longrun.run import LongRun
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from simcluster.planning.footprint import Facts
 
-LOG = ["begin_s", "end_s", "what", "cause", "which", "at_s"]
+LOG = list(COLUMNS)
 DAY = 86400.0
 
 
@@ -144,7 +145,8 @@ class PlayedRuns:
 
     @cached_property
     def log(self) -> pd.DataFrame:
-        """Run 0, event by event: begin_s, end_s, what, cause, which (part, by name), at_s (on the nominal clock)."""
+        """Run 0, event by event: begin_s, end_s, what, cause, which (part, by name), at_s (on the nominal clock);
+        and the steps and snapshots of a stretch of training."""
         import pandas as pd
 
         return pd.DataFrame(play_events(self.run, self.scenario.seed)[1], columns=LOG)

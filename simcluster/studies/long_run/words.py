@@ -10,7 +10,7 @@ from simcluster.base.units import format_bytes, format_seconds
 from simcluster.results.result import VERSION
 from simcluster.studies.long_run.accounts import restart_seconds, stop_rate
 from simcluster.studies.long_run.build import section_of
-from simcluster.studies.long_run.checkpoints import weight_of
+from simcluster.studies.long_run.checkpoints import checkpoint_bytes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -86,7 +86,7 @@ def _time(training: PlayedRuns) -> Iterator[str]:
 
 def _checkpoint(training: PlayedRuns) -> Iterator[str]:
     pattern, scenario = training.run.pattern, training.scenario
-    size = weight_of(scenario, section_of(scenario).checkpoint).size
+    size = checkpoint_bytes(scenario, section_of(scenario).checkpoint)
     saving = pattern.storage
     takes = f"stops training for {format_seconds(saving.stall)}"
     if saving.write:
@@ -236,7 +236,7 @@ def document(training: PlayedRuns) -> dict[str, Any]:
         "dollars": training.dollars,
         "mtbf_s": 1 / stop_rate(training.run) if stop_rate(training.run) else None,
         "checkpoint": {
-            "size_bytes": weight_of(training.scenario, section.checkpoint).size,
+            "size_bytes": checkpoint_bytes(training.scenario, section.checkpoint),
             "stall_s": pattern.storage.stall,
             "write_s": pattern.storage.write,
             "steps": pattern.steps,
