@@ -44,7 +44,7 @@ class NamedScenario(Protocol):
 class PlayedRun(Protocol):
     """A run that has been played: outcomes of all its replicas and the log of the first, as `simcluster.train` gives.
 
-    ``log`` has the columns begin_s, end_s, what, cause, which, at_s (``longrun/events.py``).
+    ``log`` has the columns begin_s, end_s, what, cause, which, at_s (``longrun/events/``).
     """
 
     @property
