@@ -11,6 +11,7 @@ from simcluster import load_cluster
 from simcluster.collectives import ALGORITHMS, description
 from simcluster.collectives.description import Listed
 from simcluster.topology import Cluster
+from simcluster.topology.regular import PROVED, Regular
 from simcluster.traffic.group_layouts import Places
 from simcluster.traffic.link_usage import drawn
 from simcluster.traffic.traffic import group_of, patterns
@@ -93,3 +94,16 @@ def test_hops_in_columns_are_the_hops(algorithm: str, monkeypatch: pytest.Monkey
         assert one.hops[5] == other.hops[5]
         assert one.hops[-1] == other.hops[-1]
         assert (one.rounds, one.chunks, one.reduces) == (other.rounds, other.chunks, other.reduces)
+
+
+@pytest.mark.parametrize("without", ["static", "latency"])
+def test_what_is_not_proved_for_regular_clusters_is_routed_in_the_graph(
+    without: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = made("dgx_h100", {"nodes": 3})
+    assert isinstance(known.wiring, Regular)
+    monkeypatch.setattr(
+        "simcluster.topology.regular.PROVED", {name: kinds - {without} for name, kinds in PROVED.items()}
+    )
+    found = made("dgx_h100", {"nodes": 4})  # no cluster that was kept
+    assert not isinstance(found.wiring, Regular)

@@ -41,6 +41,13 @@ from simcluster.topology.turns import (
 )
 from simcluster.topology.wiring import Wiring, constant, has_storage_nics, nvswitch_of
 
+PROVED = {
+    "routing": frozenset({"shortest", "static", "ecmp", "adaptive"}),
+    "link": frozenset({"bandwidth", "latency", "medium", "line_rate", "efficiency", "source"}),
+}
+"""Policies of routing and what a link may say for itself, of which the closed form gives a graph's routes to the bit
+(tests/test_paths.py); with any other the graph is asked."""
+
 
 class Regular(Wiring):
     """The closed form of one draft, whose graph is made when it is needed."""
@@ -62,8 +69,12 @@ class Regular(Wiring):
     def of(cls, draft: Draft, routing: RoutingSpec) -> Regular | None:
         """The closed form, where every GPU has one way out of its machine and back, and all reach each other.
 
-        None where machines are linked to each other directly, too: they must leave by switches.
+        None where machines are linked to each other directly, too: they must leave by switches; and where routing or
+        links say what is not PROVED.
         """
+        said = frozenset(key for data in draft.sorts for key in data)
+        if routing.kind not in PROVED["routing"] or not said <= PROVED["link"]:
+            return None
         if not draft.stamped or _linked_directly(draft) or not nx.is_weakly_connected(compute_part(draft.pattern)):
             return None
         found = cls(draft, routing)
