@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from simcluster.simulate import simulate as simulate
     from simcluster.studies.long_run.train import train as train
     from simcluster.studies.multi_job import simulate_together as simulate_together
+    from simcluster.studies.packings import compare_packing as compare_packing
     from simcluster.studies.search.plan import plan as plan
     from simcluster.studies.sweep.sweep import sweep as sweep
     from simcluster.studies.variations import compare as compare
@@ -51,6 +52,7 @@ _HOME = {
     "Scenario": "simcluster.scenario.scenario",
     "collective_times": "simcluster.bench.collective",
     "compare": "simcluster.studies.variations",
+    "compare_packing": "simcluster.studies.packings",
     "compare_replicas": "simcluster.results.distribution",
     "diff": "simcluster.studies.whatif.difference",
     "differences": "simcluster.studies.variations",

@@ -58,6 +58,7 @@ WORKING = {
     ],
     "calibrate": ["calibrate", "--from", "raw.jsonl", "-o", "gpu.yaml"],
     "fit": ["fit", "--only", "host-times", "--no-cross-validation"],
+    "packing": ["packing", "--documents", "1200,700,300", "--length", "2048"],
     "failures": ["failures", "failures.csv", "--gpus", "16", "--days", "9"],
     "import": ["import", "megatron", "args.txt", "--cluster", "dgx_h100", "--gpus", "8"],
     "chakra": ["chakra", "write", "tiny_dp", "-o", "traces"],

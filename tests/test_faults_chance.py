@@ -15,8 +15,10 @@ from hypothesis import strategies as st
 import simcluster
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
-from simcluster.faults.data import SequenceLengths, balanced, loads, packed
-from simcluster.faults.draws import Exponential, Factors, Gumbel, Histogram, Lognormal, Normal, stream
+from simcluster.documents.laws import Histogram
+from simcluster.faults.data import SequenceLengths, loads, packed
+from simcluster.faults.draws import Exponential, Factors, Gumbel, Lognormal, Normal, stream
+from simcluster.packing.rules import dealt
 from simcluster.scenario.scenario import load_text
 from simcluster.simulate import replay
 
@@ -204,11 +206,16 @@ def test_dealing_out_loses_no_token(documents: list[int], replicas: int, each: i
     bins = replicas * each
     room = math.ceil(sum(documents) / bins)
     filled = np.array([*documents, *([1] * (room * bins - sum(documents)))], dtype=np.float64)
-    squares = balanced(filled, replicas, each, room)
+
+    def sums(room: int) -> Floats:
+        rows = dealt(filled, replicas, each, room)
+        return np.array([[float(np.dot(found, found)) for found in row] for row in rows])
+
+    squares = sums(room)
     assert squares.shape == (replicas, each)
     assert squares.sum() <= np.dot(filled, filled)
     assert (squares >= room).all()  # full, of documents of at least a token
-    loose = balanced(filled, replicas, each, int(filled.sum()))
+    loose = sums(int(filled.sum()))
     assert loose.sum() == np.dot(filled, filled)
 
 

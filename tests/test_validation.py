@@ -185,8 +185,9 @@ def test_columns_have_names_that_formulas_can_say() -> None:
 # --- what was measured ------------------------------------------------------------------------------------------------
 
 FACTS = Facts(
-    ranks=4, samples=8, tokens=1000, model_flops=6e15, hardware_flops=8e15, peak_flops=1e15, memory=0.0, footprints=()
-)
+    ranks=4, samples=8, tokens=1000, model_flops=6e15, hardware_flops=8e15, peak_flops=1e15, memory=0.0, footprints=(),
+    real_flops=6e15,
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -6,32 +6,40 @@ with equally many tokens take different times (MODELLING.md G.3; ByteDance, arXi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
+from pydantic import StrictBool, model_validator
 
 from simcluster.base.arrays import Floats
 from simcluster.documents.diagnostics import Complaint
-from simcluster.faults.draws import Lengths, stream
+from simcluster.faults.draws import stream
 from simcluster.faults.spec import Batch, FaultSpec
 from simcluster.faults.where import Number
+from simcluster.packing.lengths import Lengths
+from simcluster.packing.rules import PACKING, Sequences, dealt
 
 _AT_ONCE = 64  # lengths drawn together
+
+
+Packing = Literal["in_order", "pad", "cut", "first_fit", "first_fit_decreasing", "balanced"]
 
 
 class SequenceLengths(FaultSpec):
     """Sequences packed with documents, whose lengths are drawn from ``documents``.
 
-    Documents fill each sequence of the batch up to ``model.sequence_length`` tokens; the last is cut there.  The core
-    attention of a microbatch then takes sum(length^2) / sum(sequence_length^2) of what one document to each sequence
-    takes, which is what planning counts; other kernels, memory and traffic stay.  MFU and HFU count the attention
-    that there is.  Sequence n of the batch is the same however the job is split.
+    The core attention of a microbatch then takes sum(length^2) / sum(sequence_length^2) of what one document to each
+    sequence takes, which is what planning counts; other kernels, memory and traffic stay.  MFU and HFU count the
+    attention that there is.  Sequence n of the batch is the same however the job is split.
 
-    ``packing``: ``in_order`` as drawn; ``balanced`` deals the documents of a step out so that the sums of squares of
-    the replicas come out alike, and then those of their microbatches: the longest first, each to where the sum is
-    lowest and room is left; ``even`` gives every microbatch of a step the mean.  ``seed`` as for jitter.
+    ``packing``: ``in_order`` fills each sequence of the batch with documents of its own, the last is cut there;
+    ``balanced`` deals those of a step out so that the sums of squares of the replicas come out alike, and then those of
+    their microbatches: the longest first, each to where the sum is lowest and room is left; ``pad``, ``cut``,
+    ``first_fit`` and ``first_fit_decreasing`` pack a step's documents by the rule of that name (``packing/rules``) and
+    shuffle the sequences.  ``even`` gives every microbatch of a step the mean.  ``seed`` as for jitter.  The ``data``
+    section of a scenario says the same and counts real tokens, too.
     """
 
     EXAMPLE: ClassVar = {"kind": "sequence_lengths", "documents": {"kind": "lognormal", "median": 40, "sigma": 1}}
@@ -40,28 +48,52 @@ class SequenceLengths(FaultSpec):
 
     kind: Literal["sequence_lengths"]
     documents: Lengths
-    packing: Literal["in_order", "balanced", "even"] = "in_order"
+    packing: Packing = "in_order"
+    even: StrictBool = False
     seed: Number | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _understands_even(cls, document: Any) -> Any:
+        """``packing: even``, as it was written once."""
+        if isinstance(document, Mapping) and document.get("packing") == "even":
+            return {**document, "packing": "in_order", "even": True}
+        return document
 
     def attention(self, seed: int, batch: Batch, dp: int) -> Floats:
         """What the core attention of microbatches takes, [step, replica, microbatch]; 1 is one document a sequence."""
         counts = {"microbatches": batch.microbatches, "micro_batch": batch.micro_batch, "length": batch.length}
         return np.stack([loads(self, seed=seed, step=step, dp=dp, **counts) for step in range(batch.steps)])
 
+    def sequences(self, seed: int, step: int, count: int, length: int) -> Sequences:
+        """The documents of a step's sequences, in the order of the batch."""
+        if self.packing in ("in_order", "balanced"):
+            streams = (stream(seed, "sequence", self.seed, step, number) for number in range(count))
+            return [packed(self.documents, length, each).tolist() for each in streams]
+        generator = stream(seed, "documents", self.seed, step)
+        drawn = _enough(self.documents, generator, count, length)
+        rows = PACKING[self.packing](drawn, length, count)
+        rows += [[] for _ in range(count - len(rows))]
+        return [rows[place] for place in generator.permutation(count).tolist()]
+
     def complaints(self, scenario: Any) -> Iterator[Complaint]:
         """Attention does only what documents need."""
         if scenario.training.attention != "fused":
             what = "unfused attention works on the whole square, whatever is packed"
-            yield (), f"{what}; set training.attention to fused, or leave sequence_lengths out"
+            instead = "leave sequence_lengths out" if scenario.data is None else "data.mask to none"
+            yield (), f"{what}; set training.attention to fused, or {instead}"
 
     def without(self) -> Self:
         """The same documents without imbalance."""
-        return self.model_copy(update={"packing": "even"})
+        return self.model_copy(
+            update={"packing": "in_order" if self.packing == "balanced" else self.packing, "even": True}
+        )
 
     def remedy(self) -> tuple[str, Self] | None:
-        """Documents are dealt out evenly."""
-        balanced = self.model_copy(update={"packing": "balanced"})
-        return ("redistribute the sequences (packing: balanced)", balanced) if self.packing == "in_order" else None
+        """Documents are dealt out evenly, where no sequence is padded."""
+        if self.even or self.packing not in ("in_order", "cut"):
+            return None
+        return "redistribute the sequences (packing: balanced)", self.model_copy(update={"packing": "balanced"})
 
 
 @lru_cache(maxsize=64)
@@ -73,18 +105,24 @@ def loads(
     Sequence n of the batch goes to microbatch n // (dp x micro_batch) of replica n // micro_batch % dp, as
     data-parallel samplers deal them out.  The array is the same one for the same step: it cannot be written to.
     """
-    sequences = [
-        packed(chosen.documents, length, stream(seed, "sequence", chosen.seed, step, number))
-        for number in range(microbatches * dp * micro_batch)
-    ]
-    shape = (microbatches, dp, micro_batch)
+    sequences = chosen.sequences(seed, step, microbatches * dp * micro_batch, length)
     if chosen.packing == "balanced":
-        squares = balanced(np.concatenate(sequences), dp, microbatches, micro_batch * length).T
+        rows = dealt(np.concatenate(sequences), dp, microbatches, micro_batch * length)
+        squares = np.array([[float(np.dot(each, each)) for each in row] for row in rows]).T
     else:
-        squares = np.array([float(np.dot(each, each)) for each in sequences]).reshape(shape).sum(axis=2)
+        of_each = np.array([float(np.dot(each, each)) for each in sequences])
+        squares = of_each.reshape(microbatches, dp, micro_batch).sum(axis=2)
     found = (squares / (micro_batch * float(length) ** 2)).T
-    found = np.full_like(found, found.mean()) if chosen.packing == "even" else found
+    found = np.full_like(found, found.mean()) if chosen.even else found
     found.setflags(write=False)
+    return found
+
+
+def _enough(law: Lengths, generator: np.random.Generator, count: int, length: int) -> Floats:
+    """Documents for so many sequences, however they are packed."""
+    found = np.empty(0)
+    while np.minimum(found, length).sum() < count * length:
+        found = np.concatenate([found, law.draw(generator, max(_AT_ONCE, count))])
     return found
 
 
@@ -102,27 +140,3 @@ def packed(law: Lengths, length: int, generator: np.random.Generator) -> Floats:
 def _drawn(law: Lengths, generator: np.random.Generator) -> Iterator[float]:
     while True:
         yield from law.draw(generator, _AT_ONCE).tolist()
-
-
-def balanced(documents: Floats, replicas: int, microbatches: int, room: int) -> Floats:
-    """Sums of squares of documents dealt out greedily, [replica, microbatch], each with room for so many tokens.
-
-    The longest first, each to the replica with the smallest sum that has room for it, and there to the microbatch with
-    the smallest; what fits nowhere is cut, into those with most room.
-    """
-    squares, left = np.zeros((replicas, microbatches)), np.full((replicas, microbatches), float(room))
-    for document in np.sort(documents)[::-1].tolist():
-        rest = document
-        while rest > 0:
-            fits = left >= rest
-            if fits.any():
-                replica = int(np.argmin(np.where(fits.any(axis=1), squares.sum(axis=1), np.inf)))
-                place = replica, int(np.argmin(np.where(fits[replica], squares[replica], np.inf)))
-            else:
-                first, second = np.unravel_index(int(np.argmax(left)), left.shape)
-                place = int(first), int(second)
-            part = min(rest, float(left[place]))
-            squares[place] += part**2
-            left[place] -= part
-            rest -= part
-    return squares

@@ -19,8 +19,13 @@ def in_words(fault: FaultSpec | Mapping[str, Any]) -> str:
     fields = dict(fault) if isinstance(fault, Mapping) else fault.model_dump(mode="json")
     kind = str(fields.pop("kind", "fault")).replace("_", " ")
     fields.pop("seed", None)
-    parts = [f"{name.replace('_', ' ')} {_text(value)}" for name, value in fields.items() if value is not None]
+    parts = [f"{name.replace('_', ' ')} {_text(value)}" for name, value in fields.items() if said(value)]
     return ", ".join([kind, *parts])
+
+
+def said(value: object) -> bool:
+    """Is it worth a word: not what is left out or off?"""
+    return value is not None and value is not False
 
 
 def all_in_words(faults: Sequence[FaultSpec | Mapping[str, Any]]) -> str:

@@ -43,6 +43,10 @@ def _tokens(value: object) -> object:
     return value
 
 
+Tokens = Annotated[Positive, BeforeValidator(_tokens)]
+"""How many tokens: "15.6T"."""
+
+
 class ExponentialLaw(Spec):
     """Failures without memory."""
 
@@ -246,7 +250,7 @@ class RunSpec(Spec):
 
     days: Seconds | None = None
     steps: Annotated[int, Field(strict=True, ge=1, le=10**10)] | None = None
-    tokens: Annotated[Positive, BeforeValidator(_tokens)] | None = None
+    tokens: Tokens | None = None
     failures: Annotated[FailuresSpec, BeforeValidator(_failures)] = FailuresSpec()
     checkpoint: CheckpointSpec = CheckpointSpec()
     detection: Time = FixedTime(seconds="2 min")

@@ -152,8 +152,9 @@ def _visits(blocks: Residencies, schedule: Schedule, slices: Slices, stage: int,
 class Facts:
     """What is known of a job before it runs: ranks, samples and tokens a step, FLOP a step, the device, memory.
 
-    ``attention`` is the part of the core attention that packed documents leave, which FLOPs count; ``footprints`` are
-    bytes per stage; ``peak_flops`` is FLOP/s of one GPU at the job's precision, ``memory`` its bytes.
+    ``attention`` is the part of the core attention that packed documents leave, which FLOPs count; ``real`` the part of
+    the tokens that are no padding, and ``real_flops`` the model FLOP of those; ``footprints`` are bytes per stage;
+    ``peak_flops`` is FLOP/s of one GPU at the job's precision, ``memory`` its bytes.
     """
 
     ranks: int
@@ -164,4 +165,6 @@ class Facts:
     peak_flops: float
     memory: float
     footprints: tuple[Footprint, ...]
+    real_flops: float
+    real: float = 1.0
     attention: float = 1.0

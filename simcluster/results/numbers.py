@@ -105,8 +105,11 @@ _FULL: frozenset[Table] = frozenset(("compare", "report"))
 METRICS: dict[str, Metric] = {
     "step_time_s": timed("s", lambda step: step.step_time),
     "tokens_per_s": timed("1/s", lambda step: step.facts.tokens / step.step_time),
-    "tokens_per_s_per_gpu": timed(
-        "1/s", lambda step: step.facts.tokens / step.step_time / step.facts.ranks, "tokens/s/GPU"
+    "tokens_per_s_per_gpu": timed("1/s", lambda step: step.facts.tokens / step.step_time / step.facts.ranks),
+    "real_token_fraction": timed("fraction", lambda step: step.facts.real),
+    "real_tokens_per_s": timed("1/s", lambda step: step.facts.real * step.facts.tokens / step.step_time),
+    "real_tokens_per_s_per_gpu": timed(
+        "1/s", lambda step: step.facts.real * step.facts.tokens / step.step_time / step.facts.ranks, "tokens/s/GPU"
     ),
     "samples_per_s": timed("1/s", lambda step: step.facts.samples / step.step_time),
     "model_flops_per_step": played("FLOP", lambda step: step.facts.model_flops),
@@ -114,6 +117,7 @@ METRICS: dict[str, Metric] = {
         "TFLOP/s", lambda step: step.facts.model_flops / step.step_time / step.facts.ranks / 1e12
     ),
     "mfu": timed("fraction", mfu, "MFU"),
+    "real_mfu": timed("fraction", lambda step: mfu(step) * step.facts.real_flops / step.facts.model_flops),
     "hfu": played("fraction", hfu),
     "gpus": timed("count", lambda step: step.facts.ranks),
     "bubble_fraction": played("fraction", lambda step: step.times.bubble_fraction, "bubble", _FULL | {"plan"}),

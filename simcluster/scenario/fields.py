@@ -16,6 +16,7 @@ from simcluster.documents.spec import Spec
 from simcluster.faults import Fault
 from simcluster.longrun.spec import RunSpec
 from simcluster.model.transformer import Model
+from simcluster.scenario.data import Data
 from simcluster.scenario.scale import Scale
 from simcluster.scenario.sections import (
     Collectives,
@@ -73,6 +74,7 @@ class ScenarioFields(Spec):
     parallel: Parallel = Parallel()
     pipeline: Pipeline = Pipeline()
     training: Training
+    data: Data | None = None
     memory: Memory = Memory()
     overlap: Overlap = Overlap()
     fsdp: Fsdp = Fsdp()

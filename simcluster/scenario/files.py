@@ -267,24 +267,32 @@ def _resolve_schedule(document: Document) -> Document:
 
 
 def _resolve_faults(document: Document) -> Document:
-    """The values and weights of a histogram's file in its place; paths as for schedules."""
-    faults = document.data.get("faults")
-    if not isinstance(faults, list | tuple):
-        return document
-    found: list[Any] = []
-    for place, fault in enumerate(faults):
-        read = dict(fault) if isinstance(fault, Mapping) else fault
-        for key in ("factor", "documents") if isinstance(fault, Mapping) else ():
-            law = fault.get(key)
-            if not isinstance(law, Mapping) or law.get("kind") != "histogram" or "file" not in law:
-                continue
-            where: KeyPath = ("faults", place, key, "file")
-            if not isinstance(law["file"], str):
-                raise document.error(where, f"must be the path of a CSV file, got {shown(law['file'])}")
-            if "values" in law or "weights" in law:
-                raise document.error(where, "has values and weights already; leave those out, or the file")
-            with _told_at(document, where):
-                table = histogram_in(_folder(document, where) / law["file"])
-            read[key] = {**{name: value for name, value in law.items() if name != "file"}, **table}
-        found.append(read)
-    return replace(document, data={**document.data, "faults": found})
+    """Laws of faults and of data with the values and weights of a histogram's file in its place."""
+    changed = dict(document.data)
+    faults, data = changed.get("faults"), changed.get("data")
+    if isinstance(faults, list | tuple):
+        changed["faults"] = [
+            _with_tables(document, ("faults", place), fault, ("factor", "documents"))
+            for place, fault in enumerate(faults)
+        ]
+    if data is not None:
+        changed["data"] = _with_tables(document, ("data",), data, ("documents",))
+    return replace(document, data=changed)
+
+
+def _with_tables(document: Document, where: KeyPath, section: Any, keys: Iterable[str]) -> Any:
+    """A section whose laws under these keys have their tables read in; paths as for schedules."""
+    read = dict(section) if isinstance(section, Mapping) else section
+    for key in keys if isinstance(section, Mapping) else ():
+        law = section.get(key)
+        if not isinstance(law, Mapping) or law.get("kind") != "histogram" or "file" not in law:
+            continue
+        file: KeyPath = (*where, key, "file")
+        if not isinstance(law["file"], str):
+            raise document.error(file, f"must be the path of a CSV file, got {shown(law['file'])}")
+        if "values" in law or "weights" in law:
+            raise document.error(file, "has values and weights already; leave those out, or the file")
+        with _told_at(document, file):
+            table = histogram_in(_folder(document, file) / law["file"])
+        read[key] = {**{name: value for name, value in law.items() if name != "file"}, **table}
+    return read

@@ -24,6 +24,7 @@ from simcluster.faults.spec import Batch, Setting
 from simcluster.faults.where import OnLinks
 from simcluster.model.flops import hardware_flops_per_sequence, model_flops_per_sequence
 from simcluster.model.recipes import Recipe
+from simcluster.model.transformer import Model
 from simcluster.planning.footprint import Facts, Footprint
 from simcluster.planning.job import DataParallel, Job, Sharding, Slices
 from simcluster.planning.parallel import Plan
@@ -97,17 +98,40 @@ def facts_of(scenario: Scenario, device: Device) -> Facts:
     leaves = training.recompute == "selective" and not shape_of(scenario).core_again
     again = "none" if leaves else training.recompute
     hardware = hardware_flops_per_sequence(model, again, every=training.recompute_every, attention=attention)
+    whole = model_flops_per_sequence(model, attention=attention)
+    real, seen = _real(scenario, attention)
     return Facts(
         ranks=scenario.gpus,
         samples=training.global_batch,
         tokens=scenario.tokens_per_step,
-        model_flops=model_flops_per_sequence(model, attention=attention) * training.global_batch,
+        model_flops=whole * training.global_batch,
+        real_flops=(whole if real == 1 else _flops_of_real(model, real, seen)) * training.global_batch,
+        real=real,
         hardware_flops=hardware * training.global_batch,
         attention=attention,
         peak_flops=device.peak_flops(training.precision.removesuffix("-mixed")),
         memory=device.memory,
         footprints=(),
     )
+
+
+def real_tokens_per_step(scenario: Scenario) -> float:
+    """Tokens of a step that are no padding."""
+    return _real(scenario, 1.0)[0] * scenario.tokens_per_step
+
+
+def _real(scenario: Scenario, attention: float) -> tuple[float, float]:
+    """The part of tokens that are no padding, and of whole sequences' core attention what those have."""
+    if scenario.data is None or scenario.data.documents is None:
+        return 1.0, attention
+    packed = scenario.data.packed(scenario.seed, batch_of(scenario), scenario.dp)
+    return packed.utilization, packed.attention_of_real if scenario.data.mask == "none" else attention
+
+
+def _flops_of_real(model: Model, real: float, attention: float) -> float:
+    """Model FLOP of a sequence's real tokens: all but core attention goes with them."""
+    without = model_flops_per_sequence(model, attention=0.0)
+    return real * without + model_flops_per_sequence(model, attention=attention) - without
 
 
 def slowness(scenario: Scenario) -> list[float]:

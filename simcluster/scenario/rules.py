@@ -185,8 +185,9 @@ def _offload(scenario: ScenarioFields) -> Iterator[Complaint]:
 def _faults(scenario: ScenarioFields) -> Iterator[Complaint]:
     """Each fault's own rules, and of some kinds there is only one."""
     first: dict[str, int] = {}
+    of_data = scenario.data.lengths if scenario.data else None
     for place, fault in enumerate(scenario.faults):
         for path, what in fault.complaints(scenario):
-            yield ("faults", place, *path), what
+            yield ("data", "documents") if fault == of_data else ("faults", place, *path), what
         if fault.ONCE and first.setdefault(fault.kind, place) < place:
             yield ("faults", place), f"{fault.ONCE}, faults.{first[fault.kind]} has it already; keep one"

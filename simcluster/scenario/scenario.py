@@ -26,7 +26,7 @@ from simcluster.documents.reading import (
     shipped_names,
     validate,
 )
-from simcluster.faults import placed
+from simcluster.faults import FaultSpec, placed
 from simcluster.importers.schedule_files import function_in, is_function
 from simcluster.scenario.fields import ScenarioFields
 from simcluster.scenario.files import resolve
@@ -67,7 +67,7 @@ class Scenario(ScenarioFields):
         cluster = _built(self)
         _fill(self, "gpus", self.gpus or len(cluster.gpus))
         _fill(self, "parallel", _parallel(self))
-        _fill(self, "faults", placed(self.faults))
+        _fill(self, "faults", placed(self.data.faults(self.faults) if self.data else self.faults))
         _fill(self, "pipeline", _pipeline(self))
         if broken := broken_rules(self):
             raise RuleError(broken)
@@ -99,13 +99,19 @@ class Scenario(ScenarioFields):
         return self.without(*range(len(self.faults)))
 
     @property
+    def given_faults(self) -> tuple[FaultSpec, ...]:
+        """Faults without what the ``data`` section makes of its documents."""
+        mine = self.data and self.data.lengths
+        return tuple(fault for fault in self.faults if mine is None or fault != mine)
+
+    @property
     def tokens_per_step(self) -> int:
         """Tokens of all replicas' microbatches."""
         return self.training.global_batch * self.model.sequence_length
 
     def document(self) -> dict[str, Any]:
         """The scenario as a self-contained file says it: JSON-able, units as text; reading it gives an equal one."""
-        return self.model_dump(mode="json", exclude_none=True)
+        return self.model_copy(update={"faults": self.given_faults}).model_dump(mode="json", exclude_none=True)
 
 
 Changes = Mapping[str, Any] | Iterable[str | tuple[str, Any]]

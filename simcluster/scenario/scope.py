@@ -98,6 +98,7 @@ EVERYWHERE = paths(
     parallel: tp pp dp cp_comm ep etp sequence_parallel order
     pipeline: chunks scatter_gather
     training: global_batch micro_batch precision recompute recompute_every optimizer attention dropout memory_recipe
+    data: documents packing mask unique seed
     memory: fragmentation communication_buffers workspace library logits backward_temporaries
     overlap: tensor tensor_pieces pipeline experts bucket_size interference
     fsdp: unit_layers prefetch reshard_after_forward lanes shard_group sync_every_microbatch

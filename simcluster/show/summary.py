@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from simcluster.base.units import format_bytes, format_seconds
 from simcluster.faults.words import all_in_words
 from simcluster.results.metrics import BREAKDOWN
+from simcluster.scenario.data import data_in_words
 from simcluster.scenario.fits import MOST_CHANGES
 from simcluster.scenario.memory_plan import recipe_words
 from simcluster.show.cells import PARTS
@@ -62,7 +63,8 @@ def _job(scenario: Scenario) -> list[str]:
         f"{scenario.gpus:,} GPUs of {scenario.cluster.built.name} | {layout(scenario)}",
         f"global batch {training.global_batch:,} x {scenario.model.sequence_length:,} tokens, micro batch "
         f"{training.micro_batch}, {scenario.microbatches:,} microbatches | {training.precision}, {recompute}",
-        *([f"faults: {all_in_words(scenario.faults)}"] if scenario.faults else []),
+        *([f"data: {told}"] if scenario.data and (told := data_in_words(scenario.data)) else []),
+        *([f"faults: {all_in_words(scenario.given_faults)}"] if scenario.given_faults else []),
     ]
 
 
@@ -85,6 +87,9 @@ def _answer(result: Result) -> list[str]:
     )
     if facts.attention != 1:
         lines.append(f"               attention within documents: {facts.attention:.1%} of that of whole sequences")
+    if facts.real != 1:
+        rate, mfu = facts.real * facts.tokens / seconds, result.mfu * facts.real_flops / facts.model_flops
+        lines.append(f"  real tokens  {facts.real:.1%}, the rest is padding: {rate:,.0f} tokens/s; their MFU {mfu:.1%}")
     return lines
 
 

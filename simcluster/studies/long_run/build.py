@@ -15,6 +15,7 @@ from simcluster.longrun.pattern import MEMORY, STORAGE, CheckpointPattern, Savin
 from simcluster.longrun.run import Bad, FailureMode, LongRun, Maintenance, Part, Spares
 from simcluster.longrun.spec import FailureSpec, RunSpec, WeibullLaw
 from simcluster.longrun.times import FixedTime, TimeSpec, WeibullTime
+from simcluster.scenario.job import real_tokens_per_step
 from simcluster.scenario.scenario import Scenario
 from simcluster.studies.long_run.checkpoints import Weight, weight_of
 from simcluster.studies.long_run.intervals import Savings, interval_of
@@ -65,7 +66,7 @@ def _goal(scenario: Scenario, section: RunSpec) -> float:
     if section.steps is not None:
         return section.steps
     if section.tokens is not None:
-        return math.ceil(section.tokens / scenario.tokens_per_step)
+        return math.ceil(section.tokens / real_tokens_per_step(scenario))
     return math.inf
 
 

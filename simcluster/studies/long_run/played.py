@@ -14,7 +14,7 @@ from simcluster.longrun.events import play_events
 from simcluster.longrun.outcome import Outcomes
 from simcluster.longrun.run import LongRun
 from simcluster.results.numbers import mfu
-from simcluster.scenario.job import facts_of
+from simcluster.scenario.job import facts_of, real_tokens_per_step
 from simcluster.scenario.scenario import Scenario
 from simcluster.studies.long_run import accounts, expected
 from simcluster.studies.long_run.build import section_of
@@ -87,7 +87,7 @@ class PlayedRuns:
     @property
     def tokens(self) -> float:
         """Tokens of the steps that are kept."""
-        return float(self.outcomes.steps.mean()) * self.scenario.tokens_per_step
+        return float(self.outcomes.steps.mean()) * real_tokens_per_step(self.scenario)
 
     @property
     def gpu_hours(self) -> float:

@@ -58,6 +58,9 @@ def _job(training: PlayedRuns) -> Iterator[str]:
         f"{training_of.micro_batch} x {scenario.microbatches:,} x dp {scenario.dp}); "
         f"{_row(training.numbers, 'steps')['mean']:,.0f} steps, {_tokens(training.tokens)} tokens"
     )
+    if scenario.data is not None and scenario.data.unique:
+        epochs, unique = training.tokens / scenario.data.unique, _tokens(scenario.data.unique)
+        yield f"  data         {epochs:.3g} epochs of {unique} tokens"
 
 
 def _tokens(count: float) -> str:

@@ -38,7 +38,7 @@ PLAN = Scope(
     faults={
         **dict.fromkeys(FAULTS, lambda fault: f"faults: layouts are searched without {fault.kind}"),
         "sequence_lengths": lambda fault: (
-            "" if fault.packing == "even" else "faults: layouts are searched with documents spread evenly"
+            "" if fault.even else "faults: layouts are searched with documents spread evenly"
         ),
     },
 )

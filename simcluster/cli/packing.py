@@ -1,0 +1,105 @@
+"""simcluster packing: documents in sequences by every rule, and what that makes of tokens, attention, steps, epochs."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from pydantic import TypeAdapter, ValidationError
+
+from simcluster.base.arrays import Floats
+from simcluster.base.errors import InputError
+from simcluster.cli import common
+from simcluster.cli.common import format_table
+from simcluster.faults import SequenceLengths
+from simcluster.faults.draws import stream
+from simcluster.importers.csv_numbers import histogram_in
+from simcluster.longrun.spec import Tokens
+from simcluster.packing.lengths import LognormalLengths
+from simcluster.packing.packed import mean_of_padded
+from simcluster.packing.rules import PACKING
+from simcluster.scenario.scenario import load
+from simcluster.studies.packings import compare_packing
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from simcluster.packing.lengths import Lengths
+
+
+def run(args: argparse.Namespace) -> None:
+    """Pack, and say it."""
+    law, documents, length, batch, unique = _asked(args)
+    table = compare_packing(documents, length, batch=batch, tokens=_tokens(args, "tokens"), unique=unique)
+    common.answer(args, lambda: _text(table, law, documents, length), lambda: _document(table, documents, length))
+
+
+def _asked(args: argparse.Namespace) -> tuple[Lengths | None, Floats, int, int | None, float | None]:
+    """The law of lengths if there is one, the documents, a sequence's length, sequences a step, unique tokens."""
+    scenario = load(args.scenario, common.overrides_of(args, args.scenario)) if args.scenario else None
+    data = scenario.data if scenario else None
+    length = args.length or (scenario.model.sequence_length if scenario else 0)
+    if not length:
+        raise InputError("packing: how long is a sequence? give a scenario, or --length 8192")
+    drawn = [fault.documents for fault in scenario.faults if isinstance(fault, SequenceLengths)] if scenario else []
+    law: Lengths | None = (data and data.documents) or (drawn[0] if drawn else None)
+    if args.median is not None:
+        law = LognormalLengths(kind="lognormal", median=args.median, sigma=args.sigma)
+    batch = args.batch or (scenario.training.global_batch if scenario else None)
+    unique = _tokens(args, "unique") or (data.unique if data else None)
+    if args.documents:
+        return None, _given(args.documents), length, batch, unique
+    if law is None:
+        raise InputError(
+            "packing: which documents? give a scenario with data.documents, --documents 1200,700,300 (or a CSV file of "
+            "lengths), or --median 1000 --sigma 1.6"
+        )
+    return law, law.draw(stream(scenario.seed if scenario else 0, "packing"), args.drawn), length, batch, unique
+
+
+def _tokens(args: argparse.Namespace, name: str) -> float | None:
+    """What an option says, as in 2T."""
+    text = getattr(args, name)
+    try:
+        return None if text is None else float(TypeAdapter(Tokens).validate_python(text))
+    except ValidationError:
+        raise InputError(f"--{name}: must be a number of tokens, as in 2T or 300B; got {text!r}") from None
+
+
+def _given(documents: str) -> Floats:
+    """Lengths in a file, each as often as it says, or in a list."""
+    if Path(documents).suffix == ".csv":
+        found = histogram_in(documents)
+        return np.repeat(np.array(found["values"]), np.array(found["weights"], dtype=np.int64))
+    try:
+        return np.array([float(each) for each in documents.split(",")])
+    except ValueError:
+        what = "must be lengths in tokens, as in 1200,700,300, or a file that ends in .csv"
+        raise InputError(f"--documents: {what}; got {documents!r}") from None
+
+
+def _text(table: pd.DataFrame, law: Lengths | None, documents: Floats, length: int) -> str:
+    columns = ["packing", "sequences", "real tokens", "attention", "dropped"]
+    columns += [name for name in ("steps", "epochs") if name in table]
+    rows = [
+        [str(rule), f"{row.sequences:,.0f}", f"{row.utilization:.2%}", f"{row.attention:.2%}", f"{row.dropped:,.0f}",
+         *([f"{row.steps:,.0f}"] if "steps" in table else []), *([f"{row.epochs:.3g}"] if "epochs" in table else [])]
+        for rule, row in table.iterrows()
+    ]  # fmt: skip
+    head = f"{len(documents):,} documents of {documents.mean():,.0f} tokens in the mean, sequences of {length:,}"
+    notes = ["real tokens: of those allocated; attention: of that of whole sequences, where it stays inside documents"]
+    if isinstance(law, LognormalLengths):
+        mean = mean_of_padded(law, length)
+        notes.append(f"by closed form a padded sequence holds {mean:,.1f} tokens, {mean / length:.2%}")
+    return common.in_blocks([[head], format_table(columns, rows).splitlines(), notes])
+
+
+def _document(table: pd.DataFrame, documents: Floats, length: int) -> dict[str, Any]:
+    return {
+        "documents": len(documents),
+        "tokens": float(documents.sum()),
+        "length": length,
+        "packing": {rule: table.loc[rule].to_dict() for rule in PACKING},
+    }

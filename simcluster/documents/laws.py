@@ -1,0 +1,51 @@
+"""Laws of what is drawn, as documents: a histogram of what was measured, and how far a law may spread."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from simcluster.base.arrays import Floats
+from simcluster.base.errors import InputError
+from simcluster.documents.spec import Spec
+
+_LONGEST_TABLE = 100_000
+
+Spread = Annotated[float, Field(strict=False, ge=0, le=10)]
+"""The sigma or scale of a law."""
+
+
+class Histogram(Spec):
+    """What was measured: ``values[i]`` with probability in proportion to ``weights[i]`` (left out: all alike).
+
+    ``typical`` is what counts as 1: durations measured in microseconds with 250 as the typical one give factors.  In a
+    scenario file ``file`` may stand for both: a CSV file, relative to it, with a value and a weight a line.  Nothing is
+    interpolated.  A slowdown of 1.5 on one kernel in a thousand is ``values: [1, 1.5], weights: [999, 1]``.
+    """
+
+    kind: Literal["histogram"]
+    values: Annotated[tuple[Annotated[float, Field(ge=0)], ...], Field(min_length=1, max_length=_LONGEST_TABLE)]
+    weights: tuple[Annotated[float, Field(ge=0)], ...] | None = None
+    typical: Annotated[float, Field(gt=0)] = 1.0
+
+    @model_validator(mode="after")
+    def _as_many(self) -> Histogram:
+        if self.weights is not None and len(self.weights) != len(self.values):
+            raise InputError(f"{len(self.values)} values have {len(self.weights)} weights; give one to each")
+        if self.weights is not None and not sum(self.weights) > 0:
+            raise InputError("weights are all 0; at least one value must be possible")
+        return self
+
+    @property
+    def neutral(self) -> bool:
+        """Is every draw 1?"""
+        return all(value == self.typical for value in self.values)
+
+    def draw(self, generator: np.random.Generator, count: int) -> Floats:
+        values = np.array(self.values) / self.typical
+        if self.weights is None:
+            return np.asarray(values[generator.integers(len(values), size=count)])
+        steps = np.cumsum(self.weights)
+        return np.asarray(values[np.searchsorted(steps, generator.random(count) * steps[-1], side="right")])

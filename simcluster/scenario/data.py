@@ -1,0 +1,89 @@
+"""The ``data`` section of a scenario: documents, how sequences are packed with them, and how many tokens there are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from pydantic import model_validator
+
+from simcluster.base.errors import InputError
+from simcluster.documents.spec import Spec
+from simcluster.faults import FaultSpec, SequenceLengths
+from simcluster.faults.data import Packing
+from simcluster.faults.spec import Batch
+from simcluster.faults.where import Number
+from simcluster.faults.words import in_words
+from simcluster.longrun.spec import Tokens
+from simcluster.packing.lengths import Lengths
+from simcluster.packing.packed import WHOLE, Packed
+
+
+class Data(Spec):
+    """Training data.
+
+    Sequences are packed with ``documents``, whose lengths are drawn from a law, by the rule ``packing`` (those of the
+    fault ``sequence_lengths``, which this section makes).  With ``mask: document`` attention stays inside documents;
+    with ``none`` the documents of a sequence see each other, and it costs what a whole sequence does.  ``unique`` is
+    how many tokens there are: what a run trains on beyond is read again (epochs).  ``seed`` as for jitter.
+    """
+
+    documents: Lengths | None = None
+    packing: Packing = "cut"
+    mask: Literal["document", "none"] = "document"
+    unique: Tokens | None = None
+    seed: Number = 0
+
+    @model_validator(mode="after")
+    def _of_documents(self) -> Data:
+        fields = type(self).model_fields
+        idle = [name for name in ("packing", "mask", "seed") if getattr(self, name) != fields[name].default]
+        if idle and self.documents is None:
+            raise InputError(f"{idle[0]} says nothing without documents; give their lengths, or leave it out")
+        return self
+
+    @property
+    def lengths(self) -> SequenceLengths | None:
+        """The documents as what they are to attention; None where it is that of whole sequences."""
+        return self.drawn if self.mask == "document" else None
+
+    @property
+    def drawn(self) -> SequenceLengths | None:
+        """The documents and how they are packed, whatever attention sees."""
+        if self.documents is None:
+            return None
+        given = {"documents": self.documents, "packing": self.packing, "seed": self.seed}
+        return SequenceLengths.model_validate({"kind": "sequence_lengths", **given})
+
+    def faults(self, given: Sequence[FaultSpec]) -> tuple[FaultSpec, ...]:
+        """Faults with what the documents make of attention; the same documents made even before stay so."""
+        mine = self.lengths
+        if mine is None or any(isinstance(fault, SequenceLengths) and same(fault, mine) for fault in given):
+            return tuple(given)
+        return (*given, mine)
+
+    def packed(self, seed: int, batch: Batch, dp: int) -> Packed:
+        """The sequences of all steps in numbers."""
+        count = batch.microbatches * batch.micro_batch * dp
+        if self.drawn is None:
+            return WHOLE
+        rows = [self.drawn.sequences(seed, step, count, batch.length) for step in range(batch.steps)]
+        return Packed.of([row for rows_of_step in rows for row in rows_of_step], batch.length)
+
+
+def same(one: SequenceLengths, other: SequenceLengths) -> bool:
+    """Are these the same documents, evenly spread or not?"""
+    packings = {each.packing for each in (one, other)}
+    alike = len(packings) == 1 or packings == {"balanced", "in_order"}
+    return alike and (one.documents, one.seed) == (other.documents, other.seed)
+
+
+def data_in_words(data: Data) -> str:
+    """'documents lognormal median 1000.0 sigma 1.6, packing cut, 0.5T unique tokens'.
+
+    >>> data_in_words(Data(unique=5e11))
+    '5e+11 unique tokens'
+    """
+    drawn = data.drawn
+    parts = [] if drawn is None else [*in_words(drawn).split(", ")[1:], *(["no mask"] if data.mask == "none" else [])]
+    return ", ".join([*parts, *([f"{data.unique:.4g} unique tokens"] if data.unique else [])])

@@ -1,0 +1,50 @@
+"""All rules of packing side by side, on the same documents: a table of what each makes of them."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from simcluster.base.errors import InputError
+from simcluster.packing.packed import Packed
+from simcluster.packing.rules import PACKING
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def compare_packing(
+    documents: ArrayLike,
+    length: int,
+    *,
+    batch: int | None = None,
+    tokens: float | None = None,
+    unique: float | None = None,
+) -> pd.DataFrame:
+    """What each rule of PACKING makes of documents (their lengths in tokens), in sequences of ``length`` tokens.
+
+    Columns: sequences, utilization (real tokens over allocated ones), attention (sum of squares over n s^2: what core
+    attention takes where it stays inside documents), dropped (tokens lost at ends of sequences); with ``tokens`` to be
+    trained on and a ``batch`` of sequences, steps; with ``unique`` ones, epochs.  Raises InputError for documents that
+    are none.
+    """
+    import pandas as pd
+
+    lengths = np.asarray(documents, dtype=np.float64).ravel()
+    if not len(lengths) or not (np.isfinite(lengths) & (lengths >= 1) & (lengths % 1 == 0)).all():
+        raise InputError("documents: lengths are whole numbers of tokens, at least one of them, as in 1200,700,300")
+    if length < 1:
+        raise InputError(f"length: a sequence has at least one token, got {length}")
+    rows = {}
+    for rule, pack in PACKING.items():
+        found = Packed.of(pack(lengths, length, len(lengths) + int(lengths.sum() // length)), length)
+        rows[rule] = {"sequences": found.sequences, "utilization": found.utilization, "attention": found.attention,
+                      "dropped": float(lengths.sum()) - found.real}  # fmt: skip
+        if tokens is not None and batch is not None:
+            rows[rule]["steps"] = math.ceil(tokens / (batch * length * found.utilization))
+        if tokens is not None and unique is not None:
+            rows[rule]["epochs"] = tokens / (unique * found.real / float(lengths.sum()))
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("packing")
