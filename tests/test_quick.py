@@ -16,6 +16,7 @@ from test_same_answer import documents
 
 from simcluster import InputError, load, simulate
 from simcluster.cli import main
+from simcluster.results.numbers import METRICS
 from simcluster.scenario.scenario import Base, Scenario, Variant
 from simcluster.schedules import SCHEDULES
 from simcluster.studies.sweep.alike import NotQuickError
@@ -226,7 +227,7 @@ def test_numbers_are_those_of_the_result() -> None:
     assert row["how"] in ("path", "events")
     numbers = {name: value for name, value in row.items() if name not in ("status", "error", "how")}
     assert numbers == {name: full[name] for name in numbers}
-    assert len(numbers) == 7
+    assert len(numbers) == sum(metric.timed for metric in METRICS.values()) == 11
     assert bounded(variant)["step_time_s"] <= row["step_time_s"]
 
 

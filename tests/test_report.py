@@ -366,6 +366,17 @@ def test_a_saved_result_says_what_it_lacks_and_a_timeline_mends_it(
     assert f"{out}: 0.1 MB, 1 run" in printed
 
 
+def test_a_result_saved_before_padding_was_known_has_real_tokens_only(files: Path) -> None:
+    saved = json.loads((files / "run.json").read_text())
+    old = files / "old.json"
+    old.write_text(json.dumps({name: value for name, value in saved.items() if not name.startswith("real_")}))
+    out = files / "page.html"
+    assert main(["report", str(old), str(files / "run.json"), "-o", str(out)]) == 0
+    words = Reader(out.read_text()).words()
+    assert words.count(f"{saved['tokens_per_s_per_gpu']:,.1f}") >= 2
+    assert "padding" not in words
+
+
 def test_scenarios_and_results_on_one_page_and_the_numbers_as_json(
     files: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -150,6 +150,6 @@ def columns_of(table: Table) -> dict[str, Metric]:
     """The metrics that are columns of a table, in their order.
 
     >>> list(columns_of("plan"))
-    ['tokens_per_s_per_gpu', 'mfu', 'bubble_fraction']
+    ['real_tokens_per_s_per_gpu', 'mfu', 'bubble_fraction']
     """
     return {name: metric for name, metric in METRICS.items() if table in metric.columns}

@@ -33,14 +33,15 @@ def entry_of_saved(
     InputError for a result that lacks numbers, and for a timeline that is none or belongs to another run.
     """
     where = origin or saved.name
-    _require_numbers(saved.values, where)
+    values = {**_before_padding(saved.values), **saved.values}
+    _require_numbers(values, where)
     spans = None
     if columns is not None:
         spans = spans_of_columns(columns, where)
         _require_same_run(spans, saved, where)
     return Entry(
         name=name or saved.name,
-        numbers=saved.values,
+        numbers=values,
         origin=origin,
         scenario=_scenario(saved),
         account=saved.account,
@@ -88,6 +89,12 @@ def _numbers(values: npt.NDArray[Any], name: str, where: str) -> npt.NDArray[Any
     if whole and (np.abs(numbers) > 2**31 - 1).any():
         raise InputError(f"{where}: column {name!r} of the timeline holds {np.abs(numbers).max():.4g}; 2^31 is the end")
     return numbers.astype(np.int64) if whole else numbers
+
+
+def _before_padding(values: Mapping[str, Any]) -> dict[str, Any]:
+    """What results saved before padding was known leave out: all their tokens are real."""
+    whole = {f"real_{name}": values.get(name) for name in ("tokens_per_s", "tokens_per_s_per_gpu", "mfu")}
+    return {"real_token_fraction": 1.0, **whole}
 
 
 def _require_numbers(values: Mapping[str, Any], where: str) -> None:

@@ -10,6 +10,7 @@ from simcluster.base.units import format_seconds
 from simcluster.faults.words import all_in_words
 from simcluster.results.metrics import BREAKDOWN
 from simcluster.results.numbers import columns_of
+from simcluster.scenario.data import data_in_words
 from simcluster.show.cells import PARTS, told
 from simcluster.show.layout import layout
 from simcluster.show.report import words
@@ -18,7 +19,7 @@ from simcluster.show.report.html import Markup, element, joined, table, void
 from simcluster.studies.whatif.difference import Difference, phrase, settings_between
 
 _MOST_SETTINGS = 20
-_FIGURES = ("tokens_per_s_per_gpu", "mfu", "bubble_fraction", "exposed_communication_s", "peak_memory_bytes")
+_FIGURES = ("real_tokens_per_s_per_gpu", "mfu", "bubble_fraction", "exposed_communication_s", "peak_memory_bytes")
 """Metrics that are shown large with a note of their own."""
 
 
@@ -34,7 +35,8 @@ def what_was_run(entry: Entry) -> list[str]:
         f"{scenario.model.layers:,} layers of {scenario.model.hidden_size:,}; global batch {training.global_batch:,} × "
         f"{scenario.model.sequence_length:,} tokens, micro batch {training.micro_batch}, {scenario.microbatches:,} "
         f"microbatches; {training.precision}, {recompute}",
-        *([f"faults: {all_in_words(scenario.faults)}"] if scenario.faults else []),
+        *([f"data: {drawn}"] if scenario.data and (drawn := data_in_words(scenario.data)) else []),
+        *([f"faults: {all_in_words(scenario.given_faults)}"] if scenario.given_faults else []),
     ]
 
 
@@ -61,7 +63,7 @@ def _figures(entry: Entry) -> Markup:
         "div",
         _figure("step time", format_seconds(numbers["step_time_s"]), _against_measured(entry), class_="figure first"),
         _figure("throughput", f"{numbers['tokens_per_s']:,.0f}",
-                f"tokens/s; {numbers['tokens_per_s_per_gpu']:,.1f} per GPU"),
+                f"tokens/s; {numbers['tokens_per_s_per_gpu']:,.1f} per GPU{_padding(numbers)}"),
         _figure("MFU", words.percent(numbers["mfu"]),
                 f"{numbers['model_tflops_per_gpu']:.1f} TFLOP/s per GPU; HFU {words.percent(numbers['hfu'])}"),
         _figure("bubble", words.percent(_bubble(entry)), _bubble_note(entry)),
@@ -72,6 +74,12 @@ def _figures(entry: Entry) -> Markup:
          for name, metric in columns_of("report").items() if name not in _FIGURES],
         class_="figures",
     )  # fmt: skip
+
+
+def _padding(numbers: Mapping[str, Any]) -> str:
+    """What of the tokens is none; a result saved by an older version does not say."""
+    real = numbers.get("real_token_fraction", 1.0)
+    return "" if real == 1 else f"; {words.percent(1 - real)} of them padding, {numbers['real_tokens_per_s']:,.0f} real"
 
 
 def _figure(name: str, value: str, note: str, class_: str = "figure") -> Markup:
