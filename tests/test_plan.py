@@ -12,8 +12,10 @@ import pytest
 import simcluster
 from simcluster import cli
 from simcluster.base.errors import InputError
+from simcluster.base.units import format_seconds
 from simcluster.scenario.headroom import HEADROOM
 from simcluster.scenario.scenario import Scenario
+from simcluster.show.standing import standing
 from simcluster.simulate import replay
 from simcluster.studies.search.memory import LayoutMemory
 from simcluster.studies.search.plan import Found, alone, plan
@@ -342,3 +344,36 @@ def test_what_would_make_the_closest_fit() -> None:
         InputError, match=r"none of .* legal layouts fits in 80\.0 GB a GPU with 10 % of it.*more GPUs are needed"
     ):
         plan(big, 8)
+
+
+def test_ones_own_layout_stands_beside_the_winner_with_the_reason(found: Found) -> None:
+    own, seconds = found.own, replay(alone(tiny())).step_time
+    assert own is not None
+    assert own.step_time == own.score == seconds
+    told = standing(found)[0]
+    longer = seconds - found.best[0].step_time
+    assert told.startswith("Yours (tp 2 (sequence parallel), pp 2 (1f1b), dp 2 (ZeRO-1)): it takes")
+    assert f"{format_seconds(longer)} ({longer / found.best[0].step_time:.1%}) longer than the winner" in told
+    assert found.to_dict()["own"]["over_winner"] == pytest.approx(seconds / found.best[0].step_time - 1, rel=1e-12)
+
+
+def test_the_winner_as_ones_own_is_as_fast_and_other_numbers_of_gpus_have_none(found: Found) -> None:
+    sizes = {"parallel.tp": (2,), "parallel.pp": (2,), "training.micro_batch": (1,), "pipeline.schedule": ("1f1b",),
+             "training.recompute": ("none",), "parallel.sequence_parallel": (True,), "parallel.zero": (1,)}  # fmt: skip
+    same = plan(tiny(), 8, vary=sizes)
+    assert "is as fast as the winner" in standing(same)[0]
+    other = plan(tiny(), 4, vary={**sizes, "parallel.pp": (1,)})
+    assert other.own is None
+    assert standing(other)[0] == "Yours is on 8 GPUs, which were not asked for."
+
+
+def test_the_ladder_goes_from_one_gpu_up(found: Found) -> None:
+    held = {rung.words: rung.memory for rung in found.ladder}
+    assert list(held)[:4] == ["one GPU", "dp 8, ZeRO 1", "dp 8, ZeRO 2", "dp 8, ZeRO 3"]
+    assert all(size is not None for size in held.values())
+    for rung in found.ladder:
+        alike = simcluster.load("tiny_3d", {"model.sequence_length": 256, **rung.changes})
+        total = simcluster.simulate(alike).memory.total
+        assert rung.memory is not None
+        assert rung.memory >= total if alike.parallel.pp > 1 else rung.memory == total  # what waits between stages
+    assert "one GPU 1.9 GB (fits)" in standing(found)[1]

@@ -19,6 +19,7 @@ from simcluster.scenario.scenario import load
 from simcluster.show import plots
 from simcluster.show.cells import cells, headings
 from simcluster.show.report.yaml_text import yaml_text
+from simcluster.show.standing import standing
 from simcluster.studies.search.changes import overrides, written
 from simcluster.studies.search.plan import Found, Ranked, plan
 from simcluster.studies.search.words import name_of, why
@@ -116,6 +117,7 @@ def text_of(found: Found) -> str:
             format_table(_header(found), [*tight, *best]),
             *_remarks(found),
             "",
+            *standing(found),
             *why(found),
             "",
             f"the winner: {options}",

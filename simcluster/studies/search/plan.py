@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,6 +25,7 @@ from simcluster.studies.search.bound import Bounds
 from simcluster.studies.search.changes import overrides
 from simcluster.studies.search.frontier import NO_ROOM, BoundCache, Evaluator, Frontier
 from simcluster.studies.search.memory import LayoutMemory
+from simcluster.studies.search.own import OwnLayout, Rung, ladder, own_layout
 from simcluster.studies.search.playing import LayoutPlayer, Progress, Row, workers_of
 from simcluster.studies.search.ranking import program
 from simcluster.studies.search.space import Layout, Space, space_of
@@ -78,7 +79,8 @@ class Found:
     ``total`` with them.  ``others`` are played layouts not among the best, ``elsewhere`` for every other tp and
     pp, by axis and size, the least score that a layout with it can have (none of them was played).  ``front`` are the
     fastest layouts that hold at most so much, if it was asked for.  ``tight`` are the best of those that beat the
-    winner and leave less than the headroom free: no recommendation.
+    winner and leave less than the headroom free: no recommendation.  ``own`` is the scenario's own layout, where it is
+    on one of the numbers of GPUs, and ``ladder`` what layouts from one GPU up hold.
     """
 
     base: Scenario
@@ -92,6 +94,8 @@ class Found:
     elsewhere: dict[tuple[str, int], float]
     front: tuple[Ranked, ...]
     tight: tuple[Ranked, ...]
+    own: OwnLayout | None
+    ladder: tuple[Rung, ...]
 
     @property
     def capacity(self) -> float:
@@ -116,7 +120,16 @@ class Found:
             "best": [each.to_dict(self.base) for each in self.best],
             "tight": [each.to_dict(self.base) for each in self.tight],
             "front": [each.to_dict(self.base) for each in self.front],
-        }
+            "own": self.own and {
+                "score": self.own.score, "over_winner": self.own.score / self.best[0].score - 1,
+                "planned_memory_bytes": self.own.memory,
+                **{name: value for name, value in self.own.row.items() if isinstance(value, int | float)},
+            },
+            "ladder": [
+                {"words": rung.words, "set": dict(rung.changes), "planned_memory_bytes": rung.memory, "why": rung.why}
+                for rung in self.ladder
+            ],
+        }  # fmt: skip
 
 
 def plan(
@@ -158,7 +171,11 @@ def plan(
     spaces = [space_of(base, count, vary or {}) for count in dict.fromkeys(counts)]
     layouts = [layout for space in spaces for layout in space.found[0]]
     require_some(base, spaces, layouts)
-    score = _score(objective, price)
+    worth = _score(objective, price)
+
+    def score(layout: Layout, seconds: float) -> float:
+        return worth(layout.gpus, seconds)
+
     known = _judged(base, layouts, counts, score)
     with Store(Path(store) if store else Path(":memory:"), VERSION) as kept, workers_of(executor) as (pool, workers):
         player = LayoutPlayer(base, kept, pool, workers)
@@ -172,13 +189,15 @@ def plan(
         points = _front(player, known, best[0], score, progress) if front else []
         done = dict.fromkeys(player.rows)
         tight = _tight(player, known, limit, best[0], score, progress)
-    return _found(base, objective, limit, spaces, known, frontier, player, best, points, tight, done, top)
+    found = _found(base, objective, limit, spaces, known, frontier, player, best, points, tight, done, top)
+    own = own_layout(base, worth) if base.gpus in counts else None
+    return replace(found, own=own, ladder=ladder(base))
 
 
-def _score(objective: Objective, price: float | None) -> Callable[[Layout, float], float]:
-    """What a step's seconds are worth to the objective."""
+def _score(objective: Objective, price: float | None) -> Callable[[int, float], float]:
+    """What a step of so many GPUs and seconds is worth to the objective."""
     worth = {"step_time": 0.0, "cost": (price or 0.0) / 3600, "tokens_per_s_per_gpu": 1.0}[objective]
-    return (lambda layout, seconds: seconds * layout.gpus * worth) if worth else (lambda layout, seconds: seconds)
+    return (lambda gpus, seconds: seconds * gpus * worth) if worth else (lambda gpus, seconds: seconds)
 
 
 def _judged(
@@ -249,7 +268,7 @@ def _found(
                 elsewhere[axis, size] = min(bound, elsewhere.get((axis, size), float("inf")))
     return Found(
         base, objective, limit, total, counts, played, tuple(map(ranked, chosen)), tuple(others), elsewhere,
-        tuple(map(ranked, points)), tuple(map(ranked, tight)),
+        tuple(map(ranked, points)), tuple(map(ranked, tight)), None, (),
     )  # fmt: skip
 
 

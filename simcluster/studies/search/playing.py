@@ -41,15 +41,20 @@ def measured(text: str, layout: Layout, worth: float) -> Row:
         result = replay_on_trust(layout.on(_base(text)))
         row: Row = {"status": "ok", "error": "", **timed_numbers(result)}
         if result.step_time <= worth:
-            row |= {name: metric.of(result) for name, metric in columns_of("plan").items()}
-            row |= {
-                "exposed_communication_s": exposed_communication(result),
-                "breakdown_s": dict(result.times.breakdown),
-                "account": result.account.to_dict(),
-            }
+            row |= details(result)
     except InputError as problem:
         return {"status": "refused", "error": str(problem)}
     return row
+
+
+def details(result: Result) -> Row:
+    """What a row has beside the numbers of a timed step: columns of a plan's table, and where the step went."""
+    return {
+        **{name: metric.of(result) for name, metric in columns_of("plan").items()},
+        "exposed_communication_s": exposed_communication(result),
+        "breakdown_s": dict(result.times.breakdown),
+        "account": result.account.to_dict(),
+    }
 
 
 def replay_on_trust(scenario: Scenario) -> Result:
