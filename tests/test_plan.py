@@ -375,5 +375,6 @@ def test_the_ladder_goes_from_one_gpu_up(found: Found) -> None:
         alike = simcluster.load("tiny_3d", {"model.sequence_length": 256, **rung.changes})
         total = simcluster.simulate(alike).memory.total
         assert rung.memory is not None
-        assert rung.memory >= total if alike.parallel.pp > 1 else rung.memory == total  # what waits between stages
+        assert rung.memory >= total  # at the most: what waits between stages, units gathered ahead
+        assert rung.memory == total or alike.parallel.pp > 1 or alike.parallel.zero == 3
     assert "one GPU 1.9 GB (fits)" in standing(found)[1]
