@@ -377,4 +377,4 @@ def test_the_ladder_goes_from_one_gpu_up(found: Found) -> None:
         assert rung.memory is not None
         assert rung.memory >= total  # at the most: what waits between stages, units gathered ahead
         assert rung.memory == total or alike.parallel.pp > 1 or alike.parallel.zero == 3
-    assert "one GPU 1.9 GB (fits)" in standing(found)[1]
+    assert "one GPU 1.6 GB (fits)" in standing(found)[1]
