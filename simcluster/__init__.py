@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from simcluster.bench.collective import collective_times as collective_times
     from simcluster.bench.given_times import Costs as Costs
     from simcluster.bench.given_times import simulate_costs as simulate_costs
+    from simcluster.budget.states import state_ladder as state_ladder
+    from simcluster.budget.walls import walls as walls
     from simcluster.results.distribution import compare_replicas as compare_replicas
     from simcluster.results.result import Result as Result
     from simcluster.scenario.files import load_cluster as load_cluster
@@ -67,9 +69,11 @@ _HOME = {
     "simulate": "simcluster.simulate",
     "simulate_costs": "simcluster.bench.given_times",
     "simulate_together": "simcluster.studies.multi_job",
+    "state_ladder": "simcluster.budget.states",
     "stragglers": "simcluster.studies.whatif.straggling",
     "sweep": "simcluster.studies.sweep.sweep",
     "train": "simcluster.studies.long_run.train",
+    "walls": "simcluster.budget.walls",
     "what_if_free": "simcluster.studies.whatif.free",
     "what_pays": "simcluster.studies.whatif.mitigations",
 }

@@ -56,6 +56,7 @@ WORKING = {
         "--top",
         "2",
     ],
+    "walls": ["walls", "--parameters", "7B", "--tokens", "2T", "--mfu", "50%", "--price", "2"],
     "calibrate": ["calibrate", "--from", "raw.jsonl", "-o", "gpu.yaml"],
     "fit": ["fit", "--only", "host-times", "--no-cross-validation"],
     "packing": ["packing", "--documents", "1200,700,300", "--length", "2048"],

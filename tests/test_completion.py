@@ -24,6 +24,7 @@ import pytest
 
 from simcluster import cli
 from simcluster.cli.completing import WORDS, answers
+from simcluster.model.recipes import RECIPES
 
 ROOT = Path(__file__).parent.parent
 
@@ -107,6 +108,7 @@ def words_text() -> str:
         "+algorithms": ["auto", *dict.fromkeys(name for known in ALGORITHMS.values() for name in known)],
         "+platforms": ["auto", "none", *platform_names()],
         "+devices": list(device_names()),
+        "+recipes": list(RECIPES),
         "+resources": [*RESOURCES, "memory"],
         "+imports": list(IMPORTS),
         "+chakra": ["play", "write"],

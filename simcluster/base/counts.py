@@ -1,0 +1,72 @@
+"""Counts and shares as people write them: "70B" parameters, "15T" tokens, "$10M", "40%"; plain numbers inside.
+
+k, M, B and T are powers of 1000; a share lies above 0 and is at most 1.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+from simcluster.base.errors import InputError
+
+_LETTERS = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
+_COUNT = re.compile(r"\s*\$?\s*((?:\d[\d,_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([kKMBT]?)\s*")
+
+
+def parse_count(value: object, what: str) -> float:
+    """A number above zero from 7e10, "70B", "1,024" or "$10M"; ``what`` names it in the InputError."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        number = float(value)
+    elif isinstance(value, str) and (found := _COUNT.fullmatch(value)):
+        number = float(found[1].replace(",", "").replace("_", "")) * _LETTERS[found[2]]
+    else:
+        number = math.nan
+    if not 0 < number < math.inf:
+        raise InputError(
+            f"{what} {_short(value)} is not a number above zero; write it in full or with k, M, B or T, as in 70B"
+        )
+    return number
+
+
+def parse_whole(value: object, what: str) -> int:
+    """The same where only a whole number makes sense."""
+    number = parse_count(value, what)
+    if number != int(number):
+        raise InputError(f"{what} {_short(value)} must be a whole number")
+    return int(number)
+
+
+def parse_share(value: object, what: str) -> float:
+    """A part of the whole from 0.4 or "40%"; InputError unless it is above 0 and at most 1."""
+    text = value.strip() if isinstance(value, str) else value
+    try:
+        if isinstance(text, bool):
+            raise TypeError
+        part = float(text.removesuffix("%")) / 100 if isinstance(text, str) and text.endswith("%") else float(text)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        part = math.nan
+    if not 0 < part <= 1:
+        raise InputError(f'{what} {_short(value)} must be a part above 0, at most 1, as in 0.4 or "40%"')
+    return part
+
+
+def format_count(number: float) -> str:
+    """Four digits with the letter that keeps it readable: 70B, 1.38T, 300M; below a million in full: 131,072."""
+    for letter in ("T", "B", "M"):
+        if number >= _LETTERS[letter] * 0.99995:
+            scaled = number / _LETTERS[letter]
+            return f"{scaled:.4g}{letter}" if scaled < 9999.5 else f"{scaled:,.0f}{letter}"
+    return f"{number:,.0f}" if number >= 100 or number == int(number) else f"{number:.4g}"
+
+
+def format_dollars(amount: float) -> str:
+    """Dollars: $8.847 M, $94,371, $2.00."""
+    if amount >= 999_500:
+        return f"${amount / 1e6:,.4g} M" if amount < 9.9995e9 else f"${amount / 1e6:,.0f} M"
+    return f"${amount:,.0f}" if amount >= 1000 else f"${amount:.2f}"
+
+
+def _short(value: object) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= 60 else f"{shown[:57]}..."

@@ -1,0 +1,125 @@
+"""Bytes of model state a GPU under each stage of ZeRO, and the fewest GPUs and the largest model that go with them.
+
+Model state is weights, gradients and optimizer, counted by a recipe; activations come on top and are not in it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from simcluster.base.counts import parse_count, parse_whole
+from simcluster.base.errors import InputError
+from simcluster.devices.device import load_device
+from simcluster.model.recipes import Recipe, recipe_named, state_bytes
+
+DEFAULT_RECIPE = "mixed-18"
+"""What a scenario keeps that names no recipe and trains in bf16."""
+
+_STAGES = (0, 1, 2, 3)
+
+
+@dataclass(frozen=True, slots=True)
+class ZeroStage:
+    """One stage of ZeRO: bytes that a GPU holds, and what follows.
+
+    ``bytes_per_parameter`` and ``bytes`` are of one GPU; ``reduction`` is how many times less that is than without
+    ZeRO.  ``total`` is what all GPUs hold, ``redundant`` what of it is there more than once.  ``smallest_dp`` is the
+    fewest replicas whose shards fit on the GPU (None: no number does), ``largest`` the most parameters that fit.
+    """
+
+    zero: int
+    bytes_per_parameter: float
+    bytes: float
+    reduction: float
+    total: float
+    redundant: float
+    fits: bool
+    smallest_dp: int | None
+    largest: float
+
+
+@dataclass(frozen=True, slots=True)
+class StateLadder:
+    """Model state of so many ``parameters`` on ``dp`` GPUs with ``capacity`` bytes each, stage by stage of ZeRO."""
+
+    parameters: float
+    recipe: Recipe
+    dp: int
+    device: str
+    capacity: float
+    stages: tuple[ZeroStage, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON: CONTRACT.md, "Walls and states"."""
+        recipe = self.recipe
+        return {
+            "parameters": self.parameters,
+            "bytes_per_parameter": {
+                "weight": recipe.weight, "gradient": recipe.gradient, "optimizer": recipe.optimizer,
+                "recipe": recipe.name,
+            },
+            "dp": self.dp,
+            "device": self.device,
+            "capacity_bytes": self.capacity,
+            "zero": [
+                {
+                    "zero": stage.zero,
+                    "bytes_per_parameter": stage.bytes_per_parameter,
+                    "bytes": stage.bytes,
+                    "reduction": stage.reduction,
+                    "total_bytes": stage.total,
+                    "redundant_bytes": stage.redundant,
+                    "fits": stage.fits,
+                    "smallest_dp": stage.smallest_dp,
+                    "largest_parameters": stage.largest,
+                }
+                for stage in self.stages
+            ],
+        }  # fmt: skip
+
+
+def state_ladder(
+    parameters: float | str, *, recipe: str = DEFAULT_RECIPE, dp: int | str = 8, device: str = "h100"
+) -> StateLadder:
+    """The four stages of ZeRO for a number of parameters ("13B") on ``dp`` GPUs of a device of the catalogue (or file).
+
+    ``recipe`` says how many bytes are kept for each parameter, part by part (``model.recipes``).  InputError for an
+    unknown recipe or device, and for numbers that are none.  Source: arXiv:1910.02054 section 5.
+    """
+    count, replicas = parse_count(parameters, "parameters"), parse_whole(dp, "dp")
+    chosen, capacity = recipe_named(recipe), load_device(device).memory
+    stages = tuple(_stage(count, chosen, zero, replicas, capacity) for zero in _STAGES)
+    return StateLadder(count, chosen, replicas, device, capacity, stages)
+
+
+def _stage(parameters: float, recipe: Recipe, zero: int, dp: int, capacity: float) -> ZeroStage:
+    held = state_bytes(parameters, recipe, zero=zero, dp=dp).total
+    each = state_bytes(1.0, recipe, zero=zero, dp=dp).total
+    return ZeroStage(
+        zero=zero,
+        bytes_per_parameter=each,
+        bytes=held,
+        reduction=recipe.total / each,
+        total=dp * held,
+        redundant=dp * held - recipe.total * parameters,
+        fits=held <= capacity,
+        smallest_dp=smallest_dp(parameters, recipe, zero, capacity),
+        largest=capacity / each,
+    )
+
+
+def smallest_dp(parameters: float, recipe: Recipe, zero: int, capacity: float) -> int | None:
+    """The fewest replicas on which a stage's shards fit in ``capacity`` bytes; None where what is not sharded is more.
+
+    With r bytes a parameter on every GPU and s that are sharded: the least n with (r + s / n) parameters <= capacity.
+    """
+    if capacity <= 0:
+        raise InputError(f"a GPU of {capacity:g} bytes holds nothing; give it some memory")
+    whole = state_bytes(parameters, recipe, zero=zero, dp=1).total
+    if whole <= capacity:
+        return 1
+    replicated = 2 * state_bytes(parameters, recipe, zero=zero, dp=2).total - whole  # r = 2 (r + s / 2) - (r + s)
+    room = capacity - replicated
+    return math.ceil((whole - replicated) / room) if room > 0 else None
