@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from simcluster.studies.variations import differences as differences
     from simcluster.studies.whatif.difference import diff as diff
     from simcluster.studies.whatif.free import what_if_free as what_if_free
+    from simcluster.studies.whatif.largest import largest as largest
     from simcluster.studies.whatif.mitigations import what_pays as what_pays
     from simcluster.studies.whatif.montecarlo import monte_carlo as monte_carlo
     from simcluster.studies.whatif.sensitivities import sensitivity as sensitivity
@@ -58,6 +59,7 @@ _HOME = {
     "compare_replicas": "simcluster.results.distribution",
     "diff": "simcluster.studies.whatif.difference",
     "differences": "simcluster.studies.variations",
+    "largest": "simcluster.studies.whatif.largest",
     "load": "simcluster.scenario.scenario",
     "load_cluster": "simcluster.scenario.files",
     "load_text": "simcluster.scenario.scenario",

@@ -57,6 +57,7 @@ WORKING = {
         "2",
     ],
     "walls": ["walls", "--parameters", "7B", "--tokens", "2T", "--mfu", "50%", "--price", "2"],
+    "memory": ["memory", "tiny_dp"],
     "calibrate": ["calibrate", "--from", "raw.jsonl", "-o", "gpu.yaml"],
     "fit": ["fit", "--only", "host-times", "--no-cross-validation"],
     "packing": ["packing", "--documents", "1200,700,300", "--length", "2048"],

@@ -1,0 +1,148 @@
+"""simcluster memory: bytes a GPU of a job or of a number of parameters, by stage of ZeRO; the largest that fits."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from typing import Any
+
+from simcluster.base.counts import format_count
+from simcluster.base.errors import InputError
+from simcluster.base.units import format_bytes, format_seconds
+from simcluster.budget.states import DEFAULT_RECIPE, StateLadder, state_ladder
+from simcluster.cli import common
+from simcluster.cli.common import format_table
+from simcluster.planning.footprint import Footprint
+from simcluster.scenario.headroom import mark
+from simcluster.scenario.memory_plan import parts_of as parts_of_recipe
+from simcluster.scenario.memory_plan import recipe_words
+from simcluster.scenario.scenario import Scenario, load
+from simcluster.show.layout import layout
+from simcluster.studies.whatif.job_memory import PARTS, JobMemory, job_memory, parts_of
+from simcluster.studies.whatif.largest import largest
+
+_OF_COUNTS = ("recipe", "dp", "device")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Of a scenario, or of a number of parameters."""
+    if (args.scenario is None) == (args.parameters is None):
+        raise InputError("memory of what? name a scenario, or give --parameters 13B")
+    if args.scenario is None:
+        _of_counts(args)
+    else:
+        _of_scenario(args)
+
+
+def _of_counts(args: argparse.Namespace) -> None:
+    if args.largest or args.set or args.overrides:
+        raise InputError("--largest and --set are of a scenario; with --parameters give --recipe, --dp and --device")
+    ladder = state_ladder(
+        args.parameters, recipe=args.recipe or DEFAULT_RECIPE, dp=args.dp or 8, device=args.device or "h100"
+    )
+    default = "" if args.recipe else ", by default"
+    common.answer(args, lambda: _ladder_text(ladder, default), ladder.to_dict)
+
+
+def _of_scenario(args: argparse.Namespace) -> None:
+    for name in _OF_COUNTS:
+        if getattr(args, name) is not None:
+            path = {"recipe": "training.memory_recipe", "dp": "parallel.dp", "device": "cluster.device"}[name]
+            raise InputError(f"--{name} goes with --parameters; of a scenario change it with --{path} VALUE")
+    overrides = common.overrides_of(args, args.scenario)
+    scenario = load(args.scenario, overrides)
+    if args.largest:
+        found = largest(args.scenario, args.largest, overrides)
+        common.answer(args, lambda: f"{_head(scenario)}\n{found.summary()}", found.to_dict)
+        return
+    memory = job_memory(scenario)
+    common.answer(args, lambda: _job_text(memory), memory.to_dict)
+
+
+# --- of counts --------------------------------------------------------------------------------------------------------
+
+
+def _ladder_text(ladder: StateLadder, default: str) -> str:
+    recipe, size = ladder.recipe, f"{ladder.capacity / 1e9:.4g} GB"
+    gpus = f"{ladder.dp:,} x {ladder.device} ({size})"
+    rows = [
+        [
+            str(stage.zero),
+            f"{stage.bytes_per_parameter:.4g}",
+            f"{stage.bytes / 1e9:,.2f}{mark(stage.bytes, ladder.capacity)}",
+            f"{stage.reduction:.3g}x",
+            format_bytes(stage.total),
+            format_bytes(stage.redundant) if stage.redundant > 1.0 else "-",
+            "none" if stage.smallest_dp is None else f"{stage.smallest_dp:,}",
+            format_count(stage.largest),
+        ]
+        for stage in ladder.stages
+    ]
+    header = [
+        "ZeRO", "B a parameter", "GB a GPU", "less", "all GPUs", "of it redundant", "smallest dp", "largest model",
+    ]  # fmt: skip
+    return common.in_blocks(
+        [
+            [
+                f"model state of {format_count(ladder.parameters)} parameters on {gpus}",
+                f"{recipe.total:g} B a parameter ({parts_of_recipe(recipe)}: {recipe.name}{default})",
+            ],
+            [format_table(header, rows)],
+            [
+                f"smallest dp: replicas with which it fits; largest model: parameters that fit on {ladder.dp:,}; "
+                "activations come on top",
+                *([f"! more than {size}"] if not all(stage.fits for stage in ladder.stages) else []),
+            ],
+        ]
+    )
+
+
+# --- of a scenario ----------------------------------------------------------------------------------------------------
+
+
+def _head(scenario: Scenario) -> str:
+    return f"{scenario.name}: {scenario.gpus:,} GPUs | {layout(scenario)}\n{recipe_words(scenario)}"
+
+
+def _job_text(memory: JobMemory) -> str:
+    scenario, capacity = memory.scenario, memory.capacity
+    header = ["weights", "gradients", "optimizer", "activations", "other", "total", "free"]
+    stages = [[str(stage), *_parts(held, capacity)] for stage, held in enumerate(memory.stages)]
+    rungs = [
+        [
+            f"{rung.zero}{' (own)' if rung.own else ''}",
+            *(_parts(rung.held, capacity) if rung.held else ["-"] * len(header)),
+            format_seconds(rung.step_time) if rung.step_time is not None else "cannot be",
+        ]
+        for rung in memory.rungs
+    ]
+    shards = scenario.dp * scenario.parallel.cp
+    ladder = [
+        f"this job under each stage of ZeRO, over {shards:,} GPUs; GB of the fullest GPU, and its step, as played"
+    ]
+    ladder += [format_table(["ZeRO", *header, "step"], rungs)]
+    ladder += [
+        f"ZeRO {rung.zero} cannot be: {common.on_one_line(rung.refused)}" for rung in memory.rungs if rung.refused
+    ]
+    held = {rung.zero: rung.held.gradients for rung in memory.rungs if rung.held}
+    if held.get(2, 0.0) > held.get(1, math.inf):
+        ladder += [
+            "ZeRO 2 holds more gradients than ZeRO 1 here: while they are summed they are whole beside their shards, "
+            "bucket by bucket (overlap.bucket_size) or, with overlap.grad_reduce off, all of them"
+        ]
+    return common.in_blocks(
+        [
+            [_head(scenario)],
+            [
+                f"GB of the fullest rank of each stage, of {capacity / 1e9:.4g} GB",
+                format_table(["stage", *header], stages),
+            ],
+            ladder if rungs else ["ZeRO: one replica has nothing to shard over (dp 1, cp 1)"],
+        ]
+    )
+
+
+def _parts(held: Footprint, capacity: float) -> list[str]:
+    parts: dict[str, Any] = parts_of(held)
+    total = f"{held.total / 1e9:,.2f}{mark(held.total, capacity)}"
+    return [*(f"{parts[name] / 1e9:,.2f}" for name in PARTS), total, f"{(capacity - held.total) / 1e9:,.2f}"]

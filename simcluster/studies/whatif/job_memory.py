@@ -1,0 +1,100 @@
+"""What the ranks of a job hold, part by part and stage by stage, and the same job by stage of ZeRO, as played."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from simcluster.base.errors import InputError
+from simcluster.planning.footprint import Footprint
+from simcluster.results.result import Result
+from simcluster.scenario.memory_plan import recipe_document
+from simcluster.scenario.scenario import Base, Scenario
+from simcluster.simulate import simulate
+
+PARTS = ("parameters", "gradients", "optimizer", "activations", "other")
+
+
+def parts_of(held: Footprint) -> dict[str, float]:
+    """Bytes by part; ``other`` with the buffers of libraries and what ZeRO 3 has whole for its use.  They sum to the
+    total."""
+    state = {name: float(getattr(held, name)) for name in PARTS[:4]}
+    return {**state, "other": held.total - sum(state.values())}
+
+
+@dataclass(frozen=True, slots=True)
+class ZeroRung:
+    """The job under one stage of ZeRO: bytes of its fullest GPU and the step (s), or why it cannot be."""
+
+    zero: int
+    own: bool
+    held: Footprint | None
+    step_time: float | None
+    fits: bool
+    refused: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class JobMemory:
+    """What the fullest rank of each stage holds when it holds most (bytes), of a ``capacity``, and the rungs of ZeRO.
+
+    No rungs where one replica has nothing to shard over.
+    """
+
+    scenario: Scenario
+    stages: tuple[Footprint, ...]
+    capacity: float
+    rungs: tuple[ZeroRung, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON: CONTRACT.md, "Walls and states"."""
+        return {
+            "bytes_per_parameter": recipe_document(self.scenario),
+            "capacity_bytes": self.capacity,
+            "stages": [_row(held) for held in self.stages],
+            "zero": [
+                {
+                    "zero": rung.zero, "own": rung.own, "memory_bytes": rung.held and _row(rung.held),
+                    "fits": rung.fits, "step_time_s": rung.step_time, "refused": rung.refused,
+                }
+                for rung in self.rungs
+            ],
+        }  # fmt: skip
+
+
+def job_memory(scenario: Scenario) -> JobMemory:
+    """Play the scenario, and again under every other stage of ZeRO if it has replicas to shard over."""
+    result = simulate(scenario)
+    shards = scenario.dp * scenario.parallel.cp
+    rungs = tuple(_rung(scenario, zero, result) for zero in range(4)) if shards > 1 else ()
+    return JobMemory(scenario, _by_stage(result), scenario.cluster.device.memory, rungs)
+
+
+def _by_stage(result: Result) -> tuple[Footprint, ...]:
+    """Of each stage its fullest rank."""
+    fullest: dict[int, Footprint] = {}
+    for rank in sorted(result.weights):
+        stage, held = result.peak_of(rank).stage, result.memory_of(rank)
+        if stage not in fullest or held.total > fullest[stage].total:
+            fullest[stage] = held
+    return tuple(fullest[stage] for stage in sorted(fullest))
+
+
+def _rung(scenario: Scenario, zero: int, result: Result) -> ZeroRung:
+    own = zero == scenario.parallel.zero
+    if not own:
+        try:
+            result = simulate(Base(scenario.document()).scenario(_changes(zero)))
+        except InputError as problem:
+            return ZeroRung(zero, own, None, None, fits=False, refused=str(problem))
+    return ZeroRung(zero, own, result.memory, result.step_time, result.fits)
+
+
+def _changes(zero: int) -> tuple[tuple[str, Any], ...]:
+    """Without ZeRO there are no parameters to gather, beside anything."""
+    return (("parallel.zero", zero), *([] if zero else [("overlap.param_gather", False)]))
+
+
+def _row(held: Footprint) -> Mapping[str, float]:
+    return {**parts_of(held), "total": held.total}

@@ -1,0 +1,232 @@
+"""The largest value at a path of a scenario with which the job still fits: doubled until it does not, then halved.
+
+Values that make no job (layers that stages do not share evenly, a micro batch that does not divide the batch) are
+skipped, and told.  What fits is decided by the bytes that planning knows; played only where they leave it open, since
+what waits between stages depends on times.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from simcluster.base.errors import InputError
+from simcluster.documents.suggestions import divisors
+from simcluster.scenario.fits import held, waiting_bytes
+from simcluster.scenario.paths import check_path
+from simcluster.scenario.scenario import Base, Scenario
+from simcluster.simulate import simulate
+
+_MOST_SCANNED = 64  # values one by one, where no common step is known
+_MOST_DOUBLINGS = 12
+_FLAT = 3  # doublings after which memory should have grown
+
+
+@dataclass(frozen=True, slots=True)
+class Largest:
+    """The largest ``value`` at ``path`` that fits, and the ``next_value`` that makes a job and does not.
+
+    ``memory`` and ``next_memory`` are bytes of the fullest GPU, as played, of the ``capacity`` that it has.  ``value``
+    is None where nothing fits, ``next_value`` where no larger one was found that makes a job.  ``skipped`` has values
+    above ``value`` that make none, with the first reason.  ``scenario`` is the one with that value.
+    """
+
+    path: str
+    own: int
+    value: int | None
+    memory: float | None
+    next_value: int | None
+    next_memory: float | None
+    capacity: float
+    skipped: Mapping[int, str]
+    scenario: Scenario | None = field(repr=False)
+
+    def summary(self) -> str:
+        """In two or three lines."""
+        size = f"{self.capacity / 1e9:.1f} GB"
+        if self.value is None or self.memory is None:
+            lines = [f"no {self.path} fits in {size}"]
+        else:
+            fits = f"{self.memory / 1e9:.2f} of {size} on the fullest GPU"
+            lines = [f"largest {self.path} that fits: {self.value:,}   ({fits}; the scenario's own is {self.own:,})"]
+        if self.next_value is not None and self.next_memory is not None:
+            lines.append(f"  {self.next_value:,} needs {self.next_memory / 1e9:.2f} GB")
+        if self.skipped:
+            first = min(self.skipped)
+            number = f" (and {len(self.skipped) - 1:,} more)" if len(self.skipped) > 1 else ""
+            lines.append(f"  {first:,}{number} makes no job: {self.skipped[first]}")
+        return "\n".join(lines)
+
+    def __str__(self) -> str:
+        return self.summary()
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON: CONTRACT.md, "Walls and states"."""
+        return {
+            "path": self.path,
+            "own": self.own,
+            "value": self.value,
+            "memory_bytes": self.memory,
+            "next_value": self.next_value,
+            "next_memory_bytes": self.next_memory,
+            "capacity_bytes": self.capacity,
+            "skipped": {str(value): why for value, why in self.skipped.items()},
+        }
+
+
+def largest(
+    scenario: Scenario | str | Path | Mapping[str, Any], path: str, overrides: Sequence[tuple[str, Any]] = ()
+) -> Largest:
+    """The largest whole number at a dotted path, such as training.micro_batch or model.layers, with which the job fits.
+
+    ``overrides`` are changes besides.  InputError for a path that a scenario does not have or that is no whole number,
+    and where more does not mean more memory (parallel.dp).
+    """
+    check_path(path)
+    what = scenario.document() if isinstance(scenario, Scenario) else scenario
+    tries = _Tries(Base(what if isinstance(what, Mapping) else str(what)), tuple(overrides), path)
+    low, high = _narrowed(tries, *_bracket(tries))
+    skipped = {value: why for value, why in sorted(tries.refused.items()) if low < value < (high or math.inf)}
+    return Largest(
+        path=path,
+        own=tries.own,
+        value=low or None,
+        memory=tries.played(low) if low else None,
+        next_value=high,
+        next_memory=tries.played(high) if high else None,
+        capacity=tries.capacity,
+        skipped=skipped,
+        scenario=tries.scenario(low) if low else None,
+    )
+
+
+class _Tries:
+    """Values that were tried: the bytes that each is planned to hold, or why it makes no job."""
+
+    def __init__(self, base: Base, overrides: tuple[tuple[str, Any], ...], path: str) -> None:
+        self._base, self._overrides, self.path = base, overrides, path
+        own = base.scenario(overrides)
+        self.own, self.capacity = _own(own, path), own.cluster.device.memory
+        self.refused: dict[int, str] = {}
+        self._planned: dict[int, float] = {}
+        self._played: dict[int, float] = {}
+        self._memory_of(self.own, own)
+
+    def scenario(self, value: int) -> Scenario:
+        """With this value; InputError if it makes no job."""
+        return self._base.scenario((*self._overrides, (self.path, value)))
+
+    def is_job(self, value: int) -> bool:
+        """Does it make one?  What it then holds is known."""
+        if value not in self._planned and value not in self.refused:
+            try:
+                self._memory_of(value, self.scenario(value))
+            except _NotMonotoneError:
+                raise
+            except InputError as problem:
+                self.refused[value] = _reason(problem)
+        return value in self._planned
+
+    def fits(self, value: int) -> bool:
+        """Does a job with this value?  Played only where planning leaves it open."""
+        planned = self._planned[value]
+        if planned <= self.capacity:
+            return True
+        least = planned - waiting_bytes(self.scenario(value))
+        return least <= self.capacity and self.played(value) <= self.capacity
+
+    def played(self, value: int) -> float:
+        """Bytes of the fullest GPU, as played."""
+        if value not in self._played:
+            self._played[value] = simulate(self.scenario(value)).memory.total
+        return self._played[value]
+
+    def between(self, low: int, high: int, near: int) -> int | None:
+        """A value strictly between two that makes a job, preferably near a third; None where none was found.
+
+        What jobs have in common so far divides them all; most rules want multiples of something, so multiples of the
+        divisors of that come first, then all if they are few.
+        """
+        for value in self._guesses(low, high, near):
+            if self.is_job(value):
+                return value
+        if high - low - 1 <= _MOST_SCANNED:
+            for value in sorted(range(low + 1, high), key=lambda each: (abs(each - near), each)):
+                if self.is_job(value):
+                    return value
+        return None
+
+    def changes_nothing(self) -> bool:
+        """Do all values hold the same?"""
+        return len(set(self._planned.values())) == 1
+
+    def _guesses(self, low: int, high: int, near: int) -> Iterator[int]:
+        for step in reversed(divisors(math.gcd(*self._planned))):
+            for value in (near // step * step, -(-near // step) * step):
+                if low < value < high:
+                    yield value
+
+    def _memory_of(self, value: int, scenario: Scenario) -> None:
+        self._planned[value] = size = held(scenario)
+        for other, bytes_there in self._planned.items():
+            if (value - other) * (size - bytes_there) < -1e-9 * abs(value - other) * size:
+                less, more = sorted((value, other))
+                sizes = [f"{each:,}: {self._planned[each] / 1e9:.4g} GB" for each in (less, more)]
+                raise _NotMonotoneError(
+                    f"{self.path}: more of it is not more memory ({', '.join(sizes)} a GPU), so there is no largest "
+                    "value that fits; name a path with which memory grows, as in training.micro_batch"
+                )
+
+
+class _NotMonotoneError(InputError):
+    """Of the path itself, not of one value."""
+
+
+def _own(scenario: Scenario, path: str) -> int:
+    """The scenario's own value; InputError unless it is a whole number above zero."""
+    here: Any = scenario.document()
+    for part in path.split("."):
+        here = here[int(part)] if isinstance(here, list) else (here or {}).get(part)
+    if isinstance(here, bool) or not isinstance(here, int) or here < 1:
+        raise InputError(
+            f"{path} is {here!r} in this scenario, and the largest is looked for among whole numbers above zero, as in "
+            "training.micro_batch, model.layers or model.sequence_length"
+        )
+    return here
+
+
+def _bracket(tries: _Tries) -> tuple[int, int | None]:
+    """The largest doubling that fits (0: none is known to), and the smallest that does not (None: there is none)."""
+    if not tries.fits(tries.own):
+        return 0, tries.own
+    low = tries.own
+    for doubling in range(_MOST_DOUBLINGS):
+        high = tries.between(2 * low - 1, 3 * low + 1, 2 * low) or tries.between(low, 2 * low, low + 1)
+        if high is None:
+            break
+        if not tries.fits(high):
+            return low, high
+        low = high
+        if doubling + 1 >= _FLAT and tries.changes_nothing():
+            raise InputError(f"{tries.path}: memory does not depend on it; {tries.own:,} and {low:,} hold the same")
+    return low, None
+
+
+def _narrowed(tries: _Tries, low: int, high: int | None) -> tuple[int, int | None]:
+    """The same, with nothing that makes a job between."""
+    while high is not None:
+        middle = tries.between(low, high, (low + high) // 2)
+        if middle is None:
+            break
+        low, high = (middle, high) if tries.fits(middle) else (low, middle)
+    return low, high
+
+
+def _reason(problem: InputError) -> str:
+    """The first complaint, without the place in the file."""
+    lines = [line.strip() for line in str(problem).splitlines()]
+    first = lines[1] if len(lines) > 1 else lines[0]
+    return first.partition(": ")[2] or first

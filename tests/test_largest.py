@@ -1,0 +1,156 @@
+"""The largest value that fits, and what a job's ranks hold by stage of ZeRO: against every value, and against runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import simcluster
+from simcluster import cli
+from simcluster.base.errors import InputError
+from simcluster.scenario.scenario import load
+from simcluster.simulate import simulate
+from simcluster.studies.whatif.job_memory import job_memory, parts_of
+from simcluster.studies.whatif.largest import largest
+
+SMALL = {"cluster.scale.memory": 0.008}  # 640 MB, so that few values fit
+
+
+def in_memory(part: float) -> list[tuple[str, float]]:
+    return [("cluster.scale.memory", part)]
+
+
+@pytest.mark.parametrize(
+    ("path", "values", "part"),
+    [
+        ("training.micro_batch", range(1, 5), 0.0077),  # legal: 1, 2, 4
+        ("training.micro_batch", range(1, 5), 0.0078),
+        ("model.layers", range(2, 13), 0.0077),  # pp 2 wants even ones
+        ("model.layers", range(1, 3), 0.002),
+        ("model.sequence_length", range(2030, 2036), 0.0077),  # tp 2 wants even ones
+    ],
+)
+def test_it_is_the_largest_of_all(path: str, values: range, part: float) -> None:
+    """Every value played: those that make a job, in order, fit up to the one that is found."""
+    fits: dict[int, tuple[bool, float]] = {}
+    for value in values:
+        try:
+            played = simulate(load("tiny_3d", [*in_memory(part), (path, value)]))
+        except InputError:
+            continue
+        fits[value] = played.fits, played.memory.total
+    found = largest("tiny_3d", path, in_memory(part))
+    good = [value for value, (verdict, _) in fits.items() if verdict]
+    assert sorted(fits) == sorted(good) + [value for value in fits if value not in good]  # fitting ones come first
+    assert found.value == (max(good) if good else None)
+    assert found.memory == (fits[found.value][1] if found.value else None)
+    above = [value for value in fits if value not in good]
+    if above:
+        assert found.next_value == min(above)
+        assert found.next_memory == fits[min(above)][1]
+        assert found.next_memory > found.capacity >= (found.memory or 0.0)
+    assert all(value not in fits and (found.value or 0) < value for value in found.skipped)
+
+
+def test_gpt3_on_64_a100() -> None:
+    """Micro batch 2, as nothing is left for 4; 3 does not divide the batch; 120 layers, 24 being a multiple of all."""
+    found = simcluster.largest("gpt3_175b_64xa100", "training.micro_batch")
+    assert (found.own, found.value, found.next_value, list(found.skipped)) == (1, 2, 4, [3])
+    assert found.skipped[3].startswith("training.global_batch: 64 is not a multiple of dp 1 x micro_batch 3")
+    assert found.scenario is not None
+    assert found.scenario.training.micro_batch == 2
+    text = found.summary()
+    assert text.startswith("largest training.micro_batch that fits: 2   (77.82 of 80.0 GB on the fullest GPU;")
+    assert "4 needs 104.83 GB" in text
+
+
+def test_a_scenario_a_mapping_and_a_name_are_one() -> None:
+    scenario = load("tiny_3d", SMALL)
+    found = [largest(what, "model.layers").to_dict() for what in (scenario, scenario.document())]
+    assert found[0] == found[1] == largest("tiny_3d", "model.layers", list(SMALL.items())).to_dict()
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("training.micro_batches", "a scenario has no training.micro_batches"),
+        ("training.precision", "is 'bf16-mixed' in this scenario, and the largest is looked for among whole numbers"),
+        ("training.global_batch", "memory does not depend on it"),
+    ],
+)
+def test_what_has_no_largest_value(path: str, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        largest("tiny_dp", path)
+
+
+def test_where_more_is_less() -> None:
+    with pytest.raises(InputError, match=r"pipeline\.chunks: more of it is not more memory"):
+        largest("gpt3_175b_64xa100", "pipeline.chunks")
+
+
+# --- what a job holds -------------------------------------------------------------------------------------------------
+
+
+def test_each_stage_and_each_zero_is_what_runs_hold() -> None:
+    """The own rung is the run's; other rungs shard what they say; parts sum to the total."""
+    scenario = load("tiny_3d")
+    memory, result = job_memory(scenario), simulate(scenario)
+    assert max(memory.stages, key=lambda held: held.total) == result.memory
+    for held in memory.stages:
+        assert sum(parts_of(held).values()) == pytest.approx(held.total, rel=1e-12)
+    none, one, two, three = (rung.held for rung in memory.rungs)
+    assert none is not None
+    assert one is not None
+    assert two is not None
+    assert three is not None
+    assert [rung.own for rung in memory.rungs] == [False, True, False, False]
+    assert one == result.memory
+    assert memory.rungs[1].step_time == result.step_time
+    assert one.optimizer == pytest.approx(none.optimizer / 2)  # over dp 2
+    assert (two.optimizer, two.parameters) == (one.optimizer, one.parameters)
+    assert one.total < none.total
+    assert three.total < none.total  # here two layers of two are whole for their use
+    assert two.gradients > one.gradients  # what is summed is whole besides: two layers are less than a bucket
+
+
+def test_one_replica_has_no_rungs() -> None:
+    assert job_memory(load("tiny_3d", {"gpus": 4, "parallel.dp": 1, "parallel.zero": 0})).rungs == ()
+
+
+def test_the_command_of_a_job(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["memory", "tiny_3d", "--json", "-"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["bytes_per_parameter"]["recipe"] == "mixed-18"
+    assert [rung["zero"] for rung in document["zero"]] == [0, 1, 2, 3]
+    assert len(document["stages"]) == 2
+    assert cli.main(["memory", "tiny_3d", "--parallel.zero", "0"]) == 0
+    text = capsys.readouterr().out
+    assert "18 B a parameter (weights 2, gradients 4, optimizer 12: mixed-18, by default)" in text
+    assert "0 (own)" in text
+    assert "ZeRO 2 holds more gradients than ZeRO 1 here" in text
+
+
+def test_the_command_of_counts(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["memory", "--parameters", "13B", "--recipe", "bf16-12", "--dp", "8", "--json", "-"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert [rung["bytes"] for rung in document["zero"]] == [156e9, 65e9, 42.25e9, 19.5e9]
+    assert cli.main(["memory", "--parameters", "13B", "--recipe", "bf16-12"]) == 0
+    text = capsys.readouterr().out
+    assert "12 B a parameter (weights 2, gradients 2, optimizer 8: bf16-12)" in text
+    assert "3.69x" in text
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ([], "memory of what"),
+        (["tiny_dp", "--parameters", "13B"], "memory of what"),
+        (["tiny_dp", "--dp", "8"], "change it with --parallel.dp VALUE"),
+        (["--parameters", "13B", "--largest", "model.layers"], "--largest and --set are of a scenario"),
+    ],
+)
+def test_one_thing_at_a_time(asked: list[str], said: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert cli.main(["memory", *asked]) == 2
+    assert said in capsys.readouterr().err
