@@ -13,7 +13,8 @@ from matplotlib.ticker import NullFormatter
 from simcluster.base.units import format_bytes_per_second, format_seconds
 from simcluster.results.result import Result
 from simcluster.show.palette import COMPUTE_KINDS, QUIET_TEXT, STREAMS, TEXT, colour_of
-from simcluster.studies.roofline import PHASES, KernelPoint, Roofline
+from simcluster.studies.kernels import PHASES
+from simcluster.studies.roofline import KernelPoint, Roofline
 from simcluster.studies.roofline import roofline as limits
 
 _LABELLED = 6

@@ -7,20 +7,15 @@ however fast it computes.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from simcluster.bench.collective import BUS_FACTOR
 from simcluster.bench.describe import describe
 from simcluster.devices.device import kernel_seconds
-from simcluster.model.kernels import Block, Section
-from simcluster.model.layers import attention_block, embedding_block, lm_head_block, mixture_edges, mlp_block
-from simcluster.model.mixture_sections import mixture
 from simcluster.results.result import Result
 from simcluster.scenario.memory_plan import shape_of
-
-PHASES = ("forward", "recompute", "input_grad", "weight_grad")
+from simcluster.studies.kernels import PHASES, layer_sections
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,34 +87,18 @@ def _kernels(result: Result) -> Iterator[KernelPoint]:
     scenario = result.scenario
     model, shape, device = scenario.model, shape_of(scenario), scenario.cluster.device
     precision = scenario.training.precision.removesuffix("-mixed")
-    plain = replace(shape, recompute="none")
-    sections = [(section, 1) for block in (embedding_block, lm_head_block) for section in _parts(block(model, shape))]
-    sorts = Counter((shape.recomputes(layer), model.has_experts(layer)) for layer in range(model.layers))
-    for (again, experts), count in sorts.items():
-        made = shape if again else plain
-        parts = list(_parts(attention_block(model, made)))
-        if experts:
-            own = mixture(model, made, "full" if made.recompute == "full" else "none")
-            edges = mixture_edges(model, made)
-            parts += [edges.entry, own.router, own.shared, own.dispatch, own.experts, own.combine, edges.exit]
-        else:
-            parts += _parts(mlp_block(model, made))
-        sections += [(section, count) for section in parts]
+    layers = tuple(range(model.layers))
     found: dict[tuple[str, str, float, float], KernelPoint] = {}
-    for section, count in sections:
-        launches = count * scenario.microbatches / scenario.parallel.pp
+    for part in layer_sections(model, shape, layers, embedding=True, lm_head=True):
+        launches = part.layers * scenario.microbatches / scenario.parallel.pp
         for phase in PHASES:
-            for kernel in getattr(section, phase):
+            for kernel in getattr(part.section, phase):
                 there = result.facts.attention if kernel.kind == "attention" else 1.0  # what documents leave of it
                 seconds = there * kernel_seconds(device, kernel, precision=precision)
                 key = kernel.name, phase, there * kernel.flops, kernel.bytes
                 before = found[key].step_seconds if key in found else 0.0
                 found[key] = KernelPoint(*key, seconds, before + seconds * launches)
     yield from sorted(found.values(), key=lambda point: -point.step_seconds)
-
-
-def _parts(block: Block) -> tuple[Section, ...]:
-    return block.entry, block.body, block.exit
 
 
 def _wires(result: Result) -> tuple[WirePoint, ...]:

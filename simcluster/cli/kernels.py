@@ -1,0 +1,77 @@
+"""simcluster kernels: what a rank launches, kernel by kernel: shape, how it is split, FLOP, bytes, time, which roof."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from simcluster.base.units import format_bytes, format_seconds
+from simcluster.cli import common
+from simcluster.cli.common import format_table
+from simcluster.scenario.scenario import Scenario, load
+from simcluster.show.layout import layout
+from simcluster.studies.kernels import KernelRow, kernels
+
+_HEADER = [
+    "kernel", "phase", "of a rank: m x k -> n", "whole model", "split", "GFLOP", "bytes", "FLOP/byte", "time", "roof",
+    "of it", "a step",
+]  # fmt: skip
+
+
+def run(args: argparse.Namespace) -> None:
+    """List them."""
+    scenario = load(args.scenario, common.overrides_of(args, args.scenario))
+    found = kernels(scenario, args.stage)
+    common.answer(
+        args,
+        lambda: _text(scenario, args.stage, found, args.phase),
+        lambda: {"stage": args.stage, "kernels": [row.to_dict() for row in found]},
+    )
+
+
+def _text(scenario: Scenario, stage: int, found: Sequence[KernelRow], phase: str | None) -> str:
+    device = scenario.cluster.device
+    precision = scenario.training.precision.removesuffix("-mixed")
+    peak, bandwidth = device.peak_flops(precision), device.memory_bandwidth
+    shown = [row for row in found if phase in (None, row.phase)]
+    rows = [_cells(row) for row in shown]
+    sums = sum(row.step_seconds for row in shown)
+    ridge = f"{peak / bandwidth:.0f} FLOP/byte"
+    return common.in_blocks(
+        [
+            [
+                f"{scenario.name}: {layout(scenario)}; stage {stage}",
+                f"{device.name}: {peak / 1e12:.4g} TFLOP/s in {precision}, {bandwidth / 1e12:.4g} TB/s: compute is the "
+                f"roof above {ridge}",
+            ],
+            [format_table(_HEADER, rows)],
+            [
+                f"{format_seconds(sums)} of kernels a step on a rank{f' ({phase})' if phase else ''}",
+                "m tokens, k and n the widths in and out of a product; of an attention k is that of a head, n are keys",
+                "column, row: the part of a product's weights that the rank has, of its output or of its input",
+            ],
+        ]
+    )
+
+
+def _cells(row: KernelRow) -> list[str]:
+    return [
+        row.name,
+        row.phase,
+        _shape(row.m, row.k, row.n, row.batch),
+        "" if row.whole is None else _shape(*row.whole),
+        row.split,
+        f"{row.flops / 1e9:,.1f}" if row.flops else "-",
+        format_bytes(row.bytes),
+        f"{row.intensity:,.0f}" if row.flops else "-",
+        format_seconds(row.seconds),
+        row.roof,
+        f"{row.of_roof:.0%}",
+        format_seconds(row.step_seconds),
+    ]
+
+
+def _shape(m: int, k: int, n: int, batch: int) -> str:
+    if not m:
+        return ""
+    return f"{f'{batch} of ' if batch > 1 else ''}{m} x {k} -> {n}"

@@ -1,0 +1,210 @@
+"""The kernels that a rank of a stage launches: shapes, how tensor parallelism splits each, FLOP, bytes and its roof.
+
+Planning and the device's roofline alone; nothing is played.  Products that are cut into pieces to overlap with
+communication (``overlap.tensor_pieces``) are listed whole.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from simcluster.base.errors import InputError
+from simcluster.devices.device import Device, kernel_seconds
+from simcluster.model.kernels import Block, Kernel, Section
+from simcluster.model.layers import (
+    RankShape,
+    attention_block,
+    embedding_block,
+    lm_head_block,
+    mixture_edges,
+    mlp_block,
+)
+from simcluster.model.mixture_sections import mixture
+from simcluster.model.transformer import Model
+from simcluster.scenario.job import facts_of, job_of
+from simcluster.scenario.memory_plan import shape_of
+from simcluster.scenario.scenario import Scenario
+
+PHASES = ("forward", "recompute", "input_grad", "weight_grad")
+Roof = Literal["compute", "memory", "launch"]
+
+
+@dataclass(frozen=True, slots=True)
+class LayersSection:
+    """A section of a block with the block's name, and how many of the layers have it."""
+
+    block: str
+    section: Section
+    layers: int
+
+
+@dataclass(frozen=True, slots=True)
+class KernelRow:
+    """One kernel of a rank: ``batch`` products of m x k with k x n (0 where it has no shape), FLOP, bytes, seconds.
+
+    ``whole`` are m, k, n, batch of the same kernel on a model that is not split, None for one without a shape or that
+    is there for the split alone.  ``split`` says what of it the rank has: "column 1/8", "heads 1/8", "whole".
+    ``seconds`` is one launch; ``launches`` are those of a step, on this rank.  ``roof`` is what is the longest at full
+    rate, and ``of_roof`` the part of that rate which is reached.
+    """
+
+    block: str
+    name: str
+    phase: str
+    kind: str
+    m: int
+    k: int
+    n: int
+    batch: int
+    whole: tuple[int, int, int, int] | None
+    split: str
+    flops: float
+    bytes: float
+    seconds: float
+    launches: int
+    roof: Roof
+    of_roof: float
+
+    @property
+    def intensity(self) -> float:
+        """FLOP for each byte of device memory."""
+        return self.flops / self.bytes if self.bytes else 0.0
+
+    @property
+    def step_seconds(self) -> float:
+        """Of all launches of a step."""
+        return self.seconds * self.launches
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON: CONTRACT.md, "Kernels"."""
+        return {
+            "block": self.block, "name": self.name, "phase": self.phase, "kind": self.kind,
+            "m": self.m, "k": self.k, "n": self.n, "batch": self.batch,
+            "whole": None if self.whole is None else dict(zip(("m", "k", "n", "batch"), self.whole, strict=True)),
+            "split": self.split, "flops": self.flops, "bytes": self.bytes, "flops_per_byte": self.intensity,
+            "seconds": self.seconds, "launches": self.launches, "step_s": self.step_seconds,
+            "roof": self.roof, "of_roof": self.of_roof,
+        }  # fmt: skip
+
+
+def kernels(scenario: Scenario, stage: int = 0) -> tuple[KernelRow, ...]:
+    """What a rank of the stage launches in a step, in the order of the model, alike ones of all layers in one row.
+
+    InputError for a stage that the job does not have.
+    """
+    stages = scenario.parallel.pp
+    if not 0 <= stage < stages:
+        raise InputError(
+            f"there is no stage {stage}; this job has {'stage 0' if stages == 1 else f'stages 0 to {stages - 1}'}"
+        )
+    device, model = scenario.cluster.device, scenario.model
+    job = job_of(scenario, device)
+    passes = Counter(action.chunk for action in job.schedule.rows[stage] if action.kind == "F")
+    attention = facts_of(scenario, device).attention
+    shape = shape_of(scenario)
+    alone = replace(shape, tp=1, cp=1, ep=1, etp=1, sequence_parallel=False)
+    found: dict[tuple[str, str, str, Kernel], KernelRow] = {}
+    for chunk, microbatches in sorted(passes.items()):
+        part = job.slices.whole(job.schedule.slice_of(stage, chunk))
+        ends = part.embedding, part.lm_head
+        both = zip(
+            layer_sections(model, shape, part.layers, *ends),
+            layer_sections(model, alone, part.layers, *ends),
+            strict=True,
+        )
+        for here, unsplit in both:
+            for phase in PHASES:
+                wholes = {kernel.name: kernel for name in PHASES for kernel in getattr(unsplit.section, name)}
+                for kernel in getattr(here.section, phase):
+                    row = _row(here, phase, kernel, wholes, device, scenario, attention)
+                    key = here.block, kernel.name, phase, kernel
+                    before = found[key].launches if key in found else 0
+                    found[key] = replace(row, launches=before + here.layers * microbatches)
+    return tuple(found.values())
+
+
+def layer_sections(
+    model: Model, shape: RankShape, layers: tuple[int, ...], embedding: bool, lm_head: bool
+) -> list[LayersSection]:  # fmt: skip
+    """The sections of these layers and of the model's ends, alike layers once; in the model's order."""
+    found = _of_block(embedding_block(model, shape), 1) if embedding else []
+    plain = replace(shape, recompute="none")
+    sorts = Counter((shape.recomputes(layer), model.has_experts(layer)) for layer in layers)
+    for (again, experts), count in sorts.items():
+        made = shape if again else plain
+        found += _of_block(attention_block(model, made), count)
+        found += _of_mixture(model, made, count) if experts else _of_block(mlp_block(model, made), count)
+    return found + (_of_block(lm_head_block(model, shape), 1) if lm_head else [])
+
+
+def _of_block(block: Block, layers: int) -> list[LayersSection]:
+    return [LayersSection(block.name, section, layers) for section in (block.entry, block.body, block.exit)]
+
+
+def _of_mixture(model: Model, shape: RankShape, layers: int) -> list[LayersSection]:
+    own = mixture(model, shape, "full" if shape.recompute == "full" else "none")
+    edges = mixture_edges(model, shape)
+    parts = (edges.entry, own.router, own.shared, own.dispatch, own.experts, own.combine, edges.exit)
+    return [LayersSection("mixture", section, layers) for section in parts]
+
+
+def _row(
+    here: LayersSection,
+    phase: str,
+    kernel: Kernel,
+    wholes: Mapping[str, Kernel],
+    device: Device,
+    scenario: Scenario,
+    attention: float,
+) -> KernelRow:
+    precision = scenario.training.precision.removesuffix("-mixed")
+    left = attention if kernel.kind == "attention" else 1.0  # what packed documents leave of it
+    seconds = left * kernel_seconds(device, kernel, precision=precision)
+    of_peak = "bf16" if kernel.wide and precision == "fp8" else precision
+    ideal: dict[Roof, float] = {
+        "compute": left * kernel.flops / device.peak_flops(of_peak),
+        "memory": kernel.bytes / device.memory_bandwidth,
+        "launch": device.launch,
+    }
+    roof = max(ideal, key=lambda name: ideal[name])
+    whole = wholes.get(kernel.name)
+    base = _base(kernel.name)
+    parent = next((section for section in here.section.forward if section.name == base and section.m), None)
+    split = _split(kernel, whole) if parent is None or base not in wholes else _split(parent, wholes[base])
+    return KernelRow(
+        here.block, kernel.name, phase, kernel.kind, kernel.m, kernel.k, kernel.n, kernel.batch,
+        (whole.m, whole.k, whole.n, whole.batch) if whole is not None and whole.m else None,
+        split, left * kernel.flops, kernel.bytes, seconds, 0, roof, min(1.0, ideal[roof] / seconds) if seconds else 1.0,
+    )  # fmt: skip
+
+
+def _base(name: str) -> str:
+    """The product whose gradient it is, or itself."""
+    return name.removesuffix("_input_grad").removesuffix("_weight_grad")
+
+
+def _split(kernel: Kernel, whole: Kernel | None) -> str:
+    """What the rank has of a kernel: of a product's weights columns (n) or rows (k), of an attention heads."""
+    if whole is None:
+        return "for the split"
+    return ", ".join(_parts(kernel, whole)) or "whole"
+
+
+def _parts(kernel: Kernel, whole: Kernel) -> Iterator[str]:
+    if not kernel.m:
+        if kernel.bytes < whole.bytes:
+            yield f"1/{whole.bytes / kernel.bytes:.3g}"
+        return
+    of_batch = "experts" if kernel.name.startswith("experts") else "heads"
+    of_n, of_k = ("keys", "width") if kernel.kind == "attention" else ("column", "row")
+    for word, mine, there in (
+        (of_batch, kernel.batch, whole.batch), (of_n, kernel.n, whole.n), (of_k, kernel.k, whole.k),
+        ("tokens", kernel.m, whole.m),
+    ):  # fmt: skip
+        if mine < there:
+            yield f"{word} 1/{there / mine:.3g}"
+        elif mine > there:
+            yield f"{word} x{mine / there:.3g}"
