@@ -17,6 +17,7 @@ from simcluster.results.memory_timeline import MemoryPeak, MemoryTimeline, memor
 from simcluster.results.overlap import Overlaps, overlaps
 from simcluster.results.step_time import StepTime, mean_breakdown, step_time
 from simcluster.results.timeline import Spans, expand
+from simcluster.results.traffic import AxisTraffic, axis_traffic
 from simcluster.results.waits import Wait, waits
 
 if TYPE_CHECKING:
@@ -94,6 +95,13 @@ class Run:
         """Communication that is hidden, exposed, or waiting for a peer: per collective, per axis and per rank."""
         free = free_seconds(self.lowered, self.spans, self.ranks.start)
         return overlaps(self.spans, self.weights, free, steps=self.steps)
+
+    @cached_property
+    def traffic(self) -> list[AxisTraffic]:
+        """Bytes that the mean rank sends in a step: in all, per axis, per collective."""
+        return axis_traffic(
+            self.lowered, self.spans, self.weights, self.overlap, steps=self.steps, first_rank=self.ranks.start
+        )
 
     @cached_property
     def account(self) -> Account:

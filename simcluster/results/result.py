@@ -199,6 +199,7 @@ class Result(Run):
             "breakdown_s": dict(self.times.breakdown),
             "account": self.account.to_dict(),
             "overlap": self.overlap.rows(),
+            "traffic": [each.to_dict() for each in self.traffic],
             "critical_path_s": self.critical_path.by_kind(),
             "memory_bytes": {
                 "parameters": memory.parameters,

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from simcluster.base.units import format_seconds
+from simcluster.base.units import format_bytes, format_seconds
 from simcluster.results.overlap import Key, OverlapSeconds
 
 if TYPE_CHECKING:
     from simcluster.results.played import Run
+    from simcluster.results.traffic import AxisTraffic
     from simcluster.studies.whatif.free import Free
 
 _MOST_RANKS = 16
@@ -19,7 +20,7 @@ def explanation(run: Run, free: Sequence[Free]) -> str:
     """All tables; ``free`` is what ``whatif.what_if_free`` found."""
     parts = [_path(run), _what_if(free, run.step_time)]
     if run.overlap.mean[Key()].calls:
-        parts = [_overlap(run.overlap.mean), _ranks(run), *parts]
+        parts = [_overlap(run.overlap.mean), *_traffic(run.traffic), _ranks(run), *parts]
     return "\n\n".join(parts)
 
 
@@ -42,6 +43,20 @@ def _overlap(mean: Mapping[Key, OverlapSeconds]) -> str:
         "  shared: the part on the wire that free links would spare",
     )
     return "\n".join([_table(header, rows), *notes])
+
+
+def _traffic(traffic: Sequence[AxisTraffic]) -> list[str]:
+    """Bytes by axis; nothing where durations were given."""
+    header = ["traffic (a step, mean GPU)", "calls", "buffers", "sent", "across machines", "on the wire", "hidden"]
+    rows = [
+        [each.axis or "all", f"{each.calls:,.4g}", *(format_bytes(size) for size in (each.buffer, each.sent)),
+         f"{format_bytes(each.across)} ({each.across / each.sent:.0%})" if each.sent else "-", _seconds(each.wire),
+         f"{each.hidden / each.wire:.1%}" if each.wire else "-"]
+        for each in traffic
+        if not each.kind
+    ]  # fmt: skip
+    note = "  buffers: full sizes of what calls carry; sent: bytes that a GPU sends for them, by how they are done"
+    return [f"{_table(header, rows)}\n{note}"] if rows else []
 
 
 def _ranks(run: Run) -> str:

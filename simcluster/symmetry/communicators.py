@@ -127,6 +127,10 @@ class Communicators:
             self._ranks[number] = tuple(kind.table[number - kind.first].tolist())
         return self._ranks[number]
 
+    def hosts(self, number: int) -> Ints:
+        """The machine of every member of a communicator."""
+        return self._hosts[np.array(self.ranks(number), dtype=np.int64)]
+
     def met(self, number: int) -> Sequence[int]:
         """The members of a communicator of which others are but images: those in the window, if there is one."""
         kind = self._kind(number)

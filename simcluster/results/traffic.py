@@ -1,0 +1,131 @@
+"""Bytes that a GPU sends, axis by axis and collective by collective: of them across machines, on the wire, hidden.
+
+Sizes of buffers are what calls carry (nccl-tests' convention: the full buffer); what is sent follows from how a
+collective is done: 2 (n - 1) / n of the buffer by a ring's all-reduce, half of it by an all-gather.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from simcluster.base.arrays import Bools, Floats
+from simcluster.collectives import Phase
+from simcluster.engine.lower import Lowered
+from simcluster.results.calls import CallKey, calls_of
+from simcluster.results.overlap import Key, Overlaps
+from simcluster.results.timeline import Spans
+from simcluster.symmetry.communicators import Communicators
+from simcluster.traffic.sent import SentShare, sent_share
+
+
+@dataclass(frozen=True, slots=True)
+class AxisTraffic:
+    """A step of the mean rank on one axis (of all together where it is empty), or of one collective of it.
+
+    ``buffer`` are bytes of the buffers of all ``calls``, ``sent`` those that the GPU sends, ``across`` what of them
+    leaves its machine; a transfer between stages counts where it is sent.  ``wire`` are seconds on the wire, ``hidden``
+    those of them beside its compute.
+    """
+
+    axis: str
+    kind: str
+    name: str
+    calls: float
+    buffer: float
+    sent: float
+    across: float
+    wire: float
+    hidden: float
+
+    def to_dict(self) -> dict[str, str | float]:
+        """As the result JSON has it."""
+        named = {"buffer": "buffer_bytes", "sent": "sent_bytes", "across": "across_machines_bytes", "wire": "wire_s",
+                 "hidden": "hidden_s"}  # fmt: skip
+        return {named.get(key, key): value for key, value in asdict(self).items()}
+
+
+def axis_traffic(
+    lowered: Lowered, spans: Spans, weights: Mapping[int, int], overlap: Overlaps, *, steps: int, first_rank: int = 0
+) -> list[AxisTraffic]:
+    """All together first, then axis by axis its sum and its collectives; nothing where calls have given durations.
+
+    ``first_rank`` is the number in the program of the spans' rank 0.
+    """
+    call, keys = calls_of(lowered, spans, first_rank)
+    shares = _shares(lowered.communicators, keys, range(first_rank, first_rank + sum(weights.values())))
+    size = np.array([key.size for key in keys] + [0.0])
+    each = np.array([[share.sent, share.across] for share in shares] + [[0.0, 0.0]]) * size[:, None]
+    part = np.zeros(max(weights) + 1)
+    part[list(weights)] = np.array(list(weights.values())) / (sum(weights.values()) * steps)
+    moved: Floats = each[call] * part[spans.rank][:, None]
+    sums: dict[Key, Floats] = {}  # calls, buffer, sent, across
+    for key, seconds in overlap.mean.items():
+        if key.kind and key.kind != "recv":  # the same transfer as its sender's
+            found = np.array([seconds.calls, seconds.bytes, *moved[_of(spans, key)].sum(axis=0).tolist()])
+            for whole in (Key(), Key(key.axis), key):
+                sums[whole] = sums.get(whole, 0.0) + found
+    if Key() not in sums or not sums[Key()][2]:
+        return []
+    rows = []
+    for key, seconds in overlap.mean.items():
+        if key in sums:
+            calls, buffer, sent, across = sums[key].tolist()
+            rows.append(
+                AxisTraffic(key.axis, key.kind, key.name, calls, buffer, sent, across, seconds.wire, seconds.hidden)
+            )
+    return rows
+
+
+def _of(spans: Spans, key: Key) -> Bools:
+    """The spans of one collective."""
+    return np.asarray(
+        (spans.stream == spans.code(key.axis))
+        & (spans.kind == spans.code(key.kind))
+        & (spans.name == spans.code(key.name))
+    )
+
+
+def _shares(communicators: Communicators, keys: Sequence[CallKey], ranks: range) -> list[SentShare]:
+    """Of every kind of call the parts of its size that a member sends; nothing of a copy or of a given duration."""
+    planned: dict[tuple[str, str], list[float]] = {}
+    for axis, (kind, size) in communicators.calls(ranks):
+        planned.setdefault((axis, kind), []).append(size)
+    known: dict[tuple[object, ...], SentShare] = {}
+    found = []
+    for key in keys:
+        sizes = sorted(planned.get((key.axis, key.kind), []), key=lambda each: abs(each - key.size))
+        method = None if key.kind == "copy" else _method(communicators, key, [key.size, *sizes])
+        if method is None:
+            found.append(SentShare(0.0, 0.0))
+            continue
+        hosts = communicators.hosts(key.communicator)
+        places = np.unique(hosts, return_inverse=True)[1]
+        name = key.kind, method, places.tobytes()
+        if name not in known:
+            mean = sent_share(_phases(communicators, key, sizes), places)
+            senders = len(places) if key.kind == "send" else 1  # of a pair one sends
+            known[name] = SentShare(senders * mean.sent, senders * mean.across)
+        found.append(known[name])
+    return found
+
+
+def _method(communicators: Communicators, key: CallKey, sizes: Sequence[float]) -> str | None:
+    """How the call is done; calls of uneven experts are other sizes of one that was planned for even ones."""
+    for size in sizes:
+        try:
+            return communicators.method(key.communicator, key.kind, size).algorithm
+        except KeyError:
+            continue
+    return None
+
+
+def _phases(communicators: Communicators, key: CallKey, sizes: Sequence[float]) -> Sequence[Phase]:
+    for size in (key.size, *sizes):
+        try:
+            return communicators.phases(key.communicator, key.kind, size)
+        except KeyError:
+            continue
+    return ()
