@@ -9,9 +9,10 @@ from simcluster.base.errors import InputError
 from simcluster.base.units import format_seconds
 from simcluster.cli import common
 from simcluster.cli.common import format_difference, format_table
-from simcluster.scenario.scenario import load
+from simcluster.scenario.scenario import Scenario, load
 from simcluster.show import plots
 from simcluster.simulate import replay
+from simcluster.studies.whatif.gap import GapCause, gap_causes
 from simcluster.studies.whatif.sensitivities import RESOURCES, TIMES, MoreMemory, Sensitivity, more_memory, sensitivity
 
 
@@ -24,15 +25,28 @@ def run(args: argparse.Namespace) -> None:
     found = sensitivity(base, resources, by=by, prices=prices)
     memory = more_memory(base) if not resources or "memory" in resources else []
     rows = [{"recompute": way.recompute, "bytes": way.bytes, "step_time_s": way.step_time} for way in memory]
+    measured = scenario.measured_step_time
+    causes = [] if measured is None else gap_causes(found, measured - found[0].before)
     common.answer(
         args,
         lambda: common.in_blocks(
             [
                 [_text(scenario.name, found, priced=bool(prices))],
                 _memory(memory, scenario.cluster.device.memory, found[0].before),
+                _gap(scenario, causes, found[0].before),
             ]
         ),
-        lambda: {"sensitivity": [each.to_dict() for each in found], "more_memory": rows},
+        lambda: {
+            "sensitivity": [each.to_dict() for each in found],
+            "more_memory": rows,
+            "measured": None
+            if measured is None
+            else {
+                "step_time_s": measured,
+                "gap_s": measured - found[0].before,
+                "explained_by": [cause.to_dict() for cause in causes],
+            },
+        },
     )
     common.draw((args.plot, lambda: plots.sensitivity(found, title=scenario.name)))
 
@@ -94,6 +108,18 @@ def _percents(value: float) -> str:
 
 def _change(each: Sensitivity) -> str:
     return f"-{each.by / (1 + each.by):.2%}" if each.resource in TIMES else f"+{each.by:.2%}"
+
+
+def _gap(scenario: Scenario, causes: list[GapCause], simulated: float) -> list[str]:
+    """What alone would close the gap to a measurement."""
+    measured = scenario.measured_step_time
+    if measured is None:
+        return []
+    off = f"{format_difference(measured - simulated)} a step, {measured / simulated - 1:+.1%}"
+    return [
+        f"measured {format_seconds(measured)}, {off}: what alone would explain it, to first order",
+        *(f"  {cause.in_words()}" for cause in causes),
+    ]
 
 
 def _memory(ways: list[MoreMemory], capacity: float, before: float) -> list[str]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from simcluster.planning.footprint import Facts, Footprint
 from simcluster.planning.job import Job
 from simcluster.results.host_copies import activations_in_host, copies_of
+from simcluster.results.measured import MeasuredStep
 from simcluster.results.memory_timeline import MemoryPeak
 from simcluster.results.numbers import hfu, mfu, numbers_of
 from simcluster.results.played import Run
@@ -140,6 +141,14 @@ class Result(Run):
         """The same with all that is computed twice."""
         return hfu(self)
 
+    @cached_property
+    def measured(self) -> MeasuredStep | None:
+        """What a real run of the scenario reached, if it names one."""
+        seconds, told = self.scenario.measured_step_time, self.scenario.measured
+        if seconds is None or told is None:
+            return None
+        return MeasuredStep.of(seconds, self.facts, self.step_time, told.source)
+
     @property
     def collectives(self) -> list[dict[str, Any]]:
         """Every call of a collective that the job makes, once: axis, kind, size, and how it is done.
@@ -193,6 +202,7 @@ class Result(Run):
         return {
             "step_time_s": self.step_time,  # first, and what measured ones should be next to it
             "step_time_likely": self.likely.to_dict(),
+            "measured": self.measured and self.measured.to_dict(),
             **numbers_of(self),
             "schedule_bubble_formula": self.own_bubble.formula,
             "fits_with": None if self.remedies is None else self.remedies.to_dict(),

@@ -109,6 +109,11 @@ class Scenario(ScenarioFields):
         """Tokens of all replicas' microbatches."""
         return self.training.global_batch * self.model.sequence_length
 
+    @property
+    def measured_step_time(self) -> float | None:
+        """Seconds a step of a real run took; None if there is none."""
+        return None if self.measured is None else self.measured.seconds(self.tokens_per_step)
+
     def document(self) -> dict[str, Any]:
         """The scenario as a self-contained file says it: JSON-able, units as text; reading it gives an equal one."""
         return self.model_copy(update={"faults": self.given_faults}).model_dump(mode="json", exclude_none=True)

@@ -70,7 +70,7 @@ def _job(scenario: Scenario) -> list[str]:
 
 def _answer(result: Result) -> list[str]:
     facts, seconds = result.facts, result.step_time
-    measured = result.scenario.measured
+    measured = result.measured
     lines = [f"  step time    {format_seconds(seconds)}"]
     if measured is not None:
         off = seconds / measured.step_time - 1
@@ -85,6 +85,10 @@ def _answer(result: Result) -> list[str]:
     lines.append(
         f"  MFU          {result.mfu:.1%}   (HFU {result.hfu:.1%}; no recompute in MFU, causal attention at one half)"
     )
+    if measured is not None:
+        lines.append(
+            f"  measured     MFU {measured.mfu:.1%}   (HFU {measured.hfu:.1%}); {measured.tokens_per_s:,.0f} tokens/s"
+        )
     if facts.attention != 1:
         lines.append(f"               attention within documents: {facts.attention:.1%} of that of whole sequences")
     if facts.real != 1:

@@ -90,13 +90,13 @@ def _figure(name: str, value: str, note: str, class_: str = "figure") -> Markup:
 
 
 def _against_measured(entry: Entry) -> str:
-    measured = entry.scenario.measured if entry.scenario else None
+    measured = entry.scenario.measured_step_time if entry.scenario else None
     if measured is None:
         slowdown = float(entry.numbers["straggler_slowdown"])
         return f"{slowdown:.3f} × the step without faults" if slowdown != 1 else "predicted, not measured"
-    off = entry.numbers["step_time_s"] / measured.step_time - 1
+    off = entry.numbers["step_time_s"] / measured - 1
     side = "above" if off > 0 else "below"
-    return f"{words.percent(abs(off))} {side} the measured {format_seconds(measured.step_time)}"
+    return f"{words.percent(abs(off))} {side} the measured {format_seconds(measured)}"
 
 
 def _bubble(entry: Entry) -> float:

@@ -18,9 +18,10 @@ def accuracy(entries: Sequence[Entry]) -> Markup:
     rows = []
     for entry in entries:
         measured = entry.scenario.measured if entry.scenario else None
-        if measured is not None:
-            off = entry.numbers["step_time_s"] / measured.step_time - 1
-            rows.append([entry.name, measured.source or "not named", format_seconds(measured.step_time),
+        seconds = entry.scenario.measured_step_time if entry.scenario else None
+        if measured is not None and seconds is not None:
+            off = entry.numbers["step_time_s"] / seconds - 1
+            rows.append([entry.name, measured.source or "not named", format_seconds(seconds),
                          format_seconds(entry.numbers["step_time_s"]), words.signed_percent(off)])  # fmt: skip
     parts: list[Markup] = []
     if rows:
