@@ -1,0 +1,150 @@
+"""A law of loss fitted to one's own runs: rows of parameters, tokens (or FLOP) and loss.
+
+As Hoffmann's approach 3: the Huber loss (delta 1e-3) of the logarithm of the loss, with the sum of terms as
+log-sum-exp, minimised from a grid of starts (arXiv:2203.15556 appendix D.3, with the corrections of arXiv:2404.10102:
+the sum over rows, not their mean, and to convergence).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+
+from simcluster.base.arrays import Floats
+from simcluster.base.errors import InputError
+from simcluster.budget.loss_laws import FLOP_PER_TOKEN, LossLaw
+from simcluster.documents.rows import Row
+
+DELTA = 1e-3
+_STARTS = ((0.0, 10.0, 20.0), (0.0, 10.0, 20.0), (-0.5, 0.5), (0.2, 0.8), (0.2, 0.8))  # ln A, ln B, ln E, alpha, beta
+_NAMES = {
+    "parameters": ("parameters", "N", "Model Size"),
+    "tokens": ("tokens", "D"),
+    "compute": ("compute", "C", "flop", "Training FLOP"),
+    "loss": ("loss", "L"),
+}
+_LEAST = 6  # rows for five constants
+
+
+@dataclass(frozen=True, slots=True)
+class LossFit:
+    """A law fitted to ``rows`` runs, those of the ``left_out`` highest losses not among them.
+
+    ``objective`` is the sum of Huber losses, ``worst`` the largest error of a loss as a fraction.
+    """
+
+    law: LossLaw
+    rows: int
+    left_out: int
+    objective: float
+    worst: float
+
+
+def fit_loss_law(rows: Sequence[Row], source: str, *, left_out: int = 0, draws: int = 0) -> LossFit:
+    """Fit the rows of a CSV file with columns parameters, loss, and tokens or compute (FLOP).
+
+    ``left_out`` rows of the highest loss are not fitted; standard errors are those of so many bootstrap ``draws``.
+    InputError for rows that are none, too few, or all alike.
+    """
+    table = np.array(list(_numbers(rows)))  # [row, (N, D, loss)]
+    kept = np.argsort(table[:, 2], kind="stable")[: max(0, len(table) - left_out)]
+    if len(kept) < _LEAST:
+        raise InputError(f"{source}: {len(kept)} rows are left for five constants; {_LEAST} at least are needed")
+    table = table[np.sort(kept)]
+    for column, name in enumerate(("parameters", "tokens")):
+        if np.ptp(np.log(table[:, column])) < 1e-9:
+            raise InputError(f"{source}: all rows have the same {name}; a law of loss needs several of them")
+    return _fitted(table, source, left_out, draws)
+
+
+def _fitted(table: Floats, source: str, left_out: int, draws: int) -> LossFit:
+    from scipy.optimize import minimize
+
+    logs = np.log(table)
+    starts = product(*_STARTS)
+    found = [minimize(_huber, start, args=(logs,), jac=True, method="BFGS", options={"maxiter": 1000})
+             for start in starts]  # fmt: skip
+    good = [each for each in found if np.isfinite(each.x).all() and min(each.x[3:]) > 0]
+    if not good:
+        raise InputError(f"{source}: the losses do not fall with parameters and tokens; no law of loss fits them")
+    best = min(good, key=lambda each: float(each.fun))
+    a, b, e, alpha, beta = (float(value) for value in best.x)
+    spans = [(float(column.min()), float(column.max())) for column in table[:, :2].T]
+    errors = _errors(best.x, logs, draws) if draws > 1 else {}
+    law = LossLaw(
+        name="fitted", E=math.exp(e), A=math.exp(a), alpha=alpha, B=math.exp(b), beta=beta, errors=errors,
+        parameters=spans[0], tokens=spans[1], source=f"{source}: {len(table)} runs",
+    )  # fmt: skip
+    predicted = np.array([law.loss(parameters, tokens) for parameters, tokens, _ in table])
+    worst = float(np.abs(predicted / table[:, 2] - 1).max())
+    return LossFit(law, len(table), left_out, float(best.fun), worst)
+
+
+def _terms(point: Floats, logs: Floats) -> tuple[Floats, Floats]:
+    """(residuals of the logarithm of the loss, their derivatives [row, constant])."""
+    a, b, e, alpha, beta = point
+    sizes, tokens = logs[:, 0], logs[:, 1]
+    terms = np.stack([a - alpha * sizes, b - beta * tokens, np.full_like(sizes, e)])
+    top = terms.max(axis=0)
+    weights = np.exp(terms - top)
+    total = weights.sum(axis=0)
+    weights /= total
+    slopes = np.stack([*weights, -weights[0] * sizes, -weights[1] * tokens], axis=1)
+    return top + np.log(total) - logs[:, 2], slopes
+
+
+def _huber(point: Floats, logs: Floats) -> tuple[float, Floats]:
+    """The objective and its gradient."""
+    residuals, slopes = _terms(point, logs)
+    size = np.abs(residuals)
+    values = np.where(size <= DELTA, residuals**2 / 2, DELTA * (size - DELTA / 2))
+    return float(values.sum()), np.clip(residuals, -DELTA, DELTA) @ slopes
+
+
+def _errors(best: Floats, logs: Floats, draws: int) -> dict[str, float]:
+    """Standard errors by bootstrap: the rows drawn again with replacement, the fit begun where the whole one ended."""
+    from scipy.optimize import minimize
+
+    generator = np.random.Generator(np.random.Philox(0))
+    found = []
+    for _ in range(draws):
+        again = logs[generator.integers(0, len(logs), len(logs))]
+        a, b, e, alpha, beta = minimize(_huber, best, args=(again,), jac=True, method="BFGS").x
+        found.append((math.exp(e), math.exp(a), alpha, math.exp(b), beta))
+    spread = np.std(np.array(found), axis=0, ddof=1)
+    return dict(zip(("E", "A", "alpha", "B", "beta"), spread.tolist(), strict=True))
+
+
+def _numbers(rows: Sequence[Row]) -> Iterator[tuple[float, float, float]]:
+    """(parameters, tokens, loss) of each row."""
+    columns = {name: _column(rows[0].texts, spellings) for name, spellings in _NAMES.items()}
+    missing = [name for name in ("parameters", "loss") if columns[name] is None]
+    if missing or (columns["tokens"] is None and columns["compute"] is None):
+        missing = missing or ["tokens", "compute"]
+        raise InputError(
+            f"the rows have no column {' or '.join(missing)}; a law of loss is fitted to parameters, loss, and tokens "
+            f"or compute (FLOP); there are {', '.join(rows[0].texts)}"
+        )
+    for row in rows:
+        parameters, loss = (_positive(row, columns[name]) for name in ("parameters", "loss"))
+        if columns["tokens"] is not None:
+            tokens = _positive(row, columns["tokens"])
+        else:
+            tokens = _positive(row, columns["compute"]) / (FLOP_PER_TOKEN * parameters)
+        yield parameters, tokens, loss
+
+
+def _column(header: Mapping[str, str], spellings: Sequence[str]) -> str | None:
+    return next((name for name in header if name.strip() in spellings), None)
+
+
+def _positive(row: Row, column: str | None) -> float:
+    assert column is not None
+    value = row.cells[column]
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        raise InputError(f"row {row.number}: {column}: {row.texts[column]!r} is not a number above zero")
+    return float(value)
