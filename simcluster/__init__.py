@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from simcluster.studies.long_run.train import train as train
     from simcluster.studies.multi_job import simulate_together as simulate_together
     from simcluster.studies.packings import compare_packing as compare_packing
+    from simcluster.studies.scaling.scale import scaling as scaling
     from simcluster.studies.search.plan import plan as plan
     from simcluster.studies.sweep.sweep import sweep as sweep
     from simcluster.studies.variations import compare as compare
@@ -67,6 +68,7 @@ _HOME = {
     "play_schedules": "simcluster.schedules.comparison",
     "plan": "simcluster.studies.search.plan",
     "plots": "simcluster.show.plots",
+    "scaling": "simcluster.studies.scaling.scale",
     "sensitivity": "simcluster.studies.whatif.sensitivities",
     "simulate": "simcluster.simulate",
     "simulate_costs": "simcluster.bench.given_times",

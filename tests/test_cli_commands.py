@@ -59,6 +59,7 @@ WORKING = {
     "walls": ["walls", "--parameters", "7B", "--tokens", "2T", "--mfu", "50%", "--price", "2"],
     "memory": ["memory", "tiny_dp"],
     "kernels": ["kernels", "tiny_3d", "--stage", "1"],
+    "scaling": ["scaling", "tiny_dp", "--loss", "5"],
     "calibrate": ["calibrate", "--from", "raw.jsonl", "-o", "gpu.yaml"],
     "fit": ["fit", "--only", "host-times", "--no-cross-validation"],
     "packing": ["packing", "--documents", "1200,700,300", "--length", "2048"],
@@ -69,7 +70,7 @@ WORKING = {
 }
 READ_A_SCENARIO = [
     "run", "compare", "share", "validate", "stragglers", "train", "diff", "report", "sensitivity", "check", "sweep",
-    "plan", "import", "chakra", "advise", "kernels", "memory",
+    "plan", "import", "chakra", "advise", "kernels", "memory", "scaling",
 ]  # fmt: skip
 
 STUDY = """kind: steps

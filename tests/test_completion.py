@@ -106,6 +106,7 @@ def words_text() -> str:
         "+schedules": [*SCHEDULES, "all"],
         "+collectives": list(ALGORITHMS),
         "+algorithms": ["auto", *dict.fromkeys(name for known in ALGORITHMS.values() for name in known)],
+        "+laws": [*law_names()],
         "+platforms": ["auto", "none", *platform_names()],
         "+devices": list(device_names()),
         "+recipes": list(RECIPES),

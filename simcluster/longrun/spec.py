@@ -241,8 +241,10 @@ class PowerSpec(Spec):
 
 
 class RunSpec(Spec):
-    """A run of weeks: one of ``days`` (wall time: "54 d"), ``steps`` or ``tokens`` says when it ends.
+    """A run of weeks: one of ``days`` (wall time: "54 d"), ``steps``, ``tokens`` or ``loss`` says when it ends.
 
+    A ``loss`` becomes tokens by a ``law`` of loss: a name, or ``{form: NDC, E: .., A: .., alpha: .., B: .., beta: ..}``
+    (left out: besiroglu); where a law is given, the loss that the tokens buy is told.
     ``short``: without spares the job ``wait``s for a machine, or goes on with ``shrink``: fewer replicas.
     ``straggler``: a slow device is left, replaced at once or after the next checkpoint, ``noticed`` after it began.
     ``price`` in dollars a GPU and hour is asked for, never assumed.  ``played`` runs are played.
@@ -251,6 +253,8 @@ class RunSpec(Spec):
     days: Seconds | None = None
     steps: Annotated[int, Field(strict=True, ge=1, le=10**10)] | None = None
     tokens: Tokens | None = None
+    loss: Positive | None = None
+    law: str | dict[str, str | float] | None = None
     failures: Annotated[FailuresSpec, BeforeValidator(_failures)] = FailuresSpec()
     checkpoint: CheckpointSpec = CheckpointSpec()
     detection: Time = FixedTime(seconds="2 min")
@@ -271,7 +275,7 @@ class RunSpec(Spec):
     @classmethod
     def _ends(cls, document: Any) -> Any:
         if isinstance(document, Mapping):
-            ends = [name for name in ("days", "steps", "tokens") if document.get(name) is not None]
+            ends = [name for name in ("days", "steps", "tokens", "loss") if document.get(name) is not None]
             if len(ends) != 1:
-                raise InputError(f"run: when does it end? give one of days, steps, tokens; got {ends or 'none'}")
+                raise InputError(f"run: when does it end? give one of days, steps, tokens, loss; got {ends or 'none'}")
         return document

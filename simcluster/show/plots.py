@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Figure  # whom it is drawn for need not know matplotlib
 
     from simcluster.show.advice_plot import advice as advice
+    from simcluster.show.costs_plot import costs as costs
     from simcluster.show.critical_plot import critical as critical
     from simcluster.show.fates_plot import fates as fates
     from simcluster.show.gantt import compare_gantts as compare_gantts
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from simcluster.show.goodput_plot import goodput as goodput
     from simcluster.show.heatmaps import stragglers as stragglers
     from simcluster.show.heatmaps import waits as waits
+    from simcluster.show.isoflop_plot import isoflop as isoflop
     from simcluster.show.link_levels_plot import link_levels as link_levels
     from simcluster.show.links_plot import links as links
     from simcluster.show.memory_plot import memory as memory
@@ -46,8 +48,8 @@ _HOME = {
     "waterfall": "waterfall",
     **{
         name: f"{name}_plot"
-        for name in ("advice", "critical", "fates", "goodput", "link_levels", "links", "memory", "overlap", "pareto",
-                     "replicas", "roofline", "scaling", "sensitivity", "topology", "weeks")
+        for name in ("advice", "costs", "critical", "fates", "goodput", "isoflop", "link_levels", "links", "memory",
+                     "overlap", "pareto", "replicas", "roofline", "scaling", "sensitivity", "topology", "weeks")
     },
 }  # fmt: skip
 

@@ -19,6 +19,7 @@ from simcluster.scenario.job import real_tokens_per_step
 from simcluster.scenario.scenario import Scenario
 from simcluster.studies.long_run.checkpoints import Weight, weight_of
 from simcluster.studies.long_run.intervals import Savings, interval_of
+from simcluster.studies.long_run.losses import tokens_to_loss
 from simcluster.studies.long_run.parts_of import Devices
 from simcluster.studies.long_run.states import StepStates
 
@@ -67,6 +68,8 @@ def _goal(scenario: Scenario, section: RunSpec) -> float:
         return section.steps
     if section.tokens is not None:
         return math.ceil(section.tokens / real_tokens_per_step(scenario))
+    if section.loss is not None:
+        return math.ceil(tokens_to_loss(scenario, section.loss, section.law) / real_tokens_per_step(scenario))
     return math.inf
 
 

@@ -18,6 +18,7 @@ from simcluster.scenario.job import facts_of, real_tokens_per_step
 from simcluster.scenario.scenario import Scenario
 from simcluster.studies.long_run import accounts, expected
 from simcluster.studies.long_run.build import section_of
+from simcluster.studies.long_run.losses import loss_bought
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -88,6 +89,12 @@ class PlayedRuns:
     def tokens(self) -> float:
         """Tokens of the steps that are kept."""
         return float(self.outcomes.steps.mean()) * real_tokens_per_step(self.scenario)
+
+    @property
+    def loss(self) -> float | None:
+        """What these tokens buy, by the run's law of loss; None where the run names neither a law nor a loss."""
+        found = loss_bought(self.scenario, self.tokens)
+        return None if found is None else found.loss
 
     @property
     def gpu_hours(self) -> float:

@@ -11,6 +11,7 @@ from simcluster.results.result import VERSION
 from simcluster.studies.long_run.accounts import restart_seconds, stop_rate
 from simcluster.studies.long_run.build import section_of
 from simcluster.studies.long_run.checkpoints import checkpoint_bytes
+from simcluster.studies.long_run.losses import loss_bought
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,7 +40,14 @@ _WORDS = {
 
 def summary(training: PlayedRuns) -> str:
     """What a person needs: what comes of the run, where the wall went, what it is by closed form, what was played."""
-    head = [*_job(training), *_time(training), *_checkpoint(training), *_failures(training), *_goodput(training)]
+    head = [
+        *_job(training),
+        *_loss(training),
+        *_time(training),
+        *_checkpoint(training),
+        *_failures(training),
+        *_goodput(training),
+    ]
     blocks = [head, _where(training), _causes(training), _parts(training), _expected(training), _states(training)]
     return "\n\n".join("\n".join(lines) for lines in blocks if lines)
 
@@ -61,6 +69,14 @@ def _job(training: PlayedRuns) -> Iterator[str]:
     if scenario.data is not None and scenario.data.unique:
         epochs, unique = training.tokens / scenario.data.unique, _tokens(scenario.data.unique)
         yield f"  data         {epochs:.3g} epochs of {unique} tokens"
+
+
+def _loss(training: PlayedRuns) -> Iterator[str]:
+    """Only where the run names a law, or ends by a loss."""
+    bought = loss_bought(training.scenario, training.tokens)
+    if bought is not None:
+        yield f"  loss         {bought.loss:.4f} by {bought.words}"
+        yield from (f"               {note}" for note in bought.notes)
 
 
 def _tokens(count: float) -> str:
@@ -233,6 +249,7 @@ def document(training: PlayedRuns) -> dict[str, Any]:
         "step_mfu": training.step_mfu,
         "effective_mfu": training.effective_mfu,
         "tokens": training.tokens,
+        "loss": training.loss,
         "gpu_hours": training.gpu_hours,
         "spare_gpu_hours": training.spare_gpu_hours,
         "price_per_gpu_hour": training.price,

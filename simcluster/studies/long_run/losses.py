@@ -1,0 +1,56 @@
+"""A run that ends by a loss, and the loss that a run's tokens buy: by its law of loss and its model's parameters."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from simcluster.base.errors import InputError
+from simcluster.budget.loss_laws import DEFAULT_LAW, LossLaw, ModelSize, loss_law
+from simcluster.scenario.scenario import Scenario
+from simcluster.studies.scaling.asked import counted_parameters
+
+Law = str | Mapping[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class BoughtLoss:
+    """The ``loss`` of a run's model on its tokens, by which law (``words``), and what is to be doubted (``notes``)."""
+
+    loss: float
+    words: str
+    notes: tuple[str, ...]
+
+
+def tokens_to_loss(scenario: Scenario, loss: float, law: Law) -> float:
+    """Tokens until the scenario's model reaches a loss, at batches below the critical one; InputError where it never
+    does."""
+    found, size, _ = _law_and_size(scenario, law)
+    tokens = found.tokens_to(loss, size)
+    if math.isinf(tokens):
+        raise InputError(
+            f"run.loss: {loss:g} is never reached: by {found.name} a model of {size:.4g} parameters stays above "
+            f"{found.floor(size):.4f}, however many tokens it sees; ask for more than that, or for a larger model"
+        )
+    return tokens
+
+
+def loss_bought(scenario: Scenario, tokens: float) -> BoughtLoss | None:
+    """What so many tokens buy; None where the run names neither a law nor a loss."""
+    run = scenario.run
+    if run is None or (run.law is None and run.loss is None) or not tokens:
+        return None
+    law, size, notes = _law_and_size(scenario, run.law)
+    reached = ModelSize(size, tokens, law.loss(size, tokens))
+    best = law.optimum(reached.compute)
+    beyond = law.beyond(reached)
+    words = f"{law.name}; the best model for its {reached.compute:.4g} FLOP reaches {best.loss:.4f}"
+    far = f"extrapolated: {beyond} beyond the runs it was fitted on ({law.range_words()})"
+    return BoughtLoss(reached.loss or 0.0, words, (*([far] if beyond else []), *notes))
+
+
+def _law_and_size(scenario: Scenario, law: Law) -> tuple[LossLaw, float, tuple[str, ...]]:
+    found = loss_law(law or DEFAULT_LAW)
+    return found, *counted_parameters(scenario, found)

@@ -1,0 +1,112 @@
+"""What is asked of a law of loss, in numbers: a model, a budget, GPUs and their rate, a loss, a price."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from simcluster.base.counts import format_count, parse_count, parse_share, parse_whole
+from simcluster.base.errors import InputError
+from simcluster.base.units import format_seconds
+from simcluster.budget.loss_laws import FLOP_PER_TOKEN, LossLaw
+from simcluster.devices.device import load_device
+from simcluster.model.transformer import parameters as parameters_of
+from simcluster.scenario.scenario import Scenario
+from simcluster.simulate import replay
+
+_DAY = 86400.0
+
+
+@dataclass(frozen=True, slots=True)
+class GpuRate:
+    """What one GPU does for a run: ``flops`` by 6 N D a second, of how many (``gpus``; None: not said), and how it is
+    known, in ``words``."""
+
+    flops: float
+    gpus: int | None
+    device: str
+    words: str
+
+    def gpu_hours(self, compute: float) -> float:
+        """Of so many FLOP."""
+        return compute / self.flops / 3600
+
+    def days(self, compute: float) -> float:
+        """Of so many FLOP on all of the GPUs; on one of them where it is not said how many there are."""
+        return compute / self.flops / (self.gpus or 1) / _DAY
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The question: numbers, or None for what was not given.
+
+    ``tokens`` are those of one's own model of so many ``parameters``, called ``model``; ``notes`` are what is assumed.
+    """
+
+    law: LossLaw
+    model: str
+    parameters: float | None
+    tokens: float | None
+    compute: float | None
+    loss: float | None
+    served: float
+    unique: float | None
+    price: float | None
+    rate: GpuRate
+    notes: tuple[str, ...]
+
+
+def rate_of_device(device: str, gpus: object, mfu: object) -> GpuRate:
+    """GPUs of a device at a share of its peak in bf16; at peak where no MFU is given, and that is said."""
+    found = load_device(device)
+    peak, share = found.peak_flops("bf16"), 1.0 if mfu is None else parse_share(mfu, "mfu")
+    count = None if gpus is None else parse_whole(gpus, "gpus")
+    known = "at peak, which no run reaches (say --mfu)" if mfu is None else f"x {share:.3g} MFU"
+    return GpuRate(peak * share, count, found.name, f"{peak / 1e12:.4g} TFLOP/s of an {found.name} {known}")
+
+
+def rate_of_step(scenario: Scenario, size: float) -> tuple[GpuRate, float]:
+    """(the rate of a scenario's GPUs by its simulated step, seconds of the step)."""
+    step = replay(scenario).step_time
+    flops = FLOP_PER_TOKEN * size * scenario.tokens_per_step / step / scenario.gpus
+    words = f"{flops / 1e12:.4g} TFLOP/s a GPU by 6 N D: the simulated step of {format_seconds(step)}"
+    return GpuRate(flops, scenario.gpus, scenario.cluster.device.name, words), step
+
+
+def counted_parameters(scenario: Scenario, law: LossLaw) -> tuple[float, tuple[str, ...]]:
+    """(parameters of the scenario's model as the law counts them, what is to be said of that)."""
+    count = parameters_of(scenario.model)
+    size = float(count.active)
+    notes = []
+    if count.active != count.total:
+        notes.append(
+            f"a mixture: {format_count(count.active)} active of {format_count(count.total)} parameters are taken; "
+            f"{law.name} is a law of dense models, so the loss is a guess"
+        )
+    if law.counts == "non-embedding":
+        size -= count.embedding + count.lm_head
+        notes.append(f"{law.name} counts parameters without embeddings: {format_count(size)}")
+    return size, tuple(notes)
+
+
+def run_tokens(scenario: Scenario) -> float | None:
+    """The tokens of the scenario's run, where they are said."""
+    run = scenario.run
+    if run is None:
+        return None
+    return run.tokens if run.steps is None else float(run.steps * scenario.tokens_per_step)
+
+
+def budget_of(asked: Mapping[str, Any], rate: GpuRate) -> float | None:
+    """FLOP: as given, or those of GPUs and days; InputError for both, or for days without GPUs."""
+    compute, days = asked["compute"], asked["days"]
+    if compute is not None and days is not None:
+        raise InputError("a budget is compute, or GPUs and days; both were given")
+    if compute is not None:
+        return parse_count(compute, "compute")
+    if days is None:
+        return None
+    if rate.gpus is None:
+        raise InputError("days of how many GPUs? --gpus 1024 --days 30")
+    return rate.flops * rate.gpus * parse_count(days, "days") * _DAY
