@@ -64,6 +64,7 @@ def parts_of(annotation: Any) -> list[Any]:
 
 def words_text() -> str:
     """What words.txt has to say."""
+    from simcluster.budget.loss_laws import law_names
     from simcluster.catalogue import presets
     from simcluster.catalogue.devices import device_names
     from simcluster.cli.import_ import KINDS as IMPORTS
@@ -131,7 +132,7 @@ def test_words_are_what_the_models_say() -> None:
     ("line", "wanted"),
     [
         ("simcluster ru", ["run"]),
-        ("simcluster sc", ["schedule"]),
+        ("simcluster sc", ["scaling", "schedule"]),
         ("simcluster --v", ["--version"]),
         ("simcluster run gpt3_175b_64xa100_", ["gpt3_175b_64xa100_full_recompute"]),
         ("simcluster run tiny_dp --gan", ["--gantt"]),

@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+from typing import Any
 
 import numpy as np
 
@@ -27,6 +28,7 @@ _NAMES = {
     "compute": ("compute", "C", "flop", "Training FLOP"),
     "loss": ("loss", "L"),
 }
+_TRIED, _KEPT = 20, 5  # iterations from every start, and of how many the best go on to the end
 _LEAST = 6  # rows for five constants
 
 
@@ -65,9 +67,12 @@ def _fitted(table: Floats, source: str, left_out: int, draws: int) -> LossFit:
     from scipy.optimize import minimize
 
     logs = np.log(table)
-    starts = product(*_STARTS)
-    found = [minimize(_huber, start, args=(logs,), jac=True, method="BFGS", options={"maxiter": 1000})
-             for start in starts]  # fmt: skip
+
+    def minimum(start: Sequence[float] | Floats, most: int) -> Any:
+        return minimize(_huber, start, args=(logs,), jac=True, method="BFGS", options={"maxiter": most})
+
+    begun = sorted((minimum(start, _TRIED) for start in product(*_STARTS)), key=lambda each: float(each.fun))
+    found = [minimum(each.x, 1000) for each in begun[:_KEPT]]
     good = [each for each in found if np.isfinite(each.x).all() and min(each.x[3:]) > 0]
     if not good:
         raise InputError(f"{source}: the losses do not fall with parameters and tokens; no law of loss fits them")

@@ -85,8 +85,8 @@ def _batches(axes: Axes, found: Scaling, played: pd.DataFrame) -> None:
     same = "the dollars of the fewest GPUs" if priced else "the GPU-hours of the fewest"
     axes.axhline(float(cost.iloc[0]), color=QUIET_TEXT, linewidth=1.0, linestyle="--", label=same)
     points = zip(played["days"], cost, played["gpus"], played["of_critical"], strict=True)
-    for number, (days, value, gpus, part) in enumerate(points):
-        words, below = f"{gpus:,} GPUs\n{part:.2g} x critical batch", number % 2 == 0
+    for days, value, gpus, part in points:
+        words, below = f"{gpus:,} GPUs\n{part:.2g} x critical batch", days == played["days"].max()
         axes.annotate(words, (days, value), xytext=(7, -7 if below else 7), textcoords="offset points", fontsize=8.5,
                       va="top" if below else "bottom", color=TEXT)  # fmt: skip
     axes.set_xscale("log")

@@ -9,12 +9,14 @@ from typing import Any
 from simcluster.base.counts import format_count, parse_count, parse_share, parse_whole
 from simcluster.base.errors import InputError
 from simcluster.base.units import format_seconds
-from simcluster.budget.loss_laws import FLOP_PER_TOKEN, LossLaw
+from simcluster.budget.critical_batch import kaplan_critical_batch
+from simcluster.budget.loss_laws import FLOP_PER_TOKEN, LossLaw, loss_law
 from simcluster.devices.device import load_device
 from simcluster.model.transformer import parameters as parameters_of
 from simcluster.scenario.scenario import Scenario
 from simcluster.simulate import replay
 
+KAPLAN = "kaplan"
 _DAY = 86400.0
 
 
@@ -57,6 +59,65 @@ class Asked:
     notes: tuple[str, ...]
 
 
+def asked_of_counts(law: LossLaw, given: Mapping[str, Any], device: str) -> Asked:
+    """The question of a model that is known by its parameters alone, if there is one."""
+    size = None if given["parameters"] is None else parse_count(given["parameters"], "parameters")
+    name = "" if size is None else f"{format_count(size)} parameters"
+    return _asked(law, given, name, size, rate_of_device(device, given["gpus"], given["mfu"]), ())
+
+
+def asked_of_scenario(law: LossLaw, given: Mapping[str, Any], scenario: Scenario) -> tuple[Asked, float]:
+    """(the question of a scenario's model on its GPUs, seconds of its simulated step).
+
+    What is not given its run says: tokens, loss, price.  InputError for what the scenario itself says.
+    """
+    if twice := [key for key in ("parameters", "gpus", "mfu") if given[key] is not None]:
+        raise InputError(f"{', '.join(twice)}: the scenario says it; give one or the other")
+    run, more = scenario.run, dict(given)
+    if run is not None:
+        if given["tokens"] is None and given["compute"] is None and given["days"] is None:
+            more["tokens"] = run.tokens if run.steps is None else float(run.steps * scenario.tokens_per_step)
+        more["loss"] = run.loss if given["loss"] is None else given["loss"]
+        more["price"] = run.price if given["price"] is None else given["price"]
+    size, notes = counted_parameters(scenario, law)
+    rate, step = rate_of_step(scenario, size)
+    return _asked(law, more, scenario.name, size, rate, notes), step
+
+
+def _asked(
+    law: LossLaw, given: Mapping[str, Any], model: str, size: float | None, rate: GpuRate, notes: tuple[str, ...]
+) -> Asked:
+    """The numbers; InputError for what is no question."""
+    numbers = {
+        name: None if given[name] is None else parse_count(given[name], name)
+        for name in ("tokens", "loss", "serve", "unique", "price")
+    }
+    compute, tokens, loss = _budget(given, rate), numbers["tokens"], numbers["loss"]
+    if compute is not None and tokens is not None:
+        raise InputError("tokens and a budget: one follows from the other; give one of them")
+    if compute is None and loss is None and (size is None or tokens is None):
+        raise InputError(
+            "what is asked?  Give a budget (compute, or gpus and days), a loss, or a model with its tokens, "
+            "as in --compute 3.15e23, --gpus 1024 --days 30, --loss 2.0 or --parameters 7B --tokens 2T"
+        )
+    if numbers["serve"] and loss is None:
+        raise InputError("serve: the cheapest model to train and serve is one that reaches a loss; give it, as in 2.0")
+    served = numbers["serve"] or 0.0
+    return Asked(law, model, size, tokens, compute, loss, served, numbers["unique"], numbers["price"], rate, notes)
+
+
+def critical_of(given: float | str, asked: Asked) -> tuple[float | None, str]:
+    """(tokens of the critical batch, whose they are): as given, or "kaplan" for his equation."""
+    if given != KAPLAN:
+        return parse_count(given, "critical_batch"), "as given"
+    if asked.loss is not None:
+        return kaplan_critical_batch(asked.loss), f"by Kaplan et al. 2020 at a loss of {asked.loss:.4g}"
+    if asked.parameters is not None:
+        floor = loss_law(KAPLAN).floor(asked.parameters)
+        return kaplan_critical_batch(floor), f"by Kaplan et al. 2020 at the least loss of its size, {floor:.4g}"
+    return None, ""
+
+
 def rate_of_device(device: str, gpus: object, mfu: object) -> GpuRate:
     """GPUs of a device at a share of its peak in bf16; at peak where no MFU is given, and that is said."""
     found = load_device(device)
@@ -90,17 +151,9 @@ def counted_parameters(scenario: Scenario, law: LossLaw) -> tuple[float, tuple[s
     return size, tuple(notes)
 
 
-def run_tokens(scenario: Scenario) -> float | None:
-    """The tokens of the scenario's run, where they are said."""
-    run = scenario.run
-    if run is None:
-        return None
-    return run.tokens if run.steps is None else float(run.steps * scenario.tokens_per_step)
-
-
-def budget_of(asked: Mapping[str, Any], rate: GpuRate) -> float | None:
+def _budget(given: Mapping[str, Any], rate: GpuRate) -> float | None:
     """FLOP: as given, or those of GPUs and days; InputError for both, or for days without GPUs."""
-    compute, days = asked["compute"], asked["days"]
+    compute, days = given["compute"], given["days"]
     if compute is not None and days is not None:
         raise InputError("a budget is compute, or GPUs and days; both were given")
     if compute is not None:

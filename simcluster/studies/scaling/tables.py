@@ -18,11 +18,11 @@ from simcluster.budget.loss_laws import (
     law_names,
 )
 from simcluster.budget.repetition import RepeatedData
+from simcluster.studies.scaling.answer import LossAnswer
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from simcluster.studies.scaling.scale import Scaling
 
 BUDGETS = (0.1, 0.3, 1.0, 3.0, 10.0)
 SERVED = (0.0, 1e12, 1e13, 1e14)
@@ -33,7 +33,7 @@ _SIZES = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0)
 _DAY = 86400.0
 
 
-def middle(found: Scaling) -> float:
+def middle(found: LossAnswer) -> float:
     """The budget about which pictures are drawn: one's own, or what the loss takes."""
     if found.compute is not None:
         return found.compute
@@ -44,7 +44,7 @@ def middle(found: Scaling) -> float:
     return 1e23
 
 
-def laws(found: Scaling) -> pd.DataFrame:
+def laws(found: LossAnswer) -> pd.DataFrame:
     """Each law's best model for the budget; empty without one."""
     import pandas as pd
 
@@ -65,7 +65,7 @@ def laws(found: Scaling) -> pd.DataFrame:
     return pd.DataFrame.from_dict(rows, orient="index", columns=columns).rename_axis("law")
 
 
-def isoflop(found: Scaling, points: int = 61) -> pd.DataFrame:
+def isoflop(found: LossAnswer, points: int = 61) -> pd.DataFrame:
     """Loss over parameters at each of ``BUDGETS`` times one's own, from a thirtieth of the best model to thirty."""
     import pandas as pd
 
@@ -78,7 +78,7 @@ def isoflop(found: Scaling, points: int = 61) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["compute", "parameters", "tokens", "loss"])
 
 
-def costs(found: Scaling, points: int = 61) -> pd.DataFrame:
+def costs(found: LossAnswer, points: int = 61) -> pd.DataFrame:
     """What losses cost: sizes about the best one, and one's own, each trained on more and more tokens."""
     import pandas as pd
 
@@ -95,7 +95,7 @@ def costs(found: Scaling, points: int = 61) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns)
 
 
-def _sizes(found: Scaling) -> list[float]:
+def _sizes(found: LossAnswer) -> list[float]:
     """Sizes to draw: round numbers about the best one, and one's own."""
     best = found.law.optimum(middle(found)).parameters
     own = found.asked.parameters
@@ -103,7 +103,7 @@ def _sizes(found: Scaling) -> list[float]:
     return sorted({size for size in sizes if own is None or not 0.8 < size / own < 1.25} | ({own} if own else set()))
 
 
-def serving(found: Scaling) -> pd.DataFrame:
+def serving(found: LossAnswer) -> pd.DataFrame:
     """The cheapest model for the loss, trained and served, by tokens served; empty where no model reaches it."""
     import pandas as pd
 
@@ -118,7 +118,7 @@ def serving(found: Scaling) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns).set_index("served")
 
 
-def epochs(found: Scaling) -> pd.DataFrame:
+def epochs(found: LossAnswer) -> pd.DataFrame:
     """What so many passes over the unique tokens are worth; one T of them where it is not said how many there are."""
     import pandas as pd
 
@@ -129,7 +129,7 @@ def epochs(found: Scaling) -> pd.DataFrame:
     return frame.set_index("epochs")
 
 
-def batches(found: Scaling) -> pd.DataFrame:
+def batches(found: LossAnswer) -> pd.DataFrame:
     """By batch: steps and tokens to the loss; of variants that were played also step time, days and dollars."""
     import pandas as pd
 
@@ -139,7 +139,7 @@ def batches(found: Scaling) -> pd.DataFrame:
     return pd.DataFrame.from_dict(rows, orient="index", columns=columns).rename_axis("variant")
 
 
-def _batch_rows(found: Scaling, critical: CriticalBatch) -> Iterator[tuple[str, list[Any]]]:
+def _batch_rows(found: LossAnswer, critical: CriticalBatch) -> Iterator[tuple[str, list[Any]]]:
     price = found.asked.price
     if not found.played:
         for part in OF_CRITICAL:

@@ -4,48 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from simcluster.base.counts import format_count, format_dollars
 from simcluster.base.units import format_seconds
 from simcluster.budget.loss_laws import SERVING_FLOP, ModelSize
 from simcluster.budget.repetition import RepeatedData
+from simcluster.studies.scaling import tables
+from simcluster.studies.scaling.answer import LossAnswer
 from simcluster.studies.scaling.tables import TWENTY
 
-if TYPE_CHECKING:
-    from simcluster.studies.scaling.scale import Scaling
 
-
-def summary(found: Scaling) -> str:
+def summary(found: LossAnswer) -> str:
     """The law, the budget and what it buys, the loss and what it takes; tables below; what to doubt at the end."""
     head = [f"{found.law.formula()}   (law {found.law.name})", *_budget(found), *_goal(found)]
     blocks = [head, _laws(found), _serving(found), _batches(found), _epochs(found), list(found.notes)]
     return "\n\n".join("\n".join(lines) for lines in blocks if lines)
-
-
-def extrapolated(found: Scaling) -> Iterator[str]:
-    """What of the answer lies outside the runs that the law was fitted on, one line for each model."""
-    law, seen = found.law, {}
-    serve = found.asked.served
-    goal = found.asked.loss
-    models = {
-        "the best model": found.best,
-        found.asked.model: found.own,
-        "the way to the loss": found.to_loss,
-        "the cheapest model": found.cheapest,
-        "the model to serve": law.cheapest(goal, serve) if serve and goal is not None else None,
-    }
-    for name, size in models.items():
-        if size is not None and math.isfinite(size.tokens) and (words := law.beyond(size)):
-            seen[name] = words
-    if seen:
-        each = "; ".join(f"{name} {words}" for name, words in seen.items())
-        yield f"extrapolated: {law.name} was fitted on {law.range_words()}: {each}"
-    if law.parameters is None and law.tokens is None:
-        yield f"the law {law.name} names no runs (parameters: [LEAST, MOST], tokens: ...): all of it may be extrapolated"
-    if law.rounded:
-        yield f"rounded: {law.name} has exponents of two digits; they move the best model of a large budget by a factor"
-    yield f"source: {law.source}" if law.source else "source: one's own constants"
 
 
 # --- the answer -------------------------------------------------------------------------------------------------------
@@ -57,7 +31,7 @@ def _size(size: ModelSize) -> str:
     return f"{format_count(size.parameters)} parameters on {format_count(size.tokens)} tokens ({ratio})"
 
 
-def _takes(found: Scaling, compute: float) -> str:
+def _takes(found: LossAnswer, compute: float) -> str:
     """FLOP as days and dollars."""
     rate, price = found.asked.rate, found.asked.price
     where = f"on {rate.gpus:,} {rate.device}" if rate.gpus else f"of one {rate.device}"
@@ -73,7 +47,7 @@ def _time(days: float) -> str:
     return f"{days:,.4g} days" if days >= 0.1 else format_seconds(days * 86400)
 
 
-def _budget(found: Scaling) -> Iterator[str]:
+def _budget(found: LossAnswer) -> Iterator[str]:
     best, own = found.best, found.own
     if best is None or best.loss is None:
         return
@@ -89,7 +63,7 @@ def _budget(found: Scaling) -> Iterator[str]:
         yield f"               the same loss takes {part} with {_size(same)}"
 
 
-def _goal(found: Scaling) -> Iterator[str]:
+def _goal(found: LossAnswer) -> Iterator[str]:
     loss, own, cheapest = found.asked.loss, found.to_loss, found.cheapest
     if loss is None:
         return
@@ -109,7 +83,7 @@ def _goal(found: Scaling) -> Iterator[str]:
         yield f"  {'batch':<12} critical: {format_count(found.critical)} tokens, {found.critical_words}"
 
 
-def _own_way(found: Scaling, own: ModelSize) -> str:
+def _own_way(found: LossAnswer, own: ModelSize) -> str:
     data = found.repeated
     if math.isfinite(own.tokens):
         epochs = "" if data is None else f" ({own.tokens / data.unique:.3g} epochs)"
@@ -122,7 +96,7 @@ def _own_way(found: Scaling, own: ModelSize) -> str:
     return f"{found.asked.model}: never: its floor is {floor:.4f}, however many tokens it sees"
 
 
-def _to_serve(found: Scaling, loss: float, cheapest: ModelSize) -> str:
+def _to_serve(found: LossAnswer, loss: float, cheapest: ModelSize) -> str:
     served = found.asked.served
     size = found.law.cheapest(loss, served)
     assert size is not None
@@ -137,8 +111,8 @@ def _to_serve(found: Scaling, loss: float, cheapest: ModelSize) -> str:
 # --- tables -----------------------------------------------------------------------------------------------------------
 
 
-def _laws(found: Scaling) -> list[str]:
-    table = found.laws
+def _laws(found: LossAnswer) -> list[str]:
+    table = tables.laws(found)
     if not len(table):
         return []
     own = found.own is not None
@@ -153,20 +127,21 @@ def _laws(found: Scaling) -> list[str]:
     return [*_table(header, rows), f"  *: the law that answers; {TWENTY}: its loss is by that law"]
 
 
-def _serving(found: Scaling) -> list[str]:
-    if not found.asked.served or not len(found.serving):
+def _serving(found: LossAnswer) -> list[str]:
+    table = tables.serving(found)
+    if not found.asked.served or not len(table):
         return []
     rows = [
         [format_count(float(served)) if served else "0", format_count(row["parameters"]), format_count(row["tokens"]),
          f"{row['tokens_per_parameter']:,.3g}", f"{row['training_flop']:.3g}", f"{row['all_flop']:.3g}", row["beyond"]]
-        for served, row in zip(found.serving.index.tolist(), found.serving.to_dict("records"), strict=True)
+        for served, row in zip(table.index.tolist(), table.to_dict("records"), strict=True)
     ]  # fmt: skip
     return _table(["served", "parameters", "tokens", "a parameter", "to train", "in all", "beyond its range"], rows)
 
 
-def _batches(found: Scaling) -> list[str]:
+def _batches(found: LossAnswer) -> list[str]:
     """What was played; without a scenario, parts of the critical batch."""
-    table, critical = found.batches, found.critical_batch
+    table, critical = tables.batches(found), found.critical_batch
     if critical is None:
         return []
     if not found.played:
@@ -189,14 +164,15 @@ def _batches(found: Scaling) -> list[str]:
     return [*_table([*header, *(["dollars"] if priced else [])], rows), *refused, f"  {told}"]
 
 
-def _epochs(found: Scaling) -> list[str]:
+def _epochs(found: LossAnswer) -> list[str]:
     data = found.repeated
     if data is None:
         return []
+    table = tables.epochs(found)
     rows = [
         ["endless" if math.isinf(many) else f"{many:g}", format_count(row["worth"]),
          f"{row['worth'] / data.unique:.4g}", "-" if math.isinf(many) else f"{row['of_fresh']:.0%}"]
-        for many, row in zip(found.epochs.index.tolist(), found.epochs.to_dict("records"), strict=True)
+        for many, row in zip(table.index.tolist(), table.to_dict("records"), strict=True)
     ]  # fmt: skip
     return [*_table(["epochs", "worth", "x unique", "of fresh"], rows), *_borrowed(data)]
 
@@ -219,14 +195,14 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 # --- JSON -------------------------------------------------------------------------------------------------------------
 
 
-def document(found: Scaling) -> dict[str, Any]:
+_TABLES = {"laws": tables.laws, "serving": tables.serving, "batches": tables.batches, "epochs": tables.epochs}
+
+
+def document(found: LossAnswer) -> dict[str, Any]:
     """For JSON: CONTRACT.md, "From a budget to a loss"; "never" is null."""
     asked, rate = found.asked, found.asked.rate
     models = {"best": found.best, "own": found.own, "to_loss": found.to_loss, "cheapest": found.cheapest}
-    tables = {
-        name: getattr(found, name).reset_index().to_dict(orient="records")
-        for name in ("laws", "serving", "batches", "epochs")
-    }
+    shown = {name: table(found).reset_index().to_dict(orient="records") for name, table in _TABLES.items()}
     answer = {
         "law": {key: value for key, value in found.law.model_dump(mode="json").items() if key != "also"},
         "compute_flop": found.compute,
@@ -237,13 +213,13 @@ def document(found: Scaling) -> dict[str, Any]:
         "price_per_gpu_hour": asked.price,
         "critical_batch_tokens": found.critical,
         **{name: _model(found, size) for name, size in models.items()},
-        **tables,
+        **shown,
         "notes": list(found.notes),
     }
     return {key: _plain(value) for key, value in answer.items()}
 
 
-def _model(found: Scaling, size: ModelSize | None) -> dict[str, Any] | None:
+def _model(found: LossAnswer, size: ModelSize | None) -> dict[str, Any] | None:
     """A model, what it takes, and what of it lies beyond the law's range."""
     if size is None:
         return None
