@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from simcluster.base.errors import InputError
-from simcluster.longrun.eventlog import EventLog, Incident, log_of, read_log, replay_log, write_log
+from simcluster.longrun.eventlog import EventLog, Incident, log_of, read_log, write_log
 from simcluster.longrun.events import play_events
 from simcluster.longrun.pattern import CheckpointPattern, Saving
+from simcluster.longrun.replayed import replay_log
 from simcluster.longrun.replicas import play_replicas
 from simcluster.longrun.run import Bad, FailureMode, LongRun, Maintenance, Part, Spares
 from simcluster.longrun.times import ExponentialTime, FixedTime, LognormalTime

@@ -18,7 +18,7 @@ from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import did_you_mean
 from simcluster.documents.rows import Row
 from simcluster.longrun.closed_forms import poisson_interval
-from simcluster.longrun.eventlog import seconds_of
+from simcluster.longrun.logrows import seconds_of
 from simcluster.longrun.weibull import WatchedLives, WeibullFit
 
 DAY = 86400.0

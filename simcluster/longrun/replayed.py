@@ -1,0 +1,102 @@
+"""A log as a run: what struck a job, its own or a real one, is played again.
+
+A what-if keeps the strikes and changes what is done about them: the interval, the restart, the spares.  A strike comes
+at the same *exposed* second (``run``) of its cause: time in which the job stood uses up none of it, whether it stood
+for long, as in the log, or not, as in the what-if.  After the last row nothing strikes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from simcluster.base.arrays import Floats
+from simcluster.base.errors import InputError
+from simcluster.documents.diagnostics import did_you_mean
+from simcluster.longrun.eventlog import EventLog, Incident
+from simcluster.longrun.outcome import MAINTENANCE, REGROWTH
+from simcluster.longrun.run import SOON, FailureMode, LongRun
+from simcluster.longrun.struck import StrikeTimes
+
+_APART = 1e-3  # seconds between two strikes that a log has at one instant
+
+def replay_log(run: LongRun, log: EventLog, of: LongRun | None = None) -> LongRun:
+    """The run with the strikes of a log in place of those that chance would have: same policy, or another's what-if.
+
+    ``of`` is the run that the log was kept of (left out: this one): which parts of its restarts were exposed, and,
+    where a log has no ``lasts`` of a stop, how long the job stood: the mean of its detection and restart.  InputError
+    for causes that the run does not have, and for a log without any.
+    """
+    struck = struck_in(run, log)
+    instants = np.array([each.time for each in struck])
+    stop, every = (_exposed(instants, _stands(of or run, log, struck, stops=stops)) for stops in (True, False))
+    causes = []
+    for cause in run.causes:
+        times = stop if cause.stops else every
+        own = [number for number, each in enumerate(struck) if each.cause == cause.name]
+        at, lasts = tuple(times[own].tolist()), tuple(struck[number].lasts for number in own)
+        kept = () if cause.stops or np.isnan(lasts).all() else lasts
+        rate = len(own) / max(float(times[-1]), _APART)
+        causes.append(replace(cause, rate=rate, lives=None, bad=None, struck=StrikeTimes(at, kept)))
+    return replace(run, causes=tuple(causes))
+
+
+def struck_in(run: LongRun, log: EventLog) -> list[Incident]:
+    """What struck, without what was planned; InputError for causes that the run does not have, and where none did."""
+    known = [cause.name for cause in run.causes]
+    struck = [each for each in log.incidents if each.cause not in (MAINTENANCE, REGROWTH)]
+    strange = next((each.cause for each in struck if each.cause not in known), None)
+    if strange is not None or not struck:
+        what = "has nothing that struck" if strange is None else f"has {strange!r}{did_you_mean(strange, known)}"
+        raise InputError(
+            f"the log {what}; the run's causes are {', '.join(known) or 'none'} (run.failures; also adds to them)"
+        )
+    return struck
+
+
+def exposed_of(run: LongRun, log: EventLog, seconds: float, *, stops: bool) -> float:
+    """For how much of the first ``seconds`` the run that the log was kept of was exposed: to what ``stops`` it while it
+    trained or was in an exposed part of a restart, to all else while it trained."""
+    return float(_exposed(np.array([seconds]), _stands(run, log, struck_in(run, log), stops=stops))[0])
+
+
+def _stands(run: LongRun, log: EventLog, struck: Sequence[Incident], *, stops: bool) -> list[tuple[float, float]]:
+    """When the job was exposed to nothing: neither trained nor, for what ``stops`` it, was in an exposed part."""
+    if log.stands is not None:
+        exposed = {part.name for part in run.restart if part.exposed} if stops else set()
+        return [(b, e) for b, e, what, which in log.stands if what != "restart" or which not in exposed]
+    known = {cause.name: cause for cause in run.causes}
+    restart = sum(part.storage.mean for part in run.restart)
+    found = []
+    for each in struck:
+        cause = known[each.cause]
+        if cause.effect in ("stop", "pause"):
+            stood = _stood(cause, restart) if math.isnan(each.lasts) else each.lasts
+            found.append((each.time, each.time + stood))
+    return found
+
+
+def _stood(cause: FailureMode, restart: float) -> float:
+    return cause.detect.mean + restart if cause.stops else cause.lasts.mean
+
+
+def _exposed(instants: Floats, stands: Sequence[tuple[float, float]]) -> Floats:
+    """Exposed seconds at ascending instants, strictly ascending too: what struck a job that stood comes later."""
+    passed, until, joined = 0.0, 0.0, []
+    for begin, end in sorted(stands):
+        if end > until:
+            joined.append((max(begin, until), end))
+            until = end
+    found, place, last = [], 0, -math.inf
+    for instant in instants.tolist():
+        while place < len(joined) and joined[place][1] <= instant:
+            passed += joined[place][1] - joined[place][0]
+            place += 1
+        inside = max(0.0, instant - joined[place][0]) if place < len(joined) else 0.0
+        exposed = instant - passed - inside
+        last = exposed if exposed > last + SOON else last + _APART
+        found.append(last)
+    return np.array(found)
