@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from simcluster.schedules.comparison import play_schedules as play_schedules
     from simcluster.show import plots as plots
     from simcluster.simulate import simulate as simulate
+    from simcluster.studies.long_run.replays import replay_failures as replay_failures
     from simcluster.studies.long_run.train import train as train
     from simcluster.studies.multi_job import simulate_together as simulate_together
     from simcluster.studies.packings import compare_packing as compare_packing
@@ -69,6 +70,7 @@ _HOME = {
     "plan": "simcluster.studies.search.plan",
     "plots": "simcluster.show.plots",
     "scaling": "simcluster.studies.scaling.scale",
+    "replay_failures": "simcluster.studies.long_run.replays",
     "sensitivity": "simcluster.studies.whatif.sensitivities",
     "simulate": "simcluster.simulate",
     "simulate_costs": "simcluster.bench.given_times",

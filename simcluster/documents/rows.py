@@ -6,6 +6,7 @@ import csv
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import dropwhile
 from pathlib import Path
 
 from simcluster.base.errors import InputError
@@ -34,10 +35,11 @@ class Row:
 
 
 def read_csv(path: Path) -> tuple[Row, ...]:
-    """The rows of a CSV file with a line of headers; InputError for a file that is none, with its row."""
+    """The rows of a CSV file with a line of headers, above which lines may begin with #; InputError for a file that is
+    none, with its row."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as stream:
-            lines = list(csv.reader(stream, strict=True))
+            lines = list(csv.reader(dropwhile(_is_comment, stream), strict=True))
     except (OSError, UnicodeDecodeError, csv.Error) as problem:
         raise InputError(f"{path}: cannot be read as a CSV file in UTF-8: {problem}") from None
     if len(lines) < 2:
@@ -53,6 +55,10 @@ def read_csv(path: Path) -> tuple[Row, ...]:
         Row(number, {name: _typed(text) for name, text in zip(header, cells, strict=True)}, texts_of(header, cells))
         for number, cells in enumerate(rows, start=1)
     )
+
+
+def _is_comment(line: str) -> bool:
+    return line.startswith("#")
 
 
 def texts_of(header: Sequence[str], cells: Sequence[Cell]) -> dict[str, str]:

@@ -10,19 +10,23 @@ import io
 import json
 import math
 import os
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from simcluster.base.errors import InputError
 from simcluster.documents.rows import Row
-from simcluster.longrun.events.record import STRIKE, RunRow
+from simcluster.longrun.events.record import STRIKE, TRAINING, RunRow
 from simcluster.longrun.logrows import log_rows, seconds_of
+from simcluster.longrun.outcome import MAINTENANCE
+from simcluster.longrun.run import SOON, LongRun
 
 COLUMNS = ("begin_s", "end_s", "what", "cause", "which", "at_s", "steps", "snapshots")
 """A row of a run's log: wall seconds, what the job did, why, on which part, where on the nominal clock it ended."""
 
-_STANDS = ("detection", "diagnosis", "waiting", "pause", "maintenance", "restart")
+STANDS = ("detection", "diagnosis", "waiting", "pause", "maintenance", "restart")
+"""What a job does while it stands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +63,24 @@ class EventLog:
 def log_of(rows: Sequence[RunRow]) -> EventLog:
     """The log that ``play_events`` gives."""
     struck = tuple(Incident(row.begin, row.cause) for row in rows if row.what == STRIKE)
-    stands = tuple((row.begin, row.end, row.what, row.which) for row in rows if row.what in _STANDS)
+    stands = tuple((row.begin, row.end, row.what, row.which) for row in rows if row.what in STANDS)
     return EventLog(struck, stands, tuple(rows))
+
+
+def incidents_of(run: LongRun, rows: Sequence[RunRow]) -> tuple[Incident, ...]:
+    """A run's log as people keep one: what struck, where, and for what stops the job until when it trained again."""
+    begun = sorted(row.begin for row in rows if row.what == TRAINING)
+    places = {(row.begin, row.cause): row.which for row in rows if row.what in ("detection", "pause")}
+    stops = {cause.name for cause in run.causes if cause.stops} | {MAINTENANCE}
+    found = []
+    for row in rows:
+        if row.what not in (STRIKE, MAINTENANCE):
+            continue
+        place = bisect_left(begun, row.begin + SOON)
+        again = begun[place] if place < len(begun) else max(each.end for each in rows)
+        lasts = again - row.begin if row.cause in stops else math.nan
+        found.append(Incident(row.begin, row.cause, places.get((row.begin, row.cause), ""), lasts))
+    return tuple(sorted(found, key=lambda each: each.time))
 
 
 def write_log(path: str | Path, rows: Sequence[RunRow]) -> None:

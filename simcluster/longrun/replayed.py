@@ -32,7 +32,7 @@ def replay_log(run: LongRun, log: EventLog, of: LongRun | None = None) -> LongRu
     """
     struck = struck_in(run, log)
     instants = np.array([each.time for each in struck])
-    stop, every = (_exposed(instants, _stands(of or run, log, struck, stops=stops)) for stops in (True, False))
+    stop, every = (_exposed(instants, _stands(of or run, log, stops=stops)) for stops in (True, False))
     causes = []
     for cause in run.causes:
         times = stop if cause.stops else every
@@ -60,26 +60,35 @@ def struck_in(run: LongRun, log: EventLog) -> list[Incident]:
 def exposed_of(run: LongRun, log: EventLog, seconds: float, *, stops: bool) -> float:
     """For how much of the first ``seconds`` the run that the log was kept of was exposed: to what ``stops`` it while it
     trained or was in an exposed part of a restart, to all else while it trained."""
-    return float(_exposed(np.array([seconds]), _stands(run, log, struck_in(run, log), stops=stops))[0])
+    return float(_exposed(np.array([seconds]), _stands(run, log, stops=stops))[0])
 
 
-def _stands(run: LongRun, log: EventLog, struck: Sequence[Incident], *, stops: bool) -> list[tuple[float, float]]:
+def stood_in(run: LongRun, log: EventLog) -> float:
+    """Seconds for which the job of a log stood."""
+    return log.end - float(_exposed(np.array([log.end]), _stands(run, log, stops=False))[0])
+
+
+def _stands(run: LongRun, log: EventLog, *, stops: bool) -> list[tuple[float, float]]:
     """When the job was exposed to nothing: neither trained nor, for what ``stops`` it, was in an exposed part."""
     if log.stands is not None:
         exposed = {part.name for part in run.restart if part.exposed} if stops else set()
         return [(b, e) for b, e, what, which in log.stands if what != "restart" or which not in exposed]
     known = {cause.name: cause for cause in run.causes}
-    restart = sum(part.storage.mean for part in run.restart)
+    exposed = sum(part.storage.mean for part in run.restart if part.exposed) if stops else 0.0
     found = []
-    for each in struck:
-        cause = known[each.cause]
-        if cause.effect in ("stop", "pause"):
-            stood = _stood(cause, restart) if math.isnan(each.lasts) else each.lasts
-            found.append((each.time, each.time + stood))
+    for each in log.incidents:
+        cause = known.get(each.cause)  # none of what was planned
+        if cause is None or cause.effect in ("stop", "pause"):
+            stood = _stood(run, cause) if math.isnan(each.lasts) else each.lasts
+            found.append((each.time, each.time + max(0.0, stood - exposed)))
     return found
 
 
-def _stood(cause: FailureMode, restart: float) -> float:
+def _stood(run: LongRun, cause: FailureMode | None) -> float:
+    """How long the job is taken to have stood where a log does not say: s."""
+    restart = sum(part.storage.mean for part in run.restart)
+    if cause is None:
+        return restart + (run.maintenance.lasts if run.maintenance is not None else 0.0)
     return cause.detect.mean + restart if cause.stops else cause.lasts.mean
 
 

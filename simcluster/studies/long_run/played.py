@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
-from simcluster.longrun.eventlog import COLUMNS
+from simcluster.longrun.eventlog import COLUMNS, incidents_of
 from simcluster.longrun.events import play_events
 from simcluster.longrun.outcome import Outcomes
 from simcluster.longrun.run import LongRun
@@ -23,6 +23,7 @@ from simcluster.studies.long_run.losses import loss_bought
 if TYPE_CHECKING:
     import pandas as pd
 
+    from simcluster.longrun.events.record import RunRow
     from simcluster.planning.footprint import Facts
 
 LOG = list(COLUMNS)
@@ -156,7 +157,20 @@ class PlayedRuns:
         and the steps and snapshots of a stretch of training."""
         import pandas as pd
 
-        return pd.DataFrame(play_events(self.run, self.scenario.seed)[1], columns=LOG)
+        return pd.DataFrame(self._rows, columns=LOG)
+
+    @cached_property
+    def incidents(self) -> pd.DataFrame:
+        """Run 0 as a log that people keep: time and lasts (s; nan: not known), cause, device.  A CSV file of it can be
+        replayed."""
+        import pandas as pd
+
+        columns = ["time", "cause", "device", "lasts"]
+        return pd.DataFrame([asdict(each) for each in incidents_of(self.run, self._rows)], columns=columns)
+
+    @cached_property
+    def _rows(self) -> list[RunRow]:
+        return play_events(self.run, self.scenario.seed)[1]
 
     def restart_for(self, ettr: float) -> float:
         """Seconds from a strike to training on, detection included, that an effective training time ratio asks for.

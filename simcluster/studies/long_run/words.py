@@ -38,6 +38,11 @@ _WORDS = {
 }
 
 
+def fate_words(fate: str) -> str:
+    """What people call it."""
+    return _WORDS[fate]
+
+
 def summary(training: PlayedRuns) -> str:
     """What a person needs: what comes of the run, where the wall went, what it is by closed form, what was played."""
     head = [
@@ -188,7 +193,7 @@ def _causes(training: PlayedRuns) -> list[str]:
         counts = [f"{rest[name].sum():.1f}" for name in ("strikes", "outages")]
         rows.append([f"{len(rest)} others", *counts, *hours, f"{rest['share'].sum():.2%}"])
     header = ["cause", "strikes", "outages", "lost h", "detection h", "waiting h", "restart h", "all h", "of the wall"]
-    return _table(header, rows)
+    return table_lines(header, rows)
 
 
 def _parts(training: PlayedRuns) -> list[str]:
@@ -208,10 +213,10 @@ def _expected(training: PlayedRuns) -> list[str]:
         half = float(row["half_width"]) * (100 if percent else 1)
         noise = f"+- {half:.2g}" if math.isfinite(half) else "one run"
         rows.append([row["closed_form"], *both, noise, row["why"]])
-    return _table(["by closed form", "value", "simulated", "", "why it differs"], rows) if rows else []
+    return table_lines(["by closed form", "value", "simulated", "", "why it differs"], rows) if rows else []
 
 
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+def table_lines(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """Aligned columns: the first, and a last of words, to the left."""
     widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]
     words = header[-1].startswith("why")
